@@ -36,12 +36,12 @@ ALGORITHMS = {name: [f"preset={name}"] for name in PRESETS} | {
 } | {
     # A model as small as this one takes a larger rate than the default.
     "ppo": ["preset=ppo", "critic.optimizer.learning_rate=1e-3"],
-    "grpo_passk": [*GRPO, "objective.advantage.estimator=grpo_passk"],
-    "gdpo": [*GRPO, "objective.advantage.estimator=gdpo"],
-    "normalize_then_sum": [*GRPO, "objective.advantage.estimator=normalize_then_sum"],
-    "bnpo_running": [*GRPO, "objective.advantage.estimator=bnpo_running"],
-    "optimal_token_baseline": [*GRPO, "objective.advantage.estimator=optimal_token_baseline"],
-    "cpo": [*GRPO, "filter=null", "objective.advantage.estimator=cpo", "objective.advantage.gold_hint='{gold}={prompt}'", "objective.advantage.neg_alpha=0.1"],
+    "grpo_passk": [*GRPO, "objective.advantage.kind=grpo_passk"],
+    "gdpo": [*GRPO, "objective.advantage.kind=gdpo"],
+    "normalize_then_sum": [*GRPO, "objective.advantage.kind=normalize_then_sum"],
+    "bnpo_running": [*GRPO, "objective.advantage.kind=bnpo_running"],
+    "optimal_token_baseline": [*GRPO, "objective.advantage.kind=optimal_token_baseline"],
+    "cpo": [*GRPO, "filter=null", "objective.advantage.kind=cpo", "objective.advantage.gold_hint='{gold}={prompt}'", "objective.advantage.neg_alpha=0.1"],
     "luspo": [*GRPO, "objective.loss.kind=luspo", "objective.aggregation=seq-mean-token-sum"],
     "decoupled": [*GRPO, "objective.loss.kind=decoupled"],
     "reinforce": [*GRPO, *ON_POLICY, "objective.loss.kind=reinforce"],

@@ -1,6 +1,8 @@
 //! Numbers and facts that follow from several keys of a configuration.
 
-use crate::schema::{AdvantageScale, Config, Estimator, RAW_OUTCOME, ScheduleMode, TaskKind};
+use tamis_core::advantage::{Advantage, Cpo, Grpo, GrpoPassk, Scale};
+
+use crate::schema::{Config, RAW_OUTCOME, ScheduleMode, TaskKind};
 
 /// Metrics of a trajectory that every run has, beside its scores.
 const COMPUTED_METRICS: [&str; 6] =
@@ -30,9 +32,15 @@ impl Config {
         self.objective.loss_scale_factor.unwrap_or(self.rollout.max_response_length as f64)
     }
 
-    /// Whether advantages of `grpo` are divided by a deviation.
+    /// Whether advantages of `grpo`, `grpo_passk` or `cpo` are divided by a deviation.
     pub fn divides_by_std(&self) -> bool {
-        self.objective.advantage.norm_by_std && self.objective.advantage.scale != AdvantageScale::None
+        match &self.objective.advantage {
+            Advantage::Grpo(Grpo { scale, .. }) | Advantage::Cpo(Cpo { grpo: Grpo { scale, .. }, .. }) => {
+                *scale != Scale::None
+            }
+            Advantage::GrpoPassk(GrpoPassk { divide, .. }) => *divide,
+            _ => false,
+        }
     }
 
     /// Whether a step may take more than one generation round.
@@ -42,7 +50,7 @@ impl Config {
 
     /// Whether there is a critic: only some advantage estimators need one.
     pub fn has_critic(&self) -> bool {
-        matches!(self.objective.advantage.estimator, Estimator::Gae | Estimator::BiLevelGae)
+        matches!(self.objective.advantage, Advantage::Gae(_) | Advantage::BiLevelGae(_))
     }
 
     /// Prompts of one update of the critic.

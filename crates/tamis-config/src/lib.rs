@@ -11,6 +11,7 @@ pub mod foreign;
 pub mod generate;
 mod import;
 pub mod load;
+mod older;
 pub mod override_argument;
 mod path;
 pub mod preset;

@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::foreign::{self, Lower, Note};
+use crate::older;
 use crate::override_argument::{Operation, Override};
 use crate::preset;
 use crate::preset_difference::{self, PresetDifference};
@@ -252,6 +253,23 @@ impl Layers {
             tree = Node::empty_map(tree.origin);
         }
         prune_empty_sections(&mut tree, table::root());
+        let origin = tree.place_of("objective.advantage").cloned();
+        if older::convert(&mut tree, table::root()) {
+            let message = "the configuration is of an older form: each kind of an advantage, a loss and a filter now has its own \
+                           keys, and `estimator` is called `objective.advantage.kind`";
+            self.diagnostics.push(match &source.kind {
+                SourceKind::RunFile(_) => {
+                    let problem =
+                        Problem::rule(message, "it is read as it was meant: there is nothing to do");
+                    Diagnostic::warning(problem, origin)
+                }
+                kind => {
+                    let file = kind.file().map_or_else(|| "old.yaml".into(), |file| file.to_string_lossy());
+                    let hint = format!("`tamis config import {file}` prints it in the form of today");
+                    Diagnostic::error(Problem::rule(message, hint), origin)
+                }
+            });
+        }
         self.files.push(tree);
     }
 
@@ -348,6 +366,7 @@ impl Layers {
         for argument in overrides {
             apply(&mut tree, argument, &mut diagnostics);
         }
+        drop_unread(&mut tree, table::root());
         complete_rewards(&mut tree, shaping);
         complete_working_folders(&mut tree);
 
@@ -390,6 +409,27 @@ fn prune_empty_sections(node: &mut Node, shape: &Shape) {
         prune_empty_sections(&mut entry.node, &shape);
         !(is_section && entry.node.is_null())
     });
+}
+
+/// Takes out what other systems say of keys that the kind of a section does not have: their keys stand for all kinds at once.
+pub(crate) fn drop_unread(node: &mut Node, shape: &Shape) {
+    let kind = node.get("kind").and_then(Node::as_text).map(str::to_owned);
+    let Value::Map(entries) = &mut node.value else { return };
+    let shape = shape.without_null();
+    if let Shape::Tagged { common, variants, default, .. } = shape {
+        let kind = kind.as_deref().or(*default);
+        if let Some(variant) = variants.iter().find(|variant| Some(variant.name) == kind) {
+            let has = |entry: &Entry| {
+                common.iter().chain(&variant.keys).any(|spec| spec.name == entry.key)
+                    || !variants.iter().any(|other| other.keys.iter().any(|spec| spec.name == entry.key))
+            };
+            entries.retain(|entry| has(entry) || !entry.origin.source.kind.is_foreign());
+        }
+        return;
+    }
+    for entry in entries {
+        drop_unread(&mut entry.node, &shape.of_key(&entry.key));
+    }
 }
 
 /// The preset that the topmost layer names; whether it exists is found when the whole is read.

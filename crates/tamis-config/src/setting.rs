@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use crate::reader::Reader;
-use tamis_core::setting::{PathKind, Shape};
+use tamis_core::advantage::Advantage;
+use tamis_core::advantage::shaping::Shaping;
+use tamis_core::setting::{Described, PathKind, Shape};
 
 use crate::path::PathText as _;
 use crate::tree::{Node, Value, parse_bool, parse_float};
@@ -47,7 +49,7 @@ macro_rules! owned {
             }
 
             fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-                let json = reader.shaped(node, path, &Self::shape())?;
+                let json = reader.shaped(node, path, &<$owned as Described>::shape())?;
                 reader.built(node, path, json)
             }
 
@@ -58,7 +60,7 @@ macro_rules! owned {
     )*};
 }
 
-owned! {}
+owned! { Advantage, Shaping }
 
 impl Setting for bool {
     fn shape() -> Shape {

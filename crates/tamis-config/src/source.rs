@@ -30,6 +30,11 @@ impl SourceKind {
         matches!(self, Self::Argument | Self::Foreign(_) | Self::ForeignFile(_))
     }
 
+    /// Whether another system's key became it.
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(self, Self::Foreign(_) | Self::ForeignFile(_))
+    }
+
     /// The file that it is; `None` for what is none.
     pub fn file(&self) -> Option<&Path> {
         match self {

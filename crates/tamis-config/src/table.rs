@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::diagnostic::Problem;
+use crate::older;
 use crate::schema::Config;
 use crate::setting::Setting;
 use crate::suggest;
@@ -101,7 +102,9 @@ pub(crate) struct Unknown {
 impl Unknown {
     /// The problem to report.
     pub(crate) fn into_problem(self, owner: Option<&'static str>) -> Problem {
-        let suggestion = suggest::nearest_key(&self.key, &self.section, &self.known, suggestion_keys());
+        let today = older::name_of_today(&self.key).map(str::to_owned);
+        let nearest = || suggest::nearest_key(&self.key, &self.section, &self.known, suggestion_keys());
+        let suggestion = today.or_else(nearest);
         let known = self.known.into_iter().map(str::to_owned).collect();
         Problem::UnknownKey { key: self.key, suggestion, known, owner }
     }

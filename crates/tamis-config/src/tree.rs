@@ -86,6 +86,16 @@ impl Node {
         })
     }
 
+    /// As [`Self::at`] through mappings, to be changed.
+    pub(crate) fn at_mut(&mut self, path: &str) -> Option<&mut Node> {
+        path.split('.').try_fold(self, |node, part| match &mut node.value {
+            Value::Map(entries) => {
+                entries.iter_mut().find(|entry| entry.key == part).map(|entry| &mut entry.node)
+            }
+            Value::List(_) | Value::Scalar { .. } => None,
+        })
+    }
+
     /// The place to show for the value at a path: the value itself; of a whole section its key, where a user wrote that.
     pub(crate) fn place_of(&self, path: &str) -> Option<&Origin> {
         let node = self.at(path)?;

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::advantage::Advantage;
+use crate::advantage::shaping::Shaping;
 use crate::filter::GroupFilter;
 use crate::setting::{Described, KeySpec};
 
@@ -128,6 +130,8 @@ impl Entry {
     /// family is a tagged section.
     fn settings(&self) -> Vec<(String, String)> {
         let shape = match self.family {
+            Family::Advantage => Advantage::shape(),
+            Family::Shaping => Shaping::shape(),
             Family::Filter => GroupFilter::shape(),
             _ => {
                 let own = |text: &str| text.to_owned();
@@ -137,7 +141,10 @@ impl Entry {
         let keys = shape.keys_of_kind(self.name);
         let text =
             |key: &KeySpec| if key.is_required() { "required".to_owned() } else { key.default.to_string() };
-        keys.iter().map(|key| (format!("{}.{}", self.family.key(), key.name), text(key))).collect()
+        // Shapings are items of a list, whose keys have no dotted name.
+        let path =
+            if self.family == Family::Shaping { String::new() } else { format!("{}.", self.family.key()) };
+        keys.iter().map(|key| (format!("{path}{}", key.name), text(key))).collect()
     }
 
     /// The entry as lines for a terminal.

@@ -36,7 +36,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["model.init=null", "model.path=broken"], "broken cannot be used: "),
     (&["model.reference=none", "objective.kl.in=loss"], "`model.reference`: there is no folder none"),
     (
-        &["objective.advantage.estimator=gae", "filter=null", "critic.model.path=none"],
+        &["objective.advantage.kind=gae", "filter=null", "critic.model.path=none"],
         "`critic.model.path`: there is no folder",
     ),
     (&["model.init.tokenizer=none"], "`model.init.tokenizer`: there is no file none"),
@@ -154,10 +154,10 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["objective.loss.kind=cispo", "objective.loss.clip_low=5"], "`objective.loss.clip_low`: it is 5"),
     (&["objective.entropy.adaptive={min: 1, max: 0}"], "`objective.entropy.adaptive.min`: it is 1"),
     (&["objective.importance=sequence", "objective.loss.kind=gspo"], "importance"),
-    (&["objective.advantage.estimator=bnpo", "objective.advantage.low=1"], "advantage setting"),
-    (&["objective.advantage.estimator=bnpo_running", "objective.advantage.high=0"], "advantage setting"),
+    (&["objective.advantage.kind=bnpo", "objective.advantage.low=1"], "advantage setting"),
+    (&["objective.advantage.kind=bnpo_running", "objective.advantage.high=0"], "advantage setting"),
     (&["objective.shaping=[{kind: clip_advantage, low: 3}]"], "`low` is 3"),
-    (&["objective.advantage.estimator=gdpo", "objective.kl.in=reward"], "has no place in `gdpo`"),
+    (&["objective.advantage.kind=gdpo", "objective.kl.in=reward"], "has no place in `gdpo`"),
     (
         &["objective.correction.rejections=[{statistic: nonsense, threshold: '1'}]"],
         "unknown rejection statistic",

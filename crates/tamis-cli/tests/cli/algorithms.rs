@@ -56,10 +56,10 @@ fn every_estimator_trains() {
         "bnpo",
         "bnpo_running",
     ] {
-        trains(&format!("{{advantage: {{estimator: {name}}}}}"));
+        trains(&format!("{{advantage: {{kind: {name}}}}}"));
     }
     // The rewards of greedy completions are not trained on, and told apart.
-    for row in trains("{advantage: {estimator: remax}}") {
+    for row in trains("{advantage: {kind: remax}}") {
         assert_eq!(row["greedy/num_completions"], 4.0);
         assert!(row["greedy/reward/mean"].is_number());
     }
@@ -70,23 +70,23 @@ fn every_estimator_trains() {
         "cpo, gold_hint: '{gold}={prompt}'",
         "cpo, wrap: tok_kl, pos_alpha: 0.1, gold_hint: '{gold}={prompt}'",
     ] {
-        for row in trains(&format!("{{advantage: {{estimator: {estimator}}}}}")) {
+        for row in trains(&format!("{{advantage: {{kind: {estimator}}}}}")) {
             assert!(row["timing_s/advantage_passes"].as_f64().is_some_and(|time| time > 0.0), "{row}");
         }
     }
     // With the divergence in the reward the token estimators credit each token with its own.
     trains(
-        "{advantage: {estimator: reinforce_plus_plus, gamma: 0.9}, kl: {in: reward, estimator: k1, coefficient: 0.1}}",
+        "{advantage: {kind: reinforce_plus_plus, gamma: 0.9}, kl: {in: reward, estimator: k1, coefficient: 0.1}}",
     );
 }
 
 #[test]
 fn estimators_with_a_critic_train() {
     for objective in [
-        "{advantage: {estimator: gae, lambda: 0.9}}",
-        "{advantage: {estimator: bi_level_gae}}",
-        "{advantage: {estimator: gae}, kl: {in: reward, estimator: k1, coefficient: 0.1}}",
-        "{advantage: {estimator: gae}, kl: {in: loss}, aggregation: group-token-mean}",
+        "{advantage: {kind: gae, lambda: 0.9}}",
+        "{advantage: {kind: bi_level_gae}}",
+        "{advantage: {kind: gae}, kl: {in: reward, estimator: k1, coefficient: 0.1}}",
+        "{advantage: {kind: gae}, kl: {in: loss}, aggregation: group-token-mean}",
     ] {
         for (step, row) in trains(objective).iter().enumerate() {
             for name in ["critic/vf_loss", "critic/grad_norm", "critic/values/mean", "critic/vpred_mean"] {
@@ -367,9 +367,9 @@ fn shapings_masks_and_corrections_train() {
 fn what_cannot_be_had_is_refused_at_start() {
     let mut told = String::new();
     for objective in [
-        "{advantage: {estimator: cpo}}",
-        "{advantage: {estimator: cpo, gold_hint: 'the answer is {gold}'}}",
-        "{advantage: {estimator: bnpo}, kl: {in: reward, coefficient: 0.1}}",
+        "{advantage: {kind: cpo}}",
+        "{advantage: {kind: cpo, gold_hint: 'the answer is {gold}'}}",
+        "{advantage: {kind: bnpo}, kl: {in: reward, coefficient: 0.1}}",
         "{loss: {kind: cispo, clip_low: 1.5}}",
         "{correction: {preset: bypass_pg_is}}",
         "{correction: {rejections: [{statistic: seq_max_k1, threshold: '0.5'}]}}",
@@ -378,23 +378,23 @@ fn what_cannot_be_had_is_refused_at_start() {
         let _ = writeln!(told, "{objective}\n{}", ended.failure());
     }
     insta::assert_snapshot!(told, @r#"
-{advantage: {estimator: cpo}}
+{advantage: {kind: cpo}}
 exit code 2
 error: objective.advantage.gold_hint: the prompts cannot be given with their gold answers
   caused by: prompt 1 of the training data cannot be prepared
   caused by: character '\n' (at character 4 of "9+2=\n\nThe right answer is 11.\n") is not in the tokenizer's alphabet
   hint: set objective.advantage.gold_hint to a text that the tokenizer knows, with {prompt} and {gold} in it
 
-{advantage: {estimator: cpo, gold_hint: 'the answer is {gold}'}}
+{advantage: {kind: cpo, gold_hint: 'the answer is {gold}'}}
 exit code 2
 error: `objective.advantage.gold_hint` has no `{prompt}` in it
   --> config.yaml:21:52
    |
-21 | objective: {advantage: {estimator: cpo, gold_hint: 'the answer is {gold}'}}
+21 | objective: {advantage: {kind: cpo, gold_hint: 'the answer is {gold}'}}
    |                                                    ^^^^^^^^^^^^^^^^^^^^^^
   hint: write `{prompt}` where it belongs
 
-warning: the filter drops groups without a right completion, from which `objective.advantage.estimator: cpo` learns by the contrast with the gold answer
+warning: the filter drops groups without a right completion, from which `objective.advantage.kind: cpo` learns by the contrast with the gold answer
   --> config.yaml:13:1
    |
 13 | filter: {kind: variance}
@@ -403,12 +403,12 @@ warning: the filter drops groups without a right completion, from which `objecti
 
 1 error in the configuration
 
-{advantage: {estimator: bnpo}, kl: {in: reward, coefficient: 0.1}}
+{advantage: {kind: bnpo}, kl: {in: reward, coefficient: 0.1}}
 exit code 2
 error: `objective.kl.in`: reward has no place in `bnpo`, which reads the rewards before they are summed
   --> config.yaml:21:52
    |
-21 | objective: {advantage: {estimator: bnpo}, kl: {in: reward, coefficient: 0.1}}
+21 | objective: {advantage: {kind: bnpo}, kl: {in: reward, coefficient: 0.1}}
    |                                                    ^^^^^^
   hint: set objective.kl.in=loss
 

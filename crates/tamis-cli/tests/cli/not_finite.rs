@@ -32,7 +32,7 @@ fn steps(folder: &Folder) -> Vec<BTreeMap<String, serde_json::Value>> {
 }
 
 /// Metrics of the updates at every step, and no normalisation by the group's deviation: a reward goes into the gradient as it is.
-const PLAIN: (&str, &str) = ("train:\n", "objective: {advantage: {estimator: dr_grpo}}\ntrain:\n");
+const PLAIN: (&str, &str) = ("train:\n", "objective: {advantage: {kind: dr_grpo}}\ntrain:\n");
 
 #[test]
 fn a_score_that_no_double_holds_leaves_its_row_without_it() {
@@ -66,9 +66,9 @@ fn no_score_makes_a_statistic_that_is_no_number() {
     let largest = Folder::new();
     // Every estimator of deviations, and none.
     for (name, objective, is_scaled) in [
-        ("grpo", "{advantage: {estimator: grpo, scale: batch}}", true),
-        ("whitened", "{advantage: {estimator: reinforce_plus_plus}}", true),
-        ("plain", "{advantage: {estimator: dr_grpo}}", false),
+        ("grpo", "{advantage: {kind: grpo, scale: batch}}", true),
+        ("whitened", "{advantage: {kind: reinforce_plus_plus}}", true),
+        ("plain", "{advantage: {kind: dr_grpo}}", false),
     ] {
         let objective = format!("objective: {objective}\ntrain:\n");
         let run = format!("run: {{name: {name}");

@@ -547,7 +547,7 @@ fn what_an_interrupted_step_was_answered_is_not_asked_again() {
 
 #[test]
 fn what_estimators_and_coefficients_carry_is_resumed_too() {
-    let objective = "objective: {advantage: {estimator: bnpo_running, window: 3}, loss: {kind: clip_cov, share: 0.2, cov_low: -1.0}, \
+    let objective = "objective: {advantage: {kind: bnpo_running, window: 3}, loss: {kind: clip_cov, share: 0.2, cov_low: -1.0}, \
                      entropy: {coefficient: 0.01, adaptive: {target: 3.0}}, masks: {top_entropy: 0.5}, \
                      shaping: [{kind: keep_neg_ratio, ratio: 0.5}]}\n";
     let config = TINY

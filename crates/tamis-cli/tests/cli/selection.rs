@@ -250,7 +250,7 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
     // What is compared with a critic, the batch or a greedy completion needs no contrast.
     for estimator in ["gae", "bi_level_gae", "reinforce_plus_plus", "remax"] {
         let folder = Folder::new();
-        let objective = format!("objective: {{advantage: {{estimator: {estimator}}}}}\ntrain:\n");
+        let objective = format!("objective: {{advantage: {{kind: {estimator}}}}}\ntrain:\n");
         let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND, ("train:\n", &objective)]).succeeds();
         for told in ["have the same", "group-relative"] {
             assert!(!ended.stderr.contains(told), "{estimator}: {}", ended.stderr);

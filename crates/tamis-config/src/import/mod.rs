@@ -9,7 +9,8 @@ use crate::foreign::{
     ForeignOutcome, MAY_BE_ON_A_HUB, Note, OWN_FILES, Owner, entry, flatten, flatten_tree, is_foreign_name,
     is_hub_name, join_options, translate_whole, value_form,
 };
-use crate::load::{apply, load_tree, read_source};
+use crate::load::{apply, drop_unread, load_tree, read_source};
+use crate::older;
 use crate::override_argument::{Operation, Override};
 use crate::path::{PathText as _, is_placeholder, map_paths};
 use crate::render;
@@ -85,6 +86,7 @@ fn tree_of(overrides: impl Iterator<Item = Override>, diagnostics: &mut Vec<Diag
         }
         apply(&mut tree, argument, diagnostics);
     }
+    drop_unread(&mut tree, table::root());
     tree
 }
 
@@ -246,7 +248,12 @@ fn read_file(
         .map_err(|found| vec![found])
         .and_then(|source| yaml::parse(&source))
     {
-        Ok(tree) => notes.extend(flatten_tree(tree, parsed)),
+        Ok(mut tree) => {
+            if older::convert(&mut tree, table::root()) {
+                older::take_paths_from(&mut tree, table::root(), Path::new(path).parent());
+            }
+            notes.extend(flatten_tree(tree, parsed));
+        }
         Err(found) => diagnostics.extend(found),
     }
 }

@@ -2,9 +2,10 @@
 
 use super::Checker;
 use super::train::divisors_near;
+use tamis_core::advantage::Advantage;
 use tamis_core::filter::GroupFilter;
 
-use crate::schema::{Estimator, LrScheduleKind};
+use crate::schema::LrScheduleKind;
 use crate::table;
 use tamis_core::setting::Shape;
 
@@ -93,11 +94,11 @@ impl Checker<'_> {
 
     /// Warns of a filter that drops groups by their scores where advantages are not made within the group.
     pub(super) fn lost_signal(&mut self) {
-        let estimator = self.config.objective.advantage.estimator;
+        let estimator = &self.config.objective.advantage;
         let against = match estimator {
-            Estimator::Gae | Estimator::BiLevelGae => "a critic",
-            Estimator::Remax => "the greedy answer",
-            Estimator::ReinforcePlusPlus => "the whole batch",
+            Advantage::Gae(_) | Advantage::BiLevelGae(_) => "a critic",
+            Advantage::Remax(_) => "the greedy answer",
+            Advantage::ReinforcePlusPlus(_) => "the whole batch",
             _ => return,
         };
         let dropped = match self.config.filter.as_ref().map(|filter| filter.kind) {

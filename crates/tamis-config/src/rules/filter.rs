@@ -1,9 +1,10 @@
 //! Rules about the filter: against its metric, the group size and the rounds.
 
+use tamis_core::advantage::SingletonAdvantage;
 use tamis_core::filter::{GroupFilter, Mass, Percentile, PoolScore, Singleton};
 
 use super::Checker;
-use crate::schema::{Estimator, FilterConfig, KlPlace, SingletonAdvantage};
+use crate::schema::{FilterConfig, KlPlace};
 
 impl Checker<'_> {
     pub(super) fn filter(&mut self) {
@@ -34,18 +35,13 @@ impl Checker<'_> {
             return;
         }
         let hint = "set `rollout.n` to 4 or more";
-        if !matches!(
-            config.objective.advantage.estimator,
-            Estimator::ReinforcePlusPlus
-                | Estimator::Remax
-                | Estimator::Gae
-                | Estimator::BiLevelGae
-                | Estimator::Bnpo
-                | Estimator::BnpoRunning
-        ) {
-            let outcome = match config.objective.advantage.singleton {
-                SingletonAdvantage::Zero => "every advantage is 0 and nothing is learned",
-                SingletonAdvantage::Raw => "the advantage is the reward itself",
+        // Those that compare within the group have a key for it.
+        let singleton = serde_json::to_value(&config.objective.advantage).unwrap_or_default();
+        if let Some(singleton) = singleton.get("singleton").and_then(|singleton| singleton.as_str()) {
+            let outcome = if singleton == SingletonAdvantage::Zero.as_str() {
+                "every advantage is 0 and nothing is learned"
+            } else {
+                "the advantage is the reward itself"
             };
             let message =
                 format!("`rollout.n` is 1: a group of one has nothing to be compared with, {outcome}");

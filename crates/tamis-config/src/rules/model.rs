@@ -23,7 +23,7 @@ impl Checker<'_> {
             self.error(
                 &["model.value_head"],
                 "`model.value_head`: the policy has no value head",
-                "a critic is a model of its own: `preset: ppo`, or `objective.advantage.estimator: gae`",
+                "a critic is a model of its own: `preset: ppo`, or `objective.advantage.kind: gae`",
             );
         }
         let Some(init) = &model.init else { return };

@@ -1,25 +1,25 @@
 //! Rules about the loss, the advantages and the KL.
 
 use super::Checker;
-use super::readers::{ADVANTAGE_READERS, LEVELLED, LOSS_READERS};
-use crate::schema::{AdvantageScale, Aggregation, Estimator, ImportanceLevel, KlPlace, LossKind};
+use tamis_core::advantage::{Advantage, Cpo};
+
+use super::readers::{LEVELLED, LOSS_READERS};
+use crate::schema::{Aggregation, ImportanceLevel, KlPlace, LossKind};
 
 impl Checker<'_> {
     pub(super) fn objective(&mut self) {
         let config = self.config;
         let objective = &config.objective;
-        self.unread("objective.advantage", "estimator", objective.advantage.estimator, ADVANTAGE_READERS);
         self.unread("objective.loss", "loss", objective.loss.kind, LOSS_READERS);
         self.loss();
-        if objective.advantage.estimator == Estimator::Cpo {
-            self.contrast();
+        if let Advantage::Cpo(cpo) = &objective.advantage {
+            self.contrast(cpo);
         }
-        if objective.advantage.estimator == Estimator::Grpo && !config.divides_by_std() {
+        if !config.divides_by_std()
+            && matches!(objective.advantage, Advantage::Grpo(_) | Advantage::GrpoPassk(_))
+        {
             let keys = ["objective.advantage.ddof", "objective.advantage.epsilon"];
             self.ignored(&keys, "advantages are not divided by a deviation");
-        }
-        if !objective.advantage.norm_by_std && objective.advantage.scale == AdvantageScale::Batch {
-            self.ignored(&["objective.advantage.scale"], "`objective.advantage.norm_by_std` is false");
         }
         if config.filter.is_none() {
             self.ignored(&["objective.zero_groups"], "there is no filter that drops groups");
@@ -87,9 +87,9 @@ impl Checker<'_> {
     }
 
     /// Rules of the estimator `cpo`, which contrasts completions with the gold answer.
-    fn contrast(&mut self) {
+    fn contrast(&mut self, cpo: &Cpo) {
         for name in ["{prompt}", "{gold}"] {
-            if !self.config.objective.advantage.gold_hint.contains(name) {
+            if !cpo.gold_hint.contains(name) {
                 self.error(
                     &["objective.advantage.gold_hint"],
                     format!("`objective.advantage.gold_hint` has no `{name}` in it"),
@@ -99,22 +99,21 @@ impl Checker<'_> {
         }
         if self.config.filter.is_some() {
             self.warn(
-                &["filter", "objective.advantage.estimator"],
-                "the filter drops groups without a right completion, from which `objective.advantage.estimator: cpo` \
+                &["filter", "objective.advantage.kind"],
+                "the filter drops groups without a right completion, from which `objective.advantage.kind: cpo` \
                  learns by the contrast with the gold answer",
                 "set `filter: null`",
             );
         }
-        self.right_completions();
+        self.right_completions(cpo.right);
     }
 
     /// Warns where `cpo` cannot recognise a right completion by its reward.
-    fn right_completions(&mut self) {
+    fn right_completions(&mut self, right: f64) {
         let config = self.config;
-        let right = config.objective.advantage.right;
         let message = |trouble: &str| {
             format!(
-                "`objective.advantage.estimator: cpo` takes a completion for right from a reward of {right} on \
+                "`objective.advantage.kind: cpo` takes a completion for right from a reward of {right} on \
                  (`objective.advantage.right`), and {trouble}"
             )
         };

@@ -1,66 +1,6 @@
-//! Which estimators and losses read which of the settings.
+//! Which losses read which of the settings.
 
-use crate::schema::{Estimator, LossKind};
-
-/// The estimators that read each setting of the advantage.
-pub(super) const ADVANTAGE_READERS: &[(&str, &[Estimator])] = {
-    use Estimator::{
-        BiLevelGae, Bnpo, BnpoRunning, Cpo, DrGrpo, Gae, Gdpo, Gpg, Grpo, GrpoPassk, NormalizeThenSum, Opo,
-        OptimalTokenBaseline, ReinforcePlusPlus, ReinforcePlusPlusBaseline, Remax, Rloo,
-        TirOptimalTokenBaseline,
-    };
-    &[
-        ("norm_by_std", &[Grpo, GrpoPassk, Cpo]),
-        ("ddof", &[Grpo, GrpoPassk, Cpo, Bnpo]),
-        (
-            "epsilon",
-            &[Grpo, GrpoPassk, Cpo, Gdpo, NormalizeThenSum, OptimalTokenBaseline, TirOptimalTokenBaseline],
-        ),
-        ("scale", &[Grpo, Cpo]),
-        (
-            "singleton",
-            &[
-                Grpo,
-                DrGrpo,
-                GrpoPassk,
-                Rloo,
-                ReinforcePlusPlusBaseline,
-                Opo,
-                Gpg,
-                Gdpo,
-                NormalizeThenSum,
-                OptimalTokenBaseline,
-                TirOptimalTokenBaseline,
-                Cpo,
-            ],
-        ),
-        ("whiten", &[ReinforcePlusPlus, ReinforcePlusPlusBaseline, Gdpo, Gae, BiLevelGae]),
-        ("gamma", &[ReinforcePlusPlus, Gae, BiLevelGae]),
-        ("lambda", &[Gae, BiLevelGae]),
-        ("turn_gamma", &[BiLevelGae]),
-        (
-            "masked_rewards",
-            &[ReinforcePlusPlus, Remax, OptimalTokenBaseline, TirOptimalTokenBaseline, Gae, BiLevelGae],
-        ),
-        ("tail", &[OptimalTokenBaseline, TirOptimalTokenBaseline]),
-        ("gpg_alpha", &[Gpg]),
-        ("divisor", &[Gpg]),
-        ("alpha", &[Bnpo]),
-        ("beta", &[Bnpo]),
-        ("at_least_one", &[Bnpo]),
-        ("max_weight", &[Bnpo]),
-        ("low", &[Bnpo, BnpoRunning]),
-        ("high", &[Bnpo, BnpoRunning]),
-        ("window", &[BnpoRunning]),
-        ("prior", &[BnpoRunning]),
-        ("delta", &[BnpoRunning]),
-        ("gold_hint", &[Cpo]),
-        ("wrap", &[Cpo]),
-        ("pos_alpha", &[Cpo]),
-        ("neg_alpha", &[Cpo]),
-        ("right", &[Cpo]),
-    ]
-};
+use crate::schema::LossKind;
 
 /// The losses that read each setting of the loss.
 pub(super) const LOSS_READERS: &[(&str, &[LossKind])] = {
@@ -104,7 +44,7 @@ mod tests {
 
     use super::*;
 
-    /// `tamis explain` lists the keys of every estimator and loss: those that it reads, no more and no fewer.
+    /// `tamis explain` lists the keys of every loss: those that it reads, no more and no fewer.
     #[test]
     fn the_catalogue_lists_the_keys_that_are_read() {
         fn check<C: Display + Copy + PartialEq>(family: Family, all: &[C], readers: &[(&str, &[C])]) {
@@ -122,7 +62,6 @@ mod tests {
                 assert_eq!(listed, read, "{kind}");
             }
         }
-        check(Family::Advantage, Estimator::ALL, ADVANTAGE_READERS);
         check(Family::PolicyLoss, LossKind::ALL, LOSS_READERS);
     }
 }

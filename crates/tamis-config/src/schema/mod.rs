@@ -2,7 +2,6 @@
 //! type, default, allowed values, whether it may change on resume, and its documentation; the embedded `defaults.yaml`, the JSON Schema, the
 //! reference page and `tamis config explain` are generated from these definitions.
 
-mod advantage;
 mod checkpoint;
 mod correction;
 mod critic;
@@ -20,10 +19,6 @@ mod train;
 mod validate;
 mod warm_start;
 
-pub use advantage::{
-    AdvantageConfig, AdvantageScale, BaselineTail, CpoWrap, Estimator, GpgAlpha, LossScaling, MaskedRewards,
-    ShapingConfig, SingletonAdvantage,
-};
 pub use checkpoint::{CheckpointConfig, KeepBestConfig};
 pub use correction::{
     CorrectionConfig, CorrectionLevel, CorrectionPreset, CorrectionWeightsConfig, OutsideBounds,

@@ -1,6 +1,8 @@
-//! `objective`: loss, aggregation, KL, entropy and masks; [advantages](super::advantage) and the [correction](super::correction) stand beside.
+//! `objective`: loss, aggregation, KL, entropy and masks; advantages and losses are described by tamis-core, the [correction](super::correction) stands beside.
 
-use super::advantage::{AdvantageConfig, ShapingConfig};
+use tamis_core::advantage::Advantage;
+use tamis_core::advantage::shaping::Shaping;
+
 use super::correction::CorrectionConfig;
 use crate::define::{choice, section};
 use crate::value::LogRatioLimit;
@@ -254,9 +256,9 @@ section! {
     /// What is optimised: advantage, loss, aggregation, KL and entropy.
     pub struct ObjectiveConfig {
         /// How advantages are made of rewards.
-        advantage: AdvantageConfig = "{}", Any, Fixed;
+        advantage: Advantage = "{}", Any, Fixed;
         /// Changes to finished advantages, one after the other: a list of `{kind, ...}`.
-        shaping: Vec<ShapingConfig> = "[]", Any, Fixed;
+        shaping: Vec<Shaping> = "[]", Any, Fixed;
         /// The policy loss.
         loss: LossConfig = "{}", Any, Fixed;
         /// What the importance ratio is a ratio of, in `clip`, `luspo`, `decoupled`, `cispo`, `sapo` and `vespo`; the other losses decide it

@@ -252,5 +252,5 @@ fn losses_of_the_examples() {
     assert_eq!(config.objective.loss.kind.as_str(), "gpg");
     let (_, config) =
         of(&["algorithm.adv_estimator=gae", "critic.optim.lr=1e-5", "critic.model.path=Qwen/Qwen3-8B"]);
-    assert_eq!(config.objective.advantage.estimator.as_str(), "gae");
+    assert_eq!(config.objective.advantage.as_str(), "gae");
 }

@@ -43,7 +43,7 @@ schedule:
   order: dispatch  # DIR/standard.yaml:7
 objective:
   advantage:
-    estimator: grpo  # DIR/standard.yaml:6
+    kind: grpo  # DIR/standard.yaml:6
     singleton: raw  # DIR/standard.yaml:6
   loss:
     clip_low: 0.2  # EasyR1: worker.actor.clip_ratio_low (default)
@@ -61,7 +61,7 @@ checkpoint:
     assert_snapshot!(notes(&import), @"
 data.rollout_batch_size=128 -> data.train_batch_size: 128
 data.train_files=math.parquet -> data.train: math.parquet
-algorithm.adv_estimator=grpo -> objective.advantage.estimator: grpo, objective.advantage.singleton: raw
+algorithm.adv_estimator=grpo -> objective.advantage.kind: grpo, objective.advantage.singleton: raw
 algorithm.use_dynamic_sample=true -> filter.kind: variance, filter.metric: seq_reward, filter.singleton: keep, filter.tolerance: 0.0, schedule.refill: true, schedule.on_limit: use_partial, schedule.on_empty_round: retry, schedule.on_exhausted: use_partial, schedule.surplus: discard, schedule.order: dispatch
 algorithm.dynamic_sample_max_gen_batches=3 -> schedule.max_num_gen_batches: 3
 worker.actor.model.model_path=m -> model.path: m

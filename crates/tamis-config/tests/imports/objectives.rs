@@ -29,10 +29,10 @@ fn estimators_of_verl() {
         "cpo",
     ] {
         let argument = format!("algorithm.adv_estimator={name}");
-        assert!(verl(&[&argument]).contains(&format!("objective.advantage.estimator: {name}")), "{name}");
+        assert!(verl(&[&argument]).contains(&format!("objective.advantage.kind: {name}")), "{name}");
     }
     assert_snapshot!(verl(&["algorithm.adv_estimator=reinforce_plus_plus", "algorithm.gamma=0.99"]), @"
-algorithm.adv_estimator=reinforce_plus_plus -> objective.advantage.estimator: reinforce_plus_plus
+algorithm.adv_estimator=reinforce_plus_plus -> objective.advantage.kind: reinforce_plus_plus
 algorithm.gamma=0.99 -> objective.advantage.gamma: 0.99
 ");
 }
@@ -64,7 +64,7 @@ fn losses_of_verl() {
     }
     assert_snapshot!(
         verl(&["algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"]), @"
-algorithm.adv_estimator=grpo -> objective.advantage.estimator: grpo, objective.advantage.singleton: raw
+algorithm.adv_estimator=grpo -> objective.advantage.kind: grpo, objective.advantage.singleton: raw
 actor_rollout_ref.actor.policy_loss.loss_mode=gspo -> objective.loss.kind: gspo, objective.loss.form: token, objective.aggregation: seq-mean-token-mean, objective.loss.clip_low: 0.2, objective.loss.clip_high: 0.2
 ");
 }
@@ -79,14 +79,14 @@ fn rollout_correction_of_verl() {
     };
     assert_snapshot!(
         of(&["rollout_is=token", "rollout_is_threshold=0.5_5.0", "rollout_rs='token_k1,seq_mean_k3'", "rollout_rs_threshold='0.5_2.0,0.01'"]), @r#"
-algorithm.adv_estimator=grpo -> objective.advantage.estimator: grpo, objective.advantage.singleton: raw
+algorithm.adv_estimator=grpo -> objective.advantage.kind: grpo, objective.advantage.singleton: raw
 algorithm.rollout_correction.rollout_is=token -> objective.correction.weights: {level: token, outside: mask, min: 0.5, max: 5.0, batch_normalize: false}
 algorithm.rollout_correction.rollout_is_threshold=0.5_5.0 goes into what algorithm.rollout_correction.rollout_is becomes
 algorithm.rollout_correction.rollout_rs=token_k1,seq_mean_k3 -> objective.correction.rejections: [{statistic: token_k1, threshold: 0.5_2.0}, {statistic: seq_mean_k3, threshold: "0.01"}]
 algorithm.rollout_correction.rollout_rs_threshold=0.5_2.0,0.01 goes into what algorithm.rollout_correction.rollout_rs becomes
 "#);
     assert_snapshot!(of(&["bypass_mode=True", "loss_type=reinforce", "rollout_is=sequence"]), @"
-algorithm.adv_estimator=grpo -> objective.advantage.estimator: grpo, objective.advantage.singleton: raw
+algorithm.adv_estimator=grpo -> objective.advantage.kind: grpo, objective.advantage.singleton: raw
 algorithm.rollout_correction.bypass_mode=True -> objective.correction.preset: bypass_pg_is
 algorithm.rollout_correction.loss_type=reinforce -> objective.loss.kind: reinforce
 algorithm.rollout_correction.rollout_is=sequence -> objective.correction.weights: {level: sequence, outside: truncate, max: 2.0, batch_normalize: false}
@@ -120,7 +120,7 @@ use_bias_correction_kl=True -> objective.kl.bias_corrected: true
 beta=0.01 -> objective.kl.in: loss, objective.kl.estimator: k3, objective.kl.coefficient: 0.01, objective.kl.adaptive: null
 use_adaptive_entropy=True -> objective.entropy.adaptive: {min: 0, max: 1, delta: 0.005, target: 0.3}, objective.entropy.aggregation: token-mean
 entropy_target=0.3 goes into what use_adaptive_entropy becomes
-multi_objective_aggregation=normalize_then_sum -> objective.advantage.estimator: normalize_then_sum
+multi_objective_aggregation=normalize_then_sum -> objective.advantage.kind: normalize_then_sum
 model_name_or_path=m -> model.path: m
 dataset_name=d -> data.train: d
 num_generations=8 -> rollout.n: 8

@@ -104,7 +104,7 @@ schedule:
   on_empty_round: "retry:9"  # RAGEN: actor_rollout_ref.rollout.rollout_filter_include_zero=False
 objective:
   advantage:
-    estimator: grpo  # verl: algorithm.adv_estimator=grpo
+    kind: grpo  # verl: algorithm.adv_estimator=grpo
     singleton: raw  # verl: algorithm.adv_estimator=grpo
   loss:
     clip_high: 0.28  # RAGEN: actor_rollout_ref.actor.clip_ratio_high (default)

@@ -66,7 +66,6 @@ reward:
   - {name: think_format, kind: think_format, weight: 0.2}
 objective:
   advantage:
-    norm_by_std: false  # TRL: scale_rewards=none
     scale: none  # TRL: scale_rewards=none
   loss:
     kind: clip  # TRL: loss_type=grpo
@@ -109,7 +108,7 @@ gradient_accumulation_steps=4 -> train.ppo_mini_batch_size: 8
 beta=0.04 -> objective.kl.in: loss, objective.kl.estimator: k3, objective.kl.coefficient: 0.04, objective.kl.adaptive: null, objective.kl.bias_corrected: true (TRL 1.16 weights the KL by the ratio unless use_bias_correction_kl=False; older versions do not)
 epsilon_high=0.28 -> objective.loss.clip_low: 0.2, objective.loss.clip_high: 0.28, objective.loss.dual_clip: null
 loss_type=grpo -> objective.loss.kind: clip, objective.aggregation: seq-mean-token-mean
-scale_rewards=none -> objective.advantage.scale: none, objective.advantage.norm_by_std: false
+scale_rewards=none -> objective.advantage.scale: none
 reward_funcs=["accuracy_reward","think_format_reward"] -> reward: [{kind: math, weight: 1.0}, {name: think_format, kind: think_format, weight: 0.2}]
 reward_weights=[1.0,0.2] goes into what reward_funcs becomes
 lr_scheduler_type=cosine -> train.lr_schedule.kind: cosine
@@ -255,10 +254,10 @@ fn dr_grpo_of_trl_keeps_the_division() {
     for none in ["none", "False", "false"] {
         let import = command(&["loss_type=dr_grpo", &format!("scale_rewards={none}")]);
         assert!(!note_on(&import, "loss_type").contains("warning"), "{none}");
-        assert!(!loaded(&import).objective.advantage.norm_by_std);
+        assert!(!loaded(&import).divides_by_std());
     }
     for group in ["True", "group"] {
-        assert!(loaded(&command(&[&format!("scale_rewards={group}")])).objective.advantage.norm_by_std);
+        assert!(loaded(&command(&[&format!("scale_rewards={group}")])).divides_by_std());
     }
 }
 

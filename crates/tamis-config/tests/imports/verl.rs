@@ -159,7 +159,7 @@ schedule:
   order: dispatch  # verl: algorithm.filter_groups.enable=True
 objective:
   advantage:
-    estimator: grpo  # verl: algorithm.adv_estimator=grpo
+    kind: grpo  # verl: algorithm.adv_estimator=grpo
     singleton: raw  # verl: algorithm.adv_estimator=grpo
 train:
   ppo_mini_batch_size: 256  # verl: actor_rollout_ref.actor.ppo_mini_batch_size (default)
@@ -282,7 +282,7 @@ fn custom_rewards_of_verl() {
         "actor_rollout_ref.rollout.val_kwargs.temperature=0.6",
         "critic.optim.lr=1e-5",
     ]);
-    assert_snapshot!(import.yaml, @r#"
+    assert_snapshot!(import.yaml, @"
 model:
   path: m  # verl: actor_rollout_ref.model.path=m
 data:
@@ -299,7 +299,7 @@ reward:
   - {name: overlong, kind: soft_overlong, form: verl, buffer: 128, penalty_factor: 0.5}
 objective:
   advantage:
-    estimator: grpo  # verl: algorithm.adv_estimator=grpo
+    kind: grpo  # verl: algorithm.adv_estimator=grpo
     singleton: raw  # verl: algorithm.adv_estimator=grpo
   kl:
     in: loss  # verl: actor_rollout_ref.actor.use_kl_loss=True
@@ -311,9 +311,9 @@ train:
   total_epochs: 30  # verl: trainer.total_epochs (default)
 validate:
   temperature: 0.6  # verl: actor_rollout_ref.rollout.val_kwargs.temperature=0.6
-"#);
+");
     assert_snapshot!(notes(&import), @"
-algorithm.adv_estimator=grpo -> objective.advantage.estimator: grpo, objective.advantage.singleton: raw
+algorithm.adv_estimator=grpo -> objective.advantage.kind: grpo, objective.advantage.singleton: raw
 data.train_files=gsm8k/train.parquet -> data.train: gsm8k/train.parquet
 actor_rollout_ref.model.path=m -> model.path: m
 custom_reward_function.path=score.py -> reward: [{kind: python, path: score.py, function: mine, style: verl, kwargs: {scale: 2}}]
@@ -377,16 +377,16 @@ reward:
   - {kind: by_source}  # verl: custom_reward_function.path (default)
 objective:
   advantage:
-    estimator: cpo  # verl: algorithm.adv_estimator=cpo
-    singleton: raw  # verl: algorithm.adv_estimator=cpo
+    kind: cpo  # verl: algorithm.adv_estimator=cpo
     wrap: tok_kl  # verl: actor_rollout_ref.actor.wrap_method=tok_kl
     neg_alpha: 0.5  # verl: actor_rollout_ref.actor.neg_alpha=0.5
+    singleton: raw  # verl: algorithm.adv_estimator=cpo
 train:
   ppo_mini_batch_size: 256  # verl: actor_rollout_ref.actor.ppo_mini_batch_size (default)
   total_epochs: 30  # verl: trainer.total_epochs (default)
 ");
     assert_snapshot!(notes(&import), @"
-algorithm.adv_estimator=cpo -> objective.advantage.estimator: cpo, objective.advantage.singleton: raw (groups of rights and of wrongs are found here by their rewards; the fork compares a list with a number, finds none, and so only lowers wrong completions in groups of wrongs. The gold answer stands in `objective.advantage.gold_hint`, in other words than there)
+algorithm.adv_estimator=cpo -> objective.advantage.kind: cpo, objective.advantage.singleton: raw (groups of rights and of wrongs are found here by their rewards; the fork compares a list with a number, finds none, and so only lowers wrong completions in groups of wrongs. The gold answer stands in `objective.advantage.gold_hint`, in other words than there)
 algorithm.gold_as_hint=True has no effect: the estimator `cpo` always shows the gold answer, no other does
 actor_rollout_ref.actor.wrap_method=tok_kl -> objective.advantage.wrap: tok_kl
 actor_rollout_ref.actor.neg_alpha=0.5 -> objective.advantage.neg_alpha: 0.5
@@ -411,11 +411,11 @@ reward:
   - {kind: by_source}  # verl: custom_reward_function.path (default)
 objective:
   advantage:
-    estimator: optimal_token_baseline  # verl: algorithm.adv_estimator=optimal_token_baseline
+    kind: optimal_token_baseline  # verl: algorithm.adv_estimator=optimal_token_baseline
+    tail: zeroed_by_count  # verl: algorithm.adv_estimator=optimal_token_baseline
     epsilon: 1e-8  # verl: algorithm.adv_estimator=optimal_token_baseline
     singleton: raw  # verl: algorithm.adv_estimator=optimal_token_baseline
     masked_rewards: lost  # verl: algorithm.adv_estimator=optimal_token_baseline
-    tail: zeroed_by_count  # verl: algorithm.adv_estimator=optimal_token_baseline
 train:
   ppo_mini_batch_size: 256  # verl: actor_rollout_ref.actor.ppo_mini_batch_size (default)
   total_epochs: 30  # verl: trainer.total_epochs (default)

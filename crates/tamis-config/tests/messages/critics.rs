@@ -17,7 +17,7 @@ fn a_critic_is_there_where_advantages_need_one() {
     let own = load(&["preset=ppo", "critic.ppo_mini_batch_size=16", "critic.ppo_epochs=3"]);
     assert_eq!((own.critic_mini_batch_size(), own.critic_epochs()), (16, 3));
     assert!(!load(&["preset=rloo"]).has_critic());
-    assert!(load(&["objective.advantage.estimator=bi_level_gae"]).has_critic());
+    assert!(load(&["objective.advantage.kind=bi_level_gae"]).has_critic());
     // Neither the group's size nor the filter is group-relative here.
     assert_eq!(said("preset: ppo", &["rollout.n=1"]), "");
 }

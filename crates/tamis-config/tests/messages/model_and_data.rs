@@ -29,7 +29,7 @@ error: `model.value_head`: the policy has no value head
   |
 1 | model: {value_head: true}
   |                     ^^^^
-  hint: a critic is a model of its own: `preset: ppo`, or `objective.advantage.estimator: gae`
+  hint: a critic is a model of its own: `preset: ppo`, or `objective.advantage.kind: gae`
 
 1 error in the configuration
 "#);

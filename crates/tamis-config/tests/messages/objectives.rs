@@ -87,18 +87,18 @@ error: `objective.kl.adaptive` adapts the coefficient of a KL in the reward, and
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("objective: {loss_scale_factor: 100, advantage: {norm_by_std: false, ddof: 0}}", &[]), @r#"
+    assert_snapshot!(said("objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: 0}}", &[]), @r#"
 warning: `objective.advantage.ddof` has no effect: advantages are not divided by a deviation
  --> run.yaml:1:75
   |
-1 | objective: {loss_scale_factor: 100, advantage: {norm_by_std: false, ddof: 0}}
+1 | objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: 0}}
   |                                                                           ^
   hint: remove `objective.advantage.ddof`
 
 warning: `objective.loss_scale_factor` has no effect: only the aggregation `seq-mean-token-sum-norm` has a divisor
  --> run.yaml:1:32
   |
-1 | objective: {loss_scale_factor: 100, advantage: {norm_by_std: false, ddof: 0}}
+1 | objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: 0}}
   |                                ^^^
   hint: remove `objective.loss_scale_factor`
 "#);
@@ -116,33 +116,33 @@ error: `objective.loss.dual_clip` must be greater than 1, got 1
 
 #[test]
 fn settings_that_the_choice_does_not_read() {
-    let yaml = "objective: {advantage: {estimator: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}";
+    let yaml = "objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}";
     assert_snapshot!(said(yaml, &[]), @"
 warning: `objective.advantage.ddof` has no effect: the estimator `rloo` does not read it
  --> run.yaml:1:60
   |
-1 | objective: {advantage: {estimator: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
+1 | objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
   |                                                            ^
   hint: remove `objective.advantage.ddof`
 
 warning: `objective.advantage.tail` has no effect: the estimator `rloo` does not read it
  --> run.yaml:1:48
   |
-1 | objective: {advantage: {estimator: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
+1 | objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
   |                                                ^^^^
   hint: remove `objective.advantage.tail`
 
 warning: `objective.loss.dual_clip` has no effect: the loss `gspo` does not read it
  --> run.yaml:1:94
   |
-1 | objective: {advantage: {estimator: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
+1 | objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
   |                                                                                              ^^^
   hint: remove `objective.loss.dual_clip`
 
 warning: `objective.loss.beta` has no effect: the loss `gspo` does not read it
  --> run.yaml:1:105
   |
-1 | objective: {advantage: {estimator: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
+1 | objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
   |                                                                                                         ^^^
   hint: remove `objective.loss.beta`
 ");
@@ -194,7 +194,7 @@ fn settings_that_another_choice_takes_the_effect_of() {
     assert_snapshot!(lines("{loss: {kind: vespo}, importance: sequence}", &[]), @"warning: `objective.importance` has no effect: the weight of `vespo` is the trajectory's own; the level reaches a bias-corrected KL in the loss alone");
     let corrected = "{loss: {kind: vespo}, importance: sequence, kl: {in: loss, bias_corrected: true}}";
     assert_eq!(lines(corrected, &[]), "");
-    assert_snapshot!(lines("{advantage: {norm_by_std: false, scale: batch}}", &[]), @"warning: `objective.advantage.scale` has no effect: `objective.advantage.norm_by_std` is false");
+    assert_snapshot!(lines("{advantage: {scale: none, scale: batch}}", &[]), @"warning: `objective.advantage.scale` has no effect: `objective.advantage.norm_by_std` is false");
     assert_snapshot!(lines("{zero_groups: mask}", &[]), @"warning: `objective.zero_groups` has no effect: there is no filter that drops groups");
     assert_eq!(lines("{zero_groups: mask}", &["filter.kind=variance"]), "");
     assert_snapshot!(lines("{entropy: {aggregation: token-sum}}", &[]), @"warning: `objective.entropy.aggregation` has no effect: there is no entropy bonus");
@@ -230,12 +230,11 @@ fn a_horizon_that_turns_the_coefficient() {
 
 #[test]
 fn right_completions_of_cpo() {
-    let cpo = |rest: &str, overrides: &[&str]| {
-        lines(&format!("{{advantage: {{estimator: cpo{rest}}}}}"), overrides)
-    };
+    let cpo =
+        |rest: &str, overrides: &[&str]| lines(&format!("{{advantage: {{kind: cpo{rest}}}}}"), overrides);
     assert_eq!(cpo("", &[]), "");
-    assert_snapshot!(cpo("", &["objective.kl.in=reward"]), @"warning: `objective.advantage.estimator: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and the KL in the reward moves the rewards of right completions");
-    assert_snapshot!(cpo("", &["reward=[{kind: number, weight: 0.5}]"]), @"warning: `objective.advantage.estimator: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and the weight of the only reward is 0.5");
+    assert_snapshot!(cpo("", &["objective.kl.in=reward"]), @"warning: `objective.advantage.kind: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and the KL in the reward moves the rewards of right completions");
+    assert_snapshot!(cpo("", &["reward=[{kind: number, weight: 0.5}]"]), @"warning: `objective.advantage.kind: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and the weight of the only reward is 0.5");
     assert_eq!(cpo(", right: 0.5", &["reward=[{kind: number, weight: 0.5}]"]), "");
-    assert_snapshot!(cpo("", &["reward=[{kind: number}, {kind: soft_overlong, buffer: 2}]"]), @"warning: `objective.advantage.estimator: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and what is no verifier in `reward` moves the rewards of right completions");
+    assert_snapshot!(cpo("", &["reward=[{kind: number}, {kind: soft_overlong, buffer: 2}]"]), @"warning: `objective.advantage.kind: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and what is no verifier in `reward` moves the rewards of right completions");
 }

@@ -1,7 +1,5 @@
 //! GAE on two levels: over the turns of an episode, then over the tokens within each turn.
 
-use serde::{Deserialize, Serialize};
-
 use super::credit::credit;
 use super::error::unit_interval;
 use super::{
@@ -10,6 +8,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -18,13 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "GAE over the turns of an episode, whose returns are the rewards of a GAE over the tokens within each turn",
     formula: "turns: D_k = R_k + turn_gamma·V(end_(k+1)) - V(end_k), A_k = D_k + turn_gamma·lambda·A_(k+1); tokens of turn k: gae with gamma, lambda and the reward A_k + V(end_k) at its end",
     source: "Wang et al., VAGEN, 2025, section 3.3; RAGEN core_algos.compute_bi_level_gae_advantage_return",
-    defaults: &[
-        ("objective.advantage.gamma", "1"),
-        ("objective.advantage.lambda", "1"),
-        ("objective.advantage.turn_gamma", "0.95"),
-        ("objective.advantage.whiten", "true"),
-        ("objective.advantage.masked_rewards", "credited"),
-    ],
+    defaults: &[],
     degenerate: &[
         "with one turn it is `gae` with the whole reward at the last token",
         "without turn or token rewards the trajectory's reward belongs to its last turn",
@@ -36,64 +29,53 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// GAE over turns, then over tokens within turns.
-///
-/// With `V(end_k)` the value at the last token of turn k and `R_k` its reward: `D_k = R_k + turn_gamma·V(end_(k+1)) - V(end_k)`,
-/// `A_k = D_k + turn_gamma·lambda·A_(k+1)`. The turn's return `A_k + V(end_k)` is then the only reward of its tokens, whose GAE with `gamma` and
-/// `lambda` begins anew in every turn. Advantages are whitened over the batch; returns are `A_t + V_t` from before.
-///
-/// Source: RAGEN `compute_bi_level_gae_advantage_return` (VAGEN, section 3.3).
-///
-/// Shapes: values and mask `[B][T]`; turn rewards `[B][turns]`, else token rewards `[B][T]` summed over each turn, else the trajectory's
-/// reward in its last turn; turns `[B][T]`, else each run of unmasked tokens is one. Advantages and returns `[B][T]`, 0 at masked tokens.
-/// Linear in N.
-///
-/// # Errors
-/// [`AdvantageError::RowLength`] where a trajectory has another number of turn rewards than turns.
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, BiLevelGae};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0]]);
-/// let mask = Ragged::from_rows([vec![true, true, false, true]]);
-/// let values = Ragged::from_rows([vec![0.0, 0.5, 0.0, 0.5]]);
-/// let turn_rewards = Ragged::from_rows([vec![0.0, 1.0]]);
-/// let batch = AdvantageBatch {
-///     mask: Some(&mask),
-///     values: Some(&values),
-///     turn_rewards: Some(&turn_rewards),
-///     ..AdvantageBatch::of_rewards(&rewards)
-/// };
-/// let gae = BiLevelGae { turn_gamma: 0.5, lambda: 0.5, whiten: false, ..BiLevelGae::default() };
-/// // Turn 2: 1 - 1/2. Turn 1: (0 + 1/2·1/2 - 1/2) + 1/4·1/2 = -1/8, so its return is 3/8.
-/// // Its first token: (1/2 - 0) + 1/2·(3/8 - 1/2).
-/// assert_eq!(gae.advantages(&batch)?.values(), [0.4375, -0.125, 0.0, 0.5]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct BiLevelGae {
-    /// Discount per token within a turn, in `[0, 1]`.
-    pub gamma: f64,
-    /// Decay of the critic's errors on both levels, in `[0, 1]`.
-    pub lambda: f64,
-    /// Discount per turn, in `[0, 1]`.
-    pub turn_gamma: f64,
-    /// Whether advantages are whitened over the batch.
-    pub whiten: bool,
-    /// What becomes of rewards on masked tokens.
-    pub masked_rewards: MaskedRewards,
-}
-
-impl Default for BiLevelGae {
-    fn default() -> Self {
-        Self {
-            gamma: 1.0,
-            lambda: 1.0,
-            turn_gamma: 0.95,
-            whiten: true,
-            masked_rewards: MaskedRewards::Credited,
-        }
+settings! {
+    /// GAE over turns, then over tokens within turns.
+    ///
+    /// With `V(end_k)` the value at the last token of turn k and `R_k` its reward: `D_k = R_k + turn_gamma·V(end_(k+1)) - V(end_k)`,
+    /// `A_k = D_k + turn_gamma·lambda·A_(k+1)`. The turn's return `A_k + V(end_k)` is then the only reward of its tokens, whose GAE with `gamma` and
+    /// `lambda` begins anew in every turn. Advantages are whitened over the batch; returns are `A_t + V_t` from before.
+    ///
+    /// Source: RAGEN `compute_bi_level_gae_advantage_return` (VAGEN, section 3.3).
+    ///
+    /// Shapes: values and mask `[B][T]`; turn rewards `[B][turns]`, else token rewards `[B][T]` summed over each turn, else the trajectory's
+    /// reward in its last turn; turns `[B][T]`, else each run of unmasked tokens is one. Advantages and returns `[B][T]`, 0 at masked tokens.
+    /// Linear in N.
+    ///
+    /// # Errors
+    /// [`AdvantageError::RowLength`] where a trajectory has another number of turn rewards than turns.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, BiLevelGae};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0]]);
+    /// let mask = Ragged::from_rows([vec![true, true, false, true]]);
+    /// let values = Ragged::from_rows([vec![0.0, 0.5, 0.0, 0.5]]);
+    /// let turn_rewards = Ragged::from_rows([vec![0.0, 1.0]]);
+    /// let batch = AdvantageBatch {
+    ///     mask: Some(&mask),
+    ///     values: Some(&values),
+    ///     turn_rewards: Some(&turn_rewards),
+    ///     ..AdvantageBatch::of_rewards(&rewards)
+    /// };
+    /// let gae = BiLevelGae { turn_gamma: 0.5, lambda: 0.5, whiten: false, ..BiLevelGae::default() };
+    /// // Turn 2: 1 - 1/2. Turn 1: (0 + 1/2·1/2 - 1/2) + 1/4·1/2 = -1/8, so its return is 3/8.
+    /// // Its first token: (1/2 - 0) + 1/2·(3/8 - 1/2).
+    /// assert_eq!(gae.advantages(&batch)?.values(), [0.4375, -0.125, 0.0, 0.5]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct BiLevelGae {
+        /// Discount per token within a turn.
+        gamma: f64 = 1.0, Between(0.0, 1.0);
+        /// Decay of the critic's errors on both levels.
+        lambda: f64 = 1.0, Between(0.0, 1.0);
+        /// Discount per turn.
+        turn_gamma: f64 = 0.95, Between(0.0, 1.0);
+        /// Whether advantages are whitened over the batch.
+        whiten: bool = true;
+        /// What becomes of rewards on masked tokens.
+        masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }
 

@@ -1,7 +1,5 @@
 //! BNPO: rewards centred on the group's success rate and divided by a Beta density fitted to the success rates of the batch.
 
-use serde::{Deserialize, Serialize};
-
 use super::beta::density;
 use super::error::{in_range, zero_or_one};
 use super::per_group::per_group;
@@ -11,6 +9,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -19,15 +18,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less its group's success rate, divided by the density of a Beta fitted to the success rates of all prompts of the step",
     formula: "A_i = (R_i - p) / f(p; alpha, beta), alpha = 1 + a/3, beta = 1 + b/3, a = c·E[p], b = c·(1 - E[p]), c = E[p](1 - E[p])/Var[p] - 1, over all prompts before filtering",
     source: "Xiao et al., BNPO, arXiv 2506.02864, eq. 7, theorem 1 and section 4.3",
-    defaults: &[
-        ("objective.advantage.alpha", "null (fitted)"),
-        ("objective.advantage.beta", "null (fitted)"),
-        ("objective.advantage.ddof", "0"),
-        ("objective.advantage.at_least_one", "true"),
-        ("objective.advantage.max_weight", "1e6"),
-        ("objective.advantage.low", "0"),
-        ("objective.advantage.high", "1"),
-    ],
+    defaults: &[],
     degenerate: &[
         "with fewer than two prompts, or success rates that do not differ, nothing can be fitted: alpha = beta = 1, so A_i = R_i - p",
         "a uniform group gets exactly 0, and so do singletons, unscored members and groups with fewer than two scored members",
@@ -43,51 +34,46 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// `A_i = (R_i - p) / f(p; alpha, beta)` with p the mean reward of the group and f the density of a Beta distribution, fitted by moments to
-/// the success rates of all prompts that the step generated.
-///
-/// Source: Xiao et al., arXiv 2506.02864: eq. 7, theorem 1 (`alpha = 1 + a/3`, `beta = 1 + b/3` minimise the variance of the gradient), section
-/// 4.3 (several rewards). `alpha = beta = 1` is REINFORCE with a baseline, `3/2` is GRPO with population deviation times π/8. A filter that drops
-/// uniform groups changes the moments, so they come from before it ([`AdvantageBatch::generated`]).
-///
-/// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear. With components the mean over them, each
-/// with its own statistics. Degenerate cases: see the catalogue's entry.
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Bnpo, Generated, GeneratedStatistics};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0, 0.0, 0.0, 0.0]]);
-/// let generated = Generated { reward: GeneratedStatistics::of(rewards.rows()), components: &[] };
-/// let batch = AdvantageBatch { generated: Some(generated), ..AdvantageBatch::of_rewards(&rewards) };
-/// // f(1/4; 2, 2) = 6·1/4·3/4 = 9/8.
-/// let fixed = Bnpo { alpha: Some(2.0), beta: Some(2.0), ..Bnpo::default() };
-/// assert!((fixed.advantages(&batch)?.values()[0] - 2.0 / 3.0).abs() < 1e-14);
-/// // One prompt says nothing about the spread.
-/// assert_eq!(Bnpo::default().advantages(&batch)?.values(), [0.75, -0.25, -0.25, -0.25]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Bnpo {
-    /// Alpha where it is not fitted; above 0.
-    pub alpha: Option<f64>,
-    /// Beta where it is not fitted; above 0.
-    pub beta: Option<f64>,
-    /// Delta degrees of freedom of the variance over prompts: 0 population, 1 sample.
-    pub ddof: u8,
-    /// Whether fitted parameters below 1 are taken as 1 (they can only be with `ddof: 1`).
-    pub at_least_one: bool,
-    /// Largest `1/f`; above 0.
-    pub max_weight: f64,
-    /// Reward of a failure.
-    pub low: f64,
-    /// Reward of a success; above `low`.
-    pub high: f64,
-}
-
-impl Default for Bnpo {
-    fn default() -> Self {
-        Self { alpha: None, beta: None, ddof: 0, at_least_one: true, max_weight: 1e6, low: 0.0, high: 1.0 }
+settings! {
+    /// `A_i = (R_i - p) / f(p; alpha, beta)` with p the mean reward of the group and f the density of a Beta distribution, fitted by moments to
+    /// the success rates of all prompts that the step generated.
+    ///
+    /// Source: Xiao et al., arXiv 2506.02864: eq. 7, theorem 1 (`alpha = 1 + a/3`, `beta = 1 + b/3` minimise the variance of the gradient), section
+    /// 4.3 (several rewards). `alpha = beta = 1` is REINFORCE with a baseline, `3/2` is GRPO with population deviation times π/8. A filter that drops
+    /// uniform groups changes the moments, so they come from before it ([`AdvantageBatch::generated`]).
+    ///
+    /// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear. With components the mean over them, each
+    /// with its own statistics. Degenerate cases: see the catalogue's entry.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Bnpo, Generated, GeneratedStatistics};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0, 0.0, 0.0, 0.0]]);
+    /// let generated = Generated { reward: GeneratedStatistics::of(rewards.rows()), components: &[] };
+    /// let batch = AdvantageBatch { generated: Some(generated), ..AdvantageBatch::of_rewards(&rewards) };
+    /// // f(1/4; 2, 2) = 6·1/4·3/4 = 9/8.
+    /// let fixed = Bnpo { alpha: Some(2.0), beta: Some(2.0), ..Bnpo::default() };
+    /// assert!((fixed.advantages(&batch)?.values()[0] - 2.0 / 3.0).abs() < 1e-14);
+    /// // One prompt says nothing about the spread.
+    /// assert_eq!(Bnpo::default().advantages(&batch)?.values(), [0.75, -0.25, -0.25, -0.25]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct Bnpo {
+        /// Parameter alpha of the Beta distribution. Null: fitted.
+        alpha: Option<f64> = None, Positive;
+        /// Parameter beta of the Beta distribution. Null: fitted.
+        beta: Option<f64> = None, Positive;
+        /// Delta degrees of freedom of the variance over prompts: 0 divides by n, 1 by n - 1.
+        ddof: u8 = 0, Between(0.0, 1.0);
+        /// Whether fitted parameters below 1 are taken as 1 (they can only be with `ddof: 1`).
+        at_least_one: bool = true;
+        /// Largest weight of a prompt.
+        max_weight: f64 = 1e6, Positive;
+        /// Reward of a failure: all rewards lie between it and `high`.
+        low: f64 = 0.0;
+        /// Reward of a success.
+        high: f64 = 1.0;
     }
 }
 

@@ -1,7 +1,5 @@
 //! The running form of BNPO: one success rate for the whole batch, from a Beta over the rewards of recent steps.
 
-use serde::{Deserialize, Serialize};
-
 use super::bnpo::{check_bounds, check_range};
 use super::error::{in_range, not_negative};
 use super::singleton::finite_or_zero;
@@ -9,6 +7,7 @@ use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, RecentStep,
 };
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -17,13 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less a success rate held over recent steps, divided by the deviation of a Bernoulli of that rate",
     formula: "A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta), mu = alpha/(alpha + beta), alpha = prior + successes, beta = prior + failures of all trajectories of the last `window` steps, this one included, before filtering",
     source: "a Chinese summary of TRL's objectives (reference: GRPO formulas at a glance), which gives mu as Beta(alpha, beta) estimated over the last N steps; no paper",
-    defaults: &[
-        ("objective.advantage.window", "10"),
-        ("objective.advantage.prior", "1"),
-        ("objective.advantage.delta", "1e-4"),
-        ("objective.advantage.low", "0"),
-        ("objective.advantage.high", "1"),
-    ],
+    defaults: &[],
     degenerate: &[
         "unscored trajectories are outside the counts and get 0; singletons are like any other",
         "a uniform group is not 0: the baseline is not its own, and a filter that drops it drops signal",
@@ -36,45 +29,40 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// `A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta)`, mu the mean of a Beta whose parameters count the rewards of the last `window` steps.
-///
-/// Source: none published; see the catalogue's entry for what is our reading. The counts of recent steps are the state.
-///
-/// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear. Degenerate cases: see the catalogue's entry.
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, AdvantageState, BnpoRunning, Generated, GeneratedStatistics};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0, 0.0]]);
-/// // Six more failures were generated and dropped.
-/// let reward = GeneratedStatistics::of([&[1.0, 0.0][..], &[0.0; 6][..]]);
-/// let generated = Generated { reward, components: &[] };
-/// let batch = AdvantageBatch { generated: Some(generated), ..AdvantageBatch::of_rewards(&rewards) };
-/// let running = BnpoRunning { delta: 0.0, ..BnpoRunning::default() };
-/// let estimate = running.estimate(&batch, &AdvantageState::default())?;
-/// // Beta(2, 8): mu 1/5, deviation 2/5.
-/// assert!((estimate.advantages.values()[0] - 2.0).abs() < 1e-15);
-/// assert_eq!(estimate.state.recent.len(), 1);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct BnpoRunning {
-    /// Steps that are counted, this one included; at least 1.
-    pub window: usize,
-    /// Successes and failures taken for granted; above 0.
-    pub prior: f64,
-    /// Added to the variance; at least 0.
-    pub delta: f64,
-    /// Reward of a failure.
-    pub low: f64,
-    /// Reward of a success; above `low`.
-    pub high: f64,
-}
-
-impl Default for BnpoRunning {
-    fn default() -> Self {
-        Self { window: 10, prior: 1.0, delta: 1e-4, low: 0.0, high: 1.0 }
+settings! {
+    /// `A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta)`, mu the mean of a Beta whose parameters count the rewards of the last `window` steps.
+    ///
+    /// Source: none published; see the catalogue's entry for what is our reading. The counts of recent steps are the state.
+    ///
+    /// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear. Degenerate cases: see the catalogue's entry.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, AdvantageState, BnpoRunning, Generated, GeneratedStatistics};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0, 0.0]]);
+    /// // Six more failures were generated and dropped.
+    /// let reward = GeneratedStatistics::of([&[1.0, 0.0][..], &[0.0; 6][..]]);
+    /// let generated = Generated { reward, components: &[] };
+    /// let batch = AdvantageBatch { generated: Some(generated), ..AdvantageBatch::of_rewards(&rewards) };
+    /// let running = BnpoRunning { delta: 0.0, ..BnpoRunning::default() };
+    /// let estimate = running.estimate(&batch, &AdvantageState::default())?;
+    /// // Beta(2, 8): mu 1/5, deviation 2/5.
+    /// assert!((estimate.advantages.values()[0] - 2.0).abs() < 1e-15);
+    /// assert_eq!(estimate.state.recent.len(), 1);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct BnpoRunning {
+        /// Steps that are counted, this one included.
+        window: usize = 10, AtLeast(1.0);
+        /// Successes and failures taken for granted.
+        prior: f64 = 1.0, Positive;
+        /// Added to the variance.
+        delta: f64 = 1e-4, NonNegative;
+        /// Reward of a failure: all rewards lie between it and `high`.
+        low: f64 = 0.0;
+        /// Reward of a success.
+        high: f64 = 1.0;
     }
 }
 

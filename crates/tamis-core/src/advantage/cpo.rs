@@ -1,13 +1,12 @@
 //! CPO: GRPO's advantage, moved by how much the gold answer in the prompt changes the log-probability of the completion.
 
-use serde::{Deserialize, Serialize};
-
 use super::error::in_range;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Advantages, Column, Estimate, Grpo,
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::{choice, settings};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -16,18 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "GRPO's advantage moved by how much the gold answer in the prompt raises or lowers the log-probability of the completion",
     formula: "right: A + pos_alpha·u in a group of rights, A + max(pos_alpha·u, -|A|/2) in a mixed one; wrong: A + neg_alpha·k in a group of wrongs, A + min(neg_alpha·k, |A|/2) in a mixed one. seq_kl: k = mean(lg - l), u = mean(H) over the completion. tok_kl: per token, k = clamp(lg - l, -10, 10), u = (H - min H)/(max H - min H) within the completion, and rights by pos_alpha·u unbounded",
     source: "the fork 26hzhang/verl (2025-12), algorithm.adv_estimator=cpo with actor.wrap_method; no paper, and neither of the published algorithms of that abbreviation",
-    defaults: &[
-        ("objective.advantage.wrap", "seq_kl"),
-        ("objective.advantage.pos_alpha", "0"),
-        ("objective.advantage.neg_alpha", "1"),
-        ("objective.advantage.right", "1"),
-        ("objective.advantage.gold_hint", "\"{prompt}\\n\\nThe right answer is {gold}.\\n\""),
-        ("objective.advantage.norm_by_std", "true"),
-        ("objective.advantage.ddof", "1"),
-        ("objective.advantage.epsilon", "1e-6"),
-        ("objective.advantage.scale", "group"),
-        ("objective.advantage.singleton", "zero"),
-    ],
+    defaults: &[],
     degenerate: &[
         "unscored members are outside and get 0; a completion without tokens keeps GRPO's advantage",
         "a group of wrongs has signal here although its rewards are uniform: a filter that drops such groups drops what the method is for",
@@ -42,62 +30,57 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Where the contrast with the gold answer is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CpoWrap {
-    /// One number per completion: the mean over its tokens.
-    #[default]
-    SeqKl,
-    /// One number per token.
-    TokKl,
+choice! {
+    /// Where CPO takes the contrast with the gold answer.
+    pub enum CpoWrap {
+        /// One number per completion: the mean over its tokens.
+        SeqKl = "seq_kl",
+        /// One number per token.
+        TokKl = "tok_kl",
+    }
 }
 
-/// GRPO's advantage moved by the contrast between the policy with and without the gold answer.
-///
-/// The contrast of a token is `lg - l`: its log-probability given the gold answer less the old one. A completion is right
-/// where its reward is at least `right`. Rights are raised by `pos_alpha` times their entropy, wrongs moved by `neg_alpha`
-/// times their contrast. In mixed groups both are bounded by `|A|/2`, so that the sign of A stays.
-///
-/// Source: the fork 26hzhang/verl; no paper. The formula and what differs there: the catalogue's entry.
-///
-/// Shapes: rewards `[P][G]`, mask, old and gold log-probabilities and (for `pos_alpha` other than 0) entropy `[B][T]` to
-/// advantages `[P][G]`, or `[B][T]` for [`CpoWrap::TokKl`]. Linear in N.
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Cpo};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[-1.0, -1.0]]);
-/// let mask = Ragged::from_rows([vec![true, true], vec![true, true]]);
-/// let old = Ragged::from_rows([vec![-1.0, -1.0], vec![-1.0, -1.0]]);
-/// let gold = Ragged::from_rows([vec![-2.0, -3.0], vec![-1.0, -0.5]]);
-/// let batch = AdvantageBatch {
-///     mask: Some(&mask),
-///     old_logprobs: Some(&old),
-///     gold_logprobs: Some(&gold),
-///     ..AdvantageBatch::of_rewards(&rewards)
-/// };
-/// assert_eq!(Cpo::default().advantages(&batch)?.values(), [-1.5, 0.25]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Cpo {
-    /// Where the contrast is taken.
-    pub wrap: CpoWrap,
-    /// Factor for right completions.
-    pub pos_alpha: f64,
-    /// Factor for wrong completions.
-    pub neg_alpha: f64,
-    /// The least reward of a right completion (the fork rewards with -1 and 1).
-    pub right: f64,
-    /// The advantage that is moved.
-    pub grpo: Grpo,
-}
-
-impl Default for Cpo {
-    fn default() -> Self {
-        Self { wrap: CpoWrap::SeqKl, pos_alpha: 0.0, neg_alpha: 1.0, right: 1.0, grpo: Grpo::default() }
+settings! {
+    /// GRPO's advantage moved by the contrast between the policy with and without the gold answer.
+    ///
+    /// The contrast of a token is `lg - l`: its log-probability given the gold answer less the old one. A completion is right
+    /// where its reward is at least `right`. Rights are raised by `pos_alpha` times their entropy, wrongs moved by `neg_alpha`
+    /// times their contrast. In mixed groups both are bounded by `|A|/2`, so that the sign of A stays.
+    ///
+    /// Source: the fork 26hzhang/verl; no paper. The formula and what differs there: the catalogue's entry.
+    ///
+    /// Shapes: rewards `[P][G]`, mask, old and gold log-probabilities and (for `pos_alpha` other than 0) entropy `[B][T]` to
+    /// advantages `[P][G]`, or `[B][T]` for [`CpoWrap::TokKl`]. Linear in N.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Cpo};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[-1.0, -1.0]]);
+    /// let mask = Ragged::from_rows([vec![true, true], vec![true, true]]);
+    /// let old = Ragged::from_rows([vec![-1.0, -1.0], vec![-1.0, -1.0]]);
+    /// let gold = Ragged::from_rows([vec![-2.0, -3.0], vec![-1.0, -0.5]]);
+    /// let batch = AdvantageBatch {
+    ///     mask: Some(&mask),
+    ///     old_logprobs: Some(&old),
+    ///     gold_logprobs: Some(&gold),
+    ///     ..AdvantageBatch::of_rewards(&rewards)
+    /// };
+    /// assert_eq!(Cpo::default().advantages(&batch)?.values(), [-1.5, 0.25]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    pub struct Cpo {
+        /// Where the contrast with the gold answer is taken.
+        wrap: CpoWrap = CpoWrap::SeqKl;
+        /// Factor for right completions.
+        pos_alpha: f64 = 0.0;
+        /// Factor for wrong completions.
+        neg_alpha: f64 = 1.0;
+        /// Least reward of a right completion (the fork rewards with -1 and 1).
+        right: f64 = 1.0;
+        /// The prompt as the policy that knows the answer sees it: `{prompt}` is the text, or the user's last message, `{gold}` its gold answer.
+        /// Where it is too long it is cut from the left.
+        gold_hint: String = "{prompt}\n\nThe right answer is {gold}.\n".to_owned();
+        ..grpo: Grpo;
     }
 }
 

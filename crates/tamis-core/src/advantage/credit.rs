@@ -1,19 +1,17 @@
 //! Which token a reward belongs to, and what is still to come from there.
 
-use serde::{Deserialize, Serialize};
-
 use super::AdvantageBatch;
+use crate::choice;
 use crate::ragged::Ragged;
 
-/// What becomes of a reward that stands on a masked token (tool or environment output).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MaskedRewards {
-    /// It belongs to the last unmasked token before it, whose consequence it is. Before the first unmasked token it belongs to nothing.
-    #[default]
-    Credited,
-    /// It is lost (verl's `gae`, `reinforce_plus_plus`, `remax` and token baselines: a reward on a masked last token trains nothing).
-    Lost,
+choice! {
+    /// What becomes of a reward that stands on a masked token (tool or environment output).
+    pub enum MaskedRewards {
+        /// It belongs to the last token of the policy before it, whose consequence it is; before the first one it belongs to nothing.
+        Credited = "credited",
+        /// It is lost, as in verl's `gae`, `reinforce_plus_plus`, `remax` and token baselines.
+        Lost = "lost",
+    }
 }
 
 /// Rewards of trajectory i by the unmasked token that they belong to, into a vector \[T\] of the caller; 0 at masked tokens.

@@ -1,11 +1,11 @@
 //! Dr. GRPO's advantage: centred on the group, divided by nothing.
 
-use serde::{Deserialize, Serialize};
-
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Grpo, Scale, Singleton,
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Grpo, Scale,
+    SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -14,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less the mean of its group, not divided by its deviation",
     formula: "A_i = R_i - mean(R) over the scored members of the group",
     source: "Liu et al., Understanding R1-Zero-like training, arXiv 2503.20783, section 3.2",
-    defaults: &[("objective.advantage.singleton", "zero")],
+    defaults: &[],
     degenerate: &[
         "unscored members are outside the mean and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
@@ -29,23 +29,24 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// [`Grpo`] with [`Scale::None`]: `A_i = R_i - mean(R)`.
-///
-/// Source: Liu et al., arXiv 2503.20783, section 3.2. Shapes, cost and degenerate cases as [`Grpo`].
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, DrGrpo};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0, 0.0, 0.0, 0.0]]);
-/// let advantages = DrGrpo::default().advantages(&AdvantageBatch::of_rewards(&rewards))?;
-/// assert_eq!(advantages.values(), [0.75, -0.25, -0.25, -0.25]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DrGrpo {
-    /// What a group of one member gets.
-    pub singleton: Singleton,
+settings! {
+    /// [`Grpo`] with [`Scale::None`]: `A_i = R_i - mean(R)`.
+    ///
+    /// Source: Liu et al., arXiv 2503.20783, section 3.2. Shapes, cost and degenerate cases as [`Grpo`].
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, DrGrpo};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0, 0.0, 0.0, 0.0]]);
+    /// let advantages = DrGrpo::default().advantages(&AdvantageBatch::of_rewards(&rewards))?;
+    /// assert_eq!(advantages.values(), [0.75, -0.25, -0.25, -0.25]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct DrGrpo {
+        /// The advantage in a group of one trajectory.
+        singleton: SingletonAdvantage = SingletonAdvantage::Zero;
+    }
 }
 
 impl AdvantageEstimator for DrGrpo {

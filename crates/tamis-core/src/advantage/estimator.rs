@@ -11,6 +11,7 @@ use super::{
     Remax, Rloo, TirOptimalTokenBaseline,
 };
 use crate::ragged::Ragged;
+use crate::tagged;
 
 /// Advantages of a batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -140,133 +141,63 @@ pub trait AdvantageEstimator {
     }
 }
 
-/// The choice of an estimator with its settings, as configuration and presets hold it: `{kind: rloo}`.
-///
-/// Settings that are left out have the defaults of the catalogue's entry.
-///
-/// ```
-/// use tamis_core::advantage::{Advantage, AdvantageEstimator, Column};
-/// let remax = Advantage::named("remax").ok_or("no such estimator")?;
-/// assert_eq!(remax.needs(), [Column::GreedyRewards]);
-/// # Ok::<(), &str>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Advantage {
-    /// See [`Grpo`].
-    Grpo(Grpo),
-    /// See [`DrGrpo`].
-    DrGrpo(DrGrpo),
-    /// See [`GrpoPassk`].
-    GrpoPassk(GrpoPassk),
-    /// See [`Rloo`].
-    Rloo(Rloo),
-    /// See [`ReinforcePlusPlus`].
-    ReinforcePlusPlus(ReinforcePlusPlus),
-    /// See [`ReinforcePlusPlusBaseline`].
-    ReinforcePlusPlusBaseline(ReinforcePlusPlusBaseline),
-    /// See [`Remax`].
-    Remax(Remax),
-    /// See [`Opo`].
-    Opo(Opo),
-    /// See [`Gpg`].
-    Gpg(Gpg),
-    /// See [`Gdpo`].
-    Gdpo(Gdpo),
-    /// See [`NormalizeThenSum`].
-    NormalizeThenSum(NormalizeThenSum),
-    /// See [`OptimalTokenBaseline`].
-    OptimalTokenBaseline(OptimalTokenBaseline),
-    /// See [`TirOptimalTokenBaseline`].
-    TirOptimalTokenBaseline(TirOptimalTokenBaseline),
-    /// See [`Gae`].
-    Gae(Gae),
-    /// See [`BiLevelGae`].
-    BiLevelGae(BiLevelGae),
-    /// See [`Bnpo`].
-    Bnpo(Bnpo),
-    /// See [`BnpoRunning`].
-    BnpoRunning(BnpoRunning),
-    /// See [`Cpo`].
-    Cpo(Cpo),
+tagged! {
+    /// How advantages are made of rewards.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{Advantage, Column};
+    /// let remax = Advantage::named("remax").ok_or("no such estimator")?;
+    /// assert_eq!(remax.needs(), [Column::GreedyRewards]);
+    /// # Ok::<(), &str>(())
+    /// ```
+    pub enum Advantage: AdvantageEstimator, default Grpo {
+        /// The reward against the mean of its group, over its deviation (DeepSeekMath, arXiv 2402.03300).
+        Grpo(Grpo) = "grpo",
+        /// The reward against the mean of its group (arXiv 2503.20783).
+        DrGrpo(DrGrpo) = "dr_grpo",
+        /// The lead of the best of a group over the second (arXiv 2503.19595).
+        GrpoPassk(GrpoPassk) = "grpo_passk",
+        /// The reward against the mean of the others of its group (arXiv 2402.14740).
+        Rloo(Rloo) = "rloo",
+        /// Discounted rewards to go, whitened over the batch (arXiv 2501.03262).
+        ReinforcePlusPlus(ReinforcePlusPlus) = "reinforce_plus_plus",
+        /// The reward against the mean of its group, whitened over the batch (arXiv 2501.03262).
+        ReinforcePlusPlusBaseline(ReinforcePlusPlusBaseline) = "reinforce_plus_plus_baseline",
+        /// The reward against that of a greedy completion of the same prompt (arXiv 2310.10505).
+        Remax(Remax) = "remax",
+        /// The reward against the length-weighted mean of its group (arXiv 2505.23585).
+        Opo(Opo) = "opo",
+        /// The reward against the mean of its group, scaled by the share of groups with signal (arXiv 2504.02546).
+        Gpg(Gpg) = "gpg",
+        /// Each reward normalised in its group, summed, whitened over the batch (arXiv 2601.05242).
+        Gdpo(Gdpo) = "gdpo",
+        /// The same as TRL has it (`multi_objective_aggregation: normalize_then_sum`).
+        NormalizeThenSum(NormalizeThenSum) = "normalize_then_sum",
+        /// Rewards to go against the baseline of least variance at each token (arXiv 2602.07078).
+        OptimalTokenBaseline(OptimalTokenBaseline) = "optimal_token_baseline",
+        /// The same for several turns: tool output does not count as a position.
+        TirOptimalTokenBaseline(TirOptimalTokenBaseline) = "tir_optimal_token_baseline",
+        /// Generalised advantage estimation with a critic (arXiv 1506.02438).
+        Gae(Gae) = "gae",
+        /// The same over turns, then over the tokens of each.
+        BiLevelGae(BiLevelGae) = "bi_level_gae",
+        /// Beta normalisation with parameters fitted to all prompts of the step (arXiv 2506.02864).
+        Bnpo(Bnpo) = "bnpo",
+        /// The reward against the success rate of recent steps.
+        BnpoRunning(BnpoRunning) = "bnpo_running",
+        /// GRPO moved by the contrast with the policy that knows the answer.
+        Cpo(Cpo) = "cpo",
+    }
 }
 
 impl Advantage {
     /// Every estimator with its defaults, in the order of the catalogue.
-    pub fn all() -> [Self; 18] {
-        [
-            Self::Grpo(Grpo::default()),
-            Self::DrGrpo(DrGrpo::default()),
-            Self::GrpoPassk(GrpoPassk::default()),
-            Self::Rloo(Rloo::default()),
-            Self::ReinforcePlusPlus(ReinforcePlusPlus::default()),
-            Self::ReinforcePlusPlusBaseline(ReinforcePlusPlusBaseline::default()),
-            Self::Remax(Remax::default()),
-            Self::Opo(Opo::default()),
-            Self::Gpg(Gpg::default()),
-            Self::Gdpo(Gdpo::default()),
-            Self::NormalizeThenSum(NormalizeThenSum::default()),
-            Self::OptimalTokenBaseline(OptimalTokenBaseline::default()),
-            Self::TirOptimalTokenBaseline(TirOptimalTokenBaseline::default()),
-            Self::Gae(Gae::default()),
-            Self::BiLevelGae(BiLevelGae::default()),
-            Self::Bnpo(Bnpo::default()),
-            Self::BnpoRunning(BnpoRunning::default()),
-            Self::Cpo(Cpo::default()),
-        ]
+    pub fn all() -> Vec<Self> {
+        Self::NAMES.iter().filter_map(|name| Self::named(name)).collect()
     }
 
     /// The estimator of a name, with its defaults.
     pub fn named(name: &str) -> Option<Self> {
-        Self::all().into_iter().find(|advantage| advantage.name() == name)
-    }
-
-    fn estimator(&self) -> &dyn AdvantageEstimator {
-        match self {
-            Self::Grpo(estimator) => estimator,
-            Self::DrGrpo(estimator) => estimator,
-            Self::GrpoPassk(estimator) => estimator,
-            Self::Rloo(estimator) => estimator,
-            Self::ReinforcePlusPlus(estimator) => estimator,
-            Self::ReinforcePlusPlusBaseline(estimator) => estimator,
-            Self::Remax(estimator) => estimator,
-            Self::Opo(estimator) => estimator,
-            Self::Gpg(estimator) => estimator,
-            Self::Gdpo(estimator) => estimator,
-            Self::NormalizeThenSum(estimator) => estimator,
-            Self::OptimalTokenBaseline(estimator) => estimator,
-            Self::TirOptimalTokenBaseline(estimator) => estimator,
-            Self::Gae(estimator) => estimator,
-            Self::BiLevelGae(estimator) => estimator,
-            Self::Bnpo(estimator) => estimator,
-            Self::BnpoRunning(estimator) => estimator,
-            Self::Cpo(estimator) => estimator,
-        }
-    }
-}
-
-impl AdvantageEstimator for Advantage {
-    fn name(&self) -> &'static str {
-        self.estimator().name()
-    }
-
-    fn needs(&self) -> &'static [Column] {
-        self.estimator().needs()
-    }
-
-    fn uses(&self) -> &'static [Column] {
-        self.estimator().uses()
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        self.estimator().check()
-    }
-
-    fn compute(
-        &self,
-        batch: &AdvantageBatch<'_>,
-        state: &AdvantageState,
-    ) -> Result<Estimate, AdvantageError> {
-        self.estimator().compute(batch, state)
+        serde_json::from_value(serde_json::json!({ "kind": name })).ok()
     }
 }

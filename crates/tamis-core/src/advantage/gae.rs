@@ -1,7 +1,5 @@
 //! Generalised advantage estimation from a critic's values.
 
-use serde::{Deserialize, Serialize};
-
 use super::credit::credit;
 use super::error::unit_interval;
 use super::{
@@ -10,6 +8,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -18,12 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "exponentially weighted sums of a critic's errors, whitened over the tokens of the batch",
     formula: "d_t = r_t + gamma·V_(t+1) - V_t, A_t = d_t + gamma·lambda·A_(t+1), returns A_t + V_t, then A whitened; t counts unmasked tokens",
     source: "Schulman et al., High-dimensional continuous control using generalized advantage estimation, arXiv 1506.02438, eq. 16",
-    defaults: &[
-        ("objective.advantage.gamma", "1"),
-        ("objective.advantage.lambda", "1"),
-        ("objective.advantage.whiten", "true"),
-        ("objective.advantage.masked_rewards", "credited"),
-    ],
+    defaults: &[],
     degenerate: &[
         "masked tokens are skipped as if they were not there: no value, no discount",
         "unscored trajectories are outside the statistics and get 0, as do their returns",
@@ -39,46 +33,41 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// `A_t = Σ_k (gamma·lambda)^k·d_(t+k)` with `d_t = r_t + gamma·V_(t+1) - V_t` over unmasked tokens, whitened over the batch; returns `A_t + V_t`
-/// from before whitening.
-///
-/// Source: Schulman et al., arXiv 1506.02438, eq. 16; verl `gae`. The value after the last token is 0: a trajectory is a whole episode.
-///
-/// Shapes: values and mask `[B][T]`, rewards `[P][G]` or token rewards `[B][T]` to advantages and returns `[B][T]`, both 0 at masked tokens
-/// and in unscored trajectories. Linear in N. Degenerate cases: see the catalogue's entry.
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, AdvantageState, Gae};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0]]);
-/// let mask = Ragged::from_rows([vec![true, false, true]]);
-/// let values = Ragged::from_rows([vec![0.25, f64::NAN, 0.5]]);
-/// let batch =
-///     AdvantageBatch { mask: Some(&mask), values: Some(&values), ..AdvantageBatch::of_rewards(&rewards) };
-/// let gae = Gae { lambda: 0.5, whiten: false, ..Gae::default() };
-/// let estimate = gae.estimate(&batch, &AdvantageState::default())?;
-/// // Errors 1/4 and 1/2.
-/// assert_eq!(estimate.advantages.values(), [0.5, 0.0, 0.5]);
-/// assert_eq!(estimate.returns.ok_or(tamis_core::advantage::AdvantageError::Setting {
-///     setting: "", value: 0.0, expected: "" })?.values(), [0.75, 0.0, 1.0]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Gae {
-    /// Discount per token of the policy, in `[0, 1]`.
-    pub gamma: f64,
-    /// Decay of the critic's errors, in `[0, 1]`: 0 trusts the critic, 1 the rewards.
-    pub lambda: f64,
-    /// Whether advantages are whitened over the batch.
-    pub whiten: bool,
-    /// What becomes of rewards on masked tokens.
-    pub masked_rewards: MaskedRewards,
-}
-
-impl Default for Gae {
-    fn default() -> Self {
-        Self { gamma: 1.0, lambda: 1.0, whiten: true, masked_rewards: MaskedRewards::Credited }
+settings! {
+    /// `A_t = Σ_k (gamma·lambda)^k·d_(t+k)` with `d_t = r_t + gamma·V_(t+1) - V_t` over unmasked tokens, whitened over the batch; returns `A_t + V_t`
+    /// from before whitening.
+    ///
+    /// Source: Schulman et al., arXiv 1506.02438, eq. 16; verl `gae`. The value after the last token is 0: a trajectory is a whole episode.
+    ///
+    /// Shapes: values and mask `[B][T]`, rewards `[P][G]` or token rewards `[B][T]` to advantages and returns `[B][T]`, both 0 at masked tokens
+    /// and in unscored trajectories. Linear in N. Degenerate cases: see the catalogue's entry.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, AdvantageState, Gae};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0]]);
+    /// let mask = Ragged::from_rows([vec![true, false, true]]);
+    /// let values = Ragged::from_rows([vec![0.25, f64::NAN, 0.5]]);
+    /// let batch =
+    ///     AdvantageBatch { mask: Some(&mask), values: Some(&values), ..AdvantageBatch::of_rewards(&rewards) };
+    /// let gae = Gae { lambda: 0.5, whiten: false, ..Gae::default() };
+    /// let estimate = gae.estimate(&batch, &AdvantageState::default())?;
+    /// // Errors 1/4 and 1/2.
+    /// assert_eq!(estimate.advantages.values(), [0.5, 0.0, 0.5]);
+    /// assert_eq!(estimate.returns.ok_or(tamis_core::advantage::AdvantageError::Setting {
+    ///     setting: "", value: 0.0, expected: "" })?.values(), [0.75, 0.0, 1.0]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct Gae {
+        /// Discount per token of the policy.
+        gamma: f64 = 1.0, Between(0.0, 1.0);
+        /// Decay of the critic's errors: 0 trusts the critic, 1 the rewards.
+        lambda: f64 = 1.0, Between(0.0, 1.0);
+        /// Whether advantages are whitened over the batch.
+        whiten: bool = true;
+        /// What becomes of rewards on masked tokens.
+        masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }
 

@@ -1,14 +1,13 @@
 //! Several rewards, each normalised within its group before they are summed, then whitened over tokens.
 
-use serde::{Deserialize, Serialize};
-
 use super::error::{in_range, not_negative};
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Grpo, Scale,
-    Singleton, whitening,
+    SingletonAdvantage, whitening,
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -17,11 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "each of several rewards normalised within its group, their weighted sum whitened over the tokens of the batch",
     formula: "S_i = sum_k w_k·(R_ki - mean(R_k))/(std(R_k) + epsilon) within the group, A_i = (S_i - mean(S)) / sqrt(var(S) + 1e-8) over the batch, each S as often as its tokens",
     source: "Liu et al., GDPO: group reward-decoupled normalization policy optimization, arXiv 2601.05242",
-    defaults: &[
-        ("objective.advantage.epsilon", "1e-6"),
-        ("objective.advantage.whiten", "true"),
-        ("objective.advantage.singleton", "zero"),
-    ],
+    defaults: &[],
     degenerate: &[
         "without components the reward itself is the only one",
         "a component without an answer for a member adds 0 to it, and so does one that is uniform in the group; unscored members are outside and get 0",
@@ -38,46 +33,41 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Group-decoupled normalisation: `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k alone, whitened over tokens.
-///
-/// Source: Liu et al., arXiv 2601.05242: summing rewards before normalising them lets different combinations collapse into
-/// one advantage.
-///
-/// Shapes: components K × `[P][G]` and lengths \[B\] to advantages `[P][G]`; linear in K·B. Degenerate cases: see the catalogue's entry.
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Component, Gdpo};
-/// use tamis_core::ragged::Ragged;
-/// let (acc, format) = (Ragged::from_rows([[1.0, 0.0]]), Ragged::from_rows([[0.0, 1.0]]));
-/// let components = [
-///     Component { name: "acc", weight: 3.0, rewards: &acc },
-///     Component { name: "format", weight: 1.0, rewards: &format },
-/// ];
-/// let sum = Ragged::from_rows([[3.0, 1.0]]);
-/// let batch = AdvantageBatch {
-///     lengths: Some(&[5, 5]),
-///     components: Some(&components),
-///     ..AdvantageBatch::of_rewards(&sum)
-/// };
-/// let gdpo = Gdpo { epsilon: 0.0, whiten: false, ..Gdpo::default() };
-/// // Each component alone is ±1/√2; 3 - 1 = 2 of them.
-/// assert!((gdpo.advantages(&batch)?.values()[0] - 2.0_f64.sqrt()).abs() < 1e-15);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Gdpo {
-    /// Added to each component's deviation; at least 0.
-    pub epsilon: f64,
-    /// Whether the sums are whitened over the batch.
-    pub whiten: bool,
-    /// What a group of one member gets in each component.
-    pub singleton: Singleton,
-}
-
-impl Default for Gdpo {
-    fn default() -> Self {
-        Self { epsilon: 1e-6, whiten: true, singleton: Singleton::Zero }
+settings! {
+    /// Group-decoupled normalisation: `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k alone, whitened over tokens.
+    ///
+    /// Source: Liu et al., arXiv 2601.05242: summing rewards before normalising them lets different combinations collapse into
+    /// one advantage.
+    ///
+    /// Shapes: components K × `[P][G]` and lengths \[B\] to advantages `[P][G]`; linear in K·B. Degenerate cases: see the catalogue's entry.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Component, Gdpo};
+    /// use tamis_core::ragged::Ragged;
+    /// let (acc, format) = (Ragged::from_rows([[1.0, 0.0]]), Ragged::from_rows([[0.0, 1.0]]));
+    /// let components = [
+    ///     Component { name: "acc", weight: 3.0, rewards: &acc },
+    ///     Component { name: "format", weight: 1.0, rewards: &format },
+    /// ];
+    /// let sum = Ragged::from_rows([[3.0, 1.0]]);
+    /// let batch = AdvantageBatch {
+    ///     lengths: Some(&[5, 5]),
+    ///     components: Some(&components),
+    ///     ..AdvantageBatch::of_rewards(&sum)
+    /// };
+    /// let gdpo = Gdpo { epsilon: 0.0, whiten: false, ..Gdpo::default() };
+    /// // Each component alone is ±1/√2; 3 - 1 = 2 of them.
+    /// assert!((gdpo.advantages(&batch)?.values()[0] - 2.0_f64.sqrt()).abs() < 1e-15);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct Gdpo {
+        /// Added to each reward's deviation.
+        epsilon: f64 = 1e-6, NonNegative;
+        /// Whether the sums are whitened over the batch.
+        whiten: bool = true;
+        /// The advantage in a group of one trajectory.
+        singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }
 
@@ -85,7 +75,7 @@ impl Default for Gdpo {
 pub(super) fn normalised_sum(
     batch: &AdvantageBatch<'_>,
     epsilon: f64,
-    singleton: Singleton,
+    singleton: SingletonAdvantage,
 ) -> Result<Ragged<f64>, AdvantageError> {
     let grpo = Grpo { scale: Scale::Group, ddof: 1, epsilon, singleton };
     let mut sums = match batch.components {

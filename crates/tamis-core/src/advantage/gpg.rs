@@ -1,12 +1,13 @@
 //! Group policy gradient: centred rewards, made larger by the share of trajectories that carry no signal.
 
-use serde::{Deserialize, Serialize};
-
 use super::error::in_range;
 use super::per_group::per_group;
 use super::singleton::finite_or_zero;
-use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, SingletonAdvantage,
+};
 use crate::entry::{Entry, Family};
+use crate::{choice, settings};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -15,11 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less the mean of its group, scaled up by the share of trajectories without signal",
     formula: "A_i = alpha·(R_i - mean(R)) / divisor, alpha = B / (trajectories in groups whose rewards differ)",
     source: "Chu et al., GPG: a simple and strong reinforcement learning baseline, arXiv 2504.02546",
-    defaults: &[
-        ("objective.advantage.gpg_alpha", "mixed_groups"),
-        ("objective.advantage.divisor", "1"),
-        ("objective.advantage.singleton", "zero"),
-    ],
+    defaults: &[],
     degenerate: &[
         "unscored members are outside the mean and both counts and get 0",
         "a uniform group (max == min) gets exactly 0; where all groups are uniform alpha is 1",
@@ -27,52 +24,46 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("verl", "algorithm.adv_estimator=gpg")],
     differences: &[
-        "verl divides by the number of rewards that are not 0 instead (`alpha: nonzero_rewards`), so that with rewards of -1 and 1 alpha is always 1",
+        "verl divides by the number of rewards that are not 0 instead (`gpg_alpha: nonzero_rewards`), so that with rewards of -1 and 1 alpha is always 1",
     ],
 };
 
-/// What the batch is divided by for the factor alpha.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GpgAlpha {
-    /// Scored trajectories in groups whose rewards differ (the paper's valid samples).
-    #[default]
-    MixedGroups,
-    /// Rewards that are not 0, uniform groups and all (verl).
-    NonzeroRewards,
+choice! {
+    /// What GPG scales by.
+    pub enum GpgAlpha {
+        /// All trajectories over those in groups whose rewards differ (the paper's valid samples).
+        MixedGroups = "mixed_groups",
+        /// All trajectories over those with a reward other than 0, uniform groups and all (verl).
+        NonzeroRewards = "nonzero_rewards",
+    }
 }
 
-/// `A_i = alpha·(R_i - mean(R)) / divisor`, with `alpha` = scored trajectories of the batch over those that carry a gradient.
-///
-/// Source: Chu et al., arXiv 2504.02546: where a share of the groups is uniform, the mean over the batch shrinks the gradient
-/// of the rest, and alpha undoes it.
-///
-/// Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Alpha sees the whole batch. Degenerate cases: unscored members are outside and
-/// get 0; uniform groups get exactly 0; nothing to divide by gives alpha 1 ([`GpgAlpha::NonzeroRewards`]: the batch over 1); a group
-/// of one follows [`Singleton`].
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Gpg};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0, 0.0], [1.0, 1.0]]);
-/// // Two of four trajectories carry a gradient: alpha 2.
-/// assert_eq!(Gpg::default().advantages(&AdvantageBatch::of_rewards(&rewards))?.values(), [1.0, -1.0, 0.0, 0.0]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Gpg {
-    /// How alpha counts.
-    pub alpha: GpgAlpha,
-    /// A constant that the centred reward is divided by; above 0 (the paper's `F_norm`).
-    pub divisor: f64,
-    /// What a group of one member gets.
-    pub singleton: Singleton,
-}
-
-impl Default for Gpg {
-    fn default() -> Self {
-        Self { alpha: GpgAlpha::MixedGroups, divisor: 1.0, singleton: Singleton::Zero }
+settings! {
+    /// `A_i = alpha·(R_i - mean(R)) / divisor`, with `alpha` = scored trajectories of the batch over those that carry a gradient.
+    ///
+    /// Source: Chu et al., arXiv 2504.02546: where a share of the groups is uniform, the mean over the batch shrinks the gradient
+    /// of the rest, and alpha undoes it.
+    ///
+    /// Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Alpha sees the whole batch. Degenerate cases: unscored members are outside and
+    /// get 0; uniform groups get exactly 0; nothing to divide by gives alpha 1 ([`GpgAlpha::NonzeroRewards`]: the batch over 1); a group
+    /// of one follows [`SingletonAdvantage`].
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Gpg};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0, 0.0], [1.0, 1.0]]);
+    /// // Two of four trajectories carry a gradient: alpha 2.
+    /// assert_eq!(Gpg::default().advantages(&AdvantageBatch::of_rewards(&rewards))?.values(), [1.0, -1.0, 0.0, 0.0]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct Gpg {
+        /// What the factor alpha counts.
+        gpg_alpha: GpgAlpha = GpgAlpha::MixedGroups;
+        /// What the centred reward is divided by (verl's `f_norm`).
+        divisor: f64 = 1.0, Positive;
+        /// The advantage in a group of one trajectory.
+        singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }
 
@@ -105,7 +96,7 @@ impl AdvantageEstimator for Gpg {
         mixed += advantages.rows().filter(|row| matches!(row, [only] if only.abs() > 0.0)).count();
         let scored = batch.rewards.values().iter().filter(|reward| !reward.is_nan());
         let num_scored = scored.clone().count() as f64;
-        let alpha = match self.alpha {
+        let alpha = match self.gpg_alpha {
             GpgAlpha::MixedGroups if mixed == 0 => 1.0,
             GpgAlpha::MixedGroups => num_scored / mixed as f64,
             GpgAlpha::NonzeroRewards => {

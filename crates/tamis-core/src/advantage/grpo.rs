@@ -1,14 +1,15 @@
 //! Group-relative advantage: the reward measured against its own group.
 
-use serde::{Deserialize, Serialize};
-
 use super::error::{not_negative, zero_or_one};
 use super::per_group::per_group;
 use super::singleton::zero_where_not_finite;
 use super::statistics::Moments;
-use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, SingletonAdvantage,
+};
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::{choice, settings};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -17,13 +18,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward measured against its own group",
     formula: "A_i = (R_i - mean(R)) / (std(R) + epsilon) over the scored members of the group",
     source: "Shao et al., DeepSeekMath, arXiv 2402.03300, section 4.1.2",
-    defaults: &[
-        ("objective.advantage.norm_by_std", "true"),
-        ("objective.advantage.ddof", "1"),
-        ("objective.advantage.epsilon", "1e-6"),
-        ("objective.advantage.scale", "group"),
-        ("objective.advantage.singleton", "zero"),
-    ],
+    defaults: &[],
     degenerate: &[
         "unscored members are outside the statistics and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
@@ -42,72 +37,73 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// What the centred reward is divided by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scale {
-    /// The deviation of its own group (GRPO; TRL `scale_rewards="group"`, verl `norm_adv_by_std_in_grpo=True`).
-    Group,
-    /// One deviation of all scored rewards of the batch (TRL `scale_rewards="batch"`).
-    Batch,
-    /// Nothing (Dr. GRPO; TRL `scale_rewards="none"`, verl `norm_adv_by_std_in_grpo=False`).
-    None,
+choice! {
+    /// Over what the deviation that divides advantages is taken.
+    pub enum Scale {
+        /// Over the group (GRPO; TRL `scale_rewards="group"`, verl `norm_adv_by_std_in_grpo=True`).
+        Group = "group",
+        /// Over all scored rewards of the batch (TRL `scale_rewards="batch"`).
+        Batch = "batch",
+        /// No division (Dr. GRPO; TRL `scale_rewards="none"`, verl `norm_adv_by_std_in_grpo=False`).
+        None = "none",
+    }
 }
 
-/// GRPO's advantage: `A_i = (r_i - mean(r)) / (std(r) + epsilon)` over the scored members of the group.
-///
-/// Source: Shao et al., "DeepSeekMath", arXiv 2402.03300, section 4.1.2; without the division: Liu et al., "Understanding
-/// R1-Zero-like training" (Dr. GRPO), arXiv 2503.20783. The paper leaves `ddof` and `epsilon` open; the named constructors give
-/// what each package computes.
-///
-/// Shapes: rewards `[P][G]`, groups of any size, to advantages `[P][G]`. Linear in the number of trajectories.
-///
-/// Degenerate cases:
-/// - unscored members (NaN) are outside the statistics and get 0;
-/// - a uniform group (max == min of its scored members) gets exactly 0;
-/// - a group of several members of which at most one is scored gets 0;
-/// - a group of one member follows [`Singleton`];
-/// - [`Scale::Batch`] with fewer than `ddof + 1` scored rewards in the batch gives 0.
-///
-/// # Differs from
-/// verl and TRL compute the deviation of a uniform group in floating point. Three rewards of 0.1 then differ from their mean by
-/// one unit in the last place, and float32 noise over `epsilon` gives advantages of up to 3e-4; here they are zero.
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Advantages, Grpo};
-/// use tamis_core::ragged::Ragged;
-///
-/// let rewards = Ragged::from_rows([vec![1.0, 0.0, 1.0, 0.0], vec![0.1, 0.1, 0.1]]);
-/// let Advantages::PerTrajectory(advantages) =
-///     Grpo { epsilon: 0.0, ddof: 0, ..Grpo::verl() }.advantages(&AdvantageBatch::of_rewards(&rewards))?
-/// else { unreachable!() };
-/// // Mean 1/2, population deviation 1/2.
-/// assert_eq!(advantages.row(0), [1.0, -1.0, 1.0, -1.0]);
-/// assert_eq!(advantages.row(1), [0.0; 3]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Grpo {
-    /// What the centred reward is divided by.
-    pub scale: Scale,
-    /// Delta degrees of freedom of the deviation: 0 population, 1 sample (verl, TRL).
-    pub ddof: u8,
-    /// Added to the deviation; at least 0. verl 1e-6, TRL 1e-4.
-    pub epsilon: f64,
-    /// What a group of one member gets.
-    pub singleton: Singleton,
+settings! {
+    /// GRPO's advantage: `A_i = (r_i - mean(r)) / (std(r) + epsilon)` over the scored members of the group.
+    ///
+    /// Source: Shao et al., "DeepSeekMath", arXiv 2402.03300, section 4.1.2; without the division: Liu et al., "Understanding
+    /// R1-Zero-like training" (Dr. GRPO), arXiv 2503.20783. The paper leaves `ddof` and `epsilon` open; the named constructors give
+    /// what each package computes.
+    ///
+    /// Shapes: rewards `[P][G]`, groups of any size, to advantages `[P][G]`. Linear in the number of trajectories.
+    ///
+    /// Degenerate cases:
+    /// - unscored members (NaN) are outside the statistics and get 0;
+    /// - a uniform group (max == min of its scored members) gets exactly 0;
+    /// - a group of several members of which at most one is scored gets 0;
+    /// - a group of one member follows [`SingletonAdvantage`];
+    /// - [`Scale::Batch`] with fewer than `ddof + 1` scored rewards in the batch gives 0.
+    ///
+    /// # Differs from
+    /// verl and TRL compute the deviation of a uniform group in floating point. Three rewards of 0.1 then differ from their mean by
+    /// one unit in the last place, and float32 noise over `epsilon` gives advantages of up to 3e-4; here they are zero.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Advantages, Grpo};
+    /// use tamis_core::ragged::Ragged;
+    ///
+    /// let rewards = Ragged::from_rows([vec![1.0, 0.0, 1.0, 0.0], vec![0.1, 0.1, 0.1]]);
+    /// let Advantages::PerTrajectory(advantages) =
+    ///     Grpo { epsilon: 0.0, ddof: 0, ..Grpo::verl() }.advantages(&AdvantageBatch::of_rewards(&rewards))?
+    /// else { unreachable!() };
+    /// // Mean 1/2, population deviation 1/2.
+    /// assert_eq!(advantages.row(0), [1.0, -1.0, 1.0, -1.0]);
+    /// assert_eq!(advantages.row(1), [0.0; 3]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct Grpo {
+        /// Over what the deviation that divides advantages is taken.
+        scale: Scale = Scale::Group;
+        /// Delta degrees of freedom of the deviation: 1 divides by n - 1 (verl, TRL), 0 by n.
+        ddof: u8 = 1, Between(0.0, 1.0);
+        /// Added to the deviation (1e-6 in verl, 1e-4 in TRL).
+        epsilon: f64 = 1e-6, NonNegative;
+        /// The advantage in a group of one trajectory.
+        singleton: SingletonAdvantage = SingletonAdvantage::Zero;
+    }
 }
 
 impl Grpo {
     /// What verl's `grpo` computes: sample deviation, epsilon 1e-6, a singleton keeps its raw reward.
     pub fn verl() -> Self {
-        Self { scale: Scale::Group, ddof: 1, epsilon: 1e-6, singleton: Singleton::RawReward }
+        Self { scale: Scale::Group, ddof: 1, epsilon: 1e-6, singleton: SingletonAdvantage::Raw }
     }
 
     /// What TRL computes by default: sample deviation, epsilon 1e-4, a singleton gets 0.
     pub fn trl() -> Self {
-        Self { scale: Scale::Group, ddof: 1, epsilon: 1e-4, singleton: Singleton::Zero }
+        Self { scale: Scale::Group, ddof: 1, epsilon: 1e-4, singleton: SingletonAdvantage::Zero }
     }
 
     /// Dr. GRPO: centred, not divided.
@@ -136,12 +132,6 @@ impl Grpo {
             },
         );
         zero_where_not_finite(advantages)
-    }
-}
-
-impl Default for Grpo {
-    fn default() -> Self {
-        Self { singleton: Singleton::Zero, ..Self::verl() }
     }
 }
 

@@ -1,11 +1,12 @@
 //! The pass@k advantage: only the best of a group is rewarded, by its lead over the second.
 
-use serde::{Deserialize, Serialize};
-
 use super::error::{not_negative, zero_or_one};
 use super::per_group::per_group;
-use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, SingletonAdvantage,
+};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -14,12 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the best of a group gets its lead over the second, all others nothing",
     formula: "A_best = (R_best - R_second) / (std(R) + epsilon), A_i = 0 else, over the scored members of the group",
     source: "Tang et al., Optimizing language models for inference time objectives, arXiv 2503.19595, section 3.2",
-    defaults: &[
-        ("objective.advantage.norm_by_std", "true"),
-        ("objective.advantage.ddof", "1"),
-        ("objective.advantage.epsilon", "1e-6"),
-        ("objective.advantage.singleton", "zero"),
-    ],
+    defaults: &[],
     degenerate: &[
         "where two share the best reward the lead is 0, and so is every advantage: a mixed group such as 1, 1, 0, 0 carries no signal",
         "unscored members are outside and get 0; with fewer than two scored members of several all get 0",
@@ -35,38 +31,33 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Pass@k advantage with k = G: `R_best - R_second`, divided by `std + epsilon` unless `divide` is off, for the best member; 0 for the rest.
-///
-/// Source: Tang et al., arXiv 2503.19595, section 3.2 (leave-one-out of the maximum); verl `grpo_passk`.
-///
-/// Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Degenerate cases: ties for the best give 0 throughout; unscored members are
-/// outside; a group of one follows [`Singleton`].
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, GrpoPassk};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[0.5, 3.0, 1.0], [1.0, 1.0, 0.0]]);
-/// let passk = GrpoPassk { divide: false, ..GrpoPassk::default() };
-/// let advantages = passk.advantages(&AdvantageBatch::of_rewards(&rewards))?;
-/// assert_eq!(advantages.values(), [0.0, 2.0, 0.0, 0.0, 0.0, 0.0]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GrpoPassk {
-    /// Whether the lead is divided by the group's deviation.
-    pub divide: bool,
-    /// Delta degrees of freedom of the deviation: 0 population, 1 sample.
-    pub ddof: u8,
-    /// Added to the deviation; at least 0.
-    pub epsilon: f64,
-    /// What a group of one member gets.
-    pub singleton: Singleton,
-}
-
-impl Default for GrpoPassk {
-    fn default() -> Self {
-        Self { divide: true, ddof: 1, epsilon: 1e-6, singleton: Singleton::Zero }
+settings! {
+    /// Pass@k advantage with k = G: `R_best - R_second`, divided by `std + epsilon` unless `divide` is off, for the best member; 0 for the rest.
+    ///
+    /// Source: Tang et al., arXiv 2503.19595, section 3.2 (leave-one-out of the maximum); verl `grpo_passk`.
+    ///
+    /// Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Degenerate cases: ties for the best give 0 throughout; unscored members are
+    /// outside; a group of one follows [`SingletonAdvantage`].
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, GrpoPassk};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[0.5, 3.0, 1.0], [1.0, 1.0, 0.0]]);
+    /// let passk = GrpoPassk { divide: false, ..GrpoPassk::default() };
+    /// let advantages = passk.advantages(&AdvantageBatch::of_rewards(&rewards))?;
+    /// assert_eq!(advantages.values(), [0.0, 2.0, 0.0, 0.0, 0.0, 0.0]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct GrpoPassk {
+        /// Whether the lead is divided by the group's deviation.
+        divide: bool = true;
+        /// Delta degrees of freedom of the deviation: 1 divides by n - 1 (verl, TRL), 0 by n.
+        ddof: u8 = 1, Between(0.0, 1.0);
+        /// Added to the deviation (1e-6 in verl, 1e-4 in TRL).
+        epsilon: f64 = 1e-6, NonNegative;
+        /// The advantage in a group of one trajectory.
+        singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }
 

@@ -60,7 +60,7 @@ pub use reinforce_plus_plus::ReinforcePlusPlus;
 pub use reinforce_plus_plus_baseline::ReinforcePlusPlusBaseline;
 pub use remax::Remax;
 pub use rloo::Rloo;
-pub use singleton::Singleton;
+pub use singleton::SingletonAdvantage;
 pub use statistics::RewardStatistics;
 pub use tir_optimal_token_baseline::TirOptimalTokenBaseline;
 

@@ -1,14 +1,13 @@
 //! Several rewards as TRL normalises them: each within its group, then their sum over the batch.
 
-use serde::{Deserialize, Serialize};
-
 use super::error::not_negative;
 use super::gdpo::normalised_sum;
 use super::statistics::Moments;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Singleton,
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -17,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "each of several rewards normalised within its group, their weighted sum normalised over the trajectories of the batch",
     formula: "S_i = sum_k w_k·(R_ki - mean(R_k))/(std(R_k) + epsilon) within the group, A_i = (S_i - mean(S)) / (std(S) + epsilon) over the batch",
     source: "Liu et al., GDPO, arXiv 2601.05242, as TRL 1.16 computes it",
-    defaults: &[("objective.advantage.epsilon", "1e-4"), ("objective.advantage.singleton", "zero")],
+    defaults: &[],
     degenerate: &[
         "without components the reward itself is the only one",
         "a component without an answer for a member adds 0 to it, and so does one that is uniform, or answered for one member, in the group",
@@ -31,34 +30,29 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k alone, then `A_i = (S_i - mean(S))/(std(S) + epsilon)` over the batch.
-///
-/// Source: Liu et al., arXiv 2601.05242, as TRL computes it; sample deviations throughout.
-///
-/// Shapes: components K × `[P][G]` to advantages `[P][G]`, linear in K·B. Degenerate cases: see the catalogue's entry.
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, NormalizeThenSum};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[3.0, 1.0], [0.5, 0.5]]);
-/// let advantages = NormalizeThenSum { epsilon: 0.0, ..NormalizeThenSum::default() }
-///     .advantages(&AdvantageBatch::of_rewards(&rewards))?;
-/// // Within groups ±1/√2, 0, 0: sample deviation 1/√3 over the batch.
-/// assert!((advantages.values()[0] - 1.5_f64.sqrt()).abs() < 1e-15);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct NormalizeThenSum {
-    /// Added to both deviations; at least 0.
-    pub epsilon: f64,
-    /// What a group of one member gets in each component.
-    pub singleton: Singleton,
-}
-
-impl Default for NormalizeThenSum {
-    fn default() -> Self {
-        Self { epsilon: 1e-4, singleton: Singleton::Zero }
+settings! {
+    /// `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k alone, then `A_i = (S_i - mean(S))/(std(S) + epsilon)` over the batch.
+    ///
+    /// Source: Liu et al., arXiv 2601.05242, as TRL computes it; sample deviations throughout.
+    ///
+    /// Shapes: components K × `[P][G]` to advantages `[P][G]`, linear in K·B. Degenerate cases: see the catalogue's entry.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, NormalizeThenSum};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[3.0, 1.0], [0.5, 0.5]]);
+    /// let advantages = NormalizeThenSum { epsilon: 0.0, ..NormalizeThenSum::default() }
+    ///     .advantages(&AdvantageBatch::of_rewards(&rewards))?;
+    /// // Within groups ±1/√2, 0, 0: sample deviation 1/√3 over the batch.
+    /// assert!((advantages.values()[0] - 1.5_f64.sqrt()).abs() < 1e-15);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct NormalizeThenSum {
+        /// Added to both deviations.
+        epsilon: f64 = 1e-4, NonNegative;
+        /// The advantage in a group of one trajectory.
+        singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }
 

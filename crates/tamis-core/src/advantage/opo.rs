@@ -1,12 +1,11 @@
 //! The variance-minimising baseline under the length approximation: the group's mean reward weighted by length.
 
-use serde::{Deserialize, Serialize};
-
 use super::per_group::per_group;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Singleton,
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -15,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less the mean of its group weighted by length, the baseline of least variance",
     formula: "A_i = R_i - sum_j(L_j·R_j) / sum_j(L_j) over the scored members of the group, L the tokens trained on",
     source: "Hao et al., On-policy RL with optimal reward baseline, arXiv 2505.23585",
-    defaults: &[("objective.advantage.singleton", "zero")],
+    defaults: &[],
     degenerate: &[
         "unscored members are outside the mean and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
@@ -26,28 +25,29 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &["verl keeps the raw reward of a singleton (`singleton: raw`)"],
 };
 
-/// `A_i = R_i - Σ_j L_j·R_j / Σ_j L_j` over the scored members, `L_j` the tokens trained on.
-///
-/// Source: Hao et al., arXiv 2505.23585: the optimal baseline weights rewards by the squared norm of each trajectory's score
-/// function, which is taken to grow with its length. The advantages weighted by length sum to zero within a group.
-///
-/// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear. Degenerate cases: unscored members are outside and get 0;
-/// uniform groups get exactly 0; groups without a token use the plain mean; a group of one follows [`Singleton`].
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Opo};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0, 0.0]]);
-/// let batch = AdvantageBatch { lengths: Some(&[1, 3]), ..AdvantageBatch::of_rewards(&rewards) };
-/// // Baseline 1·1/4.
-/// assert_eq!(Opo::default().advantages(&batch)?.values(), [0.75, -0.25]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Opo {
-    /// What a group of one member gets.
-    pub singleton: Singleton,
+settings! {
+    /// `A_i = R_i - Σ_j L_j·R_j / Σ_j L_j` over the scored members, `L_j` the tokens trained on.
+    ///
+    /// Source: Hao et al., arXiv 2505.23585: the optimal baseline weights rewards by the squared norm of each trajectory's score
+    /// function, which is taken to grow with its length. The advantages weighted by length sum to zero within a group.
+    ///
+    /// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear. Degenerate cases: unscored members are outside and get 0;
+    /// uniform groups get exactly 0; groups without a token use the plain mean; a group of one follows [`SingletonAdvantage`].
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Opo};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0, 0.0]]);
+    /// let batch = AdvantageBatch { lengths: Some(&[1, 3]), ..AdvantageBatch::of_rewards(&rewards) };
+    /// // Baseline 1·1/4.
+    /// assert_eq!(Opo::default().advantages(&batch)?.values(), [0.75, -0.25]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct Opo {
+        /// The advantage in a group of one trajectory.
+        singleton: SingletonAdvantage = SingletonAdvantage::Zero;
+    }
 }
 
 impl AdvantageEstimator for Opo {

@@ -2,17 +2,16 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use super::credit::returns;
 use super::error::not_negative;
 use super::singleton::finite_or_zero;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
-    Singleton,
+    SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::{choice, settings};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -21,12 +20,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward to go less its group mean at the same position, weighted by the gradient energy of each trajectory so far",
     formula: "w_t = (1 - 2·pi_t + sum(pi²))·rho_t², W_t = sum(w_s, s <= t), B_t = sum_i(G_it·W_it) / (sum_i(W_it) + epsilon), A_t = G_t - B_t",
     source: "verl 0.9.1 core_algos.compute_optimal_token_baseline_advantage; Li et al., The optimal token baseline: variance reduction for long-horizon LLM-RL, arXiv 2602.07078",
-    defaults: &[
-        ("objective.advantage.tail", "zeroed"),
-        ("objective.advantage.epsilon", "0"),
-        ("objective.advantage.singleton", "zero"),
-        ("objective.advantage.masked_rewards", "credited"),
-    ],
+    defaults: &[],
     degenerate: &[
         "at a position where all rewards to go are equal every advantage is exactly 0 (with `epsilon: 0`), where all weights are 0 the plain mean is taken",
         "beyond the second longest trajectory of a group the longest has no one to be compared with: baseline 0 there, or with `tail: kept` its own reward, so advantage 0",
@@ -40,17 +34,16 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// What stands for the baseline where only the longest trajectory of a group still has tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tail {
-    /// 0: the whole reward to go counts (verl `handle_zero_tail=True` where no token is masked).
-    #[default]
-    Zeroed,
-    /// As [`Tail::Zeroed`], from the position that equals the second largest number of unmasked tokens (verl).
-    ZeroedByCount,
-    /// Its own reward to go, so that nothing counts (verl `handle_zero_tail=False`).
-    Kept,
+choice! {
+    /// What a token baseline is where only the longest trajectory of a group still has tokens.
+    pub enum Tail {
+        /// 0: the whole reward to go counts (verl `handle_zero_tail=True` where no token is masked).
+        Zeroed = "zeroed",
+        /// As `zeroed`, from the position that equals the second largest number of unmasked tokens (verl).
+        ZeroedByCount = "zeroed_by_count",
+        /// Its own reward to go, so that nothing counts (verl `handle_zero_tail=False`).
+        Kept = "kept",
+    }
 }
 
 /// Which tokens of two trajectories stand at the same position.
@@ -117,47 +110,48 @@ struct Member {
     end: usize,
 }
 
-/// Optimal baseline per token position.
-///
-/// `w_t = (1 - 2π_t + Σπ²)·ρ_t²` is the squared norm of the gradient of the token's log-probability with respect to the logits (times the
-/// squared rollout weight, where there is one), `W_t` its sum up to t, `G_t` the reward to go. `B_t = Σ_i G_it·W_it / (Σ_i W_it + epsilon)` over
-/// the members of the group with an unmasked token at position t, `A_t = G_t - B_t`; the returns are `G`.
-///
-/// Source: verl 0.9.1 `optimal_token_baseline` (Li et al., "The optimal token baseline", 2025).
-///
-/// Shapes: mask, old log-probabilities, Σπ² and (where given) token rewards and rollout weights `[B][T]` to advantages and returns
-/// `[B][T]`, 0 at masked tokens. Linear in N. Degenerate cases: see the catalogue's entry. Positions count every token; for trajectories
-/// with tool output see [`TirOptimalTokenBaseline`](super::TirOptimalTokenBaseline).
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, OptimalTokenBaseline};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0, 0.0]]);
-/// let mask = Ragged::from_rows([vec![true], vec![true]]);
-/// let logprobs = Ragged::from_rows([vec![0.5_f64.ln()], vec![0.25_f64.ln()]]);
-/// let sum_pi_squared = Ragged::from_rows([vec![0.5], vec![0.5]]);
-/// let batch = AdvantageBatch {
-///     mask: Some(&mask),
-///     old_logprobs: Some(&logprobs),
-///     sum_pi_squared: Some(&sum_pi_squared),
-///     ..AdvantageBatch::of_rewards(&rewards)
-/// };
-/// // Weights 1/2 and 1: baseline 1/3.
-/// let advantages = OptimalTokenBaseline::default().advantages(&batch)?;
-/// assert!((advantages.values()[0] - 2.0 / 3.0).abs() < 1e-15 && (advantages.values()[1] + 1.0 / 3.0).abs() < 1e-15);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct OptimalTokenBaseline {
-    /// What the longest trajectory of a group is compared with beyond the second longest.
-    pub tail: Tail,
-    /// Added to the sum of weights; at least 0 (verl 1e-8).
-    pub epsilon: f64,
-    /// What a group of one member gets.
-    pub singleton: Singleton,
-    /// What becomes of rewards on masked tokens.
-    pub masked_rewards: MaskedRewards,
+settings! {
+    /// Optimal baseline per token position.
+    ///
+    /// `w_t = (1 - 2π_t + Σπ²)·ρ_t²` is the squared norm of the gradient of the token's log-probability with respect to the logits (times the
+    /// squared rollout weight, where there is one), `W_t` its sum up to t, `G_t` the reward to go. `B_t = Σ_i G_it·W_it / (Σ_i W_it + epsilon)` over
+    /// the members of the group with an unmasked token at position t, `A_t = G_t - B_t`; the returns are `G`.
+    ///
+    /// Source: verl 0.9.1 `optimal_token_baseline` (Li et al., "The optimal token baseline", 2025).
+    ///
+    /// Shapes: mask, old log-probabilities, Σπ² and (where given) token rewards and rollout weights `[B][T]` to advantages and returns
+    /// `[B][T]`, 0 at masked tokens. Linear in N. Degenerate cases: see the catalogue's entry. Positions count every token; for trajectories
+    /// with tool output see [`TirOptimalTokenBaseline`](super::TirOptimalTokenBaseline).
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, OptimalTokenBaseline};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0, 0.0]]);
+    /// let mask = Ragged::from_rows([vec![true], vec![true]]);
+    /// let logprobs = Ragged::from_rows([vec![0.5_f64.ln()], vec![0.25_f64.ln()]]);
+    /// let sum_pi_squared = Ragged::from_rows([vec![0.5], vec![0.5]]);
+    /// let batch = AdvantageBatch {
+    ///     mask: Some(&mask),
+    ///     old_logprobs: Some(&logprobs),
+    ///     sum_pi_squared: Some(&sum_pi_squared),
+    ///     ..AdvantageBatch::of_rewards(&rewards)
+    /// };
+    /// // Weights 1/2 and 1: baseline 1/3.
+    /// let advantages = OptimalTokenBaseline::default().advantages(&batch)?;
+    /// assert!((advantages.values()[0] - 2.0 / 3.0).abs() < 1e-15 && (advantages.values()[1] + 1.0 / 3.0).abs() < 1e-15);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct OptimalTokenBaseline {
+        /// What the longest trajectory of a group is compared with beyond the second longest.
+        tail: Tail = Tail::Zeroed;
+        /// Added to the sum of weights (1e-8 in verl).
+        epsilon: f64 = 0.0, NonNegative;
+        /// The advantage in a group of one trajectory.
+        singleton: SingletonAdvantage = SingletonAdvantage::Zero;
+        /// What becomes of rewards on masked tokens.
+        masked_rewards: MaskedRewards = MaskedRewards::Credited;
+    }
 }
 
 impl OptimalTokenBaseline {
@@ -182,7 +176,7 @@ impl OptimalTokenBaseline {
         for rewards_g in batch.rewards.rows() {
             let rows = first..first + rewards_g.len();
             first = rows.end;
-            if let ([_], Singleton::RawReward) = (rewards_g, self.singleton) {
+            if let ([_], SingletonAdvantage::Raw) = (rewards_g, self.singleton) {
                 let tokens = mask.offsets()[rows.start]..mask.offsets()[rows.end];
                 advantages[tokens.clone()].copy_from_slice(&returns.values()[tokens]);
                 continue;

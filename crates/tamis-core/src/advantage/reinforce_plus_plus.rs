@@ -1,7 +1,5 @@
 //! REINFORCE++: discounted rewards to go per token, whitened over the batch, without a critic and without groups.
 
-use serde::{Deserialize, Serialize};
-
 use super::credit::returns;
 use super::error::unit_interval;
 use super::{
@@ -9,6 +7,7 @@ use super::{
     whitening,
 };
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -17,11 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "discounted rewards to go of every token, whitened over the tokens of the batch; groups play no part",
     formula: "G_t = r_t + gamma·G_(t+1), A_t = (G_t - mean(G)) / sqrt(var(G) + 1e-8) over the unmasked tokens of the batch",
     source: "Hu, REINFORCE++, arXiv 2501.03262, eq. 5 and 6",
-    defaults: &[
-        ("objective.advantage.gamma", "1"),
-        ("objective.advantage.whiten", "true"),
-        ("objective.advantage.masked_rewards", "credited"),
-    ],
+    defaults: &[],
     degenerate: &[
         "unscored trajectories are outside the statistics and get 0",
         "where all returns of the batch are equal, or there is one token, every advantage is 0; a uniform group is not 0 unless the batch is",
@@ -37,38 +32,33 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// `G_t = r_t + gamma·G_(t+1)` over unmasked tokens, whitened over all unmasked tokens of the batch; the returns are `G` itself.
-///
-/// Source: Hu, arXiv 2501.03262, eq. 5 and 6; verl `reinforce_plus_plus`. The discount counts tokens of the policy only.
-///
-/// Shapes: rewards `[P][G]` or token rewards `[B][T]`, mask `[B][T]` to advantages and returns `[B][T]`, 0 at masked tokens. Linear in N.
-/// Degenerate cases: unscored trajectories are outside and get 0; equal returns throughout, or fewer than two tokens, give 0.
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, AdvantageState, ReinforcePlusPlus};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0, 0.0]]);
-/// let mask = Ragged::from_rows([vec![true, false, true], vec![true]]);
-/// let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
-/// let plain = ReinforcePlusPlus { gamma: 0.5, whiten: false, ..ReinforcePlusPlus::default() };
-/// let estimate = plain.estimate(&batch, &AdvantageState::default())?;
-/// assert_eq!(estimate.advantages.values(), [0.5, 0.0, 1.0, 0.0]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ReinforcePlusPlus {
-    /// Discount per token of the policy, in `[0, 1]`.
-    pub gamma: f64,
-    /// Whether returns are whitened over the batch.
-    pub whiten: bool,
-    /// What becomes of rewards on masked tokens.
-    pub masked_rewards: MaskedRewards,
-}
-
-impl Default for ReinforcePlusPlus {
-    fn default() -> Self {
-        Self { gamma: 1.0, whiten: true, masked_rewards: MaskedRewards::Credited }
+settings! {
+    /// `G_t = r_t + gamma·G_(t+1)` over unmasked tokens, whitened over all unmasked tokens of the batch; the returns are `G` itself.
+    ///
+    /// Source: Hu, arXiv 2501.03262, eq. 5 and 6; verl `reinforce_plus_plus`. The discount counts tokens of the policy only.
+    ///
+    /// Shapes: rewards `[P][G]` or token rewards `[B][T]`, mask `[B][T]` to advantages and returns `[B][T]`, 0 at masked tokens. Linear in N.
+    /// Degenerate cases: unscored trajectories are outside and get 0; equal returns throughout, or fewer than two tokens, give 0.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, AdvantageState, ReinforcePlusPlus};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0, 0.0]]);
+    /// let mask = Ragged::from_rows([vec![true, false, true], vec![true]]);
+    /// let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
+    /// let plain = ReinforcePlusPlus { gamma: 0.5, whiten: false, ..ReinforcePlusPlus::default() };
+    /// let estimate = plain.estimate(&batch, &AdvantageState::default())?;
+    /// assert_eq!(estimate.advantages.values(), [0.5, 0.0, 1.0, 0.0]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct ReinforcePlusPlus {
+        /// Discount per token of the policy.
+        gamma: f64 = 1.0, Between(0.0, 1.0);
+        /// Whether returns are whitened over the batch.
+        whiten: bool = true;
+        /// What becomes of rewards on masked tokens.
+        masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }
 

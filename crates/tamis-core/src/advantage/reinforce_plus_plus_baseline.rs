@@ -1,13 +1,12 @@
 //! REINFORCE++ with a group baseline: centred on the group, whitened over the batch.
 
-use serde::{Deserialize, Serialize};
-
 use super::per_group::per_group;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Singleton,
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, SingletonAdvantage,
     whitening,
 };
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -16,7 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less the mean of its group, whitened over the tokens of the batch",
     formula: "D_i = R_i - mean(R) within the group, A_i = (D_i - mean(D)) / sqrt(var(D) + 1e-8) over the batch, each D as often as its tokens",
     source: "Hu, REINFORCE++, arXiv 2501.03262, section 3 (REINFORCE++-baseline)",
-    defaults: &[("objective.advantage.whiten", "true"), ("objective.advantage.singleton", "zero")],
+    defaults: &[],
     degenerate: &[
         "unscored members are outside both statistics and get 0",
         "a uniform group gets -mean(D)/deviation, the same for all its members: 0 only where lengths and rewards are unrelated",
@@ -29,35 +28,30 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// `D_i = R_i - mean_group(R)`, whitened over the batch with every trajectory counted once per token.
-///
-/// Source: Hu, arXiv 2501.03262; verl `reinforce_plus_plus_baseline`.
-///
-/// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear in B. Degenerate cases: unscored members are outside and get
-/// 0; a batch without a difference gives 0; a group of one follows [`Singleton`]; trajectories without tokens do not count.
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, ReinforcePlusPlusBaseline};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0, 0.0]]);
-/// let batch = AdvantageBatch { lengths: Some(&[1, 1]), ..AdvantageBatch::of_rewards(&rewards) };
-/// let advantages = ReinforcePlusPlusBaseline::default().advantages(&batch)?;
-/// // ±1/2 with sample variance 1/2.
-/// assert!((advantages.values()[0] - 0.5_f64.sqrt()).abs() < 1e-7);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ReinforcePlusPlusBaseline {
-    /// Whether the centred rewards are whitened over the batch.
-    pub whiten: bool,
-    /// What a group of one member gets before whitening.
-    pub singleton: Singleton,
-}
-
-impl Default for ReinforcePlusPlusBaseline {
-    fn default() -> Self {
-        Self { whiten: true, singleton: Singleton::Zero }
+settings! {
+    /// `D_i = R_i - mean_group(R)`, whitened over the batch with every trajectory counted once per token.
+    ///
+    /// Source: Hu, arXiv 2501.03262; verl `reinforce_plus_plus_baseline`.
+    ///
+    /// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear in B. Degenerate cases: unscored members are outside and get
+    /// 0; a batch without a difference gives 0; a group of one follows [`SingletonAdvantage`]; trajectories without tokens do not count.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, ReinforcePlusPlusBaseline};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0, 0.0]]);
+    /// let batch = AdvantageBatch { lengths: Some(&[1, 1]), ..AdvantageBatch::of_rewards(&rewards) };
+    /// let advantages = ReinforcePlusPlusBaseline::default().advantages(&batch)?;
+    /// // ±1/2 with sample variance 1/2.
+    /// assert!((advantages.values()[0] - 0.5_f64.sqrt()).abs() < 1e-7);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct ReinforcePlusPlusBaseline {
+        /// Whether the centred rewards are whitened over the batch.
+        whiten: bool = true;
+        /// The advantage in a group of one trajectory.
+        singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }
 

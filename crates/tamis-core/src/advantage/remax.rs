@@ -1,7 +1,5 @@
 //! ReMax: the reward measured against that of the prompt's greedy completion.
 
-use serde::{Deserialize, Serialize};
-
 use super::credit::returns;
 use super::singleton::finite_or_zero;
 use super::{
@@ -9,6 +7,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -17,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less that of a greedy completion of the same prompt",
     formula: "A_t = sum(r_s, s >= t) - b, b the reward of the prompt's greedy completion",
     source: "Li et al., ReMax, arXiv 2310.10505, eq. 6 and algorithm 1",
-    defaults: &[("objective.advantage.masked_rewards", "credited")],
+    defaults: &[],
     degenerate: &[
         "unscored trajectories get 0, and so do all of a prompt whose greedy completion is unscored",
         "a uniform group is 0 only where its greedy completion scores the same; a singleton is like any other",
@@ -29,27 +28,28 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// `A_t = Σ_{s >= t} r_s - b` with `b` the reward of one greedy completion of the prompt; the returns are the rewards to go.
-///
-/// Source: Li et al., arXiv 2310.10505, eq. 6; verl `remax`.
-///
-/// Shapes: rewards `[P][G]` and greedy rewards \[P\] to advantages `[P][G]`; with token rewards and mask `[B][T]` to advantages and
-/// returns `[B][T]`, 0 at masked tokens. Linear. Degenerate cases: unscored trajectories, and all those of a prompt whose greedy
-/// completion is unscored, get 0.
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Remax};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0, 0.0], [1.0, 1.0]]);
-/// let batch = AdvantageBatch { greedy_rewards: Some(&[1.0, 0.0]), ..AdvantageBatch::of_rewards(&rewards) };
-/// assert_eq!(Remax::default().advantages(&batch)?.values(), [0.0, -1.0, 1.0, 1.0]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Remax {
-    /// What becomes of rewards on masked tokens.
-    pub masked_rewards: MaskedRewards,
+settings! {
+    /// `A_t = Σ_{s >= t} r_s - b` with `b` the reward of one greedy completion of the prompt; the returns are the rewards to go.
+    ///
+    /// Source: Li et al., arXiv 2310.10505, eq. 6; verl `remax`.
+    ///
+    /// Shapes: rewards `[P][G]` and greedy rewards \[P\] to advantages `[P][G]`; with token rewards and mask `[B][T]` to advantages and
+    /// returns `[B][T]`, 0 at masked tokens. Linear. Degenerate cases: unscored trajectories, and all those of a prompt whose greedy
+    /// completion is unscored, get 0.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Remax};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0, 0.0], [1.0, 1.0]]);
+    /// let batch = AdvantageBatch { greedy_rewards: Some(&[1.0, 0.0]), ..AdvantageBatch::of_rewards(&rewards) };
+    /// assert_eq!(Remax::default().advantages(&batch)?.values(), [0.0, -1.0, 1.0, 1.0]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct Remax {
+        /// What becomes of rewards on masked tokens.
+        masked_rewards: MaskedRewards = MaskedRewards::Credited;
+    }
 }
 
 impl AdvantageEstimator for Remax {

@@ -1,10 +1,11 @@
 //! Leave-one-out: the reward measured against the mean of the others.
 
-use serde::{Deserialize, Serialize};
-
 use super::per_group::per_group;
-use super::{AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Singleton};
+use super::{
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, SingletonAdvantage,
+};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -13,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the reward less the mean reward of the other members",
     formula: "A_i = R_i - mean(R_j, j != i) = n/(n - 1)·(R_i - mean(R)) over the n scored members of the group",
     source: "Ahmadian et al., Back to basics, arXiv 2402.14740, section 2.2; Kool et al., Buy 4 REINFORCE samples, 2019",
-    defaults: &[("objective.advantage.singleton", "zero")],
+    defaults: &[],
     degenerate: &[
         "unscored members are nobody's other and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
@@ -29,25 +30,26 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// REINFORCE leave-one-out: `A_i = n/(n - 1)·(R_i - mean(R))`, n the scored members of the group. Unbiased, not divided by a deviation.
-///
-/// Source: Ahmadian et al., arXiv 2402.14740, section 2.2. Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Degenerate cases:
-/// unscored members are outside and get 0; uniform groups get exactly 0; a group of one follows [`Singleton`].
-///
-/// ```
-/// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Rloo};
-/// use tamis_core::ragged::Ragged;
-/// let rewards = Ragged::from_rows([[1.0, 0.0, 0.5]]);
-/// let advantages = Rloo::default().advantages(&AdvantageBatch::of_rewards(&rewards))?;
-/// // The others' means: 1/4, 3/4, 1/2.
-/// assert_eq!(advantages.values(), [0.75, -0.75, 0.0]);
-/// # Ok::<(), tamis_core::advantage::AdvantageError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Rloo {
-    /// What a group of one member gets.
-    pub singleton: Singleton,
+settings! {
+    /// REINFORCE leave-one-out: `A_i = n/(n - 1)·(R_i - mean(R))`, n the scored members of the group. Unbiased, not divided by a deviation.
+    ///
+    /// Source: Ahmadian et al., arXiv 2402.14740, section 2.2. Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Degenerate cases:
+    /// unscored members are outside and get 0; uniform groups get exactly 0; a group of one follows [`SingletonAdvantage`].
+    ///
+    /// ```
+    /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Rloo};
+    /// use tamis_core::ragged::Ragged;
+    /// let rewards = Ragged::from_rows([[1.0, 0.0, 0.5]]);
+    /// let advantages = Rloo::default().advantages(&AdvantageBatch::of_rewards(&rewards))?;
+    /// // The others' means: 1/4, 3/4, 1/2.
+    /// assert_eq!(advantages.values(), [0.75, -0.75, 0.0]);
+    /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
+    /// ```
+    #[derive(Copy)]
+    pub struct Rloo {
+        /// The advantage in a group of one trajectory.
+        singleton: SingletonAdvantage = SingletonAdvantage::Zero;
+    }
 }
 
 impl AdvantageEstimator for Rloo {

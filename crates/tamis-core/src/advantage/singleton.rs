@@ -1,28 +1,26 @@
 //! Groups of one member, which have no one to be compared with.
 
-use serde::{Deserialize, Serialize};
-
+use crate::choice;
 use crate::ragged::Ragged;
 
-/// What a group of one member gets.
-///
-/// A group of several members of which only one is scored is none: its members get 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Singleton {
-    /// Its own reward, as if the baseline were 0 (verl; its GRPO takes the deviation as 1, so there the reward over `1 + epsilon`).
-    RawReward,
-    /// Zero (TRL).
-    #[default]
-    Zero,
+choice! {
+    /// The advantage in a group of one trajectory.
+    ///
+    /// A group of several members of which only one is scored is none: its members get 0.
+    pub enum SingletonAdvantage {
+        /// Zero: such a group has nothing to be compared with (TRL).
+        Zero = "zero",
+        /// The reward itself, as if the baseline were 0 (verl; its GRPO takes the deviation as 1, so there the reward over `1 + epsilon`).
+        Raw = "raw",
+    }
 }
 
-impl Singleton {
+impl SingletonAdvantage {
     /// What the only member of a group gets for its reward; 0 where that is NaN.
     pub(crate) fn advantage(self, reward: f64) -> f64 {
         match self {
-            Self::RawReward if !reward.is_nan() => reward,
-            Self::RawReward | Self::Zero => 0.0,
+            Self::Raw if !reward.is_nan() => reward,
+            Self::Raw | Self::Zero => 0.0,
         }
     }
 }

@@ -1,14 +1,13 @@
 //! The optimal token baseline for trajectories with tool output: positions count the policy's own tokens.
 
-use serde::{Deserialize, Serialize};
-
 use super::error::not_negative;
 use super::optimal_token_baseline::{OptimalTokenBaseline, Position, Tail};
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
-    Singleton,
+    SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -17,12 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "`optimal_token_baseline` for several turns: positions are counted over the policy's own tokens",
     formula: "as optimal_token_baseline, t counting unmasked tokens only",
     source: "verl 0.9.1 core_algos.compute_multi_turn_optimal_token_baseline_advantage",
-    defaults: &[
-        ("objective.advantage.tail", "zeroed"),
-        ("objective.advantage.epsilon", "0"),
-        ("objective.advantage.singleton", "zero"),
-        ("objective.advantage.masked_rewards", "credited"),
-    ],
+    defaults: &[],
     degenerate: &[
         "as `optimal_token_baseline`; where no token is masked it is the same",
         "the tail is the same under both readings, since positions are counts",
@@ -33,20 +27,21 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// [`OptimalTokenBaseline`] whose positions count unmasked tokens only, so that the length of tool output shifts nothing.
-///
-/// Source: verl 0.9.1 `tir_optimal_token_baseline`. Settings, shapes, cost and degenerate cases as [`OptimalTokenBaseline`].
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TirOptimalTokenBaseline {
-    /// What the longest trajectory of a group is compared with beyond the second longest.
-    pub tail: Tail,
-    /// Added to the sum of weights; at least 0 (verl 1e-8).
-    pub epsilon: f64,
-    /// What a group of one member gets.
-    pub singleton: Singleton,
-    /// What becomes of rewards on masked tokens.
-    pub masked_rewards: MaskedRewards,
+settings! {
+    /// [`OptimalTokenBaseline`] whose positions count unmasked tokens only, so that the length of tool output shifts nothing.
+    ///
+    /// Source: verl 0.9.1 `tir_optimal_token_baseline`. Settings, shapes, cost and degenerate cases as [`OptimalTokenBaseline`].
+    #[derive(Copy)]
+    pub struct TirOptimalTokenBaseline {
+        /// What the longest trajectory of a group is compared with beyond the second longest.
+        tail: Tail = Tail::Zeroed;
+        /// Added to the sum of weights (1e-8 in verl).
+        epsilon: f64 = 0.0, NonNegative;
+        /// The advantage in a group of one trajectory.
+        singleton: SingletonAdvantage = SingletonAdvantage::Zero;
+        /// What becomes of rewards on masked tokens.
+        masked_rewards: MaskedRewards = MaskedRewards::Credited;
+    }
 }
 
 impl AdvantageEstimator for TirOptimalTokenBaseline {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Aggregation, Clip, KlController, KlEstimator, KlKind, KlTerm, Objective, PolicyLoss};
-use crate::advantage::{Grpo, Scale, Singleton};
+use crate::advantage::{Grpo, Scale, SingletonAdvantage};
 
 /// A named algorithm: its advantage, its objective, and what it asks of reward shaping and sampling.
 ///
@@ -74,7 +74,7 @@ impl Preset {
     /// log-ratio and on k3, which bind only where a token's probability has moved by a factor of 4.8e8, or its k3 exceeds 10.
     pub fn grpo() -> Self {
         Self {
-            advantage: Grpo { singleton: Singleton::Zero, ..Grpo::verl() },
+            advantage: Grpo { singleton: SingletonAdvantage::Zero, ..Grpo::verl() },
             objective: Objective {
                 kl: Some(KlTerm {
                     estimator: KlEstimator { clamped: true, ..KlEstimator::plain(KlKind::K3) },
@@ -95,7 +95,7 @@ impl Preset {
     /// overlong punishment, dynamic sampling.
     pub fn dapo() -> Self {
         Self {
-            advantage: Grpo { singleton: Singleton::Zero, ..Grpo::verl() },
+            advantage: Grpo { singleton: SingletonAdvantage::Zero, ..Grpo::verl() },
             objective: Objective::of(PolicyLoss::Clip(Clip::verl(0.2, 0.28, 10.0)), Aggregation::TokenMean),
             soft_overlong: true,
             dynamic_sampling: true,
@@ -122,7 +122,7 @@ impl Preset {
     /// Dr. GRPO: no division by the group's deviation, and the constant response limit in place of each trajectory's length.
     pub fn dr_grpo(max_response_length: usize) -> Self {
         Self {
-            advantage: Grpo { scale: Scale::None, singleton: Singleton::Zero, ..Grpo::verl() },
+            advantage: Grpo { scale: Scale::None, singleton: SingletonAdvantage::Zero, ..Grpo::verl() },
             objective: Objective::of(
                 PolicyLoss::Clip(Clip { log_ratio_limit: Some(20.0), ..Clip::symmetric(0.2) }),
                 Aggregation::SeqMeanTokenSumNorm { scale: max_response_length as f64 },

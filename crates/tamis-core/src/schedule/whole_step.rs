@@ -78,7 +78,7 @@ impl WholeStep {
             | Self::SuccessRates
             | Self::RunningSuccesses
             | Self::CriticValues
-            | Self::GreedyCompletions => "objective.advantage.estimator",
+            | Self::GreedyCompletions => "objective.advantage.kind",
             Self::BatchScale => "objective.advantage.scale",
             Self::ShareKept | Self::LargestDeviation | Self::MeanLength => "objective.shaping",
             Self::ComparesGroups => "filter.kind",

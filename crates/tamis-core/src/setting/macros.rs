@@ -227,7 +227,7 @@ macro_rules! tagged {
                     },
                 )*];
                 #[allow(unused_mut, unused_assignments, reason = "not every family has a default")]
-                let mut default = None;
+                let mut default: Option<&'static str> = None;
                 $( default = Some(Self::$default(Default::default()).as_str()); )?
                 let kind = $crate::setting::KeySpec {
                     name: "kind",

@@ -9,7 +9,7 @@ mod shaping;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::advantage::{
-    AdvantageBatch, AdvantageEstimator, Advantages, Grpo, RewardStatistics, Scale, Singleton,
+    AdvantageBatch, AdvantageEstimator, Advantages, Grpo, RewardStatistics, Scale, SingletonAdvantage,
 };
 use tamis_core::filter::GroupStatistics;
 use tamis_core::ragged::Ragged;
@@ -27,7 +27,7 @@ fn estimator() -> impl Strategy<Value = Grpo> {
         prop_oneof![Just(Scale::Group), Just(Scale::Batch), Just(Scale::None)],
         0..=1_u8,
         prop_oneof![Just(1e-6), Just(1e-4), Just(0.0)],
-        prop_oneof![Just(Singleton::RawReward), Just(Singleton::Zero)],
+        prop_oneof![Just(SingletonAdvantage::Raw), Just(SingletonAdvantage::Zero)],
     )
         .prop_map(|(scale, ddof, epsilon, singleton)| Grpo { scale, ddof, epsilon, singleton })
 }
@@ -154,7 +154,7 @@ proptest! {
         prop_assume!(estimator.scale != Scale::Batch);
         let scored: Vec<f64> = group.iter().copied().filter(|reward| !reward.is_nan()).collect();
         // With one scored member of several there is nothing to compare with, whatever a true singleton gets.
-        let estimator = if scored.len() < group.len() { Grpo { singleton: Singleton::Zero, ..estimator } } else { estimator };
+        let estimator = if scored.len() < group.len() { Grpo { singleton: SingletonAdvantage::Zero, ..estimator } } else { estimator };
         let with = &advantages(&estimator, std::slice::from_ref(&group))[0];
         let mut without = advantages(&estimator, &[scored])[0].clone().into_iter();
         for (reward, advantage) in group.iter().zip(with) {

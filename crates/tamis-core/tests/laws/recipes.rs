@@ -1,6 +1,6 @@
 //! The named recipes, setting by setting as their authors released them.
 
-use tamis_core::advantage::{Grpo, Scale, Singleton};
+use tamis_core::advantage::{Grpo, Scale, SingletonAdvantage};
 use tamis_core::correction::{
     CORRECTION_PRESETS, Correction, Importance as Weights, Level, Mode, Outside, Rejection, Scope, Statistic,
 };
@@ -21,7 +21,8 @@ fn objective(policy: PolicyLoss, aggregation: Aggregation, kl: Option<KlTerm>) -
 
 #[test]
 fn presets_are_the_released_recipes() {
-    let standardised = Grpo { scale: Scale::Group, ddof: 1, epsilon: 1e-6, singleton: Singleton::Zero };
+    let standardised =
+        Grpo { scale: Scale::Group, ddof: 1, epsilon: 1e-6, singleton: SingletonAdvantage::Zero };
     let kl = KlTerm {
         estimator: KlEstimator { kind: KlKind::K3, straight_through: false, clamped: true },
         controller: KlController::Fixed { coef: 0.04 },

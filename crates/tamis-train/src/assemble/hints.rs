@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tamis_config::Config;
-use tamis_core::advantage::{Advantage, AdvantageEstimator, Column};
+use tamis_core::advantage::{Advantage, Cpo};
 use tamis_core::group::PromptId;
 use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt::{Prompt, PromptContent};
@@ -47,10 +47,7 @@ pub(crate) fn hints(
     ui: &Progress,
     interrupt: &Interrupt,
 ) -> Result<Hints, Halt<AssembleError>> {
-    if !advantage.needs().contains(&Column::GoldLogprobs) {
-        return Ok(Hints::new());
-    }
-    let template = &config.objective.advantage.gold_hint;
+    let Advantage::Cpo(Cpo { gold_hint: template, .. }) = advantage else { return Ok(Hints::new()) };
     let with_gold = |prepared: &PreparedPrompt| {
         let gold = prepared.prompt.ground_truth.as_ref()?;
         let content = with_gold(&prepared.prompt.content, template, gold);
@@ -59,7 +56,7 @@ pub(crate) fn hints(
     let golden: Vec<Prompt> = prompts.iter().filter_map(with_gold).collect();
     if golden.is_empty() {
         let message = format!(
-            "objective.advantage.estimator: `{}` contrasts with the gold answer, which no training prompt has",
+            "objective.advantage.kind: `{}` contrasts with the gold answer, which no training prompt has",
             advantage.name()
         );
         let hint = "name the column of the answers in data.columns.ground_truth, or choose grpo";

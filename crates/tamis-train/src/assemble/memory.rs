@@ -1,6 +1,7 @@
 //! How much memory a run takes, estimated before anything is allocated for it.
 
 use tamis_config::{BackendKind, Config, ScheduleMode, Surplus};
+use tamis_core::advantage::Column;
 use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, ModelConfig};
 
 use super::settings::threads;
@@ -33,7 +34,7 @@ pub fn estimate(
     let n = config.rollout.n.max(1);
     // A prompt with its gold answer may take whatever a completion leaves.
     let response = config.rollout.max_response_length.min(reach);
-    let prompt = if config.objective.advantage.estimator == tamis_config::Estimator::Cpo {
+    let prompt = if config.objective.advantage.needs().contains(&Column::GoldLogprobs) {
         reach
     } else {
         lengths.prompt.min(config.data.max_prompt_length)

@@ -2,7 +2,7 @@
 
 use tamis_config::{BackendKind, Config, PublishPause, ScheduleMode, Surplus, ZeroGroups};
 use tamis_core::advantage::shaping::Shaping;
-use tamis_core::advantage::{Advantage, AdvantageEstimator, Column};
+use tamis_core::advantage::{Advantage, Column};
 use tamis_core::diagnostics::Buckets;
 use tamis_core::objective::{Objective, PolicyLoss};
 use tamis_env::reward::TrainerState;

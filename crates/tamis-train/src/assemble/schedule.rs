@@ -1,10 +1,11 @@
 //! Filter and scheduling machine.
 
 use tamis_config::{
-    BackendKind, Config, EmptyRound, Estimator, FillOrder, GoldCheck, OnExhausted as ConfigExhausted,
+    BackendKind, Config, EmptyRound, FillOrder, GoldCheck, OnExhausted as ConfigExhausted,
     OnLimit as ConfigLimit, RoundLimit as ConfigRounds, ScheduleMode, Surplus as ConfigSurplus,
     ZeroGroups as ConfigZeroGroups,
 };
+use tamis_core::advantage::Advantage;
 use tamis_core::filter::{AvailableMetrics, FilterError, GroupFilter, Metric, MetricError, Pool, PoolScore};
 use tamis_core::objective::ZeroGroups;
 use tamis_core::schedule::{
@@ -61,8 +62,8 @@ impl Sieve {
 /// completion's.
 pub(crate) fn is_group_relative(config: &Config) -> bool {
     !matches!(
-        config.objective.advantage.estimator,
-        Estimator::Gae | Estimator::BiLevelGae | Estimator::ReinforcePlusPlus | Estimator::Remax
+        config.objective.advantage,
+        Advantage::Gae(_) | Advantage::BiLevelGae(_) | Advantage::ReinforcePlusPlus(_) | Advantage::Remax(_)
     )
 }
 

@@ -9,8 +9,7 @@ use std::time::Instant;
 
 use tamis_core::advantage::shaping::{GroupCounts, Shaped, ShapingBatch, shape};
 use tamis_core::advantage::{
-    AdvantageBatch, AdvantageEstimator, AdvantageState, Column, Component, Estimate, Generated,
-    GeneratedStatistics,
+    AdvantageBatch, AdvantageState, Column, Component, Estimate, Generated, GeneratedStatistics,
 };
 use tamis_core::group::{Group, GroupId, Score, Trajectory};
 use tamis_core::objective::{KlState, Normalisers};

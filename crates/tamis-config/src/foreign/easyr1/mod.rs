@@ -49,7 +49,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("data.shuffle", "True", Key("data.shuffle")),
     key("data.seed", "1", NoEffect("`run.seed` keys every draw, the order of the data too")),
     // algorithm
-    key("algorithm.adv_estimator", "grpo", By(rules::ADVANTAGE, "objective.advantage.estimator preset")),
+    key("algorithm.adv_estimator", "grpo", By(rules::ADVANTAGE, "objective.advantage.kind preset")),
     key("algorithm.gamma", "1.0", Key("objective.advantage.gamma")),
     key("algorithm.lam", "1.0", Key("objective.advantage.lambda")),
     key(

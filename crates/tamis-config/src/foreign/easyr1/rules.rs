@@ -389,7 +389,7 @@ pub(in crate::foreign) fn defaults(t: &mut Translator) {
 fn easyr1_critic(t: &mut Translator) {
     const MINI: &str = "worker.critic.global_batch_size";
     let owner = Owner::EasyR1;
-    let estimator = t.value_of("objective.advantage.estimator");
+    let estimator = t.value_of("objective.advantage.kind");
     if !matches!(estimator.as_deref(), Some("gae" | "bi_level_gae")) {
         return;
     }

@@ -189,7 +189,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("output.*", "", NoEffect("rollouts are written to the run folder, as `rollout.save` says")),
     key("trainer.log_group_rv_table", "False", NoEffect("rollout files hold the scores of every group")),
-    key("algorithm.bi_level_gae", "False", By(rules::BI_LEVEL_GAE, "objective.advantage.estimator")),
+    key("algorithm.bi_level_gae", "False", By(rules::BI_LEVEL_GAE, "objective.advantage.kind")),
     key("algorithm.high_level_gamma", "0.95", Key("objective.advantage.turn_gamma")),
     key(
         "algorithm.zero_task_advantage",

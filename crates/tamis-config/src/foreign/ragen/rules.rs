@@ -98,7 +98,7 @@ fn bi_level_gae(t: &mut Translator) {
     if !t.flag(TURNS, false) {
         t.no_effect(TURNS, "advantages are not over turns");
     } else if is_over_turns(t) {
-        t.set(&[TURNS], "objective.advantage.estimator", "bi_level_gae");
+        t.set(&[TURNS], "objective.advantage.kind", "bi_level_gae");
     } else {
         match t.text(ESTIMATOR).as_deref() {
             Some("bi_level_gae") => t.part_of(TURNS, ESTIMATOR),

@@ -16,7 +16,7 @@ pub(in crate::foreign) fn estimator(t: &mut Translator) {
         }
         Some(name) => match estimator_of_ours(name) {
             Some(ours) => {
-                t.set(&[ESTIMATOR], "objective.advantage.estimator", ours);
+                t.set(&[ESTIMATOR], "objective.advantage.kind", ours);
                 as_there(t, ESTIMATOR, ours);
                 if name == "grpo_vectorized" {
                     t.remark(

@@ -14,7 +14,7 @@ pub(in crate::foreign) fn by_source(owner: Owner, key: &str, remark: &str, t: &m
 
 /// verl and RAGEN have the same default, with a critic.
 pub(in crate::foreign) fn estimator(owner: Owner, t: &mut Translator) {
-    t.default(owner, "algorithm.adv_estimator", "objective.advantage.estimator", "gae");
+    t.default(owner, "algorithm.adv_estimator", "objective.advantage.kind", "gae");
 }
 
 /// Validates with the temperature and the cut of training.

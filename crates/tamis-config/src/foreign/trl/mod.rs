@@ -241,10 +241,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "scale_rewards",
         "group",
-        By(
-            objective::SCALE,
-            "objective.advantage.scale objective.advantage.norm_by_std objective.advantage.epsilon",
-        ),
+        By(objective::SCALE, "objective.advantage.scale objective.advantage.epsilon"),
     ),
     key("mask_truncated_completions", "False", Key("objective.masks.truncated")),
     key("entropy_coef", "0.0", Key("objective.entropy.coefficient")),
@@ -267,7 +264,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "multi_objective_aggregation",
         "sum_then_normalize",
-        By(objective::SEVERAL_REWARDS, "objective.advantage.estimator"),
+        By(objective::SEVERAL_REWARDS, "objective.advantage.kind"),
     ),
     key("top_entropy_quantile", "1.0", By(objective::MASKS, "objective.masks.top_entropy")),
     key("off_policy_mask_threshold", "null", By(objective::MASKS, "objective.masks.off_policy")),

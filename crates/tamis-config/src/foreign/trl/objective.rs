@@ -153,7 +153,6 @@ fn scale(t: &mut Translator) {
         }
     };
     t.set(&[KEY], "objective.advantage.scale", scale);
-    t.set(&[KEY], "objective.advantage.norm_by_std", if scale == "none" { "false" } else { "true" });
     if scale != "none" {
         t.set(&[KEY], "objective.advantage.epsilon", "1e-4");
     }
@@ -195,7 +194,7 @@ fn several_rewards(t: &mut Translator) {
     const KEY: &str = "multi_objective_aggregation";
     match t.text(KEY).as_deref() {
         None | Some("sum_then_normalize") => t.no_effect(KEY, "rewards are summed first"),
-        Some("normalize_then_sum") => t.set(&[KEY], "objective.advantage.estimator", "normalize_then_sum"),
+        Some("normalize_then_sum") => t.set(&[KEY], "objective.advantage.kind", "normalize_then_sum"),
         Some(_) => t.bad_value(KEY, "sum_then_normalize or normalize_then_sum"),
     }
 }

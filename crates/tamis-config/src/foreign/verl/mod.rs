@@ -550,12 +550,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.rollout.skip.*", "", NoEffect(NO_REPLAY)),
     key("actor_rollout_ref.rollout.trace.*", "", NoEffect("`rollout.save` writes every trajectory")),
     // algorithm
-    key("algorithm.adv_estimator", "gae", By(objective::ADVANTAGE, "objective.advantage.estimator preset")),
-    key(
-        "algorithm.norm_adv_by_std_in_grpo",
-        "True",
-        By(objective::ADVANTAGE, "objective.advantage.norm_by_std"),
-    ),
+    key("algorithm.adv_estimator", "gae", By(objective::ADVANTAGE, "objective.advantage.kind preset")),
+    key("algorithm.norm_adv_by_std_in_grpo", "True", By(objective::ADVANTAGE, "objective.advantage.scale")),
     key("algorithm.gamma", "1.0", Key("objective.advantage.gamma")),
     key("algorithm.lam", "1.0", Key("objective.advantage.lambda")),
     key(
@@ -883,7 +879,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("critic.cliprange_value", "0.5", By(rules::CRITIC, "critic.cliprange_value")),
     key("critic.loss_agg_mode", "", By(rules::CRITIC, "critic.aggregation")),
     key("critic.shuffle", "", NoEffect("`train.shuffle_mini_batches` shuffles for policy and critic")),
-    key("critic.enable", "null", By(rules::CRITIC, "objective.advantage.estimator")),
+    key("critic.enable", "null", By(rules::CRITIC, "objective.advantage.kind")),
     key("critic.ppo_micro_batch_size", "", NoEffect(CRITIC_SIZES)),
     key("critic.ppo_micro_batch_size_per_gpu", "", NoEffect(CRITIC_SIZES)),
     key("critic.forward_micro_batch_size", "", NoEffect(CRITIC_SIZES)),

@@ -12,7 +12,12 @@ fn advantage(t: &mut Translator) {
     advantage::estimator(t);
     if t.find(BY_STD).is_some() {
         let value = t.flag(BY_STD, true);
-        t.set(&[BY_STD], "objective.advantage.norm_by_std", if value { "true" } else { "false" });
+        // GRPO over passes has a key of its own for it; estimators without a deviation have none.
+        if t.value_of("objective.advantage.kind").as_deref() == Some("grpo_passk") {
+            t.set(&[BY_STD], "objective.advantage.divide", if value { "true" } else { "false" });
+        } else {
+            t.set(&[BY_STD], "objective.advantage.scale", if value { "group" } else { "none" });
+        }
     }
     components(t);
 }

@@ -1,11 +1,10 @@
 //! Bounds on advantages.
 
-use serde::{Deserialize, Serialize};
-
-use super::Shaped;
+use super::{ShapeAdvantages, Shaped, ShapingBatch};
 use crate::advantage::error::in_range;
 use crate::advantage::{AdvantageError, Advantages};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(in crate::advantage) const ENTRY: Entry = Entry {
@@ -14,29 +13,42 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     meaning: "advantages are held between two bounds",
     formula: "A = clamp(A, low, high)",
     source: "a common safeguard; e.g. prime-rl's and OpenRLHF's clip ranges on advantages and rewards",
-    defaults: &[("low", "null"), ("high", "null")],
+    defaults: &[],
     degenerate: &["without a bound nothing changes; advantages of a group need not sum to zero afterwards"],
     known_as: &[],
     differences: &[],
 };
 
-/// `A = clamp(A, low, high)`, per trajectory or per token.
-///
-/// ```
-/// use tamis_core::advantage::shaping::ClipAdvantage;
-/// assert_eq!(ClipAdvantage { low: None, high: Some(2.0) }.clip(3.5), 2.0);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ClipAdvantage {
-    /// Lower bound; at most 0, so that no sign changes.
-    pub low: Option<f64>,
-    /// Upper bound; at least 0.
-    pub high: Option<f64>,
+settings! {
+    /// `A = clamp(A, low, high)`, per trajectory or per token.
+    ///
+    /// ```
+    /// use tamis_core::advantage::shaping::ClipAdvantage;
+    /// assert_eq!(ClipAdvantage { low: None, high: Some(2.0) }.clip(3.5), 2.0);
+    /// ```
+    #[derive(Copy)]
+    pub struct ClipAdvantage {
+        /// Lower bound, 0 or less. Null: none.
+        low: Option<f64> = None;
+        /// Upper bound, 0 or more. Null: none.
+        high: Option<f64> = None, NonNegative;
+    }
 }
 
 impl ClipAdvantage {
-    pub(super) fn check(&self) -> Result<(), AdvantageError> {
+    /// One advantage.
+    pub fn clip(&self, advantage: f64) -> f64 {
+        let raised = self.low.map_or(advantage, |low| advantage.max(low));
+        self.high.map_or(raised, |high| raised.min(high))
+    }
+}
+
+impl ShapeAdvantages for ClipAdvantage {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
         if let Some(low) = self.low {
             in_range("low", low, low <= 0.0 && low.is_finite(), "a finite number of at most 0")?;
         }
@@ -46,13 +58,7 @@ impl ClipAdvantage {
         Ok(())
     }
 
-    /// One advantage.
-    pub fn clip(&self, advantage: f64) -> f64 {
-        let raised = self.low.map_or(advantage, |low| advantage.max(low));
-        self.high.map_or(raised, |high| raised.min(high))
-    }
-
-    pub(super) fn apply(&self, shaped: &mut Shaped) {
+    fn change(&self, shaped: &mut Shaped, _batch: &ShapingBatch<'_>) {
         let (Advantages::PerTrajectory(advantages) | Advantages::PerToken(advantages)) =
             &mut shaped.advantages;
         for row in 0..advantages.num_rows() {

@@ -1,9 +1,8 @@
 //! A smaller policy term where the filter dropped much.
 
-use serde::{Deserialize, Serialize};
-
-use super::GroupCounts;
+use super::{GroupCounts, ShapeAdvantages, Shaped, ShapingBatch};
 use crate::entry::{Entry, Family};
+use crate::{choice, settings};
 
 /// The catalogue's entry.
 pub(in crate::advantage) const ENTRY: Entry = Entry {
@@ -12,7 +11,7 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     meaning: "the policy term is multiplied by the share of groups that the filter kept, or its root",
     formula: "factor = kept/generated (linear) or its square root (sqrt), groups of the step's rounds before the batch is cut to size",
     source: "Wang et al., RAGEN-2, arXiv 2604.06268; RAGEN actor.filter_loss_scaling",
-    defaults: &[("by", "none")],
+    defaults: &[],
     degenerate: &[
         "where nothing was generated, or nothing filtered, the factor is 1; where nothing was kept it is 0",
     ],
@@ -22,27 +21,27 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     ],
 };
 
-/// How the factor follows the kept share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LossScaling {
-    /// Not at all.
-    #[default]
-    None,
-    /// In proportion.
-    Linear,
-    /// By its square root.
-    Sqrt,
+choice! {
+    /// How the kept share of groups scales the policy term.
+    pub enum LossScaling {
+        /// Not at all.
+        None = "none",
+        /// By the share.
+        Linear = "linear",
+        /// By its square root.
+        Sqrt = "sqrt",
+    }
 }
 
-/// A factor for the policy term by the share of groups that the filter kept; advantages stay as they are.
-///
-/// Source: RAGEN `filter_loss_scaling`. Entropy, KL and value terms are not multiplied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct FilterLossScaling {
-    /// How the factor follows the kept share.
-    pub by: LossScaling,
+settings! {
+    /// A factor for the policy term by the share of groups that the filter kept; advantages stay as they are.
+    ///
+    /// Source: RAGEN `filter_loss_scaling`. Entropy, KL and value terms are not multiplied.
+    #[derive(Copy)]
+    pub struct FilterLossScaling {
+        /// How the factor follows the kept share.
+        by: LossScaling = LossScaling::None;
+    }
 }
 
 impl FilterLossScaling {
@@ -64,5 +63,15 @@ impl FilterLossScaling {
             LossScaling::Linear => share,
             LossScaling::Sqrt => share.sqrt(),
         }
+    }
+}
+
+impl ShapeAdvantages for FilterLossScaling {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn change(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
+        shaped.policy_factor *= self.factor(batch.groups);
     }
 }

@@ -1,12 +1,11 @@
 //! Fewer losers, or fewer winners: only a share of a group's negative or positive trajectories is trained on.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Shaped, ShapingBatch};
+use super::{ShapeAdvantages, Shaped, ShapingBatch};
 use crate::advantage::AdvantageError;
 use crate::advantage::error::unit_interval;
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::settings;
 
 /// The catalogue's entry of [`KeepNegRatio`].
 pub(in crate::advantage) const NEG_ENTRY: Entry = Entry {
@@ -15,7 +14,7 @@ pub(in crate::advantage) const NEG_ENTRY: Entry = Entry {
     meaning: "of the trajectories of a group with negative advantage only a share is trained on, the worst first",
     formula: "keep the max(1, floor(ratio·n)) most negative of the n negative ones of each group, none where ratio is 0",
     source: "the fork Coobiw/EasyR1-Brian (2025-10), algorithm.keep_neg_ratio",
-    defaults: &[("ratio", "1")],
+    defaults: &[],
     degenerate: &[
         "what is left out has advantage 0 and leaves the loss, entropy and KL included; advantages of 0 stay in",
         "equally bad ones are chosen by a keyed draw",
@@ -33,7 +32,7 @@ pub(in crate::advantage) const POS_ENTRY: Entry = Entry {
     meaning: "of the trajectories of a group with positive advantage only a share is trained on, the best first",
     formula: "keep the max(1, floor(ratio·n)) most positive of the n positive ones of each group, none where ratio is 0",
     source: "the fork Coobiw/EasyR1-Brian (2025-11), algorithm.keep_pos_ratio",
-    defaults: &[("ratio", "1")],
+    defaults: &[],
     degenerate: &[
         "what is left out has advantage 0 and leaves the loss, entropy and KL included; advantages of 0 stay in",
         "equally good ones are chosen by a keyed draw",
@@ -42,36 +41,26 @@ pub(in crate::advantage) const POS_ENTRY: Entry = Entry {
     differences: &["as `keep_neg_ratio`"],
 };
 
-/// Of the n negative trajectories of each group keeps the `max(1, floor(ratio·n))` worst; none where the ratio is 0.
-///
-/// With advantages per token the sum over a trajectory's tokens decides. Which of equally bad ones stay is a keyed draw, so that it
-/// depends on neither their order nor the rest of the batch.
-///
-/// Source: the fork Coobiw/EasyR1-Brian. Cost: sorting within groups.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct KeepNegRatio {
-    /// Share of a group's negative trajectories, in `[0, 1]`.
-    pub ratio: f64,
-}
-
-/// As [`KeepNegRatio`] for positive trajectories, the best first.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct KeepPosRatio {
-    /// Share of a group's positive trajectories, in `[0, 1]`.
-    pub ratio: f64,
-}
-
-impl Default for KeepNegRatio {
-    fn default() -> Self {
-        Self { ratio: 1.0 }
+settings! {
+    /// Of the n negative trajectories of each group keeps the `max(1, floor(ratio·n))` worst; none where the ratio is 0.
+    ///
+    /// With advantages per token the sum over a trajectory's tokens decides. Which of equally bad ones stay is a keyed draw, so that it
+    /// depends on neither their order nor the rest of the batch.
+    ///
+    /// Source: the fork Coobiw/EasyR1-Brian. Cost: sorting within groups.
+    #[derive(Copy)]
+    pub struct KeepNegRatio {
+        /// Share of each group's trajectories of negative advantage that stays.
+        ratio: f64 = 1.0, Between(0.0, 1.0);
     }
 }
 
-impl Default for KeepPosRatio {
-    fn default() -> Self {
-        Self { ratio: 1.0 }
+settings! {
+    /// As [`KeepNegRatio`] for positive trajectories, the best first.
+    #[derive(Copy)]
+    pub struct KeepPosRatio {
+        /// Share of each group's trajectories of positive advantage that stays.
+        ratio: f64 = 1.0, Between(0.0, 1.0);
     }
 }
 
@@ -120,22 +109,30 @@ fn keep(ratio: f64, sign: f64, purpose: u64, shaped: &mut Shaped, batch: &Shapin
     shaped.kept = Some(kept);
 }
 
-impl KeepNegRatio {
-    pub(super) fn check(self) -> Result<(), AdvantageError> {
+impl ShapeAdvantages for KeepNegRatio {
+    fn name(&self) -> &'static str {
+        NEG_ENTRY.name
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
         unit_interval("ratio", self.ratio)
     }
 
-    pub(super) fn apply(self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
+    fn change(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
         keep(self.ratio, -1.0, 1, shaped, batch);
     }
 }
 
-impl KeepPosRatio {
-    pub(super) fn check(self) -> Result<(), AdvantageError> {
+impl ShapeAdvantages for KeepPosRatio {
+    fn name(&self) -> &'static str {
+        POS_ENTRY.name
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
         unit_interval("ratio", self.ratio)
     }
 
-    pub(super) fn apply(self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
+    fn change(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
         keep(self.ratio, 1.0, 2, shaped, batch);
     }
 }

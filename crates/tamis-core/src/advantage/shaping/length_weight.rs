@@ -1,10 +1,9 @@
 //! Long trajectories weigh less.
 
-use serde::{Deserialize, Serialize};
-
-use super::Shaped;
-use crate::advantage::AdvantageBatch;
+use super::{ShapeAdvantages, Shaped, ShapingBatch};
+use crate::advantage::Column;
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(in crate::advantage) const ENTRY: Entry = Entry {
@@ -23,23 +22,35 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Divides each trajectory's advantages by its length over the mean length of the batch, so that every trajectory moves a sum over tokens by
-/// the same amount.
-///
-/// Source: RAGEN `grpo_advantage_length_weight`. Linear. Lengths are tokens trained on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LengthWeight {}
+settings! {
+    /// Divides each trajectory's advantages by its length over the mean length of the batch, so that every trajectory moves a sum over tokens by
+    /// the same amount.
+    ///
+    /// Source: RAGEN `grpo_advantage_length_weight`. Linear. Lengths are tokens trained on.
+    #[derive(Copy)]
+    pub struct LengthWeight {}
+}
 
-/// Scales advantages by the mean length over the trajectory's own.
-pub(super) fn apply(shaped: &mut Shaped, batch: &AdvantageBatch<'_>) {
-    let rewards = batch.rewards.values();
-    let lengths: Vec<f64> = rewards
-        .iter()
-        .enumerate()
-        .map(|(i, reward)| if reward.is_nan() { 0.0 } else { batch.length(i) as f64 })
-        .collect();
-    let count = lengths.iter().filter(|&&length| length > 0.0).count();
-    let mean = lengths.iter().sum::<f64>() / count as f64;
-    shaped.scale(|i| if lengths[i] > 0.0 { mean / lengths[i] } else { 1.0 });
+impl ShapeAdvantages for LengthWeight {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn needs(&self) -> &'static [Column] {
+        &[Column::Lengths]
+    }
+
+    /// Scales advantages by the mean length over the trajectory's own.
+    fn change(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
+        let batch = &batch.batch;
+        let rewards = batch.rewards.values();
+        let lengths: Vec<f64> = rewards
+            .iter()
+            .enumerate()
+            .map(|(i, reward)| if reward.is_nan() { 0.0 } else { batch.length(i) as f64 })
+            .collect();
+        let count = lengths.iter().filter(|&&length| length > 0.0).count();
+        let mean = lengths.iter().sum::<f64>() / count as f64;
+        shaped.scale(|i| if lengths[i] > 0.0 { mean / lengths[i] } else { 1.0 });
+    }
 }

@@ -9,12 +9,11 @@ pub mod keep_ratio;
 pub mod length_weight;
 pub mod soft_reweight;
 
-use serde::{Deserialize, Serialize};
-
 use super::{AdvantageBatch, AdvantageError, Advantages, Column};
 use crate::group::GroupId;
 use crate::ragged::Ragged;
 use crate::random::Key;
+use crate::tagged;
 
 pub use clip_advantage::ClipAdvantage;
 pub use filter_loss_scaling::{FilterLossScaling, LossScaling};
@@ -95,76 +94,32 @@ pub struct ShapingBatch<'a> {
     pub group_ids: Option<&'a [GroupId]>,
 }
 
-/// A change to finished advantages, as the configuration holds it: `{kind: clip_advantage, low: -5}`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Shaping {
-    /// See [`ClipAdvantage`].
-    ClipAdvantage(ClipAdvantage),
-    /// See [`KeepNegRatio`].
-    KeepNegRatio(KeepNegRatio),
-    /// See [`KeepPosRatio`].
-    KeepPosRatio(KeepPosRatio),
-    /// See [`FilterLossScaling`].
-    FilterLossScaling(FilterLossScaling),
-    /// See [`SoftReweight`].
-    SoftReweight(SoftReweight),
-    /// See [`LengthWeight`].
-    LengthWeight(LengthWeight),
-}
-
-impl Shaping {
-    /// Every shaping with its defaults, in the order of the catalogue.
-    pub fn all() -> [Self; 6] {
-        [
-            Self::ClipAdvantage(ClipAdvantage::default()),
-            Self::KeepNegRatio(KeepNegRatio::default()),
-            Self::KeepPosRatio(KeepPosRatio::default()),
-            Self::FilterLossScaling(FilterLossScaling::default()),
-            Self::SoftReweight(SoftReweight::default()),
-            Self::LengthWeight(LengthWeight::default()),
-        ]
-    }
-
+/// A change to finished advantages.
+pub trait ShapeAdvantages {
     /// The name in the configuration.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::ClipAdvantage(_) => clip_advantage::ENTRY.name,
-            Self::KeepNegRatio(_) => keep_ratio::NEG_ENTRY.name,
-            Self::KeepPosRatio(_) => keep_ratio::POS_ENTRY.name,
-            Self::FilterLossScaling(_) => filter_loss_scaling::ENTRY.name,
-            Self::SoftReweight(_) => soft_reweight::ENTRY.name,
-            Self::LengthWeight(_) => length_weight::ENTRY.name,
-        }
-    }
+    fn name(&self) -> &'static str;
 
     /// Columns beyond the rewards that it cannot do without.
-    pub fn needs(&self) -> &'static [Column] {
-        match self {
-            Self::LengthWeight(_) => &[Column::Lengths],
-            _ => &[],
-        }
+    fn needs(&self) -> &'static [Column] {
+        &[]
     }
 
     /// Whether every setting is in range.
     ///
     /// # Errors
     /// [`AdvantageError::Setting`] with the first that is not.
-    pub fn check(&self) -> Result<(), AdvantageError> {
-        match self {
-            Self::ClipAdvantage(shaping) => shaping.check(),
-            Self::KeepNegRatio(shaping) => shaping.check(),
-            Self::KeepPosRatio(shaping) => shaping.check(),
-            Self::FilterLossScaling(_) | Self::LengthWeight(_) => Ok(()),
-            Self::SoftReweight(shaping) => shaping.check(),
-        }
+    fn check(&self) -> Result<(), AdvantageError> {
+        Ok(())
     }
+
+    /// Changes advantages whose batch was checked.
+    fn change(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>);
 
     /// Passes advantages on, changed.
     ///
     /// # Errors
     /// A setting out of range, a missing column, advantages of another batch.
-    pub fn apply(&self, mut shaped: Shaped, batch: &ShapingBatch<'_>) -> Result<Shaped, AdvantageError> {
+    fn apply(&self, mut shaped: Shaped, batch: &ShapingBatch<'_>) -> Result<Shaped, AdvantageError> {
         self.check()?;
         batch.batch.check(self.name(), self.needs(), &[])?;
         let num_trajectories = match &shaped.advantages {
@@ -175,22 +130,42 @@ impl Shaping {
         if num_trajectories != expected {
             return Err(AdvantageError::Advantages { expected, actual: num_trajectories });
         }
-        match self {
-            Self::ClipAdvantage(shaping) => shaping.apply(&mut shaped),
-            Self::KeepNegRatio(shaping) => shaping.apply(&mut shaped, batch),
-            Self::KeepPosRatio(shaping) => shaping.apply(&mut shaped, batch),
-            Self::FilterLossScaling(shaping) => shaped.policy_factor *= shaping.factor(batch.groups),
-            Self::SoftReweight(shaping) => shaping.apply(&mut shaped, batch.batch.rewards),
-            Self::LengthWeight(LengthWeight {}) => length_weight::apply(&mut shaped, &batch.batch),
-        }
+        self.change(&mut shaped, batch);
         Ok(shaped)
+    }
+}
+
+tagged! {
+    /// One change to finished advantages.
+    #[derive(Copy)]
+    pub enum Shaping: ShapeAdvantages {
+        /// Bounds on the advantage.
+        ClipAdvantage(ClipAdvantage) = "clip_advantage",
+        /// Keep a share of each group's trajectories of negative advantage, the worst first; the others leave the loss.
+        KeepNegRatio(KeepNegRatio) = "keep_neg_ratio",
+        /// Keep a share of each group's trajectories of positive advantage, the best first; the others leave the loss.
+        KeepPosRatio(KeepPosRatio) = "keep_pos_ratio",
+        /// Scale the policy term by the share of generated groups that the filter kept.
+        FilterLossScaling(FilterLossScaling) = "filter_loss_scaling",
+        /// Weigh groups by the deviation of their rewards over the largest of the batch.
+        SoftReweight(SoftReweight) = "soft_reweight",
+        /// Weigh trajectories by the mean length over their own.
+        LengthWeight(LengthWeight) = "length_weight",
+    }
+}
+
+impl Shaping {
+    /// Every shaping with its defaults, in the order of the catalogue.
+    pub fn all() -> Vec<Self> {
+        let named = |name: &&str| serde_json::from_value(serde_json::json!({ "kind": name })).ok();
+        Self::NAMES.iter().filter_map(named).collect()
     }
 }
 
 /// Applies shapings one after the other.
 ///
 /// # Errors
-/// As [`Shaping::apply`].
+/// As [`ShapeAdvantages::apply`].
 pub fn shape(
     shapings: &[Shaping],
     advantages: Advantages,

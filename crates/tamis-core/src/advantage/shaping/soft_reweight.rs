@@ -1,13 +1,11 @@
 //! Groups weigh as much as their rewards differ.
 
-use serde::{Deserialize, Serialize};
-
-use super::Shaped;
+use super::{ShapeAdvantages, Shaped, ShapingBatch};
 use crate::advantage::AdvantageError;
 use crate::advantage::error::{not_negative, zero_or_one};
 use crate::advantage::statistics::Moments;
 use crate::entry::{Entry, Family};
-use crate::ragged::Ragged;
+use crate::settings;
 
 /// The catalogue's entry.
 pub(in crate::advantage) const ENTRY: Entry = Entry {
@@ -16,7 +14,7 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     meaning: "advantages of a group are multiplied by its reward deviation over the largest of the batch",
     formula: "A = A·std_g/(max_g(std_g) + epsilon)",
     source: "RAGEN algorithm.soft_advantage_reweight",
-    defaults: &[("ddof", "1"), ("epsilon", "1e-6")],
+    defaults: &[],
     degenerate: &[
         "groups with fewer than ddof + 1 scored members have weight 0, and so has every group where none has a deviation",
     ],
@@ -24,32 +22,32 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     differences: &["RAGEN's weight of a group of one is NaN; it weighs so with the estimator grpo alone"],
 };
 
-/// Multiplies the advantages of each group by `std_g/(max std + epsilon)`, the soft form of dropping groups of low deviation.
-///
-/// Source: RAGEN `soft_advantage_reweight`. Linear. Metrics `train/soft_reweight_min`, `_max` and `_mean` over groups. With `grpo`'s own division
-/// by the deviation the two cancel but for a constant.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SoftReweight {
-    /// Delta degrees of freedom of the deviation: 0 population, 1 sample.
-    pub ddof: u8,
-    /// Added to the largest deviation; at least 0.
-    pub epsilon: f64,
-}
-
-impl Default for SoftReweight {
-    fn default() -> Self {
-        Self { ddof: 1, epsilon: 1e-6 }
+settings! {
+    /// Multiplies the advantages of each group by `std_g/(max std + epsilon)`, the soft form of dropping groups of low deviation.
+    ///
+    /// Source: RAGEN `soft_advantage_reweight`. Linear. Metrics `train/soft_reweight_min`, `_max` and `_mean` over groups. With `grpo`'s own division
+    /// by the deviation the two cancel but for a constant.
+    #[derive(Copy)]
+    pub struct SoftReweight {
+        /// Delta degrees of freedom of the deviation.
+        ddof: u8 = 1, Between(0.0, 1.0);
+        /// Added to the largest deviation.
+        epsilon: f64 = 1e-6, NonNegative;
     }
 }
 
-impl SoftReweight {
-    pub(super) fn check(&self) -> Result<(), AdvantageError> {
+impl ShapeAdvantages for SoftReweight {
+    fn name(&self) -> &'static str {
+        ENTRY.name
+    }
+
+    fn check(&self) -> Result<(), AdvantageError> {
         zero_or_one("ddof", self.ddof)?;
         not_negative("epsilon", self.epsilon)
     }
 
-    pub(super) fn apply(&self, shaped: &mut Shaped, rewards: &Ragged<f64>) {
+    fn change(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
+        let rewards = batch.batch.rewards;
         // NaN, where there is no deviation, becomes 0.
         let deviation = |rewards_g| Moments::of(rewards_g).deviation(self.ddof).max(0.0);
         let mut weights: Vec<f64> = rewards.rows().map(deviation).collect();

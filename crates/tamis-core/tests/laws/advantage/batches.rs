@@ -3,8 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::advantage::{
-    Advantage, AdvantageBatch, AdvantageEstimator, AdvantageState, Advantages, Component, Generated,
-    GeneratedStatistics,
+    Advantage, AdvantageBatch, AdvantageState, Advantages, Component, Generated, GeneratedStatistics,
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};

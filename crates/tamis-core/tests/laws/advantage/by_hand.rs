@@ -5,7 +5,7 @@ use proptest::sample::select;
 use tamis_core::advantage::{
     Advantage, AdvantageBatch, AdvantageEstimator, AdvantageState, BiLevelGae, Bnpo, BnpoRunning, Column,
     Cpo, CpoWrap, DrGrpo, Gae, Generated, GeneratedStatistics, Gpg, Grpo, MaskedRewards, NormalizeThenSum,
-    OptimalTokenBaseline, Scale, Singleton, Tail, TirOptimalTokenBaseline,
+    OptimalTokenBaseline, Scale, SingletonAdvantage, Tail, TirOptimalTokenBaseline,
 };
 use tamis_core::ragged::Ragged;
 
@@ -51,7 +51,7 @@ proptest! {
             reward.add(&[if rewards.values().as_ptr() == moved.values().as_ptr() { 3.0 } else { 1.0 }]);
             let generated = Generated { reward, components: &[] };
             let batch = AdvantageBatch { generated: Some(generated), ..AdvantageBatch::of_rewards(rewards) };
-            run(&estimator, &batch)
+            run(&*estimator, &batch)
         };
         let fitted = |low, high| Advantage::Bnpo(Bnpo { ddof, low, high, ..Bnpo::default() });
         let running = |low, high| Advantage::BnpoRunning(BnpoRunning { low, high, ..BnpoRunning::default() });
@@ -112,8 +112,8 @@ fn turns_are_given_or_found() {
 fn singletons_by_setting() {
     let rewards = Ragged::from_rows([[0.7]]);
     let batch = AdvantageBatch::of_rewards(&rewards);
-    assert_eq!(run(&DrGrpo { singleton: Singleton::RawReward }, &batch), [0.7]);
-    assert_eq!(run(&DrGrpo { singleton: Singleton::Zero }, &batch), [0.0]);
+    assert_eq!(run(&DrGrpo { singleton: SingletonAdvantage::Raw }, &batch), [0.7]);
+    assert_eq!(run(&DrGrpo { singleton: SingletonAdvantage::Zero }, &batch), [0.0]);
     let column = Ragged::from_rows([[-1.0]]);
     let mask = Ragged::from_rows([[true]]);
     let batch = AdvantageBatch {
@@ -125,7 +125,7 @@ fn singletons_by_setting() {
     assert_eq!(run(&Cpo { grpo: Grpo::verl(), ..Cpo::default() }, &batch), [0.7 / (1.0 + 1e-6)]);
     // Sums of 1 and 3: mean 2, sample deviation √2.
     let pair = Ragged::from_rows([[1.0], [3.0]]);
-    let raw = NormalizeThenSum { epsilon: 0.0, singleton: Singleton::RawReward };
+    let raw = NormalizeThenSum { epsilon: 0.0, singleton: SingletonAdvantage::Raw };
     assert_near(&run(&raw, &AdvantageBatch::of_rewards(&pair)), &[-0.5_f64.sqrt(), 0.5_f64.sqrt()]);
 }
 
@@ -136,7 +136,7 @@ fn a_divisor_divides() {
     assert_eq!(run(&Gpg { divisor: 2.0, ..Gpg::default() }, &batch), [0.25, -0.25]);
     // One of three trajectories carries signal, a group of its own.
     let rewards = Ragged::from_rows([vec![1.0], vec![0.0, 0.0]]);
-    let raw = Gpg { singleton: Singleton::RawReward, ..Gpg::default() };
+    let raw = Gpg { singleton: SingletonAdvantage::Raw, ..Gpg::default() };
     assert_eq!(run(&raw, &AdvantageBatch::of_rewards(&rewards)), [3.0, 0.0, 0.0]);
 }
 
@@ -146,10 +146,10 @@ fn trajectories_without_tokens() {
     let named = |name: &str| Advantage::named(name).unwrap();
     // Nobody has a token to weigh by, so the mean is the plain one.
     let none = AdvantageBatch { lengths: Some(&[0; 4]), ..AdvantageBatch::of_rewards(&rewards) };
-    assert_eq!(run(&named("opo"), &none), [0.75, -0.25, -0.25, -0.25]);
+    assert_eq!(run(&*named("opo"), &none), [0.75, -0.25, -0.25, -0.25]);
     // All that is trained on is equal; what has no tokens does not make it differ.
     let lengths = AdvantageBatch { lengths: Some(&[0, 3, 2, 1]), ..AdvantageBatch::of_rewards(&rewards) };
-    assert_eq!(run(&named("reinforce_plus_plus_baseline"), &lengths), [0.0; 4]);
+    assert_eq!(run(&*named("reinforce_plus_plus_baseline"), &lengths), [0.0; 4]);
     // The one with a token has no one to be compared with, so its baseline is 0.
     let mask = Ragged::from_rows([[true], [false]]);
     let column = Ragged::from_rows([[-1.0], [-1.0]]);
@@ -182,7 +182,7 @@ fn a_large_mean_does_not_cancel_the_spread() {
     let mask = Ragged::from_rows([[true], [true]]);
     let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
     let expected = 1.0 / (2.0_f64 + 1e-8).sqrt();
-    assert_near(&run(&Advantage::named("reinforce_plus_plus").unwrap(), &batch), &[-expected, expected]);
+    assert_near(&run(&*Advantage::named("reinforce_plus_plus").unwrap(), &batch), &[-expected, expected]);
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! What estimators refuse: settings out of range, and columns that do not fit the batch.
 
-use tamis_core::advantage::{
-    Advantage, AdvantageBatch, AdvantageEstimator, Column, Component, Generated, GeneratedStatistics,
-};
+use tamis_core::advantage::{Advantage, AdvantageBatch, Column, Component, Generated, GeneratedStatistics};
 use tamis_core::ragged::Ragged;
 
 /// Every setting with a range, just outside it.
@@ -98,7 +96,7 @@ fn numbers_that_are_none_are_refused() {
                 _ => &["divisor"],
             };
             for setting in settings {
-                let mut advantage = default;
+                let mut advantage = default.clone();
                 match &mut advantage {
                     Advantage::Bnpo(bnpo) => match *setting {
                         "alpha" => bnpo.alpha = Some(number),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tamis_core::advantage::{
-    AdvantageBatch, Component, Grpo, NormalizeThenSum, RewardStatistics, Scale, Singleton,
+    AdvantageBatch, Component, Grpo, NormalizeThenSum, RewardStatistics, Scale, SingletonAdvantage,
 };
 use tamis_core::ragged::Ragged;
 use tamis_golden::{cases, numbers};
@@ -114,7 +114,7 @@ fn trl_advantages() {
                 let batch =
                     AdvantageBatch { components: Some(&named), ..AdvantageBatch::of_rewards(&rewards) };
                 let estimator = NormalizeThenSum::default();
-                assert_eq!((estimator.epsilon, estimator.singleton), (1e-4, Singleton::Zero));
+                assert_eq!((estimator.epsilon, estimator.singleton), (1e-4, SingletonAdvantage::Zero));
                 let result = estimate(&estimator, &batch).advantages;
                 // The sums are divided by their deviation, so noise in them is too.
                 let sums = estimate(&NormalizeThenSum { epsilon: 1e-4, ..estimator }, &batch);

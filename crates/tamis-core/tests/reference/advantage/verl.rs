@@ -3,8 +3,8 @@
 use serde_json::Value;
 use tamis_core::advantage::{
     AdvantageBatch, Component, Gae, Gdpo, Gpg, GpgAlpha, Grpo, GrpoPassk, MaskedRewards, Opo,
-    OptimalTokenBaseline, ReinforcePlusPlus, ReinforcePlusPlusBaseline, Remax, Rloo, Scale, Singleton, Tail,
-    TirOptimalTokenBaseline,
+    OptimalTokenBaseline, ReinforcePlusPlus, ReinforcePlusPlusBaseline, Remax, Rloo, Scale,
+    SingletonAdvantage, Tail, TirOptimalTokenBaseline,
 };
 use tamis_core::ragged::Ragged;
 use tamis_golden::{cases, numbers};
@@ -224,19 +224,20 @@ fn plain_noise(case: &Value, batch: &Batch, group: usize) -> f64 {
 
 #[test]
 fn verl_adv_rloo() {
-    let raw = Rloo { singleton: Singleton::RawReward };
+    let raw = Rloo { singleton: SingletonAdvantage::Raw };
     outcome("verl_adv_rloo", &PLAIN, |_| Box::new(raw), plain_noise);
     outcome("verl_adv_rloo_vectorized", &PLAIN, |_| Box::new(Rloo::default()), plain_noise);
 }
 
 #[test]
 fn verl_adv_opo() {
-    outcome("verl_adv_opo", &PLAIN, |_| Box::new(Opo { singleton: Singleton::RawReward }), plain_noise);
+    outcome("verl_adv_opo", &PLAIN, |_| Box::new(Opo { singleton: SingletonAdvantage::Raw }), plain_noise);
 }
 
 #[test]
 fn verl_adv_gpg() {
-    let gpg = Gpg { alpha: GpgAlpha::NonzeroRewards, singleton: Singleton::RawReward, ..Gpg::default() };
+    let gpg =
+        Gpg { gpg_alpha: GpgAlpha::NonzeroRewards, singleton: SingletonAdvantage::Raw, ..Gpg::default() };
     outcome("verl_adv_gpg", &PLAIN, |_| Box::new(gpg), plain_noise);
 }
 
@@ -246,7 +247,7 @@ fn verl_adv_reinforce_plus_plus_baseline() {
     for case in cases("verl_adv_reinforce_plus_plus_baseline") {
         knows(&case, &PLAIN, &OUTCOME);
         let batch = Batch::grouped(&case);
-        let centred = ReinforcePlusPlusBaseline { whiten: false, singleton: Singleton::RawReward };
+        let centred = ReinforcePlusPlusBaseline { whiten: false, singleton: SingletonAdvantage::Raw };
         let per_token = estimate(&centred, &batch.columns()).advantages.per_token(&batch.mask);
         let (whitened, factor) = whiten(&per_token, &batch.mask);
         for field in ["advantage", "return"] {
@@ -292,7 +293,7 @@ fn verl_adv_gdpo() {
         let components = (!components.is_empty()).then_some(components.as_slice());
         let columns = AdvantageBatch { components, ..batch.columns() };
         let epsilon = number(&case["params"]["epsilon"]);
-        let sums = Gdpo { epsilon, whiten: false, singleton: Singleton::RawReward };
+        let sums = Gdpo { epsilon, whiten: false, singleton: SingletonAdvantage::Raw };
         let per_token = estimate(&sums, &columns).advantages.per_token(&batch.mask);
         let (whitened, factor) = whiten(&per_token, &batch.mask);
         // Every trajectory's whitened advantage sees the noise of every group.
@@ -428,7 +429,7 @@ fn verl_adv_optimal_token_baseline() {
             let zeroed = case["params"]["handle_zero_tail"].as_bool().unwrap();
             let tail = if zeroed { Tail::ZeroedByCount } else { Tail::Kept };
             let epsilon = number(&case["params"]["epsilon"]);
-            let (singleton, masked_rewards) = (Singleton::RawReward, MaskedRewards::Lost);
+            let (singleton, masked_rewards) = (SingletonAdvantage::Raw, MaskedRewards::Lost);
             let result = if file.contains("tir") {
                 let ours = TirOptimalTokenBaseline { tail, epsilon, singleton, masked_rewards };
                 estimate(&ours, &columns)

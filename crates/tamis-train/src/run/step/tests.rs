@@ -103,7 +103,7 @@ const KINDS: [&[&str]; 5] = [
     &[],
     &["preset=ppo", "~filter"],
     &["objective.kl.in=reward", "objective.kl.coefficient=0.01", "filter.metric=seq_final_reward"],
-    &["objective.advantage.estimator=optimal_token_baseline", "train.gradient_analysis={}"],
+    &["objective.advantage.kind=optimal_token_baseline", "train.gradient_analysis={}"],
     &[
         "objective.kl.in=loss",
         "objective.kl.coefficient=0.01",
@@ -136,7 +136,7 @@ fn the_same_step_of_the_same_state_leaves_the_same() {
 #[test]
 fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
     let read: [&[&str]; 3] = [
-        &["objective.advantage.estimator=reinforce_plus_plus", "objective.kl.in=reward", "~filter"],
+        &["objective.advantage.kind=reinforce_plus_plus", "objective.kl.in=reward", "~filter"],
         &["objective.shaping=[{kind: soft_reweight}]"],
         &["train.ppo_epochs=2"],
     ];
@@ -172,7 +172,7 @@ fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
 #[test]
 fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
     // Greedy completions are sampled within a step.
-    let greedy: &[&str] = &["objective.advantage.estimator=remax"];
+    let greedy: &[&str] = &["objective.advantage.kind=remax"];
     for kind in KINDS.into_iter().chain([greedy]) {
         let (_folder, mut undisturbed) = opened(kind);
         let given = batch(&mut undisturbed);
@@ -208,7 +208,7 @@ const EARLY_KINDS: [&[&str]; 4] = [
     &["objective.kl.in=loss", "objective.kl.coefficient=0.01", "objective.loss.kind=clip_cov"],
     &["objective.kl.in=reward", "objective.kl.coefficient=0.01", "filter.metric=seq_final_reward"],
     &[
-        "objective.advantage.estimator=optimal_token_baseline",
+        "objective.advantage.kind=optimal_token_baseline",
         "schedule.mode=streaming",
         "schedule.surplus=carry",
         "schedule.max_lag=1",
