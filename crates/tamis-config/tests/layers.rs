@@ -183,8 +183,7 @@ preset: dapo  # command line: preset=dapo
   on_limit: error  # preset dapo
   on_empty_round: retry  # preset dapo
   surplus: discard  # preset dapo
-    estimator: grpo  # preset dapo
-    norm_by_std: true  # preset dapo
+    kind: grpo  # preset dapo
     scale: group  # preset dapo
     singleton: zero  # preset dapo
     kind: clip  # preset dapo

@@ -34,7 +34,11 @@ impl AdvantageEstimator for Rank {
         Err(AdvantageError::Setting { setting: "power", value: self.power, expected: "a number above 0" })
     }
 
-    fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState) -> Result<Estimate, AdvantageError> {
+    fn compute(
+        &self,
+        batch: &AdvantageBatch<'_>,
+        state: &AdvantageState,
+    ) -> Result<Estimate, AdvantageError> {
         let of_group = |rewards_g: &[f64]| -> Vec<f64> {
             // NaN is unscored: outside the ranking, and without an advantage.
             let scored: Vec<f64> = rewards_g.iter().copied().filter(|reward| !reward.is_nan()).collect();
@@ -48,7 +52,11 @@ impl AdvantageEstimator for Rank {
             rewards_g.iter().map(|&reward| if reward.is_nan() { 0.0 } else { advantage(reward) }).collect()
         };
         let advantages = Ragged::from_rows(batch.rewards.rows().map(of_group));
-        Ok(Estimate { advantages: Advantages::PerTrajectory(advantages), returns: None, state: state.clone() })
+        Ok(Estimate {
+            advantages: Advantages::PerTrajectory(advantages),
+            returns: None,
+            state: state.clone(),
+        })
     }
 }
 // [/advantage]

@@ -1,5 +1,6 @@
 //! The example of a new algorithm runs, and the page that walks through it shows its code.
 
+#[allow(unreachable_pub, reason = "it is a program of its own too")]
 #[path = "../examples/new_algorithm.rs"]
 mod example;
 
@@ -16,7 +17,10 @@ fn the_page_shows_the_code_of_the_example() {
     for part in ["advantage", "filter", "registration"] {
         let (_, rest) = CODE.split_once(&format!("// [{part}]\n")).expect("the part begins");
         let (code, _) = rest.split_once(&format!("// [/{part}]")).expect("the part ends");
-        assert!(PAGE.contains(&format!("```rust\n{code}```\n")), "docs/adding-an-algorithm.md shows another `{part}`");
+        assert!(
+            PAGE.contains(&format!("```rust\n{code}```\n")),
+            "docs/adding-an-algorithm.md shows another `{part}`"
+        );
     }
     assert_eq!(PAGE.matches("```rust").count(), 3, "every block of the page is compared");
 }

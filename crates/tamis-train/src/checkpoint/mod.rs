@@ -195,13 +195,35 @@ pub fn write_folder(
 pub fn read_state<S: DeserializeOwned>(folder: &Path, format: u32) -> Result<S, SaveError> {
     let path = folder.join(STATE);
     let bytes = Disk::new().read_file(&path)?;
-    let version: serde_json::Value =
+    let mut state: serde_json::Value =
         serde_json::from_slice(&bytes).map_err(|source| SaveError::State { path: path.clone(), source })?;
-    let found = version["format"].as_u64().unwrap_or(0) as u32;
+    let found = state["format"].as_u64().unwrap_or(0) as u32;
     if found != format {
         return Err(SaveError::Format { path, found, format });
     }
+    let filter = state.pointer_mut("/schedule/machine/run/settings/filter");
+    if filter.is_some_and(renew_filter) {
+        return serde_json::from_value(state).map_err(|source| SaveError::State { path, source });
+    }
     serde_json::from_slice(&bytes).map_err(|source| SaveError::State { path, source })
+}
+
+/// Gives the filter of a state of before the keys of today: those of its pool stood in a section of their own, `bounds` were called `ends`, and
+/// `k` held a count or a fraction. Gives whether it was one.
+fn renew_filter(filter: &mut serde_json::Value) -> bool {
+    use serde_json::{Map, Value};
+    let Value::Object(keys) = filter else { return false };
+    let pool = keys.remove("pool");
+    let ends = keys.remove("ends");
+    let quota = keys.get("k").filter(|quota| quota.is_object()).cloned();
+    let is_older = pool.is_some() || ends.is_some() || quota.is_some();
+    keys.extend(pool.and_then(|pool| pool.as_object().cloned()).unwrap_or_default());
+    keys.extend(ends.map(|ends| ("bounds".to_owned(), ends)));
+    if let Some(quota) = quota {
+        let of = |name: &str| quota.get(name).cloned().unwrap_or_default();
+        keys.extend(Map::from_iter([("k".to_owned(), of("count")), ("fraction".to_owned(), of("fraction"))]));
+    }
+    is_older
 }
 
 /// Reads the weights of a checkpoint as a resume needs them: in full precision.
@@ -230,4 +252,26 @@ pub fn read_critic(
     let mut critic = make(Model::load_critic(&folder)?);
     critic.optimizer_mut().load(&folder.join(OPTIMIZER))?;
     Ok(critic)
+}
+
+#[cfg(test)]
+mod states_of_before {
+    use tamis_core::filter::{Bounds, GroupFilter, MeanRange, Pool, PoolScore, TopK};
+
+    /// What builds before wrote of each kind of filter whose form has changed.
+    #[test]
+    fn filters_are_given_the_keys_of_today() {
+        let read = |text: &str| {
+            let mut filter: serde_json::Value = serde_json::from_str(text).expect("json");
+            let is_older = super::renew_filter(&mut filter);
+            (is_older, serde_json::from_value::<GroupFilter>(filter).expect("a filter"))
+        };
+        let pool = Pool { score: PoolScore::Mean, ..Pool::default() };
+        let old = r#"{"kind": "top_k", "k": {"fraction": 0.5}, "pool": {"score": "mean", "ddof": 0, "prefer": "largest", "include_zero": true}}"#;
+        assert_eq!(read(old), (true, GroupFilter::TopK(TopK { k: None, fraction: Some(0.5), pool })));
+        let old = r#"{"kind": "mean_range", "low": 0.1, "high": 0.9, "ends": "closed"}"#;
+        let range = MeanRange { low: 0.1, high: 0.9, bounds: Bounds::Closed };
+        assert_eq!(read(old), (true, GroupFilter::MeanRange(range)));
+        assert!(!read(r#"{"kind": "variance", "tolerance": 0.0, "singleton": "keep"}"#).0);
+    }
 }
