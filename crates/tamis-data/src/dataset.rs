@@ -8,7 +8,7 @@
 //! | TRL | `prompt`, text or messages | `ground_truth`, `solution` or `answer` | |
 //! | plain | `question` or `problem` | `answer` (or `ground_truth`, `solution`) | |
 //!
-//! The first name that a row has is taken, in the order of [`PROMPT_COLUMNS`] and [`GROUND_TRUTH_COLUMNS`]; [`Columns`] names others.
+//! The first name that a row has is taken, in the order of [`PROMPT_COLUMNS`] and [`GROUND_TRUTH_COLUMNS`]; [`ColumnNames`] names others.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use tamis_core::group::PromptId;
 use thiserror::Error;
 
 use crate::prompt::{Message, Prompt, PromptContent};
-use crate::records::{Place, Record, RecordError, Records, RowFault, kind, lookup};
+use crate::records::{DataRecord, Place, RecordError, Records, RowFault, kind, lookup};
 
 /// Columns looked at for the prompt where none is configured, in this order.
 pub const PROMPT_COLUMNS: [&str; 3] = ["prompt", "question", "problem"];
@@ -33,7 +33,7 @@ pub const DATA_SOURCE_COLUMN: &str = "data_source";
 /// Which columns hold what (`data.columns`); `None` means as the module describes. Names may be dotted paths.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Columns {
+pub struct ColumnNames {
     /// The prompt.
     pub prompt: Option<String>,
     /// What rewards compare with. A configured column must be in every row (its value may be null).
@@ -42,7 +42,7 @@ pub struct Columns {
     pub data_source: Option<String>,
 }
 
-impl Columns {
+impl ColumnNames {
     /// Name and value of the column that holds the prompt of a row.
     pub fn prompt_of<'a>(&'a self, row: &'a Map<String, Value>) -> Option<(&'a str, &'a Value)> {
         match &self.prompt {
@@ -78,7 +78,7 @@ pub enum BinaryColumns {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadOptions {
     /// Column names.
-    pub columns: Columns,
+    pub columns: ColumnNames,
     /// Rows that are no prompts.
     pub bad_rows: BadRows,
     /// Columns of bytes.
@@ -362,7 +362,7 @@ fn names(row: &Map<String, Value>) -> String {
     row.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-fn to_prompt(id: PromptId, record: Record, options: &ReadOptions) -> Result<Prompt, PromptFault> {
+fn to_prompt(id: PromptId, record: DataRecord, options: &ReadOptions) -> Result<Prompt, PromptFault> {
     let text = |option: &'static str, column: &str| {
         let column = column.to_owned();
         if record.is_binary(&column) { Err(PromptFault::Binary { option, column }) } else { Ok(()) }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::records::{Place, Record, RecordError, RowFault};
+use crate::records::{DataRecord, Place, RecordError, RowFault};
 
 /// Reads line by line; blank lines count as lines and give no row.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl JsonLines {
 }
 
 impl Iterator for JsonLines {
-    type Item = Result<Record, RecordError>;
+    type Item = Result<DataRecord, RecordError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match self.next_line() {
@@ -76,7 +76,7 @@ impl Iterator for JsonLines {
             Ok(Some((line, bytes))) => {
                 let place = Place { file: self.path.clone(), row: line, is_line: true };
                 Some(match parse(&bytes) {
-                    Ok(values) => Ok(Record { place, values, binary: Vec::new(), encoded: Map::new() }),
+                    Ok(values) => Ok(DataRecord { place, values, binary: Vec::new(), encoded: Map::new() }),
                     Err(fault) => Err(RecordError::Row { place, fault }),
                 })
             }

@@ -20,7 +20,7 @@ use serde_json::{Map, Number, Value};
 use tamis_core::caught::catch;
 
 use crate::jsonl;
-use crate::records::{Copied, Place, Record, RecordError};
+use crate::records::{Copied, DataRecord, Place, RecordError};
 use crate::whole_file::WholeFile;
 
 const SUPPORTED: &str = if cfg!(feature = "zstd") {
@@ -55,7 +55,7 @@ impl ParquetRows {
 }
 
 impl Iterator for ParquetRows {
-    type Item = Result<Record, RecordError>;
+    type Item = Result<DataRecord, RecordError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let rows = self.rows.as_mut()?;
@@ -64,7 +64,7 @@ impl Iterator for ParquetRows {
             Ok(Some(Columns { values, binary, encoded })) => {
                 self.read += 1;
                 let place = Place { file: self.path.clone(), row: self.read, is_line: false };
-                Some(Ok(Record { place, values, binary, encoded }))
+                Some(Ok(DataRecord { place, values, binary, encoded }))
             }
             Ok(None) => {
                 self.rows = None;

@@ -1,7 +1,7 @@
 //! Rows of JSON values out of JSONL and Parquet files, and copies of chosen rows.
 //!
 //! A Parquet file is known by its first four bytes, anything else is read as JSON lines. Structs and maps become objects, lists
-//! arrays, dates and decimals text (`2024-02-29`, `12.50`), binary columns text where they are UTF-8 and base64 where not ([`Record::binary`]
+//! arrays, dates and decimals text (`2024-02-29`, `12.50`), binary columns text where they are UTF-8 and base64 where not ([`DataRecord::binary`]
 //! names these); NaN and infinities, which JSON has no numbers for,
 //! become null.
 
@@ -38,7 +38,7 @@ impl std::fmt::Display for Place {
 
 /// One row.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Record {
+pub struct DataRecord {
     /// Where it stands.
     pub place: Place,
     /// Its columns.
@@ -49,7 +49,7 @@ pub struct Record {
     pub encoded: Map<String, Value>,
 }
 
-impl Record {
+impl DataRecord {
     /// Whether a column, or something in it, holds bytes that are no text.
     pub fn is_binary(&self, column: &str) -> bool {
         self.binary.iter().any(|path| {
@@ -240,7 +240,7 @@ impl Records {
 }
 
 impl Iterator for Records {
-    type Item = Result<Record, RecordError>;
+    type Item = Result<DataRecord, RecordError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match &mut self.0 {

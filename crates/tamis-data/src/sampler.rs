@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// Order of the prompts within an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum PromptOrder {
     /// A permutation of its own in each epoch, a function of the seed and the epoch alone.
     Shuffled {
         /// `run.seed`.
@@ -28,7 +28,7 @@ pub struct Position {
 
 /// Prompts of one draw.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Drawn {
+pub struct DrawnRows {
     /// The prompts in order; fewer than asked for only where the epoch ended.
     pub prompts: Vec<PromptId>,
     /// The epoch that they belong to.
@@ -61,21 +61,25 @@ pub struct PositionError {
 #[derive(Debug, Clone)]
 pub struct Sampler {
     prompts: Vec<PromptId>,
-    order: Order,
+    order: PromptOrder,
     current: Vec<usize>,
     position: Position,
 }
 
 impl Sampler {
     /// At the beginning of epoch 0.
-    pub fn new(prompts: Vec<PromptId>, order: Order) -> Self {
+    pub fn new(prompts: Vec<PromptId>, order: PromptOrder) -> Self {
         let mut sampler = Self { prompts, order, current: Vec::new(), position: Position::default() };
         sampler.arrange();
         sampler
     }
 
     /// At a saved place, with the same prompts and order as then: what follows is what would have followed.
-    pub fn resume(prompts: Vec<PromptId>, order: Order, position: Position) -> Result<Self, PositionError> {
+    pub fn resume(
+        prompts: Vec<PromptId>,
+        order: PromptOrder,
+        position: Position,
+    ) -> Result<Self, PositionError> {
         if position.position > prompts.len() as u64 {
             return Err(PositionError {
                 epoch: position.epoch,
@@ -90,21 +94,21 @@ impl Sampler {
 
     fn arrange(&mut self) {
         self.current = match self.order {
-            Order::Shuffled { seed } => {
+            PromptOrder::Shuffled { seed } => {
                 Key::new(seed, Purpose::Shuffle).with(self.position.epoch).permutation(self.prompts.len())
             }
-            Order::Sequential => (0..self.prompts.len()).collect(),
+            PromptOrder::Sequential => (0..self.prompts.len()).collect(),
         };
     }
 
     /// The next `num` prompts of this epoch, or as many as it has left.
-    pub fn draw(&mut self, num: usize) -> Drawn {
+    pub fn draw(&mut self, num: usize) -> DrawnRows {
         let start = self.position.position as usize;
         let rest = self.current.get(start..).unwrap_or_default();
         let prompts: Vec<PromptId> =
             rest.iter().take(num).filter_map(|&index| self.prompts.get(index).copied()).collect();
         self.position.position += prompts.len() as u64;
-        Drawn { epoch: self.position.epoch, exhausted: self.num_left() == 0, prompts }
+        DrawnRows { epoch: self.position.epoch, exhausted: self.num_left() == 0, prompts }
     }
 
     /// Goes to the beginning of the next epoch, whatever is left of this one.
@@ -141,13 +145,13 @@ mod tests {
 
     #[test]
     fn sequential_draws_end_with_the_epoch() {
-        let mut sampler = Sampler::new(prompts(5), Order::Sequential);
-        let ids = |drawn: &Drawn| drawn.prompts.iter().map(|id| id.0).collect::<Vec<_>>();
+        let mut sampler = Sampler::new(prompts(5), PromptOrder::Sequential);
+        let ids = |drawn: &DrawnRows| drawn.prompts.iter().map(|id| id.0).collect::<Vec<_>>();
         let drawn = sampler.draw(3);
         assert_eq!((ids(&drawn), drawn.exhausted), (vec![0, 3, 6], false));
         let drawn = sampler.draw(3);
         assert_eq!((ids(&drawn), drawn.exhausted, drawn.epoch), (vec![9, 12], true, 0));
-        assert_eq!(sampler.draw(3), Drawn { prompts: vec![], epoch: 0, exhausted: true });
+        assert_eq!(sampler.draw(3), DrawnRows { prompts: vec![], epoch: 0, exhausted: true });
         sampler.next_epoch();
         assert_eq!(ids(&sampler.draw(1)), [0]);
         assert_eq!(sampler.position(), Position { epoch: 1, position: 1 });
@@ -155,15 +159,15 @@ mod tests {
 
     #[test]
     fn no_prompts_are_exhausted_at_once() {
-        assert!(Sampler::new(vec![], Order::Shuffled { seed: 1 }).draw(1).exhausted);
+        assert!(Sampler::new(vec![], PromptOrder::Shuffled { seed: 1 }).draw(1).exhausted);
     }
 
     #[test]
     fn a_place_beyond_the_data_is_refused() {
         let position = Position { epoch: 2, position: 6 };
-        let error = Sampler::resume(prompts(5), Order::Sequential, position).unwrap_err();
+        let error = Sampler::resume(prompts(5), PromptOrder::Sequential, position).unwrap_err();
         insta::assert_snapshot!(error, @"position 6 of epoch 2 is beyond the 5 prompts of the data: the data has changed since it was saved");
-        assert!(Sampler::resume(prompts(6), Order::Sequential, position).is_ok());
+        assert!(Sampler::resume(prompts(6), PromptOrder::Sequential, position).is_ok());
     }
 
     proptest! {
@@ -172,7 +176,7 @@ mod tests {
         fn epochs_are_complete_and_resume_is_exact(
             num in 1u64..40, seed: u64, draws in prop::collection::vec((0usize..12, any::<bool>()), 1..40),
         ) {
-            let order = Order::Shuffled { seed };
+            let order = PromptOrder::Shuffled { seed };
             let mut whole = Sampler::new(prompts(num), order);
             let mut cut = Sampler::new(prompts(num), order);
             let mut seen = Vec::new();

@@ -37,7 +37,7 @@ impl Default for AdamWConfig {
 
 /// What an update did.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepReport {
+pub struct OptimizerStep {
     /// Norm of all gradients before clipping.
     pub grad_norm: f64,
     /// What the gradients were multiplied by: below 1 where clipped.
@@ -110,10 +110,10 @@ impl AdamW {
         gradients: &Gradients,
         learning_rate: f64,
         max_norm: Option<f64>,
-    ) -> StepReport {
+    ) -> OptimizerStep {
         let grad_norm = norm(threads, gradients);
         if !grad_norm.is_finite() {
-            return StepReport { grad_norm, clip_scale: 1.0, skipped: true };
+            return OptimizerStep { grad_norm, clip_scale: 1.0, skipped: true };
         }
         let clip_scale = max_norm.map_or(1.0, |max| (max / (grad_norm + 1e-6)).min(1.0));
         self.step += 1;
@@ -147,7 +147,7 @@ impl AdamW {
                 );
             });
         }
-        StepReport { grad_norm, clip_scale, skipped: false }
+        OptimizerStep { grad_norm, clip_scale, skipped: false }
     }
 
     /// Name of the first tensor of which a moment holds a number that is not finite.

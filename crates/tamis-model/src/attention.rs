@@ -8,7 +8,7 @@ use crate::floats::Floats;
 use crate::lanes::{LANES, Lanes, dot, exp, padded, tree};
 use crate::panels::{self, pack_rows};
 use crate::product::{Begin, Left, Out, Right, Shape, product};
-use crate::simd::{Level, PANEL, multiversion};
+use crate::simd::{PANEL, SimdLevel, multiversion};
 
 /// Query rows per block.
 const BLOCK: usize = 24;
@@ -71,7 +71,7 @@ multiversion! {
 
 /// Scores of `rows` queries (`stride` apart) against a span, into rows `width` apart; up to 15 columns beyond the span are junk.
 pub(crate) fn score(
-    level: Level,
+    level: SimdLevel,
     head: Head,
     queries: &[f32],
     rows: usize,
@@ -93,7 +93,7 @@ pub(crate) fn score(
 #[expect(clippy::too_many_arguments, reason = "a product's operands with their sizes")]
 /// Adds (or sets) each row's mix of a span's values.
 pub(crate) fn mix(
-    level: Level,
+    level: SimdLevel,
     head: Head,
     weights: &[f32],
     width: usize,
@@ -222,7 +222,7 @@ impl Plan {
 
 /// Products of a block's queries with what they see (packed in panels), into rows `width` apart.
 fn score_block(
-    level: Level,
+    level: SimdLevel,
     head: Head,
     queries: &[f32],
     block: &Block,
@@ -244,7 +244,7 @@ fn score_block(
 
 /// Sets each row of a block to its weights' mix of the rows of `source` that it sees.
 fn mix_block(
-    level: Level,
+    level: SimdLevel,
     head: Head,
     weights: &[f32],
     width: usize,
@@ -269,7 +269,7 @@ fn mix_block(
 
 /// Adds to the rows of `out` that a block sees the block's rows, each by its weights.
 fn spread_block(
-    level: Level,
+    level: SimdLevel,
     head: Head,
     weights: &[f32],
     width: usize,
@@ -315,7 +315,7 @@ thread_local! {
 }
 
 /// Attention of a group: `out` as `q`; `lse` `[heads][rows]` receives `log sum e^(scale * s)`.
-pub(crate) fn forward(level: Level, head: Head, group: &Group, out: &mut [f32], lse: &mut [f32]) {
+pub(crate) fn forward(level: SimdLevel, head: Head, group: &Group, out: &mut [f32], lse: &mut [f32]) {
     let plan = Plan::new(head, group.prompt, group.members);
     let (len, width, stride) = (plan.rows, plan.width, head.stride);
     if len == 0 {
@@ -385,7 +385,7 @@ pub(crate) struct Back<'a> {
 
 /// Derivatives by q, k and v; `dk` and `dv` are zero on entry. Those of the prompt gather over the members in order.
 pub(crate) fn backward(
-    level: Level,
+    level: SimdLevel,
     head: Head,
     group: &Group,
     back: &Back,

@@ -83,7 +83,7 @@ pub(crate) fn exp<F: Arithmetic>(x: f32) -> f32 {
 #[allow(clippy::float_cmp, reason = "what must be exact is compared exactly")]
 mod tests {
     use super::*;
-    use crate::simd::{Fused, Level, Separate, multiversion};
+    use crate::simd::{Fused, Separate, SimdLevel, multiversion};
 
     multiversion! {
         fn exp_all<F>(values: &mut [f32]) {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn exp_is_accurate_at_every_level() {
-        for level in Level::available() {
+        for level in SimdLevel::available() {
             let inputs: Vec<f32> = (-86_000..80_000).map(|i| i as f32 * 1e-3).collect();
             let mut outputs = inputs.clone();
             exp_all(level, &mut outputs);

@@ -25,17 +25,17 @@ mod threads;
 mod training;
 mod vocabulary;
 
-pub use adamw::{AdamW, AdamWConfig, StepReport, norm as gradient_norm};
+pub use adamw::{AdamW, AdamWConfig, OptimizerStep, norm as gradient_norm};
 pub use checkpoint::{CheckpointError, Fill, SaveDtype, write_file};
 pub use config::{Architecture, ConfigError, Llama3Scaling, ModelConfig, OutputHead};
 pub use generation::{
-    Alternatives, Completion, FinishReason, Generator, GeneratorSettings, Progress, Request, RequestError,
-    RequestId, SamplingError, SamplingParams, StopCheck, TokenMask,
+    Alternatives, Completion, CompletionEnd, CompletionProgress, Generator, GeneratorSettings, Request,
+    RequestError, RequestId, SamplingError, SamplingParams, StopCheck, TokenMask,
 };
 pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory};
 pub use model::Model;
 pub use product::{measure_peak, measure_product};
-pub use simd::Level;
+pub use simd::SimdLevel;
 pub use threads::Threads;
 pub use training::{
     Coefficients, Gradients, PassOptions, Scores, Sequence, SequenceError, Workspace, forward_backward,

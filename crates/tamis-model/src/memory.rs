@@ -6,7 +6,7 @@ use crate::attention::Head;
 use crate::config::{ModelConfig, OutputHead};
 use crate::generation::{PREFILL_TOKENS, in_blocks, width};
 use crate::layout::Layout;
-use crate::simd::{Level, PANEL};
+use crate::simd::{PANEL, SimdLevel};
 use crate::training::{Cut, block_rows, stay_near};
 
 /// What is to be held at once.
@@ -48,7 +48,7 @@ pub struct GenerationPlan {
 impl GenerationPlan {
     /// Bytes of the cache, of the work buffers of a step and of the logits.
     fn bytes(&self, config: &ModelConfig, num_parameters: usize, num_threads: usize) -> u64 {
-        let at_best = width(Level::detect(), num_threads.max(1), num_parameters);
+        let at_best = width(SimdLevel::detect(), num_threads.max(1), num_parameters);
         let sequences = self.num_sequences.min(at_best);
         if sequences == 0 {
             return 0;

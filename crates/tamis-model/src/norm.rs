@@ -97,13 +97,13 @@ pub(crate) fn add_rows(rows: &[f32], out: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::Level;
+    use crate::simd::SimdLevel;
 
     #[test]
     fn by_hand() {
         // mean square of (3, 4) is 12.5.
         let mut y = [0.0; 2];
-        rms_norm(Level::detect(), &[3.0, 4.0], &[1.0, 2.0], 0.0, &mut y);
+        rms_norm(SimdLevel::detect(), &[3.0, 4.0], &[1.0, 2.0], 0.0, &mut y);
         let r = 1.0 / 12.5f32.sqrt();
         assert!((y[0] - 3.0 * r).abs() < 1e-6 && (y[1] - 8.0 * r).abs() < 1e-6, "{y:?}");
     }
@@ -117,7 +117,7 @@ mod tests {
         let (x, w, dy) = (draw(1, 2 * width), draw(2, width), draw(3, 2 * width));
         let objective = |x: &[f32], w: &[f32]| {
             let mut y = vec![0.0; x.len()];
-            rms_norm(Level::detect(), x, w, 1e-6, &mut y);
+            rms_norm(SimdLevel::detect(), x, w, 1e-6, &mut y);
             y.iter().zip(&dy).map(|(&y, &d)| f64::from(y) * f64::from(d)).sum::<f64>()
         };
         let (mut dx, mut dw) = (vec![0.0; 2 * width], vec![0.0; width]);

@@ -13,7 +13,7 @@
 
 use crate::floats::Floats;
 use crate::panels;
-use crate::simd::{Level, PANEL, Tile, tile};
+use crate::simd::{PANEL, SimdLevel, Tile, tile};
 use crate::threads::Threads;
 
 /// Chain length per pass: a panel of 256 x 16 floats is 16 KiB and stays in the first-level cache.
@@ -44,7 +44,7 @@ impl<'a> Left<'a> {
     }
 
     /// What [`crate::panels::pack_columns`] made with the level's tile height as width, of `num_k` source rows.
-    pub(crate) fn packed_columns(data: &'a [f32], level: Level, num_k: usize) -> Self {
+    pub(crate) fn packed_columns(data: &'a [f32], level: SimdLevel, num_k: usize) -> Self {
         let width = level.tile_rows();
         Self { data, row: 1, col: width, slab: Some(num_k * width) }
     }
@@ -107,7 +107,7 @@ pub(crate) enum Begin {
 /// A and B with their bounds checked, and where C begins; shared by the tasks of one product.
 #[derive(Clone, Copy)]
 struct Operands {
-    level: Level,
+    level: SimdLevel,
     a: *const f32,
     a_row: usize,
     a_col: usize,
@@ -124,7 +124,7 @@ struct Operands {
 unsafe impl Sync for Operands {}
 
 /// Checks that every element of every operand lies inside its slice.
-fn check(level: Level, Shape { m, n, k }: Shape, left: &Left, right: &Right, out: &Out) -> Operands {
+fn check(level: SimdLevel, Shape { m, n, k }: Shape, left: &Left, right: &Right, out: &Out) -> Operands {
     let tile_rows = level.tile_rows();
     let slab = left.slab.unwrap_or(tile_rows * left.row);
     if m > 0 && n > 0 {
@@ -158,7 +158,14 @@ fn check(level: Level, Shape { m, n, k }: Shape, left: &Left, right: &Right, out
 }
 
 /// `C = A·B` or `C += A·B` on the calling thread. The last panel of C is written only up to column n.
-pub(crate) fn product(level: Level, shape: Shape, left: &Left, right: &Right, out: &mut Out, begin: Begin) {
+pub(crate) fn product(
+    level: SimdLevel,
+    shape: Shape,
+    left: &Left,
+    right: &Right,
+    out: &mut Out,
+    begin: Begin,
+) {
     let mut operands = check(level, shape, left, right, out);
     operands.c = out.data.as_mut_ptr();
     // SAFETY: `check` covered the whole product, and C is borrowed mutably.
@@ -271,7 +278,7 @@ unsafe fn block(
 }
 
 /// A tile over `width` panels, in as many calls as its height needs.
-unsafe fn pass(level: Level, height: usize, width: usize, at: &Tile) {
+unsafe fn pass(level: SimdLevel, height: usize, width: usize, at: &Tile) {
     let step = level.tile_panels(height);
     let mut done = 0;
     while done < width {
@@ -286,7 +293,7 @@ unsafe fn pass(level: Level, height: usize, width: usize, at: &Tile) {
 }
 
 /// A tile over the last panel, of which only `columns` columns of C exist.
-unsafe fn partial(level: Level, height: usize, columns: usize, at: &Tile) {
+unsafe fn partial(level: SimdLevel, height: usize, columns: usize, at: &Tile) {
     let mut buffer = [0.0f32; 12 * PANEL];
     // SAFETY: only existing columns of C are touched; the buffer holds the tallest tile.
     unsafe {
@@ -347,8 +354,14 @@ mod tests {
     }
 
     /// One chain of fused multiply-adds (two roundings at the portable level).
-    fn chain(level: Level, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32, k: usize, begin: f32) -> f32 {
-        let fused = level != Level::Portable || cfg!(target_arch = "aarch64");
+    fn chain(
+        level: SimdLevel,
+        a: impl Fn(usize) -> f32,
+        b: impl Fn(usize) -> f32,
+        k: usize,
+        begin: f32,
+    ) -> f32 {
+        let fused = level != SimdLevel::Portable || cfg!(target_arch = "aarch64");
         (0..k).fold(begin, |sum, i| if fused { a(i).mul_add(b(i), sum) } else { a(i) * b(i) + sum })
     }
 
@@ -359,7 +372,7 @@ mod tests {
         fn outputs_are_single_chains(m in 1usize..40, n in 1usize..100, k in prop_oneof![0usize..40, 250usize..530], seed in 0u64..1000) {
             let (a, w, c) = (numbers(m * k, seed), numbers(n * k, seed + 1), numbers(m * n, seed + 2));
             let packed = panels::from_rows(&w, n, k);
-            for level in Level::available() {
+            for level in SimdLevel::available() {
                 let expected: Vec<u32> = (0..m * n)
                     .map(|at| chain(level, |i| a[at / n * k + i], |i| w[at % n * k + i], k, c[at]).to_bits())
                     .collect();
@@ -391,7 +404,7 @@ mod tests {
         let w = panels::from_rows(&numbers(5 * 3, 2), 5, 3);
         let shape = Shape { m: 7, n: 5, k: 3 };
         let (mut first, mut second) = (vec![f32::NAN; 35], vec![0.0; 35]);
-        let level = Level::detect();
+        let level = SimdLevel::detect();
         product(
             level,
             shape,
@@ -416,7 +429,7 @@ mod tests {
     fn bounds_are_checked() {
         let shape = Shape { m: 1, n: 17, k: 2 };
         product(
-            Level::Portable,
+            SimdLevel::Portable,
             shape,
             &Left::rows(&[1.0; 2], 2),
             &Right::panels(&[1.0; 32], 2),

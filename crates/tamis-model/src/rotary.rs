@@ -95,7 +95,7 @@ multiversion! {
 mod tests {
     use super::*;
     use crate::config::Architecture;
-    use crate::simd::Level;
+    use crate::simd::SimdLevel;
 
     #[test]
     fn rotation_by_hand_and_back() {
@@ -107,13 +107,13 @@ mod tests {
         // head_dim 4: frequencies 1 and 1/10.
         assert!((cosines[1] - 0.3f32.cos()).abs() < 1e-7 && (sines[0] - 3.0f32.sin()).abs() < 1e-7);
         let mut head = [1.0, 2.0, 3.0, 4.0];
-        rotate(Level::detect(), &mut head, cosines, sines);
+        rotate(SimdLevel::detect(), &mut head, cosines, sines);
         assert!((head[0] - (3.0f32.cos() - 3.0 * 3.0f32.sin())).abs() < 1e-6);
         assert!((head[3] - (4.0 * 0.3f32.cos() + 2.0 * 0.3f32.sin())).abs() < 1e-6);
         let mut again = [0.0; 4];
-        rotate_into(Level::detect(), &[1.0, 2.0, 3.0, 4.0], cosines, sines, &mut again);
+        rotate_into(SimdLevel::detect(), &[1.0, 2.0, 3.0, 4.0], cosines, sines, &mut again);
         assert_eq!(head.map(f32::to_bits), again.map(f32::to_bits));
-        rotate_back(Level::detect(), &again, cosines, sines, &mut head);
+        rotate_back(SimdLevel::detect(), &again, cosines, sines, &mut head);
         assert!(head.iter().zip([1.0, 2.0, 3.0, 4.0]).all(|(a, b)| (a - b).abs() < 1e-6), "{head:?}");
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::simd::Level;
+use crate::simd::SimdLevel;
 
 type Task = dyn Fn(usize) + Sync;
 
@@ -18,7 +18,7 @@ const SPINS: usize = 4000;
 
 /// A pool of threads and the SIMD level they compute with.
 pub struct Threads {
-    level: Level,
+    level: SimdLevel,
     pool: Option<Pool>,
 }
 
@@ -55,7 +55,7 @@ struct Shared {
 impl Threads {
     /// A pool of `num_threads` (at least one; the caller is one of them) at the best SIMD level of this machine.
     pub fn new(num_threads: usize) -> Self {
-        Self::with_level(num_threads, Level::detect())
+        Self::with_level(num_threads, SimdLevel::detect())
     }
 
     /// One thread: the caller.
@@ -64,8 +64,8 @@ impl Threads {
     }
 
     /// A pool at a given SIMD level (lowered to what this machine has).
-    pub fn with_level(num_threads: usize, level: Level) -> Self {
-        let level = level.min(Level::detect());
+    pub fn with_level(num_threads: usize, level: SimdLevel) -> Self {
+        let level = level.min(SimdLevel::detect());
         if num_threads <= 1 {
             return Self { level, pool: None };
         }
@@ -94,7 +94,7 @@ impl Threads {
     }
 
     /// The SIMD level of the kernels.
-    pub fn level(&self) -> Level {
+    pub fn level(&self) -> SimdLevel {
         self.level
     }
 

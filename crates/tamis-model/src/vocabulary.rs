@@ -1,7 +1,7 @@
 //! Log-probability and entropy of a row of logits, in one order for training and generation.
 
 use crate::lanes::{LANES, Lanes, exp, padded, tree};
-use crate::simd::{Arithmetic, Level, multiversion};
+use crate::simd::{Arithmetic, SimdLevel, multiversion};
 
 /// What a softmax row comes down to; `z = logits / temperature`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -92,7 +92,7 @@ pub(crate) struct RowBack {
 /// Replaces a row of logits by `coef * d logp / d logits + ent_coef * d H / d logits` but for what is left to the caller, the
 /// targets' own `coef / temperature`: `-p (coef + ent_coef (log p + H)) / temperature`.
 pub(crate) fn backward(
-    level: Level,
+    level: SimdLevel,
     logits: &mut [f32],
     inverse_temperature: f32,
     row: &Statistics,
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn uniform_row_by_hand() {
-        let row = statistics(Level::detect(), &[2.0; 20], 1.0);
+        let row = statistics(SimdLevel::detect(), &[2.0; 20], 1.0);
         assert!((row.logprob(2.0, 1.0) + 20f32.ln()).abs() < 1e-6);
         assert!((row.entropy() - 20f32.ln()).abs() < 1e-6);
     }
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn powers_have_the_same_statistics() {
         let logits: Vec<f32> = (0..37).map(|i| (i as f32 * 1.7).sin() * 30.0).collect();
-        for level in Level::available() {
+        for level in SimdLevel::available() {
             let mut out = vec![0.0; 37];
             let row = powers(level, &logits, 0.7, &mut out);
             assert_eq!(row, statistics(level, &logits, 0.7));
@@ -146,9 +146,9 @@ mod tests {
 
     #[test]
     fn an_impossible_token_has_no_entropy() {
-        let row = statistics(Level::detect(), &[0.0, f32::NEG_INFINITY, -1e30], 1.0);
+        let row = statistics(SimdLevel::detect(), &[0.0, f32::NEG_INFINITY, -1e30], 1.0);
         assert_eq!((row.entropy(), row.logprob(0.0, 1.0)), (0.0, 0.0));
-        assert!(statistics(Level::detect(), &[0.0, f32::NAN], 1.0).logprob(0.0, 1.0).is_nan());
+        assert!(statistics(SimdLevel::detect(), &[0.0, f32::NAN], 1.0).logprob(0.0, 1.0).is_nan());
     }
 
     #[test]
@@ -163,9 +163,9 @@ mod tests {
         };
         let mut gradient = logits.clone();
         let inverse = (1.0 / temperature) as f32;
-        let row = statistics(Level::detect(), &logits, inverse);
+        let row = statistics(SimdLevel::detect(), &logits, inverse);
         let back = RowBack { logprob: coef as f32, entropy: entropy_coef as f32 };
-        backward(Level::detect(), &mut gradient, inverse, &row, back);
+        backward(SimdLevel::detect(), &mut gradient, inverse, &row, back);
         gradient[target] += coef as f32 * inverse;
         let exact: Vec<f64> = logits.iter().map(|&x| f64::from(x)).collect();
         for i in 0..exact.len() {

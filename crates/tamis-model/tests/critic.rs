@@ -9,9 +9,9 @@ use serde_json::Value;
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    AdamW, AdamWConfig, Architecture, CheckpointError, Gradients, Level, MemoryEstimate, MemoryPlan, Model,
-    ModelConfig, OutputHead, PassOptions, SaveDtype, Sequence, Threads, Workspace, forward_backward, logits,
-    score, values, values_forward_backward,
+    AdamW, AdamWConfig, Architecture, CheckpointError, Gradients, MemoryEstimate, MemoryPlan, Model,
+    ModelConfig, OutputHead, PassOptions, SaveDtype, Sequence, SimdLevel, Threads, Workspace,
+    forward_backward, logits, score, values, values_forward_backward,
 };
 
 const VOCAB: usize = 37;
@@ -164,7 +164,7 @@ proptest! {
         reversed in any::<bool>(),
         level in 0usize..3,
     ) {
-        let level = Level::available().nth(level).unwrap_or_else(Level::detect);
+        let level = SimdLevel::available().nth(level).unwrap_or_else(SimdLevel::detect);
         let model = critic(Architecture::Qwen3, tied, seed);
         let key = Key::new(seed, Purpose::Task);
         let draw = |salt: u64, len: usize| -> Vec<u32> {

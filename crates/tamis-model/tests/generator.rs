@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    Architecture, Completion, FinishReason, Generator, GeneratorSettings, Model, ModelConfig, Request,
+    Architecture, Completion, CompletionEnd, Generator, GeneratorSettings, Model, ModelConfig, Request,
     RequestId, SamplingParams, Sequence, StopCheck, Threads, TokenMask, Workspace, score,
 };
 
@@ -86,7 +86,7 @@ fn a_mask_binds_a_completion_to_a_form() {
             assert_eq!(tokens.len(), 30);
             continue;
         }
-        assert_eq!((tokens.len(), completion.finish), (3, FinishReason::Stop));
+        assert_eq!((tokens.len(), completion.finish), (3, CompletionEnd::Stop));
         assert!(tokens.iter().enumerate().all(|(i, token)| token % 2 == i as u32 % 2), "{tokens:?}");
         let prompt: &[u32] = if place < 5 { &[1, 2, 3] } else { &[4] };
         let tokens = [prompt, tokens].concat();
@@ -96,7 +96,7 @@ fn a_mask_binds_a_completion_to_a_form() {
     }
     let cut =
         Request { params: SamplingParams { max_new_tokens: 2, ..SamplingParams::default() }, ..masked(&[1]) };
-    assert!(alone(cut).iter().all(|completion| completion.finish == FinishReason::Length));
+    assert!(alone(cut).iter().all(|completion| completion.finish == CompletionEnd::Length));
 }
 
 #[test]
@@ -114,9 +114,9 @@ fn a_stop_check_ends_a_completion_with_its_last_token() {
         assert_eq!(free.logprobs[..stopped.tokens.len()], stopped.logprobs);
         let before: u32 = stopped.tokens[..stopped.tokens.len() - 1].iter().sum();
         assert!(before < 60);
-        assert_eq!(stopped.finish == FinishReason::Stop, stopped.tokens.iter().sum::<u32>() >= 60);
+        assert_eq!(stopped.finish == CompletionEnd::Stop, stopped.tokens.iter().sum::<u32>() >= 60);
     }
-    assert!(stopped.iter().any(|completion| completion.finish == FinishReason::Stop));
+    assert!(stopped.iter().any(|completion| completion.finish == CompletionEnd::Stop));
 }
 
 #[test]
@@ -132,10 +132,10 @@ fn the_last_position_of_the_model_ends_a_completion() {
     assert_eq!(
         lengths,
         [
-            (8, FinishReason::Length),
-            (8, FinishReason::Length),
-            (1, FinishReason::Length),
-            (1, FinishReason::Length)
+            (8, CompletionEnd::Length),
+            (8, CompletionEnd::Length),
+            (1, CompletionEnd::Length),
+            (1, CompletionEnd::Length)
         ]
     );
 }
@@ -159,7 +159,7 @@ fn aborting_returns_what_there_is_and_leaves_the_others_alone() {
     let aborted = sorted(generator.abort(doomed));
     assert_eq!(aborted.len(), 8);
     for (i, completion) in aborted.iter().enumerate() {
-        assert_eq!((completion.sample, completion.finish), (i, FinishReason::Aborted));
+        assert_eq!((completion.sample, completion.finish), (i, CompletionEnd::Aborted));
         assert_eq!(completion.tokens.len(), if i < 5 { 5 } else { 0 });
     }
     assert!(generator.abort(doomed).is_empty() && generator.abort(RequestId(77)).is_empty());
@@ -252,10 +252,10 @@ fn samples_are_added_to_and_taken_out_of_a_request() {
         && whole[running.sample].logprobs.starts_with(running.logprobs)));
     let had = generator.running().find(|running| running.sample == 2).unwrap().tokens.to_vec();
     let running = generator.abort_sample(id, 2).unwrap();
-    assert_eq!((&running.tokens, running.finish), (&had, FinishReason::Aborted));
+    assert_eq!((&running.tokens, running.finish), (&had, CompletionEnd::Aborted));
     assert!(!had.is_empty() && had.len() == running.logprobs.len());
     let waiting = generator.abort_sample(id, 6).unwrap();
-    assert_eq!((waiting.sample, waiting.tokens.len(), waiting.finish), (6, 0, FinishReason::Aborted));
+    assert_eq!((waiting.sample, waiting.tokens.len(), waiting.finish), (6, 0, CompletionEnd::Aborted));
     assert!(generator.abort_sample(id, 2).is_none() && generator.abort_sample(id, 99).is_none());
     assert!(generator.abort_sample(RequestId(9), 0).is_none());
     let rest = sorted(generator.run(&threads, &model));

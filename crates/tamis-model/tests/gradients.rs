@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    AdamW, AdamWConfig, Architecture, Coefficients, Gradients, Level, MemoryEstimate, MemoryPlan, Model,
-    ModelConfig, PassOptions, Scores, Sequence, SequenceError, Threads, Workspace, forward_backward, score,
+    AdamW, AdamWConfig, Architecture, Coefficients, Gradients, MemoryEstimate, MemoryPlan, Model,
+    ModelConfig, PassOptions, Scores, Sequence, SequenceError, SimdLevel, Threads, Workspace,
+    forward_backward, score,
 };
 
 const VOCAB: usize = 37;
@@ -162,7 +163,7 @@ fn a_pass_that_is_not_wanted_is_given_up() {
 #[test]
 fn gradients_do_not_depend_on_threads_micro_batches_or_recomputation() {
     for model in models() {
-        for level in Level::available() {
+        for level in SimdLevel::available() {
             let plain = PassOptions::default();
             let reference = gradients(&Threads::with_level(1, level), &model, plain, &[]);
             for num_threads in [2, 3] {
@@ -217,8 +218,8 @@ fn shards_do_not_depend_on_threads_and_sum_to_the_whole() {
 #[test]
 fn levels_agree() {
     let Some(model) = models().pop() else { panic!("no model") };
-    let plain = gradients(&Threads::with_level(1, Level::Portable), &model, PassOptions::default(), &[]);
-    for level in Level::available() {
+    let plain = gradients(&Threads::with_level(1, SimdLevel::Portable), &model, PassOptions::default(), &[]);
+    for level in SimdLevel::available() {
         let other = gradients(&Threads::with_level(1, level), &model, PassOptions::default(), &[]);
         for ((name, _, a), (_, _, b)) in plain.tensors().zip(other.tensors()) {
             let largest = a.iter().fold(1e-3f32, |max, x| max.max(x.abs()));

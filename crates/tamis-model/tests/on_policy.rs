@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    Architecture, Completion, FinishReason, Generator, GeneratorSettings, Level, Model, ModelConfig, Request,
-    SamplingParams, Sequence, Threads, Workspace, score,
+    Architecture, Completion, CompletionEnd, Generator, GeneratorSettings, Model, ModelConfig, Request,
+    SamplingParams, Sequence, SimdLevel, Threads, Workspace, score,
 };
 
 fn model(
@@ -69,7 +69,7 @@ proptest! {
         temperature in prop_oneof![Just(1.0f32), Just(0.7)],
         level in 0usize..3,
     ) {
-        let level = Level::available().nth(level).unwrap_or_else(Level::detect);
+        let level = SimdLevel::available().nth(level).unwrap_or_else(SimdLevel::detect);
         let model = model(architecture, hidden, heads, head_dim, tied, seed);
         let params = SamplingParams { temperature, max_new_tokens: 40, stop_token_ids: vec![7], ..SamplingParams::default() };
         let request = |i: usize| Request {
@@ -108,7 +108,7 @@ proptest! {
                 let expected = trained(&threads, &model, &request(i).prompt, &completion, temperature);
                 prop_assert_eq!(&bits(&completion.logprobs), &expected.0, "request {} sample {}", i, completion.sample);
                 let stopped = completion.tokens.last() == Some(&7);
-                prop_assert_eq!(completion.finish, if stopped { FinishReason::Stop } else { FinishReason::Length });
+                prop_assert_eq!(completion.finish, if stopped { CompletionEnd::Stop } else { CompletionEnd::Length });
                 prop_assert!(stopped || completion.tokens.len() == 40);
                 outcome[i][completion.sample] = (completion.tokens, expected);
             }

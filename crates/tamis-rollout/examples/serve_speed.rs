@@ -16,7 +16,7 @@ use tamis_core::random::{Key, Purpose};
 use tamis_model::{
     Architecture, Generator, GeneratorSettings, Model, ModelConfig, Request, SamplingParams, Threads,
 };
-use tamis_rollout::serve::{Policy, ServeSettings, Server};
+use tamis_rollout::serve::{ServeSettings, ServedPolicy, Server};
 use tamis_text::tokenizer::Tokenizer;
 
 const TURNS: usize = 5;
@@ -131,7 +131,7 @@ fn main() {
     let load = load(name);
     let threads = Threads::new(num_threads);
     let tokenizer = Tokenizer::characters("0123456789+=").unwrap();
-    let policy = Policy {
+    let policy = ServedPolicy {
         name: "bench".to_owned(),
         folder: PathBuf::new(),
         model: load.model.clone(),

@@ -38,5 +38,7 @@ pub use inbox::{Ignored, Inbox, Unexpected};
 pub use record::{Collected, End, Fate, Generation, Record, metric_values};
 pub use reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
 pub use sample_journal::{Asked, Beginning, Journalled, SampleJournal, SampleOutcome};
-pub use scorer::{Answer, AnswerJournal, JournalError, Member, ScoreError, ScoreEvent, ScoreRequest, Scorer};
+pub use scorer::{
+    Answer, AnswerJournal, AnswerJournalError, Member, ScoreError, ScoreEvent, ScoreRequest, Scorer,
+};
 pub use source::{Drawn, DrawnPrompt, PreparedPrompt, PromptSource};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tamis_core::filter::{DropReason, ExtraColumns, FinalReward, Metric, MetricError};
 use tamis_core::group::{Group, GroupId};
 use tamis_core::ragged::Ragged;
-use tamis_core::schedule::{Diagnosis, FinishReason, SkipReason, StepReport};
+use tamis_core::schedule::{Diagnosis, RunEnd, SkipReason, StepReport};
 use tamis_env::reward::Logged;
 
 use crate::source::PreparedPrompt;
@@ -109,7 +109,7 @@ pub enum End {
     /// Nothing is trained; the next call tries again.
     Skipped(SkipReason),
     /// The run is over.
-    Finished(FinishReason),
+    Finished(RunEnd),
     /// The run cannot go on for want of signal.
     Stopped(Box<Diagnosis>),
 }

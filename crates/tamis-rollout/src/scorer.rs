@@ -51,20 +51,20 @@ pub trait AnswerJournal {
     fn take(&mut self, key: &str) -> Option<Answer>;
 
     /// Records what was answered in a step durably, before any of it is used.
-    fn put(&mut self, step: u64, answers: &[(String, Answer)]) -> Result<(), JournalError>;
+    fn put(&mut self, step: u64, answers: &[(String, Answer)]) -> Result<(), AnswerJournalError>;
 
     /// Forgets what was answered in steps before `next`. From the position that is returned, in bytes, the journal holds all other answers:
     /// what a checkpoint counts on.
     fn settle(&mut self, next: u64) -> u64;
 
     /// Removes what stands before a position, which no checkpoint counts on any more, where that is worth the while.
-    fn shorten(&mut self, position: u64) -> Result<(), JournalError>;
+    fn shorten(&mut self, position: u64) -> Result<(), AnswerJournalError>;
 }
 
 /// The journal cannot be written.
 #[derive(Debug, Error)]
 #[error("failed to journal the answers of external rewards")]
-pub struct JournalError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
+pub struct AnswerJournalError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
 /// Scoring cannot go on.
 #[derive(Debug, Error)]
@@ -74,7 +74,7 @@ pub enum ScoreError {
     Reward(#[from] RewardError),
     /// The journal cannot be written.
     #[error(transparent)]
-    Journal(#[from] JournalError),
+    Journal(#[from] AnswerJournalError),
     /// The threads that ask reward functions have ended: a fault of tamis.
     #[error("the threads that wait for reward functions have ended")]
     Panicked,
@@ -286,7 +286,7 @@ impl Scorer {
     }
 
     /// See [`AnswerJournal::shorten`].
-    pub fn shorten_journal(&mut self, position: u64) -> Result<(), JournalError> {
+    pub fn shorten_journal(&mut self, position: u64) -> Result<(), AnswerJournalError> {
         self.journal.as_mut().map_or(Ok(()), |journal| journal.shorten(position))
     }
 

@@ -291,7 +291,7 @@ fn records(bytes: &[u8], from: u64) -> Vec<(u64, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::durable::Fault;
+    use crate::durable::DiskFault;
 
     /// Positions stay what they are, whatever is removed before them, also where that is done by one process after the other.
     #[test]
@@ -433,12 +433,12 @@ mod tests {
     #[test]
     fn records_appended_without_error_survive_a_failure_at_any_operation() {
         for fault in [
-            Fault::DiskFull,
-            Fault::ShortWrite,
-            Fault::ReadOnly,
-            Fault::Killed,
-            Fault::PowerLoss,
-            Fault::PowerLossAfterRename,
+            DiskFault::DiskFull,
+            DiskFault::ShortWrite,
+            DiskFault::ReadOnly,
+            DiskFault::Killed,
+            DiskFault::PowerLoss,
+            DiskFault::PowerLossAfterRename,
         ] {
             for at in 0..40 {
                 let folder = tempfile::tempdir().expect("folder");
@@ -494,7 +494,7 @@ mod tests {
         std::fs::remove_file(&path).expect("remove");
         insta::assert_snapshot!(shown(open(end).expect_err("gone")), @"read `DIR/journal`: it ends at byte 0, and had 337 bytes when the checkpoint was written");
         let full = Journal::open(
-            &Disk::failing(0, Fault::DiskFull),
+            &Disk::failing(0, DiskFault::DiskFull),
             &folder.path().join("new"),
             SyncPolicy::OnDemand,
             0,

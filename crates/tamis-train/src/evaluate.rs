@@ -49,7 +49,7 @@ pub enum EvaluateError {
 
 /// What an evaluation found.
 #[derive(Debug, Clone, Serialize)]
-pub struct Evaluation {
+pub struct EvaluationReport {
     /// Prompts.
     pub num_prompts: usize,
     /// Samples of each.
@@ -131,7 +131,7 @@ pub fn evaluate(
     progress: &Progress,
     interrupt: &Interrupt,
     keeps_samples: bool,
-) -> Result<Evaluation, Halt<EvaluateError>> {
+) -> Result<EvaluationReport, Halt<EvaluateError>> {
     check_published(config)?;
     let (of_run, regex_place) = (config.clone(), places.rollout_regex.clone());
     let (prompts, codec, model) = interrupt.or_abandon(move || -> Result<_, AssembleError> {
@@ -178,7 +178,7 @@ pub fn evaluate(
         prepared.prompts.len(),
         settings.n
     ));
-    let with = validation::Dependencies {
+    let with = validation::ValidationWorkers {
         generator: sampler.generator(),
         inbox: &mut Inbox::default(),
         scorer: &mut scorer,
@@ -202,7 +202,7 @@ pub fn evaluate(
     for source in &sources {
         source.put(&mut metrics);
     }
-    Ok(Evaluation {
+    Ok(EvaluationReport {
         num_prompts: report.num_prompts,
         num_samples: settings.n,
         num_failed: report.num_failed,

@@ -14,7 +14,7 @@ use tamis_train::assemble::AssembleError;
 use tamis_train::assemble::check::{self, Placeholders, Purpose};
 use tamis_train::assemble::places::Places;
 use tamis_train::error::RunError;
-use tamis_train::evaluate::{EvaluateError, Evaluation, evaluate, fit_lengths};
+use tamis_train::evaluate::{EvaluateError, EvaluationReport, evaluate, fit_lengths};
 use tamis_train::interrupt::{Halt, Interrupt, Interrupted};
 use tamis_train::measure::validation::Shown;
 use tamis_train::measure::validation_metrics::SourceResult;
@@ -161,7 +161,7 @@ fn check_output(arguments: &Eval) -> Result<(), Failure> {
 }
 
 /// Everything that was found, with what it was found with.
-fn as_json(checkpoint: &Path, config: &Config, evaluation: &Evaluation) -> Result<String, Failure> {
+fn as_json(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) -> Result<String, Failure> {
     let failed = |error| Failure::told(FAILED, format!("error: failed to write the result: {error}"));
     let found = serde_json::to_value(evaluation).map_err(failed)?;
     let mut result = serde_json::Map::new();
@@ -192,7 +192,7 @@ fn plural(count: usize) -> &'static str {
 }
 
 /// One table for each data source, and some completions.
-fn as_text(checkpoint: &Path, config: &Config, evaluation: &Evaluation) -> String {
+fn as_text(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) -> String {
     let validate = &config.validate;
     let how = if validate.temperature == 0.0 {
         "greedy".to_owned()

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tamis_config::load_for_evaluation;
-use tamis_rollout::serve::{Policy, ServeSettings, Server, SlowDown};
+use tamis_rollout::serve::{ServeSettings, ServedPolicy, Server, SlowDown};
 use tamis_run::log::progress::Progress;
 use tamis_text::tokenizer::Tokenizer;
 use tamis_train::assemble::{AssembleError, policy};
@@ -58,7 +58,7 @@ fn name(arguments: &Serve) -> String {
 }
 
 /// The checkpoint with its tokenizer, and the template of the run that it belongs to.
-fn read_policy(source: &Path, name: String) -> Result<Policy, Failure> {
+fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
     let failed = |error: &AssembleError| {
         let code = if matches!(error, AssembleError::Checksum(_)) { FAILED } else { USAGE };
         Failure::of(code, error, error.hint())
@@ -86,7 +86,7 @@ fn read_policy(source: &Path, name: String) -> Result<Policy, Failure> {
             ),
         ));
     }
-    Ok(Policy {
+    Ok(ServedPolicy {
         name,
         model,
         tokenizer: codec.tokenizer().clone(),

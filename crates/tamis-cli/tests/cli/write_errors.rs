@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
 use tamis_config::load;
 use tamis_run::directory::RunDirectory;
-use tamis_run::durable::{Disk, Fault, Operation};
+use tamis_run::durable::{Disk, DiskFault, DiskOperation};
 use tamis_run::log::progress::Progress;
 use tamis_train::error::RunError;
 use tamis_train::interrupt::Interrupt;
@@ -136,8 +136,8 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     run(&counting, &counted).expect("nothing fails");
 
     // Every kind of operation on every file of a run, each with one of the faults; the kinds of the last steps, where there is most to lose.
-    let faults = [Fault::DiskFull, Fault::ShortWrite, Fault::ReadOnly, Fault::Killed];
-    let kinds: BTreeMap<(Operation, String), usize> = counting
+    let faults = [DiskFault::DiskFull, DiskFault::ShortWrite, DiskFault::ReadOnly, DiskFault::Killed];
+    let kinds: BTreeMap<(DiskOperation, String), usize> = counting
         .operations()
         .into_iter()
         .enumerate()
@@ -145,7 +145,7 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
         .collect();
     let written: Vec<&str> = kinds
         .keys()
-        .filter(|(operation, _)| *operation == Operation::Write)
+        .filter(|(operation, _)| *operation == DiskOperation::Write)
         .map(|(_, kind)| kind.as_str())
         .collect();
     insta::assert_snapshot!(written.join("\n"), @r"
@@ -172,10 +172,10 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     ");
     for (turn, (kind, &at)) in kinds.iter().enumerate() {
         // Every write is met in any case.
-        if kind.0 != Operation::Write && turn % 4 != 0 && std::env::var_os("TAMIS_FAULTS").is_none() {
+        if kind.0 != DiskOperation::Write && turn % 4 != 0 && std::env::var_os("TAMIS_FAULTS").is_none() {
             continue;
         }
-        let turn = if kind.0 == Operation::Write { turn } else { turn / 4 };
+        let turn = if kind.0 == DiskOperation::Write { turn } else { turn / 4 };
         let fault = faults[turn % faults.len()];
         let target = Folder::new();
         let disk = Disk::failing(at, fault);

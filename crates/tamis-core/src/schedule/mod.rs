@@ -47,9 +47,7 @@ pub use accounting::{Accounting, Count, Unbalanced};
 pub use diagnosis::{Diagnosis, Recommendation, StopCause};
 pub use mini_batch::mini_batches;
 pub use progress::Progress;
-pub use protocol::{
-    Command, Event, FinishReason, GroupFacts, GroupSummary, ScheduleError, SkipReason, StepClose,
-};
+pub use protocol::{Command, Event, GroupFacts, GroupSummary, RunEnd, ScheduleError, SkipReason, StepClose};
 pub use report::{RoundReport, StepReport};
 pub use round_limit::{MOST_AUTO_BATCHES, RoundLimit, UNKNOWN_BATCHES};
 pub use round_size::{MOST_BATCHES, RoundSize};

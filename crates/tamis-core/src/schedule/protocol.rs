@@ -203,7 +203,7 @@ pub enum SkipReason {
 /// Why a run came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FinishReason {
+pub enum RunEnd {
     /// All steps are trained.
     TotalSteps,
     /// All epochs are over.
@@ -269,7 +269,7 @@ pub enum Command {
     /// The run ends well: validate, save, report.
     Finish {
         /// Why.
-        why: FinishReason,
+        why: RunEnd,
         /// Where the groups that are left go.
         close: Box<StepClose>,
     },

@@ -8,7 +8,7 @@ use super::ledger::{Ledger, Outcome};
 use super::round_limit::adaptive;
 use super::round_size::KeepRate;
 use super::{
-    Command, Diagnosis, FinishReason, OnExhausted, Progress, RoundLimit, ScheduleError, ScheduleSettings,
+    Command, Diagnosis, OnExhausted, Progress, RoundLimit, RunEnd, ScheduleError, ScheduleSettings,
     SkipReason, StepClose, StepReport, StopCause, Surplus, Tally,
 };
 use crate::filter::{GroupStatistics, Verdict};
@@ -237,10 +237,10 @@ impl Run {
     }
 
     /// Why a run ends whose data are over.
-    pub(super) fn why_exhausted(&self) -> FinishReason {
+    pub(super) fn why_exhausted(&self) -> RunEnd {
         match self.settings.on_exhausted {
-            OnExhausted::Stop => FinishReason::DataExhausted,
-            OnExhausted::NextEpoch | OnExhausted::UsePartial => FinishReason::TotalEpochs,
+            OnExhausted::Stop => RunEnd::DataExhausted,
+            OnExhausted::NextEpoch | OnExhausted::UsePartial => RunEnd::TotalEpochs,
         }
     }
 
@@ -381,11 +381,7 @@ impl Run {
     }
 
     /// Ends the run well. What is not settled is given up, what is kept is surplus.
-    pub(super) fn finish(
-        &mut self,
-        why: FinishReason,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
+    pub(super) fn finish(&mut self, why: RunEnd, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
         let close = self.close(false, commands)?;
         commands.push(Command::Finish { why, close: Box::new(close) });
         Ok(())

@@ -7,7 +7,7 @@ use super::rounds::Rounds;
 use super::run::{GoesBack, Phase, Run};
 use super::streaming::Streaming;
 use super::{
-    Accounting, Command, Event, FinishReason, GroupSummary, Order, Progress, ScheduleError, ScheduleSettings,
+    Accounting, Command, Event, GroupSummary, Order, Progress, RunEnd, ScheduleError, ScheduleSettings,
     StreamingSettings, Surplus,
 };
 use crate::filter::GroupStatistics;
@@ -240,8 +240,8 @@ impl Scheduler {
                     run.open(&mut commands);
                 }
                 match &mut self.policy {
-                    Policy::Rounds(policy) => policy.finish(run, FinishReason::Cancelled, &mut commands)?,
-                    Policy::Streaming(_) => run.finish(FinishReason::Cancelled, &mut commands)?,
+                    Policy::Rounds(policy) => policy.finish(run, RunEnd::Cancelled, &mut commands)?,
+                    Policy::Streaming(_) => run.finish(RunEnd::Cancelled, &mut commands)?,
                 }
             }
         }

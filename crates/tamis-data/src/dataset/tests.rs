@@ -71,7 +71,7 @@ fn ground_truths_become_text() {
 
 #[test]
 fn columns_by_name_and_path() {
-    let columns = Columns {
+    let columns = ColumnNames {
         prompt: Some("task.text".into()),
         ground_truth: Some("task.meta.gold".into()),
         data_source: Some("kind".into()),
@@ -222,7 +222,7 @@ fn bytes_are_a_prompt_only_where_they_are_text() {
     insta::assert_snapshot!(said(&path, &base64), @"FOLDER/bytes.parquet, row 2: `prompt` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
     let path = bytes_file(&folder, &[(b"6*7?", b"42"), (b"1+1?", b"\x80")]);
     insta::assert_snapshot!(said(&path, &base64), @"FOLDER/bytes.parquet, row 2: `answer` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.ground_truth");
-    let columns = Columns { prompt: Some("image".to_owned()), ..Columns::default() };
+    let columns = ColumnNames { prompt: Some("image".to_owned()), ..ColumnNames::default() };
     insta::assert_snapshot!(said(&path, &ReadOptions { columns, ..base64.clone() }), @"FOLDER/bytes.parquet, row 1: `image` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
     let skipping = ReadOptions { bad_rows: BadRows::Skip, ..base64 };
     assert_eq!(Dataset::read(&[&path], &skipping).unwrap().skipped().len(), 1);
@@ -233,7 +233,7 @@ fn bytes_are_a_prompt_only_where_they_are_text() {
 fn bytes_beside_the_prompt_are_refused_or_encoded_throughout() {
     let folder = tempfile::tempdir().unwrap();
     let path = bytes_file(&folder, &[(b"6*7?", b"ab"), (b"1+1?", b"\xff")]);
-    let columns = Columns { ground_truth: Some("image".to_owned()), ..Columns::default() };
+    let columns = ColumnNames { ground_truth: Some("image".to_owned()), ..ColumnNames::default() };
     // `image` serves as the ground truth, so that `answer` is a column beside it.
     let images = bytes_file_with(&folder, "text.parquet", &[(b"6*7?", b"ab"), (b"1+1?", b"\xff")], b"42");
     let options = ReadOptions { columns, ..ReadOptions::default() };

@@ -55,7 +55,7 @@ impl Operator {
 /// One level of difficulty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Level {
+pub struct Difficulty {
     /// Operands are uniform in `0..10^digits`.
     pub digits: u32,
     /// Operators, each drawn with the same probability.
@@ -69,7 +69,7 @@ fn one() -> u32 {
     1
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for Difficulty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = |n: u32| if n == 1 { "" } else { "s" };
         write!(f, "{} digit{}, operators ", self.digits, plural(self.digits))?;
@@ -86,7 +86,7 @@ const MAX_FRUITLESS_DRAWS: u64 = 65_536;
 /// The task: levels, their weights, and the seed that its rows are drawn with.
 #[derive(Debug, Clone)]
 pub struct Arithmetic {
-    levels: Vec<Level>,
+    levels: Vec<Difficulty>,
     weights: Vec<f64>,
     seed: u64,
 }
@@ -99,7 +99,7 @@ struct Expression {
 }
 
 impl Expression {
-    fn draw(level: &Level, key: Key) -> Self {
+    fn draw(level: &Difficulty, key: Key) -> Self {
         let bound = 10u64.pow(level.digits);
         let operands = (0..=u64::from(level.operations)).map(|i| key.with(0).below(i, bound)).collect();
         let operators = (0..u64::from(level.operations))
@@ -162,7 +162,7 @@ impl fmt::Display for Expression {
 
 impl Arithmetic {
     /// Levels of equal weight: see [`Arithmetic::weighted`].
-    pub fn new(seed: u64, levels: Vec<Level>) -> Result<Self, TaskError> {
+    pub fn new(seed: u64, levels: Vec<Difficulty>) -> Result<Self, TaskError> {
         let weights = vec![1.0; levels.len()];
         Self::weighted(seed, levels, weights)
     }
@@ -172,7 +172,7 @@ impl Arithmetic {
     ///
     /// Fails unless each level has 1 to 9 digits, at least one operator, 1 to 8 operations, `digits * (operations + 1)` at most 36 (so
     /// that every answer is exact) and a finite weight above 0.
-    pub fn weighted(seed: u64, levels: Vec<Level>, weights: Vec<f64>) -> Result<Self, TaskError> {
+    pub fn weighted(seed: u64, levels: Vec<Difficulty>, weights: Vec<f64>) -> Result<Self, TaskError> {
         if levels.is_empty() {
             return Err(TaskError::NoLevel);
         }
@@ -182,11 +182,11 @@ impl Arithmetic {
         for (i, weight) in weights.iter().enumerate() {
             if !(weight.is_finite() && *weight > 0.0) {
                 let actual = weight.to_string();
-                return Err(TaskError::Level { level: i + 1, what: "a finite weight above 0", actual });
+                return Err(TaskError::Difficulty { level: i + 1, what: "a finite weight above 0", actual });
             }
         }
         for (i, level) in levels.iter().enumerate() {
-            let fail = |what, actual: String| Err(TaskError::Level { level: i + 1, what, actual });
+            let fail = |what, actual: String| Err(TaskError::Difficulty { level: i + 1, what, actual });
             if !(1..=9).contains(&level.digits) {
                 return fail("1 to 9 digits", level.digits.to_string());
             }
@@ -205,7 +205,7 @@ impl Arithmetic {
     }
 
     /// The levels, in order.
-    pub fn levels(&self) -> &[Level] {
+    pub fn levels(&self) -> &[Difficulty] {
         &self.levels
     }
 
@@ -301,12 +301,12 @@ mod tests {
     use crate::task::expression;
     use proptest::prelude::*;
 
-    fn levels() -> Vec<Level> {
+    fn levels() -> Vec<Difficulty> {
         use Operator::{Add, Multiply, Subtract};
         vec![
-            Level { digits: 2, operators: vec![Add, Subtract], operations: 1 },
-            Level { digits: 1, operators: vec![Add, Subtract, Multiply], operations: 3 },
-            Level { digits: 3, operators: vec![Multiply], operations: 1 },
+            Difficulty { digits: 2, operators: vec![Add, Subtract], operations: 1 },
+            Difficulty { digits: 1, operators: vec![Add, Subtract, Multiply], operations: 3 },
+            Difficulty { digits: 3, operators: vec![Multiply], operations: 1 },
         ]
     }
 
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn errors() {
         let one = |digits, operators, operations| {
-            Arithmetic::new(0, vec![Level { digits, operators, operations }]).unwrap_err().to_string()
+            Arithmetic::new(0, vec![Difficulty { digits, operators, operations }]).unwrap_err().to_string()
         };
         insta::assert_snapshot!(Arithmetic::new(0, vec![]).unwrap_err(), @"a task needs at least one difficulty level");
         insta::assert_snapshot!(one(0, vec![Operator::Add], 1), @"difficulty level 1 needs 1 to 9 digits, got 0");
@@ -418,13 +418,13 @@ mod tests {
 
     #[test]
     fn a_small_level_gives_all_it_has() {
-        let one = Level { digits: 1, operators: vec![Operator::Add], operations: 1 };
+        let one = Difficulty { digits: 1, operators: vec![Operator::Add], operations: 1 };
         let task = Arithmetic::new(0, vec![one.clone()]).unwrap();
         let train = task.prompts(Split::Train, 1000).unwrap();
         let held_out = task.prompts(Split::HeldOut, 1000).unwrap();
         assert_eq!(train.len() + held_out.len(), 100, "every sum of two digits is on one side");
         assert_eq!(train[..20], task.prompts(Split::Train, 20).unwrap());
-        let two = Level { digits: 2, ..one.clone() };
+        let two = Difficulty { digits: 2, ..one.clone() };
         let both = Arithmetic::new(0, vec![one, two]).unwrap();
         let mixed = both.prompts(Split::Train, 1000).unwrap();
         assert_eq!(mixed.len(), train.len() + 500);

@@ -25,7 +25,7 @@ pub enum TaskError {
     NoLevel,
     /// A level cannot be built.
     #[error("difficulty level {level} needs {what}, got {actual}")]
-    Level {
+    Difficulty {
         /// Place in the list of levels, from 1.
         level: usize,
         /// What was expected.

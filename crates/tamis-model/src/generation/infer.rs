@@ -13,7 +13,7 @@ use crate::model::Model;
 use crate::norm;
 use crate::product::Begin;
 use crate::rotary::Rotary;
-use crate::simd::{Level, PANEL};
+use crate::simd::{PANEL, SimdLevel};
 use crate::threads::{Parts, Threads};
 use crate::training::{embed_token, place_head};
 
@@ -422,7 +422,7 @@ fn attend_unit(
 }
 
 /// Divides each row by its sum.
-fn divide(level: Level, out: &mut [f32], stride: usize, sums: &[f32]) {
+fn divide(level: SimdLevel, out: &mut [f32], stride: usize, sums: &[f32]) {
     for (row, &sum) in out.chunks_exact_mut(stride).zip(sums) {
         normalise(level, row, sum);
     }

@@ -70,7 +70,7 @@ pub struct RequestId(pub u64);
 
 /// Why a completion ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishReason {
+pub enum CompletionEnd {
     /// A stop token or the stop check.
     Stop,
     /// `max_new_tokens`, or the model's last position: truncated.
@@ -95,7 +95,7 @@ pub struct Completion {
     /// What else each token could have been; empty unless [`SamplingParams::num_alternatives`] asks for it.
     pub alternatives: Vec<Alternatives>,
     /// Why it ended.
-    pub finish: FinishReason,
+    pub finish: CompletionEnd,
 }
 
 impl Completion {
@@ -108,14 +108,14 @@ impl Completion {
             logprobs: Vec::new(),
             entropy: f64::NAN,
             alternatives: Vec::new(),
-            finish: FinishReason::Aborted,
+            finish: CompletionEnd::Aborted,
         }
     }
 }
 
 /// A sample that is under way.
 #[derive(Debug, Clone, Copy)]
-pub struct Progress<'a> {
+pub struct CompletionProgress<'a> {
     /// Its request.
     pub request: RequestId,
     /// Its index in the request's keys.
@@ -209,7 +209,7 @@ struct Running {
     /// Sum over the tokens.
     entropy: f64,
     alternatives: Vec<Alternatives>,
-    finish: Option<FinishReason>,
+    finish: Option<CompletionEnd>,
 }
 
 /// Where a sample stands in its mask.
@@ -355,8 +355,8 @@ impl Generator {
     }
 
     /// The samples under way, in no particular order; those that finished are not among them.
-    pub fn running(&self) -> impl Iterator<Item = Progress<'_>> {
-        self.running.iter().map(|running| Progress {
+    pub fn running(&self) -> impl Iterator<Item = CompletionProgress<'_>> {
+        self.running.iter().map(|running| CompletionProgress {
             request: running.request,
             sample: running.sample,
             tokens: &running.tokens,
@@ -370,7 +370,7 @@ impl Generator {
         let Some(group) = self.groups.get_mut(&request) else { return Vec::new() };
         let queue = std::mem::take(&mut group.queue);
         for running in self.running.iter_mut().filter(|running| running.request == request) {
-            running.finish = Some(FinishReason::Aborted);
+            running.finish = Some(CompletionEnd::Aborted);
         }
         let mut aborted = self.collect();
         aborted.extend(queue.into_iter().map(|sample| Completion::without_tokens(request, sample)));
@@ -392,7 +392,7 @@ impl Generator {
             return Some(Completion::without_tokens(request, sample));
         }
         let is_it = |running: &&mut Running| running.request == request && running.sample == sample;
-        self.running.iter_mut().find(is_it)?.finish = Some(FinishReason::Aborted);
+        self.running.iter_mut().find(is_it)?.finish = Some(CompletionEnd::Aborted);
         self.collect().pop()
     }
 
@@ -653,7 +653,7 @@ impl Generator {
 
 /// Draws a sample's next token from logits, and decides whether it ends.
 fn extend(
-    level: crate::simd::Level,
+    level: crate::simd::SimdLevel,
     config: &ModelConfig,
     group: &Group,
     running: &mut Running,
@@ -681,16 +681,16 @@ fn extend(
         || stop.as_ref().is_some_and(|stop| stop.should_stop(&running.tokens))
         || running.masked.as_ref().is_some_and(is_over);
     if stopped {
-        running.finish = Some(FinishReason::Stop);
+        running.finish = Some(CompletionEnd::Stop);
     } else if running.tokens.len() >= Generator::longest(config, &group.request) {
-        running.finish = Some(FinishReason::Length);
+        running.finish = Some(CompletionEnd::Length);
     }
 }
 
 /// Samples that run at once at best. Weights that stay near cost little to read again, while the keys and values of every running
 /// sample are read for each token: two tiles of rows per thread keep both near (measured with 1 M weights on AVX2: 1.6 times the
 /// tokens per second of 64 at once). Weights that stream from memory want as many rows as there are.
-pub(crate) fn width(level: crate::simd::Level, num_threads: usize, num_parameters: usize) -> usize {
+pub(crate) fn width(level: crate::simd::SimdLevel, num_threads: usize, num_parameters: usize) -> usize {
     if crate::training::stay_near(num_parameters) { 2 * level.tile_rows() * num_threads } else { usize::MAX }
 }
 

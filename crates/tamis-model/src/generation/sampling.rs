@@ -3,7 +3,7 @@
 use tamis_core::random::Key;
 use thiserror::Error;
 
-use crate::simd::Level;
+use crate::simd::SimdLevel;
 use crate::vocabulary::{powers, statistics};
 
 /// How tokens are drawn and when a completion ends.
@@ -114,7 +114,7 @@ pub(super) struct Scratch {
 /// Returns it with its log-probability and the entropy before penalty, mask and truncation.
 #[expect(clippy::too_many_arguments, reason = "one call, of one token")]
 pub(super) fn draw(
-    level: Level,
+    level: SimdLevel,
     logits: &[f32],
     params: &SamplingParams,
     history: [&[u32]; 2],
@@ -157,7 +157,7 @@ pub(super) fn draw(
 
 /// The rank of the drawn token and the likeliest tokens.
 pub(super) fn alternatives(
-    level: Level,
+    level: SimdLevel,
     logits: &[f32],
     params: &SamplingParams,
     token: u32,
@@ -277,8 +277,16 @@ mod tests {
 
     fn take(logits: &[f32], params: &SamplingParams, history: &[u32], index: u64) -> (u32, f32) {
         let key = Key::new(5, Purpose::Rollout);
-        let drawn =
-            draw(Level::detect(), logits, params, [history, &[]], None, key, index, &mut Scratch::default());
+        let drawn = draw(
+            SimdLevel::detect(),
+            logits,
+            params,
+            [history, &[]],
+            None,
+            key,
+            index,
+            &mut Scratch::default(),
+        );
         (drawn.0, drawn.1)
     }
 
@@ -340,7 +348,7 @@ mod tests {
         let key = Key::new(5, Purpose::Rollout);
         let drawn = |logits: &[f32], params: &SamplingParams, allowed: u64, index| {
             let mut scratch = Scratch::default();
-            draw(Level::detect(), logits, params, [&[], &[]], Some(&[allowed]), key, index, &mut scratch)
+            draw(SimdLevel::detect(), logits, params, [&[], &[]], Some(&[allowed]), key, index, &mut scratch)
         };
         let plain = SamplingParams::default();
         let mut counts = vec![0.0; 4];
@@ -371,7 +379,7 @@ mod tests {
             let key = Key::new(5, Purpose::Rollout);
             let history = [&[0, 0][..], &[]];
             let (.., entropy) =
-                draw(Level::detect(), &halves(), &params, history, None, key, 0, &mut Scratch::default());
+                draw(SimdLevel::detect(), &halves(), &params, history, None, key, 0, &mut Scratch::default());
             assert!((entropy - expected).abs() < 1e-6, "{entropy}");
         }
     }

@@ -19,7 +19,7 @@ pub(crate) const PANEL: usize = 16;
 
 /// An instruction set, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
+pub enum SimdLevel {
     /// Plain Rust: on aarch64 with the fused multiply-add that every such CPU has, elsewhere without.
     Portable,
     /// AVX2 with FMA.
@@ -28,7 +28,7 @@ pub enum Level {
     Avx512,
 }
 
-impl Level {
+impl SimdLevel {
     /// The best level of this machine.
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -121,16 +121,16 @@ pub(crate) struct Tile {
 ///
 /// # Safety
 /// Every address that [`Tile`] describes for these sizes is valid, C's for writing and not aliased; this machine has `level`;
-/// `rows` and `panels` are a pair of [`Level::tile_rows`] and [`Level::tile_panels`], or fewer panels.
+/// `rows` and `panels` are a pair of [`SimdLevel::tile_rows`] and [`SimdLevel::tile_panels`], or fewer panels.
 #[inline]
-pub(crate) unsafe fn tile(level: Level, rows: usize, panels: usize, tile: &Tile) {
+pub(crate) unsafe fn tile(level: SimdLevel, rows: usize, panels: usize, tile: &Tile) {
     // SAFETY: handed on to the caller.
     unsafe {
         match level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => avx512::tile(rows, panels, tile),
+            SimdLevel::Avx512 => avx512::tile(rows, panels, tile),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => avx2::tile(rows, panels, tile),
+            SimdLevel::Avx2 => avx2::tile(rows, panels, tile),
             _ => portable::tile(rows, panels, tile),
         }
     }
@@ -142,7 +142,7 @@ macro_rules! multiversion {
         $(#[$meta])*
         #[expect(unsafe_code, reason = "the level was detected on this machine before it was handed out")]
         #[allow(clippy::too_many_arguments, reason = "kernels take slices and sizes")]
-        pub(crate) fn $name(level: $crate::simd::Level, $($arg: $type),*) $(-> $result)? {
+        pub(crate) fn $name(level: $crate::simd::SimdLevel, $($arg: $type),*) $(-> $result)? {
             #[inline(always)]
             #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
             #[allow(clippy::too_many_arguments, reason = "kernels take slices and sizes")]
@@ -156,12 +156,12 @@ macro_rules! multiversion {
             #[allow(clippy::too_many_arguments, reason = "kernels take slices and sizes")]
             fn avx512($($arg: $type),*) $(-> $result)? { body::<$crate::simd::Fused>($($arg),*) }
             match level {
-                // SAFETY: levels come from `Level::detect`, lowered at most.
+                // SAFETY: levels come from `SimdLevel::detect`, lowered at most.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Level::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::simd::SimdLevel::Avx512 => unsafe { avx512($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::simd::SimdLevel::Avx2 => unsafe { avx2($($arg),*) },
                 _ => body::<$crate::simd::Separate>($($arg),*),
             }
         }

@@ -6,7 +6,7 @@ use tamis_core::ragged::Ragged;
 use tamis_golden::{assert_close, cases, numbers};
 
 use super::{RowBack, Statistics, backward, statistics};
-use crate::simd::Level;
+use crate::simd::SimdLevel;
 
 /// Relative and absolute tolerance: logits of up to 30 in size lose six bits below the point.
 const F32: (f64, f64) = (2e-6, 4e-6);
@@ -33,7 +33,7 @@ impl Rows {
         self.logits
             .chunks_exact(self.vocab)
             .zip(&self.labels)
-            .map(|(row, &label)| (row, label, statistics(Level::detect(), row, self.inverse)))
+            .map(|(row, &label)| (row, label, statistics(SimdLevel::detect(), row, self.inverse)))
     }
 
     fn logprobs(&self) -> Vec<f64> {
@@ -50,7 +50,7 @@ impl Rows {
         for (t, (row, label, found)) in self.rows().enumerate() {
             let mut row = row.to_vec();
             let back = RowBack { logprob: logprob_t[t] as f32, entropy: entropy_t[t] as f32 };
-            backward(Level::detect(), &mut row, self.inverse, &found, back);
+            backward(SimdLevel::detect(), &mut row, self.inverse, &found, back);
             row[label] += back.logprob * self.inverse;
             gradient.extend(row.iter().map(|&value| f64::from(value)));
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
-use tamis_data::records::{Record, Records, lookup};
+use tamis_data::records::{DataRecord, Records, lookup};
 
 use super::{Absent, FilterFileError, Layout};
 
@@ -110,7 +110,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn look(&mut self, record: &Record) {
+    fn look(&mut self, record: &DataRecord) {
         if self.rows < ROWS_LISTED {
             self.rows += 1;
             self.note("", &record.values, 0);
@@ -161,7 +161,7 @@ impl Seen {
     fn no_group(
         &mut self,
         file: &Path,
-        first: &Record,
+        first: &DataRecord,
         mut absent: Vec<Absent>,
         metric: &str,
         rest: Records,
@@ -364,7 +364,7 @@ fn lists(
 }
 
 /// A metric's number in a row: NaN where null or not there.
-fn number(record: &Record, column: &str, seen: &mut Seen) -> Result<f64, FilterFileError> {
+fn number(record: &DataRecord, column: &str, seen: &mut Seen) -> Result<f64, FilterFileError> {
     let Some(value) = lookup(&record.values, column) else { return Ok(f64::NAN) };
     if !seen.asked.contains(column) {
         seen.asked.insert(column.to_owned());

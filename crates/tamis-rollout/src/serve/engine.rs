@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use tamis_core::random::Key;
 use tamis_model::{
-    Alternatives, Completion, FinishReason, Generator, GeneratorSettings, Model, Progress, Request,
-    RequestId, SamplingParams, Sequence, Threads, Workspace, score,
+    Alternatives, Completion, CompletionEnd, CompletionProgress, Generator, GeneratorSettings, Model,
+    Request, RequestId, SamplingParams, Sequence, Threads, Workspace, score,
 };
 use tamis_text::regex_mask::RegexMask;
 use tokio::sync::mpsc::UnboundedSender;
@@ -79,7 +79,7 @@ pub(super) struct Piece {
 /// The end of a choice.
 #[derive(Debug)]
 pub(super) struct Ended {
-    pub(super) finish: FinishReason,
+    pub(super) finish: CompletionEnd,
     /// What weights sampled which tokens: the label, and the end of its span.
     pub(super) versions: Vec<(Arc<str>, usize)>,
     /// Mean entropy over the tokens, nats.
@@ -401,11 +401,11 @@ impl Worker {
             self.metrics.leave(job.keys.len());
             for i in 0..job.keys.len() {
                 let ended = Ended {
-                    finish: FinishReason::Aborted,
+                    finish: CompletionEnd::Aborted,
                     versions: vec![(self.version.clone(), 0)],
                     entropy: f64::NAN,
                 };
-                self.metrics.finished(FinishReason::Aborted, since.elapsed());
+                self.metrics.finished(CompletionEnd::Aborted, since.elapsed());
                 let event =
                     Event { choice: job.first_choice + i, piece: Piece::default(), ended: Some(ended) };
                 let _ = job.events.send(event);
@@ -501,7 +501,7 @@ impl Worker {
         for running in self.generator.running() {
             let Some(live) = self.live.get_mut(&(running.request, running.sample)) else { continue };
             if live.is_streamed && running.tokens.len() > live.told {
-                let Progress { tokens, logprobs, alternatives, .. } = running;
+                let CompletionProgress { tokens, logprobs, alternatives, .. } = running;
                 let piece = Piece {
                     token_ids: tokens[live.told..].to_vec(),
                     logprobs: logprobs[live.told..].to_vec(),

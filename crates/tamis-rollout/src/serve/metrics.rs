@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tamis_model::FinishReason;
+use tamis_model::CompletionEnd;
 
 /// Counters and gauges; the worker and the connections share them.
 #[derive(Debug, Default)]
@@ -67,11 +67,11 @@ impl Metrics {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    pub(super) fn finished(&self, finish: FinishReason, took: Duration) {
+    pub(super) fn finished(&self, finish: CompletionEnd, took: Duration) {
         let counter = match finish {
-            FinishReason::Stop => &self.stopped,
-            FinishReason::Length => &self.at_length,
-            FinishReason::Aborted => &self.aborted,
+            CompletionEnd::Stop => &self.stopped,
+            CompletionEnd::Length => &self.at_length,
+            CompletionEnd::Aborted => &self.aborted,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         self.latency.add(took);

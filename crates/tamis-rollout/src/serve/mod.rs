@@ -51,7 +51,7 @@ use stream::Chunks;
 pub type WeightLoader = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
 
 /// What is served.
-pub struct Policy {
+pub struct ServedPolicy {
     /// What clients call it.
     pub name: String,
     /// Where it comes from.
@@ -221,10 +221,18 @@ impl Server {
     ///
     /// # Errors
     /// [`ServeError`]; an address that other machines reach is refused without a key.
-    pub fn begin(policy: Policy, settings: ServeSettings) -> Result<Self, ServeError> {
+    pub fn begin(policy: ServedPolicy, settings: ServeSettings) -> Result<Self, ServeError> {
         let (listener, address) = listen(&settings)?;
-        let Policy { name, folder, model, tokenizer, template, template_arguments, end_token_ids, load } =
-            policy;
+        let ServedPolicy {
+            name,
+            folder,
+            model,
+            tokenizer,
+            template,
+            template_arguments,
+            end_token_ids,
+            load,
+        } = policy;
         let metrics = Arc::new(Metrics::default());
         metrics.set_version("default".into());
         let config = model.config().clone();

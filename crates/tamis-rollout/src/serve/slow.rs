@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tamis_core::random::{Key, Purpose};
-use tamis_model::FinishReason;
+use tamis_model::CompletionEnd;
 
 use super::engine::Job;
 
@@ -30,9 +30,9 @@ impl SlowDown {
     }
 
     /// Why a completion ended, as if its length had been its own.
-    pub(super) fn reason(&self, finish: FinishReason) -> FinishReason {
+    pub(super) fn reason(&self, finish: CompletionEnd) -> CompletionEnd {
         match finish {
-            FinishReason::Length if self.lengths.is_some() => FinishReason::Stop,
+            CompletionEnd::Length if self.lengths.is_some() => CompletionEnd::Stop,
             other => other,
         }
     }

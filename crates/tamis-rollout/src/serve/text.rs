@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tamis_model::FinishReason;
+use tamis_model::CompletionEnd;
 use tamis_text::decode::IncrementalDecoder;
 use tamis_text::stop::StopHit;
 use tamis_text::tokenizer::{Tokenizer, TokenizerError};
@@ -24,7 +24,7 @@ pub(super) fn whole(
     how: &HowSampled,
     end_token_ids: &[u32],
     tokens: &[u32],
-    finish: FinishReason,
+    finish: CompletionEnd,
 ) -> Result<(String, Value), ApiError> {
     let (mut text, mut hit) = how.stop.read(tokens)?;
     if !how.skips_special {
@@ -44,9 +44,9 @@ pub(super) fn stop_reason(
     end_token_ids: &[u32],
     last: Option<&u32>,
     stopped_by: Option<&String>,
-    finish: FinishReason,
+    finish: CompletionEnd,
 ) -> Value {
-    if finish != FinishReason::Stop {
+    if finish != CompletionEnd::Stop {
         return Value::Null;
     }
     match last {
@@ -58,9 +58,9 @@ pub(super) fn stop_reason(
 /// How vLLM calls the end of a completion.
 pub(super) fn finish_name(ended: &Ended) -> &'static str {
     match ended.finish {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-        FinishReason::Aborted => "abort",
+        CompletionEnd::Stop => "stop",
+        CompletionEnd::Length => "length",
+        CompletionEnd::Aborted => "abort",
     }
 }
 
@@ -110,7 +110,7 @@ impl GrowingText {
     }
 
     /// Why it ended, see [`whole`].
-    pub(super) fn stop_reason(&self, end_token_ids: &[u32], finish: FinishReason) -> Value {
+    pub(super) fn stop_reason(&self, end_token_ids: &[u32], finish: CompletionEnd) -> Value {
         let strings = self.how.stop.strings();
         let stopped_by = self.hit.and_then(|hit| strings.strings().get(hit.index));
         stop_reason(&self.how, end_token_ids, self.last.as_ref(), stopped_by, finish)

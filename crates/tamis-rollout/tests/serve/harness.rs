@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, Model, ModelConfig};
-use tamis_rollout::serve::{Policy, ServeError, ServeSettings, Server, SlowDown};
+use tamis_rollout::serve::{ServeError, ServeSettings, ServedPolicy, Server, SlowDown};
 use tamis_text::tokenizer::Tokenizer;
 
 /// Longest that anything in these tests may take.
@@ -33,9 +33,9 @@ pub(crate) fn model(number: u64) -> Model {
     Model::init(config, Key::new(number, Purpose::Init)).unwrap()
 }
 
-pub(crate) fn policy(number: u64) -> Policy {
+pub(crate) fn policy(number: u64) -> ServedPolicy {
     let tokenizer = tokenizer();
-    Policy {
+    ServedPolicy {
         name: "tiny".to_owned(),
         folder: PathBuf::from("where/it/was"),
         model: model(number),

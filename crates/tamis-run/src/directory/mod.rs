@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::durable::{Disk, DiskError, Operation, UNFINISHED};
+use crate::durable::{Disk, DiskError, DiskOperation, UNFINISHED};
 
 mod checkpoints;
 
@@ -259,7 +259,7 @@ impl RunDirectory {
             match disk.create_new_folder(&path) {
                 Ok(()) => break path,
                 Err(error)
-                    if error.operation == Operation::CreateFolder
+                    if error.operation == DiskOperation::CreateFolder
                         && error.cause.kind() == std::io::ErrorKind::AlreadyExists =>
                 {
                     first = number + 1;
@@ -613,7 +613,7 @@ pub fn keep_evaluation(disk: &Disk, checkpoint: &Path, bytes: &[u8]) -> Result<O
         // Creating is the test, so that two evaluations that end at once never share a name.
         match File::create_new(&path) {
             Err(cause) if cause.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(cause) => return Err(DiskError::new(Operation::CreateFile, &path, cause)),
+            Err(cause) => return Err(DiskError::new(DiskOperation::CreateFile, &path, cause)),
             Ok(_) => {
                 disk.write_file(&path, bytes).inspect_err(|_| {
                     // Nothing is in it; the error that matters is the first.
@@ -653,7 +653,7 @@ fn names(folder: &Path) -> Result<BTreeSet<String>, DiskError> {
     if !folder.exists() {
         return Ok(BTreeSet::new());
     }
-    let failed = |cause| DiskError::new(Operation::Read, folder, cause);
+    let failed = |cause| DiskError::new(DiskOperation::Read, folder, cause);
     std::fs::read_dir(folder)
         .map_err(failed)?
         .filter_map(|entry| match entry {
@@ -666,7 +666,7 @@ fn names(folder: &Path) -> Result<BTreeSet<String>, DiskError> {
 /// Takes the directory's lock and leaves our process number in it for whoever is refused.
 fn take_lock(folder: &Path) -> Result<File, RunDirectoryError> {
     let path = folder.join(LOCK);
-    let failed = |cause| DiskError::new(Operation::Lock, &path, cause);
+    let failed = |cause| DiskError::new(DiskOperation::Lock, &path, cause);
     let mut file =
         File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
     let mut attempts = 0;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::durable::Fault;
+use crate::durable::DiskFault;
 
 fn new_run(disk: &Disk, parent: &Path) -> RunDirectory {
     let run = RunDirectory::create(disk, parent, "run").expect("a new run");
@@ -152,12 +152,12 @@ fn positions_survive_as_json() {
 #[test]
 fn a_failure_at_any_operation_leaves_a_whole_checkpoint() {
     for fault in [
-        Fault::DiskFull,
-        Fault::ShortWrite,
-        Fault::ReadOnly,
-        Fault::Killed,
-        Fault::PowerLoss,
-        Fault::PowerLossAfterRename,
+        DiskFault::DiskFull,
+        DiskFault::ShortWrite,
+        DiskFault::ReadOnly,
+        DiskFault::Killed,
+        DiskFault::PowerLoss,
+        DiskFault::PowerLossAfterRename,
     ] {
         for at in 0.. {
             let folder = tempfile::tempdir().expect("folder");
@@ -209,7 +209,7 @@ fn messages() {
         assert!(matches!(error, RunDirectoryError::Name { .. }), "{name}");
     }
     insta::assert_snapshot!(create(&Disk::unflushed(), "runs/a"), @"failed to make a folder for the run `runs/a`: a name is one part of a path, without `/`, of at most 255 bytes without control characters, and not empty, `.` or `..` (`run.name`; the folder around it is `run.dir`)");
-    insta::assert_snapshot!(create(&Disk::failing(0, Fault::ReadOnly), "a"), @"
+    insta::assert_snapshot!(create(&Disk::failing(0, DiskFault::ReadOnly), "a"), @"
     failed to make a run directory in `DIR` (`run.dir`): create the folder `DIR/a`: Read-only file system (os error 30)
     hint: the file system is read-only: mount it writable and continue with `--resume`, or name another folder (`run.dir`); files written before are whole
     ");

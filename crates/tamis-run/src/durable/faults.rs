@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Operation, parent};
+use super::{DiskOperation, parent};
 
 /// What happens at the chosen operation and after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum DiskFault {
     /// It fails for want of space, and so does every later creation, write and flush; renaming and removing still work.
     DiskFull,
-    /// A write is done by half, then the disk is full; any other operation as [`Fault::DiskFull`].
+    /// A write is done by half, then the disk is full; any other operation as [`DiskFault::DiskFull`].
     ShortWrite,
     /// It fails, and so does every later one: the file system went read-only.
     ReadOnly,
@@ -21,7 +21,7 @@ pub enum Fault {
     Killed,
     /// The power fails before it: bytes not flushed are gone, and so are creations and renames whose folder was not flushed.
     PowerLoss,
-    /// As [`Fault::PowerLoss`], except that the creations and renames happened to reach the device: a file renamed before its
+    /// As [`DiskFault::PowerLoss`], except that the creations and renames happened to reach the device: a file renamed before its
     /// content was flushed is there and empty.
     PowerLossAfterRename,
 }
@@ -35,9 +35,9 @@ pub(super) enum Decision {
 #[derive(Debug)]
 pub(super) struct Faults {
     at: usize,
-    fault: Fault,
+    fault: DiskFault,
     count: AtomicUsize,
-    met: Mutex<Vec<(Operation, PathBuf)>>,
+    met: Mutex<Vec<(DiskOperation, PathBuf)>>,
     volatile: Mutex<Volatile>,
 }
 
@@ -59,7 +59,7 @@ enum Entry {
 }
 
 impl Faults {
-    pub(super) fn new(at: usize, fault: Fault) -> Self {
+    pub(super) fn new(at: usize, fault: DiskFault) -> Self {
         Self { at, fault, count: AtomicUsize::new(0), met: Mutex::default(), volatile: Mutex::default() }
     }
 
@@ -72,11 +72,11 @@ impl Faults {
     }
 
     /// Every operation so far with its path, in order.
-    pub(super) fn met(&self) -> Vec<(Operation, PathBuf)> {
+    pub(super) fn met(&self) -> Vec<(DiskOperation, PathBuf)> {
         self.met.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    pub(super) fn before(&self, operation: Operation, path: &Path) -> Decision {
+    pub(super) fn before(&self, operation: DiskOperation, path: &Path) -> Decision {
         let mut met = self.met.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         met.push((operation, path.to_owned()));
         drop(met);
@@ -87,37 +87,37 @@ impl Faults {
         let first = number == self.at;
         let full = || Decision::Fail(io::Error::from_raw_os_error(28));
         match self.fault {
-            Fault::ShortWrite if first && operation == Operation::Write => Decision::Short,
-            Fault::DiskFull | Fault::ShortWrite => match operation {
-                Operation::Rename | Operation::Remove | Operation::Cut if !first => Decision::Go,
+            DiskFault::ShortWrite if first && operation == DiskOperation::Write => Decision::Short,
+            DiskFault::DiskFull | DiskFault::ShortWrite => match operation {
+                DiskOperation::Rename | DiskOperation::Remove | DiskOperation::Cut if !first => Decision::Go,
                 _ => full(),
             },
-            Fault::ReadOnly => Decision::Fail(io::Error::from_raw_os_error(30)),
+            DiskFault::ReadOnly => Decision::Fail(io::Error::from_raw_os_error(30)),
             // Not `Interrupted`: writers would try again.
-            Fault::Killed => Decision::Fail(io::Error::other(Gone)),
-            Fault::PowerLoss | Fault::PowerLossAfterRename => {
+            DiskFault::Killed => Decision::Fail(io::Error::other(Gone)),
+            DiskFault::PowerLoss | DiskFault::PowerLossAfterRename => {
                 if first {
-                    self.lose_power(self.fault == Fault::PowerLossAfterRename);
+                    self.lose_power(self.fault == DiskFault::PowerLossAfterRename);
                 }
                 Decision::Fail(io::Error::other(Gone))
             }
         }
     }
 
-    pub(super) fn after(&self, operation: Operation, path: &Path) {
+    pub(super) fn after(&self, operation: DiskOperation, path: &Path) {
         let mut volatile = self.volatile();
         match operation {
-            Operation::CreateFile => {
+            DiskOperation::CreateFile => {
                 volatile.flushed.insert(path.to_owned(), 0);
                 volatile.entries.push(Entry::Created(path.to_owned()));
             }
-            Operation::CreateFolder => volatile.entries.push(Entry::Created(path.to_owned())),
-            Operation::SyncFile => {
+            DiskOperation::CreateFolder => volatile.entries.push(Entry::Created(path.to_owned())),
+            DiskOperation::SyncFile => {
                 if let Ok(metadata) = std::fs::metadata(path) {
                     volatile.flushed.insert(path.to_owned(), metadata.len());
                 }
             }
-            Operation::Rename => {
+            DiskOperation::Rename => {
                 if let Some(Entry::Renamed { from, to, replaced }) = volatile.renaming.take() {
                     let moved: Vec<_> = volatile
                         .flushed
@@ -135,18 +135,22 @@ impl Faults {
                     volatile.entries.push(Entry::Renamed { from, to, replaced });
                 }
             }
-            Operation::SyncFolder => volatile.entries.retain(|entry| match entry {
+            DiskOperation::SyncFolder => volatile.entries.retain(|entry| match entry {
                 Entry::Created(created) => parent(created) != path,
                 Entry::Renamed { to, .. } => parent(to) != path,
             }),
-            Operation::Remove => {
+            DiskOperation::Remove => {
                 volatile.flushed.retain(|known, _| !known.starts_with(path));
                 volatile.entries.retain(|entry| match entry {
                     Entry::Created(created) => !created.starts_with(path),
                     Entry::Renamed { to, .. } => !to.starts_with(path),
                 });
             }
-            Operation::Write | Operation::Cut | Operation::Open | Operation::Read | Operation::Lock => {}
+            DiskOperation::Write
+            | DiskOperation::Cut
+            | DiskOperation::Open
+            | DiskOperation::Read
+            | DiskOperation::Lock => {}
         }
     }
 

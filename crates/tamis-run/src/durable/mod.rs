@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 mod faults;
 
-pub use faults::Fault;
+pub use faults::DiskFault;
 use faults::{Decision, Faults};
 
 /// What was attempted on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Operation {
+pub enum DiskOperation {
     /// Create a file, empty.
     CreateFile,
     /// Write bytes.
@@ -42,7 +42,7 @@ pub enum Operation {
     Lock,
 }
 
-impl std::fmt::Display for Operation {
+impl std::fmt::Display for DiskOperation {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
             Self::CreateFile => "create",
@@ -65,7 +65,7 @@ impl std::fmt::Display for Operation {
 #[error("{operation} `{}`", path.display())]
 pub struct DiskError {
     /// What was attempted.
-    pub operation: Operation,
+    pub operation: DiskOperation,
     /// On which file or folder.
     pub path: PathBuf,
     /// Why it failed.
@@ -75,7 +75,7 @@ pub struct DiskError {
 
 impl DiskError {
     /// An operation that failed.
-    pub fn new(operation: Operation, path: &Path, cause: io::Error) -> Self {
+    pub fn new(operation: DiskOperation, path: &Path, cause: io::Error) -> Self {
         Self { operation, path: path.to_owned(), cause }
     }
 
@@ -120,13 +120,13 @@ impl Disk {
 
     /// For tests: the file system with `fault` at operation number `at`, counted from 0 over all clones of this handle. Every
     /// create, write, flush, rename, cut and remove is one operation; reads are not counted.
-    pub fn failing(at: usize, fault: Fault) -> Self {
+    pub fn failing(at: usize, fault: DiskFault) -> Self {
         Self { faults: Some(Arc::new(Faults::new(at, fault))) }
     }
 
     /// For tests: a file system that fails nowhere, and flushes nothing to the device, which is fast.
     pub fn unflushed() -> Self {
-        Self::failing(usize::MAX, Fault::Killed)
+        Self::failing(usize::MAX, DiskFault::Killed)
     }
 
     /// For tests: how many operations a handle made by [`Disk::failing`] has met; 0 for a real one.
@@ -135,13 +135,13 @@ impl Disk {
     }
 
     /// For tests: these operations in order, each with its path; none for a real handle.
-    pub fn operations(&self) -> Vec<(Operation, PathBuf)> {
+    pub fn operations(&self) -> Vec<(DiskOperation, PathBuf)> {
         self.faults.as_ref().map_or_else(Vec::new, |faults| faults.met())
     }
 
     fn perform<T>(
         &self,
-        operation: Operation,
+        operation: DiskOperation,
         path: &Path,
         act: impl FnOnce() -> io::Result<T>,
     ) -> Result<T, DiskError> {
@@ -189,11 +189,11 @@ impl Disk {
         path: &Path,
         fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
     ) -> Result<(), DiskError> {
-        let file = self.perform(Operation::CreateFile, path, || File::create(path))?;
+        let file = self.perform(DiskOperation::CreateFile, path, || File::create(path))?;
         let mut writer = BufWriter::with_capacity(1 << 20, Gate { disk: self, path, file: &file });
         fill(&mut writer)
             .and_then(|()| writer.flush())
-            .map_err(|cause| DiskError::new(Operation::Write, path, cause))?;
+            .map_err(|cause| DiskError::new(DiskOperation::Write, path, cause))?;
         // The buffer is empty now; taking the writer apart keeps its drop from writing again.
         drop(writer.into_parts());
         self.sync_file(path, &file)
@@ -201,7 +201,7 @@ impl Disk {
 
     fn sync_file(&self, path: &Path, file: &File) -> Result<(), DiskError> {
         // Where faults are on order, they also say what a loss of power takes; a real flush would only slow the tests.
-        self.perform(Operation::SyncFile, path, || if self.is_real() { file.sync_all() } else { Ok(()) })
+        self.perform(DiskOperation::SyncFile, path, || if self.is_real() { file.sync_all() } else { Ok(()) })
     }
 
     fn is_real(&self) -> bool {
@@ -213,7 +213,7 @@ impl Disk {
         if let Some(faults) = &self.faults {
             faults.renaming(from, to);
         }
-        self.perform(Operation::Rename, to, || std::fs::rename(from, to))?;
+        self.perform(DiskOperation::Rename, to, || std::fs::rename(from, to))?;
         self.sync_folder(parent(to))?;
         if parent(from) != parent(to) {
             self.sync_folder(parent(from))?;
@@ -224,7 +224,7 @@ impl Disk {
     /// Flushes the entries of a folder to the device, so that creations, renames and removals in it survive a loss of power.
     pub fn sync_folder(&self, path: &Path) -> Result<(), DiskError> {
         // Elsewhere than on Unix a folder cannot be opened, and renames are flushed by the system.
-        self.perform(Operation::SyncFolder, path, || {
+        self.perform(DiskOperation::SyncFolder, path, || {
             if cfg!(unix) && self.is_real() { File::open(path)?.sync_all() } else { Ok(()) }
         })
     }
@@ -244,18 +244,18 @@ impl Disk {
 
     /// Creates one folder that must not be there yet (`AlreadyExists` otherwise), and flushes its parent.
     pub fn create_new_folder(&self, path: &Path) -> Result<(), DiskError> {
-        self.perform(Operation::CreateFolder, path, || std::fs::create_dir(path))?;
+        self.perform(DiskOperation::CreateFolder, path, || std::fs::create_dir(path))?;
         self.sync_folder(parent(path))
     }
 
     /// Removes a file; one that is not there is no error.
     pub fn remove_file(&self, path: &Path) -> Result<(), DiskError> {
-        self.perform(Operation::Remove, path, || absent_is_fine(std::fs::remove_file(path)))
+        self.perform(DiskOperation::Remove, path, || absent_is_fine(std::fs::remove_file(path)))
     }
 
     /// Removes a folder with its content; one that is not there is no error.
     pub fn remove_folder(&self, path: &Path) -> Result<(), DiskError> {
-        self.perform(Operation::Remove, path, || absent_is_fine(std::fs::remove_dir_all(path)))
+        self.perform(DiskOperation::Remove, path, || absent_is_fine(std::fs::remove_dir_all(path)))
     }
 
     /// Cuts a file to `length` bytes and flushes it. A file that is shorter already is left as it is (and never lengthened).
@@ -263,12 +263,13 @@ impl Disk {
         let file = OpenOptions::new()
             .write(true)
             .open(path)
-            .map_err(|cause| DiskError::new(Operation::Open, path, cause))?;
-        let current = file.metadata().map_err(|cause| DiskError::new(Operation::Read, path, cause))?.len();
+            .map_err(|cause| DiskError::new(DiskOperation::Open, path, cause))?;
+        let current =
+            file.metadata().map_err(|cause| DiskError::new(DiskOperation::Read, path, cause))?.len();
         if current <= length {
             return Ok(());
         }
-        self.perform(Operation::Cut, path, || file.set_len(length))?;
+        self.perform(DiskOperation::Cut, path, || file.set_len(length))?;
         self.sync_file(path, &file)
     }
 
@@ -276,13 +277,13 @@ impl Disk {
     pub fn append_to(&self, path: &Path) -> Result<AppendFile, DiskError> {
         let open = || OpenOptions::new().append(true).create(true).open(path);
         let file = if path.exists() {
-            open().map_err(|cause| DiskError::new(Operation::Open, path, cause))?
+            open().map_err(|cause| DiskError::new(DiskOperation::Open, path, cause))?
         } else {
-            let file = self.perform(Operation::CreateFile, path, open)?;
+            let file = self.perform(DiskOperation::CreateFile, path, open)?;
             self.sync_folder(parent(path))?;
             file
         };
-        let length = file.metadata().map_err(|cause| DiskError::new(Operation::Read, path, cause))?.len();
+        let length = file.metadata().map_err(|cause| DiskError::new(DiskOperation::Read, path, cause))?.len();
         if let Some(faults) = &self.faults {
             faults.opened_at(path, length);
         }
@@ -292,7 +293,7 @@ impl Disk {
     /// Length of a file in bytes.
     pub fn length(&self, path: &Path) -> Result<u64, DiskError> {
         let length = std::fs::metadata(path).map(|metadata| metadata.len());
-        length.map_err(|cause| DiskError::new(Operation::Read, path, cause))
+        length.map_err(|cause| DiskError::new(DiskOperation::Read, path, cause))
     }
 
     /// Reads at most `most` bytes of a file from position `from` on; none where it ends before.
@@ -304,12 +305,12 @@ impl Disk {
             file.take(most).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
-        read().map_err(|cause| DiskError::new(Operation::Read, path, cause))
+        read().map_err(|cause| DiskError::new(DiskOperation::Read, path, cause))
     }
 
     /// Reads a whole regular file.
     pub fn read_file(&self, path: &Path) -> Result<Vec<u8>, DiskError> {
-        tamis_file::read(path, u64::MAX).map_err(|cause| DiskError::new(Operation::Read, path, cause))
+        tamis_file::read(path, u64::MAX).map_err(|cause| DiskError::new(DiskOperation::Read, path, cause))
     }
 }
 
@@ -328,8 +329,8 @@ impl AppendFile {
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
         let outcome = Gate { disk: &self.disk, path: &self.path, file: &self.file }.write_all(bytes);
         if let Err(cause) = outcome {
-            let _ = self.disk.perform(Operation::Cut, &self.path, || self.file.set_len(self.length));
-            return Err(DiskError::new(Operation::Write, &self.path, cause));
+            let _ = self.disk.perform(DiskOperation::Cut, &self.path, || self.file.set_len(self.length));
+            return Err(DiskError::new(DiskOperation::Write, &self.path, cause));
         }
         self.length += bytes.len() as u64;
         Ok(())
@@ -337,7 +338,7 @@ impl AppendFile {
 
     /// Cuts the file back to `length` bytes, for the last of them to be written anew.
     pub fn cut(&mut self, length: u64) -> Result<(), DiskError> {
-        self.disk.perform(Operation::Cut, &self.path, || self.file.set_len(length))?;
+        self.disk.perform(DiskOperation::Cut, &self.path, || self.file.set_len(length))?;
         self.length = self.length.min(length);
         Ok(())
     }
@@ -368,17 +369,17 @@ struct Gate<'a> {
 impl Write for Gate<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(faults) = &self.disk.faults else { return self.file.write(bytes) };
-        match faults.before(Operation::Write, self.path) {
+        match faults.before(DiskOperation::Write, self.path) {
             Decision::Go => {
                 let written = self.file.write(bytes)?;
-                faults.after(Operation::Write, self.path);
+                faults.after(DiskOperation::Write, self.path);
                 Ok(written)
             }
             Decision::Short => {
                 // What the system does when space runs out in the middle: this write is cut short, the next one fails.
                 let half = bytes.len().div_ceil(2);
                 self.file.write_all(&bytes[..half])?;
-                faults.after(Operation::Write, self.path);
+                faults.after(DiskOperation::Write, self.path);
                 Ok(half)
             }
             Decision::Fail(cause) => Err(cause),

@@ -1,16 +1,16 @@
 use super::*;
 
-const FAULTS: [Fault; 6] = [
-    Fault::DiskFull,
-    Fault::ShortWrite,
-    Fault::ReadOnly,
-    Fault::Killed,
-    Fault::PowerLoss,
-    Fault::PowerLossAfterRename,
+const FAULTS: [DiskFault; 6] = [
+    DiskFault::DiskFull,
+    DiskFault::ShortWrite,
+    DiskFault::ReadOnly,
+    DiskFault::Killed,
+    DiskFault::PowerLoss,
+    DiskFault::PowerLossAfterRename,
 ];
 
 /// Runs `act` with each fault at each operation, up to the first number it does not reach.
-fn at_every_operation(mut act: impl FnMut(Fault, &Disk) -> bool) {
+fn at_every_operation(mut act: impl FnMut(DiskFault, &Disk) -> bool) {
     for fault in FAULTS {
         for at in 0.. {
             let disk = Disk::failing(at, fault);
@@ -46,7 +46,7 @@ fn the_previous_file_is_whole_after_a_failure_at_any_operation() {
 
 #[test]
 fn a_file_written_without_error_is_there_after_a_loss_of_power() {
-    for fault in [Fault::PowerLoss, Fault::PowerLossAfterRename] {
+    for fault in [DiskFault::PowerLoss, DiskFault::PowerLossAfterRename] {
         let folder = tempfile::tempdir().expect("folder");
         let deep = folder.path().join("a").join("b");
         let probe = Disk::failing(usize::MAX, fault);
@@ -137,23 +137,23 @@ fn messages() {
     let message = |at, fault| {
         shown(&Disk::failing(at, fault).write_file(&path, b"x").expect_err("a fault"), folder.path())
     };
-    insta::assert_snapshot!(message(0, Fault::ReadOnly), @"
+    insta::assert_snapshot!(message(0, DiskFault::ReadOnly), @"
     failed to create `DIR/metrics.jsonl`: Read-only file system (os error 30)
     hint: the file system is read-only: mount it writable and continue with `--resume`, or name another folder (`run.dir`); files written before are whole
     ");
-    insta::assert_snapshot!(message(1, Fault::DiskFull), @"
+    insta::assert_snapshot!(message(1, DiskFault::DiskFull), @"
     failed to write `DIR/metrics.jsonl`: No space left on device (os error 28)
     hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole
     ");
-    insta::assert_snapshot!(message(2, Fault::DiskFull), @"
+    insta::assert_snapshot!(message(2, DiskFault::DiskFull), @"
     failed to flush to the device `DIR/metrics.jsonl`: No space left on device (os error 28)
     hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole
     ");
-    insta::assert_snapshot!(message(3, Fault::ReadOnly), @"
+    insta::assert_snapshot!(message(3, DiskFault::ReadOnly), @"
     failed to rename `DIR/metrics.jsonl`: Read-only file system (os error 30)
     hint: the file system is read-only: mount it writable and continue with `--resume`, or name another folder (`run.dir`); files written before are whole
     ");
-    insta::assert_snapshot!(message(4, Fault::DiskFull), @"
+    insta::assert_snapshot!(message(4, DiskFault::DiskFull), @"
     failed to flush to the device the folder `DIR`: No space left on device (os error 28)
     hint: no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole
     ");

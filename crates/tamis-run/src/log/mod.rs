@@ -104,7 +104,7 @@ mod tests {
     use std::error::Error;
 
     use super::*;
-    use crate::durable::{Disk, Fault};
+    use crate::durable::{Disk, DiskFault};
     use crate::log::jsonl::JsonlLogger;
     use crate::log::tensorboard::TensorBoardLogger;
 
@@ -120,7 +120,7 @@ mod tests {
         let (bad, good) = (folder.path().join("bad.jsonl"), folder.path().join("good.jsonl"));
         let mut loggers = Loggers::new();
         // Creation and flush of the folder are operations 0 and 1; the first line is written at 2.
-        loggers.add(JsonlLogger::open(&Disk::failing(2, Fault::DiskFull), &bad).expect("open"));
+        loggers.add(JsonlLogger::open(&Disk::failing(2, DiskFault::DiskFull), &bad).expect("open"));
         loggers.add(JsonlLogger::open(&Disk::unflushed(), &good).expect("open"));
         let error = loggers.log(7, &one(0.5)).expect_err("full");
         let shown = format!(

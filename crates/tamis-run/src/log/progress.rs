@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tamis_core::printable::lines;
 
 use crate::durable::DiskError;
-use crate::log::run_log::{Level, RunLog};
+use crate::log::run_log::{LineKind, RunLog};
 
 /// From so many columns there is room for a gauge.
 const WIDE: u16 = 72;
@@ -129,16 +129,16 @@ impl Progress {
 
     /// Says something.
     pub fn say(&self, text: &str) {
-        self.inner().speak(Level::Info, text);
+        self.inner().speak(LineKind::Info, text);
     }
 
     /// Says what a person should look at, marked `warning:`.
     pub fn warn(&self, text: &str) {
-        self.inner().speak(Level::Warning, text);
+        self.inner().speak(LineKind::Warning, text);
     }
 
     /// Writes to the run log alone (an error that the command line prints itself, say).
-    pub fn note(&self, level: Level, text: &str) {
+    pub fn note(&self, level: LineKind, text: &str) {
         self.inner().log(level, &visible(text));
     }
 
@@ -197,13 +197,13 @@ impl Progress {
 }
 
 impl Inner {
-    fn speak(&mut self, level: Level, text: &str) {
+    fn speak(&mut self, level: LineKind, text: &str) {
         let text = visible(text);
         self.log(level, &text);
         let mark = match level {
-            Level::Info => "",
-            Level::Warning => "warning: ",
-            Level::Error => "error: ",
+            LineKind::Info => "",
+            LineKind::Warning => "warning: ",
+            LineKind::Error => "error: ",
         };
         match &mut self.screen {
             // A terminal that is gone is no reason to stop training.
@@ -216,7 +216,7 @@ impl Inner {
         }
     }
 
-    fn log(&mut self, level: Level, text: &str) {
+    fn log(&mut self, level: LineKind, text: &str) {
         if let Some(run_log) = &mut self.run_log
             && let Err(error) = run_log.write(level, text)
             && self.failure.is_none()
@@ -274,7 +274,7 @@ fn visible(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::durable::{Disk, Fault};
+    use crate::durable::{Disk, DiskFault};
     use crate::log::console::{StepView, line};
 
     #[derive(Debug, Clone, Default)]
@@ -328,7 +328,7 @@ mod tests {
         progress.copy_to(RunLog::open(&Disk::unflushed(), &path).expect("open"));
         progress.say("one\ntwo");
         progress.warn("three");
-        progress.note(Level::Error, "four");
+        progress.note(LineKind::Error, "four");
         let text = std::fs::read_to_string(&path).expect("read");
         assert_eq!(progress.sync().expect("sync"), text.len() as u64);
         let without_time: Vec<&str> = text.lines().map(|line| &line[25..]).collect();
@@ -339,7 +339,7 @@ mod tests {
     fn a_log_that_cannot_be_written_is_told_once_and_by_name() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("run.log");
-        let disk = Disk::failing(2, Fault::DiskFull);
+        let disk = Disk::failing(2, DiskFault::DiskFull);
         let screen = Captured::default();
         let progress = Progress::plain(Box::new(screen.clone()), None, 0);
         progress.copy_to(RunLog::open(&disk, &path).expect("open"));

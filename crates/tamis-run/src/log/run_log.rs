@@ -7,7 +7,7 @@ use crate::durable::{AppendFile, Disk, DiskError};
 
 /// Kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
+pub enum LineKind {
     /// What happens.
     Info,
     /// What a person should look at.
@@ -16,7 +16,7 @@ pub enum Level {
     Error,
 }
 
-impl Level {
+impl LineKind {
     fn name(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -39,7 +39,7 @@ impl RunLog {
     }
 
     /// Appends a text, each of its lines with the time.
-    pub fn write(&mut self, level: Level, text: &str) -> Result<(), DiskError> {
+    pub fn write(&mut self, level: LineKind, text: &str) -> Result<(), DiskError> {
         self.file.append(stamped(SystemTime::now(), level, text).as_bytes())
     }
 
@@ -50,7 +50,7 @@ impl RunLog {
     }
 }
 
-fn stamped(now: SystemTime, level: Level, text: &str) -> String {
+fn stamped(now: SystemTime, level: LineKind, text: &str) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = timestamp(since.as_secs(), since.subsec_millis());
     text.lines().fold(String::new(), |stamped, line| stamped + &time + " " + level.name() + " " + line + "\n")
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn each_line_is_stamped() {
-        let text = stamped(UNIX_EPOCH + Duration::from_millis(61_007), Level::Warning, "one\ntwo");
+        let text = stamped(UNIX_EPOCH + Duration::from_millis(61_007), LineKind::Warning, "one\ntwo");
         assert_eq!(text, "1970-01-01T00:01:01.007Z warning one\n1970-01-01T00:01:01.007Z warning two\n");
     }
 }

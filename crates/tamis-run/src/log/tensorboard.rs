@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::Logger;
 use crate::checksum::crc32c;
 use crate::directory::{LogPositions, TENSORBOARD, position_name};
-use crate::durable::{AppendFile, Disk, DiskError, Operation};
+use crate::durable::{AppendFile, Disk, DiskError, DiskOperation};
 use crate::metrics::Metrics;
 
 const MARK: &str = "tfevents";
@@ -37,7 +37,7 @@ impl TensorBoardLogger {
         let mut earlier = Vec::new();
         for file in &files {
             let metadata =
-                std::fs::metadata(file).map_err(|cause| DiskError::new(Operation::Read, file, cause))?;
+                std::fs::metadata(file).map_err(|cause| DiskError::new(DiskOperation::Read, file, cause))?;
             earlier.push((file.file_name().unwrap_or_default().to_owned(), metadata.len()));
         }
         // Readers take the files in the order of their names: the second in it must grow, whatever the clock says.
@@ -78,7 +78,7 @@ impl Logger for TensorBoardLogger {
 
 /// The event files of a folder, in the order in which TensorBoard reads them.
 pub fn event_files(folder: &Path) -> Result<Vec<PathBuf>, DiskError> {
-    let failed = |cause| DiskError::new(Operation::Read, folder, cause);
+    let failed = |cause| DiskError::new(DiskOperation::Read, folder, cause);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();

@@ -9,13 +9,13 @@ use tamis_config::{
     ArithmeticConfig, BadRows, BinaryColumns, Config, DataConfig, Operator,
     OverlongPrompts as ConfigOverlong, PromptFormat as ConfigFormat, TaskKind, TokenizerSource,
 };
-use tamis_data::dataset::{self, Columns, Dataset, DatasetError, PromptFault, ReadOptions};
+use tamis_data::dataset::{self, ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions};
 use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
 use tamis_env::task::Split;
 use tamis_env::task::TaskError;
-use tamis_env::task::arithmetic::{Arithmetic, Level, Operator as TaskOperator};
+use tamis_env::task::arithmetic::{Arithmetic, Difficulty, Operator as TaskOperator};
 use tamis_env::task::gsm8k_calculator::CalculatorTask;
 use tamis_text::template::ChatTemplate;
 
@@ -336,7 +336,7 @@ fn arithmetic_of(config: &ArithmeticConfig, seed: u64) -> Result<Arithmetic, Tas
     let levels = config
         .levels
         .iter()
-        .map(|level| Level {
+        .map(|level| Difficulty {
             digits: level.digits as u32,
             operators: level
                 .operators
@@ -363,8 +363,8 @@ fn arithmetic(config: &ArithmeticConfig, seed: u64) -> Result<Prompts, AssembleE
     Ok(Prompts { train, validation, notes, task: Some(TaskKind::Arithmetic), ..Prompts::default() })
 }
 
-fn columns(data: &DataConfig) -> Columns {
-    Columns {
+fn columns(data: &DataConfig) -> ColumnNames {
+    ColumnNames {
         prompt: data.columns.prompt.clone(),
         ground_truth: data.columns.ground_truth.clone(),
         data_source: data.columns.data_source.clone(),

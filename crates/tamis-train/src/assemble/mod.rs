@@ -172,12 +172,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use tamis_run::durable::Operation;
+    use tamis_run::durable::DiskOperation;
 
     #[test]
     fn a_reward_program_that_cannot_be_written() {
         let path = Path::new("runs/tiny/tamis_reward.py");
-        let error = DiskError::new(Operation::Write, path, Error::from(ErrorKind::StorageFull));
+        let error = DiskError::new(DiskOperation::Write, path, Error::from(ErrorKind::StorageFull));
         let error = AssembleError::from(error);
         insta::assert_snapshot!(error.to_string(), @"failed to write `runs/tiny/tamis_reward.py`");
         insta::assert_snapshot!(error.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole");

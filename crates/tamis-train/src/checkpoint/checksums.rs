@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use tamis_run::directory::{checkpoint_before, step_of_checkpoint as step_of};
-use tamis_run::durable::{Disk, DiskError, Operation};
+use tamis_run::durable::{Disk, DiskError, DiskOperation};
 
 /// Name of the file in a checkpoint's folder.
 pub const CHECKSUMS: &str = "checksums.json";
@@ -158,7 +158,7 @@ impl<'a> SummedFolder<'a> {
     pub(super) fn finish(self) -> Result<(), DiskError> {
         let path = self.root.join(CHECKSUMS);
         let json = serde_json::to_vec_pretty(&self.manifest)
-            .map_err(|error| DiskError::new(Operation::Write, &path, error.into()))?;
+            .map_err(|error| DiskError::new(DiskOperation::Write, &path, error.into()))?;
         self.disk.write_file(&path, &json)
     }
 }
@@ -224,7 +224,7 @@ pub fn verify(folder: &Path, extent: Extent) -> Result<(), ChecksumError> {
                 before: checkpoint_before(folder),
             });
         }
-        let found = of_file(&path).map_err(|cause| DiskError::new(Operation::Read, &path, cause))?;
+        let found = of_file(&path).map_err(|cause| DiskError::new(DiskOperation::Read, &path, cause))?;
         if found != expected {
             return Err(ChecksumError::Damaged {
                 file: name.into(),

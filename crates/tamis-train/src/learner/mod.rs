@@ -27,7 +27,7 @@ pub struct LearnerSequence<'a> {
 
 /// Derivatives of the loss with respect to what the forward pass gave, flat over the sequences \[N\].
 #[derive(Debug, Default)]
-pub struct Coefficients {
+pub struct LossDerivatives {
     /// With respect to the log-probabilities \[N\].
     pub logprob: Vec<f32>,
     /// With respect to the entropies \[N\], or empty.
@@ -76,7 +76,7 @@ where
 pub type Pass<T> = Result<T, Halt<LearnerError>>;
 
 /// Asked between forward and backward: log-probabilities and entropies in (flat \[N\]), derivatives out.
-pub type AskObjective<'a> = dyn FnMut(&[f32], &[f32], &mut Coefficients) -> Result<(), LearnerError> + 'a;
+pub type AskObjective<'a> = dyn FnMut(&[f32], &[f32], &mut LossDerivatives) -> Result<(), LearnerError> + 'a;
 
 /// What a forward pass says of completions, flat over the sequences \[N\].
 #[derive(Debug, Clone, Default, PartialEq)]

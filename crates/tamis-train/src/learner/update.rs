@@ -17,7 +17,7 @@ use tamis_core::schedule::mini_batches;
 use crate::interrupt::Halt;
 use crate::learner::micro_batch::MicroBatch;
 use crate::learner::optimizer_batch::{OptimizerBatch, first_rows, order};
-use crate::learner::{Coefficients, Learner, LearnerError, Pass, PolicyScores};
+use crate::learner::{Learner, LearnerError, LossDerivatives, Pass, PolicyScores};
 use tamis_run::metrics::summary::Summary;
 
 /// How a batch becomes optimizer updates.
@@ -507,7 +507,7 @@ impl<'a> MiniBatch<'a> {
             };
             learner.forward_backward(
                 micro.sequences,
-                &mut |logprobs, entropies, coefficients: &mut Coefficients| {
+                &mut |logprobs, entropies, coefficients: &mut LossDerivatives| {
                     let columns = Columns {
                         old: Some(&old_n),
                         behaviour: behaviour_n.as_deref(),

@@ -16,14 +16,14 @@ use tamis_run::metrics::summary::{Summary, has_one_value};
 
 /// Numbers of a batch, which count once for every token that bears loss.
 #[derive(Debug, Clone, Copy)]
-pub enum Spread<'a> {
+pub enum BatchNumbers<'a> {
     /// One number per trajectory, in order \[B\]; NaN where there is none.
     PerTrajectory(&'a [f64]),
     /// One number per token `[B][T]`.
     PerToken(&'a Ragged<f64>),
 }
 
-impl<'a> From<&'a Advantages> for Spread<'a> {
+impl<'a> From<&'a Advantages> for BatchNumbers<'a> {
     fn from(advantages: &'a Advantages) -> Self {
         match advantages {
             Advantages::PerTrajectory(advantages) => Self::PerTrajectory(advantages.values()),
@@ -32,7 +32,7 @@ impl<'a> From<&'a Advantages> for Spread<'a> {
     }
 }
 
-impl Spread<'_> {
+impl BatchNumbers<'_> {
     fn summary(self, members: &[&Trajectory], loss_tokens: &[usize]) -> Option<Summary> {
         match self {
             Self::PerTrajectory(values) => weighted(values, loss_tokens),
@@ -51,9 +51,9 @@ impl Spread<'_> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TrainedColumns<'a> {
     /// Advantages of the batch.
-    pub advantages: Option<Spread<'a>>,
+    pub advantages: Option<BatchNumbers<'a>>,
     /// Returns, where the estimator distinguishes them from advantages.
-    pub returns: Option<Spread<'a>>,
+    pub returns: Option<BatchNumbers<'a>>,
     /// Reward of each trajectory after the KL term \[B\], where the KL is part of the reward.
     pub final_rewards: Option<&'a [f64]>,
     /// Why a trajectory bears no loss \[B\]; empty: all do.

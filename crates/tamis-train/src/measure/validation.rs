@@ -140,7 +140,7 @@ pub struct Validation {
 }
 
 /// What a validation works with.
-pub struct Dependencies<'a> {
+pub struct ValidationWorkers<'a> {
     /// Completions.
     pub generator: &'a mut dyn Generator,
     /// Where what is for the groups of a run goes.
@@ -154,14 +154,14 @@ pub struct Dependencies<'a> {
 /// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for every validation of a run;
 /// `progress` hears how many prompts are done.
 pub fn sample(
-    with: Dependencies<'_>,
+    with: ValidationWorkers<'_>,
     prompts: &[PreparedPrompt],
     settings: &ValidationSettings,
     journal: &str,
     step: u64,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Validation, Halt<DispatchError>> {
-    let Dependencies { generator, inbox, scorer, interrupt } = with;
+    let ValidationWorkers { generator, inbox, scorer, interrupt } = with;
     let prompted = |prompt: &PreparedPrompt| {
         let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
         let keys = (0..settings.n as u64).map(|sample| key.with(sample)).collect();
@@ -409,7 +409,7 @@ mod tests {
         if is_interrupted {
             interrupt.signal();
         }
-        let with = Dependencies {
+        let with = ValidationWorkers {
             generator,
             inbox: &mut Inbox::default(),
             scorer: &mut scorer,

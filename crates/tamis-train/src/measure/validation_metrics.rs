@@ -177,7 +177,7 @@ pub const REWARD: &str = "reward";
 
 /// What is taken of the samples of a prompt on one score: of all n, or of k of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Statistic {
+pub enum ValidationStatistic {
     /// Mean of n.
     Mean(usize),
     /// Their deviation.
@@ -192,7 +192,7 @@ pub enum Statistic {
     Majority(usize),
 }
 
-impl fmt::Display for Statistic {
+impl fmt::Display for ValidationStatistic {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mean(n) => write!(formatter, "mean@{n}"),
@@ -205,7 +205,7 @@ impl fmt::Display for Statistic {
     }
 }
 
-impl Statistic {
+impl ValidationStatistic {
     /// Those of a score with so many samples of a prompt, in the order in which they are logged.
     fn all(score: &str, num_samples: usize) -> Vec<Self> {
         let mut all = vec![Self::Mean(num_samples)];
@@ -263,7 +263,7 @@ pub enum Quantity {
         /// The score: `acc`, `reward`, ...
         score: String,
         /// The statistic.
-        statistic: Statistic,
+        statistic: ValidationStatistic,
     },
     /// Prompts.
     NumPrompts,
@@ -321,7 +321,7 @@ impl FigureName {
                 all.push(Self { is_core, source: (*source).to_owned(), quantity });
             };
             for score in &scores {
-                for statistic in Statistic::all(score, num_samples) {
+                for statistic in ValidationStatistic::all(score, num_samples) {
                     let is_core = *score == main && statistic.is_core(num_samples);
                     put(is_core, Quantity::Of { score: (*score).to_owned(), statistic });
                 }
@@ -345,11 +345,13 @@ impl FigureName {
         sources.into_iter().find_map(|source| {
             let rest = rest.strip_prefix(source)?.strip_prefix('/')?;
             // `acc` has every statistic.
-            let quantity = Statistic::all(ACCURACY, num_samples).into_iter().find_map(|statistic| {
-                let score = rest.strip_suffix(&statistic.to_string())?.strip_suffix('/')?;
-                let is_there = !score.is_empty() && Statistic::all(score, num_samples).contains(&statistic);
-                is_there.then(|| Quantity::Of { score: score.to_owned(), statistic })
-            })?;
+            let quantity =
+                ValidationStatistic::all(ACCURACY, num_samples).into_iter().find_map(|statistic| {
+                    let score = rest.strip_suffix(&statistic.to_string())?.strip_suffix('/')?;
+                    let is_there = !score.is_empty()
+                        && ValidationStatistic::all(score, num_samples).contains(&statistic);
+                    is_there.then(|| Quantity::Of { score: score.to_owned(), statistic })
+                })?;
             Some(Self { is_core, source: source.to_owned(), quantity })
         })
     }
@@ -367,7 +369,7 @@ pub struct Figure {
     pub score: String,
     /// What is taken of the samples.
     #[serde(skip)]
-    pub statistic: Statistic,
+    pub statistic: ValidationStatistic,
     /// Its name: `mean@8`, `best@4/mean`.
     pub name: String,
     /// Its value.
@@ -459,7 +461,7 @@ fn source_result(source: &str, prompts: &[&PromptSamples]) -> SourceResult {
     let main = main_score(&names);
     for name in names {
         let scored: Vec<Scored> = prompts.iter().filter_map(|prompt| Scored::of(prompt, name)).collect();
-        for statistic in Statistic::all(name, num_samples) {
+        for statistic in ValidationStatistic::all(name, num_samples) {
             let of_prompts = scored.iter().filter_map(|prompt| statistic.of(prompt));
             figures.extend(Summary::of(of_prompts).map(|summary| Figure {
                 score: name.to_owned(),

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_model::{
-    Completion, FinishReason as EngineFinish, Generator as Engine, GeneratorSettings, Model, Request,
+    Completion, CompletionEnd as EngineFinish, Generator as Engine, GeneratorSettings, Model, Request,
     RequestId, Threads,
 };
 use tamis_rollout::native::{StopText, engine_params, token_mask};

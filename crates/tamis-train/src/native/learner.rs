@@ -7,7 +7,8 @@ use tamis_model::{Model, PassOptions, Sequence, SequenceError, forward_backward,
 use super::NativeEngine;
 use crate::interrupt::Halt;
 use crate::learner::{
-    AskObjective, Coefficients, Learner, LearnerError, LearnerSequence, OptimizerReport, Pass, PolicyScores,
+    AskObjective, Learner, LearnerError, LearnerSequence, LossDerivatives, OptimizerReport, Pass,
+    PolicyScores,
 };
 
 /// Logits kept from the forward pass for the backward pass, at most; beyond it they are computed again.
@@ -72,7 +73,7 @@ impl Learner for NativeEngine {
             keep_logits_bytes: KEEP_LOGITS_BYTES,
         };
         let mut answered = Ok(());
-        let mut coefficients = Coefficients::default();
+        let mut coefficients = LossDerivatives::default();
         let passed = forward_backward(
             &self.threads,
             &self.model,

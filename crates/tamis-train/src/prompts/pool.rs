@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::PromptId;
-use tamis_data::sampler::{Order, Position, PositionError, Sampler};
+use tamis_data::sampler::{Position, PositionError, PromptOrder, Sampler};
 use tamis_rollout::{Drawn, DrawnPrompt, PreparedPrompt, PromptSource};
 
 /// A prompt that was drawn and given back: its pass over the data, and which it is.
@@ -28,7 +28,7 @@ impl PromptPool {
     /// At a place in the data; the default is its beginning.
     pub fn new(
         prompts: Vec<PreparedPrompt>,
-        order: Order,
+        order: PromptOrder,
         position: Position,
     ) -> Result<Self, PositionError> {
         let ids = prompts.iter().map(|prepared| prepared.prompt.id).collect();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tamis_core::early_stop::StopReason;
-use tamis_core::schedule::FinishReason;
+use tamis_core::schedule::RunEnd;
 use thiserror::Error;
 
 use crate::measure::validation::ValidationReport;
@@ -43,7 +43,7 @@ impl Unbegun {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
     /// As planned.
-    Finished(FinishReason),
+    Finished(RunEnd),
     /// An early stop fired: saved, and no failure.
     StoppedEarly(StopReason),
     /// Ctrl-C: saved, and to be resumed.

@@ -20,7 +20,7 @@ use crate::learner::critic::CriticReport;
 use crate::learner::left_out::LeftOut;
 use crate::learner::update::UpdateReport;
 use crate::measure::batch_metrics::{
-    GeneratedFacts, Spread, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
+    BatchNumbers, GeneratedFacts, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
 };
 use crate::measure::diagnostics;
 use tamis_run::log::console::StepView;
@@ -226,8 +226,8 @@ impl StepMetrics {
         let groups = step.groups();
         let left_out: Vec<Option<LeftOut>> = step.members().map(|member| member.left_out).collect();
         let columns = TrainedColumns {
-            advantages: Some(Spread::from(&facts.advantages)),
-            returns: facts.returns.as_ref().map(Spread::PerToken),
+            advantages: Some(BatchNumbers::from(&facts.advantages)),
+            returns: facts.returns.as_ref().map(BatchNumbers::PerToken),
             final_rewards: facts.final_rewards.as_deref(),
             left_out: &left_out,
             max_prompt_length: Some(recipe.config.data.max_prompt_length),

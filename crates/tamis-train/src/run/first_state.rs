@@ -65,7 +65,7 @@ impl Run {
                 measured += 1;
                 let journal = format!("warm_start/{measured}");
                 let (generator, inbox, interrupt) = (sampler.generator(), dispatcher.inbox(), &interrupt);
-                let with = validation::Dependencies { generator, inbox, scorer, interrupt };
+                let with = validation::ValidationWorkers { generator, inbox, scorer, interrupt };
                 let found = validation::sample(with, prompts, &validation, &journal, 0, &mut |_| {})?;
                 outcome.set(found.report.outcome);
                 Ok(found.report.accuracy)

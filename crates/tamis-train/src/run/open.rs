@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_config::{BackendKind, Config, Loaded, LoggerKind, length_may_change};
-use tamis_data::sampler::{Order, Position};
+use tamis_data::sampler::{Position, PromptOrder};
 use tamis_env::reward::Listener;
 use tamis_rollout::{
     Beginning, DispatchError, Dispatcher, DispatcherSettings, OrderLog as _, PreparedPrompt, Record, Scorer,
@@ -310,8 +310,11 @@ impl Run {
         };
         let mut engine =
             NativeEngine::new(loaded, codec, engine_settings(&config)).interrupted_by(&interrupt);
-        let order =
-            if config.data.shuffle { Order::Shuffled { seed: config.run.seed } } else { Order::Sequential };
+        let order = if config.data.shuffle {
+            PromptOrder::Shuffled { seed: config.run.seed }
+        } else {
+            PromptOrder::Sequential
+        };
         let advantage = advantage::advantage(&config)?;
         let hints = hints(&config, &advantage, &engine, &train, &ui, &interrupt)
             .map_err(|halt| halt.map(RunError::from))?;

@@ -18,7 +18,7 @@ use crate::error::RunError;
 use crate::interrupt::Halt;
 use tamis_run::directory::RunDirectoryError;
 use tamis_run::log::console;
-use tamis_run::log::run_log::Level;
+use tamis_run::log::run_log::LineKind;
 use tamis_run::metrics::timings::{GENERATION, STEP};
 
 impl Run {
@@ -67,7 +67,7 @@ impl Run {
             let _ = write!(text, "\n  caused by: {cause}");
             source = cause.source();
         }
-        self.recorder.progress.note(Level::Error, &text);
+        self.recorder.progress.note(LineKind::Error, &text);
     }
 
     fn steps(&mut self) -> Result<Ending, RunError> {

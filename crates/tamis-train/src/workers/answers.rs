@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tamis_rollout::{Answer, AnswerJournal, JournalError as AnswerError};
+use tamis_rollout::{Answer, AnswerJournal, AnswerJournalError as AnswerError};
 
 use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, JournalError, SyncPolicy};

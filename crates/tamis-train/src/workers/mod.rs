@@ -50,8 +50,8 @@ impl Workers {
     }
 
     /// What completes and scores a list of prompts.
-    pub(crate) fn sampling(&mut self) -> validation::Dependencies<'_> {
-        validation::Dependencies {
+    pub(crate) fn sampling(&mut self) -> validation::ValidationWorkers<'_> {
+        validation::ValidationWorkers {
             generator: self.sampler.generator(),
             inbox: self.dispatcher.inbox(),
             scorer: &mut self.scorer,

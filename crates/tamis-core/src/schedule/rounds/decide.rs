@@ -3,7 +3,7 @@
 use super::{Rounds, close_epochs};
 use crate::schedule::run::{Phase, Run};
 use crate::schedule::{
-    Command, FinishReason, OnEmptyRound, OnExhausted, OnLimit, ScheduleError, SkipReason, StopCause, Tally,
+    Command, OnEmptyRound, OnExhausted, OnLimit, RunEnd, ScheduleError, SkipReason, StopCause, Tally,
 };
 
 impl Rounds {
@@ -15,7 +15,7 @@ impl Rounds {
         self.forget_given_up(run);
         self.empty_rounds = 0;
         if run.has_all_steps() {
-            return self.finish(run, FinishReason::TotalSteps, commands);
+            return self.finish(run, RunEnd::TotalSteps, commands);
         }
         if run.ledger.num_ready() >= run.settings.train_batch_size {
             return self.ready(run, commands);

@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::run::{Drawn, Run};
-use super::{Command, FinishReason, GroupSummary, RoundReport, ScheduleError, StopCause, Tally};
+use super::{Command, GroupSummary, RoundReport, RunEnd, ScheduleError, StopCause, Tally};
 use crate::filter::Verdict;
 use crate::group::GroupId;
 
@@ -135,7 +135,7 @@ impl Rounds {
     pub(super) fn finish(
         &mut self,
         run: &mut Run,
-        why: FinishReason,
+        why: RunEnd,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
         self.abort(run, commands);

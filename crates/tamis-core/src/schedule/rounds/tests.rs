@@ -1,7 +1,7 @@
 use crate::filter::Verdict;
 use crate::group::{GroupId, PolicyVersion};
 use crate::schedule::{
-    Command, Count, Event, FinishReason, GroupFacts, OnEmptyRound, OnExhausted, Order, RoundLimit,
+    Command, Count, Event, GroupFacts, OnEmptyRound, OnExhausted, Order, RoundLimit, RunEnd,
     ScheduleSettings, Scheduler, SkipReason, StepClose, StopCause, Surplus,
 };
 
@@ -321,7 +321,7 @@ fn easyr1_at_the_end_of_the_data() {
     ready(&commands);
     driver.trained();
     commands = driver.first(0);
-    let Some(Command::Finish { why: FinishReason::TotalEpochs, close }) = commands.last() else {
+    let Some(Command::Finish { why: RunEnd::TotalEpochs, close }) = commands.last() else {
         panic!("{commands:?}")
     };
     assert_eq!(close.report.accounting.dropped, Count::of(4, 2, 80));
@@ -463,7 +463,7 @@ fn filter_off() {
     let commands = driver.round(&begun, |_| Fate::Wrong);
     assert_eq!(ready(&commands).trained, [GroupId(4), GroupId(5)]);
     driver.trained();
-    assert!(matches!(driver.begin()[..], [Command::Finish { why: FinishReason::TotalEpochs, .. }]));
+    assert!(matches!(driver.begin()[..], [Command::Finish { why: RunEnd::TotalEpochs, .. }]));
     insta::assert_snapshot!(driver.log.join("\n"), @"
     step 1 round 1: 4 prompts, 8 trajectories; filter off; failed 1; mean std 0.167; accumulated 3/4
     step 1 partial batch: 1 round, 4 prompts generated; training on 3 of 4 groups, 6 trajectories, 60 tokens; 1 failed
@@ -522,7 +522,7 @@ fn a_cancelled_run_loses_nothing_uncounted() {
     driver.send(scored(groups[2], Fate::Mixed, 2));
     driver.send(Event::Failed { group: groups[0], num_tokens: 3 });
     let commands = driver.send(Event::Cancelled);
-    let [abort, judged, Command::Finish { why: FinishReason::Cancelled, close }] = &commands[..] else {
+    let [abort, judged, Command::Finish { why: RunEnd::Cancelled, close }] = &commands[..] else {
         panic!("{commands:?}")
     };
     assert_eq!(*abort, Command::Abort { groups: vec![groups[1], groups[3]] });
@@ -546,7 +546,7 @@ fn no_generation_in_vain() {
     driver.trained();
     let commands = driver.first(3);
     let (groups, commands) = driver.dispatch(&commands);
-    let [Command::Abort { groups: stopped }, Command::Finish { why: FinishReason::TotalEpochs, close }] =
+    let [Command::Abort { groups: stopped }, Command::Finish { why: RunEnd::TotalEpochs, close }] =
         &commands[..]
     else {
         panic!("{commands:?}")
@@ -579,7 +579,7 @@ mod how_verl_counts_wrongly {
         }
         // One finish, after the last step was trained, with the number of steps trained: verl labels the last checkpoint one too high.
         let commands = driver.begin();
-        let [Command::Finish { why: FinishReason::TotalSteps, close }] = &commands[..] else {
+        let [Command::Finish { why: RunEnd::TotalSteps, close }] = &commands[..] else {
             panic!("{commands:?}")
         };
         assert_eq!((driver.rounds.progress().steps, close.report.batch.groups), (3, 0));
@@ -594,7 +594,7 @@ mod how_verl_counts_wrongly {
         let commands = driver.more(&commands, 2);
         ready(&commands);
         driver.trained();
-        assert!(matches!(driver.begin()[..], [Command::Finish { why: FinishReason::TotalEpochs, .. }]));
+        assert!(matches!(driver.begin()[..], [Command::Finish { why: RunEnd::TotalEpochs, .. }]));
         assert_eq!(driver.rounds.progress().fraction(None, Some(1), 8), Some(1.0));
     }
 

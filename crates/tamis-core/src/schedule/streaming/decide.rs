@@ -2,9 +2,7 @@
 
 use super::{Streaming, rounds};
 use crate::schedule::run::{Phase, Run};
-use crate::schedule::{
-    Command, FinishReason, OnExhausted, OnLimit, ScheduleError, SkipReason, StopCause, Tally,
-};
+use crate::schedule::{Command, OnExhausted, OnLimit, RunEnd, ScheduleError, SkipReason, StopCause, Tally};
 
 impl Streaming {
     pub(in crate::schedule) fn begin_step(
@@ -18,7 +16,7 @@ impl Streaming {
             return self.stop_with(run, cause, tally, rounds, commands);
         }
         if run.has_all_steps() {
-            return run.finish(FinishReason::TotalSteps, commands);
+            return run.finish(RunEnd::TotalSteps, commands);
         }
         self.go_on(run, commands)
     }

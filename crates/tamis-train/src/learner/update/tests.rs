@@ -24,7 +24,7 @@ impl Learner for Constant {
         ask: &mut crate::learner::AskObjective<'_>,
     ) -> Pass<()> {
         let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
-        let mut coefficients = Coefficients::default();
+        let mut coefficients = LossDerivatives::default();
         ask(&vec![-0.5; num_tokens], &vec![1.0; num_tokens], &mut coefficients)?;
         self.derivatives.extend(&coefficients.logprob);
         let mut rest = coefficients.logprob.as_slice();

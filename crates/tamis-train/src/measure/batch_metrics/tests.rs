@@ -64,7 +64,7 @@ fn trained_by_hand() {
     let [first, second] = by_hand();
     let mut metrics = Metrics::new();
     let columns = TrainedColumns {
-        advantages: Some(Spread::PerTrajectory(&[1.0, -1.0, 0.0, 0.0, f64::NAN])),
+        advantages: Some(BatchNumbers::PerTrajectory(&[1.0, -1.0, 0.0, 0.0, f64::NAN])),
         max_prompt_length: Some(5),
         ..TrainedColumns::default()
     };
@@ -133,7 +133,7 @@ fn members_left_out_are_not_counted_as_trained() {
     let left_out = [None, Some(LeftOut::Unchosen), None, Some(LeftOut::Truncated), Some(LeftOut::Unscored)];
     let mut metrics = Metrics::new();
     let columns = TrainedColumns {
-        advantages: Some(Spread::PerTrajectory(&[1.0, f64::NAN, 3.0, f64::NAN, f64::NAN])),
+        advantages: Some(BatchNumbers::PerTrajectory(&[1.0, f64::NAN, 3.0, f64::NAN, f64::NAN])),
         final_rewards: Some(&[1.0, -9.0, 0.25, 0.5, f64::NAN]),
         left_out: &left_out,
         ..TrainedColumns::default()
@@ -157,7 +157,7 @@ fn members_left_out_are_not_counted_as_trained() {
     let rows =
         Ragged::from_rows([vec![7.0, 1.0], vec![9.0; 5], vec![7.0, 3.0, 3.0], vec![9.0; 3], vec![9.0; 8]]);
     let mut metrics = Metrics::new();
-    let columns = TrainedColumns { advantages: Some(Spread::PerToken(&rows)), ..columns };
+    let columns = TrainedColumns { advantages: Some(BatchNumbers::PerToken(&rows)), ..columns };
     trained_metrics(&[&first, &second], &columns, &mut metrics);
     assert_eq!(metrics.get("critic/advantages/max"), Some(3.0));
 }
