@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use crate::reader::Reader;
 use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
+use tamis_core::schedule::{FillOrder, OnExhausted, OnLimit};
 use tamis_core::setting::{Described, PathKind, Shape};
 
 use crate::path::PathText as _;
@@ -60,7 +61,7 @@ macro_rules! owned {
     )*};
 }
 
-owned! { Advantage, Shaping }
+owned! { Advantage, Shaping, FillOrder, OnExhausted, OnLimit }
 
 impl Setting for bool {
     fn shape() -> Shape {

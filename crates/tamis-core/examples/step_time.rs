@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use tamis_core::group::{GroupId, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
-    Command, Event, GroupFacts, OnLimit, Order, RoundLimit, RoundSize, ScheduleError, ScheduleSettings,
+    Command, Event, GroupFacts, OnLimit, FillOrder, RoundLimit, RoundSize, ScheduleError, ScheduleSettings,
     Scheduler, StreamingSettings, Surplus,
 };
 
@@ -292,11 +292,11 @@ fn main() -> Result<(), ScheduleError> {
             "deficit, carry",
             Scheduler::rounds(ScheduleSettings { size: deficit, surplus: carry, ..settings.clone() })?,
         ),
-        ("streaming", stream(Surplus::Discard, Order::Dispatch)?),
-        ("streaming, carry, lag 1", stream(carry, Order::Dispatch)?),
-        ("streaming, carry, lag 2", stream(Surplus::Carry { max_lag: 2 }, Order::Dispatch)?),
-        ("streaming, in order of completion", stream(Surplus::Discard, Order::Completion)?),
-        ("streaming, carry, lag 1, order of completion", stream(carry, Order::Completion)?),
+        ("streaming", stream(Surplus::Discard, FillOrder::Dispatch)?),
+        ("streaming, carry, lag 1", stream(carry, FillOrder::Dispatch)?),
+        ("streaming, carry, lag 2", stream(Surplus::Carry { max_lag: 2 }, FillOrder::Dispatch)?),
+        ("streaming, in order of completion", stream(Surplus::Discard, FillOrder::Completion)?),
+        ("streaming, carry, lag 1, order of completion", stream(carry, FillOrder::Completion)?),
     ];
     for (name, machine) in cases {
         let found = run(machine, train_time)?;

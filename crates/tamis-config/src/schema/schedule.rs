@@ -1,5 +1,7 @@
 //! `schedule`: when prompts are dispatched and how a batch is filled.
 
+use tamis_core::schedule::{FillOrder, OnExhausted, OnLimit};
+
 use crate::define::{choice, section};
 use crate::value::{EmptyRound, RoundLimit};
 
@@ -18,46 +20,12 @@ choice! {
 }
 
 choice! {
-    /// What happens when `max_num_gen_batches` rounds have not filled the batch.
-    pub enum OnLimit {
-        /// The run stops with a diagnosis, as in verl.
-        Error = "error",
-        /// The groups there are get trained on, as in EasyR1's dynamic sampling.
-        UsePartial = "use_partial",
-        /// The groups are given up and the next step starts.
-        Skip = "skip",
-    }
-}
-
-choice! {
-    /// What happens when the data of an epoch ends before the batch is full.
-    pub enum OnExhausted {
-        /// The next epoch goes on filling it.
-        NextEpoch = "next_epoch",
-        /// The groups there are get trained on.
-        UsePartial = "use_partial",
-        /// The run ends after the last full step.
-        Stop = "stop",
-    }
-}
-
-choice! {
     /// What happens to kept groups beyond `data.train_batch_size`.
     pub enum Surplus {
         /// They are thrown away, and counted.
         Discard = "discard",
         /// They go into the next step with the log-probabilities they were sampled with, up to `max_lag`.
         Carry = "carry",
-    }
-}
-
-choice! {
-    /// Order in which kept groups fill the batch.
-    pub enum FillOrder {
-        /// In the order of dispatch, without a bias towards short completions.
-        Dispatch = "dispatch",
-        /// In the order in which groups end.
-        Completion = "completion",
     }
 }
 

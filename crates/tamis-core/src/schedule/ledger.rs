@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Accounting, Count, GroupSummary, Order, ScheduleError, Unbalanced};
+use super::{Accounting, Count, GroupSummary, FillOrder, ScheduleError, Unbalanced};
 use crate::group::{GroupId, PolicyVersion};
 
 /// A group that is being generated.
@@ -77,7 +77,7 @@ pub(super) struct GivenUp {
 #[serde(deny_unknown_fields)]
 pub(super) struct Ledger {
     group_size: usize,
-    order: Order,
+    order: FillOrder,
     in_flight: BTreeMap<GroupId, Flight>,
     /// How many of those in flight are certain to be kept.
     num_certain: usize,
@@ -97,7 +97,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(group_size: usize, order: Order) -> Self {
+    pub(super) fn new(group_size: usize, order: FillOrder) -> Self {
         Self {
             group_size,
             order,
@@ -258,11 +258,11 @@ impl Ledger {
             Outcome::Scored(summary) if is_kept => {
                 let kept = Kept { id: group, version, arrival, summary };
                 match self.order {
-                    Order::Completion => {
+                    FillOrder::Completion => {
                         let place = self.ready.partition_point(|other| other.arrival < arrival);
                         self.ready.insert(place, kept);
                     }
-                    Order::Dispatch => {
+                    FillOrder::Dispatch => {
                         self.waiting.insert(group, kept);
                     }
                 }

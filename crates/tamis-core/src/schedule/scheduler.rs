@@ -7,7 +7,7 @@ use super::rounds::Rounds;
 use super::run::{GoesBack, Phase, Run};
 use super::streaming::Streaming;
 use super::{
-    Accounting, Command, Event, GroupSummary, Order, Progress, RunEnd, ScheduleError, ScheduleSettings,
+    Accounting, Command, Event, GroupSummary, FillOrder, Progress, RunEnd, ScheduleError, ScheduleSettings,
     StreamingSettings, Surplus,
 };
 use crate::filter::GroupStatistics;
@@ -156,7 +156,7 @@ impl Scheduler {
         let settings = self.settings();
         let carries_ahead =
             settings.rounds_in_flight > 1 && matches!(settings.surplus, Surplus::Carry { .. });
-        !self.goes_by_rounds() || settings.order == Order::Completion || carries_ahead
+        !self.goes_by_rounds() || settings.order == FillOrder::Completion || carries_ahead
     }
 
     /// Whether the run has finished or stopped.

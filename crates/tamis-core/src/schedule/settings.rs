@@ -4,19 +4,19 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::{RoundLimit, RoundSize};
+use crate::choice;
 use crate::filter::{GroupFilter, Metric, Variance};
 
-/// What happens when a step has used up its generation rounds and its batch is not full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnLimit {
-    /// The run stops with a diagnosis.
-    #[default]
-    Error,
-    /// Trains on what was kept; where that is nothing, skips the step.
-    UsePartial,
-    /// Trains nothing and begins the step anew.
-    Skip,
+choice! {
+    /// What happens when `max_num_gen_batches` rounds have not filled the batch.
+    pub enum OnLimit {
+        /// The run stops with a diagnosis, as in verl.
+        Error = "error",
+        /// The groups there are get trained on, as in EasyR1's dynamic sampling.
+        UsePartial = "use_partial",
+        /// The groups are given up and the next step starts.
+        Skip = "skip",
+    }
 }
 
 /// What happens when a round keeps no group and the batch is not full.
@@ -40,17 +40,16 @@ impl Default for OnEmptyRound {
     }
 }
 
-/// What happens when the data ends and the batch is not full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnExhausted {
-    /// Goes on with the next epoch, within the same round; after the last epoch what does not fill a batch is not trained.
-    #[default]
-    NextEpoch,
-    /// Trains on what was kept, and begins the next epoch with the next step.
-    UsePartial,
-    /// The run is finished.
-    Stop,
+choice! {
+    /// What happens when the data of an epoch ends before the batch is full.
+    pub enum OnExhausted {
+        /// The next epoch goes on filling it.
+        NextEpoch = "next_epoch",
+        /// The groups there are get trained on.
+        UsePartial = "use_partial",
+        /// The run ends after the last full step.
+        Stop = "stop",
+    }
 }
 
 /// What happens to kept groups that the step does not need.
@@ -67,15 +66,14 @@ pub enum Surplus {
     },
 }
 
-/// The order in which kept groups fill the batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Order {
-    /// In order of dispatch: which groups are trained does not depend on how long they took.
-    #[default]
-    Dispatch,
-    /// In order of completion, as several servers do; favours short groups.
-    Completion,
+choice! {
+    /// Order in which kept groups fill the batch.
+    pub enum FillOrder {
+        /// In the order of dispatch, without a bias towards short completions.
+        Dispatch = "dispatch",
+        /// In the order in which groups end.
+        Completion = "completion",
+    }
 }
 
 /// What a scheduler needs to know whatever its mode; `size`, `rounds_in_flight` and `refill` are of rounds alone.
@@ -111,7 +109,7 @@ pub struct ScheduleSettings {
     /// What becomes of surplus.
     pub surplus: Surplus,
     /// Which kept groups fill the batch first.
-    pub order: Order,
+    pub order: FillOrder,
     /// Skipped steps in a row after which the run stops.
     pub max_skipped_steps: u32,
     /// The run is finished after so many steps.
@@ -196,7 +194,7 @@ impl ScheduleSettings {
             on_empty_round: OnEmptyRound::default(),
             on_exhausted: OnExhausted::default(),
             surplus: Surplus::default(),
-            order: Order::default(),
+            order: FillOrder::default(),
             max_skipped_steps: 10,
             total_steps: None,
             total_epochs: None,

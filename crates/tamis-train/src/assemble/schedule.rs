@@ -1,15 +1,15 @@
 //! Filter and scheduling machine.
 
 use tamis_config::{
-    BackendKind, Config, EmptyRound, FillOrder, GoldCheck, OnExhausted as ConfigExhausted,
-    OnLimit as ConfigLimit, RoundLimit as ConfigRounds, ScheduleMode, Surplus as ConfigSurplus,
+    BackendKind, Config, EmptyRound, GoldCheck,
+    RoundLimit as ConfigRounds, ScheduleMode, Surplus as ConfigSurplus,
     ZeroGroups as ConfigZeroGroups,
 };
 use tamis_core::advantage::Advantage;
 use tamis_core::filter::{AvailableMetrics, FilterError, GroupFilter, Metric, MetricError, Pool, PoolScore};
 use tamis_core::objective::ZeroGroups;
 use tamis_core::schedule::{
-    OnEmptyRound, OnExhausted, OnLimit, Order, RoundLimit, RoundSize, ScheduleSettings, Scheduler,
+    OnEmptyRound, RoundLimit, RoundSize, ScheduleSettings, Scheduler,
     StepUpdates, StreamingSettings, Surplus, WholeStep,
 };
 
@@ -284,11 +284,7 @@ pub fn settings(config: &Config, sieve: &Sieve) -> ScheduleSettings {
             Some(ConfigRounds::Rounds(rounds)) => RoundLimit::Rounds(rounds as u64),
             Some(ConfigRounds::Auto) => RoundLimit::Auto,
         },
-        on_limit: match schedule.on_limit {
-            ConfigLimit::Error => OnLimit::Error,
-            ConfigLimit::UsePartial => OnLimit::UsePartial,
-            ConfigLimit::Skip => OnLimit::Skip,
-        },
+        on_limit: schedule.on_limit,
         on_empty_round: match schedule.on_empty_round {
             EmptyRound::Retry { limit } => {
                 OnEmptyRound::Retry { times: limit.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX)) }
@@ -296,19 +292,12 @@ pub fn settings(config: &Config, sieve: &Sieve) -> ScheduleSettings {
             EmptyRound::Skip => OnEmptyRound::Skip,
             EmptyRound::Error => OnEmptyRound::Error,
         },
-        on_exhausted: match schedule.on_exhausted {
-            ConfigExhausted::NextEpoch => OnExhausted::NextEpoch,
-            ConfigExhausted::UsePartial => OnExhausted::UsePartial,
-            ConfigExhausted::Stop => OnExhausted::Stop,
-        },
+        on_exhausted: schedule.on_exhausted,
         surplus: match schedule.surplus {
             ConfigSurplus::Discard => Surplus::Discard,
             ConfigSurplus::Carry => Surplus::Carry { max_lag: schedule.max_lag.unwrap_or(1) as u64 },
         },
-        order: match schedule.order {
-            FillOrder::Dispatch => Order::Dispatch,
-            FillOrder::Completion => Order::Completion,
-        },
+        order: schedule.order,
         total_steps: config.train.total_steps.map(|steps| steps as u64),
         total_epochs: config.train.total_epochs.map(|epochs| epochs as u64),
         metric: sieve.metric.clone(),

@@ -8,7 +8,7 @@ use crate::filter::{GroupFilter, Variance};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::{
-    Command, Count, Event, GroupFacts, MOST_BATCHES, OnEmptyRound, OnExhausted, OnLimit, Order, RoundLimit,
+    Command, Count, Event, GroupFacts, MOST_BATCHES, OnEmptyRound, OnExhausted, OnLimit, FillOrder, RoundLimit,
     RoundSize, ScheduleError, ScheduleSettings, Scheduler, Surplus,
 };
 
@@ -34,7 +34,7 @@ fn settings() -> impl Strategy<Value = ScheduleSettings> {
         ],
         prop_oneof![Just(OnExhausted::NextEpoch), Just(OnExhausted::UsePartial), Just(OnExhausted::Stop)],
         prop_oneof![Just(Surplus::Discard), (0u64..4).prop_map(|max_lag| Surplus::Carry { max_lag })],
-        prop_oneof![Just(Order::Dispatch), Just(Order::Completion)],
+        prop_oneof![Just(FillOrder::Dispatch), Just(FillOrder::Completion)],
     );
     let ends = (prop::option::of(1u64..8), prop::option::of(1u64..5));
     (sizes, switches, choices, ends).prop_map(|(sizes, switches, choices, (total_steps, total_epochs))| {
@@ -420,7 +420,7 @@ proptest! {
 
     #[test]
     fn in_dispatch_order_arrival_does_not_matter(settings in settings(), world in world(), seed in any::<u64>()) {
-        let settings = ScheduleSettings { order: Order::Dispatch, rounds_in_flight: 1, ..settings };
+        let settings = ScheduleSettings { order: FillOrder::Dispatch, rounds_in_flight: 1, ..settings };
         let world = World { cancel_after: None, ..world };
         let (first, second) = (world.play(&settings, None, false), world.play(&settings, Some(seed), false));
         prop_assert_eq!(&first.trained, &second.trained);
@@ -434,7 +434,7 @@ proptest! {
         settings in settings(), world in world(), rounds_in_flight in 2usize..5, seed in any::<u64>(),
     ) {
         let one = ScheduleSettings {
-            order: Order::Dispatch,
+            order: FillOrder::Dispatch,
             surplus: Surplus::Discard,
             size: RoundSize::Fixed,
             rounds_in_flight: 1,

@@ -1,7 +1,7 @@
 use crate::filter::Verdict;
 use crate::group::{GroupId, PolicyVersion};
 use crate::schedule::{
-    Command, Count, Event, GroupFacts, OnEmptyRound, OnExhausted, Order, RoundLimit, RunEnd,
+    Command, Count, Event, GroupFacts, OnEmptyRound, OnExhausted, FillOrder, RoundLimit, RunEnd,
     ScheduleSettings, Scheduler, SkipReason, StepClose, StopCause, Surplus,
 };
 
@@ -503,7 +503,7 @@ fn carried_surplus_comes_first_and_grows_stale() {
 
 #[test]
 fn completion_order_is_a_choice() {
-    for (order, expected) in [(Order::Dispatch, [0, 1]), (Order::Completion, [3, 2])] {
+    for (order, expected) in [(FillOrder::Dispatch, [0, 1]), (FillOrder::Completion, [3, 2])] {
         let mut driver = Driver::new(ScheduleSettings { order, ..ScheduleSettings::verl(2, 4, 2, 0) });
         let begun = driver.begin();
         let (groups, mut commands) = driver.dispatch(&begun);

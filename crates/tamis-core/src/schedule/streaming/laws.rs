@@ -9,7 +9,7 @@ use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::run::Phase;
 use crate::schedule::{
-    Accounting, Command, Event, GroupFacts, OnEmptyRound, OnExhausted, OnLimit, Order, RoundLimit,
+    Accounting, Command, Event, GroupFacts, OnEmptyRound, OnExhausted, OnLimit, FillOrder, RoundLimit,
     ScheduleError, ScheduleSettings, Scheduler, StepClose, StreamingSettings, Surplus,
 };
 
@@ -31,7 +31,7 @@ fn settings() -> impl Strategy<Value = StreamingSettings> {
         ],
         prop_oneof![Just(OnExhausted::NextEpoch), Just(OnExhausted::UsePartial), Just(OnExhausted::Stop)],
         prop_oneof![Just(Surplus::Discard), (1u64..4).prop_map(|max_lag| Surplus::Carry { max_lag })],
-        prop_oneof![Just(Order::Dispatch), Just(Order::Completion)],
+        prop_oneof![Just(FillOrder::Dispatch), Just(FillOrder::Completion)],
     );
     let ends = (prop::option::of(1u64..8), prop::option::of(1u64..5));
     (sizes, switches, choices, ends).prop_map(|(sizes, switches, choices, (total_steps, total_epochs))| {
@@ -501,7 +501,7 @@ proptest! {
         settings in settings(), world in world(), first in any::<u64>(), second in any::<u64>(),
     ) {
         let run = ScheduleSettings {
-            order: Order::Dispatch,
+            order: FillOrder::Dispatch,
             surplus: Surplus::Discard,
             // How many groups in a row are dropped depends on which come first.
             on_empty_round: OnEmptyRound::Retry { times: None },
