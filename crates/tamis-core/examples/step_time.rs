@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use tamis_core::group::{GroupId, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{
-    Command, Event, GroupFacts, OnLimit, FillOrder, RoundLimit, RoundSize, ScheduleError, ScheduleSettings,
+    Command, Event, FillOrder, GroupFacts, OnLimit, RoundLimit, RoundSize, ScheduleError, ScheduleSettings,
     Scheduler, StreamingSettings, Surplus,
 };
 

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Accounting, Count, GroupSummary, FillOrder, ScheduleError, Unbalanced};
+use super::{Accounting, Count, FillOrder, GroupSummary, ScheduleError, Unbalanced};
 use crate::group::{GroupId, PolicyVersion};
 
 /// A group that is being generated.

@@ -52,7 +52,7 @@ pub use report::{RoundReport, StepReport};
 pub use round_limit::{MOST_AUTO_BATCHES, RoundLimit, UNKNOWN_BATCHES};
 pub use round_size::{MOST_BATCHES, RoundSize};
 pub use scheduler::Scheduler;
-pub use settings::{OnEmptyRound, OnExhausted, OnLimit, FillOrder, ScheduleSettings, SettingsError, Surplus};
+pub use settings::{FillOrder, OnEmptyRound, OnExhausted, OnLimit, ScheduleSettings, SettingsError, Surplus};
 pub use streaming::StreamingSettings;
 pub use tally::Tally;
 pub use whole_step::{StepUpdates, WholeStep};

@@ -7,7 +7,7 @@ use super::rounds::Rounds;
 use super::run::{GoesBack, Phase, Run};
 use super::streaming::Streaming;
 use super::{
-    Accounting, Command, Event, GroupSummary, FillOrder, Progress, RunEnd, ScheduleError, ScheduleSettings,
+    Accounting, Command, Event, FillOrder, GroupSummary, Progress, RunEnd, ScheduleError, ScheduleSettings,
     StreamingSettings, Surplus,
 };
 use crate::filter::GroupStatistics;

@@ -1,16 +1,15 @@
 //! Filter and scheduling machine.
 
 use tamis_config::{
-    BackendKind, Config, EmptyRound, GoldCheck,
-    RoundLimit as ConfigRounds, ScheduleMode, Surplus as ConfigSurplus,
-    ZeroGroups as ConfigZeroGroups,
+    BackendKind, Config, EmptyRound, GoldCheck, RoundLimit as ConfigRounds, ScheduleMode,
+    Surplus as ConfigSurplus, ZeroGroups as ConfigZeroGroups,
 };
 use tamis_core::advantage::Advantage;
 use tamis_core::filter::{AvailableMetrics, FilterError, GroupFilter, Metric, MetricError, Pool, PoolScore};
 use tamis_core::objective::ZeroGroups;
 use tamis_core::schedule::{
-    OnEmptyRound, RoundLimit, RoundSize, ScheduleSettings, Scheduler,
-    StepUpdates, StreamingSettings, Surplus, WholeStep,
+    OnEmptyRound, RoundLimit, RoundSize, ScheduleSettings, Scheduler, StepUpdates, StreamingSettings,
+    Surplus, WholeStep,
 };
 
 use tamis_rollout::Record;

@@ -8,8 +8,8 @@ use crate::filter::{GroupFilter, Variance};
 use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::{
-    Command, Count, Event, GroupFacts, MOST_BATCHES, OnEmptyRound, OnExhausted, OnLimit, FillOrder, RoundLimit,
-    RoundSize, ScheduleError, ScheduleSettings, Scheduler, Surplus,
+    Command, Count, Event, FillOrder, GroupFacts, MOST_BATCHES, OnEmptyRound, OnExhausted, OnLimit,
+    RoundLimit, RoundSize, ScheduleError, ScheduleSettings, Scheduler, Surplus,
 };
 
 fn settings() -> impl Strategy<Value = ScheduleSettings> {

@@ -1,7 +1,7 @@
 use crate::filter::Verdict;
 use crate::group::{GroupId, PolicyVersion};
 use crate::schedule::{
-    Command, Count, Event, GroupFacts, OnEmptyRound, OnExhausted, FillOrder, RoundLimit, RunEnd,
+    Command, Count, Event, FillOrder, GroupFacts, OnEmptyRound, OnExhausted, RoundLimit, RunEnd,
     ScheduleSettings, Scheduler, SkipReason, StepClose, StopCause, Surplus,
 };
 

@@ -9,7 +9,7 @@ use crate::group::{GroupId, PolicyVersion};
 use crate::random::{Key, Purpose};
 use crate::schedule::run::Phase;
 use crate::schedule::{
-    Accounting, Command, Event, GroupFacts, OnEmptyRound, OnExhausted, OnLimit, FillOrder, RoundLimit,
+    Accounting, Command, Event, FillOrder, GroupFacts, OnEmptyRound, OnExhausted, OnLimit, RoundLimit,
     ScheduleError, ScheduleSettings, Scheduler, StepClose, StreamingSettings, Surplus,
 };
 
