@@ -166,7 +166,7 @@ pub fn load(path: &Path) -> Result<Model, AssembleError> {
     Ok(Model::load(path)?)
 }
 
-/// A model that reads what the policy writes.
+/// The reference or the critic: a model that must share the policy's vocabulary and context length.
 pub(super) struct Companion {
     /// The key that names its folder.
     pub(super) key: &'static str,

@@ -98,8 +98,8 @@ pub struct CriticState {
     pub version: u64,
 }
 
-/// Where scheduling stands right after a step was trained. Attempts at the next step that are skipped, and the end of a run, come after it:
-/// a resume goes through them again.
+/// The scheduler right after the last trained step. A checkpoint holds this and not the live scheduler: skipped
+/// attempts at the next step are made again on resume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ScheduleState {
     /// Place in the data.

@@ -167,8 +167,8 @@ impl Rounds {
     }
 }
 
-/// Forgets epochs that are over, all their groups being settled; the first that kept nothing is returned with the rounds it took,
-/// unless it lies wholly within a round that kept something.
+/// Drops finished epochs. Returns the first one in which no group was kept, so that the run can stop, except where
+/// that epoch was shorter than one round and the round kept groups.
 fn close_epochs(run: &mut Run, kept_in_round: u64) -> Option<(u64, Tally, u64)> {
     let mut dead = None;
     let rounds = run.progress.rounds;
