@@ -25,7 +25,7 @@ tamis's side, all built with `cargo --release`:
 | engine | example `engine_speed` of tamis-model | {"what": "train", "model": "small", "tokens_per_s": ..., "peak_share": ...}; also "generate_separate", "generate_grouped"; {"what": "matmul_peak", "gflops": ...} |
 | step | `tamis train configs/bench_step.yaml run.dir=DIR` | `timing_s/step` of each line of DIR/**/metrics.jsonl, the first two left out |
 | filter | example `filter_speed` of tamis-core | {"what": "filter", "form": "tamis", "seconds": ...} |
-| loss | example `loss_speed` of tamis-core, 2 threads | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays, "scratch_share": ...} |
+| loss | example `loss_speed` of tamis-core, 1 thread (PyTorch: 2) | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays, "scratch_share": ...} |
 | advantage | example `advantage_speed` of tamis-core, the statistics on 2 threads (NumPy's elementwise operations use one) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
 | balance | example `balance_speed` of tamis-core | {"what": "balance", "method": ..., "seconds": ..., "spread": ...} |
 
@@ -310,7 +310,7 @@ class Loss(Part):
         self.program = target_folder() / "examples" / "loss_speed"
 
     def measured(self, sizes):
-        return [line for line in json_lines([self.program, ",".join(map(str, sizes)), "clip"]) if line["threads"] == THREADS]
+        return json_lines([self.program, ",".join(map(str, sizes)), "clip"])
 
     def ours(self):
         (line,) = self.measured([2048])
@@ -323,18 +323,11 @@ class Loss(Part):
     def remarks(self):
         if not self.clip:
             return
-        best = max(self.clip, key=lambda line: line["share_of_least"])
-        share = statistics.median(line["share"] for line in self.clip)
-        yield (
-            f"policy loss, {best['tokens'] / 1e6:.2f} M tokens, {THREADS} threads: {best['gigabytes_per_second']:.1f} GB/s of columns and derivatives,"
-            f" a plain pass over the same {best['plain_gigabytes_per_second']:.1f} GB/s (quickest repetitions):"
-            f" {best['share_of_least']:.2f}; median of the turns {share:.2f} (aim 0.5)"
-        )
-        for line in self.scaling:
+        for line in [*self.clip, *self.scaling]:
             scratch = line["scratch_share"]
-            beyond = "memory not measured here" if scratch is None else f"{100 * scratch:.1f} % memory beyond columns and derivatives (aim 5 %)"
+            beyond = "memory not measured here" if scratch is None else f"{100 * scratch:.1f} % memory beyond columns and derivatives"
             yield (
-                f"policy loss, {line['tokens'] / 1e6:.2f} M tokens: {line['nanoseconds_per_token']:.2f} ns a token,"
+                f"policy loss, {line['tokens'] / 1e6:.2f} M tokens, 1 thread: {line['nanoseconds_per_token']:.2f} ns a token,"
                 f" {line['share_of_least']:.2f} of a plain pass, {beyond}"
             )
 

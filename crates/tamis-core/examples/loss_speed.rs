@@ -1,8 +1,8 @@
 //! Tokens per second of the policy loss with its derivatives and metrics over ragged trajectories of lognormal length (mean about
-//! 1,000 tokens, cap 8,192), beside a plain pass that reads the same columns and writes the same derivatives: `bench/` sets it
-//! against verl's and TRL's functions on PyTorch. The two take turns, so that what disturbs one disturbs the other. Prints one JSON line
-//! per size, loss and number of threads:
-//! `{"what": "policy_loss", "form": "tamis", "loss": name, "threads": ..., "seconds": median, "seconds_min": ..., "tokens": ...,
+//! 1,000 tokens, cap 8,192), on one thread, beside a plain pass that reads the same columns and writes the same derivatives:
+//! `bench/` sets it against verl's and TRL's functions on PyTorch. The two take turns, so that a disturbance hits both. Prints one
+//! JSON line per size and loss:
+//! `{"what": "policy_loss", "form": "tamis", "loss": name, "threads": 1, "seconds": median, "seconds_min": ..., "tokens": ...,
 //! "trajectories": ..., "tokens_per_second": by the median, "nanoseconds_per_token": least, "gigabytes_per_second": ...,
 //! "plain_gigabytes_per_second": ..., "share": loss over plain (median of the turns), "share_of_least": quickest over quickest,
 //! "column_bytes": what is read and written, "scratch_bytes": by how much the process grows beyond them (null where the system
@@ -16,9 +16,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, Columns, Dppo, Evaluation, Gspo, GspoForm,
+    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, Columns, DppoTv, Evaluation, Gspo, GspoForm,
     KlController, KlEstimator, KlKind, KlTerm, Normalisers, Objective, ObjectiveError, ObjectiveState,
-    Outcome, PolicyLoss, Sapo,
+    Outcome, PolicyLoss, Reinforce, Sapo,
 };
 use tamis_core::random::{Key, Purpose};
 
@@ -70,45 +70,29 @@ impl Batch {
 }
 
 /// Reads what the loss reads and writes what it writes, with an addition per token in between.
-fn plain(batch: &Batch, with_reference: bool, out: &mut [f32], threads: usize) {
-    let chunk = out.len().div_ceil(threads).max(1);
-    let part_of = |part: usize, out: &mut [f32]| {
-        let range = part * chunk..part * chunk + out.len();
-        let (logprob, old) = (&batch.logprob[range.clone()], &batch.old[range.clone()]);
-        let mask = batch.mask[range.clone()].iter().map(|&on| f32::from(u8::from(on)));
-        let columns = out.iter_mut().zip(logprob).zip(old).zip(mask);
-        if with_reference {
-            for ((((out, logprob), old), mask), reference) in columns.zip(&batch.reference[range]) {
-                *out = logprob + old + mask + reference;
-            }
-        } else {
-            for (((out, logprob), old), mask) in columns {
-                *out = logprob + old + mask;
-            }
+fn plain(batch: &Batch, with_reference: bool, out: &mut [f32]) {
+    let mask = batch.mask.iter().map(|&on| f32::from(u8::from(on)));
+    let columns = out.iter_mut().zip(&batch.logprob).zip(&batch.old).zip(mask);
+    if with_reference {
+        for ((((out, logprob), old), mask), reference) in columns.zip(&batch.reference) {
+            *out = logprob + old + mask + reference;
         }
-    };
-    std::thread::scope(|scope| {
-        let mut parts = out.chunks_mut(chunk).enumerate();
-        let first = parts.next();
-        for (part, out) in parts {
-            scope.spawn(move || part_of(part, out));
+    } else {
+        for (((out, logprob), old), mask) in columns {
+            *out = logprob + old + mask;
         }
-        if let Some((part, out)) = first {
-            part_of(part, out);
-        }
-    });
+    }
 }
 
 /// The whole optimizer batch: derivatives, then loss and metrics.
 fn loss(
     objective: &Objective,
     state: &ObjectiveState,
-    threads: usize,
     columns: &Columns<'_, f32>,
     normalisers: &Normalisers,
     into: &mut Evaluation<f32>,
 ) -> Result<(), ObjectiveError> {
-    objective.evaluate_on(threads, black_box(columns), normalisers, state, into)?;
+    objective.evaluate(black_box(columns), normalisers, state, into)?;
     black_box(Outcome::of(&into.sequences, objective, state));
     Ok(())
 }
@@ -142,14 +126,8 @@ impl Times {
     }
 }
 
-/// One size and loss on some threads.
-fn measure(
-    name: &str,
-    objective: &Objective,
-    threads: usize,
-    batch: &Batch,
-    out: &mut [f32],
-) -> Result<(), ObjectiveError> {
+/// One size and loss.
+fn measure(name: &str, objective: &Objective, batch: &Batch, out: &mut [f32]) -> Result<(), ObjectiveError> {
     let (tokens, trajectories) = (batch.mask.len(), batch.advantage.len());
     let normalisers = Normalisers {
         tokens: tokens as f64,
@@ -163,16 +141,16 @@ fn measure(
     let mut evaluation = Evaluation::default();
     evaluation.derivatives.logprob.resize(tokens, 1.0);
     let before = resident().zip(forget_peak());
-    loss(objective, &state, threads, &columns, &normalisers, &mut evaluation)?;
+    loss(objective, &state, &columns, &normalisers, &mut evaluation)?;
     let scratch = before.zip(resident()).map(|(([before, _], ()), [_, peak])| peak.saturating_sub(before));
 
     let mut times = (Times(Vec::new()), Times(Vec::new()));
     for _ in 0..(200_000_000 / tokens.max(1)).clamp(5, 101) {
         let begin = Instant::now();
-        loss(objective, &state, threads, &columns, &normalisers, &mut evaluation)?;
+        loss(objective, &state, &columns, &normalisers, &mut evaluation)?;
         times.0.0.push(begin.elapsed().as_secs_f64());
         let begin = Instant::now();
-        plain(black_box(batch), with_reference, black_box(&mut *out), threads);
+        plain(black_box(batch), with_reference, black_box(&mut *out));
         times.1.0.push(begin.elapsed().as_secs_f64());
     }
     let (ours, plain) = times;
@@ -180,7 +158,7 @@ fn measure(
     let column_bytes = tokens * (4 + 4 + 1 + 4 + if with_reference { 4 } else { 0 });
     let rate = |seconds: f64| column_bytes as f64 / seconds / 1e9;
     println!(
-        "{{\"what\": \"policy_loss\", \"form\": \"tamis\", \"loss\": \"{name}\", \"threads\": {threads}, \
+        "{{\"what\": \"policy_loss\", \"form\": \"tamis\", \"loss\": \"{name}\", \"threads\": 1, \
          \"seconds\": {:e}, \"seconds_min\": {:e}, \"tokens\": {tokens}, \"trajectories\": {trajectories}, \
          \"tokens_per_second\": {:e}, \"nanoseconds_per_token\": {:.3}, \"gigabytes_per_second\": {:.2}, \
          \"plain_gigabytes_per_second\": {:.2}, \"share\": {:.3}, \"share_of_least\": {:.3}, \
@@ -210,15 +188,15 @@ fn main() -> Result<(), ObjectiveError> {
         bias_corrected: false,
     };
     let of = |policy| Objective::of(policy, Aggregation::TokenMean);
-    let dppo = Dppo { low: 0.2, high: 0.2, ratio_cap: 20.0, log_ratio_limit: Some(20.0) };
+    let dppo = DppoTv { clip_low: 0.2, clip_high: 0.2, max_ratio: 20.0, log_ratio_limit: Some(20.0) };
     let objectives = [
         ("clip", of(PolicyLoss::Clip(clip))),
         ("clip+k3", Objective { kl: Some(k3), ..of(PolicyLoss::Clip(clip)) }),
         (
             "gspo",
             of(PolicyLoss::Gspo(Gspo {
-                low: 3e-4,
-                high: 4e-4,
+                clip_low: 3e-4,
+                clip_high: 4e-4,
                 form: GspoForm::Sequence,
                 log_ratio_limit: None,
             })),
@@ -226,7 +204,10 @@ fn main() -> Result<(), ObjectiveError> {
         (
             "cispo",
             of(PolicyLoss::Cispo(Cispo {
-                bound: CispoBound::Absolute { max: 5.0 },
+                bound: CispoBound::Absolute,
+                clip_low: 0.2,
+                clip_high: 0.2,
+                max_ratio: 5.0,
                 log_ratio_limit: Some(20.0),
             })),
         ),
@@ -235,17 +216,14 @@ fn main() -> Result<(), ObjectiveError> {
             of(PolicyLoss::Sapo(Sapo { tau_positive: 1.0, tau_negative: 1.05, log_ratio_limit: Some(20.0) })),
         ),
         ("dppo_tv", of(PolicyLoss::DppoTv(dppo))),
-        ("reinforce", of(PolicyLoss::Reinforce)),
+        ("reinforce", of(PolicyLoss::Reinforce(Reinforce {}))),
     ];
     for trajectories in sizes.split(',').filter_map(|size| size.parse().ok()) {
         let batch = Batch::new(trajectories);
         let mut out = vec![1.0; batch.mask.len()];
-        // Two first: the memory that it needs beyond columns and derivatives is found then.
-        for threads in [2, 1] {
-            for (name, objective) in &objectives {
-                if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
-                    measure(name, objective, threads, &batch, &mut out)?;
-                }
+        for (name, objective) in &objectives {
+            if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+                measure(name, objective, &batch, &mut out)?;
             }
         }
     }

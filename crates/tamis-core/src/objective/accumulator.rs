@@ -1,4 +1,4 @@
-//! Sums per trajectory, and their merge over micro-batches and ranks into one loss and one set of metrics.
+//! Sums per trajectory, and their merge over micro-batches into one loss and one set of metrics.
 
 use super::loss::OwnMetric;
 use super::{Importance, Objective, ObjectiveError, ObjectiveState};
@@ -19,16 +19,12 @@ pub struct SequenceSums {
     pub low: u32,
     /// Above the high bound with positive advantage.
     pub high: u32,
-    /// Clipped branch of the value loss active.
-    pub value_clipped: u32,
     /// Weighted policy loss: the trajectory's share of the batch's.
     pub policy_loss: f64,
     /// Weighted divergence from the reference, before the coefficient.
     pub kl_loss: f64,
     /// Weighted entropy, before the coefficient.
     pub entropy_loss: f64,
-    /// Weighted value loss, before the coefficient.
-    pub value_loss: f64,
     /// Divergence from the reference.
     pub kl: f64,
     /// Entropy in nats; NaN where its column was not given.
@@ -47,7 +43,7 @@ pub struct SequenceSums {
     pub behaviour_kl: f64,
     /// `exp(old - behaviour) - 1 - (old - behaviour)`.
     pub behaviour_kl_k3: f64,
-    /// What the loss measures beside this: `Σ|logprob - old|` of `kl_cov`, the weight phi of `vespo`.
+    /// What the loss measures beside this: `Σ|logprob - old|` of `kl_cov`, the mean weight phi of `vespo`.
     pub own: f64,
 }
 
@@ -58,11 +54,9 @@ impl SequenceSums {
         dual: 0,
         low: 0,
         high: 0,
-        value_clipped: 0,
         policy_loss: 0.0,
         kl_loss: 0.0,
         entropy_loss: 0.0,
-        value_loss: 0.0,
         kl: 0.0,
         entropy: 0.0,
         old_kl: 0.0,
@@ -76,7 +70,7 @@ impl SequenceSums {
     };
 }
 
-/// Collects the sums of a whole optimizer batch, whatever micro-batches and ranks they come from, and adds them up in batch order:
+/// Collects the sums of a whole optimizer batch, whatever micro-batches they come from, and adds them up in batch order:
 /// the loss and the metrics have the same bits however the batch was cut.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Accumulator {
@@ -104,32 +98,7 @@ impl Accumulator {
         }
     }
 
-    /// Takes over what another accumulator of the same optimizer batch (another rank's) has recorded.
-    ///
-    /// # Errors
-    /// As [`Self::record`]; nothing is taken over then.
-    pub fn merge(&mut self, other: &Self) -> Result<(), ObjectiveError> {
-        let num_sequences = self.rows.len();
-        for (index, row) in other.rows.iter().enumerate() {
-            let recorded = matches!(self.rows.get(index), Some(Some(_)));
-            if row.is_some() && (recorded || index >= num_sequences) {
-                return Err(ObjectiveError::SequenceIndex { index, num_sequences, recorded });
-            }
-        }
-        for (mine, theirs) in self.rows.iter_mut().zip(&other.rows) {
-            *mine = mine.or(*theirs);
-        }
-        Ok(())
-    }
-
-    /// Trajectories not yet recorded.
-    pub fn num_missing(&self) -> usize {
-        self.rows.iter().filter(|row| row.is_none()).count()
-    }
-
     /// Loss, metrics and next state of what was recorded, added up in batch order; what is missing counts as fully masked.
-    ///
-    /// With several data-parallel ranks merged, every value is `dp_size` times the mean that the averaged gradient belongs to.
     pub fn finish(&self, objective: &Objective, state: &ObjectiveState) -> Outcome {
         Outcome::of(self.rows.iter().flatten(), objective, state)
     }
@@ -144,19 +113,18 @@ impl Outcome {
         state: &ObjectiveState,
     ) -> Self {
         let mut sum = SequenceSums::EMPTY;
-        let mut totals = [0_u64; 6];
+        let mut totals = [0_u64; 5];
         let (mut low_min, mut high_max, mut trained) = (f64::NAN, f64::NAN, 0_usize);
         let (mut low_shares, mut high_shares) = (0.0, 0.0);
         for row in sequences {
             sum.policy_loss += row.policy_loss;
             sum.kl_loss += row.kl_loss;
             sum.entropy_loss += row.entropy_loss;
-            sum.value_loss += row.value_loss;
             if row.tokens == 0 {
                 continue;
             }
             trained += 1;
-            let counts = [row.tokens, row.clipped, row.dual, row.low, row.high, row.value_clipped];
+            let counts = [row.tokens, row.clipped, row.dual, row.low, row.high];
             for (total, count) in totals.iter_mut().zip(counts) {
                 *total += u64::from(count);
             }
@@ -178,7 +146,7 @@ impl Outcome {
             low_min = low_min.min(low_share);
             high_max = high_max.max(high_share);
         }
-        let [tokens, clipped, dual, low, high, value_clipped] = totals.map(|total| total as f64);
+        let [tokens, clipped, dual, low, high] = totals.map(|total| total as f64);
         let mean = |value: f64| value / tokens;
         let per_sequence = |value: f64| value / trained as f64;
         let (low_share, high_share) =
@@ -196,9 +164,6 @@ impl Outcome {
         let entropy_coef = objective.entropy_coef(state);
         if let Some(coef) = entropy_coef {
             loss -= coef * sum.entropy_loss;
-        }
-        if let Some(term) = objective.value {
-            loss += term.coef * sum.value_loss;
         }
         let metrics = Metrics {
             tokens,
@@ -218,8 +183,6 @@ impl Outcome {
             kl: objective.kl.map(|_| mean(sum.kl)),
             kl_loss: objective.kl.map(|_| sum.kl_loss),
             kl_coef: kl_state.map(|kl| kl.coef),
-            value_loss: objective.value.map(|_| sum.value_loss),
-            value_clip_share: objective.value.map(|_| mean(value_clipped)),
             entropy: mean(sum.entropy),
             entropy_loss: sum.entropy_loss,
             entropy_coef,
@@ -246,7 +209,7 @@ impl Outcome {
 /// The value of an objective over an optimizer batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// The loss: policy loss + coefficient · KL − coefficient · entropy + coefficient · value loss. 0 where nothing is trained on.
+    /// The loss: policy loss + coefficient · KL − coefficient · entropy. 0 where nothing is trained on.
     pub loss: f64,
     /// What is logged.
     pub metrics: Metrics,
@@ -292,10 +255,6 @@ pub struct Metrics {
     pub kl_loss: Option<f64>,
     /// Coefficient that this batch used.
     pub kl_coef: Option<f64>,
-    /// Value loss as aggregated, before the coefficient, where the objective has one.
-    pub value_loss: Option<f64>,
-    /// Share of tokens on the clipped branch of the value loss.
-    pub value_clip_share: Option<f64>,
     /// Token mean of the entropy, in nats.
     pub entropy: f64,
     /// Entropy as aggregated, before the coefficient.
@@ -336,8 +295,6 @@ impl Metrics {
         named.extend(self.kl_coef.map(|coef| ("actor/kl_coef", coef)));
         named.extend(self.entropy_coef.map(|coef| ("entropy_coef", coef)));
         named.extend(self.own);
-        named.extend(self.value_loss.map(|loss| ("critic/vf_loss", loss)));
-        named.extend(self.value_clip_share.map(|share| ("critic/vf_clipfrac", share)));
         named
     }
 }

@@ -4,17 +4,32 @@ use std::ops::Range;
 
 use super::ObjectiveError;
 use super::aggregation::GroupCounts;
-use super::precision::Precision;
 
-/// A number that a column may hold: `f32` from an engine, `f64` from a test.
-///
-/// Derivatives have the columns' precision. So has the arithmetic of a token in the losses that take most of the time (`clip`,
-/// `decoupled`, `reinforce`, `gpg` and `cispo` with a ratio per token, and the divergence); all else is in `f64`, and so is every sum over
-/// more than a block of tokens.
-pub trait Real: Precision {}
+/// A number that a column may hold: `f32` from an engine, `f64` from a test. Losses are computed in `f64`; derivatives have the
+/// columns' precision.
+pub trait Real: Copy + Default + PartialOrd + std::fmt::Debug + Into<f64> + Send + Sync {
+    /// 0.
+    const ZERO: Self;
 
-impl Real for f32 {}
-impl Real for f64 {}
+    /// The nearest number of this precision.
+    fn of(value: f64) -> Self;
+}
+
+impl Real for f32 {
+    const ZERO: Self = 0.0;
+
+    fn of(value: f64) -> Self {
+        value as f32
+    }
+}
+
+impl Real for f64 {
+    const ZERO: Self = 0.0;
+
+    fn of(value: f64) -> Self {
+        value
+    }
+}
 
 /// Where the advantage of a token comes from.
 #[derive(Debug, Clone, Copy)]
@@ -62,8 +77,6 @@ pub struct Columns<'a, T> {
     /// Which tokens were chosen over the whole optimizer batch, one set of flags per token \[N\]
     /// ([`Selection`](super::Selection)).
     pub selection: Option<&'a [u8]>,
-    /// A critic's columns.
-    pub values: Option<ValueColumns<'a, T>>,
     /// Advantages; constants.
     pub advantage: AdvantageColumn<'a>,
     /// Unmasked tokens of the trajectory's whole group in the optimizer batch \[B\], for `group-token-mean`
@@ -102,7 +115,6 @@ impl<'a, T: Real> Columns<'a, T> {
             entropy: None,
             weight: None,
             selection: None,
-            values: None,
             advantage,
             group_tokens: None,
             group_sequences: None,
@@ -142,7 +154,6 @@ impl<'a, T: Real> Columns<'a, T> {
             entropy: cut(self.entropy),
             weight: cut(self.weight),
             selection: self.selection.map(|column| &column[tokens.clone()]),
-            values: self.values.map(|values| values.cut(&tokens)),
             advantage: match self.advantage {
                 AdvantageColumn::PerTrajectory(column) => {
                     AdvantageColumn::PerTrajectory(&column[range.clone()])
@@ -174,9 +185,6 @@ impl<'a, T: Real> Columns<'a, T> {
             ("reference", self.reference),
             ("entropy", self.entropy),
             ("weight", self.weight),
-            ("value", self.values.map(|values| values.value)),
-            ("old value", self.values.map(|values| values.old)),
-            ("returns", self.values.map(|values| values.returns)),
         ] {
             if let Some(column) = column {
                 length(name, expected, column.len())?;
@@ -213,7 +221,6 @@ impl<'a, T: Real> Columns<'a, T> {
             entropy: cut(self.entropy),
             weight: cut(self.weight),
             selection: self.selection.map(|column| &column[tokens.clone()]),
-            values: self.values.map(|values| values.cut(&tokens)),
             advantage: match self.advantage {
                 AdvantageColumn::PerTrajectory(column) => RowAdvantage::Same(column[i]),
                 AdvantageColumn::PerToken(column) => RowAdvantage::PerToken(&column[tokens.clone()]),
@@ -238,7 +245,6 @@ pub(crate) struct Row<'a, T> {
     pub(crate) entropy: Option<&'a [T]>,
     pub(crate) weight: Option<&'a [T]>,
     pub(crate) selection: Option<&'a [u8]>,
-    pub(crate) values: Option<ValueColumns<'a, T>>,
     pub(crate) advantage: RowAdvantage<'a>,
     pub(crate) group: GroupCounts,
 }

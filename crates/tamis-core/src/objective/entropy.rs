@@ -3,11 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::ObjectiveError;
-use super::accumulator::SequenceSums;
 use super::aggregation::Aggregation;
-use super::columns::{Real, Row};
 use super::in_range;
-use super::loss::kernel::{Lanes, Scratch, blocks, converted};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entries.
@@ -136,35 +133,6 @@ impl EntropyBonus {
                 EntropyState { coef: moved.max(min).min(max), last: entropy }
             }
             _ => state,
-        }
-    }
-}
-
-/// Sums a trajectory's entropies; with a bonus also its derivatives. `sums.entropy_loss` is the aggregated entropy before the
-/// coefficient.
-pub(crate) fn sequence<T: Real>(
-    row: &Row<'_, T>,
-    entropy: &[T],
-    scale: f64,
-    coef: Option<f64>,
-    dentropy_t: Option<&mut [T]>,
-    sums: &mut SequenceSums,
-    scratch: &mut Scratch,
-) {
-    let is_whole = sums.tokens as usize == row.mask.len();
-    let mut sum = Lanes::ZERO;
-    for block in blocks(row.mask.len()) {
-        let mask = (!is_whole).then(|| &row.mask[block.clone()]);
-        let values = &mut scratch.double.loss[..block.len()];
-        converted(mask, &entropy[block], values);
-        sum.add(values);
-    }
-    sums.entropy = sum.total();
-    sums.entropy_loss = scale * sums.entropy;
-    if let (Some(coef), Some(dentropy_t)) = (coef, dentropy_t) {
-        let slope = T::of(-(coef * scale));
-        for (derivative, &on) in dentropy_t.iter_mut().zip(row.mask) {
-            *derivative = if on { slope } else { T::ZERO };
         }
     }
 }

@@ -2,24 +2,17 @@
 //!
 //! Notation: `d = logprob - reference` of a sampled token.
 
-#![expect(
-    clippy::inline_always,
-    reason = "loops over tokens vectorise only where their bodies are inlined and do not branch"
-)]
-
 use std::str::FromStr;
 
-use multiversion::multiversion;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::ObjectiveError;
 use super::accumulator::SequenceSums;
 use super::columns::{Real, Row};
-use super::exponential::{bounded, exp, exp_m1, exp_m1_reduced, reduced};
+use super::exponential::{LARGEST, LOWEST, clamp, exp, exp_m1};
 use super::loss::Importance;
-use super::loss::kernel::{Blocks, LANES, Lanes, Scratch, blocks, clamp, differences};
-use super::precision::Precision;
+use super::loss::trajectory::sum;
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
@@ -168,38 +161,6 @@ impl KlEstimator {
         };
         (value, if self.straight_through { d } else { slope })
     }
-
-    /// As [`Self::token`] for a block, with the estimate's own slope: `value` holds `d` and is overwritten, and so is `spare`.
-    #[inline(always)]
-    fn block<F: Precision>(self, value: &mut [F], slope: &mut [F], spare: &mut [F]) {
-        let each = |value: &mut [F], slope: &mut [F], of: fn(F) -> (F, F)| {
-            for (value, slope) in value.iter_mut().zip(slope) {
-                (*value, *slope) = of(*value);
-            }
-        };
-        match self.kind {
-            KlKind::K1 => each(value, slope, |d| (d, F::ONE)),
-            KlKind::Abs => each(value, slope, |d| {
-                let sign = if d < F::ZERO { -F::ONE } else { F::ONE };
-                (d.absolute(), if d == F::ZERO { F::ZERO } else { sign })
-            }),
-            KlKind::K2 => each(value, slope, |d| (F::of(0.5) * d * d, d)),
-            KlKind::K3 => {
-                let most = if self.clamped { F::of(10.0) } else { F::INFINITY };
-                // The exponential in two loops, neither of which is one long chain.
-                for ((&mut value, slope), spare) in value.iter_mut().zip(&mut *slope).zip(&mut *spare) {
-                    (*slope, *spare) = reduced(bounded(-value));
-                }
-                for ((value, slope), &mut scale) in value.iter_mut().zip(&mut *slope).zip(spare) {
-                    let growth = exp_m1_reduced(*slope, scale);
-                    let estimate = growth + *value;
-                    let is_held = estimate > most;
-                    *value = if is_held { most } else { estimate };
-                    *slope = if is_held { F::ZERO } else { -growth };
-                }
-            }
-        }
-    }
 }
 
 /// How the coefficient of the divergence moves.
@@ -297,18 +258,16 @@ pub(crate) struct KlPass {
 
 impl KlPass {
     /// The ratio within its bounds, and 1 where it moves with the log-ratio, 0 where a bound holds it.
-    #[inline(always)]
-    fn ratio<F: Precision>(&self, log_ratio: F) -> (F, F) {
+    fn ratio(&self, log_ratio: f64) -> (f64, f64) {
         // Ratios stay finite, so that a divergence of 0 stays 0.
-        let finite = |limit: f64| clamp(F::of(limit), (F::LOWEST, F::LARGEST));
+        let finite = |limit: f64| clamp(limit, (LOWEST, LARGEST));
         let limits = (finite(self.limits.0), finite(self.limits.1));
         let is_held = log_ratio < limits.0 || log_ratio > limits.1;
-        (exp(clamp(log_ratio, limits)), if is_held { F::ZERO } else { F::ONE })
+        (exp(clamp(log_ratio, limits)), f64::from(!is_held))
     }
 }
 
 /// Adds a trajectory's divergence to its sums and derivatives. `sums.kl_loss` is before the coefficient.
-#[multiversion(targets("x86_64+avx2"))]
 pub(crate) fn sequence<T: Real>(
     term: &KlTerm,
     row: &Row<'_, T>,
@@ -316,77 +275,30 @@ pub(crate) fn sequence<T: Real>(
     pass: KlPass,
     dlogprob_t: &mut [T],
     sums: &mut SequenceSums,
-    scratch: &mut Scratch,
 ) {
-    let is_whole = sums.tokens as usize == row.mask.len();
-    let mask_of = |block: &std::ops::Range<usize>| (!is_whole).then(|| &row.mask[block.clone()]);
     let old = row.old.unwrap_or(row.logprob);
+    let log_ratio = |t: usize| row.logprob[t].into() - old[t].into();
     let tokens = f64::from(sums.tokens);
     // One ratio for all tokens, where the level is the trajectory's.
-    let whole = (term.bias_corrected && pass.importance != Importance::Token).then(|| {
-        let mut log_ratios = Lanes::ZERO;
-        for block in blocks(row.mask.len()) {
-            let log_ratio = &mut scratch.double.log_ratio[..block.len()];
-            differences(mask_of(&block), &row.logprob[block.clone()], &old[block], log_ratio);
-            log_ratios.add(log_ratio);
-        }
-        pass.ratio(clamp(log_ratios.total() / tokens, (T::LOWEST.into(), T::LARGEST.into())))
-    });
-    let mut kl = Lanes::ZERO;
-    let (scale, coef) = (T::of(pass.scale), T::of(pass.coef));
-    let Blocks { log_ratio, ratio, loss, weight, .. } = T::blocks(scratch);
-    for block in blocks(row.mask.len()) {
-        let n = block.len();
-        let mask = mask_of(&block);
-        let logprob = &row.logprob[block.clone()];
-        // Whole vectors, whatever their number per turn of a loop.
-        let end = n.next_multiple_of(4 * LANES);
-        differences(mask, logprob, &reference[block.clone()], &mut loss[..n]);
-        loss[n..end].fill(T::ZERO);
-        term.estimator.block(&mut loss[..end], &mut weight[..end], &mut ratio[..end]);
-        let (value, slope) = (&mut loss[..n], &mut weight[..n]);
-        if term.estimator.straight_through {
-            differences(mask, logprob, &reference[block.clone()], slope);
-        }
-        if let Some(mask) = mask {
-            // The estimate is 0 there, its slope need not be.
-            for (slope, &on) in slope.iter_mut().zip(mask) {
-                *slope = if on { *slope } else { T::ZERO };
-            }
-        }
+    let is_whole = term.bias_corrected && pass.importance != Importance::Token;
+    let whole = is_whole.then(|| pass.ratio(sum(row.mask, log_ratio) / tokens));
+    let is_spread = is_whole && pass.importance == Importance::Sequence;
+    let mut kl = 0.0;
+    for (t, _) in row.mask.iter().enumerate().filter(|(_, on)| **on) {
+        let (mut value, mut slope) = term.estimator.token(row.logprob[t].into(), reference[t].into());
         if term.bias_corrected {
-            let (ratio, moves) = (&mut ratio[..n], &mut log_ratio[..n]);
-            if let Some((whole, whole_moves)) = whole {
-                ratio.fill(T::of(whole));
-                // A trajectory's ratio moves with all of its tokens; their shares are added below.
-                moves.fill(if pass.importance == Importance::Sequence {
-                    T::ZERO
-                } else {
-                    T::of(whole_moves)
-                });
-            } else {
-                differences(mask, logprob, &old[block.clone()], ratio);
-                for (ratio, moves) in ratio.iter_mut().zip(&mut *moves) {
-                    (*ratio, *moves) = pass.ratio(*ratio);
-                }
-            }
-            for (((value, slope), &ratio), &moves) in
-                value.iter_mut().zip(&mut *slope).zip(&*ratio).zip(&*moves)
-            {
-                *value = *value * ratio;
-                *slope = *slope * ratio + moves * *value;
-            }
+            let (ratio, moves) = whole.unwrap_or_else(|| pass.ratio(log_ratio(t)));
+            value *= ratio;
+            // A trajectory's ratio moves with all of its tokens; their shares are added below.
+            slope = slope * ratio + if is_spread { 0.0 } else { moves * value };
         }
-        kl.add(value);
-        for (derivative, &slope) in dlogprob_t[block].iter_mut().zip(&*slope) {
-            *derivative += scale * (coef * slope);
-        }
+        kl += value;
+        dlogprob_t[t] = T::of(dlogprob_t[t].into() + pass.scale * (pass.coef * slope));
     }
-    let kl = kl.total();
-    if let (Some((_, moves)), Importance::Sequence) = (whole, pass.importance) {
-        let slope = T::of(pass.scale * (pass.coef * (moves * kl / tokens)));
+    if let (Some((_, moves)), true) = (whole, is_spread) {
+        let slope = pass.scale * (pass.coef * (moves * kl / tokens));
         for (derivative, _) in dlogprob_t.iter_mut().zip(row.mask).filter(|(_, on)| **on) {
-            *derivative += slope;
+            *derivative = T::of((*derivative).into() + slope);
         }
     }
     sums.kl = kl;

@@ -1,15 +1,16 @@
 //! The objective: policy loss, divergence and entropy as one value and one derivative per token.
 //!
 //! An [`Objective`] is a pure function of named [`Columns`]. A learner of any kind runs its forward pass, asks for the derivatives
-//! and back-propagates `Σ_t dlogprob_t·logprob_t + dentropy_t·entropy_t + dvalue_t·value_t`; no loss is written twice.
+//! and back-propagates `Σ_t dlogprob_t·logprob_t + dentropy_t·entropy_t`; no loss is written twice.
 //!
 //! ```text
 //! columns ─┬─ loss         policy loss per token ─┐
 //!          ├─ kl           divergence per token  ─┼─ aggregation: one weight per trajectory ─ derivatives, sums per trajectory
-//!          ├─ entropy      entropy per token     ─┤                                                        │
-//!          └─ value        critic's error        ─┘                                                        │
+//!          └─ entropy      entropy per token     ─┘                                                        │
 //! whole optimizer batch: Normalisers (input)         Accumulator: sums in batch order ─ loss, metrics, next state
 //! ```
+//!
+//! A critic is a model of its own with a loss of its own ([`value`]).
 //!
 //! Losses that choose tokens against all others ask first, over the whole optimizer batch ([`selection`]).
 //!
@@ -27,8 +28,6 @@ mod evaluate;
 mod exponential;
 pub mod kl;
 pub mod loss;
-mod precision;
-pub mod preset;
 pub mod selection;
 pub mod value;
 
@@ -42,10 +41,9 @@ pub use entropy::{AdaptiveEntropy, EntropyBonus, EntropyState};
 pub use evaluate::Evaluation;
 pub use kl::{KlController, KlEstimator, KlKind, KlState, KlTerm};
 pub use loss::{
-    Cispo, CispoBound, Clip, ClipCov, Decoupled, Dppo, Dro, GeoMean, Gspo, GspoForm, Importance, KlCov,
-    PolicyLoss, Sapo, Vespo,
+    Cispo, CispoBound, Clip, ClipCov, Decoupled, DppoKl, DppoTv, Dro, GeoMean, Gspo, GspoForm, Importance,
+    KlCov, Luspo, PolicyLoss, Reinforce, Sapo, TokenLoss, Vespo,
 };
-pub use preset::Preset;
 pub use selection::{LossMasks, Selection};
 pub use value::{CriticColumns, ValueMetrics, ValueSums, ValueTerm, explained_variance};
 
@@ -61,7 +59,8 @@ pub const ENTRIES: [&[Entry]; 6] = [
     &selection::ENTRIES,
 ];
 
-/// A loss over a batch of trajectories: `policy + coef·KL − coef·entropy + coef·value`, each aggregated to one number.
+/// A loss over a batch of trajectories: `policy + coef·KL − coef·entropy`, each aggregated to one number. A critic's loss is a
+/// [`ValueTerm`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
@@ -78,9 +77,6 @@ pub struct Objective {
     /// Entropy bonus.
     #[serde(default)]
     pub entropy: Option<EntropyBonus>,
-    /// Value loss of a critic.
-    #[serde(default)]
-    pub value: Option<ValueTerm>,
     /// Tokens that the policy loss leaves out beyond the mask.
     #[serde(default)]
     pub masks: LossMasks,
@@ -103,8 +99,6 @@ pub struct Derivatives<T = f64> {
     pub logprob: Vec<T>,
     /// With respect to the entropy; empty where the objective has no entropy bonus.
     pub entropy: Vec<T>,
-    /// With respect to the value; empty where the objective has no value loss.
-    pub value: Vec<T>,
 }
 
 /// An objective cannot be evaluated on these columns, or has a setting out of range.
@@ -196,7 +190,6 @@ impl Objective {
             aggregation,
             kl: None,
             entropy: None,
-            value: None,
             masks: LossMasks::default(),
         }
     }
@@ -239,6 +232,6 @@ impl Objective {
         if let Some(bonus) = &self.entropy {
             bonus.check()?;
         }
-        self.value.as_ref().map_or(Ok(()), ValueTerm::check)
+        Ok(())
     }
 }

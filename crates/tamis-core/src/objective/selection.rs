@@ -87,8 +87,7 @@ impl Selection {
 impl Objective {
     /// Whether [`Self::select`] must be asked before [`Self::evaluate`].
     pub fn needs_selection(&self) -> bool {
-        self.masks.top_entropy.is_some_and(|share| share < 1.0)
-            || matches!(self.policy, PolicyLoss::ClipCov(_) | PolicyLoss::KlCov(_))
+        self.masks.top_entropy.is_some_and(|share| share < 1.0) || self.policy.needs_selection()
     }
 
     /// Chooses tokens over a whole optimizer batch. `key` belongs to that batch; the same key and columns give the same choice.

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ObjectiveError;
 use super::aggregation::{Aggregation, GroupCounts, Normalisers};
 use super::columns::{Real, ValueColumns};
+use super::{ObjectiveError, in_range};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entries.
@@ -104,29 +104,22 @@ pub struct ValueTerm {
     /// How far the value may move from its old one before the clipped branch counts; above 0 (verl 0.5). `None`: no clip.
     #[serde(default)]
     pub clip: Option<f64>,
-    /// How tokens are aggregated; `None`: as the policy loss.
+    /// How tokens are aggregated; `None`: token mean.
     #[serde(default)]
     pub aggregation: Option<Aggregation>,
 }
 
 impl ValueTerm {
     /// Whether the settings are in range.
-    pub(crate) fn check(&self) -> Result<(), ObjectiveError> {
-        if !self.coef.is_finite() {
-            return Err(ObjectiveError::Setting {
-                setting: "value.coef",
-                value: self.coef,
-                expected: "a finite number",
-            });
+    ///
+    /// # Errors
+    /// [`ObjectiveError::Setting`] with the first that is not.
+    pub fn check(&self) -> Result<(), ObjectiveError> {
+        in_range("value.coef", self.coef, self.coef.is_finite(), "a finite number")?;
+        if let Some(clip) = self.clip {
+            in_range("value.clip", clip, clip > 0.0 && clip.is_finite(), "a number above 0")?;
         }
-        match self.clip {
-            Some(clip) if !(clip > 0.0 && clip.is_finite()) => Err(ObjectiveError::Setting {
-                setting: "value.clip",
-                value: clip,
-                expected: "a number above 0",
-            }),
-            _ => self.aggregation.as_ref().map_or(Ok(()), Aggregation::check),
-        }
+        self.aggregation.as_ref().map_or(Ok(()), Aggregation::check)
     }
 
     /// One token: loss, derivative with respect to the value, whether the clipped branch is strictly the larger.

@@ -13,7 +13,7 @@ use std::fmt;
 use crate::advantage::shaping::Shaping;
 use crate::advantage::{Advantage, Scale};
 use crate::filter::{GroupFilter, Scope};
-use crate::objective::{Aggregation, Objective, PolicyLoss, ZeroGroups};
+use crate::objective::{Aggregation, Objective, ZeroGroups};
 
 /// A property of a run that needs all groups of a step, or its end. `Display` is the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,27 +122,6 @@ impl WholeStep {
         }
     }
 
-    /// Of a policy loss: none looks beyond its update. `clip_cov` and `kl_cov` rank the tokens of the mini-batch.
-    pub fn of_loss(loss: &PolicyLoss) -> Option<Self> {
-        match loss {
-            PolicyLoss::Clip(_)
-            | PolicyLoss::Gspo(_)
-            | PolicyLoss::Luspo(_)
-            | PolicyLoss::Decoupled(_)
-            | PolicyLoss::Reinforce
-            | PolicyLoss::Gpg
-            | PolicyLoss::ClipCov(_)
-            | PolicyLoss::KlCov(_)
-            | PolicyLoss::GeoMean(_)
-            | PolicyLoss::Cispo(_)
-            | PolicyLoss::Sapo(_)
-            | PolicyLoss::DppoTv(_)
-            | PolicyLoss::DppoKl(_)
-            | PolicyLoss::Dro(_)
-            | PolicyLoss::Vespo(_) => None,
-        }
-    }
-
     /// Of an aggregation: none, its normalisers count the mini-batch.
     pub fn of_aggregation(aggregation: &Aggregation) -> Option<Self> {
         match aggregation {
@@ -199,11 +178,9 @@ impl StepUpdates<'_> {
         let mut found: Vec<WholeStep> = [
             self.filter.and_then(WholeStep::of_filter),
             WholeStep::of_advantage(self.advantage),
-            WholeStep::of_loss(&self.objective.policy),
             WholeStep::of_aggregation(&self.objective.aggregation),
             (self.zero_groups == ZeroGroups::Mask).then_some(WholeStep::DroppedInMeans),
             self.is_shuffled.then_some(WholeStep::RandomOrder),
-            self.objective.value.map(|_| WholeStep::CriticValues),
             (self.num_passes > 1).then_some(WholeStep::SeveralPasses),
             self.measures_gradients.then_some(WholeStep::GradientNorms),
         ]
@@ -253,13 +230,13 @@ impl fmt::Display for WholeStep {
 mod tests {
     use super::*;
     use crate::advantage::{Gae, Grpo, ReinforcePlusPlus};
-    use crate::objective::Preset;
+    use crate::objective::{Clip, PolicyLoss};
 
     /// Every row is reached by some setting, and names its reason and its key; plain GRPO with a variance filter reaches none.
     #[test]
     fn every_row_is_reached() {
         let advantage = Advantage::named("grpo").unwrap();
-        let objective = Preset::grpo().objective;
+        let objective = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), Aggregation::TokenMean);
         let filter = GroupFilter::Variance(crate::filter::Variance::default());
         let plain = StepUpdates {
             filter: Some(&filter),

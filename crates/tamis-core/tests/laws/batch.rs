@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::objective::{
     AdaptiveEntropy, AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled,
-    Dppo, Dro, EntropyBonus, GeoMean, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind,
-    KlTerm, LossMasks, Normalisers, Objective, PolicyLoss, Sapo, ValueColumns, ValueTerm, Vespo,
+    DppoKl, DppoTv, Dro, EntropyBonus, GeoMean, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator,
+    KlKind, KlTerm, LossMasks, Luspo, Normalisers, Objective, PolicyLoss, Reinforce, Sapo, Vespo,
 };
 use tamis_core::ragged::Ragged;
 
@@ -13,8 +13,8 @@ use tamis_core::ragged::Ragged;
 #[derive(Debug, Clone)]
 pub(crate) struct Trajectory {
     pub(crate) mask: Vec<bool>,
-    /// Log-probability, old, behaviour, reference, entropy, weight, value, old value, return.
-    pub(crate) columns: [Vec<f64>; 9],
+    /// Log-probability, old, behaviour, reference, entropy, weight.
+    pub(crate) columns: [Vec<f64>; 6],
     pub(crate) advantage: f64,
     pub(crate) group_tokens: f64,
     pub(crate) group_sequences: f64,
@@ -33,7 +33,7 @@ pub(crate) struct Batch {
 pub(crate) struct Gathered {
     pub(crate) offsets: Vec<usize>,
     pub(crate) mask: Vec<bool>,
-    pub(crate) columns: [Vec<f64>; 9],
+    pub(crate) columns: [Vec<f64>; 6],
     pub(crate) advantage: Vec<f64>,
     pub(crate) group_tokens: Vec<f64>,
     pub(crate) group_sequences: Vec<f64>,
@@ -73,7 +73,7 @@ impl Batch {
 
 impl Gathered {
     pub(crate) fn columns(&self) -> Columns<'_, f64> {
-        let [logprob, old, behaviour, reference, entropy, weight, value, old_value, returns] = &self.columns;
+        let [logprob, old, behaviour, reference, entropy, weight] = &self.columns;
         Columns {
             offsets: &self.offsets,
             mask: &self.mask,
@@ -83,7 +83,6 @@ impl Gathered {
             reference: Some(reference),
             entropy: Some(entropy),
             weight: Some(weight),
-            values: Some(ValueColumns { value, old: old_value, returns }),
             advantage: AdvantageColumn::PerTrajectory(&self.advantage),
             group_tokens: Some(&self.group_tokens),
             group_sequences: Some(&self.group_sequences),
@@ -100,28 +99,17 @@ fn trajectory() -> impl Strategy<Value = Trajectory> {
         -0.2..0.2_f64,
         -1.0..1.0_f64,
         (0.0..3.0_f64, 0.1..2.0_f64),
-        (-2.0..2.0_f64, -2.0..2.0_f64, -2.0..2.0_f64),
     );
-    // Mostly a few tokens; now and then more than one block of the kernel, with huge ratios among them.
+    // Mostly a few tokens; now and then some hundreds, with huge ratios among them.
     let length = prop_oneof![12 => 0..7_usize, 1 => 250..600_usize];
     let tokens = length.prop_flat_map(move |length| (vec(token.clone(), length), vec(0..4_u8, length)));
     (tokens, prop_oneof![1 => Just(0.0), 5 => -2.5..2.5_f64]).prop_map(|((tokens, flags), advantage)| {
-        let mut columns: [Vec<f64>; 9] = std::array::from_fn(|_| Vec::new());
+        let mut columns: [Vec<f64>; 6] = std::array::from_fn(|_| Vec::new());
         let mut mask = Vec::new();
-        for (on, logprob, old, behaviour, reference, (entropy, weight), (value, old_value, returns)) in tokens
-        {
+        for (on, logprob, old, behaviour, reference, (entropy, weight)) in tokens {
             mask.push(on);
-            let row = [
-                logprob,
-                logprob - old,
-                logprob - old + behaviour,
-                logprob - reference,
-                entropy,
-                weight,
-                value,
-                old_value,
-                returns,
-            ];
+            let row =
+                [logprob, logprob - old, logprob - old + behaviour, logprob - reference, entropy, weight];
             for (column, number) in columns.iter_mut().zip(row) {
                 column.push(number);
             }
@@ -171,10 +159,10 @@ fn clip() -> impl Strategy<Value = Clip> {
         prop_oneof![Just(None), Just(Some(20.0)), Just(Some(0.8))],
     )
         .prop_map(|(low, high, dual, cap, log_ratio_limit)| Clip {
-            low,
-            high,
-            dual,
-            cap,
+            clip_low: low,
+            clip_high: high,
+            dual_clip: dual,
+            delta: cap,
             log_ratio_limit,
         })
 }
@@ -182,36 +170,45 @@ fn clip() -> impl Strategy<Value = Clip> {
 /// Any policy loss.
 pub(crate) fn policy() -> impl Strategy<Value = PolicyLoss> {
     let limit = || prop_oneof![Just(None), Just(Some(20.0)), Just(Some(0.8))];
-    let dppo = (0.01..0.3_f64, 0.01..0.3_f64, 1.0..4.0_f64, limit())
-        .prop_map(|(low, high, ratio_cap, log_ratio_limit)| Dppo { low, high, ratio_cap, log_ratio_limit });
+    let dppo = (0.01..0.3_f64, 0.01..0.3_f64, 1.0..4.0_f64, limit());
     let gspo = (0.05..0.5_f64, 0.05..0.5_f64, any::<bool>(), prop::option::of(0.3..2.0_f64));
-    let bound = prop_oneof![
-        (0.05..1.0_f64, 0.05..0.5_f64).prop_map(|(low, high)| CispoBound::Relative { low, high }),
-        (0.2..5.0_f64).prop_map(|max| CispoBound::Absolute { max }),
-    ];
+    let bound = prop_oneof![Just(CispoBound::Relative), Just(CispoBound::Absolute)];
+    let cispo = (bound, 0.05..1.0_f64, 0.05..0.5_f64, 0.2..5.0_f64, limit()).prop_map(
+        |(bound, clip_low, clip_high, max_ratio, log_ratio_limit)| {
+            PolicyLoss::Cispo(Cispo { bound, clip_low, clip_high, max_ratio, log_ratio_limit })
+        },
+    );
     prop_oneof![
         4 => clip().prop_map(PolicyLoss::Clip),
-        1 => clip().prop_map(PolicyLoss::Luspo),
+        1 => clip().prop_map(|Clip { clip_low, clip_high, log_ratio_limit, .. }| {
+            PolicyLoss::Luspo(Luspo { clip_low, clip_high, log_ratio_limit })
+        }),
         2 => gspo.prop_map(|(low, high, token, log_ratio_limit)| {
             let form = if token { GspoForm::Token } else { GspoForm::Sequence };
-            PolicyLoss::Gspo(Gspo { low, high, form, log_ratio_limit })
+            PolicyLoss::Gspo(Gspo { clip_low: low, clip_high: high, form, log_ratio_limit })
         }),
         1 => (clip(), prop::option::of(0.5..2.0_f64))
-            .prop_map(|(clip, weight_cap)| PolicyLoss::Decoupled(Decoupled { clip, weight_cap })),
-        1 => prop_oneof![Just(PolicyLoss::Reinforce), Just(PolicyLoss::Gpg)],
+            .prop_map(|(Clip { clip_low, clip_high, dual_clip, log_ratio_limit, .. }, weight_cap)| {
+                PolicyLoss::Decoupled(Decoupled { clip_low, clip_high, dual_clip, weight_cap, log_ratio_limit })
+            }),
+        1 => prop_oneof![Just(PolicyLoss::Reinforce(Reinforce {})), Just(PolicyLoss::Gpg(Reinforce {}))],
         1 => (0.05..0.5_f64, 0.05..0.5_f64, 0.01..1.0_f64).prop_map(|(low, high, share)| {
-            PolicyLoss::ClipCov(ClipCov { low, high, share, cov_low: -0.3, cov_high: 2.0 })
+            PolicyLoss::ClipCov(ClipCov { clip_low: low, clip_high: high, share, cov_low: -0.3, cov_high: 2.0 })
         }),
-        1 => (0.01..1.0_f64, 0.0..2.0_f64).prop_map(|(share, coef)| PolicyLoss::KlCov(KlCov { share, coef })),
+        1 => (0.01..1.0_f64, 0.0..2.0_f64).prop_map(|(share, coef)| PolicyLoss::KlCov(KlCov { share, cov_coefficient: coef })),
         2 => (0.0..0.6_f64, 0.0..0.6_f64, prop_oneof![Just(0.0), Just(1e-8)]).prop_map(|(low, high, epsilon)| {
-            PolicyLoss::GeoMean(GeoMean { low, high, length_epsilon: epsilon, weight_epsilon: epsilon })
+            PolicyLoss::GeoMean(GeoMean { clip_low: low, clip_high: high, length_epsilon: epsilon, weight_epsilon: epsilon })
         }),
-        1 => (bound, limit()).prop_map(|(bound, log_ratio_limit)| PolicyLoss::Cispo(Cispo { bound, log_ratio_limit })),
+        1 => cispo,
         2 => (0.3..3.0_f64, 0.3..3.0_f64, limit()).prop_map(|(tau_positive, tau_negative, log_ratio_limit)| {
             PolicyLoss::Sapo(Sapo { tau_positive, tau_negative, log_ratio_limit })
         }),
-        1 => dppo.clone().prop_map(PolicyLoss::DppoTv),
-        1 => dppo.prop_map(PolicyLoss::DppoKl),
+        1 => dppo.clone().prop_map(|(clip_low, clip_high, max_ratio, log_ratio_limit)| {
+            PolicyLoss::DppoTv(DppoTv { clip_low, clip_high, max_ratio, log_ratio_limit })
+        }),
+        1 => dppo.prop_map(|(clip_low, clip_high, max_ratio, log_ratio_limit)| {
+            PolicyLoss::DppoKl(DppoKl { clip_low, clip_high, max_ratio, log_ratio_limit })
+        }),
         1 => (0.0..2.0_f64).prop_map(|beta| PolicyLoss::Dro(Dro { beta })),
         1 => (0.0..4.0_f64, 0.0..4.0_f64, 0.0..4.0_f64, 0.0..4.0_f64).prop_map(
             |(k_positive, lambda_positive, k_negative, lambda_negative)| {
@@ -242,21 +239,19 @@ pub(crate) fn objective() -> impl Strategy<Value = Objective> {
             adaptive: adaptive.then_some(AdaptiveEntropy { min: -1.0, max: 1.0, delta: 0.01, target: 1.0 }),
         },
     );
-    let value = (0.1..2.0_f64, prop::option::of(0.2..1.0_f64), prop::option::of(aggregation()))
-        .prop_map(|(coef, clip, aggregation)| ValueTerm { coef, clip, aggregation });
     let importance = prop_oneof![3 => Just(Importance::Token), 1 => Just(Importance::Sequence), 1 => Just(Importance::SequenceToken)];
     let masks = (prop::option::of(0.0..1.0_f64), prop::option::of(-0.2..0.5_f64))
         .prop_map(|(top_entropy, off_policy)| LossMasks { top_entropy, off_policy });
-    let terms = (prop::option::of(kl), prop::option::of(entropy), prop::option::of(value));
+    let terms = (prop::option::of(kl), prop::option::of(entropy));
     (policy(), importance, aggregation(), terms, prop_oneof![Just(LossMasks::default()), masks]).prop_map(
-        |(policy, importance, aggregation, (kl, entropy, value), masks)| {
+        |(policy, importance, aggregation, (kl, entropy), masks)| {
             let importance = if policy.has_importance_levels() { importance } else { Importance::Token };
             let aggregation = if matches!(policy, PolicyLoss::Luspo(_)) {
                 Aggregation::SeqMeanTokenSum
             } else {
                 aggregation
             };
-            Objective { policy, importance, aggregation, kl, entropy, value, masks }
+            Objective { policy, importance, aggregation, kl, entropy, masks }
         },
     )
 }

@@ -1,9 +1,9 @@
 //! The objective where a definition has an edge: nothing to train on, a view of a view, a threshold met exactly.
 
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, Dppo, Dro, GeoMean,
-    GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks,
-    Metrics, Normalisers, Objective, PolicyLoss, Sapo, Selection, Vespo,
+    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, DppoKl, DppoTv, Dro,
+    GeoMean, GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm,
+    LossMasks, Luspo, Metrics, Normalisers, Objective, PolicyLoss, Reinforce, Sapo, Selection, Vespo,
 };
 use tamis_core::random::{Key, Purpose};
 
@@ -11,7 +11,7 @@ const ONE: Normalisers = Normalisers { tokens: 1.0, sequences: 1.0, groups: 1.0,
 
 #[test]
 fn nothing_has_no_extremes() {
-    let objective = Objective::of(PolicyLoss::Reinforce, Aggregation::TokenSum);
+    let objective = Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum);
     let columns = Columns::new(&[0, 1], &[false], &[-1.0], AdvantageColumn::PerTrajectory(&[1.0]));
     let (outcome, _) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
     let metrics = outcome.metrics;
@@ -26,7 +26,13 @@ fn ratios_of_tokens_that_are_all_far_off() {
     let importances = [Importance::Token, Importance::Sequence, Importance::SequenceToken];
     let cases = [(-1.0, 1.0), (1.0, 1.0), (-1.0, 0.5), (1.0, 0.5)];
     for (importance, (distance, limit)) in importances.into_iter().flat_map(|i| cases.map(|case| (i, case))) {
-        let clip = Clip { low: 1.0, high: 10.0, dual: None, cap: None, log_ratio_limit: Some(limit) };
+        let clip = Clip {
+            clip_low: 1.0,
+            clip_high: 10.0,
+            dual_clip: None,
+            delta: None,
+            log_ratio_limit: Some(limit),
+        };
         let objective =
             Objective { importance, ..Objective::of(PolicyLoss::Clip(clip), Aggregation::TokenSum) };
         let held = distance * limit;
@@ -59,7 +65,8 @@ fn ratios_of_tokens_that_are_all_far_off() {
 #[test]
 fn capped_is_not_clipped() {
     let is_clipped = |cap, ratio: f64, advantage| {
-        let clip = Clip { low: 0.2, high: 0.28, dual: None, cap: Some(cap), log_ratio_limit: None };
+        let clip =
+            Clip { clip_low: 0.2, clip_high: 0.28, dual_clip: None, delta: Some(cap), log_ratio_limit: None };
         clip.token(ratio.ln(), advantage).is_clipped
     };
     // -A·min(r, cap) against -A·clamp(r, 0.8, 1.28): 4 against 2.56, -2.2 against -2.56, 2.2 against 2.56.
@@ -110,7 +117,8 @@ fn counts_that_say_nobody_is_there_divide_nothing() {
 #[test]
 fn a_drift_of_the_threshold_is_allowed() {
     let masks = LossMasks { top_entropy: None, off_policy: Some(0.5) };
-    let objective = Objective { masks, ..Objective::of(PolicyLoss::Reinforce, Aggregation::TokenSum) };
+    let objective =
+        Objective { masks, ..Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum) };
     for (behaviour, slope) in [(-0.5, 1.0), (-0.499, 0.0)] {
         let behaviour = [behaviour];
         let columns = Columns {
@@ -175,7 +183,7 @@ fn what_overflows_for_good_tokens_is_nothing_to_bad_ones() {
 fn all_tokens_are_the_top_of_a_share_of_one() {
     let masked = |share| {
         let masks = LossMasks { top_entropy: Some(share), off_policy: None };
-        Objective { masks, ..Objective::of(PolicyLoss::Reinforce, Aggregation::TokenSum) }
+        Objective { masks, ..Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum) }
     };
     assert!(
         !masked(1.0).needs_selection() && masked(0.99).needs_selection() && masked(0.0).needs_selection()
@@ -195,7 +203,7 @@ fn candidates_lie_between_the_bounds() {
     let columns =
         Columns::new(&[0, 1, 2], &[true; 2], &[-1.0, -3.0], AdvantageColumn::PerTrajectory(&[1.0, -1.0]));
     let candidates = |cov_low, cov_high| {
-        ClipCov { low: 0.2, high: 0.2, share: 0.5, cov_low, cov_high }.candidates(&columns)
+        ClipCov { clip_low: 0.2, clip_high: 0.2, share: 0.5, cov_low, cov_high }.candidates(&columns)
     };
     assert_eq!(candidates(0.5, 1.5), [0, 1]);
     assert_eq!((candidates(1.0, 1.5), candidates(0.5, 1.0)), (vec![], vec![]));
@@ -204,7 +212,7 @@ fn candidates_lie_between_the_bounds() {
 /// One of four candidates is drawn, and every one of them by some key.
 #[test]
 fn every_candidate_may_be_drawn() {
-    let cov = ClipCov { low: 0.2, high: 0.2, share: 0.25, cov_low: 0.5, cov_high: 1.5 };
+    let cov = ClipCov { clip_low: 0.2, clip_high: 0.2, share: 0.25, cov_low: 0.5, cov_high: 1.5 };
     let objective = Objective::of(PolicyLoss::ClipCov(cov), Aggregation::TokenSum);
     let advantage = AdvantageColumn::PerTrajectory(&[1.0, -1.0]);
     let columns = Columns::new(&[0, 2, 4], &[true; 4], &[-1.0, -1.0, -3.0, -3.0], advantage);
@@ -236,17 +244,34 @@ fn one(policy: PolicyLoss, logprob: f64, old: f64, advantage: f64) -> (Metrics, 
 /// Bounds of nothing: the old policy itself is within them, and its token is trained.
 #[test]
 fn the_bound_itself_is_inside() {
-    let cispo = |bound| PolicyLoss::Cispo(Cispo { bound, log_ratio_limit: None });
-    let dppo = Dppo { low: 0.0, high: 0.0, ratio_cap: 1.0, log_ratio_limit: None };
+    let cispo = |bound| {
+        PolicyLoss::Cispo(Cispo {
+            bound,
+            clip_low: 0.0,
+            clip_high: 0.0,
+            max_ratio: 1.0,
+            log_ratio_limit: None,
+        })
+    };
     for policy in [
         PolicyLoss::Clip(Clip::symmetric(0.0)),
-        PolicyLoss::Clip(Clip { cap: Some(1.0), ..Clip::symmetric(0.0) }),
-        PolicyLoss::Gspo(Gspo { low: 0.0, high: 0.0, form: GspoForm::Sequence, log_ratio_limit: None }),
-        PolicyLoss::GeoMean(GeoMean { low: 0.0, high: 0.0, length_epsilon: 0.0, weight_epsilon: 0.0 }),
-        cispo(CispoBound::Relative { low: 0.0, high: 0.0 }),
-        cispo(CispoBound::Absolute { max: 1.0 }),
-        PolicyLoss::DppoTv(dppo),
-        PolicyLoss::DppoKl(dppo),
+        PolicyLoss::Clip(Clip { delta: Some(1.0), ..Clip::symmetric(0.0) }),
+        PolicyLoss::Gspo(Gspo {
+            clip_low: 0.0,
+            clip_high: 0.0,
+            form: GspoForm::Sequence,
+            log_ratio_limit: None,
+        }),
+        PolicyLoss::GeoMean(GeoMean {
+            clip_low: 0.0,
+            clip_high: 0.0,
+            length_epsilon: 0.0,
+            weight_epsilon: 0.0,
+        }),
+        cispo(CispoBound::Relative),
+        cispo(CispoBound::Absolute),
+        PolicyLoss::DppoTv(DppoTv { clip_low: 0.0, clip_high: 0.0, max_ratio: 1.0, log_ratio_limit: None }),
+        PolicyLoss::DppoKl(DppoKl { clip_low: 0.0, clip_high: 0.0, max_ratio: 1.0, log_ratio_limit: None }),
     ] {
         for advantage in [1.0, -1.0] {
             let (metrics, slope) = one(policy, -1.0, -1.0, advantage);
@@ -261,14 +286,15 @@ fn the_bound_itself_is_inside() {
         }
     }
     // The high bound meets the cap: nothing is clipped that would not be capped.
-    let clip = Clip { cap: Some(1.5), ..Clip::symmetric(0.5) };
+    let clip = Clip { delta: Some(1.5), ..Clip::symmetric(0.5) };
     let token = clip.token(1.0, 1.0);
     assert_eq!((token.loss, token.dloss, token.is_clipped, token.is_high), (-1.5, 0.0, false, false));
     // The dual bound meets the cap: both are 2, and the smaller of two equals is neither.
-    let clip = Clip { cap: Some(2.0), dual: Some(2.0), ..Clip::symmetric(0.2) };
+    let clip = Clip { delta: Some(2.0), dual_clip: Some(2.0), ..Clip::symmetric(0.2) };
     let token = clip.token(1.0, -1.0);
     assert_eq!((token.loss, token.is_dual), (2.0, false));
-    let limited = Gspo { low: 0.2, high: 0.2, form: GspoForm::Sequence, log_ratio_limit: Some(1.0) };
+    let limited =
+        Gspo { clip_low: 0.2, clip_high: 0.2, form: GspoForm::Sequence, log_ratio_limit: Some(1.0) };
     assert!((one(PolicyLoss::Gspo(limited), -1.0, -2.0, -1.0).1 - 1_f64.exp()).abs() < 1e-14);
     assert_eq!(one(PolicyLoss::Gspo(limited), -1.0, -2.01, -1.0).1, 0.0);
 }
@@ -277,11 +303,18 @@ fn the_bound_itself_is_inside() {
 #[test]
 fn clipped_tokens_are_counted_by_side() {
     let cispo = PolicyLoss::Cispo(Cispo {
-        bound: CispoBound::Relative { low: 0.2, high: 0.2 },
+        bound: CispoBound::Relative,
+        clip_low: 0.2,
+        clip_high: 0.2,
+        max_ratio: 5.0,
         log_ratio_limit: None,
     });
-    let geo_mean =
-        PolicyLoss::GeoMean(GeoMean { low: 0.2, high: 0.2, length_epsilon: 0.0, weight_epsilon: 0.0 });
+    let geo_mean = PolicyLoss::GeoMean(GeoMean {
+        clip_low: 0.2,
+        clip_high: 0.2,
+        length_epsilon: 0.0,
+        weight_epsilon: 0.0,
+    });
     for policy in [PolicyLoss::Clip(Clip::symmetric(0.2)), cispo, geo_mean] {
         for (old, advantage, low, high) in [
             (-2.0, 1.0, 0.0, 1.0),
@@ -305,12 +338,19 @@ fn clipped_tokens_are_counted_by_side() {
 /// Bounds that hold even a ratio of 1 hold every token trained on, and are not said to hold more than these.
 #[test]
 fn masked_tokens_are_not_counted() {
-    let dppo = Dppo { low: 0.5, high: 0.5, ratio_cap: 0.5, log_ratio_limit: None };
-    let cispo = Cispo { bound: CispoBound::Absolute { max: 0.5 }, log_ratio_limit: None };
+    let dppo_tv = DppoTv { clip_low: 0.5, clip_high: 0.5, max_ratio: 0.5, log_ratio_limit: None };
+    let dppo_kl = DppoKl { clip_low: 0.5, clip_high: 0.5, max_ratio: 0.5, log_ratio_limit: None };
+    let cispo = Cispo {
+        bound: CispoBound::Absolute,
+        clip_low: 0.2,
+        clip_high: 0.2,
+        max_ratio: 0.5,
+        log_ratio_limit: None,
+    };
     for (policy, expected) in [
         (PolicyLoss::Cispo(cispo), (1.0, 0.0)),
-        (PolicyLoss::DppoTv(dppo), (0.0, 1.0)),
-        (PolicyLoss::DppoKl(dppo), (0.0, 1.0)),
+        (PolicyLoss::DppoTv(dppo_tv), (0.0, 1.0)),
+        (PolicyLoss::DppoKl(dppo_kl), (0.0, 1.0)),
     ] {
         for mask in [
             &[true][..],
@@ -336,7 +376,9 @@ fn masked_tokens_are_not_counted() {
 /// A token that was certain, or has become so, is compared all the same.
 #[test]
 fn divergences_of_certain_tokens() {
-    let dppo = |low, high| PolicyLoss::DppoKl(Dppo { low, high, ratio_cap: 3.0, log_ratio_limit: None });
+    let dppo = |low, high| {
+        PolicyLoss::DppoKl(DppoKl { clip_low: low, clip_high: high, max_ratio: 3.0, log_ratio_limit: None })
+    };
     let half = 0.5_f64.ln();
     // From 1 to 1/2: ln 2.
     assert_eq!(one(dppo(0.69, 0.2), half, 0.0, -1.0).1, 0.0);
@@ -349,8 +391,12 @@ fn divergences_of_certain_tokens() {
 /// A good token whose probability has doubled, held at 0.4; one without advantage moves nothing, wherever it is.
 #[test]
 fn the_geometric_mean_of_held_ratios() {
-    let policy =
-        PolicyLoss::GeoMean(GeoMean { low: 0.4, high: 0.4, length_epsilon: 0.0, weight_epsilon: 0.0 });
+    let policy = PolicyLoss::GeoMean(GeoMean {
+        clip_low: 0.4,
+        clip_high: 0.4,
+        length_epsilon: 0.0,
+        weight_epsilon: 0.0,
+    });
     let two = 2_f64.ln();
     let (metrics, _) = one(policy, -1.0, -1.0 - two, 1.0);
     assert!((metrics.ratio_mean - 0.4_f64.exp()).abs() < 1e-15);
@@ -381,8 +427,12 @@ fn the_geometric_mean_of_held_ratios() {
 /// A trajectory whose tokens are all left out has moved nowhere.
 #[test]
 fn a_mean_over_no_token_is_one() {
-    let policy =
-        PolicyLoss::GeoMean(GeoMean { low: 0.4, high: 0.4, length_epsilon: 0.0, weight_epsilon: 0.0 });
+    let policy = PolicyLoss::GeoMean(GeoMean {
+        clip_low: 0.4,
+        clip_high: 0.4,
+        length_epsilon: 0.0,
+        weight_epsilon: 0.0,
+    });
     let objective = Objective::of(policy, Aggregation::TokenSum);
     let columns = Columns {
         old: Some(&[-2.0, -1.5]),
@@ -413,7 +463,8 @@ fn a_penalty_is_no_push() {
 
 #[test]
 fn tokens_that_pay_for_their_distance_are_counted() {
-    let objective = Objective::of(PolicyLoss::KlCov(KlCov { share: 0.5, coef: 1.0 }), Aggregation::TokenSum);
+    let objective =
+        Objective::of(PolicyLoss::KlCov(KlCov { share: 0.5, cov_coefficient: 1.0 }), Aggregation::TokenSum);
     let columns = Columns {
         selection: Some(&[Selection::BY_COVARIANCE, 0, 0, Selection::BY_COVARIANCE]),
         ..Columns::new(
@@ -429,10 +480,10 @@ fn tokens_that_pay_for_their_distance_are_counted() {
 
 #[test]
 fn luspo_is_the_clip_over_whole_trajectories() {
-    let clip = Clip { low: 0.1, high: 0.3, dual: None, cap: None, log_ratio_limit: None };
+    let loss = Luspo { clip_low: 0.1, clip_high: 0.3, log_ratio_limit: None };
     let expected = Objective {
         importance: Importance::Sequence,
-        ..Objective::of(PolicyLoss::Luspo(clip), Aggregation::SeqMeanTokenSum)
+        ..Objective::of(PolicyLoss::Luspo(loss), Aggregation::SeqMeanTokenSum)
     };
     assert_eq!(Objective::luspo(0.1, 0.3), expected);
 }
@@ -452,8 +503,10 @@ fn divergences_by_hand() {
     ] {
         let estimator = KlEstimator { kind, straight_through: false, clamped };
         let kl = KlTerm { estimator, controller: KlController::Fixed { coef: 0.5 }, bias_corrected: false };
-        let objective =
-            Objective { kl: Some(kl), ..Objective::of(PolicyLoss::Reinforce, Aggregation::TokenSum) };
+        let objective = Objective {
+            kl: Some(kl),
+            ..Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum)
+        };
         let columns = Columns {
             reference: Some(&[-4.0, -5.0, -1.0]),
             ..Columns::new(&[0, 3], &[true; 3], &[-4.0; 3], AdvantageColumn::PerTrajectory(&[0.0]))
@@ -491,7 +544,14 @@ fn a_shut_gate_pushes_nothing() {
 /// What the sampler did not report has weight 1, whatever the others have.
 #[test]
 fn an_unknown_sampler_is_the_proximal_policy() {
-    let policy = PolicyLoss::Decoupled(Decoupled { clip: Clip::symmetric(0.2), weight_cap: Some(1.5) });
+    let decoupled = |weight_cap| Decoupled {
+        clip_low: 0.2,
+        clip_high: 0.2,
+        dual_clip: None,
+        weight_cap,
+        log_ratio_limit: None,
+    };
+    let policy = PolicyLoss::Decoupled(decoupled(Some(1.5)));
     let objective = Objective::of(policy, Aggregation::TokenSum);
     let columns = Columns {
         old: Some(&[-1.0; 4]),
@@ -508,7 +568,7 @@ fn an_unknown_sampler_is_the_proximal_policy() {
         assert!((found - slope).abs() < 1e-14, "{found} {slope}");
     }
     // A sampler that held a token for impossible leaves a weight that is a number: without an advantage it weighs nothing.
-    let policy = PolicyLoss::Decoupled(Decoupled { clip: Clip::symmetric(0.2), weight_cap: None });
+    let policy = PolicyLoss::Decoupled(decoupled(None));
     let objective = Objective::of(policy, Aggregation::TokenSum);
     let columns = Columns {
         old: Some(&[-1.0_f32]),

@@ -1,36 +1,65 @@
 //! Every policy loss on one token by hand, at its extremes, and what it refuses.
 
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, Derivatives, Dppo,
-    Dro, EntropyBonus, GeoMean, GroupCounts, Gspo, GspoForm, Importance, KlCov, LossMasks, Normalisers,
-    Objective, Outcome, PolicyLoss, Sapo, Selection, Vespo, ZeroGroups,
+    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, Derivatives, DppoKl,
+    DppoTv, Dro, EntropyBonus, GeoMean, GroupCounts, Gspo, GspoForm, Importance, KlCov, LossMasks, Luspo,
+    Normalisers, Objective, Outcome, PolicyLoss, Reinforce, Sapo, Selection, Vespo, ZeroGroups,
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 
 const ONE: Normalisers = Normalisers { tokens: 1.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 };
-const CLIP: Clip = Clip { low: 0.2, high: 0.2, dual: None, cap: None, log_ratio_limit: None };
-const DPPO: Dppo = Dppo { low: 0.2, high: 0.2, ratio_cap: 1.5, log_ratio_limit: None };
+const CLIP: Clip =
+    Clip { clip_low: 0.2, clip_high: 0.2, dual_clip: None, delta: None, log_ratio_limit: None };
+const LUSPO: Luspo = Luspo { clip_low: 0.2, clip_high: 0.2, log_ratio_limit: None };
+const DECOUPLED: Decoupled = Decoupled {
+    clip_low: 0.2,
+    clip_high: 0.2,
+    dual_clip: None,
+    weight_cap: Some(2.5),
+    log_ratio_limit: None,
+};
+const DPPO_KL: DppoKl = DppoKl { clip_low: 0.2, clip_high: 0.2, max_ratio: 1.5, log_ratio_limit: None };
+const DPPO: DppoTv = DppoTv { clip_low: 0.2, clip_high: 0.2, max_ratio: 1.5, log_ratio_limit: None };
 
 /// One of each.
 fn all() -> Vec<PolicyLoss> {
     vec![
         PolicyLoss::Clip(CLIP),
-        PolicyLoss::Gspo(Gspo { low: 0.2, high: 0.2, form: GspoForm::Sequence, log_ratio_limit: None }),
-        PolicyLoss::Luspo(CLIP),
-        PolicyLoss::Decoupled(Decoupled { clip: CLIP, weight_cap: Some(2.5) }),
-        PolicyLoss::Reinforce,
-        PolicyLoss::Gpg,
-        PolicyLoss::ClipCov(ClipCov { low: 0.2, high: 0.2, share: 0.5, cov_low: 0.0, cov_high: 1.0 }),
-        PolicyLoss::KlCov(KlCov { share: 0.5, coef: 0.5 }),
-        PolicyLoss::GeoMean(GeoMean { low: 0.4, high: 0.4, length_epsilon: 0.0, weight_epsilon: 0.0 }),
+        PolicyLoss::Gspo(Gspo {
+            clip_low: 0.2,
+            clip_high: 0.2,
+            form: GspoForm::Sequence,
+            log_ratio_limit: None,
+        }),
+        PolicyLoss::Luspo(LUSPO),
+        PolicyLoss::Decoupled(DECOUPLED),
+        PolicyLoss::Reinforce(Reinforce {}),
+        PolicyLoss::Gpg(Reinforce {}),
+        PolicyLoss::ClipCov(ClipCov {
+            clip_low: 0.2,
+            clip_high: 0.2,
+            share: 0.5,
+            cov_low: 0.0,
+            cov_high: 1.0,
+        }),
+        PolicyLoss::KlCov(KlCov { share: 0.5, cov_coefficient: 0.5 }),
+        PolicyLoss::GeoMean(GeoMean {
+            clip_low: 0.4,
+            clip_high: 0.4,
+            length_epsilon: 0.0,
+            weight_epsilon: 0.0,
+        }),
         PolicyLoss::Cispo(Cispo {
-            bound: CispoBound::Relative { low: 0.2, high: 0.28 },
+            bound: CispoBound::Relative,
+            clip_low: 0.2,
+            clip_high: 0.28,
+            max_ratio: 5.0,
             log_ratio_limit: None,
         }),
         PolicyLoss::Sapo(Sapo { tau_positive: 1.0, tau_negative: 2.0, log_ratio_limit: None }),
         PolicyLoss::DppoTv(DPPO),
-        PolicyLoss::DppoKl(DPPO),
+        PolicyLoss::DppoKl(DPPO_KL),
         PolicyLoss::Dro(Dro { beta: 0.5 }),
         PolicyLoss::Vespo(Vespo {
             k_positive: 2.0,
@@ -160,7 +189,8 @@ fn a_trajectorys_ratio_is_the_geometric_mean() {
 #[test]
 fn far_trajectories_do_not_push_down() {
     let masks = LossMasks { top_entropy: None, off_policy: Some(0.5) };
-    let objective = Objective { masks, ..Objective::of(PolicyLoss::Reinforce, Aggregation::TokenSum) };
+    let objective =
+        Objective { masks, ..Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenSum) };
     for (advantage, behaviour, slope) in
         [(-1.0, 0.0, 0.0), (-1.0, -0.9, 1.0), (1.0, 0.0, -1.0), (-1.0, f64::NAN, 1.0)]
     {
@@ -220,33 +250,39 @@ fn errors_name_what_does_not_go_together() {
     };
     let of = |policy| Objective::of(policy, Aggregation::TokenMean);
     let sequence = |policy| Objective { importance: Importance::Sequence, ..of(policy) };
-    insta::assert_snapshot!(message(sequence(PolicyLoss::Gpg), columns), @"policy loss `gpg` has no importance `sequence`; leave it at `token`");
-    insta::assert_snapshot!(message(of(PolicyLoss::Luspo(CLIP)), columns), @"policy loss `luspo` with aggregation `token-mean`; expected `seq-mean-token-sum`");
-    let decoupled = |weight_cap| PolicyLoss::Decoupled(Decoupled { clip: CLIP, weight_cap });
+    insta::assert_snapshot!(message(sequence(PolicyLoss::Gpg(Reinforce {})), columns), @"policy loss `gpg` has no importance `sequence`; leave it at `token`");
+    insta::assert_snapshot!(message(of(PolicyLoss::Luspo(LUSPO)), columns), @"policy loss `luspo` with aggregation `token-mean`; expected `seq-mean-token-sum`");
+    let decoupled = |weight_cap| PolicyLoss::Decoupled(Decoupled { weight_cap, ..DECOUPLED });
     insta::assert_snapshot!(message(of(decoupled(None)), columns), @"column `behaviour` is missing; decoupled PPO needs it");
-    insta::assert_snapshot!(message(of(PolicyLoss::KlCov(KlCov { share: 0.1, coef: 1.0 })), columns), @"column `selection` is missing; a choice over the whole batch needs it");
+    insta::assert_snapshot!(message(of(PolicyLoss::KlCov(KlCov { share: 0.1, cov_coefficient: 1.0 })), columns), @"column `selection` is missing; a choice over the whole batch needs it");
     let top = |share| Objective {
         masks: LossMasks { top_entropy: Some(share), off_policy: None },
-        ..of(PolicyLoss::Gpg)
+        ..of(PolicyLoss::Gpg(Reinforce {}))
     };
     let key = Key::new(0, Purpose::MiniBatch);
     insta::assert_snapshot!(top(0.2).select(&columns, key).unwrap_err(), @"column `entropy` is missing; the mask `top_entropy` needs it");
     insta::assert_snapshot!(message(of(PolicyLoss::Clip(CLIP)), Columns { selection: Some(&[]), ..columns }), @"column `selection` has 0 values, expected 1");
-    let groups = Objective::of(PolicyLoss::Gpg, Aggregation::GroupMeanSeqMean);
+    let groups = Objective::of(PolicyLoss::Gpg(Reinforce {}), Aggregation::GroupMeanSeqMean);
     insta::assert_snapshot!(message(groups, columns), @"column `group_sequences` is missing; aggregation `group-seq-mean` needs it");
 
     insta::assert_snapshot!(message(top(1.5), columns), @"objective setting `masks.top_entropy` is 1.5; expected a share from 0 to 1");
-    insta::assert_snapshot!(message(of(decoupled(Some(0.0))), columns), @"objective setting `decoupled.weight_cap` is 0; expected a number above 0");
-    insta::assert_snapshot!(message(of(PolicyLoss::Dro(Dro { beta: -1.0 })), columns), @"objective setting `dro.beta` is -1; expected a number of at least 0");
-    insta::assert_snapshot!(message(of(PolicyLoss::KlCov(KlCov { share: 0.0, coef: 1.0 })), columns), @"objective setting `kl_cov.share` is 0; expected a share above 0, at most 1");
-    let cov = ClipCov { low: 0.2, high: 0.2, share: 0.1, cov_low: 2.0, cov_high: 1.0 };
-    insta::assert_snapshot!(message(of(PolicyLoss::ClipCov(cov)), columns), @"objective setting `clip_cov.cov_low` is 2; expected a number below clip_cov.cov_high");
+    insta::assert_snapshot!(message(of(decoupled(Some(0.0))), columns), @"objective setting `loss.weight_cap` is 0; expected a number above 0");
+    insta::assert_snapshot!(message(of(PolicyLoss::Dro(Dro { beta: -1.0 })), columns), @"objective setting `loss.beta` is -1; expected a number of at least 0");
+    insta::assert_snapshot!(message(of(PolicyLoss::KlCov(KlCov { share: 0.0, cov_coefficient: 1.0 })), columns), @"objective setting `loss.share` is 0; expected a share above 0, at most 1");
+    let cov = ClipCov { clip_low: 0.2, clip_high: 0.2, share: 0.1, cov_low: 2.0, cov_high: 1.0 };
+    insta::assert_snapshot!(message(of(PolicyLoss::ClipCov(cov)), columns), @"objective setting `loss.cov_low` is 2; expected a number below loss.cov_high");
     let sapo = Sapo { tau_positive: 0.0, tau_negative: 1.0, log_ratio_limit: None };
-    insta::assert_snapshot!(message(of(PolicyLoss::Sapo(sapo)), columns), @"objective setting `sapo.tau_positive` is 0; expected a number above 0");
-    let cispo = Cispo { bound: CispoBound::Absolute { max: 0.0 }, log_ratio_limit: None };
-    insta::assert_snapshot!(message(of(PolicyLoss::Cispo(cispo)), columns), @"objective setting `cispo.max` is 0; expected a number above 0");
-    let dppo = PolicyLoss::DppoTv(Dppo { ratio_cap: 0.0, ..DPPO });
-    insta::assert_snapshot!(message(of(dppo), columns), @"objective setting `dppo.ratio_cap` is 0; expected a number above 0");
+    insta::assert_snapshot!(message(of(PolicyLoss::Sapo(sapo)), columns), @"objective setting `loss.tau_positive` is 0; expected a number above 0");
+    let cispo = Cispo {
+        bound: CispoBound::Absolute,
+        clip_low: 0.2,
+        clip_high: 0.2,
+        max_ratio: 0.0,
+        log_ratio_limit: None,
+    };
+    insta::assert_snapshot!(message(of(PolicyLoss::Cispo(cispo)), columns), @"objective setting `loss.max_ratio` is 0; expected a number above 0");
+    let dppo = PolicyLoss::DppoTv(DppoTv { max_ratio: 0.0, ..DPPO });
+    insta::assert_snapshot!(message(of(dppo), columns), @"objective setting `loss.max_ratio` is 0; expected a number above 0");
 }
 
 #[test]

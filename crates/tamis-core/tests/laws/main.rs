@@ -12,6 +12,5 @@ mod diagnostics;
 mod edges;
 mod losses;
 mod objective;
-mod oracle;
 mod recipes;
 mod settings;

@@ -8,7 +8,7 @@ use tamis_core::correction::{
     CORRECTION_PRESETS, Correction, CorrectionError, Importance, Level, Mode, Rejection, SamplerColumns,
 };
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Clip, Columns, GroupCounts, Normalisers, Objective, PolicyLoss, Preset,
+    AdvantageColumn, Aggregation, Clip, Columns, GroupCounts, Normalisers, Objective, PolicyLoss,
 };
 use tamis_core::ragged::Ragged;
 use tamis_golden::{cases, numbers};
@@ -180,15 +180,12 @@ fn verl_loss_bypass_mode() {
         let (normalisers, _) = Normalisers::of(&ragged, &vec![1; lengths.len()]).unwrap();
         let (loss, derivative) = match correction.mode {
             Mode::BypassClip => {
-                let objective = Objective {
-                    policy: PolicyLoss::Clip(Clip::verl(
-                        number(&params["clip_ratio_low"]),
-                        number(&params["clip_ratio_high"]),
-                        number(&params["clip_ratio_c"]),
-                    )),
-                    aggregation,
-                    ..Preset::dapo().objective
-                };
+                let clip = Clip::verl(
+                    number(&params["clip_ratio_low"]),
+                    number(&params["clip_ratio_high"]),
+                    number(&params["clip_ratio_c"]),
+                );
+                let objective = Objective::of(PolicyLoss::Clip(clip), aggregation);
                 let columns = Columns {
                     old: Some(&behaviour),
                     ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerToken(&advantage))

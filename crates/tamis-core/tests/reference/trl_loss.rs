@@ -4,7 +4,7 @@ use serde_json::Value;
 use tamis_core::objective::{
     AdaptiveEntropy, AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, Columns, EntropyBonus,
     EntropyState, Evaluation, GeoMean, Importance, KlController, KlEstimator, KlKind, KlTerm, LossMasks,
-    Normalisers, Objective, ObjectiveState, Outcome, PolicyLoss, Sapo, Selection, Vespo,
+    Luspo, Normalisers, Objective, ObjectiveState, Outcome, PolicyLoss, Reinforce, Sapo, Selection, Vespo,
 };
 use tamis_core::random::{Key, Purpose};
 use tamis_golden::{cases, numbers};
@@ -131,17 +131,26 @@ impl Case {
 fn policy(params: &Value) -> PolicyLoss {
     let of = |field: &str| number(&params[field]);
     let clip = Clip {
-        low: of("epsilon_low"),
-        high: of("epsilon_high"),
-        dual: None,
-        cap: params["delta"].as_f64(),
+        clip_low: of("epsilon_low"),
+        clip_high: of("epsilon_high"),
+        dual_clip: None,
+        delta: params["delta"].as_f64(),
         log_ratio_limit: None,
     };
     match params["loss_type"].as_str().unwrap() {
         "grpo" | "bnpo" | "dr_grpo" | "dapo" => PolicyLoss::Clip(clip),
-        "luspo" => PolicyLoss::Luspo(clip),
+        // A `delta` is the clip's own: under this aggregation the two are the same number.
+        "luspo" if clip.delta.is_some() => PolicyLoss::Clip(clip),
+        "luspo" => PolicyLoss::Luspo(Luspo {
+            clip_low: clip.clip_low,
+            clip_high: clip.clip_high,
+            log_ratio_limit: None,
+        }),
         "cispo" => PolicyLoss::Cispo(Cispo {
-            bound: CispoBound::Absolute { max: of("epsilon_high") },
+            bound: CispoBound::Absolute,
+            clip_low: 0.2,
+            clip_high: 0.2,
+            max_ratio: of("epsilon_high"),
             log_ratio_limit: None,
         }),
         "sapo" => PolicyLoss::Sapo(Sapo {
@@ -156,8 +165,8 @@ fn policy(params: &Value) -> PolicyLoss {
             lambda_negative: of("vespo_lambda_neg"),
         }),
         "gmpo" => PolicyLoss::GeoMean(GeoMean {
-            low: of("epsilon_low"),
-            high: of("epsilon_high"),
+            clip_low: of("epsilon_low"),
+            clip_high: of("epsilon_high"),
             length_epsilon: 0.0,
             weight_epsilon: 0.0,
         }),
@@ -442,7 +451,7 @@ fn trl_entropy_mask() {
         let share = 1.0 - number(&case["params"]["threshold_quantile"]);
         let objective = Objective {
             masks: LossMasks { top_entropy: Some(share), off_policy: None },
-            ..Objective::of(PolicyLoss::Reinforce, Aggregation::TokenMean)
+            ..Objective::of(PolicyLoss::Reinforce(Reinforce {}), Aggregation::TokenMean)
         };
         let columns = Columns {
             entropy: Some(&entropy),

@@ -5,8 +5,8 @@
 
 use serde_json::Value;
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Dppo, Dro, GeoMean, Gspo,
-    GspoForm, KlCov, Metrics, Normalisers, Objective, PolicyLoss, Sapo, Selection,
+    AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, DppoKl, DppoTv, Dro, GeoMean,
+    Gspo, GspoForm, KlCov, Metrics, Normalisers, Objective, PolicyLoss, Reinforce, Sapo, Selection,
 };
 use tamis_core::random::{Key, Purpose};
 use tamis_golden::{cases, numbers};
@@ -138,8 +138,8 @@ fn of(params: &Value, field: &str) -> f64 {
 fn verl_loss_gspo() {
     run("gspo", "verl_loss_gspo", &[], |params| {
         PolicyLoss::Gspo(Gspo {
-            low: of(params, "clip_ratio_low"),
-            high: of(params, "clip_ratio_high"),
+            clip_low: of(params, "clip_ratio_low"),
+            clip_high: of(params, "clip_ratio_high"),
             form: GspoForm::Token,
             log_ratio_limit: Some(10.0),
         })
@@ -159,15 +159,15 @@ fn verl_loss_sapo() {
 
 #[test]
 fn verl_loss_gpg() {
-    run("gpg", "verl_loss_gpg", &[], |_| PolicyLoss::Gpg);
+    run("gpg", "verl_loss_gpg", &[], |_| PolicyLoss::Gpg(Reinforce {}));
 }
 
 #[test]
 fn verl_loss_clip_cov() {
     run("clip_cov", "verl_loss_clip_cov", &["clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"], |params| {
         PolicyLoss::ClipCov(ClipCov {
-            low: of(params, "clip_ratio_low"),
-            high: of(params, "clip_ratio_high"),
+            clip_low: of(params, "clip_ratio_low"),
+            clip_high: of(params, "clip_ratio_high"),
             share: of(params, "clip_cov_ratio"),
             cov_low: of(params, "clip_cov_lb"),
             cov_high: of(params, "clip_cov_ub"),
@@ -178,7 +178,10 @@ fn verl_loss_clip_cov() {
 #[test]
 fn verl_loss_kl_cov() {
     run("kl_cov", "verl_loss_kl_cov", &["kl_cov_ratio", "ppo_kl_coef"], |params| {
-        PolicyLoss::KlCov(KlCov { share: of(params, "kl_cov_ratio"), coef: of(params, "ppo_kl_coef") })
+        PolicyLoss::KlCov(KlCov {
+            share: of(params, "kl_cov_ratio"),
+            cov_coefficient: of(params, "ppo_kl_coef"),
+        })
     });
 }
 
@@ -186,8 +189,8 @@ fn verl_loss_kl_cov() {
 fn verl_loss_geo_mean() {
     run("geo_mean", "verl_loss_geo_mean", &[], |params| {
         PolicyLoss::GeoMean(GeoMean {
-            low: of(params, "clip_ratio_low"),
-            high: of(params, "clip_ratio_high"),
+            clip_low: of(params, "clip_ratio_low"),
+            clip_high: of(params, "clip_ratio_high"),
             length_epsilon: 1e-8,
             weight_epsilon: 1e-10,
         })
@@ -197,28 +200,38 @@ fn verl_loss_geo_mean() {
 #[test]
 fn verl_loss_cispo() {
     run("cispo", "verl_loss_cispo", &[], |params| {
-        let (low, high) = (of(params, "clip_ratio_low"), of(params, "clip_ratio_high"));
-        PolicyLoss::Cispo(Cispo { bound: CispoBound::Relative { low, high }, log_ratio_limit: Some(20.0) })
+        PolicyLoss::Cispo(Cispo {
+            bound: CispoBound::Relative,
+            clip_low: of(params, "clip_ratio_low"),
+            clip_high: of(params, "clip_ratio_high"),
+            max_ratio: 5.0,
+            log_ratio_limit: Some(20.0),
+        })
     });
-}
-
-fn dppo(params: &Value) -> Dppo {
-    Dppo {
-        low: of(params, "clip_ratio_low"),
-        high: of(params, "clip_ratio_high"),
-        ratio_cap: of(params, "clip_ratio_c"),
-        log_ratio_limit: Some(20.0),
-    }
 }
 
 #[test]
 fn verl_loss_dppo_tv() {
-    run("dppo_tv", "verl_loss_dppo_tv", &[], |params| PolicyLoss::DppoTv(dppo(params)));
+    run("dppo_tv", "verl_loss_dppo_tv", &[], |params| {
+        PolicyLoss::DppoTv(DppoTv {
+            clip_low: of(params, "clip_ratio_low"),
+            clip_high: of(params, "clip_ratio_high"),
+            max_ratio: of(params, "clip_ratio_c"),
+            log_ratio_limit: Some(20.0),
+        })
+    });
 }
 
 #[test]
 fn verl_loss_dppo_kl() {
-    run("dppo_kl", "verl_loss_dppo_kl", &[], |params| PolicyLoss::DppoKl(dppo(params)));
+    run("dppo_kl", "verl_loss_dppo_kl", &[], |params| {
+        PolicyLoss::DppoKl(DppoKl {
+            clip_low: of(params, "clip_ratio_low"),
+            clip_high: of(params, "clip_ratio_high"),
+            max_ratio: of(params, "clip_ratio_c"),
+            log_ratio_limit: Some(20.0),
+        })
+    });
 }
 
 #[test]

@@ -556,8 +556,6 @@ fn keys_of(section: &str, setting: &str) -> Vec<String> {
     let (part, name) = setting.rsplit_once('.').unwrap_or(("", setting));
     let name = match (part, name) {
         (_, "coef") => "coefficient",
-        ("clip", "dual") => "dual_clip",
-        (_, "ratio_cap") | ("cispo", "max") => "max_ratio",
         (_, "scale") if section == "objective" => "loss_scale_factor",
         (_, "off_policy") => "off_policy",
         (_, name) => name,
@@ -567,11 +565,7 @@ fn keys_of(section: &str, setting: &str) -> Vec<String> {
         keys.push(format!("{section}.{part}.{name}"));
     }
     if section == "objective" {
-        keys.extend([
-            format!("objective.loss.clip_{name}"),
-            format!("objective.loss.{name}"),
-            format!("objective.kl.{name}"),
-        ]);
+        keys.extend([format!("objective.loss.{name}"), format!("objective.kl.{name}")]);
         keys.push("objective.loss.kind".to_owned());
     }
     keys

@@ -151,11 +151,13 @@ fn loss_text(policy: &PolicyLoss) -> String {
     let settings = json(policy);
     let number = |name: &str| field(&settings, name).and_then(|value| value.as_f64());
     let mut text = policy.name().to_owned();
-    if let (Some(low), Some(high)) = (number("low"), number("high")) {
+    // CISPO reads one of the two.
+    let is_absolute = field(&settings, "bound").is_some_and(|bound| bound == "absolute");
+    if let (Some(low), Some(high), false) = (number("clip_low"), number("clip_high"), is_absolute) {
         let _ = write!(text, " {}/{}", shortest(low), shortest(high));
     }
-    for (name, told) in [("dual", "dual"), ("cap", "ratio up to"), ("max", "ratio up to")] {
-        if let Some(value) = number(name) {
+    for (name, told) in [("dual_clip", "dual"), ("delta", "ratio up to"), ("max_ratio", "ratio up to")] {
+        if let Some(value) = number(name).filter(|_| name != "max_ratio" || is_absolute) {
             let _ = write!(text, ", {told} {}", shortest(value));
         }
     }

@@ -7,9 +7,9 @@ use tamis_config::{
 };
 use tamis_core::correction::{Correction, Importance as CorrectionWeights, Level, Mode, Outside, Rejection};
 use tamis_core::objective::{
-    AdaptiveEntropy, Aggregation, Cispo, CispoBound, Clip, ClipCov, Decoupled, Dppo, Dro, EntropyBonus,
-    GeoMean, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks,
-    Objective, PolicyLoss, Sapo, Vespo,
+    AdaptiveEntropy, Aggregation, Cispo, CispoBound, Clip, ClipCov, Decoupled, DppoKl, DppoTv, Dro,
+    EntropyBonus, GeoMean, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm,
+    LossMasks, Luspo, Objective, PolicyLoss, Reinforce, Sapo, Vespo,
 };
 
 use super::AssembleError;
@@ -69,58 +69,67 @@ fn policy_loss(settings: &LossConfig) -> PolicyLoss {
         Some(LogRatioLimit::At(limit)) => Some(limit),
     };
     let log_ratio_limit = limit(LOG_RATIO_LIMIT);
-    let clip = |low, high, dual, cap| {
-        let (low, high) = bounds(low, high);
-        Clip { low, high, dual, cap, log_ratio_limit }
-    };
+    let (dual_clip, delta) = (settings.dual_clip, settings.delta);
     match settings.kind {
-        LossKind::Clip => PolicyLoss::Clip(clip(0.2, 0.2, settings.dual_clip, settings.delta)),
-        LossKind::Luspo => PolicyLoss::Luspo(clip(2e-3, 2.5e-3, None, None)),
-        LossKind::Decoupled => PolicyLoss::Decoupled(Decoupled {
-            clip: clip(0.2, 0.2, settings.dual_clip, None),
-            weight_cap: settings.weight_cap,
-        }),
+        LossKind::Clip => {
+            let (clip_low, clip_high) = bounds(0.2, 0.2);
+            PolicyLoss::Clip(Clip { clip_low, clip_high, dual_clip, delta, log_ratio_limit })
+        }
+        LossKind::Luspo => {
+            let (clip_low, clip_high) = bounds(2e-3, 2.5e-3);
+            PolicyLoss::Luspo(Luspo { clip_low, clip_high, log_ratio_limit })
+        }
+        LossKind::Decoupled => {
+            let (clip_low, clip_high) = bounds(0.2, 0.2);
+            let weight_cap = settings.weight_cap;
+            PolicyLoss::Decoupled(Decoupled { clip_low, clip_high, dual_clip, weight_cap, log_ratio_limit })
+        }
         LossKind::Gspo => {
-            let (low, high) = bounds(3e-4, 4e-4);
+            let (clip_low, clip_high) = bounds(3e-4, 4e-4);
             let form = match settings.form {
                 ConfigForm::Sequence => GspoForm::Sequence,
                 ConfigForm::Token => GspoForm::Token,
             };
-            PolicyLoss::Gspo(Gspo { low, high, form, log_ratio_limit: limit(SEQUENCE_LOG_RATIO_LIMIT) })
+            let log_ratio_limit = limit(SEQUENCE_LOG_RATIO_LIMIT);
+            PolicyLoss::Gspo(Gspo { clip_low, clip_high, form, log_ratio_limit })
         }
-        LossKind::Reinforce => PolicyLoss::Reinforce,
-        LossKind::Gpg => PolicyLoss::Gpg,
+        LossKind::Reinforce => PolicyLoss::Reinforce(Reinforce {}),
+        LossKind::Gpg => PolicyLoss::Gpg(Reinforce {}),
         LossKind::ClipCov => {
-            let (low, high) = bounds(0.2, 0.2);
+            let (clip_low, clip_high) = bounds(0.2, 0.2);
             let LossConfig { share, cov_low, cov_high, .. } = *settings;
-            PolicyLoss::ClipCov(ClipCov { low, high, share, cov_low, cov_high })
+            PolicyLoss::ClipCov(ClipCov { clip_low, clip_high, share, cov_low, cov_high })
         }
-        LossKind::KlCov => PolicyLoss::KlCov(KlCov { share: settings.share, coef: settings.cov_coefficient }),
+        LossKind::KlCov => {
+            let LossConfig { share, cov_coefficient, .. } = *settings;
+            PolicyLoss::KlCov(KlCov { share, cov_coefficient })
+        }
         LossKind::GeoMean => {
-            let (low, high) = bounds(0.4, 0.4);
-            PolicyLoss::GeoMean(GeoMean { low, high, length_epsilon: 0.0, weight_epsilon: 0.0 })
+            let (clip_low, clip_high) = bounds(0.4, 0.4);
+            PolicyLoss::GeoMean(GeoMean { clip_low, clip_high, length_epsilon: 0.0, weight_epsilon: 0.0 })
         }
         LossKind::Cispo => {
-            let (low, high) = bounds(0.2, 0.2);
+            let (clip_low, clip_high) = bounds(0.2, 0.2);
             let bound = match settings.bound {
-                ConfigBound::Relative => CispoBound::Relative { low, high },
-                ConfigBound::Absolute => CispoBound::Absolute { max: settings.max_ratio.unwrap_or(5.0) },
+                ConfigBound::Relative => CispoBound::Relative,
+                ConfigBound::Absolute => CispoBound::Absolute,
             };
-            PolicyLoss::Cispo(Cispo { bound, log_ratio_limit })
+            let max_ratio = settings.max_ratio.unwrap_or(5.0);
+            PolicyLoss::Cispo(Cispo { bound, clip_low, clip_high, max_ratio, log_ratio_limit })
         }
         LossKind::Sapo => {
             let LossConfig { tau_positive, tau_negative, .. } = *settings;
             PolicyLoss::Sapo(Sapo { tau_positive, tau_negative, log_ratio_limit })
         }
-        LossKind::DppoTv | LossKind::DppoKl => {
-            let (low, high) = bounds(0.2, 0.2);
-            let ratio_cap = settings.max_ratio.unwrap_or(20.0);
-            let loss = Dppo { low, high, ratio_cap, log_ratio_limit };
-            if settings.kind == LossKind::DppoTv {
-                PolicyLoss::DppoTv(loss)
-            } else {
-                PolicyLoss::DppoKl(loss)
-            }
+        LossKind::DppoTv => {
+            let (clip_low, clip_high) = bounds(0.2, 0.2);
+            let max_ratio = settings.max_ratio.unwrap_or(20.0);
+            PolicyLoss::DppoTv(DppoTv { clip_low, clip_high, max_ratio, log_ratio_limit })
+        }
+        LossKind::DppoKl => {
+            let (clip_low, clip_high) = bounds(0.2, 0.2);
+            let max_ratio = settings.max_ratio.unwrap_or(20.0);
+            PolicyLoss::DppoKl(DppoKl { clip_low, clip_high, max_ratio, log_ratio_limit })
         }
         // The configuration's check refuses a `dro` without it.
         LossKind::Dro => PolicyLoss::Dro(Dro { beta: settings.beta.unwrap_or(0.0) }),
@@ -298,9 +307,7 @@ mod tests {
         let loaded = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}"));
         let (objective, _) = objective(&loaded.config).expect("sound");
         let loss = serde_json::to_value(objective.policy).expect("json");
-        let found = |value: &Value| value.get("log_ratio_limit").cloned();
-        let limit = found(&loss).or_else(|| loss.get("clip").and_then(found)).expect("the loss has a bound");
-        limit.as_f64()
+        loss.get("log_ratio_limit").and_then(Value::as_f64)
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::precision::Precision;
-use super::super::{ObjectiveError, in_range};
-use super::kernel::{At, Kernel, Token};
+use super::super::ObjectiveError;
+use super::super::columns::Real;
+use super::trajectory::{TokenLoss, Trajectory};
+use super::{Loss, OwnMetric, bounds, limits, positive};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -32,94 +33,68 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 /// How the bound on the ratio is read.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CispoBound {
-    /// `clamp(r, 1 - low, 1 + high)`: the paper's notation, and verl's code.
-    Relative {
-        /// In `[0, 1]`; 1 is no lower bound, as the paper trains.
-        low: f64,
-        /// At least 0.
-        high: f64,
-    },
-    /// `min(r, max)`: TRL's code.
-    Absolute {
-        /// Above 0; ScaleRL takes 5.
-        max: f64,
-    },
+    /// `clamp(r, 1 - clip_low, 1 + clip_high)`: the paper's notation, and verl's code.
+    #[default]
+    Relative,
+    /// `min(r, max_ratio)`: TRL's code.
+    Absolute,
 }
 
 /// Clipped importance-sampling weights. Derivative with respect to the log-probability: `-sg(clamp(r))·A`, never 0 for a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cispo {
-    /// The bound on the ratio.
+    /// How the bound on the ratio is read.
     pub bound: CispoBound,
+    /// How far the ratio may fall below 1, where the bound is relative; in `[0, 1]`, and 1 is no bound, as the paper trains.
+    pub clip_low: f64,
+    /// How far the ratio may rise above 1, where the bound is relative; at least 0.
+    pub clip_high: f64,
+    /// Largest ratio, where the bound is absolute; above 0 (ScaleRL takes 5).
+    pub max_ratio: f64,
     /// `d` is clamped to plus and minus this; verl 20.
     #[serde(default)]
     pub log_ratio_limit: Option<f64>,
 }
 
-impl Cispo {
-    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
-        match self.bound {
-            CispoBound::Relative { low, high } => {
-                in_range("cispo.low", low, (0.0..=1.0).contains(&low), "a number from 0 to 1")?;
-                in_range("cispo.high", high, high >= 0.0 && high.is_finite(), "a number of at least 0")?;
-            }
-            CispoBound::Absolute { max } => {
-                in_range("cispo.max", max, max > 0.0 && max.is_finite(), "a number above 0")?;
-            }
-        }
-        self.log_ratio_limit.map_or(Ok(()), |limit| {
-            in_range("cispo.log_ratio_limit", limit, limit > 0.0 && limit.is_finite(), "a number above 0")
-        })
+impl Loss for Cispo {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        bounds(self.clip_low, self.clip_high)?;
+        positive("loss.max_ratio", Some(self.max_ratio))?;
+        positive("loss.log_ratio_limit", self.log_ratio_limit)
     }
 
-    /// Bounds on the log-ratio.
-    pub(super) fn limits(&self) -> (f64, f64) {
-        let limit = self.log_ratio_limit.unwrap_or(f64::INFINITY);
-        (-limit, limit)
+    fn has_importance_levels(&self) -> bool {
+        true
     }
 
-    pub(super) fn kernel<F: Precision>(&self) -> CispoKernel<F> {
+    fn log_ratio_limits(&self) -> (f64, f64) {
+        limits(self.log_ratio_limit)
+    }
+
+    fn own_metric(&self) -> Option<OwnMetric> {
+        Some(OwnMetric::HighShare("cispo_clip_ratio"))
+    }
+
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
         let (low, high) = match self.bound {
-            CispoBound::Relative { low, high } => (1.0 - low, 1.0 + high),
-            CispoBound::Absolute { max } => (0.0, max),
+            CispoBound::Relative => (1.0 - self.clip_low, 1.0 + self.clip_high),
+            CispoBound::Absolute => (0.0, self.max_ratio),
         };
-        CispoKernel { low: F::of(low), high: F::of(high), limits: self.limits() }
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct CispoKernel<F> {
-    low: F,
-    high: F,
-    limits: (f64, f64),
-}
-
-impl<F: Precision> Kernel for CispoKernel<F> {
-    type Number = F;
-
-    const QUICK: bool = true;
-    const LOGPROB: bool = true;
-    const THROUGH_RATIO: bool = false;
-
-    fn limits(&self) -> (f64, f64) {
-        self.limits
-    }
-
-    #[inline(always)]
-    fn token(&self, at: At<F>) -> Token<F> {
-        let (is_below, is_above) = (at.ratio < self.low, at.ratio > self.high);
-        let held = if is_below { self.low } else { at.ratio };
-        let held = if is_above { self.high } else { held };
-        let slope = -held * at.advantage;
-        Token {
-            is_clipped: is_below | is_above,
-            is_low: is_below & at.is_bad,
-            is_high: is_above & at.is_good,
-            ..Token::new(slope * at.logprob, slope)
-        }
+        trajectory.through_logprob(self.log_ratio_limits(), |token| {
+            let (is_below, is_above) = (token.ratio < low, token.ratio > high);
+            let slope = -token.ratio.clamp(low, high) * token.advantage;
+            TokenLoss {
+                loss: slope * token.logprob,
+                dloss: slope,
+                is_clipped: is_below || is_above,
+                is_low: is_below && token.advantage < 0.0,
+                is_high: is_above && token.advantage > 0.0,
+                ..TokenLoss::default()
+            }
+        });
     }
 }

@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::exponential::exp;
-use super::super::precision::Precision;
-use super::super::{ObjectiveError, in_range};
-use super::kernel::{At, Kernel, Token, clamp};
+use super::super::ObjectiveError;
+use super::super::columns::Real;
+use super::super::exponential::{clamp, exp};
+use super::trajectory::{Token, TokenLoss, Trajectory};
+use super::{Loss, bounds, limits, positive};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -34,71 +35,64 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// Clipped surrogate loss of one token.
 ///
-/// With `d = logprob - old`, `r = exp(clamp(d, ±log_ratio_limit))` and `c = clamp(r, 1 - low, 1 + high)`:
-/// `l = max(-A·min(r, cap), -A·c)`, and where `A < 0` and a dual clip is set `l = min(l, -A·dual)`.
+/// With `d = logprob - old`, `r = exp(clamp(d, ±log_ratio_limit))` and `c = clamp(r, 1 - clip_low, 1 + clip_high)`:
+/// `l = max(-A·min(r, delta), -A·c)`, and where `A < 0` and a dual clip is set `l = min(l, -A·dual_clip)`.
 ///
-/// Derivative with respect to the log-probability: `-A·r` where the unclipped branch is the larger and not capped or limited, else
-/// 0. Where both branches are equal the derivative is half of each, which inside the bounds is the whole of either.
+/// Derivative with respect to the log-probability: `-A·r` where the larger branch moves with the ratio and the ratio is within
+/// its limit, else 0.
 ///
 /// Source: Schulman et al., arXiv 1707.06347, eq. 7; separate bounds ("clip-higher"): DAPO, arXiv 2503.14476, eq. 8; dual clip:
-/// Ye et al., arXiv 1912.09729, eq. 5; cap: INTELLECT-2, arXiv 2505.07291, section 3.4 (TRL `delta`).
+/// Ye et al., arXiv 1912.09729, eq. 5; `delta`: INTELLECT-2, arXiv 2505.07291, section 3.4 (TRL).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clip {
     /// How far the ratio may fall below 1 where the advantage is negative; in `[0, 1]`.
-    pub low: f64,
+    pub clip_low: f64,
     /// How far the ratio may rise above 1 where the advantage is positive; at least 0.
-    pub high: f64,
-    /// Dual clip: the loss of a token with negative advantage is at most `-A·dual`; above 1 (verl `clip_ratio_c`).
+    pub clip_high: f64,
+    /// The loss of a token with negative advantage is at most `-A` times this; above 1 (verl `clip_ratio_c`).
     #[serde(default)]
-    pub dual: Option<f64>,
+    pub dual_clip: Option<f64>,
     /// The ratio of the unclipped branch is at most this; above 0 (TRL `delta`). Binds only where the advantage is negative, or
-    /// where it is below `1 + high`.
+    /// where it is below `1 + clip_high`.
     #[serde(default)]
-    pub cap: Option<f64>,
+    pub delta: Option<f64>,
     /// `d` is clamped to plus and minus this, with derivative 0 outside: verl 20; TRL has none.
     #[serde(default)]
     pub log_ratio_limit: Option<f64>,
 }
 
+/// `max(-A·r, -A·clamp(r, 1 - low, 1 + high))` and its derivative: the clip and nothing else.
+pub(super) fn clipped(ratio: f64, advantage: f64, low: f64, high: f64) -> TokenLoss {
+    let free = -advantage * ratio;
+    let held = -advantage * clamp(ratio, (1.0 - low, 1.0 + high));
+    let is_clipped = held > free;
+    TokenLoss {
+        loss: if is_clipped { held } else { free },
+        dloss: if is_clipped { 0.0 } else { free },
+        is_clipped,
+        is_low: is_clipped && advantage < 0.0,
+        is_high: is_clipped && advantage > 0.0,
+        ..TokenLoss::default()
+    }
+}
+
 impl Clip {
     /// Symmetric bounds and nothing else, as the PPO and GRPO papers write it.
     pub fn symmetric(epsilon: f64) -> Self {
-        Self { low: epsilon, high: epsilon, dual: None, cap: None, log_ratio_limit: None }
+        Self { clip_low: epsilon, clip_high: epsilon, dual_clip: None, delta: None, log_ratio_limit: None }
     }
 
-    /// What verl's `vanilla` computes with these bounds: log-ratio clamped to ±20, dual clip `dual` (its default is 3).
-    pub fn verl(low: f64, high: f64, dual: f64) -> Self {
-        Self { low, high, dual: Some(dual), cap: None, log_ratio_limit: Some(20.0) }
+    /// What verl's `vanilla` computes with these bounds: log-ratio clamped to ±20, dual clip (its default is 3).
+    pub fn verl(clip_low: f64, clip_high: f64, dual_clip: f64) -> Self {
+        Self { clip_low, clip_high, dual_clip: Some(dual_clip), delta: None, log_ratio_limit: Some(20.0) }
     }
 
-    /// Whether the settings are in range.
-    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
-        in_range("clip.low", self.low, (0.0..=1.0).contains(&self.low), "a number from 0 to 1")?;
-        in_range(
-            "clip.high",
-            self.high,
-            self.high >= 0.0 && self.high.is_finite(),
-            "a number of at least 0",
-        )?;
-        if let Some(dual) = self.dual {
-            in_range("clip.dual", dual, dual > 1.0 && dual.is_finite(), "a number above 1")?;
-        }
-        for (setting, value) in [("clip.cap", self.cap), ("clip.log_ratio_limit", self.log_ratio_limit)] {
-            if let Some(value) = value {
-                in_range(setting, value, value > 0.0 && value.is_finite(), "a number above 0")?;
-            }
-        }
-        Ok(())
-    }
-
-    /// One token: the loss, its derivative with respect to the log-probability, and which bounds were active.
-    ///
-    /// `log_ratio` is `logprob - old`.
+    /// One token, given `logprob - old`: the loss, its derivative, and which bounds were active.
     ///
     /// ```
     /// use tamis_core::objective::Clip;
-    /// let clip = Clip { low: 0.2, high: 0.28, ..Clip::symmetric(0.2) };
+    /// let clip = Clip { clip_high: 0.28, ..Clip::symmetric(0.2) };
     /// // A good token whose probability has doubled: clipped at 1.28, no more to gain.
     /// let token = clip.token(2_f64.ln(), 1.0);
     /// assert_eq!((token.loss, token.dloss), (-1.28, 0.0));
@@ -106,112 +100,61 @@ impl Clip {
     /// let token = clip.token(2_f64.ln(), -1.0);
     /// assert_eq!((token.loss, token.dloss), (2.0, 2.0));
     /// ```
-    #[inline]
-    pub fn token(&self, log_ratio: f64, advantage: f64) -> ClippedToken {
-        let kernel = self.kernel::<f64>();
-        let limited = log_ratio.clamp(-kernel.limit, kernel.limit);
-        let ratio = exp(limited);
-        let token = kernel.token(At::new(log_ratio, ratio, log_ratio.abs() > kernel.limit, advantage));
-        let Token { loss, dloss, is_clipped, is_dual, is_low, is_high } = token;
-        ClippedToken { loss, dloss, log_ratio: limited, ratio, is_clipped, is_dual, is_low, is_high }
-    }
-
-    pub(super) fn kernel<F: Precision>(&self) -> ClipKernel<F> {
-        let or_none = |bound: Option<f64>| bound.map_or(F::INFINITY, F::of);
-        ClipKernel {
-            dual: or_none(self.dual),
-            cap: or_none(self.cap),
-            limit: or_none(self.log_ratio_limit),
-            ..ClipKernel::bounds(self.low, self.high)
-        }
-    }
-
-    /// Bounds on the log-ratio.
-    pub(super) fn limits(&self) -> (f64, f64) {
+    pub fn token(&self, log_ratio: f64, advantage: f64) -> TokenLoss {
         let limit = self.log_ratio_limit.unwrap_or(f64::INFINITY);
-        (-limit, limit)
-    }
-}
-
-/// The clip with its bounds as ratios; what is not set is infinite and never reached.
-#[derive(Clone, Copy)]
-pub(super) struct ClipKernel<F> {
-    low: F,
-    high: F,
-    dual: F,
-    cap: F,
-    limit: F,
-}
-
-impl<F: Precision> ClipKernel<F> {
-    /// The clipped ratio and nothing else.
-    pub(super) fn bounds(low: f64, high: f64) -> Self {
-        let none = F::INFINITY;
-        Self { low: F::of(1.0 - low), high: F::of(1.0 + high), dual: none, cap: none, limit: none }
-    }
-}
-
-impl<F: Precision> Kernel for ClipKernel<F> {
-    type Number = F;
-
-    const QUICK: bool = true;
-
-    fn limits(&self) -> (f64, f64) {
-        (-self.limit.into(), self.limit.into())
+        self.of(log_ratio, exp(log_ratio.clamp(-limit, limit)), advantage)
     }
 
-    /// All bounds together are one interval `least..=most` that holds the ratio, which one depends on the sign of the advantage:
-    /// `max(-A·min(r, cap), -A·clamp(r, low, high))` is `-A·min(r, cap, high)` where A > 0 and `-A·clamp(r, low, max(cap, high))` where
-    /// A < 0, and there the dual clip is one more upper bound. The derivative is `-A·r` where nothing holds the ratio.
-    #[inline(always)]
-    fn token(&self, At { ratio, is_limited, advantage, is_good, is_bad, .. }: At<F>) -> Token<F> {
-        let is_wide = self.cap >= self.high;
-        let (narrow, wide) = if is_wide { (self.high, self.cap) } else { (self.cap, self.high) };
-        let top = if self.dual < wide { self.dual } else { wide };
-        let most = if is_good { narrow } else { top };
-        let least = if is_bad { self.low } else { F::NEG_INFINITY };
-        // What is counted, as thresholds on the ratio.
-        let low = if self.cap < self.low { F::INFINITY } else { self.low };
-        let low = if is_bad { low } else { F::NEG_INFINITY };
-        let high = if is_good & (self.cap > self.high) { self.high } else { F::INFINITY };
-        let dual = if is_bad & (self.dual < wide) { self.dual } else { F::INFINITY };
-        let capped = if is_bad & !is_wide { self.cap } else { F::INFINITY };
-
-        let held = clamp(ratio, (least, most));
-        // Not `held != ratio`: a NaN is held by nothing, and so seen.
-        let is_held = (held < ratio) | (held > ratio) | is_limited;
-        let slope = -advantage * ratio;
-        let (is_low, is_high) = (ratio < low, ratio > high);
-        Token {
-            loss: -advantage * held,
-            dloss: if is_held { F::ZERO } else { slope },
-            is_clipped: is_low | is_high | (ratio > capped),
-            is_dual: ratio > dual,
-            is_low,
-            is_high,
+    /// The loss of a token with that ratio; `log_ratio` is that before the limit.
+    pub(super) fn of(&self, log_ratio: f64, ratio: f64, advantage: f64) -> TokenLoss {
+        let (low, high) = (1.0 - self.clip_low, 1.0 + self.clip_high);
+        let delta = self.delta.unwrap_or(f64::INFINITY);
+        let capped = if ratio > delta { delta } else { ratio };
+        let (free, held) = (-advantage * capped, -advantage * clamp(ratio, (low, high)));
+        let is_clipped = held > free;
+        let loss = if is_clipped { held } else { free };
+        let most = -advantage * self.dual_clip.unwrap_or(f64::INFINITY);
+        let is_dual = advantage < 0.0 && loss > most;
+        // Not `ratio >= low && ...`: a NaN is held by nothing, and so seen.
+        let is_held = if is_clipped { ratio < low || ratio > high } else { ratio > delta };
+        let is_limited = log_ratio.abs() > self.log_ratio_limit.unwrap_or(f64::INFINITY);
+        TokenLoss {
+            loss: if is_dual { most } else { loss },
+            dloss: if is_held || is_dual || is_limited { 0.0 } else { -advantage * ratio },
+            is_clipped,
+            is_dual,
+            is_low: is_clipped && advantage < 0.0 && ratio < low,
+            is_high: is_clipped && advantage > 0.0,
+            own: 0.0,
         }
     }
 }
 
-/// What [`Clip::token`] finds.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ClippedToken {
-    /// The loss.
-    pub loss: f64,
-    /// Its derivative with respect to the log-probability.
-    pub dloss: f64,
-    /// `d` after the limit.
-    pub log_ratio: f64,
-    /// `exp(d)` after the limit, before cap and clip.
-    pub ratio: f64,
-    /// The clipped branch is strictly the larger (verl `pg_clipfrac`).
-    pub is_clipped: bool,
-    /// The dual clip is strictly the smaller (verl `pg_clipfrac_lower`).
-    pub is_dual: bool,
-    /// Below the low bound with negative advantage (TRL `clip_ratio/low`).
-    pub is_low: bool,
-    /// Above the high bound with positive advantage (TRL `clip_ratio/high`).
-    pub is_high: bool,
+impl Loss for Clip {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        bounds(self.clip_low, self.clip_high)?;
+        if let Some(dual) = self.dual_clip {
+            let fine = dual > 1.0 && dual.is_finite();
+            super::super::in_range("loss.dual_clip", dual, fine, "a number above 1")?;
+        }
+        positive("loss.delta", self.delta)?;
+        positive("loss.log_ratio_limit", self.log_ratio_limit)
+    }
+
+    fn has_importance_levels(&self) -> bool {
+        true
+    }
+
+    fn log_ratio_limits(&self) -> (f64, f64) {
+        limits(self.log_ratio_limit)
+    }
+
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        trajectory
+            .through_ratio(self.log_ratio_limits(), |&Token { log_ratio, ratio, advantage, .. }| {
+                self.of(log_ratio, ratio, advantage)
+            });
+    }
 }
 
 #[cfg(test)]
@@ -220,14 +163,15 @@ mod tests {
 
     /// Loss and derivative of a ratio that is exact in floating point, to 1e-15.
     #[track_caller]
-    fn expect(clip: Clip, ratio: f64, advantage: f64, loss: f64, dloss: f64) -> ClippedToken {
+    fn expect(clip: Clip, ratio: f64, advantage: f64, loss: f64, dloss: f64) -> TokenLoss {
         let token = clip.token(ratio.ln(), advantage);
         assert!((token.loss - loss).abs() < 1e-14, "loss {} against {loss}", token.loss);
         assert!((token.dloss - dloss).abs() < 1e-14, "derivative {} against {dloss}", token.dloss);
         token
     }
 
-    const CLIP: Clip = Clip { low: 0.2, high: 0.28, dual: None, cap: None, log_ratio_limit: None };
+    const CLIP: Clip =
+        Clip { clip_low: 0.2, clip_high: 0.28, dual_clip: None, delta: None, log_ratio_limit: None };
 
     #[test]
     fn a_good_token_gains_up_to_the_high_bound_and_loses_without_bound() {
@@ -250,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_dual_clip_bounds_what_a_bad_token_can_cost() {
-        let clip = Clip { dual: Some(3.0), ..CLIP };
+        let clip = Clip { dual_clip: Some(3.0), ..CLIP };
         assert!(expect(clip, 8.0, -2.0, 6.0, 0.0).is_dual);
         assert!(!expect(clip, 2.5, -2.0, 5.0, 5.0).is_dual);
         // A good token has no such bound.
@@ -259,11 +203,11 @@ mod tests {
 
     #[test]
     fn the_cap_holds_the_unclipped_branch() {
-        let clip = Clip { cap: Some(2.0), ..CLIP };
+        let clip = Clip { delta: Some(2.0), ..CLIP };
         expect(clip, 8.0, -2.0, 4.0, 0.0);
         expect(clip, 1.5, -2.0, 3.0, 3.0);
         // Below 1 + high it also stops a good token, earlier than the clip would.
-        let tight = expect(Clip { cap: Some(1.1), ..CLIP }, 1.5, 2.0, -2.2, 0.0);
+        let tight = expect(Clip { delta: Some(1.1), ..CLIP }, 1.5, 2.0, -2.2, 0.0);
         assert!(!tight.is_high);
     }
 
@@ -272,7 +216,6 @@ mod tests {
         let clip = Clip { log_ratio_limit: Some(1.0), ..Clip::symmetric(0.2) };
         let token = clip.token(3.0, -1.0);
         assert_eq!((token.loss.to_bits(), token.dloss.to_bits()), (exp(1_f64).to_bits(), 0_f64.to_bits()));
-        assert_eq!(token.log_ratio.to_bits(), 1_f64.to_bits());
         // The bound itself is inside.
         assert_eq!(clip.token(1.0, -1.0).dloss.to_bits(), exp(1_f64).to_bits());
     }

@@ -2,9 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::columns::Real;
+use super::super::exponential::exp;
 use super::super::{ObjectiveError, in_range};
-use super::clip::ClipKernel;
-use super::kernel::{At, Kernel, Token};
+use super::clip::clipped;
+use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
+use super::{Loss, bounds, share};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -40,68 +43,45 @@ pub(super) const ENTRY: Entry = Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClipCov {
-    /// As [`Clip::low`](super::Clip::low).
-    pub low: f64,
-    /// As [`Clip::high`](super::Clip::high).
-    pub high: f64,
+    /// As [`Clip::clip_low`](super::Clip::clip_low).
+    pub clip_low: f64,
+    /// As [`Clip::clip_high`](super::Clip::clip_high).
+    pub clip_high: f64,
     /// How many are taken out, as a share of the batch's tokens; at least one where there is a candidate. In `(0, 1]`.
     pub share: f64,
-    /// A candidate's covariance is above this.
+    /// Lower end of the covariance range: candidates lie above.
     pub cov_low: f64,
-    /// And below this.
+    /// Upper end of the covariance range: candidates lie below.
     pub cov_high: f64,
 }
 
 impl ClipCov {
-    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
-        in_range("clip_cov.low", self.low, (0.0..=1.0).contains(&self.low), "a number from 0 to 1")?;
-        in_range(
-            "clip_cov.high",
-            self.high,
-            self.high >= 0.0 && self.high.is_finite(),
-            "a number of at least 0",
-        )?;
-        in_range(
-            "clip_cov.share",
-            self.share,
-            self.share > 0.0 && self.share <= 1.0,
-            "a share above 0, at most 1",
-        )?;
-        in_range(
-            "clip_cov.cov_low",
-            self.cov_low,
-            self.cov_low < self.cov_high,
-            "a number below clip_cov.cov_high",
-        )
-    }
-
-    pub(super) fn kernel(&self) -> ClipCovKernel {
-        ClipCovKernel(ClipKernel::bounds(self.low, self.high))
-    }
-
     /// Whether the clip itself already holds a token.
     pub(in super::super) fn is_clipped(&self, log_ratio: f64, advantage: f64) -> bool {
-        let ratio = super::super::exponential::exp(log_ratio);
-        self.kernel().0.token(At::new(log_ratio, ratio, false, advantage)).is_clipped
+        clipped(exp(log_ratio), advantage, self.clip_low, self.clip_high).is_clipped
     }
 }
 
-#[derive(Clone, Copy)]
-pub(super) struct ClipCovKernel(ClipKernel<f64>);
+impl Loss for ClipCov {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        bounds(self.clip_low, self.clip_high)?;
+        share(self.share)?;
+        let fine = self.cov_low < self.cov_high;
+        in_range("loss.cov_low", self.cov_low, fine, "a number below loss.cov_high")
+    }
 
-impl Kernel for ClipCovKernel {
-    type Number = f64;
+    fn needs_selection(&self) -> bool {
+        true
+    }
 
-    const SELECTS: bool = true;
-
-    #[inline(always)]
-    fn token(&self, at: At<f64>) -> Token<f64> {
-        let token = self.0.token(at);
-        Token {
-            loss: if at.selected { 0.0 } else { token.loss },
-            dloss: if at.selected { 0.0 } else { token.dloss },
-            is_clipped: at.selected,
-            ..token
-        }
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        trajectory.through_ratio(UNLIMITED, |token| {
+            let found = clipped(token.ratio, token.advantage, self.clip_low, self.clip_high);
+            if token.is_selected {
+                TokenLoss { loss: 0.0, dloss: 0.0, is_clipped: true, ..found }
+            } else {
+                TokenLoss { is_clipped: false, ..found }
+            }
+        });
     }
 }

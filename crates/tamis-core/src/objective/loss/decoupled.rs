@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::{ObjectiveError, in_range};
-use super::clip::Clip;
+use super::super::ObjectiveError;
+use super::super::columns::Real;
+use super::super::exponential::{LARGEST, LOWEST, clamp, exp};
+use super::trajectory::{TokenLoss, Trajectory};
+use super::{Clip, Loss, positive};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -34,18 +37,50 @@ pub(super) const ENTRY: Entry = Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Decoupled {
-    /// The clipped ratio to `old`.
-    pub clip: Clip,
+    /// As [`Clip::clip_low`].
+    pub clip_low: f64,
+    /// As [`Clip::clip_high`].
+    pub clip_high: f64,
+    /// As [`Clip::dual_clip`].
+    #[serde(default)]
+    pub dual_clip: Option<f64>,
     /// Upper bound of `exp(old - behaviour)`; above 0. `None`: none.
     #[serde(default)]
     pub weight_cap: Option<f64>,
+    /// As [`Clip::log_ratio_limit`].
+    #[serde(default)]
+    pub log_ratio_limit: Option<f64>,
 }
 
 impl Decoupled {
-    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
-        self.clip.check()?;
-        self.weight_cap.map_or(Ok(()), |cap| {
-            in_range("decoupled.weight_cap", cap, cap > 0.0 && cap.is_finite(), "a number above 0")
-        })
+    fn clip(&self) -> Clip {
+        let Self { clip_low, clip_high, dual_clip, log_ratio_limit, .. } = *self;
+        Clip { clip_low, clip_high, dual_clip, delta: None, log_ratio_limit }
+    }
+}
+
+impl Loss for Decoupled {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        self.clip().check()?;
+        positive("loss.weight_cap", self.weight_cap)
+    }
+
+    fn has_importance_levels(&self) -> bool {
+        true
+    }
+
+    fn log_ratio_limits(&self) -> (f64, f64) {
+        self.clip().log_ratio_limits()
+    }
+
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        let (clip, cap) = (self.clip(), self.weight_cap.unwrap_or(f64::INFINITY));
+        trajectory.through_ratio(self.log_ratio_limits(), |token| {
+            let found = clip.of(token.log_ratio, token.ratio, token.advantage);
+            // Finite, whatever the sampler said; 1 where the sampler said nothing.
+            let weight = exp(clamp(token.old - token.behaviour, (LOWEST, LARGEST)));
+            let weight = if token.behaviour.is_nan() { 1.0 } else { weight.min(cap) };
+            TokenLoss { loss: found.loss * weight, dloss: found.dloss * weight, ..found }
+        });
     }
 }

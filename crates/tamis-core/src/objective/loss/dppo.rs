@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::columns::Real;
 use super::super::exponential::exp;
 use super::super::{ObjectiveError, in_range};
-use super::kernel::{At, Kernel, Token};
+use super::trajectory::{Token, TokenLoss, Trajectory};
+use super::{Loss, limits, not_negative, positive};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entries.
@@ -13,7 +15,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
         name: "dppo_tv",
         family: Family::PolicyLoss,
         meaning: "the policy gradient weighted by the truncated ratio, without tokens whose probability has moved further than a bound in the direction of their advantage",
-        formula: "l = -A·sg(min(r, ratio_cap))·logprob where p - p_old <= high (A > 0) or >= -low (else), 0 elsewhere",
+        formula: "l = -A·sg(min(r, max_ratio))·logprob where p - p_old <= high (A > 0) or >= -low (else), 0 elsewhere",
         source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary total variation",
         defaults: &[
             ("objective.loss.clip_low", "0.2"),
@@ -35,7 +37,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
         name: "dppo_kl",
         family: Family::PolicyLoss,
         meaning: "as dppo_tv, with the binary Kullback-Leibler divergence as the measure",
-        formula: "l = -A·sg(min(r, ratio_cap))·logprob where KL(p_old || p) <= bound or p moves back towards p_old, 0 elsewhere; KL = p_old·ln(p_old/p) + (1 - p_old)·ln((1 - p_old)/(1 - p))",
+        formula: "l = -A·sg(min(r, max_ratio))·logprob where KL(p_old || p) <= bound or p moves back towards p_old, 0 elsewhere; KL = p_old·ln(p_old/p) + (1 - p_old)·ln((1 - p_old)/(1 - p))",
         source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary KL",
         defaults: &[
             ("objective.loss.clip_low", "0.2"),
@@ -55,93 +57,95 @@ pub(super) const ENTRIES: [Entry; 2] = [
     },
 ];
 
-/// Divergence proximal policy optimisation, for either measure. The ratio and the choice of tokens are constants; derivative
-/// `-A·min(r, ratio_cap)` where the token is trained on.
+/// Divergence proximal policy optimisation by total variation: the bound is on how far the token's probability has moved.
+///
+/// The ratio and the choice of tokens are constants; derivative `-A·min(r, max_ratio)` where the token is trained on.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Dppo {
+pub struct DppoTv {
     /// Bound on the divergence where the advantage is not positive; at least 0.
-    pub low: f64,
-    /// Bound where it is positive; at least 0.
-    pub high: f64,
+    pub clip_low: f64,
+    /// Bound on the divergence where the advantage is positive; at least 0.
+    pub clip_high: f64,
     /// The ratio's upper bound; above 0.
-    pub ratio_cap: f64,
+    pub max_ratio: f64,
     /// `d` is clamped to plus and minus this inside the ratio; verl 20.
     #[serde(default)]
     pub log_ratio_limit: Option<f64>,
 }
 
-impl Dppo {
-    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
-        for (setting, value) in [("dppo.low", self.low), ("dppo.high", self.high)] {
-            in_range(setting, value, value >= 0.0 && value.is_finite(), "a number of at least 0")?;
-        }
-        in_range("dppo.ratio_cap", self.ratio_cap, self.ratio_cap > 0.0, "a number above 0")?;
-        self.log_ratio_limit.map_or(Ok(()), |limit| {
-            in_range("dppo.log_ratio_limit", limit, limit > 0.0 && limit.is_finite(), "a number above 0")
-        })
+/// Divergence proximal policy optimisation by the binary Kullback-Leibler divergence; as [`DppoTv`] otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DppoKl {
+    /// Bound on the divergence where the advantage is not positive; at least 0.
+    pub clip_low: f64,
+    /// Bound on the divergence where the advantage is positive; at least 0.
+    pub clip_high: f64,
+    /// The ratio's upper bound; above 0.
+    pub max_ratio: f64,
+    /// `d` is clamped to plus and minus this inside the ratio; verl 20.
+    #[serde(default)]
+    pub log_ratio_limit: Option<f64>,
+}
+
+/// Whether the settings of either are in range.
+fn check(low: f64, high: f64, max_ratio: f64, log_ratio_limit: Option<f64>) -> Result<(), ObjectiveError> {
+    not_negative("loss.clip_low", low)?;
+    not_negative("loss.clip_high", high)?;
+    in_range("loss.max_ratio", max_ratio, max_ratio > 0.0, "a number above 0")?;
+    positive("loss.log_ratio_limit", log_ratio_limit)
+}
+
+/// `l = -A·sg(min(r, max_ratio))·logprob`, or nothing where the token is held.
+fn truncated(token: &Token, is_held: bool, max_ratio: f64) -> TokenLoss {
+    if is_held {
+        return TokenLoss { is_clipped: true, ..TokenLoss::default() };
+    }
+    let is_capped = token.ratio > max_ratio;
+    let slope = -token.advantage * if is_capped { max_ratio } else { token.ratio };
+    TokenLoss { loss: slope * token.logprob, dloss: slope, is_dual: is_capped, ..TokenLoss::default() }
+}
+
+impl Loss for DppoTv {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        check(self.clip_low, self.clip_high, self.max_ratio, self.log_ratio_limit)
     }
 
-    fn limits(&self) -> (f64, f64) {
-        let limit = self.log_ratio_limit.unwrap_or(f64::INFINITY);
-        (-limit, limit)
+    fn log_ratio_limits(&self) -> (f64, f64) {
+        limits(self.log_ratio_limit)
     }
 
-    #[inline(always)]
-    fn answer(&self, at: At<f64>, is_held: bool) -> Token<f64> {
-        let is_capped = at.ratio > self.ratio_cap;
-        let ratio = if is_capped { self.ratio_cap } else { at.ratio };
-        let slope = if is_held { 0.0 } else { -at.advantage * ratio };
-        Token { is_clipped: is_held, is_dual: is_capped & !is_held, ..Token::new(slope * at.logprob, slope) }
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        trajectory.through_logprob(self.log_ratio_limits(), |token| {
+            let moved = exp(token.logprob) - exp(token.old);
+            // A NaN is held by nothing, and so seen.
+            let is_held = if token.advantage > 0.0 { moved > self.clip_high } else { moved < -self.clip_low };
+            truncated(token, is_held, self.max_ratio)
+        });
     }
 }
 
-/// By total variation.
-#[derive(Clone, Copy)]
-pub(super) struct DppoTv(pub(super) Dppo);
-
-impl Kernel for DppoTv {
-    type Number = f64;
-
-    const LOGPROB: bool = true;
-    const THROUGH_RATIO: bool = false;
-
-    fn limits(&self) -> (f64, f64) {
-        self.0.limits()
+impl Loss for DppoKl {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        check(self.clip_low, self.clip_high, self.max_ratio, self.log_ratio_limit)
     }
 
-    #[inline(always)]
-    fn token(&self, at: At<f64>) -> Token<f64> {
-        let moved = exp(at.logprob) - exp(at.logprob - at.log_ratio);
-        // A NaN is held by nothing, and so seen.
-        let is_held = if at.advantage > 0.0 { moved > self.0.high } else { moved < -self.0.low };
-        self.0.answer(at, is_held)
-    }
-}
-
-/// By the divergence.
-#[derive(Clone, Copy)]
-pub(super) struct DppoKl(pub(super) Dppo);
-
-impl Kernel for DppoKl {
-    type Number = f64;
-
-    const LOGPROB: bool = true;
-    const THROUGH_RATIO: bool = false;
-
-    fn limits(&self) -> (f64, f64) {
-        self.0.limits()
+    fn log_ratio_limits(&self) -> (f64, f64) {
+        limits(self.log_ratio_limit)
     }
 
-    #[inline(always)]
-    fn token(&self, at: At<f64>) -> Token<f64> {
-        let (new, old) = (exp(at.logprob), exp(at.logprob - at.log_ratio));
-        let divergence = -old * at.log_ratio + (1.0 - old) * ((1.0 - old + 1e-8) / (1.0 - new + 1e-8)).ln();
-        let is_held = if at.advantage > 0.0 {
-            (divergence > self.0.high) & (new > old)
-        } else {
-            (divergence > self.0.low) & (new < old)
-        };
-        self.0.answer(at, is_held)
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        trajectory.through_logprob(self.log_ratio_limits(), |token| {
+            let (new, old) = (exp(token.logprob), exp(token.old));
+            let others = ((1.0 - old + 1e-8) / (1.0 - new + 1e-8)).ln();
+            let divergence = -old * token.log_ratio + (1.0 - old) * others;
+            let is_held = if token.advantage > 0.0 {
+                divergence > self.clip_high && new > old
+            } else {
+                divergence > self.clip_low && new < old
+            };
+            truncated(token, is_held, self.max_ratio)
+        });
     }
 }

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::{ObjectiveError, in_range};
-use super::kernel::{At, Kernel, Token};
+use super::super::ObjectiveError;
+use super::super::columns::Real;
+use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
+use super::{Loss, not_negative};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -27,21 +29,19 @@ pub struct Dro {
     pub beta: f64,
 }
 
-impl Dro {
-    pub(super) fn check(self) -> Result<(), ObjectiveError> {
-        in_range("dro.beta", self.beta, self.beta >= 0.0 && self.beta.is_finite(), "a number of at least 0")
+impl Loss for Dro {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        not_negative("loss.beta", self.beta)
     }
-}
 
-impl Kernel for Dro {
-    type Number = f64;
-
-    const LOGPROB: bool = true;
-    const THROUGH_RATIO: bool = false;
-
-    #[inline(always)]
-    fn token(&self, at: At<f64>) -> Token<f64> {
-        let pull = self.beta * at.log_ratio;
-        Token::new(0.5 * pull * at.log_ratio - at.advantage * at.logprob, pull - at.advantage)
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        trajectory.through_logprob(UNLIMITED, |token| {
+            let pull = self.beta * token.log_ratio;
+            TokenLoss {
+                loss: 0.5 * pull * token.log_ratio - token.advantage * token.logprob,
+                dloss: pull - token.advantage,
+                ..TokenLoss::default()
+            }
+        });
     }
 }

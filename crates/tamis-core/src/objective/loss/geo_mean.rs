@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::accumulator::SequenceSums;
-use super::super::columns::{Real, Row};
+use super::super::ObjectiveError;
+use super::super::columns::Real;
 use super::super::exponential::{exp, exp_m1};
 use super::super::selection::Selection;
-use super::super::{ObjectiveError, in_range};
-use super::kernel::Pass;
+use super::trajectory::Trajectory;
+use super::{Loss, not_negative};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -34,18 +34,18 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// Geometric-mean policy optimisation.
 ///
-/// One loss per trajectory, `-Ā·g·w`, with `g = exp(mean_t q_t)`; its share of the batch's loss is that times its length times the
-/// aggregation's weight, so that `seq-mean-token-mean` is the paper's mean over trajectories. Derivative of a token: an equal share
-/// where its `d` is not held by the bound, else 0.
+/// One loss per trajectory, `-Ā·g·w`, with `g = exp(mean_t q_t)`; its share of the batch's loss is that times its length times
+/// the aggregation's weight, so that `seq-mean-token-mean` is the paper's mean over trajectories. Derivative of a token: an
+/// equal share where its `d` is not held by the bound, else 0.
 ///
 /// Tokens left out by a mask over the optimizer batch are left out of all means.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GeoMean {
     /// `d` counts down to minus this where the advantage is negative; at least 0, in nats.
-    pub low: f64,
+    pub clip_low: f64,
     /// `d` counts up to this where the advantage is positive; at least 0, in nats.
-    pub high: f64,
+    pub clip_high: f64,
     /// Added to the length in means; verl 1e-8.
     #[serde(default)]
     pub length_epsilon: f64,
@@ -55,43 +55,46 @@ pub struct GeoMean {
 }
 
 impl GeoMean {
-    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
-        for (setting, value) in [
-            ("geo_mean.low", self.low),
-            ("geo_mean.high", self.high),
-            ("geo_mean.length_epsilon", self.length_epsilon),
-            ("geo_mean.weight_epsilon", self.weight_epsilon),
-        ] {
-            in_range(setting, value, value >= 0.0 && value.is_finite(), "a number of at least 0")?;
+    /// `q` and whether it moves with `d`.
+    fn held(&self, log_ratio: f64, advantage: f64) -> (f64, bool) {
+        if advantage > 0.0 && log_ratio > self.clip_high {
+            (self.clip_high, false)
+        } else if advantage < 0.0 && log_ratio < -self.clip_low {
+            (-self.clip_low, false)
+        } else if advantage == 0.0 {
+            (0.0, false)
+        } else {
+            (log_ratio, true)
         }
-        Ok(())
+    }
+}
+
+impl Loss for GeoMean {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        not_negative("loss.clip_low", self.clip_low)?;
+        not_negative("loss.clip_high", self.clip_high)?;
+        not_negative("loss.length_epsilon", self.length_epsilon)?;
+        not_negative("loss.weight_epsilon", self.weight_epsilon)
     }
 
-    pub(super) fn run<T: Real>(
-        &self,
-        row: &Row<'_, T>,
-        pass: &Pass,
-        dlogprob_t: &mut [T],
-        sums: &mut SequenceSums,
-    ) {
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        let Trajectory { row, derivatives, sums, .. } = trajectory;
         let old = row.old.unwrap_or(row.logprob);
-        let is_kept =
-            |t: usize| row.mask[t] && row.selection.is_none_or(|flags| flags[t] & Selection::LEFT_OUT == 0);
+        let is_left_out = |t: usize| row.selection.is_some_and(|flags| flags[t] & Selection::LEFT_OUT != 0);
         let (mut logs, mut advantages, mut weights, mut kept) = (0.0, 0.0, 0.0, 0_usize);
-        for (t, derivative) in dlogprob_t.iter_mut().enumerate() {
-            *derivative = T::ZERO;
+        for t in 0..row.mask.len() {
             if !row.mask[t] {
                 continue;
             }
             let log_ratio = row.logprob[t].into() - old[t].into();
             let advantage = row.advantage.at(t);
             sums.old_kl -= log_ratio;
-            let is_out = log_ratio > self.high || log_ratio < -self.low;
+            let is_out = log_ratio > self.clip_high || log_ratio < -self.clip_low;
             sums.clipped += u32::from(is_out && advantage > 0.0);
             sums.dual += u32::from(is_out && advantage < 0.0);
-            sums.low += u32::from(log_ratio < -self.low && advantage < 0.0);
-            sums.high += u32::from(log_ratio > self.high && advantage > 0.0);
-            if !is_kept(t) {
+            sums.low += u32::from(log_ratio < -self.clip_low && advantage < 0.0);
+            sums.high += u32::from(log_ratio > self.clip_high && advantage > 0.0);
+            if is_left_out(t) {
                 continue;
             }
             kept += 1;
@@ -101,39 +104,27 @@ impl GeoMean {
             }
             let (value, is_free) = self.held(log_ratio, advantage);
             logs += value;
-            *derivative = if is_free { T::ONE } else { T::ZERO };
+            derivatives[t] = T::of(f64::from(is_free));
         }
         let length = kept as f64 + self.length_epsilon;
-        let tokens = pass.tokens as f64;
         let (ratio, advantage, weight) = if kept == 0 {
             (1.0, 0.0, 1.0)
         } else {
             let weight = if row.weight.is_some() { exp(weights / length) } else { 1.0 };
             (exp(logs / length), advantages / length, weight)
         };
-        let off_policy = pass.off_policy && advantage < 0.0;
-        let loss = if off_policy { 0.0 } else { -advantage * ratio * weight };
-        let share = T::of(pass.scale * (tokens * loss) / length);
-        for derivative in dlogprob_t {
+        let tokens = trajectory.tokens as f64;
+        let is_off_policy = trajectory.is_off_policy && advantage < 0.0;
+        let loss = if is_off_policy { 0.0 } else { -advantage * ratio * weight };
+        let share = T::of(trajectory.scale * (tokens * loss) / length);
+        for derivative in trajectory.derivatives.iter_mut() {
             *derivative = if *derivative > T::ZERO { share } else { T::ZERO };
         }
-        sums.policy_loss = pass.scale * (tokens * loss);
+        let sums = &mut *trajectory.sums;
+        sums.policy_loss = trajectory.scale * (tokens * loss);
         sums.ratio = ratio * tokens;
         (sums.ratio_min, sums.ratio_max) = (ratio, ratio);
         // Of all tokens as they are: the loss's own ratio is held, and would make the estimate negative.
         sums.old_kl_k3 = tokens * exp_m1(-sums.old_kl / tokens) + sums.old_kl;
-    }
-
-    /// `q` and whether it moves with `d`.
-    fn held(&self, log_ratio: f64, advantage: f64) -> (f64, bool) {
-        if advantage > 0.0 && log_ratio > self.high {
-            (self.high, false)
-        } else if advantage < 0.0 && log_ratio < -self.low {
-            (-self.low, false)
-        } else if advantage == 0.0 {
-            (0.0, false)
-        } else {
-            (log_ratio, true)
-        }
     }
 }

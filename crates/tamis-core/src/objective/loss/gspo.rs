@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::{ObjectiveError, in_range};
-use super::Importance;
-use super::clip::ClipKernel;
-use super::kernel::{At, Kernel, Token};
+use super::super::ObjectiveError;
+use super::super::columns::Real;
+use super::clip::clipped;
+use super::trajectory::{Token, TokenLoss, Trajectory};
+use super::{Importance, Loss, bounds, positive};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -48,17 +49,18 @@ pub enum GspoForm {
 
 /// Group sequence policy optimisation.
 ///
-/// `s = exp(mean_t d)` over the unmasked tokens, `l_t = max(-A·s, -A·clamp(s, 1 - low, 1 + high))` for each of them. Derivative:
-/// `-A·s` where the unclipped branch is the larger, spread evenly over the tokens (form `sequence`) or each to its own (form `token`).
+/// `s = exp(mean_t d)` over the unmasked tokens, `l_t = max(-A·s, -A·clamp(s, 1 - clip_low, 1 + clip_high))` for each of them.
+/// Derivative: `-A·s` where the unclipped branch is the larger, spread evenly over the tokens (form `sequence`) or each to its
+/// own (form `token`).
 ///
 /// Source: Zheng et al., arXiv 2507.18071.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gspo {
     /// How far s may fall below 1 where the advantage is negative; in `[0, 1]` (paper 3e-4).
-    pub low: f64,
+    pub clip_low: f64,
     /// How far s may rise above 1 where the advantage is positive; at least 0 (paper 4e-4).
-    pub high: f64,
+    pub clip_high: f64,
     /// Which gradient.
     #[serde(default)]
     pub form: GspoForm,
@@ -67,49 +69,28 @@ pub struct Gspo {
     pub log_ratio_limit: Option<f64>,
 }
 
-impl Gspo {
-    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
-        in_range("gspo.low", self.low, (0.0..=1.0).contains(&self.low), "a number from 0 to 1")?;
-        in_range(
-            "gspo.high",
-            self.high,
-            self.high >= 0.0 && self.high.is_finite(),
-            "a number of at least 0",
-        )?;
-        self.log_ratio_limit.map_or(Ok(()), |limit| {
-            in_range("gspo.log_ratio_limit", limit, limit > 0.0 && limit.is_finite(), "a number above 0")
-        })
+impl Loss for Gspo {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        bounds(self.clip_low, self.clip_high)?;
+        positive("loss.log_ratio_limit", self.log_ratio_limit)
     }
 
-    pub(super) fn importance(&self) -> Importance {
+    fn importance(&self, _setting: Importance) -> Importance {
         match self.form {
             GspoForm::Sequence => Importance::Sequence,
             GspoForm::Token => Importance::SequenceToken,
         }
     }
 
-    pub(super) fn kernel(&self) -> GspoKernel {
-        let limit = self.log_ratio_limit.unwrap_or(f64::INFINITY);
-        GspoKernel { clip: ClipKernel::bounds(self.low, self.high), limit }
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(super) struct GspoKernel {
-    clip: ClipKernel<f64>,
-    limit: f64,
-}
-
-impl Kernel for GspoKernel {
-    type Number = f64;
-
-    fn limits(&self) -> (f64, f64) {
-        (f64::NEG_INFINITY, self.limit)
+    fn log_ratio_limits(&self) -> (f64, f64) {
+        (f64::NEG_INFINITY, self.log_ratio_limit.unwrap_or(f64::INFINITY))
     }
 
-    #[inline(always)]
-    fn token(&self, at: At<f64>) -> Token<f64> {
-        let token = self.clip.token(at);
-        Token { dloss: if at.log_ratio > self.limit { 0.0 } else { token.dloss }, ..token }
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        let limits = self.log_ratio_limits();
+        trajectory.through_ratio(limits, |&Token { log_ratio, ratio, advantage, .. }| {
+            let token = clipped(ratio, advantage, self.clip_low, self.clip_high);
+            TokenLoss { dloss: if log_ratio > limits.1 { 0.0 } else { token.dloss }, ..token }
+        });
     }
 }

@@ -2,8 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::{ObjectiveError, in_range};
-use super::kernel::{At, Kernel, Token};
+use super::super::ObjectiveError;
+use super::super::columns::Real;
+use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
+use super::{Loss, OwnMetric, not_negative, share};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -30,39 +32,36 @@ pub struct KlCov {
     /// How many pay, as a share of the batch's tokens; at least one. In `(0, 1]`.
     pub share: f64,
     /// What one nat of distance costs; at least 0.
-    pub coef: f64,
+    pub cov_coefficient: f64,
 }
 
-impl KlCov {
-    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
-        in_range(
-            "kl_cov.share",
-            self.share,
-            self.share > 0.0 && self.share <= 1.0,
-            "a share above 0, at most 1",
-        )?;
-        in_range(
-            "kl_cov.coef",
-            self.coef,
-            self.coef >= 0.0 && self.coef.is_finite(),
-            "a number of at least 0",
-        )
+impl Loss for KlCov {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        share(self.share)?;
+        not_negative("loss.cov_coefficient", self.cov_coefficient)
     }
-}
 
-impl Kernel for KlCov {
-    type Number = f64;
+    fn needs_selection(&self) -> bool {
+        true
+    }
 
-    const SELECTS: bool = true;
+    fn own_metric(&self) -> Option<OwnMetric> {
+        Some(OwnMetric::PerToken("actor/ppo_kl_abs"))
+    }
 
-    #[inline(always)]
-    fn token(&self, at: At<f64>) -> Token<f64> {
-        let sign = if at.log_ratio > 0.0 { 1.0 } else { 0.0 } - if at.log_ratio < 0.0 { 1.0 } else { 0.0 };
-        let coef = if at.selected { self.coef } else { 0.0 };
-        let slope = -at.advantage * at.ratio;
-        Token {
-            is_clipped: at.selected,
-            ..Token::new(slope + coef * at.log_ratio.abs(), slope + coef * sign)
-        }
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        trajectory.through_ratio(UNLIMITED, |token| {
+            let distance = token.log_ratio.abs();
+            let sign = if distance > 0.0 { token.log_ratio.signum() } else { 0.0 };
+            let cost = if token.is_selected { self.cov_coefficient } else { 0.0 };
+            let slope = -token.advantage * token.ratio;
+            TokenLoss {
+                loss: slope + cost * distance,
+                dloss: slope + cost * sign,
+                is_clipped: token.is_selected,
+                own: distance,
+                ..TokenLoss::default()
+            }
+        });
     }
 }

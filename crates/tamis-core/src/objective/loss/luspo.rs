@@ -1,7 +1,11 @@
 //! LUSPO: the clipped ratio of the trajectory times its length.
 
-use super::super::{Aggregation, Objective};
-use super::{Clip, Importance, PolicyLoss};
+use serde::{Deserialize, Serialize};
+
+use super::super::columns::Real;
+use super::super::{Aggregation, Objective, ObjectiveError};
+use super::trajectory::Trajectory;
+use super::{Clip, Importance, Loss, PolicyLoss};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -25,13 +29,55 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
+/// The clipped ratio under a sum over the trajectory, which is the ratio of the whole where the importance is the trajectory's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Luspo {
+    /// How far the ratio may fall below 1 where the advantage is negative; in `[0, 1]`.
+    pub clip_low: f64,
+    /// How far the ratio may rise above 1 where the advantage is positive; at least 0.
+    pub clip_high: f64,
+    /// The log-ratio is clamped to plus and minus this, with derivative 0 outside.
+    #[serde(default)]
+    pub log_ratio_limit: Option<f64>,
+}
+
+impl Luspo {
+    fn clip(&self) -> Clip {
+        let Self { clip_low, clip_high, log_ratio_limit } = *self;
+        Clip { clip_low, clip_high, dual_clip: None, delta: None, log_ratio_limit }
+    }
+}
+
+impl Loss for Luspo {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        self.clip().check()
+    }
+
+    fn has_importance_levels(&self) -> bool {
+        true
+    }
+
+    fn log_ratio_limits(&self) -> (f64, f64) {
+        self.clip().log_ratio_limits()
+    }
+
+    fn aggregation(&self) -> Option<Aggregation> {
+        Some(Aggregation::SeqMeanTokenSum)
+    }
+
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        self.clip().sequence(trajectory);
+    }
+}
+
 impl Objective {
     /// LUSPO with these bounds on the trajectory's ratio, nothing else.
-    pub fn luspo(low: f64, high: f64) -> Self {
-        let clip = Clip { high, ..Clip::symmetric(low) };
+    pub fn luspo(clip_low: f64, clip_high: f64) -> Self {
+        let loss = Luspo { clip_low, clip_high, log_ratio_limit: None };
         Self {
             importance: Importance::Sequence,
-            ..Self::of(PolicyLoss::Luspo(clip), Aggregation::SeqMeanTokenSum)
+            ..Self::of(PolicyLoss::Luspo(loss), Aggregation::SeqMeanTokenSum)
         }
     }
 }

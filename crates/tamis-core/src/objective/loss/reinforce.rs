@@ -1,9 +1,11 @@
 //! REINFORCE and GPG: the log-probability times the advantage, no ratio.
 
-use std::marker::PhantomData;
+use serde::{Deserialize, Serialize};
 
-use super::super::precision::Precision;
-use super::kernel::{At, Kernel, Token};
+use super::super::ObjectiveError;
+use super::super::columns::Real;
+use super::Loss;
+use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entries.
@@ -34,18 +36,21 @@ pub(super) const ENTRIES: [Entry; 2] = [
     },
 ];
 
-#[derive(Clone, Copy, Default)]
-pub(super) struct ReinforceKernel<F>(PhantomData<F>);
+/// The plain policy gradient: `l = -A·logprob`, derivative `-A`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reinforce {}
 
-impl<F: Precision> Kernel for ReinforceKernel<F> {
-    type Number = F;
+impl Loss for Reinforce {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        Ok(())
+    }
 
-    const QUICK: bool = true;
-    const LOGPROB: bool = true;
-    const THROUGH_RATIO: bool = false;
-
-    #[inline(always)]
-    fn token(&self, at: At<F>) -> Token<F> {
-        Token::new(-at.advantage * at.logprob, -at.advantage)
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        trajectory.through_logprob(UNLIMITED, |token| TokenLoss {
+            loss: -token.advantage * token.logprob,
+            dloss: -token.advantage,
+            ..TokenLoss::default()
+        });
     }
 }

@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::ObjectiveError;
+use super::super::columns::Real;
 use super::super::exponential::exp;
-use super::super::{ObjectiveError, in_range};
-use super::kernel::{At, Kernel, Token};
+use super::trajectory::{Token, TokenLoss, Trajectory};
+use super::{Loss, limits, positive};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -36,48 +38,43 @@ pub(super) const ENTRY: Entry = Entry {
 pub struct Sapo {
     /// Temperature where the advantage is positive; above 0.
     pub tau_positive: f64,
-    /// Temperature elsewhere; above 0.
+    /// Temperature where the advantage is 0 or negative; above 0.
     pub tau_negative: f64,
     /// `d` is clamped to plus and minus this, with derivative 0 outside; verl 20.
     #[serde(default)]
     pub log_ratio_limit: Option<f64>,
 }
 
-impl Sapo {
-    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
-        for (setting, value) in [
-            ("sapo.tau_positive", Some(self.tau_positive)),
-            ("sapo.tau_negative", Some(self.tau_negative)),
-            ("sapo.log_ratio_limit", self.log_ratio_limit),
-        ] {
-            if let Some(value) = value {
-                in_range(setting, value, value > 0.0 && value.is_finite(), "a number above 0")?;
+impl Loss for Sapo {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        positive("loss.tau_positive", Some(self.tau_positive))?;
+        positive("loss.tau_negative", Some(self.tau_negative))?;
+        positive("loss.log_ratio_limit", self.log_ratio_limit)
+    }
+
+    fn has_importance_levels(&self) -> bool {
+        true
+    }
+
+    fn log_ratio_limits(&self) -> (f64, f64) {
+        limits(self.log_ratio_limit)
+    }
+
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        let limits = self.log_ratio_limits();
+        trajectory.through_ratio(limits, |&Token { log_ratio, ratio, advantage, .. }| {
+            let tau = if advantage > 0.0 { self.tau_positive } else { self.tau_negative };
+            let odds = exp(-tau * (ratio - 1.0));
+            let gate = 1.0 / (1.0 + odds);
+            // 1 - gate without cancellation; where the odds overflow the gate is 0 and so is the slope.
+            let rest = if gate > 0.0 { odds * gate } else { 1.0 };
+            // At infinite ratios the gate is shut: rest is 0 and must not meet infinity.
+            let slope = if rest > 0.0 { gate * rest * ratio } else { rest };
+            TokenLoss {
+                loss: -(4.0 / tau) * gate * advantage,
+                dloss: if log_ratio.abs() > limits.1 { 0.0 } else { -4.0 * slope * advantage },
+                ..TokenLoss::default()
             }
-        }
-        Ok(())
-    }
-}
-
-impl Kernel for Sapo {
-    type Number = f64;
-
-    fn limits(&self) -> (f64, f64) {
-        let limit = self.log_ratio_limit.unwrap_or(f64::INFINITY);
-        (-limit, limit)
-    }
-
-    #[inline(always)]
-    fn token(&self, at: At<f64>) -> Token<f64> {
-        let is_positive = at.advantage > 0.0;
-        let tau = if is_positive { self.tau_positive } else { self.tau_negative };
-        let odds = exp(-tau * (at.ratio - 1.0));
-        let gate = 1.0 / (1.0 + odds);
-        // 1 - gate without cancellation; where the odds overflow the gate is 0 and so is the slope.
-        let rest = if gate > 0.0 { odds * gate } else { 1.0 };
-        let is_limited = at.log_ratio.abs() > self.limits().1;
-        // At infinite ratios the gate is shut: rest is 0 and must not meet infinity.
-        let slope = if rest > 0.0 { gate * rest * at.ratio } else { rest };
-        let dloss = -4.0 * slope * at.advantage;
-        Token::new(-(4.0 / tau) * gate * at.advantage, if is_limited { 0.0 } else { dloss })
+        });
     }
 }

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::ObjectiveError;
 use super::super::columns::{Real, Row};
-use super::super::exponential::exp;
-use super::super::precision::Precision;
-use super::super::{ObjectiveError, in_range};
-use super::kernel::{At, Kernel, Token};
+use super::super::exponential::{LARGEST, clamp, exp};
+use super::trajectory::{TokenLoss, Trajectory, sum};
+use super::{Importance, Loss, OwnMetric, not_negative};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -27,88 +27,80 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &["masked tokens do not enter W; TRL adds their weights, which are 1 unless set otherwise"],
 };
 
-/// Variational sequence-level soft policy optimisation. The weight is a constant; derivative `-phi·A`. The weight column enters phi and
-/// multiplies nothing else.
+/// Variational sequence-level soft policy optimisation. The weight phi is a constant; derivative `-phi·A`. The weight column
+/// enters phi and multiplies nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vespo {
-    /// Power of W where the advantage is at least 0.
+    /// Power k of W where the advantage is at least 0.
     pub k_positive: f64,
-    /// Decay there.
+    /// Decay lambda of phi where the advantage is at least 0.
     pub lambda_positive: f64,
-    /// Power of W elsewhere.
+    /// Power k of W where the advantage is negative.
     pub k_negative: f64,
-    /// Decay there.
+    /// Decay lambda of phi where the advantage is negative.
     pub lambda_negative: f64,
 }
 
-/// Bounds of a single log-ratio and of their sum.
+/// Upper bound of a single log-ratio and of their sum.
 const LOG_LIMIT: f64 = 20.0;
+/// Lower bound of their sum, and of the logarithm of a weight: ln 1e-8.
 const LOG_FLOOR: f64 = -18.420_680_743_952_367;
 
-impl Vespo {
-    pub(super) fn check(&self) -> Result<(), ObjectiveError> {
-        for (setting, value) in [
-            ("vespo.k_positive", self.k_positive),
-            ("vespo.lambda_positive", self.lambda_positive),
-            ("vespo.k_negative", self.k_negative),
-            ("vespo.lambda_negative", self.lambda_negative),
-        ] {
-            in_range(setting, value, value >= 0.0 && value.is_finite(), "a number of at least 0")?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn kernel<T: Real>(&self, row: &Row<'_, T>) -> VespoKernel {
-        let old = row.old.unwrap_or(row.logprob);
-        let mut log_weight = 0.0;
-        for (t, _) in row.mask.iter().enumerate().filter(|(_, on)| **on) {
-            let log_ratio: f64 = row.logprob[t].into() - old[t].into();
-            log_weight += log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT);
-            if let Some(weight) = row.weight {
-                let weight: f64 = weight[t].into();
-                let weight = if weight < 1e-8 { 1e-8 } else { weight };
-                log_weight += weight.ln().clamp(LOG_FLOOR, LOG_LIMIT);
-            }
-        }
-        let log_weight = log_weight.clamp(LOG_FLOOR, LOG_LIMIT);
-        let weight = exp(log_weight);
-        // Finite, or a masked token, whose advantage of 0 is a good one, would make the trajectory's loss NaN.
-        let phi = |k: f64, lambda: f64| {
-            let log_phi = lambda + k * log_weight - lambda * weight;
-            exp(if log_phi > f64::LARGEST { f64::LARGEST } else { log_phi })
-        };
-        VespoKernel {
-            positive: phi(self.k_positive, self.lambda_positive),
-            negative: phi(self.k_negative, self.lambda_negative),
-        }
-    }
+/// `ln W` of a trajectory.
+fn log_weight<T: Real>(row: &Row<'_, T>) -> f64 {
+    let old = row.old.unwrap_or(row.logprob);
+    let ratios = sum(row.mask, |t| clamp(row.logprob[t].into() - old[t].into(), (-LOG_LIMIT, LOG_LIMIT)));
+    let weights = row.weight.map_or(0.0, |weight| {
+        sum(row.mask, |t| {
+            let weight: f64 = weight[t].into();
+            clamp(if weight < 1e-8 { LOG_FLOOR } else { weight.ln() }, (LOG_FLOOR, LOG_LIMIT))
+        })
+    });
+    clamp(ratios + weights, (LOG_FLOOR, LOG_LIMIT))
 }
 
-/// The weight of one trajectory, by the sign of the advantage.
-#[derive(Clone, Copy)]
-pub(super) struct VespoKernel {
-    pub(super) positive: f64,
-    pub(super) negative: f64,
+/// `phi = W^k·exp(lambda·(1 - W))`, finite.
+fn phi(log_weight: f64, k: f64, lambda: f64) -> f64 {
+    let log_phi = k * log_weight + lambda * (1.0 - exp(log_weight));
+    exp(if log_phi > LARGEST { LARGEST } else { log_phi })
 }
 
-impl VespoKernel {
-    #[inline(always)]
-    pub(super) fn phi(&self, advantage: f64) -> f64 {
-        if advantage >= 0.0 { self.positive } else { self.negative }
+impl Loss for Vespo {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        not_negative("loss.k_positive", self.k_positive)?;
+        not_negative("loss.lambda_positive", self.lambda_positive)?;
+        not_negative("loss.k_negative", self.k_negative)?;
+        not_negative("loss.lambda_negative", self.lambda_negative)
     }
-}
 
-impl Kernel for VespoKernel {
-    type Number = f64;
+    fn has_importance_levels(&self) -> bool {
+        true
+    }
 
-    const LOGPROB: bool = true;
-    const THROUGH_RATIO: bool = false;
-    const WEIGHTED: bool = false;
+    /// The weight of the trajectory is the loss's own matter; the setting reaches a bias-corrected KL alone.
+    fn importance(&self, _setting: Importance) -> Importance {
+        Importance::Token
+    }
 
-    #[inline(always)]
-    fn token(&self, at: At<f64>) -> Token<f64> {
-        let slope = -self.phi(at.advantage) * at.advantage;
-        Token::new(slope * at.logprob, slope)
+    fn multiplies_weights(&self) -> bool {
+        true
+    }
+
+    fn own_metric(&self) -> Option<OwnMetric> {
+        Some(OwnMetric::PerSequence("vespo/phi_seq_mean"))
+    }
+
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        let log_weight = log_weight(trajectory.row);
+        let positive = phi(log_weight, self.k_positive, self.lambda_positive);
+        let negative = phi(log_weight, self.k_negative, self.lambda_negative);
+        let tokens = trajectory.tokens as f64;
+        trajectory.unweighted(|token| {
+            let phi = if token.advantage >= 0.0 { positive } else { negative };
+            let slope = -phi * token.advantage;
+            let own = phi / tokens;
+            TokenLoss { loss: slope * token.logprob, dloss: slope, own, ..TokenLoss::default() }
+        });
     }
 }

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tamis_core::correction::Rejection;
 use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
-use tamis_core::objective::{Aggregation, Cispo, CispoBound, Clip, GeoMean, Vespo};
+use tamis_core::objective::{Aggregation, Cispo, CispoBound, Clip, GeoMean, Reinforce, Vespo};
 use tamis_core::random::Purpose;
 
 use super::*;
@@ -96,9 +96,20 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
     };
     let losses = [
         PolicyLoss::Clip(Clip::symmetric(0.2)),
-        PolicyLoss::Reinforce,
-        PolicyLoss::Cispo(Cispo { bound: CispoBound::Absolute { max: 5.0 }, log_ratio_limit: None }),
-        PolicyLoss::GeoMean(GeoMean { low: 0.4, high: 0.4, length_epsilon: 0.0, weight_epsilon: 0.0 }),
+        PolicyLoss::Reinforce(Reinforce {}),
+        PolicyLoss::Cispo(Cispo {
+            bound: CispoBound::Absolute,
+            clip_low: 0.2,
+            clip_high: 0.2,
+            max_ratio: 5.0,
+            log_ratio_limit: None,
+        }),
+        PolicyLoss::GeoMean(GeoMean {
+            clip_low: 0.4,
+            clip_high: 0.4,
+            length_epsilon: 0.0,
+            weight_epsilon: 0.0,
+        }),
         PolicyLoss::Vespo(Vespo {
             k_positive: 2.0,
             lambda_positive: 3.0,

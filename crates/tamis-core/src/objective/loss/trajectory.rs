@@ -1,0 +1,194 @@
+//! The loop over a trajectory's tokens that the policy losses share: a loss is a formula for one token.
+//!
+//! Everything is computed in `f64`, token after token in the trajectory's order, whatever the columns' precision; masked tokens
+//! are skipped. So loss and metrics of a trajectory are the same bits in whatever micro-batch it stands.
+
+use super::super::accumulator::SequenceSums;
+use super::super::columns::{Real, Row};
+use super::super::exponential::{LARGEST, LOWEST, clamp, exp, exp_m1};
+use super::super::selection::Selection;
+use super::Importance;
+
+/// Bounds on the log-ratio that hold nothing.
+pub(super) const UNLIMITED: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
+
+/// What a policy loss is given of one token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Token {
+    pub(super) logprob: f64,
+    /// Log-probability at the start of the step; `logprob` where it was not given.
+    pub(super) old: f64,
+    /// Log-probability under the policy that sampled; NaN where it was not given.
+    pub(super) behaviour: f64,
+    /// `logprob - old`, or its mean over the trajectory where the ratio is the trajectory's; before the limits.
+    pub(super) log_ratio: f64,
+    /// `exp(log_ratio)` with the log-ratio within the limits; finite.
+    pub(super) ratio: f64,
+    pub(super) advantage: f64,
+    /// Chosen by covariance over the optimizer batch ([`Selection::BY_COVARIANCE`]).
+    pub(super) is_selected: bool,
+}
+
+/// What a policy loss makes of one token.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct TokenLoss {
+    /// The loss.
+    pub loss: f64,
+    /// Its derivative with respect to the log-probability.
+    pub dloss: f64,
+    /// Held by the loss's bound; of the clipped ratio: the clipped branch is strictly the larger (verl `pg_clipfrac`).
+    pub is_clipped: bool,
+    /// Held by the second bound; of the clipped ratio: the dual clip is strictly the smaller (verl `pg_clipfrac_lower`).
+    pub is_dual: bool,
+    /// Below the low bound with negative advantage (TRL `clip_ratio/low`).
+    pub is_low: bool,
+    /// Above the high bound with positive advantage (TRL `clip_ratio/high`).
+    pub is_high: bool,
+    /// A measure of the loss's own, summed over tokens ([`SequenceSums::own`]).
+    pub own: f64,
+}
+
+/// One trajectory with at least one unmasked token, and where its loss and derivatives go.
+pub(crate) struct Trajectory<'a, T> {
+    pub(crate) row: &'a Row<'a, T>,
+    pub(crate) importance: Importance,
+    /// What each token's loss is multiplied by.
+    pub(crate) scale: f64,
+    /// Unmasked tokens, at least 1.
+    pub(crate) tokens: usize,
+    /// The policy has left the trajectory behind: its tokens with negative advantage weigh nothing.
+    pub(crate) is_off_policy: bool,
+    /// One derivative per token, 0 before.
+    pub(crate) derivatives: &'a mut [T],
+    pub(crate) sums: &'a mut SequenceSums,
+    /// Ratios of the tokens; kept from trajectory to trajectory for its memory.
+    pub(crate) ratios: &'a mut Vec<f64>,
+}
+
+/// Unmasked tokens.
+pub(crate) fn count(mask: &[bool]) -> usize {
+    mask.iter().filter(|&&on| on).count()
+}
+
+/// `Σ_t value(t)` over the unmasked tokens.
+pub(crate) fn sum(mask: &[bool], value: impl Fn(usize) -> f64) -> f64 {
+    let mut sum = 0.0;
+    for (t, &on) in mask.iter().enumerate() {
+        if on {
+            sum += value(t);
+        }
+    }
+    sum
+}
+
+impl<T: Real> Trajectory<'_, T> {
+    /// A loss that is differentiated through the ratio: where the ratio is the trajectory's, every token moves it.
+    pub(super) fn through_ratio(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {
+        self.run(limits, true, true, formula);
+    }
+
+    /// A loss that is differentiated through the token's own log-probability, with the ratio a constant.
+    pub(super) fn through_logprob(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {
+        self.run(limits, false, true, formula);
+    }
+
+    /// As [`Self::through_logprob`], with the weight column a matter of the loss.
+    pub(super) fn unweighted(&mut self, formula: impl Fn(&Token) -> TokenLoss) {
+        self.run(UNLIMITED, false, false, formula);
+    }
+
+    fn run(
+        &mut self,
+        limits: (f64, f64),
+        is_through_ratio: bool,
+        has_weights: bool,
+        formula: impl Fn(&Token) -> TokenLoss,
+    ) {
+        let row = self.row;
+        let (mask, logprob, old) = (row.mask, row.logprob, row.old.unwrap_or(row.logprob));
+        let num_tokens = self.tokens as f64;
+        // Ratios stay finite, so that an advantage of 0 stays 0.
+        let limits = (clamp(limits.0, (LOWEST, LARGEST)), clamp(limits.1, (LOWEST, LARGEST)));
+        // One ratio for all tokens, where the level is the trajectory's.
+        let whole = (self.importance != Importance::Token).then(|| {
+            let mean = sum(mask, |t| logprob[t].into() - old[t].into()) / num_tokens;
+            (mean, exp(clamp(mean, limits)))
+        });
+        // The weight of a token's loss beside the loss's own: the correction, and 0 where a mask leaves it out.
+        let (weights, selection) = (row.weight.filter(|_| has_weights), row.selection);
+        let is_off_policy = self.is_off_policy;
+        let is_weighted = weights.is_some() || selection.is_some() || is_off_policy;
+        let weight_of = |t: usize, advantage: f64| {
+            let is_left_out = selection.is_some_and(|flags| flags[t] & Selection::LEFT_OUT != 0);
+            if is_left_out || (is_off_policy && advantage < 0.0) {
+                return 0.0;
+            }
+            weights.map_or(1.0, |weights| weights[t].into())
+        };
+        // In a loop of its own, which the compiler turns into vectors.
+        self.ratios.clear();
+        match whole {
+            Some((_, ratio)) => self.ratios.resize(mask.len(), ratio),
+            None => self.ratios.extend(
+                logprob.iter().zip(old).map(|(&new, &old)| exp(clamp(new.into() - old.into(), limits))),
+            ),
+        }
+        let (mut losses, mut slopes, mut own) = (0.0, 0.0, 0.0);
+        let (mut old_kl, mut old_kl_k3, mut ratios) = (0.0, 0.0, 0.0);
+        let (mut ratio_min, mut ratio_max) = (f64::INFINITY, f64::NEG_INFINITY);
+        let [mut clipped, mut dual, mut low, mut high] = [0; 4];
+        let is_spread = is_through_ratio && self.importance == Importance::Sequence;
+        let scale = if is_spread { 1.0 } else { self.scale };
+        let columns = logprob.iter().zip(old).zip(&*self.ratios).zip(mask).zip(&mut *self.derivatives);
+        for (t, ((((&logprob, &old), &ratio), &on), derivative)) in columns.enumerate() {
+            if !on {
+                continue;
+            }
+            let log_ratio = whole.map_or_else(|| logprob.into() - old.into(), |(mean, _)| mean);
+            let advantage = row.advantage.at(t);
+            let found = formula(&Token {
+                logprob: logprob.into(),
+                old: old.into(),
+                behaviour: row.behaviour.map_or(f64::NAN, |behaviour| behaviour[t].into()),
+                log_ratio,
+                ratio,
+                advantage,
+                is_selected: selection.is_some_and(|flags| flags[t] & Selection::BY_COVARIANCE != 0),
+            });
+            let weight = if is_weighted { weight_of(t, advantage) } else { 1.0 };
+            let slope = found.dloss * weight * scale;
+            *derivative = T::of(slope);
+            slopes += slope;
+            losses += found.loss * weight;
+            own += found.own;
+            clipped += u32::from(found.is_clipped);
+            dual += u32::from(found.is_dual);
+            low += u32::from(found.is_low);
+            high += u32::from(found.is_high);
+            // The divergence is that of the log-ratio within its limits, or its k3 estimate could be negative.
+            let held = clamp(log_ratio, limits);
+            old_kl -= held;
+            old_kl_k3 += ratio - 1.0 - held;
+            ratios += ratio;
+            ratio_min = ratio_min.min(ratio);
+            ratio_max = ratio_max.max(ratio);
+        }
+        if is_spread {
+            let slope = T::of(self.scale * (slopes / num_tokens));
+            for (derivative, _) in self.derivatives.iter_mut().zip(mask).filter(|(_, on)| **on) {
+                *derivative = slope;
+            }
+        }
+        let sums = &mut *self.sums;
+        (sums.policy_loss, sums.own) = (self.scale * losses, own);
+        (sums.clipped, sums.dual, sums.low, sums.high) = (clipped, dual, low, high);
+        if let Some((mean, ratio)) = whole {
+            let held = clamp(mean, limits);
+            (sums.old_kl, sums.old_kl_k3) = (-mean * num_tokens, num_tokens * (exp_m1(held) - held));
+            (sums.ratio, sums.ratio_min, sums.ratio_max) = (ratio * num_tokens, ratio, ratio);
+            return;
+        }
+        (sums.old_kl, sums.old_kl_k3) = (old_kl, old_kl_k3);
+        (sums.ratio, sums.ratio_min, sums.ratio_max) = (ratios, ratio_min, ratio_max);
+    }
+}
