@@ -52,10 +52,14 @@ pub fn in_force(config: &Config) -> Vec<(String, Value)> {
     }
     if let Ok((objective, _)) = objective::objective(config) {
         let (loss, policy) = (&settings.loss, json(&objective.policy));
-        put("objective.loss.clip_low", loss.clip_low.is_none(), field(&policy, "low"));
-        put("objective.loss.clip_high", loss.clip_high.is_none(), field(&policy, "high"));
-        let max_ratio = field(&policy, "max").or_else(|| field(&policy, "ratio_cap"));
-        put("objective.loss.max_ratio", loss.max_ratio.is_none(), max_ratio);
+        // CISPO reads its bounds or its largest ratio.
+        let bound = field(&policy, "bound");
+        let read = |name: &str, unless: &str| {
+            field(&policy, name).filter(|_| bound.as_ref().is_none_or(|bound| bound != unless))
+        };
+        put("objective.loss.clip_low", loss.clip_low.is_none(), read("clip_low", "absolute"));
+        put("objective.loss.clip_high", loss.clip_high.is_none(), read("clip_high", "absolute"));
+        put("objective.loss.max_ratio", loss.max_ratio.is_none(), read("max_ratio", "relative"));
         let limit = field(&policy, "log_ratio_limit");
         put("objective.loss.log_ratio_limit", loss.log_ratio_limit.is_none(), limit);
         let is_null = settings.loss_scale_factor.is_none();
