@@ -12,6 +12,7 @@ use tamis_core::figure::shortest;
 use tamis_core::filter::DropReason;
 use tamis_data::records::{RecordError, Records};
 use tamis_data::{rollouts, samples};
+use tamis_run::directory::{ROLLOUTS, step_of};
 use thiserror::Error;
 
 /// Which trajectories to show.
@@ -237,7 +238,7 @@ fn file_of(query: &RolloutQuery) -> Result<PathBuf, RolloutsError> {
             None => Ok(source.clone()),
         };
     }
-    let inside = source.join("rollouts");
+    let inside = source.join(ROLLOUTS);
     let folder = if inside.is_dir() { inside } else { source.clone() };
     let files = step_files(&folder)?;
     let Some((_, last)) = files.last() else {
@@ -262,7 +263,7 @@ fn step_files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, RolloutsError> {
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let is_table = path.extension().is_some_and(|ending| ending == "parquet" || ending == "jsonl");
-        let step = path.file_stem().and_then(|name| name.to_str()?.strip_prefix("step_")?.parse().ok());
+        let step = path.file_stem().and_then(|name| step_of(name.to_str()?));
         if let Some(step) = step.filter(|_| is_table) {
             files.push((step, path));
         }

@@ -209,7 +209,8 @@ pub const RUN_LOG: &str = "run.log";
 const SUPERSEDED: &str = "run.superseded.log";
 /// Name of the folder of TensorBoard's event files.
 pub const TENSORBOARD: &str = "tensorboard";
-const ROLLOUTS: &str = "rollouts";
+/// Name of the folder of rollout files, `step_<n>.parquet`.
+pub const ROLLOUTS: &str = "rollouts";
 const VALIDATION: &str = "validation";
 const EVALUATIONS: &str = "evaluations";
 const CHECKPOINTS: &str = "checkpoints";
@@ -641,8 +642,8 @@ pub fn step_of_checkpoint(folder: &Path) -> Option<u64> {
     step_of(folder.file_name()?.to_str()?)
 }
 
-/// The number in `step_<n>`, written as we write it.
-fn step_of(name: &str) -> Option<u64> {
+/// The number in `step_<n>`, written as we write it: of a checkpoint's folder, of a rollout file without its ending.
+pub fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step_")?;
     let step = digits.parse().ok()?;
     (digits == format!("{step}")).then_some(step)
