@@ -8,6 +8,15 @@ use crate::schema::{Config, RAW_OUTCOME, ScheduleMode, TaskKind};
 const COMPUTED_METRICS: [&str; 6] =
     ["score", "seq_reward", "seq_final_reward", "token_level_rewards", "length", "entropy"];
 
+impl TaskKind {
+    /// The kind of the reward that a task brings where the user names no verifier.
+    pub(crate) const fn verifier(self) -> &'static str {
+        match self {
+            Self::Arithmetic | Self::Gsm8kCalculator => "number",
+        }
+    }
+}
+
 impl Config {
     /// Prompts of one generation round: the batch where there is no filter, whatever `data.gen_batch_size`
     /// says.

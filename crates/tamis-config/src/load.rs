@@ -18,7 +18,7 @@ use crate::preset;
 use crate::preset_difference::{self, PresetDifference};
 use crate::reader::{KnownNames, Reader};
 use crate::rules::{self, Purpose};
-use crate::schema::{Config, Preset, RewardKind};
+use crate::schema::{Config, Preset, RewardKind, TaskKind};
 use crate::setting::Setting;
 use crate::source::{Origin, Source, SourceKind};
 use crate::table::{self, Place};
@@ -469,13 +469,14 @@ fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
         _ => String::new(),
     };
     let has_verifier = items.iter().any(|item| RewardKind::is_verifier_name(&kind_of(item)));
-    if !has_verifier && matches!(task.as_str(), "arithmetic" | "gsm8k_calculator") {
+    let task = TaskKind::ALL.iter().find(|kind| kind.as_str() == task);
+    if let Some(task) = task.filter(|_| !has_verifier) {
         let pair = |key: &str, value: &str| Entry {
             key: key.to_owned(),
             origin: default_origin.clone(),
             node: Node::plain(value, default_origin.clone()),
         };
-        let value = Value::Map(vec![pair("kind", "number"), pair("weight", "1.0")]);
+        let value = Value::Map(vec![pair("kind", task.verifier()), pair("weight", "1.0")]);
         items.push(Node { value, origin: default_origin.clone() });
     }
     if let Some(Node { value: Value::List(added), .. }) = shaping {

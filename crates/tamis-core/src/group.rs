@@ -70,6 +70,10 @@ pub struct Score {
     pub per_turn: Option<Vec<f64>>,
 }
 
+/// Names that no reward function can have: those of numbers that tamis computes itself.
+pub const RESERVED_SCORES: [&str; 6] =
+    ["score", "acc", "reward", "seq_reward", "seq_final_reward", "token_level_rewards"];
+
 impl Score {
     /// A score that is one number.
     pub fn of(value: f64) -> Self {

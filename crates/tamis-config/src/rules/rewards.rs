@@ -1,12 +1,11 @@
 //! Rules about the list of rewards.
 
+use tamis_core::group::RESERVED_SCORES;
+
 use super::Checker;
 use crate::schema::{RAW_OUTCOME, RewardConfig, RewardKind};
 use crate::source::SourceKind;
 use crate::tree::Node;
-
-/// Names that no score can have, beside that of the raw outcome.
-const RESERVED: [&str; 5] = ["score", "reward", "seq_reward", "seq_final_reward", "token_level_rewards"];
 
 impl Checker<'_> {
     pub(super) fn rewards(&mut self) {
@@ -37,7 +36,7 @@ impl Checker<'_> {
     fn reward_name(&mut self, index: usize, reward: &RewardConfig) {
         let (name, key) = (&reward.name, format!("reward[{index}].name"));
         let hint = "give each reward a `name` of its own";
-        if RESERVED.contains(&name.as_str()) {
+        if RESERVED_SCORES.contains(&name.as_str()) && name != RAW_OUTCOME {
             let message = format!("a reward cannot be called `{name}`: tamis computes a number of that name");
             self.error(&[&key], message, hint);
         }

@@ -4,16 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use tamis_core::group::Score;
+use tamis_core::group::{RESERVED_SCORES, Score};
 use tamis_core::printable::one_line;
 use tamis_data::prompt::{Prompt, PromptContent};
 
 use super::failure::LARGEST_SCORE;
 use super::{Logged, Outcome, RewardError, RewardFailure, RewardFunction, RewardInput, Scores, TrainerState};
-
-/// Names that mean something else wherever scores are shown or filtered on.
-const RESERVED: [&str; 6] =
-    ["score", "acc", "reward", "seq_reward", "seq_final_reward", "token_level_rewards"];
 
 /// Columns of a row that a warning shows.
 const MAX_COLUMNS: usize = 30;
@@ -40,8 +36,8 @@ pub struct Scored {
     /// - `score`: the weighted sum of the functions that are no shaping, NaN where none of those answered (of all functions, where all
     ///   are shaping).
     pub scores: Scores,
-    /// Weighted sum over the functions that answered; NaN where none did. Carries numbers per token (or per turn) where a function with a
-    /// weight other than 0 gave them; what others gave for the whole completion stands at the last token (turn).
+    /// Weighted sum over the functions that answered; NaN where none did. Numbers per token or per turn stay with the
+    /// scores of their functions: estimators that look at tokens place them.
     pub reward: Score,
     /// Message of each function that failed on the completion, by the function's name.
     pub failures: BTreeMap<String, String>,
@@ -55,13 +51,10 @@ impl Scored {
     /// Whether a weighted sum of scores is beyond [`LARGEST_SCORE`].
     fn overflows(&self) -> bool {
         let raw = self.scores.get("score").map_or(0.0, |score| score.value);
-        let parts = [&self.reward.per_token, &self.reward.per_turn].into_iter().flatten().flatten();
         // Opposite infinities sum to NaN, which the whole also is where nothing was answered.
         let is_answered = self.scores.iter().any(|(name, score)| name != "score" && !score.value.is_nan());
         let is_held = |value: f64| value.abs() <= LARGEST_SCORE;
-        raw.abs() > LARGEST_SCORE
-            || (is_answered && !is_held(self.reward.value))
-            || parts.into_iter().any(|part| !is_held(*part))
+        raw.abs() > LARGEST_SCORE || (is_answered && !is_held(self.reward.value))
     }
 }
 
@@ -84,8 +77,7 @@ pub struct Rewards {
 }
 
 impl Rewards {
-    /// Checks names (not empty, different, none of `score`, `acc`, `reward`, `seq_reward`, `seq_final_reward`, `token_level_rewards`)
-    /// and weights (finite).
+    /// Checks names (not empty, different, none of [`RESERVED_SCORES`]) and weights (finite).
     pub fn new(functions: Vec<NamedReward>) -> Result<Self, RewardError> {
         if functions.is_empty() {
             return Err(RewardError::NoFunction);
@@ -96,7 +88,7 @@ impl Rewards {
             if name.is_empty() {
                 return fail("is empty");
             }
-            if RESERVED.contains(&name.as_str()) {
+            if RESERVED_SCORES.contains(&name.as_str()) {
                 return fail("is taken by a number that tamis computes; choose another");
             }
             if !names.insert(name) {
@@ -151,7 +143,7 @@ impl Rewards {
 
     /// The name under which a function's further number is stored.
     fn place(&self, function: &str, extra: &str, is_taken: impl Fn(&str) -> bool) -> String {
-        let is_reserved = RESERVED.contains(&extra) && extra != "acc";
+        let is_reserved = RESERVED_SCORES.contains(&extra) && extra != "acc";
         if is_reserved || is_taken(extra) || self.functions.iter().any(|named| named.name == extra) {
             format!("{function}.{extra}")
         } else {
@@ -196,16 +188,15 @@ impl Rewards {
             }
             outcomes.push(checked);
         }
-        let mut rows: Vec<Scored> = batch
-            .iter()
-            .zip(logged)
+        let mut rows: Vec<Scored> = logged
+            .into_iter()
             .enumerate()
-            .map(|(row, (input, logged))| Scored {
+            .map(|(row, logged)| Scored {
                 logged,
-                ..self.combine(outcomes.iter().filter_map(|column| column.get(row)), input)
+                ..self.combine(outcomes.iter().filter_map(|column| column.get(row)))
             })
             .collect();
-        for row in rows.iter_mut().filter(|row| row.overflows()) {
+        for row in rows.iter_mut().filter(|row| row.is_beyond || row.overflows()) {
             row.is_beyond = true;
             row.reward = Score::unanswered();
             row.scores.insert("score".to_owned(), Score::unanswered());
@@ -277,7 +268,7 @@ impl Rewards {
         external.map(|named| named.function.concurrency().max(1)).max().unwrap_or(0)
     }
 
-    fn combine<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>, input: &RewardInput<'_>) -> Scored {
+    fn combine<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>) -> Scored {
         let all_shaping = self.functions.iter().all(|named| named.function.is_shaping());
         // What weighs nothing only measures: its answer alone is no reward of 0.
         let is_weighed = self.functions.iter().any(|named| named.weight != 0.0);
@@ -310,8 +301,14 @@ impl Rewards {
             }
         }
         scores.insert("score".to_owned(), Score::of(raw));
-        let reward = weighted_sum(&answered, input.completion_ids.len());
-        Scored { scores, reward, failures, logged: Logged::default(), is_beyond: false }
+        let sum = answered.iter().map(|(weight, score)| weight * score.value).sum();
+        let reward = if answered.is_empty() { Score::unanswered() } else { Score::of(sum) };
+        // One part may be too large where the whole is not.
+        let is_beyond = answered.iter().any(|(weight, score)| {
+            let mut parts = [&score.per_token, &score.per_turn].into_iter().flatten().flatten();
+            parts.any(|part| (weight * part).abs() > LARGEST_SCORE)
+        });
+        Scored { scores, reward, failures, logged: Logged::default(), is_beyond }
     }
 }
 
@@ -377,31 +374,6 @@ fn check_scores(scores: &mut Scores, num_tokens: usize, num_turns: usize) -> Res
         !std::iter::once(&score.value).chain(parts).any(|value| value.is_nan())
     });
     Ok(scores.contains_key("score"))
-}
-
-fn weighted_sum(answered: &[(f64, &Score)], num_tokens: usize) -> Score {
-    if answered.is_empty() {
-        return Score::unanswered();
-    }
-    let value = answered.iter().map(|(weight, score)| weight * score.value).sum();
-    let weighted = || answered.iter().filter(|(weight, _)| *weight != 0.0);
-    let num_turns = weighted().filter_map(|(_, score)| score.per_turn.as_ref().map(Vec::len)).max();
-    let has_tokens = weighted().any(|(_, score)| score.per_token.is_some());
-    let spread = |length: usize, parts_of: fn(&Score) -> Option<&Vec<f64>>| {
-        let mut total = vec![0.0; length];
-        for (weight, score) in answered {
-            match parts_of(score) {
-                Some(parts) => total.iter_mut().zip(parts).for_each(|(sum, part)| *sum += weight * part),
-                None => total.iter_mut().rev().take(1).for_each(|sum| *sum += weight * score.value),
-            }
-        }
-        total
-    };
-    Score {
-        value,
-        per_token: has_tokens.then(|| spread(num_tokens, |score| score.per_token.as_ref())),
-        per_turn: num_turns.map(|length| spread(length, |score| score.per_turn.as_ref())),
-    }
 }
 
 /// The content of a row, shortened, for a warning.
@@ -574,7 +546,7 @@ no reward function answered 1 of 3 completions; they stay unscored; the first:
     }
 
     #[test]
-    fn finer_numbers_are_summed_in_place() {
+    fn finer_numbers_stay_with_their_functions() {
         let fine = |per_token: Option<Vec<f64>>, per_turn: Option<Vec<f64>>| {
             let value = per_token.as_ref().or(per_turn.as_ref()).map_or(1.0, |parts| parts.iter().sum());
             vec![Outcome::Scored(Scores::from([("score".to_owned(), Score { value, per_token, per_turn })]))]
@@ -589,8 +561,10 @@ no reward function answered 1 of 3 completions; they stay unscored; the first:
         let scoring = scoring_of(functions, 3, Some(&turns));
         let reward = &scoring.rows[0].reward;
         assert!((reward.value - (-1.0 + 7.0 + 10.0)).abs() < 1e-12);
-        assert_eq!(reward.per_token.as_deref(), Some(&[1.0, 0.0, -2.0 + 7.0 + 10.0][..]));
-        assert_eq!(reward.per_turn.as_deref(), Some(&[3.0, 4.0 - 1.0 + 10.0][..]));
+        assert_eq!((&reward.per_token, &reward.per_turn), (&None, &None));
+        let scores = &scoring.rows[0].scores;
+        assert_eq!(scores["steps"].per_token.as_deref(), Some(&[0.5, 0.0, -1.0][..]));
+        assert_eq!(scores["turns"].per_turn.as_deref(), Some(&[3.0, 4.0][..]));
     }
 
     #[test]

@@ -93,7 +93,6 @@ impl Dispatcher {
         };
         trajectory.reward = scored.reward.value;
         trajectory.scores.clone_from(&scored.scores);
-        // The trained reward's finer numbers (process rewards) travel under its own name.
         trajectory.scores.insert("reward".to_owned(), Score::clone(&scored.reward));
         let value = if is_by_rounds { None } else { self.machine.settings().metric.of_member(trajectory) };
         if !scored.logged.is_empty() {

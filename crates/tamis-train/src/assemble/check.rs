@@ -234,10 +234,7 @@ impl Checker<'_> {
                 continue;
             }
             let built = match rewards::cosine_schedule(&reward.kind, config.rollout.max_response_length) {
-                Some(schedule)
-                    if config.reward.iter().any(|other| other.kind.is_verifier())
-                        || config.data.task.is_some() =>
-                {
+                Some(schedule) if config.reward.iter().any(|other| other.kind.is_verifier()) => {
                     Cosine::new(Box::new(Exact), schedule).map(|_| ()).map_err(AssembleError::from)
                 }
                 _ => rewards::plain(reward, &surroundings).map(|_| ()),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tamis_config::{Config, Gsm8kMethod, OverlongForm, PythonStyle, RewardConfig, RewardKind, TaskKind};
+use tamis_config::{Config, Gsm8kMethod, OverlongForm, PythonStyle, RewardConfig, RewardKind};
 use tamis_data::prompt::Prompt;
 use tamis_env::reward::by_source::{BySource, Unrouted};
 use tamis_env::reward::command::protocol::Introduction;
@@ -78,19 +78,7 @@ pub fn rewards(
     listener: &Arc<dyn Listener>,
     rows: &[&[Prompt]],
 ) -> Result<Rewards, AssembleError> {
-    let own: Vec<RewardConfig>;
-    let list = if config.reward.iter().any(|reward| reward.kind.is_verifier()) || config.data.task.is_none() {
-        &config.reward
-    } else {
-        // The task's own verifier, beside whatever shaping there is.
-        let kind = match config.data.task {
-            Some(TaskKind::Arithmetic | TaskKind::Gsm8kCalculator) | None => RewardKind::Number {},
-        };
-        own = std::iter::once(RewardConfig { name: kind.as_str().to_owned(), weight: 1.0, kind })
-            .chain(config.reward.iter().cloned())
-            .collect();
-        &own
-    };
+    let list = &config.reward;
     if list.is_empty() {
         return Err(AssembleError::setting(
             "no reward function is set",
