@@ -145,7 +145,7 @@ pub enum Problem {
         argument: String,
     },
     /// A value for a key that goes back to its default.
-    #[error("`~{key}` takes a key back to its default, and `={value}` gives it a value")]
+    #[error("`~{key}` resets a key to its default, and `={value}` gives it a value")]
     ResetWithValue {
         /// The key.
         key: String,
@@ -181,7 +181,7 @@ pub enum Problem {
         path: String,
     },
     /// A YAML tag.
-    #[error("`{tag}` is a YAML tag, and a configuration has none: every key knows its own type")]
+    #[error("`{tag}` is a YAML tag, and tags are not supported: every key has a fixed type")]
     Tag {
         /// The tag as it is written.
         tag: String,
@@ -235,7 +235,8 @@ impl Problem {
     fn hint(&self) -> Option<String> {
         match self {
             Self::UnknownKey { owner: Some(owner), .. } => Some(format!(
-                "this is a key of {owner}: pass it as `key=value` on the command line, or convert the whole file with `tamis config import`"
+                "this is a key of {owner}: pass it as `key=value` on the command line, or convert the whole \
+                 file with `tamis config import`"
             )),
             Self::UnknownKey { suggestion: Some(suggestion), .. }
             | Self::NotAllowed { suggestion: Some(suggestion), .. } => {
@@ -248,7 +249,8 @@ impl Problem {
                     [] => (last.clone(), "has"),
                     _ => (format!("{} and {last}", others.join(", ")), "have"),
                 };
-                let known: Vec<&str> = known.iter().map(String::as_str).filter(|key| *key != "kind").collect();
+                let known: Vec<&str> =
+                    known.iter().map(String::as_str).filter(|key| *key != "kind").collect();
                 Some(match known.as_slice() {
                     [] => format!("{names} {have} it"),
                     _ => format!("{names} {have} it; the keys here are {}", known.join(", ")),
@@ -266,7 +268,7 @@ impl Problem {
             Self::NoSuchItem { key, .. } => Some(format!("`+{key}=...` appends an item")),
             Self::Refused { hint, .. } => hint.clone(),
             Self::Placeholder { .. } => Some("replace it with the path of your own".to_owned()),
-            Self::Tag { .. } => Some("remove the tag; a text is put in quotes".to_owned()),
+            Self::Tag { .. } => Some("remove the tag; put a text in quotes".to_owned()),
             Self::NotUtf8 { is_utf16: true, .. } => {
                 Some("save the file as UTF-8 (`iconv -f UTF-16 -t UTF-8`)".to_owned())
             }
@@ -281,9 +283,10 @@ impl Problem {
                 Some(format!("write [{example}]"))
             }
             Self::WrongType { expected, found, .. }
-                if expected.starts_with("a text") && (found == "a mapping" || found.starts_with("a list")) =>
+                if expected.starts_with("a text")
+                    && (found == "a mapping" || found.starts_with("a list")) =>
             {
-                Some("a text that begins with a bracket stands in quotes, such as '[0-9]+'".to_owned())
+                Some("put a text that begins with a bracket in quotes, such as '[0-9]+'".to_owned())
             }
             Self::NotAllowed { key, .. }
             | Self::WrongType { key, .. }
@@ -297,7 +300,8 @@ impl Problem {
                 Some("in single quotes a backslash stands for itself, such as '\\d+'".to_owned())
             }
             Self::ValueSyntax { .. } => Some(
-                "inside a list or mapping a text with brackets, braces, commas, `: ` or ` #` stands in single quotes, as in \
+                "inside a list or mapping put a text with brackets, braces, commas, `: ` or ` #` in single \
+                 quotes, as in \
                  \"reward=[{kind: format, pattern: '[0-9]+'}]\""
                     .to_owned(),
             ),

@@ -246,7 +246,7 @@ error: `a..b=1` is not an override
   hint: write `key=value`, `+key=value` to add to a list, or `~key` for the default
 "#);
         insta::assert_snapshot!(Override::parse("~rollout.n=8", crate::foreign::value_form).unwrap_err(), @r#"
-        error: `~rollout.n` takes a key back to its default, and `=8` gives it a value
+        error: `~rollout.n` resets a key to its default, and `=8` gives it a value
          --> command line
           |
         1 | ~rollout.n=8
@@ -259,7 +259,7 @@ error: invalid YAML: unclosed bracket '['
   |
 1 | rollout.stop=['a'
   |              ^^^^
-  hint: inside a list or mapping a text with brackets, braces, commas, `: ` or ` #` stands in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
+  hint: inside a list or mapping put a text with brackets, braces, commas, `: ` or ` #` in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
 "#);
     }
 }

@@ -59,15 +59,20 @@ pub fn reference_markdown() -> String {
 const OTHERS: &str = "
 ## Keys of other systems
 
-`train`, `eval`, `config check` and `config show` take the keys of verl, EasyR1, RAGEN and TRL beside their own, and say what each became:
+`train`, `eval`, `config check` and `config show` take the keys of verl, EasyR1, RAGEN and TRL beside their
+own, and say what each became:
 
-- `key=value`, and TRL's options: `--num_generations 8`, `--num-generations=8`, `--bf16`, `--no_shuffle_dataset`, `--reward_funcs a b`;
-- whole files: a YAML file of theirs as a file, EasyR1's `config=FILE`, TRL's `--config FILE`. What is typed goes before what a file says.
+- `key=value`, and TRL's options: `--num_generations 8`, `--num-generations=8`, `--bf16`,
+  `--no_shuffle_dataset`, `--reward_funcs a b`;
+- whole files: a YAML file of theirs as a file, EasyR1's `config=FILE`, TRL's `--config FILE`. What is typed
+  goes before what a file says.
 
-Over a configuration of tamis such keys change what they name and nothing else. A file of another system is a whole configuration of it, and so
-are its keys where there is no file of tamis and one of them names the model: what is left out then has that system's default, not that of
-tamis. `config import` prints a whole configuration as one of tamis. A key that has no effect is told so, with the reason; one that cannot be
-followed is refused with what to write instead; a value that a run would refuse is refused where it was typed.
+Over a configuration of tamis such keys change what they name and nothing else. A file of another system is
+a whole configuration of it, and so are its keys where there is no file of tamis and one of them names the
+model: what is left out then has that system's default, not that of tamis. `config import` prints a whole
+configuration as one of tamis. tamis prints which keys have no effect, and why. A key that cannot be
+followed is refused with the key to write instead; a value that a run would refuse is refused where it was
+typed.
 ";
 
 fn has_keys(shape: &Shape) -> bool {

@@ -542,19 +542,19 @@ error: failed to read folder: it is a folder, not a regular file
     insta::assert_snapshot!(folder.tamis(&["config", "check", "tiny.yaml", "tags.yaml"]).shown(), @"
 exit code 2
 ----- stderr
-error: `!!python/object:os.system` is a YAML tag, and a configuration has none: every key knows its own type
+error: `!!python/object:os.system` is a YAML tag, and tags are not supported: every key has a fixed type
  --> tags.yaml:2:3
   |
 2 |   name: !mine x
   |   ^
-  hint: remove the tag; a text is put in quotes
+  hint: remove the tag; put a text in quotes
 
-error: `!mine` is a YAML tag, and a configuration has none: every key knows its own type
+error: `!mine` is a YAML tag, and tags are not supported: every key has a fixed type
  --> tags.yaml:2:15
   |
 2 |   name: !mine x
   |               ^
-  hint: remove the tag; a text is put in quotes
+  hint: remove the tag; put a text in quotes
 
 2 errors in the configuration
 ");

@@ -417,7 +417,7 @@ fn eval_of_a_checkpoint_that_is_in_no_run() {
     insta::assert_snapshot!(eval(&["validate.n=2"]).shown(), @r"
     exit code 2
     ----- stderr
-    error: there is no reward: `reward` is empty and there is no task that brings one
+    error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
       hint: add one, such as `reward: [{kind: math}]`
 
     error: there are no validation prompts to evaluate on

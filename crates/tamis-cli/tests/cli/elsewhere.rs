@@ -148,7 +148,7 @@ error: `rollout.backend: openai` gives text alone, of weights that the run does 
     let nowhere = folder.tamis(&["eval", "mine", "rollout.backend=openai"]);
     insta::assert_snapshot!(nowhere.failure(), @r#"
 exit code 2
-error: `rollout.backend: openai`, and no server is named or to be started
+error: `rollout.backend: openai` needs a server: `rollout.servers` is empty and `rollout.launch` is not set
   --> mine/config.yaml:65:12
    |
 65 |   servers: []  # default
@@ -256,7 +256,7 @@ error: reward `judge`: its `prompt` names `{question}`, and there is nothing of 
 "#);
     insta::assert_snapshot!(failure("reward=[{kind: judge, prompt: hello}]".to_owned()), @r#"
 exit code 2
-error: `reward[0].prompt` has no `{completion}` in it: the judge would not see what it is to judge
+error: `reward[0].prompt` has no `{completion}` in it: the judge would not see the completion
  --> command line
   |
 1 | reward=[{kind: judge, prompt: hello}]

@@ -122,7 +122,7 @@ fn what_a_run_would_start_is_told_before() {
     let none = folder.tamis(&["config", "check", "tiny.yaml", "rollout.backend=vllm"]);
     insta::assert_snapshot!(none.failure(), @r#"
 exit code 2
-error: `rollout.backend: vllm`, and no server is named or to be started
+error: `rollout.backend: vllm` needs a server: `rollout.servers` is empty and `rollout.launch` is not set
  --> command line
   |
 1 | rollout.backend=vllm
@@ -205,7 +205,7 @@ fn a_server_that_does_not_come_up_ends_the_run_with_its_last_words() {
     ");
     insta::assert_snapshot!(failure("rollout.launch.command=[vllm, serve]"), @r#"
 exit code 2
-error: `rollout.launch.command` has no `{model}` in it: nothing says what it is to serve
+error: `rollout.launch.command` has no `{model}` in it: the server would not know its model
  --> command line
   |
 1 | rollout.launch.command=[vllm, serve]

@@ -75,12 +75,12 @@ fn arguments_and_configuration() {
       hint: did you mean `train.total_steps`?
 
     error: there is no model: neither `model.path` nor `model.init` is set
-      hint: name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
+      hint: set a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
 
     error: there are no training prompts: neither `data.train` nor the task `arithmetic` is set
       hint: set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`
 
-    error: there is no reward: `reward` is empty and there is no task that brings one
+    error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
       hint: add one, such as `reward: [{kind: math}]`
 
     error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
@@ -122,7 +122,7 @@ fn arguments_and_configuration() {
        |
     16 |   ppo_mini_batch_size: 2
        |                        ^
-      hint: use 1 or less; null is one update a step
+      hint: use 1 or less, or null for one update a step
 
     1 error in the configuration
     "#);

@@ -56,7 +56,7 @@ pub(super) fn is_section(owner: Owner, path: &str) -> bool {
 /// Why a value says nothing, where it does not.
 pub(super) fn says_nothing(node: &Node) -> Option<&'static str> {
     match &node.value {
-        Value::Scalar { text, .. } if text == "???" => Some("its owner leaves it to be filled in"),
+        Value::Scalar { text, .. } if text == "???" => Some("the value is a placeholder"),
         Value::Scalar { text, .. }
             if text.split("${").skip(1).any(|rest| is_resolver(rest.split('}').next().unwrap_or(rest))) =>
         {

@@ -153,7 +153,7 @@ impl Translator {
         let suggestion = suggest::nearest_value(key, &names).filter(|name| !name.ends_with('*'));
         let of = owner.map_or("verl, EasyR1, RAGEN or TRL", Owner::as_str);
         let hint = suggestion.map_or_else(
-            || "remove it, and say what it was for in a native key".to_owned(),
+            || "remove it, or set the key of tamis that has its purpose".to_owned(),
             |suggestion| format!("did you mean `{suggestion}`?"),
         );
         let problem = Problem::rule(format!("`{key}` is no key of {of} that tamis knows"), hint);
@@ -175,7 +175,7 @@ impl Translator {
                         self.diagnostics.push(Diagnostic::error(problem, Some(given.origin.clone())));
                         continue;
                     }
-                    "that is what is done anyway"
+                    "tamis does that anyway"
                 }
             };
             self.notes.push(Note {

@@ -64,7 +64,7 @@ impl Checker<'_> {
                     "`critic.ppo_mini_batch_size` ({mini}) is above `data.train_batch_size` ({batch}); both count \
                      prompts"
                 ),
-                format!("use {batch} or less; null is the policy's"),
+                format!("use {batch} or less, or null for the policy's size"),
             );
         } else if !batch.is_multiple_of(mini) {
             self.warn(

@@ -122,7 +122,7 @@ impl Checker<'_> {
             self.error(
                 &["filter.low", "filter.high"],
                 format!("`filter.low` ({low}) is not below `filter.high` ({high}): no group is ever kept"),
-                "exchange the two",
+                "swap the two",
             );
         }
     }

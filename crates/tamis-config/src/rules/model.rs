@@ -10,7 +10,7 @@ impl Checker<'_> {
             (None, None) => self.missing(
                 &["model.path", "model.init", "model"],
                 "there is no model: neither `model.path` nor `model.init` is set",
-                "name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`",
+                "set a checkpoint with `model.path=DIR`, or describe a new model under `model.init`",
             ),
             (Some(_), Some(_)) => self.error(
                 &["model.init", "model.path"],
@@ -36,7 +36,7 @@ impl Checker<'_> {
                     "`model.init.num_heads` ({num_heads}) is not divisible by `model.init.num_kv_heads` \
                      ({num_kv_heads})"
                 ),
-                format!("`model.init.num_kv_heads` is a divisor of {num_heads}"),
+                format!("set `model.init.num_kv_heads` to a divisor of {num_heads}"),
             );
         }
         let keys = ["model.init.head_dim", "model.init.num_heads", "model.init.hidden_size"];

@@ -55,8 +55,8 @@ impl Checker<'_> {
             self.error(
                 &["objective.aggregation", "objective.loss.kind"],
                 format!(
-                    "`objective.loss.kind: luspo` with `objective.aggregation: {}`: its length weighting is a sum \
-                     over tokens",
+                    "`objective.loss.kind: luspo` with `objective.aggregation: {}`: the loss is a sum over \
+                     tokens, weighted by length",
                     objective.aggregation
                 ),
                 "set `objective.aggregation: seq-mean-token-sum`",
@@ -73,8 +73,8 @@ impl Checker<'_> {
             self.error(
                 &["objective.importance", "objective.loss.kind"],
                 format!(
-                    "`objective.importance: {importance}` has no meaning with `objective.loss.kind: {loss}`, which \
-                     decides it itself"
+                    "`objective.importance: {importance}` has no effect with `objective.loss.kind: {loss}`: \
+                     this loss fixes the level itself"
                 ),
                 "set `objective.importance: token`",
             );
@@ -113,7 +113,7 @@ impl Checker<'_> {
         let config = self.config;
         let message = |trouble: &str| {
             format!(
-                "`objective.advantage.kind: cpo` takes a completion for right from a reward of {right} on \
+                "`objective.advantage.kind: cpo` counts a completion as right from a reward of {right} on \
                  (`objective.advantage.right`), and {trouble}"
             )
         };
@@ -122,7 +122,7 @@ impl Checker<'_> {
             let trouble = "the KL in the reward moves the rewards of right completions";
             self.warn(&["objective.kl.in", "objective.advantage.right"], message(trouble), hint);
         } else if config.reward.iter().any(|reward| !reward.kind.is_verifier() && reward.weight != 0.0) {
-            let trouble = "what is no verifier in `reward` moves the rewards of right completions";
+            let trouble = "a reward that is no verifier moves the rewards of right completions";
             self.warn(&["reward", "objective.advantage.right"], message(trouble), hint);
         } else if let [reward] = config.reward.as_slice()
             && reward.weight < right
@@ -161,7 +161,7 @@ impl Checker<'_> {
         }
         if place == KlPlace::Reward {
             let keys = ["objective.kl.straight_through", "objective.kl.bias_corrected"];
-            self.ignored(&keys, "the KL is in the reward, through which nothing is differentiated");
+            self.ignored(&keys, "the KL is in the reward, through which no gradient flows");
         }
         let Some(adaptive) = &kl.adaptive else { return };
         if place != KlPlace::Reward {

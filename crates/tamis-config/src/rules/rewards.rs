@@ -17,7 +17,7 @@ impl Checker<'_> {
         if (0..config.reward.len()).all(from_preset) {
             self.missing(
                 &["reward"],
-                "there is no reward: `reward` is empty and there is no task that brings one",
+                "there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier",
                 "add one, such as `reward: [{kind: math}]`",
             );
         } else if config.reward.iter().all(|reward| reward.weight == 0.0) {
@@ -45,8 +45,8 @@ impl Checker<'_> {
             self.warn(
                 &[&key],
                 format!(
-                    "`{key}` has no effect: `acc` is the raw outcome of the first verifier anyway; this score is \
-                     called by its kind"
+                    "`{key}` has no effect: `acc` already names the raw outcome of the first verifier; this \
+                     score is named after its kind"
                 ),
                 format!("remove `{key}`"),
             );
@@ -72,7 +72,7 @@ impl Checker<'_> {
                 if servers.is_empty() {
                     self.error(
                         &[&key("servers"), &key("kind")],
-                        format!("`{}` names no server of the judge", key("servers")),
+                        format!("`{}` is empty: the judge needs a server", key("servers")),
                         "set it: `servers: [http://HOST:PORT]`, or `[https://HOST]`",
                     );
                 }
@@ -80,7 +80,7 @@ impl Checker<'_> {
                     self.error(
                         &[&key("prompt"), &key("kind")],
                         format!(
-                            "`{}` has no `{{completion}}` in it: the judge would not see what it is to judge",
+                            "`{}` has no `{{completion}}` in it: the judge would not see the completion",
                             key("prompt")
                         ),
                         "write `{completion}` where the policy's text belongs; `{prompt}`, `{ground_truth}` and \

@@ -77,7 +77,11 @@ impl Checker<'_> {
             };
             self.error(
                 &["rollout.servers", "rollout.backend"],
-                format!("`rollout.backend: {}`, and no server is named or to be started", rollout.backend),
+                format!(
+                    "`rollout.backend: {}` needs a server: `rollout.servers` is empty and `rollout.launch` is not \
+                     set",
+                    rollout.backend
+                ),
                 hint,
             );
             return;
@@ -86,8 +90,8 @@ impl Checker<'_> {
             return;
         }
         for (word, purpose) in [
-            ("{port}", "nothing says where the server is to answer"),
-            ("{model}", "nothing says what it is to serve"),
+            ("{port}", "the server would not know its port"),
+            ("{model}", "the server would not know its model"),
         ] {
             if !launch.command.iter().any(|part| part.contains(word)) {
                 self.error(

@@ -20,8 +20,10 @@ impl Checker<'_> {
         if kind == LrScheduleKind::Constant {
             self.ignored(&["train.lr_schedule.min_ratio"], "the learning rate is constant");
         } else if train.total_steps.is_none() && (train.total_epochs.is_none() || config.refills()) {
-            let filtered =
-                if train.total_epochs.is_some() { " (with a filter, epochs do not give it)" } else { "" };
+            let filtered = match train.total_epochs {
+                Some(_) => " (with a filter, the number of epochs does not determine it)",
+                None => "",
+            };
             self.missing(
                 &["train.lr_schedule.kind", "train.total_steps"],
                 format!(
@@ -59,7 +61,7 @@ impl Checker<'_> {
                     "`train.ppo_mini_batch_size` ({mini}) is above `data.train_batch_size` ({batch}); both count \
                      prompts"
                 ),
-                format!("use {batch} or less; null is one update a step"),
+                format!("use {batch} or less, or null for one update a step"),
             );
         } else if !batch.is_multiple_of(mini) {
             self.warn(
@@ -120,7 +122,7 @@ impl Checker<'_> {
         let gives_up =
             schedule.on_empty_round == EmptyRound::Skip || (has_limit && schedule.on_limit != OnLimit::Error);
         if config.filter.is_none() || !gives_up {
-            self.ignored(&["train.early_stop.empty_steps"], "no step is given up for want of groups");
+            self.ignored(&["train.early_stop.empty_steps"], "no step is ever given up for lack of groups");
         }
         let analysis = config.train.gradient_analysis.as_ref();
         let Some(edges) = analysis.and_then(|analysis| analysis.edges.as_ref()) else { return };

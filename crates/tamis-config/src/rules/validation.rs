@@ -66,7 +66,7 @@ impl Checker<'_> {
             self.warn(
                 &["validate.metrics", "validate.n"],
                 format!(
-                    "`validate.metrics` has {}, which with `validate.n: 1` are mean@1",
+                    "`validate.metrics` has {}, which with `validate.n: 1` all equal mean@1",
                     several.join(", ")
                 ),
                 "raise `validate.n`",
@@ -76,7 +76,8 @@ impl Checker<'_> {
             self.warn(
                 &["validate.n", "validate.temperature"],
                 format!(
-                    "`validate.n` is {} with `validate.temperature: 0`: greedy samples of one prompt are all the same",
+                    "`validate.n` is {} with `validate.temperature: 0`: greedy samples of one prompt are all \
+                     the same",
                     validate.n
                 ),
                 "set `validate.temperature` above 0, or `validate.n: 1`",

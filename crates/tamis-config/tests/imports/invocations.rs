@@ -290,7 +290,7 @@ error: `worker.rollout.temprature` is no key of EasyR1 that tamis knows
 ");
     assert_snapshot!(said("nothing_like_it=1"), @"
 error: `nothing_like_it` is no key of verl, EasyR1, RAGEN or TRL that tamis knows
-  hint: remove it, and say what it was for in a native key
+  hint: remove it, or set the key of tamis that has its purpose
 ");
 }
 

@@ -278,7 +278,7 @@ fn no_reward_is_guessed_from_the_name_of_a_file() {
             let import = converted(&["worker.actor.model.model_path=m", &file, "worker.rollout.n=4"]);
             assert!(!import.yaml.contains("reward:"), "{}", import.yaml);
             let said: Vec<String> = import.remaining.iter().map(|found| found.problem.to_string()).collect();
-            assert_snapshot!(said.join("\n"), @"there is no reward: `reward` is empty and there is no task that brings one");
+            assert_snapshot!(said.join("\n"), @"there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier");
             let note = notes(&import).lines().find(|line| line.contains("reward_function")).map(str::to_owned);
             assert_snapshot!(note.unwrap(), @"worker.reward.reward_function is not given: EasyR1 has no reward of its own: name one, worker.reward.reward_function=FILE.py:FUNCTION or `reward=[{kind: math}]`");
         }

@@ -51,7 +51,7 @@ error: `critic.ppo_mini_batch_size` (512) is above `data.train_batch_size` (256)
   |
 2 | critic: {ppo_mini_batch_size: 512}
   |                               ^^^
-  hint: use 256 or less; null is the policy's
+  hint: use 256 or less, or null for the policy's size
 
 1 error in the configuration
 ");

@@ -29,7 +29,7 @@ error: `filter.low` (0.9) is not below `filter.high` (0.1): no group is ever kep
   |
 1 | filter: {kind: mean_range, low: 0.9, high: 0.1, tolerance: 1e-3}
   |                                 ^^^
-  hint: exchange the two
+  hint: swap the two
 
 2 errors in the configuration
 ");

@@ -118,7 +118,7 @@ error: `nope` is no key of verl, EasyR1, RAGEN or TRL that tamis knows
   |
 1 | nope=3
   | ^^^^
-  hint: remove it, and say what it was for in a native key
+  hint: remove it, or set the key of tamis that has its purpose
 
 error: `algorithm.use_kl_in_reward=True` of verl cannot be followed: use_kl_loss is on too, and the KL enters in one place
  --> command line, verl key

@@ -129,7 +129,7 @@ error: `train.ppo_mini_batch_size` (128) is above `data.train_batch_size` (64); 
   |
 8 |   ppo_mini_batch_size: 128
   |                        ^^^
-  hint: use 64 or less; null is one update a step
+  hint: use 64 or less, or null for one update a step
 
 8 errors in the configuration
 "#);

@@ -9,7 +9,7 @@ fn model_and_data() {
     let end = "train.total_steps=9";
     assert_snapshot!(raw("", &[end, "data.task=arithmetic"]), @r#"
 error: there is no model: neither `model.path` nor `model.init` is set
-  hint: name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
+  hint: set a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
 
 1 error in the configuration
 "#);
@@ -39,7 +39,7 @@ error: `model.init.num_heads` (4) is not divisible by `model.init.num_kv_heads` 
   |
 1 | model.init.num_kv_heads=3
   |                         ^
-  hint: `model.init.num_kv_heads` is a divisor of 4
+  hint: set `model.init.num_kv_heads` to a divisor of 4
 
 1 error in the configuration
 "#);
@@ -80,7 +80,7 @@ error: there are no training prompts: neither `data.train` nor the task `arithme
 1 error in the configuration
 "#);
     assert_snapshot!(raw("", &[end, "model.path=m", "data.train=a.jsonl"]), @r#"
-error: there is no reward: `reward` is empty and there is no task that brings one
+error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
   hint: add one, such as `reward: [{kind: math}]`
 
 1 error in the configuration
@@ -127,7 +127,7 @@ error: `train.ppo_mini_batch_size` (128) is above `data.train_batch_size` (64); 
   |
 1 | train.ppo_mini_batch_size=128
   |                           ^^^
-  hint: use 64 or less; null is one update a step
+  hint: use 64 or less, or null for one update a step
 
 1 error in the configuration
 "#);

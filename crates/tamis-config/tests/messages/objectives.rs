@@ -163,7 +163,7 @@ error: `objective.loss.kind: dro` needs `objective.loss.beta`, the strength of i
 1 error in the configuration
 ");
     assert_snapshot!(said("objective: {loss: {kind: luspo}}", &[]), @"
-error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: its length weighting is a sum over tokens
+error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: the loss is a sum over tokens, weighted by length
  --> run.yaml:1:26
   |
 1 | objective: {loss: {kind: luspo}}
@@ -173,7 +173,7 @@ error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: it
 1 error in the configuration
 ");
     assert_snapshot!(said("objective: {loss: {kind: gspo}, importance: sequence}", &[]), @"
-error: `objective.importance: sequence` has no meaning with `objective.loss.kind: gspo`, which decides it itself
+error: `objective.importance: sequence` has no effect with `objective.loss.kind: gspo`: this loss fixes the level itself
  --> run.yaml:1:45
   |
 1 | objective: {loss: {kind: gspo}, importance: sequence}
@@ -210,7 +210,7 @@ fn a_stop_that_nothing_can_bring_about() {
         lines("{}", &stop.iter().chain(overrides).copied().collect::<Vec<_>>())
     };
     let unused =
-        "warning: `train.early_stop.empty_steps` has no effect: no step is given up for want of groups";
+        "warning: `train.early_stop.empty_steps` has no effect: no step is ever given up for lack of groups";
     assert_eq!(said(&[]), unused);
     assert_eq!(said(&["filter.kind=variance"]), unused);
     assert_eq!(said(&["filter.kind=variance", "schedule.on_empty_round=skip"]), "");
@@ -234,8 +234,8 @@ fn right_completions_of_cpo() {
     let cpo =
         |rest: &str, overrides: &[&str]| lines(&format!("{{advantage: {{kind: cpo{rest}}}}}"), overrides);
     assert_eq!(cpo("", &[]), "");
-    assert_snapshot!(cpo("", &["objective.kl.in=reward"]), @"warning: `objective.advantage.kind: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and the KL in the reward moves the rewards of right completions");
-    assert_snapshot!(cpo("", &["reward=[{kind: number, weight: 0.5}]"]), @"warning: `objective.advantage.kind: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and the weight of the only reward is 0.5");
+    assert_snapshot!(cpo("", &["objective.kl.in=reward"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right from a reward of 1 on (`objective.advantage.right`), and the KL in the reward moves the rewards of right completions");
+    assert_snapshot!(cpo("", &["reward=[{kind: number, weight: 0.5}]"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right from a reward of 1 on (`objective.advantage.right`), and the weight of the only reward is 0.5");
     assert_eq!(cpo(", right: 0.5", &["reward=[{kind: number, weight: 0.5}]"]), "");
-    assert_snapshot!(cpo("", &["reward=[{kind: number}, {kind: soft_overlong, buffer: 2}]"]), @"warning: `objective.advantage.kind: cpo` takes a completion for right from a reward of 1 on (`objective.advantage.right`), and what is no verifier in `reward` moves the rewards of right completions");
+    assert_snapshot!(cpo("", &["reward=[{kind: number}, {kind: soft_overlong, buffer: 2}]"]), @"warning: `objective.advantage.kind: cpo` counts a completion as right from a reward of 1 on (`objective.advantage.right`), and a reward that is no verifier moves the rewards of right completions");
 }

@@ -32,7 +32,7 @@ error: invalid YAML: unclosed bracket '['
   |
 1 | rollout.stop=['a'
   |              ^^^^
-  hint: inside a list or mapping a text with brackets, braces, commas, `: ` or ` #` stands in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
+  hint: inside a list or mapping put a text with brackets, braces, commas, `: ` or ` #` in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
 
 1 error in the configuration
 "#);
@@ -92,7 +92,7 @@ error: `rollout.stop[1]` must be a text, not a mapping
   |
 1 | rollout.stop=[1, {a: 2}]
   |                  ^^^^^^
-  hint: a text that begins with a bracket stands in quotes, such as '[0-9]+'
+  hint: put a text that begins with a bracket in quotes, such as '[0-9]+'
 
 1 error in the configuration
 ");
@@ -111,7 +111,7 @@ error: invalid YAML: while parsing a flow mapping, did not find expected ',' or 
   |
 1 | reward=[{kind: format, pattern: [0-9]+}]
   |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  hint: inside a list or mapping a text with brackets, braces, commas, `: ` or ` #` stands in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
+  hint: inside a list or mapping put a text with brackets, braces, commas, `: ` or ` #` in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
 
 1 error in the configuration
 "#);
@@ -121,7 +121,7 @@ error: `reward[0].pattern` must be a text, not a list of 1
   |
 1 | reward=[{kind: format, pattern: [ab]}]
   |                                 ^^^^
-  hint: a text that begins with a bracket stands in quotes, such as '[0-9]+'
+  hint: put a text that begins with a bracket in quotes, such as '[0-9]+'
 
 1 error in the configuration
 ");
@@ -141,7 +141,7 @@ error: invalid YAML: while parsing a flow mapping, did not find expected ',' or 
   |
 1 | reward=[{kind: format, pattern: \d{1,3}}]
   |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  hint: inside a list or mapping a text with brackets, braces, commas, `: ` or ` #` stands in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
+  hint: inside a list or mapping put a text with brackets, braces, commas, `: ` or ` #` in single quotes, as in "reward=[{kind: format, pattern: '[0-9]+'}]"
 
 1 error in the configuration
 "#);

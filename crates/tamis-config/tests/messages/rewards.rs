@@ -67,7 +67,7 @@ error: a reward cannot be called `score`: tamis computes a number of that name
 1 error in the configuration
 "#);
     assert_snapshot!(said("reward: [{kind: exact, name: acc}]", &[]), @r#"
-warning: `reward[0].name` has no effect: `acc` is the raw outcome of the first verifier anyway; this score is called by its kind
+warning: `reward[0].name` has no effect: `acc` already names the raw outcome of the first verifier; this score is named after its kind
  --> run.yaml:1:30
   |
 1 | reward: [{kind: exact, name: acc}]
@@ -133,7 +133,7 @@ error: `reward[1].buffer` (600) is above the response limit (512)
 1 error in the configuration
 "#);
     assert_snapshot!(raw("", &["model.path=m", "data.train=t.jsonl", "train.total_steps=9", "preset=dapo"]), @r#"
-error: there is no reward: `reward` is empty and there is no task that brings one
+error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
   hint: add one, such as `reward: [{kind: math}]`
 
 error: there is no metric `acc`: there are score, seq_reward, seq_final_reward, token_level_rewards, length, entropy, overlong

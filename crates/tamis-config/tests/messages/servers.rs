@@ -7,7 +7,7 @@ use crate::said;
 #[test]
 fn servers() {
     assert_snapshot!(said("", &["rollout.backend=vllm"]), @r#"
-error: `rollout.backend: vllm`, and no server is named or to be started
+error: `rollout.backend: vllm` needs a server: `rollout.servers` is empty and `rollout.launch` is not set
  --> command line
   |
 1 | rollout.backend=vllm
@@ -27,14 +27,14 @@ error: `rollout.backend: openai` gives text alone, of weights that the run does 
 1 error in the configuration
 "#);
     assert_snapshot!(said("rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}", &[]), @r#"
-error: `rollout.launch.command` has no `{port}` in it: nothing says where the server is to answer
+error: `rollout.launch.command` has no `{port}` in it: the server would not know its port
  --> run.yaml:1:44
   |
 1 | rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}
   |                                            ^^^^^^^^^^^^^
   hint: write `{port}` where it belongs, such as `[tamis, serve, '{model}', --port, '{port}']`
 
-error: `rollout.launch.command` has no `{model}` in it: nothing says what it is to serve
+error: `rollout.launch.command` has no `{model}` in it: the server would not know its model
  --> run.yaml:1:44
   |
 1 | rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}
@@ -101,14 +101,14 @@ error: `publish.keep` must be at least 2, got 1
 #[test]
 fn judges() {
     assert_snapshot!(said("reward: [{kind: judge, prompt: hello}]", &[]), @r#"
-error: `reward[0].servers` names no server of the judge
+error: `reward[0].servers` is empty: the judge needs a server
  --> run.yaml:1:17
   |
 1 | reward: [{kind: judge, prompt: hello}]
   |                 ^^^^^
   hint: set it: `servers: [http://HOST:PORT]`, or `[https://HOST]`
 
-error: `reward[0].prompt` has no `{completion}` in it: the judge would not see what it is to judge
+error: `reward[0].prompt` has no `{completion}` in it: the judge would not see the completion
  --> run.yaml:1:32
   |
 1 | reward: [{kind: judge, prompt: hello}]

@@ -36,7 +36,7 @@ error: `run` is given twice, first on line 1
       | ^^^^^^^
       hint: remove one of the two
 
-    error: `~rollout.n` takes a key back to its default, and `=8` gives it a value
+    error: `~rollout.n` resets a key to its default, and `=8` gives it a value
      --> command line
       |
     1 | ~rollout.n=8
@@ -201,9 +201,9 @@ error: `filter.low` (0.9) is not below `filter.high` (0.1): no group is ever kep
   |
 1 | ...s: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}
   |                                           ^^^
-  hint: exchange the two
+  hint: swap the two
 
-error: `train.lr_schedule.kind: cosine` falls towards the last step, and the number of steps is not known (with a filter, epochs do not give it)
+error: `train.lr_schedule.kind: cosine` falls towards the last step, and the number of steps is not known (with a filter, the number of epochs does not determine it)
  --> run.yaml:1:30
   |
 1 | {train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0....
@@ -218,12 +218,12 @@ error: there is no model: neither `model.path` nor `model.init` is set
   |
 2 | model: {}
   | ^^^^^
-  hint: name a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
+  hint: set a checkpoint with `model.path=DIR`, or describe a new model under `model.init`
 
 error: there are no training prompts: neither `data.train` nor the task `arithmetic` is set
   hint: set `data.train` to a JSONL or Parquet file, or `data.task: arithmetic`
 
-error: there is no reward: `reward` is empty and there is no task that brings one
+error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
   hint: add one, such as `reward: [{kind: math}]`
 
 error: nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set

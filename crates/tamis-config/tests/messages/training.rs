@@ -14,7 +14,7 @@ error: nothing says how long the run is: neither `train.total_steps` nor `train.
 "#);
     let cosine = ["~train.total_steps", "train.total_epochs=2", "train.lr_schedule.kind=cosine"];
     assert_snapshot!(said("filter: {}", &cosine), @r#"
-error: `train.lr_schedule.kind: cosine` falls towards the last step, and the number of steps is not known (with a filter, epochs do not give it)
+error: `train.lr_schedule.kind: cosine` falls towards the last step, and the number of steps is not known (with a filter, the number of epochs does not determine it)
  --> command line
   |
 1 | train.lr_schedule.kind=cosine
@@ -78,7 +78,7 @@ warning: `validate.n` is 4 with `validate.temperature: 0`: greedy samples of one
   hint: set `validate.temperature` above 0, or `validate.n: 1`
 "#);
     assert_snapshot!(said("validate: {metrics: ['mean@k', 'pass@k', 'maj@k']}", &[]), @r#"
-warning: `validate.metrics` has pass@k, maj@k, which with `validate.n: 1` are mean@1
+warning: `validate.metrics` has pass@k, maj@k, which with `validate.n: 1` all equal mean@1
  --> run.yaml:1:21
   |
 1 | validate: {metrics: ['mean@k', 'pass@k', 'maj@k']}

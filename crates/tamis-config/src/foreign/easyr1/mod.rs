@@ -194,7 +194,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("worker.rollout.disable_log_stats", "True", NoEffect(ENGINE)),
     key("worker.rollout.tensor_parallel_size", "2", By(rules::SERVERS, "rollout.launch.tensor_parallel")),
     key("worker.rollout.disable_tqdm", "False", NoEffect("without a terminal progress is plain lines")),
-    key("worker.rollout.val_override_config", "{}", NoEffect("it says nothing")),
+    key("worker.rollout.val_override_config", "{}", NoEffect("it is empty")),
     key("worker.rollout.val_override_config.n", "1", Key("validate.n")),
     key("worker.rollout.val_override_config.temperature", "", Key("validate.temperature")),
     key("worker.rollout.val_override_config.top_p", "", Key("validate.top_p")),

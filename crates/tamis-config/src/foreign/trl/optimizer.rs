@@ -110,7 +110,7 @@ fn schedule(t: &mut Translator) {
         let min_ratio = (min_ratio * 1e12).round() / 1e12;
         t.set(&[OPTIONS, KIND], "train.lr_schedule.min_ratio", &min_ratio.to_string());
     }
-    t.no_effect(OPTIONS, "it says nothing");
+    t.no_effect(OPTIONS, "it is empty");
     warm_up(t, &kind);
 }
 

@@ -200,7 +200,7 @@ fn generation(t: &mut Translator) {
         };
         t.no_effect(field, "generation_kwargs goes before it");
     }
-    t.no_effect(KEY, "it says nothing");
+    t.no_effect(KEY, "it is empty");
 }
 
 /// What a whole configuration leaves out.
