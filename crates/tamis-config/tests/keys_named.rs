@@ -14,8 +14,9 @@ const NO_KEYS: &[&str] = &[
     "model.embed_tokens.weight",
     "model.layers",
     "model.norm.weight",
-    // A column of rollout files, and a file.
+    // A column of rollout files, a method of Rust, and a file.
     "reward.agg",
+    "reward.is_nan",
     "run.lock",
 ];
 
