@@ -119,19 +119,17 @@ impl Objective {
             let pass = KlPass { scale, coef: kl.coef, importance, limits };
             kl::sequence(term, row, reference, pass, dlogprob_t, &mut sums);
         }
-        match row.entropy {
-            Some(entropy) => {
-                let aggregation =
-                    self.entropy.and_then(|bonus| bonus.aggregation).unwrap_or(self.aggregation);
-                let scale = aggregation.weight(tokens, row.group, normalisers)?;
-                sums.entropy = sum(row.mask, |t| entropy[t].into());
-                sums.entropy_loss = scale * sums.entropy;
-                let slope = T::of(-(self.entropy_coef(state).unwrap_or(0.0) * scale));
-                for (derivative, _) in dentropy_t.iter_mut().zip(row.mask).filter(|(_, on)| **on) {
-                    *derivative = slope;
-                }
+        if let Some(entropy) = row.entropy {
+            let aggregation = self.entropy.and_then(|bonus| bonus.aggregation).unwrap_or(self.aggregation);
+            let scale = aggregation.weight(tokens, row.group, normalisers)?;
+            sums.entropy = sum(row.mask, |t| entropy[t].into());
+            sums.entropy_loss = scale * sums.entropy;
+            let slope = T::of(-(self.entropy_coef(state).unwrap_or(0.0) * scale));
+            for (derivative, _) in dentropy_t.iter_mut().zip(row.mask).filter(|(_, on)| **on) {
+                *derivative = slope;
             }
-            None => (sums.entropy, sums.entropy_loss) = (f64::NAN, f64::NAN),
+        } else {
+            (sums.entropy, sums.entropy_loss) = (f64::NAN, f64::NAN);
         }
         (sums.behaviour_kl, sums.behaviour_kl_k3) = mismatch(row);
         Ok(sums)

@@ -82,7 +82,7 @@ impl Loss for GeoMean {
         let old = row.old.unwrap_or(row.logprob);
         let is_left_out = |t: usize| row.selection.is_some_and(|flags| flags[t] & Selection::LEFT_OUT != 0);
         let (mut logs, mut advantages, mut weights, mut kept) = (0.0, 0.0, 0.0, 0_usize);
-        for t in 0..row.mask.len() {
+        for (t, derivative) in derivatives.iter_mut().enumerate() {
             if !row.mask[t] {
                 continue;
             }
@@ -104,7 +104,7 @@ impl Loss for GeoMean {
             }
             let (value, is_free) = self.held(log_ratio, advantage);
             logs += value;
-            derivatives[t] = T::of(f64::from(is_free));
+            *derivative = T::of(f64::from(is_free));
         }
         let length = kept as f64 + self.length_epsilon;
         let (ratio, advantage, weight) = if kept == 0 {
