@@ -101,11 +101,11 @@ fn filter_messages() {
     ----- stderr
     error: rollouts.jsonl, line 1: `text` must be a number, true, false or null, got the text "x"
     "#);
-    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range"]).shown(), @r#"
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "top_p"]).shown(), @r#"
     exit code 2
     ----- stderr
-    error: --strategy mean_range needs --low and --high
-      hint: `--low 0 --high 1` keeps groups whose mean lies between, bounds excluded
+    error: --strategy top_p needs --p
+      hint: say how much is kept: `--p 0.9`
     "#);
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--tolerance", "-1"]).shown(), @r#"
     exit code 2
