@@ -44,10 +44,7 @@ const OUTSIDE: [(&str, &str); 33] = [
     (r#"{"kind": "cpo", "pos_alpha": 1e999}"#, "`pos_alpha` is inf; expected a finite number"),
     (r#"{"kind": "cpo", "neg_alpha": 1e999}"#, "`neg_alpha` is inf; expected a finite number"),
     (r#"{"kind": "cpo", "right": 1e999}"#, "`right` is inf; expected a finite number"),
-    (
-        r#"{"kind": "cpo", "epsilon": -1.0}"#,
-        "`epsilon` is -1; expected a finite number of at least 0",
-    ),
+    (r#"{"kind": "cpo", "epsilon": -1.0}"#, "`epsilon` is -1; expected a finite number of at least 0"),
     (r#"{"kind": "cpo", "ddof": 2}"#, "`ddof` is 2; expected 0 (population) or 1 (sample)"),
     (r#"{"kind": "grpo", "ddof": 2}"#, "`ddof` is 2; expected 0 (population) or 1 (sample)"),
 ];
