@@ -388,10 +388,10 @@ error: objective.advantage.gold_hint: the prompts cannot be given with their gol
 {advantage: {kind: cpo, gold_hint: 'the answer is {gold}'}}
 exit code 2
 error: `objective.advantage.gold_hint` has no `{prompt}` in it
-  --> config.yaml:21:52
+  --> config.yaml:21:47
    |
 21 | objective: {advantage: {kind: cpo, gold_hint: 'the answer is {gold}'}}
-   |                                                    ^^^^^^^^^^^^^^^^^^^^^^
+   |                                               ^^^^^^^^^^^^^^^^^^^^^^
   hint: write `{prompt}` where it belongs
 
 warning: the filter drops groups without a right completion, from which `objective.advantage.kind: cpo` learns by the contrast with the gold answer

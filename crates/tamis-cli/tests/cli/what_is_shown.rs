@@ -325,8 +325,6 @@ objective: preset grpo; clip 0.2/0.28; seq-mean-token-mean; KL k3 times 0.04 in 
     insta::assert_snapshot!(in_force.join("\n"), @"
 head_dim: null  # in force: 8 (default)
 metric: null  # in force: acc (default)
-ddof: null  # in force: 1 (default)
-epsilon: null  # in force: 1e-6 (default)
 log_ratio_limit: null  # in force: 20.0 (default)
 ");
     // A resumed run writes it anew.

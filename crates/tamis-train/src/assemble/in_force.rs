@@ -314,8 +314,6 @@ mod tests {
         insta::assert_snapshot!(lines.join("\n"), @"
 gen_batch_size: null  # in force: 64 (default)
 metric: null  # in force: acc (default)
-ddof: null  # in force: 1 (default)
-epsilon: null  # in force: 1e-6 (default)
 clip_low: null  # in force: 0.2 (default)
 clip_high: null  # in force: 0.2 (default)
 log_ratio_limit: null  # in force: 20.0 (default)
