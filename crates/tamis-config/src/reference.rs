@@ -146,7 +146,7 @@ fn push_key(text: &mut String, path: &str, spec: &KeySpec) {
         let _ = write!(text, "\n{doc}\n");
     }
     for (index, (name, doc)) in values.into_iter().enumerate() {
-        let _ = write!(text, "{}- `{name}`: {}\n", if index == 0 { "\n" } else { "" }, doc_text(doc));
+        let _ = writeln!(text, "{}- `{name}`: {}", if index == 0 { "\n" } else { "" }, doc_text(doc));
     }
 }
 

@@ -1,5 +1,4 @@
 //! What servers do beside sampling for a run: evaluations, of a checkpoint and of a model of their own, and judging completions.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;

@@ -1,6 +1,5 @@
 //! Runs that start their servers themselves: `rollout.launch`, and what asks for it in other systems' words.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
 //! The binary as a person runs it: one test program, so that it is linked once.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../tamis-rollout/tests/support/mod.rs"]
 mod support;

@@ -1,5 +1,4 @@
 //! `rollout.regex`: completions that match an expression.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::tamis::Folder;
 

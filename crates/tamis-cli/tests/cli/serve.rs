@@ -1,5 +1,4 @@
 //! `tamis serve` as a program: what it prints, how it ends, whom it refuses; asked by curl and by OpenAI's Python client where they are.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a test says what it left out")]
 
 use std::path::{Path, PathBuf};

@@ -2,7 +2,6 @@
 //! asked for no other a second time, and is the run that was never killed and got the same answers.
 //!
 //! Eight kills; `TAMIS_KILLS=100` for more, `TAMIS_KILL_SEED=N` to repeat them.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;

@@ -1,5 +1,4 @@
 //! Runs that sample at servers: `tamis train` against `tamis serve`.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -158,7 +158,7 @@ impl Translator {
             match &mut note.outcome {
                 ForeignOutcome::Became(pairs) => pairs.push(pair),
                 ForeignOutcome::NoEffect(_) | ForeignOutcome::PartOf(_) => {
-                    note.outcome = ForeignOutcome::Became(vec![pair])
+                    note.outcome = ForeignOutcome::Became(vec![pair]);
                 }
             }
         } else {

@@ -195,6 +195,7 @@ impl Shape {
     }
 
     /// The shape of a key of this section, of whichever kind has it; [`Shape::Free`] where none has.
+    #[must_use]
     pub fn of_key(&self, name: &str) -> Self {
         let of = |keys: &[KeySpec]| keys.iter().find(|spec| spec.name == name).map(|spec| (spec.shape)());
         let found = match self.without_null() {

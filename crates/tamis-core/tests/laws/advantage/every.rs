@@ -14,7 +14,7 @@ use super::batches::{Group, Owned, by_member, generated, groups};
 
 /// The defaults of all, and settings that take other paths.
 fn estimators() -> Vec<Advantage> {
-    let mut estimators = Advantage::all().to_vec();
+    let mut estimators = Advantage::all();
     estimators.extend([
         Advantage::Grpo(Grpo { scale: Scale::Batch, singleton: SingletonAdvantage::Raw, ..Grpo::default() }),
         Advantage::Rloo(Rloo { singleton: SingletonAdvantage::Raw }),
