@@ -1,4 +1,5 @@
-//! The catalogue of everything with a name in the field: the presets, and the parts that tamis-core describes.
+//! The catalogue of everything with a name in the field: the presets, and the parts that tamis-core
+//! describes.
 
 use tamis_core::catalogue::{self, Entry, is_own_name};
 

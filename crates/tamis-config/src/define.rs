@@ -1,12 +1,13 @@
-//! The two macros in which every configuration key is written once: `section!` for a group of keys and `choice!`
-//! for a key with named values. From one definition come the plain Rust struct, the reader, and the entry in the table
-//! from which defaults, schema, reference page and `explain` are generated.
+//! The two macros in which every configuration key is written once: `section!` for a group of keys and
+//! `choice!` for a key with named values. From one definition come the plain Rust struct, the reader, and the
+//! entry in the table from which defaults, schema, reference page and `explain` are generated.
 
 /// Defines a section: a plain struct whose fields are configuration keys.
 ///
-/// A field reads `name: Type = "default in YAML", check, resume;` where *check* is a [`tamis_core::setting::Check`] and *resume* says
-/// whether the key may differ when a run is resumed (`Free`) or not (`Fixed`). `name("key"): ...` gives the key another name
-/// than the field, for keys that are Rust keywords.
+/// A field reads `name: Type = "default in YAML", check, resume;` where *check* is a
+/// [`tamis_core::setting::Check`] and *resume* says whether the key may differ when a run is resumed (`Free`)
+/// or not (`Fixed`). `name("key"): ...` gives the key another name than the field, for keys that are Rust
+/// keywords.
 macro_rules! section {
     (
         $(#[doc = $section_doc:literal])*
@@ -132,7 +133,8 @@ macro_rules! choice {
     };
 }
 
-/// Defines a tagged choice: an enum whose variants carry keys of their own, chosen by the key `kind` beside them.
+/// Defines a tagged choice: an enum whose variants carry keys of their own, chosen by the key `kind` beside
+/// them.
 macro_rules! tagged {
     (
         $(#[doc = $doc:literal])*
@@ -220,8 +222,8 @@ macro_rules! tagged {
     };
 }
 
-/// Defines a section of which `kind` decides what keys it has: those of a tagged enum that its owner describes, and some of its own that all
-/// kinds have.
+/// Defines a section of which `kind` decides what keys it has: those of a tagged enum that its owner
+/// describes, and some of its own that all kinds have.
 macro_rules! kinded {
     (
         $(#[doc = $section_doc:literal])*

@@ -1,7 +1,7 @@
 //! Layered configuration of tamis: YAML with positions, overrides, validation, schema, import.
 //!
-//! Every key is defined once, in [`schema`]: from it come the typed [`Config`], the table of keys ([`table`]), the embedded
-//! defaults, the JSON Schema, the reference page and `explain`.
+//! Every key is defined once, in [`schema`]: from it come the typed [`Config`], the table of keys
+//! ([`table`]), the embedded defaults, the JSON Schema, the reference page and `explain`.
 
 pub mod catalogue;
 mod define;

@@ -411,7 +411,8 @@ fn prune_empty_sections(node: &mut Node, shape: &Shape) {
     });
 }
 
-/// Takes out what other systems say of keys that the kind of a section does not have: their keys stand for all kinds at once.
+/// Takes out what other systems say of keys that the kind of a section does not have: their keys stand for
+/// all kinds at once.
 pub(crate) fn drop_unread(node: &mut Node, shape: &Shape) {
     let kind = node.get("kind").and_then(Node::as_text).map(str::to_owned);
     let Value::Map(entries) = &mut node.value else { return };

@@ -27,8 +27,9 @@ pub(crate) trait PathText: Copy {
     /// Whether a text is the name of something else than a file or folder.
     fn is_word(self, text: &str) -> bool;
 
-    /// A path as it is written in a source, from where tamis was started: a relative one in a file is taken from the folder of that file,
-    /// one in a file of another system or on the command line from where tamis was started, and `~/` is the user's own folder.
+    /// A path as it is written in a source, from where tamis was started: a relative one in a file is taken
+    /// from the folder of that file, one in a file of another system or on the command line from where tamis
+    /// was started, and `~/` is the user's own folder.
     fn resolve(self, text: &str, origin: &Origin) -> PathBuf;
 
     /// The path that a command in `folder` means, from anywhere.
@@ -85,8 +86,8 @@ impl PathText for PathKind {
     }
 }
 
-/// Replaces every path in the value of a key of this shape; `map` is given the key (`data.train`), what the path may be beside a path,
-/// and its text.
+/// Replaces every path in the value of a key of this shape; `map` is given the key (`data.train`), what the
+/// path may be beside a path, and its text.
 pub(crate) fn map_paths(
     shape: &Shape,
     key: &str,

@@ -1,5 +1,6 @@
-//! The named algorithms: one YAML file each, which says at its head what it is, its formula, its source and how it
-//! differs from other implementations. The schema, the reference page and the catalogue take their texts from there.
+//! The named algorithms: one YAML file each, which says at its head what it is, its formula, its source and
+//! how it differs from other implementations. The schema, the reference page and the catalogue take their
+//! texts from there.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -91,8 +92,8 @@ impl Preset {
     }
 }
 
-/// Reads a file of settings whose first comment holds a meaning and then `Formula:`, `Source:` and any number of
-/// `Differs:`, each in one or more lines of which the further ones are indented.
+/// Reads a file of settings whose first comment holds a meaning and then `Formula:`, `Source:` and any number
+/// of `Differs:`, each in one or more lines of which the further ones are indented.
 fn parse(preset: Preset) -> Parsed {
     let mut parts: Vec<String> = Vec::new();
     for line in preset.yaml().lines().map_while(|line| line.strip_prefix("# ")) {

@@ -1,4 +1,5 @@
-//! Reading settings from raw values: defaults stand in for what is wrong, and everything that is wrong is collected.
+//! Reading settings from raw values: defaults stand in for what is wrong, and everything that is wrong is
+//! collected.
 
 use std::fmt::Write as _;
 
@@ -48,7 +49,8 @@ impl Reader {
         self.diagnostics
     }
 
-    /// Whether something was wrong at a key, in it, or with a section it is in, so that the value read is not the user's.
+    /// Whether something was wrong at a key, in it, or with a section it is in, so that the value read is not
+    /// the user's.
     pub fn is_unsound(&self, key: &str) -> bool {
         let within = |inner: &str, outer: &str| {
             inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -90,7 +92,8 @@ impl Reader {
         Some(node)
     }
 
-    /// Reports the keys of a section that it does not have; `among` are the kinds that it could be of, and the one that it is of.
+    /// Reports the keys of a section that it does not have; `among` are the kinds that it could be of, and
+    /// the one that it is of.
     fn refuse_unknown(
         &mut self,
         node: &Node,
@@ -160,7 +163,8 @@ impl Reader {
 
     /// A value of a type that its owner describes, from what was checked against the type's shape.
     pub(crate) fn built<T: Described>(&mut self, node: &Node, path: &str, json: Json) -> Option<T> {
-        // What the shape lets through is a value; that a type does not take it would be a mistake in its description.
+        // What the shape lets through is a value; that a type does not take it would be a mistake in its
+        // description.
         let built = serde_json::from_value(json);
         if let Err(error) = &built {
             let message = error.to_string();
@@ -247,7 +251,8 @@ impl Reader {
 
     /// Reads one key of an open section, or its default where it is absent, and checks it.
     ///
-    /// Where something is wrong it is reported and the default stands in, so that the other violations are found too.
+    /// Where something is wrong it is reported and the default stands in, so that the other violations are
+    /// found too.
     pub fn key<T: Setting>(
         &mut self,
         section: &Node,
@@ -318,7 +323,8 @@ impl Reader {
         value
     }
 
-    /// A default's raw value. What is wrong under a default is shown at its section, where the user can do something about it.
+    /// A default's raw value. What is wrong under a default is shown at its section, where the user can do
+    /// something about it.
     fn default_node(&self, default: &str, section: &Origin) -> Node {
         let origin = if section.is_from_user() { section.clone() } else { Origin::start_of(&self.defaults) };
         if default.is_empty() {

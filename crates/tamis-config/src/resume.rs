@@ -31,14 +31,15 @@ impl fmt::Display for ResumeDifference {
     }
 }
 
-/// Whether `train.total_steps` and `train.total_epochs` may differ when the run is resumed. A decaying learning rate is a function of the
-/// last step: moving that would change the steps already done.
+/// Whether `train.total_steps` and `train.total_epochs` may differ when the run is resumed. A decaying
+/// learning rate is a function of the last step: moving that would change the steps already done.
 pub fn length_may_change(run: &Config) -> bool {
     let decays = |schedule: &LrScheduleConfig| schedule.kind != LrScheduleKind::Constant;
     !(decays(&run.train.lr_schedule) || run.has_critic() && decays(&run.critic.lr_schedule))
 }
 
-/// Every key that differs, in the order of the table; `refused` are those that the steps already done depend on.
+/// Every key that differs, in the order of the table; `refused` are those that the steps already done depend
+/// on.
 pub fn resume_differences(run: &Config, now: &Config) -> Vec<ResumeDifference> {
     let mut differences = Vec::new();
     compare("", table::root(), Resume::Fixed, &run.to_json(), &now.to_json(), &mut differences);

@@ -15,8 +15,9 @@ pub struct ServerCommand {
 }
 
 impl ServerCommand {
-    /// The command that starts one server of a run's weights on a port of this machine, as `rollout.launch` says; without that as its
-    /// defaults do. Empty where the backend needs no server, or where nobody knows its program.
+    /// The command that starts one server of a run's weights on a port of this machine, as `rollout.launch`
+    /// says; without that as its defaults do. Empty where the backend needs no server, or where nobody knows
+    /// its program.
     pub fn new(rollout: &RolloutConfig, model: &Path, port: &str) -> Self {
         let model = model.display().to_string();
         let launch = rollout.launch.as_ref();
@@ -37,7 +38,8 @@ impl ServerCommand {
         Self { environment, words }
     }
 
-    /// What a run with this configuration starts before it samples, for a person; `None` where it starts no server.
+    /// What a run with this configuration starts before it samples, for a person; `None` where it starts no
+    /// server.
     pub fn announcement(config: &Config) -> Option<String> {
         let rollout = &config.rollout;
         let is_of_servers = matches!(rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
@@ -92,7 +94,8 @@ fn sglang(rollout: &RolloutConfig, launch: Option<&LaunchConfig>, model: &str, p
     all
 }
 
-/// Whether the value of a flag or a variable is nobody's business (`--api-key`, `--hf_token`, `VLLM_API_KEY=`).
+/// Whether the value of a flag or a variable is nobody's business (`--api-key`, `--hf_token`,
+/// `VLLM_API_KEY=`).
 fn is_secret(name: &str) -> bool {
     let name = name.replace('_', "-").to_ascii_lowercase();
     name.ends_with("-key") || name.ends_with("-token")

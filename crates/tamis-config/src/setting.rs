@@ -1,4 +1,5 @@
-//! What every configuration type can do: describe its shape, be read from a raw value, and be written as JSON.
+//! What every configuration type can do: describe its shape, be read from a raw value, and be written as
+//! JSON.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -13,10 +13,11 @@ pub enum SourceKind {
     Preset(&'static str),
     /// A file, as the user named it. A relative path in it is taken from its folder.
     File(PathBuf),
-    /// A file of another system, as the user named it. A relative path in it is taken from where tamis is started, as those systems do.
+    /// A file of another system, as the user named it. A relative path in it is taken from where tamis is
+    /// started, as those systems do.
     ForeignFile(PathBuf),
-    /// The `config.yaml` of a run. It holds absolute paths; a relative one, of a run of an earlier build, is taken from where tamis is
-    /// started, as it was then.
+    /// The `config.yaml` of a run. It holds absolute paths; a relative one, of a run of an earlier build, is
+    /// taken from where tamis is started, as it was then.
     RunFile(PathBuf),
     /// One `key=value` argument of the command line.
     Argument,
@@ -25,7 +26,8 @@ pub enum SourceKind {
 }
 
 impl SourceKind {
-    /// Whether it is an argument, or what an argument or a file of another system became: what lies over all files of ours.
+    /// Whether it is an argument, or what an argument or a file of another system became: what lies over all
+    /// files of ours.
     pub(crate) fn is_command_line(&self) -> bool {
         matches!(self, Self::Argument | Self::Foreign(_) | Self::ForeignFile(_))
     }
@@ -60,8 +62,8 @@ impl Source {
     }
 }
 
-/// The position of one value: a source, a line and a column (both counted from 1, in characters), and how many
-/// characters it takes on that line.
+/// The position of one value: a source, a line and a column (both counted from 1, in characters), and how
+/// many characters it takes on that line.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Origin {
     /// The text the value stands in.
@@ -80,7 +82,8 @@ impl Origin {
         Self { source: Arc::clone(source), line: 1, column: 1, length: 1 }
     }
 
-    /// Whether a user wrote the value (in a file or on the command line), rather than the defaults or a preset.
+    /// Whether a user wrote the value (in a file or on the command line), rather than the defaults or a
+    /// preset.
     pub fn is_from_user(&self) -> bool {
         !matches!(self.source.kind, SourceKind::Default | SourceKind::Preset(_))
     }

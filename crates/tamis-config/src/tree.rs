@@ -96,7 +96,8 @@ impl Node {
         })
     }
 
-    /// The place to show for the value at a path: the value itself; of a whole section its key, where a user wrote that.
+    /// The place to show for the value at a path: the value itself; of a whole section its key, where a user
+    /// wrote that.
     pub(crate) fn place_of(&self, path: &str) -> Option<&Origin> {
         let node = self.at(path)?;
         let (parent, name) =
@@ -126,8 +127,8 @@ impl Node {
         }
     }
 
-    /// Puts `other` over this: mappings key by key, anything else replaced. Where the section has a `kind` and `other` names another one, the
-    /// keys of the former kind go with it.
+    /// Puts `other` over this: mappings key by key, anything else replaced. Where the section has a `kind`
+    /// and `other` names another one, the keys of the former kind go with it.
     pub fn merge(&mut self, other: Node, shape: &Shape) {
         let shape = shape.without_null();
         let Value::Map(theirs) = other.value else {
@@ -157,7 +158,8 @@ impl Node {
         }
     }
 
-    /// The value as JSON: plain scalars with their YAML meaning, numbers that JSON has no form for as strings.
+    /// The value as JSON: plain scalars with their YAML meaning, numbers that JSON has no form for as
+    /// strings.
     pub fn to_json(&self) -> serde_json::Value {
         match &self.value {
             Value::Scalar { text, plain } => {
@@ -175,8 +177,8 @@ impl Node {
     }
 }
 
-/// Takes the keys of another kind than `kind` out of a section. Those that all kinds have stay, and so do those of the command line, which is one
-/// layer whatever the order of its arguments.
+/// Takes the keys of another kind than `kind` out of a section. Those that all kinds have stay, and so do
+/// those of the command line, which is one layer whatever the order of its arguments.
 pub(crate) fn forget_other_kind(entries: &mut Vec<Entry>, kind: &Node, shape: &Shape) {
     let Shape::Tagged { common, default, .. } = shape.without_null() else { return };
     let own = entries.iter().find(|entry| entry.key == "kind").and_then(|entry| entry.node.as_text());

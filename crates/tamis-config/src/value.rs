@@ -341,8 +341,8 @@ impl Setting for RoundLimit {
 /// What happens when a generation round keeps no group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EmptyRound {
-    /// The next round is generated; after this many empty rounds in a row, if there is such a bound, the run stops with a
-    /// diagnosis.
+    /// The next round is generated; after this many empty rounds in a row, if there is such a bound, the run
+    /// stops with a diagnosis.
     Retry {
         /// Empty rounds in a row that are an error; `None`: only `schedule.max_num_gen_batches` bounds them.
         limit: Option<u64>,

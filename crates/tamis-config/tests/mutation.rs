@@ -1,4 +1,5 @@
-//! Mutated configurations, by bytes and by tokens, cause no panic and no hang: each loads or is refused with a message.
+//! Mutated configurations, by bytes and by tokens, cause no panic and no hang: each loads or is refused with
+//! a message.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;

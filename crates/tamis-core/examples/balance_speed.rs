@@ -1,6 +1,6 @@
-//! Seconds that sharing 65,536 sequences out over 256 ranks takes, and how evenly, against `bench/peers/balance_verl.py` on the same
-//! lengths. Prints JSON lines
-//! `{"what": "balance", "form": "tamis", "method": ..., "seconds": median, "seconds_min": ..., "spread": max - min cost of a rank, ...}`.
+//! Seconds that sharing 65,536 sequences out over 256 ranks takes, and how evenly, against
+//! `bench/peers/balance_verl.py` on the same lengths. Prints JSON lines `{"what": "balance", "form": "tamis",
+//! "method": ..., "seconds": median, "seconds_min": ..., "spread": max - min cost of a rank, ...}`.
 //!
 //! `cargo run --release -p tamis-core --example balance_speed [sequences] [ranks]`
 
@@ -14,8 +14,8 @@ use tamis_core::balance::{BalanceError, Cost, Order, greedy, karmarkar_karp};
 /// Long enough for a median, short enough to wait for.
 const SECONDS: f64 = 1.0;
 
-/// Products of three uniform numbers: heavy-tailed, about 1,050 tokens on average, at most 8,223. Integers alone, so that the peer
-/// has the same.
+/// Products of three uniform numbers: heavy-tailed, about 1,050 tokens on average, at most 8,223. Integers
+/// alone, so that the peer has the same.
 fn lengths(sequences: usize) -> Vec<usize> {
     let mut state = 1_u64;
     let mut uniform = || {

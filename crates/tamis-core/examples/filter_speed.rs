@@ -1,6 +1,6 @@
-//! Seconds that the variance filter takes over 65,536 trajectories (4096 groups of 16, half of them uniform): `bench/run.py`
-//! sets it against verl's logic in Python. Prints one JSON line
-//! `{"what": "filter", "form": "tamis", "seconds": median, "seconds_min": ..., "kept": trajectories, "trajectories": ...}`.
+//! Seconds that the variance filter takes over 65,536 trajectories (4096 groups of 16, half of them uniform):
+//! `bench/run.py` sets it against verl's logic in Python. Prints one JSON line `{"what": "filter", "form":
+//! "tamis", "seconds": median, "seconds_min": ..., "kept": trajectories, "trajectories": ...}`.
 //!
 //! `cargo run --release -p tamis-core --example filter_speed`
 

@@ -1,12 +1,13 @@
-//! Tokens per second of the policy loss with its derivatives and metrics over ragged trajectories of lognormal length (mean about
-//! 1,000 tokens, cap 8,192), on one thread, beside a plain pass that reads the same columns and writes the same derivatives:
-//! `bench/` sets it against verl's and TRL's functions on PyTorch. The two take turns, so that a disturbance hits both. Prints one
-//! JSON line per size and loss:
-//! `{"what": "policy_loss", "form": "tamis", "loss": name, "threads": 1, "seconds": median, "seconds_min": ..., "tokens": ...,
-//! "trajectories": ..., "tokens_per_second": by the median, "nanoseconds_per_token": least, "gigabytes_per_second": ...,
-//! "plain_gigabytes_per_second": ..., "share": loss over plain (median of the turns), "share_of_least": quickest over quickest,
-//! "column_bytes": what is read and written, "scratch_bytes": by how much the process grows beyond them (null where the system
-//! does not say), "scratch_share": ...}`.
+//! Tokens per second of the policy loss with its derivatives and metrics over ragged trajectories of
+//! lognormal length (mean about 1,000 tokens, cap 8,192), on one thread, beside a plain pass that reads the
+//! same columns and writes the same derivatives: `bench/` sets it against verl's and TRL's functions on
+//! PyTorch. The two take turns, so that a disturbance hits both. Prints one JSON line per size and loss:
+//! `{"what": "policy_loss", "form": "tamis", "loss": name, "threads": 1, "seconds": median, "seconds_min":
+//! ..., "tokens": ..., "trajectories": ..., "tokens_per_second": by the median, "nanoseconds_per_token":
+//! least, "gigabytes_per_second": ..., "plain_gigabytes_per_second": ..., "share": loss over plain (median of
+//! the turns), "share_of_least": quickest over quickest, "column_bytes": what is read and written,
+//! "scratch_bytes": by how much the process grows beyond them (null where the system does not say),
+//! "scratch_share": ...}`.
 //!
 //! `cargo run --release -p tamis-core --example loss_speed -- [TRAJECTORIES[,TRAJECTORIES...]] [LOSS...]`
 

@@ -1,4 +1,5 @@
-//! An advantage and a filter that tamis does not have, as they would be written into it: `docs/adding-an-algorithm.md` walks through this file.
+//! An advantage and a filter that tamis does not have, as they would be written into it:
+//! `docs/adding-an-algorithm.md` walks through this file.
 //!
 //! ```text
 //! cargo run -p tamis-core --example new_algorithm
@@ -15,7 +16,8 @@ use tamis_core::{settings, tagged};
 
 // [advantage]
 settings! {
-    /// The rank of a reward within its group, from -1 for the worst to 1 for the best; equal rewards share a rank.
+    /// The rank of a reward within its group, from -1 for the worst to 1 for the best; equal rewards share a
+    /// rank.
     pub struct Rank {
         /// Power of the rank's size: above 1 the middle of a group counts less.
         power: f64 = 1.0, Positive;
@@ -121,7 +123,8 @@ tagged! {
 /// # Errors
 /// Where they are not what the page says.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // As a configuration writes them: `objective: {advantage: {kind: rank, power: 2}}`, `filter: {kind: solved}`.
+    // As a configuration writes them: `objective: {advantage: {kind: rank, power: 2}}`,
+    // `filter: {kind: solved}`.
     let advantage: Advantage = serde_json::from_str(r#"{"kind": "rank", "power": 2.0}"#)?;
     let filter: GroupFilter = serde_json::from_str(r#"{"kind": "solved"}"#)?;
 

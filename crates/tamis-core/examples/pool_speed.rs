@@ -1,5 +1,6 @@
-//! Seconds that pool filters take over 1,048,576 and 8,388,608 trajectories (groups of 16), statistics included. One JSON line each:
-//! `{"what": "pool filter", "form": "top_p softmax", "seconds": smallest, "kept": groups, "trajectories": ...}`.
+//! Seconds that pool filters take over 1,048,576 and 8,388,608 trajectories (groups of 16), statistics
+//! included. One JSON line each: `{"what": "pool filter", "form": "top_p softmax", "seconds": smallest,
+//! "kept": groups, "trajectories": ...}`.
 //!
 //! `cargo run --release -p tamis-core --example pool_speed`
 

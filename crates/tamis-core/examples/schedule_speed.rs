@@ -1,4 +1,5 @@
-//! How many events a second the streaming scheduler takes with many groups in flight, and whether that depends on how many.
+//! How many events a second the streaming scheduler takes with many groups in flight, and whether that
+//! depends on how many.
 //!
 //! ```text
 //! cargo run --release -p tamis-core --example schedule_speed

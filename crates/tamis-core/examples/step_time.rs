@@ -5,10 +5,11 @@
 //! cargo run --release -p tamis-core --example step_time -- TRAIN     training takes TRAIN of the generation of one full round
 //! ```
 //!
-//! The server decodes up to S samples at once, one token each an iteration, and an iteration with b of them takes 1 + ρ b / S with ρ = 0.5. Lengths are
-//! lognormal with σ = 1 (median 200 tokens, at most 4000), one batch of 128 groups of 8 fills the server four times over (S = 256), and
-//! the pass rates of the prompts follow Beta(0.3, 0.3), so that 47 % of the groups are kept. Whatever is random depends on the prompt alone: every
-//! schedule meets the same prompts in the same order.
+//! The server decodes up to S samples at once, one token each an iteration, and an iteration with b of them
+//! takes 1 + ρ b / S with ρ = 0.5. Lengths are lognormal with σ = 1 (median 200 tokens, at most 4000), one
+//! batch of 128 groups of 8 fills the server four times over (S = 256), and the pass rates of the prompts
+//! follow Beta(0.3, 0.3), so that 47 % of the groups are kept. Whatever is random depends on the prompt
+//! alone: every schedule meets the same prompts in the same order.
 
 #![expect(clippy::print_stdout, reason = "a program that prints its measurement")]
 

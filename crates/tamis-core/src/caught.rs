@@ -1,7 +1,8 @@
 //! Panics of other people's libraries as values, so that a damaged file cannot end the program.
 //!
-//! No library of tamis touches the process-wide panic hook: [`catch`] only marks the thread while it runs, and a program that wants caught
-//! panics to stay unprinted asks [`is_catching`] in a hook of its own, as the command line does.
+//! No library of tamis touches the process-wide panic hook: [`catch`] only marks the thread while it runs,
+//! and a program that wants caught panics to stay unprinted asks [`is_catching`] in a hook of its own, as the
+//! command line does.
 
 use std::any::Any;
 use std::cell::Cell;

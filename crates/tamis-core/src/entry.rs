@@ -100,7 +100,8 @@ impl Family {
     }
 }
 
-/// One named thing. Formulas use the notation of the code: `r` ratio, `d` log-ratio, `A` advantage, `R` reward, `w_t` weight of a token.
+/// One named thing. Formulas use the notation of the code: `r` ratio, `d` log-ratio, `A` advantage, `R`
+/// reward, `w_t` weight of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// The name in the configuration.
@@ -113,9 +114,10 @@ pub struct Entry {
     pub formula: &'static str,
     /// Paper with its arXiv number and equation, or the package that introduced it.
     pub source: &'static str,
-    /// Configuration keys that it reads, each with the value that a run has where nobody sets it: `("objective.loss.dual_clip", "3")`.
-    /// `required`: it must be chosen. A remark in brackets may follow the value. Empty: it has none. Items of lists (shapings) and things
-    /// without keys (diagnostics, balancing) have plain names.
+    /// Configuration keys that it reads, each with the value that a run has where nobody sets it:
+    /// `("objective.loss.dual_clip", "3")`. `required`: it must be chosen. A remark in brackets may follow
+    /// the value. Empty: it has none. Items of lists (shapings) and things without keys (diagnostics,
+    /// balancing) have plain names.
     pub defaults: &'static [(&'static str, &'static str)],
     /// What it gives for singletons, uniform groups, unscored members, empty batches, one sentence each.
     pub degenerate: &'static [&'static str],
@@ -126,8 +128,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The configuration keys that it reads, each with the value that a run has where nobody sets it: those of its own description, where its
-    /// family is a tagged section.
+    /// The configuration keys that it reads, each with the value that a run has where nobody sets it: those
+    /// of its own description, where its family is a tagged section.
     fn settings(&self) -> Vec<(String, String)> {
         let shape = match self.family {
             Family::Advantage => Advantage::shape(),

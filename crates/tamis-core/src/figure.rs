@@ -1,7 +1,7 @@
 //! Numbers as people read them, in lines, tables and messages.
 //!
-//! Files get every digit; a person gets a number that fits a line. A reward of 1e300 written out is three hundred digits, so numbers far
-//! from 1 are shown in scientific form.
+//! Files get every digit; a person gets a number that fits a line. A reward of 1e300 written out is three
+//! hundred digits, so numbers far from 1 are shown in scientific form.
 
 /// From here on, a number is shown in scientific form.
 const LARGE: f64 = 1e9;
@@ -24,8 +24,8 @@ pub fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
-/// With all the digits that tell it from every other number, and no more; from 1e9 on and below 1e-7 in scientific form, where that is
-/// shorter.
+/// With all the digits that tell it from every other number, and no more; from 1e9 on and below 1e-7 in
+/// scientific form, where that is shorter.
 ///
 /// ```
 /// use tamis_core::figure::shortest;

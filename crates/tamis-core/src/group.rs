@@ -1,16 +1,19 @@
 //! The rollout group and its members.
 //!
-//! A [`Group`] is the n trajectories of one prompt sampled under one dispatch. It is the unit of filtering and is never split.
+//! A [`Group`] is the n trajectories of one prompt sampled under one dispatch. It is the unit of filtering
+//! and is never split.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Stable number of a prompt in its dataset; the same prompt has the same id in every epoch and after a resume.
+/// Stable number of a prompt in its dataset; the same prompt has the same id in every epoch and after a
+/// resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PromptId(pub u64);
 
-/// Number of a dispatch, unique in a run and increasing in dispatch order. The same prompt met again is another group.
+/// Number of a dispatch, unique in a run and increasing in dispatch order. The same prompt met again is
+/// another group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GroupId(pub u64);
 
@@ -50,7 +53,8 @@ mod nans_as_null {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// An end token or a stop string was produced; the end token belongs to the completion and to the loss mask.
+    /// An end token or a stop string was produced; the end token belongs to the completion and to the loss
+    /// mask.
     Stop,
     /// The response limit was reached first: the trajectory is *truncated*.
     Length,
@@ -95,11 +99,12 @@ pub struct Trajectory {
     pub text: String,
     /// Completion tokens \[T\], the end token included.
     pub token_ids: Vec<u32>,
-    /// Behaviour policy's `log_softmax(logits / temperature)` of each token \[T\], in nats; NaN where the sampler did not say.
+    /// Behaviour policy's `log_softmax(logits / temperature)` of each token \[T\], in nats; NaN where the
+    /// sampler did not say.
     #[serde(with = "nans_as_null")]
     pub logprobs: Vec<f32>,
-    /// Mean entropy of the policy over the tokens that it produced, at the temperature of `logprobs`, in nats; `None` where the sampler
-    /// does not say.
+    /// Mean entropy of the policy over the tokens that it produced, at the temperature of `logprobs`, in
+    /// nats; `None` where the sampler does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entropy: Option<f64>,
     /// Which tokens the policy produced \[T\]; `false` for tool and environment output.

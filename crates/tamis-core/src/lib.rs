@@ -1,13 +1,15 @@
 //! The pure heart of tamis: rollout groups, filters, advantages, losses and the scheduling state machines.
 //!
-//! Nothing here does I/O, waits, looks at a clock or knows a tensor framework. Data flows one way through the modules:
-//! [`group`] (what was sampled) → [`filter`] (which groups carry signal) → [`schedule`] (what is generated next, what is
-//! trained on) → [`advantage`] → [`correction`] (weights and masks) → [`objective`] (a loss value and one derivative per token), shared
-//! out over ranks and micro-batches by [`balance`]; [`diagnostics`] measure a batch and [`early_stop`]
-//! says when a run goes on for nothing. [`random`] gives every draw its own key; [`ragged`]
-//! is how per-token data is laid out; [`figure`] writes numbers for people; [`caught`] makes values of panics.
+//! Nothing here does I/O, waits, looks at a clock or knows a tensor framework. Data flows one way through the
+//! modules: [`group`] (what was sampled) → [`filter`] (which groups carry signal) → [`schedule`] (what is
+//! generated next, what is trained on) → [`advantage`] → [`correction`] (weights and masks) → [`objective`]
+//! (a loss value and one derivative per token), shared out over ranks and micro-batches by [`balance`];
+//! [`diagnostics`] measure a batch and [`early_stop`] says when a run goes on for nothing. [`random`] gives
+//! every draw its own key; [`ragged`] is how per-token data is laid out; [`figure`] writes numbers for
+//! people; [`caught`] makes values of panics.
 //!
-//! Shape letters: P prompts, G group size, B trajectories (P·G), T tokens of one trajectory, N = ΣT (ragged), V vocabulary.
+//! Shape letters: P prompts, G group size, B trajectories (P·G), T tokens of one trajectory, N = ΣT (ragged),
+//! V vocabulary.
 
 pub mod advantage;
 pub mod balance;

@@ -1,5 +1,5 @@
-//! Text from outside, as it may be printed: what was sampled, answered or read must not move the cursor, recolour the terminal, forge a
-//! line or turn the reading direction.
+//! Text from outside, as it may be printed: what was sampled, answered or read must not move the cursor,
+//! recolour the terminal, forge a line or turn the reading direction.
 
 /// One line: every control character written as an escape, ends of line and tabs too.
 ///
@@ -76,7 +76,8 @@ fn push(shown: &mut String, character: char) {
     }
 }
 
-/// Embeddings, overrides, isolates and marks of the bidirectional algorithm, and separators of lines that are no control characters.
+/// Embeddings, overrides, isolates and marks of the bidirectional algorithm, and separators of lines that are
+/// no control characters.
 fn turns_direction(character: char) -> bool {
     matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

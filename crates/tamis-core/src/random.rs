@@ -1,7 +1,8 @@
 //! Keyed randomness: every draw is a pure function of what it is for.
 //!
-//! A [`Key`] is folded from a seed, a purpose and the coordinates of the draw; [`Key::block`] is Philox4x32-10 (Salmon et al.,
-//! "Parallel random numbers: as easy as 1, 2, 3", SC 2011) at a counter. Nothing depends on the order in which draws are made.
+//! A [`Key`] is folded from a seed, a purpose and the coordinates of the draw; [`Key::block`] is
+//! Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) at a counter.
+//! Nothing depends on the order in which draws are made.
 
 use std::fmt;
 use std::str::FromStr;
@@ -84,7 +85,8 @@ impl Key {
         Self(mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15))).with(purpose as u64)
     }
 
-    /// The key narrowed by one more coordinate (epoch, prompt id, sample index, ...); the order of coordinates matters.
+    /// The key narrowed by one more coordinate (epoch, prompt id, sample index, ...); the order of
+    /// coordinates matters.
     #[must_use]
     pub fn with(self, coordinate: u64) -> Self {
         Self(mix(self.0.rotate_left(23) ^ mix(coordinate.wrapping_add(0x9e37_79b9_7f4a_7c15))))

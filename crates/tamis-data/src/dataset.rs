@@ -8,7 +8,8 @@
 //! | TRL | `prompt`, text or messages | `ground_truth`, `solution` or `answer` | |
 //! | plain | `question` or `problem` | `answer` (or `ground_truth`, `solution`) | |
 //!
-//! The first name that a row has is taken, in the order of [`PROMPT_COLUMNS`] and [`GROUND_TRUTH_COLUMNS`]; [`ColumnNames`] names others.
+//! The first name that a row has is taken, in the order of [`PROMPT_COLUMNS`] and [`GROUND_TRUTH_COLUMNS`];
+//! [`ColumnNames`] names others.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -217,8 +218,8 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Reads files one after another. A prompt's id is its row number in all of them together, rows skipped and all, from 0 (blank
-    /// lines do not count).
+    /// Reads files one after another. A prompt's id is its row number in all of them together, rows skipped
+    /// and all, from 0 (blank lines do not count).
     pub fn read<P: AsRef<Path>>(files: &[P], options: &ReadOptions) -> Result<Self, DatasetError> {
         if files.is_empty() {
             return Err(DatasetError::NoFiles);
@@ -236,8 +237,9 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// Reads the first rows of a file, at most `max_rows` of them and for no longer than `max_time`, to see what is in it; and says whether
-    /// those are all that it has. A file without rows is an empty dataset here.
+    /// Reads the first rows of a file, at most `max_rows` of them and for no longer than `max_time`, to see
+    /// what is in it; and says whether those are all that it has. A file without rows is an empty dataset
+    /// here.
     pub fn first_rows(
         file: &Path,
         options: &ReadOptions,
@@ -314,7 +316,8 @@ impl Dataset {
         self.prompts.get(index)
     }
 
-    /// File and row that a prompt was read from, for messages about it; `None` for one that comes from elsewhere.
+    /// File and row that a prompt was read from, for messages about it; `None` for one that comes from
+    /// elsewhere.
     pub fn place(&self, id: PromptId) -> Option<&Place> {
         self.places.get(&id)
     }
@@ -329,8 +332,9 @@ impl Dataset {
         &self.skipped
     }
 
-    /// A number that changes when a prompt is added, removed, reordered or reworded, or gets another ground truth (FNV-1a over ids,
-    /// contents and ground truths). A resumed run compares it: the position in the data means nothing in other data.
+    /// A number that changes when a prompt is added, removed, reordered or reworded, or gets another ground
+    /// truth (FNV-1a over ids, contents and ground truths). A resumed run compares it: the position in the
+    /// data means nothing in other data.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         let mut feed = |bytes: &[u8]| {

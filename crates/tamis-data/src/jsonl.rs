@@ -100,7 +100,8 @@ fn parse(bytes: &[u8]) -> Result<Map<String, Value>, RowFault> {
     }
 }
 
-/// A number as Python's `json` writes it at (or, as the parser counts, just before) a column from 1, and where it begins.
+/// A number as Python's `json` writes it at (or, as the parser counts, just before) a column from 1, and
+/// where it begins.
 fn python_number(bytes: &[u8], column: usize) -> Option<(usize, &'static str)> {
     (column.saturating_sub(2)..=column).find_map(|start| {
         let rest = bytes.get(start..)?;

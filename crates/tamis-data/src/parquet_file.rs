@@ -1,6 +1,7 @@
 //! Parquet files: rows as JSON values, and copies of chosen rows.
 //!
-//! The Parquet library asserts where a file breaks its own rules; here such a panic becomes an error of the file.
+//! The Parquet library asserts where a file breaks its own rules; here such a panic becomes an error of the
+//! file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -399,8 +400,8 @@ fn copy_column<T: DataType>(
         writer.write_batch(&values, None, None).map_err(Failure::Write)?;
         return Ok(());
     }
-    // A record begins at each repetition level 0 (at every level where nothing repeats); a value stands where the definition
-    // level is the highest.
+    // A record begins at each repetition level 0 (at every level where nothing repeats); a value stands where
+    // the definition level is the highest.
     let mut record = None;
     let mut chosen_levels = Vec::with_capacity(definitions.len());
     let mut chosen_values = Vec::with_capacity(values.len());

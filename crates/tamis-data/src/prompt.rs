@@ -19,7 +19,8 @@ pub struct Message {
 pub enum PromptContent {
     /// Raw text, tokenized as it is.
     Text(String),
-    /// A conversation, rendered by the chat template. Where it ends in an assistant message, that message is continued.
+    /// A conversation, rendered by the chat template. Where it ends in an assistant message, that message is
+    /// continued.
     Messages(Vec<Message>),
 }
 

@@ -1,7 +1,7 @@
 //! Whether the text of a prompt reaches the model as it is or as a user's message of the chat template.
 //!
-//! A model that was tuned on conversations continues bare text like a story, and one that was not has no template. So the layout of the
-//! rows decides ([`PromptFormat::Auto`]), and it can be said outright.
+//! A model that was tuned on conversations continues bare text like a story, and one that was not has no
+//! template. So the layout of the rows decides ([`PromptFormat::Auto`]), and it can be said outright.
 
 use thiserror::Error;
 
@@ -10,8 +10,8 @@ use crate::prompt::{Message, PromptContent};
 /// How prompts reach the model (`data.prompt_format`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PromptFormat {
-    /// Messages go through the template. A question becomes a user's message where the model has a template; the text of a column
-    /// `prompt` stays text, as in TRL.
+    /// Messages go through the template. A question becomes a user's message where the model has a template;
+    /// the text of a column `prompt` stays text, as in TRL.
     #[default]
     Auto,
     /// Every prompt goes through the template, text as one user's message.
@@ -48,8 +48,8 @@ pub struct Formatter {
 }
 
 impl Formatter {
-    /// The content as the model is to get it. `is_question` says that a text is a question of a plain row or of a built-in task, not that
-    /// of a column `prompt`.
+    /// The content as the model is to get it. `is_question` says that a text is a question of a plain row or
+    /// of a built-in task, not that of a column `prompt`.
     ///
     /// ```
     /// use tamis_data::prompt::PromptContent;

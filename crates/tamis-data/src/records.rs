@@ -1,9 +1,9 @@
 //! Rows of JSON values out of JSONL and Parquet files, and copies of chosen rows.
 //!
-//! A Parquet file is known by its first four bytes, anything else is read as JSON lines. Structs and maps become objects, lists
-//! arrays, dates and decimals text (`2024-02-29`, `12.50`), binary columns text where they are UTF-8 and base64 where not ([`DataRecord::binary`]
-//! names these); NaN and infinities, which JSON has no numbers for,
-//! become null.
+//! A Parquet file is known by its first four bytes, anything else is read as JSON lines. Structs and maps
+//! become objects, lists arrays, dates and decimals text (`2024-02-29`, `12.50`), binary columns text where
+//! they are UTF-8 and base64 where not ([`DataRecord::binary`] names these); NaN and infinities, which JSON
+//! has no numbers for, become null.
 
 mod copy;
 
@@ -45,7 +45,8 @@ pub struct DataRecord {
     pub values: Map<String, Value>,
     /// Columns, nested ones by their path, that hold bytes which are no text and stand in `values` as base64.
     pub binary: Vec<String>,
-    /// Columns of bytes of which some stand in `values` as text, with all of them as base64: rows of a column that another row has no text in.
+    /// Columns of bytes of which some stand in `values` as text, with all of them as base64: rows of a column
+    /// that another row has no text in.
     pub encoded: Map<String, Value>,
 }
 
@@ -250,8 +251,8 @@ impl Iterator for Records {
     }
 }
 
-/// A value by column name, or by a dotted path into nested objects (`reward_model.ground_truth`). A column whose own name has the
-/// dots wins; at each level the longest name that exists is taken first.
+/// A value by column name, or by a dotted path into nested objects (`reward_model.ground_truth`). A column
+/// whose own name has the dots wins; at each level the longest name that exists is taken first.
 ///
 /// ```
 /// use serde_json::json;

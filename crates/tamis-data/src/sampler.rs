@@ -53,11 +53,12 @@ pub struct PositionError {
 
 /// Draws prompts epoch by epoch.
 ///
-/// A draw never crosses an epoch's end by itself: the caller decides between going on, training on what there is, and stopping.
+/// A draw never crosses an epoch's end by itself: the caller decides between going on, training on what there
+/// is, and stopping.
 ///
 /// # Differs from
-/// verl's loader drops the last incomplete batch of every epoch (`drop_last`), so that up to a batch of prompts, others in each
-/// epoch, is never seen in it. Here an epoch holds every prompt exactly once.
+/// verl's loader drops the last incomplete batch of every epoch (`drop_last`), so that up to a batch of
+/// prompts, others in each epoch, is never seen in it. Here an epoch holds every prompt exactly once.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     prompts: Vec<PromptId>,

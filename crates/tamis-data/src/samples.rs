@@ -1,4 +1,5 @@
-//! Files of validation samples: completions of held-out prompts with their scores, one row each, as JSON lines or Parquet.
+//! Files of validation samples: completions of held-out prompts with their scores, one row each, as JSON
+//! lines or Parquet.
 //!
 //! [`markdown`] lists the columns.
 

@@ -2,9 +2,9 @@
 
 /// The canonical text of a decimal number, or `None` where `text` is none.
 ///
-/// Surrounding white space, one leading sign, a leading `$` and commas between digits are accepted; exponents are not. Two texts
-/// name the same number exactly where their canonical texts are equal, whatever their length: `.5`, `0.50` and `+0.5` all give
-/// `0.5`; `-0` gives `0`; `5.` gives `5`.
+/// Surrounding white space, one leading sign, a leading `$` and commas between digits are accepted; exponents
+/// are not. Two texts name the same number exactly where their canonical texts are equal, whatever their
+/// length: `.5`, `0.50` and `+0.5` all give `0.5`; `-0` gives `0`; `5.` gives `5`.
 ///
 /// ```
 /// use tamis_env::rational::canonical_decimal;
@@ -51,8 +51,8 @@ pub fn canonical_decimal(text: &str) -> Option<String> {
     Some(canonical)
 }
 
-/// A rational number in lowest terms with a positive denominator. Every operation is exact or `None`: on overflow of 128 bits
-/// and on division by zero.
+/// A rational number in lowest terms with a positive denominator. Every operation is exact or `None`: on
+/// overflow of 128 bits and on division by zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rational {
     numerator: i128,

@@ -1,8 +1,9 @@
 //! Reading regular files within a size.
 //!
-//! Whatever a user names may be a pipe that nobody writes to, a device without end, a folder, or the wrong file of 50 GB. Files of tamis are
-//! regular ones, and those that are read whole are small: [`open`] refuses the former, [`read`] and [`read_text`] the latter too, each at once
-//! and with an error that says what was found.
+//! Whatever a user names may be a pipe that nobody writes to, a device without end, a folder, or the wrong
+//! file of 50 GB. Files of tamis are regular ones, and those that are read whole are small: [`open`] refuses
+//! the former, [`read`] and [`read_text`] the latter too, each at once and with an error that says what was
+//! found.
 
 use std::fs::{File, Metadata};
 use std::io::{Error, ErrorKind, Read, Result};
@@ -24,7 +25,8 @@ pub const MAX_LINE: u64 = 64 << 20;
 /// Opens a regular file, or a link to one, for reading.
 ///
 /// # Errors
-/// The system's, and [`ErrorKind::InvalidInput`] that says what stands there instead: a folder, a pipe, a device, a socket.
+/// The system's, and [`ErrorKind::InvalidInput`] that says what stands there instead: a folder, a pipe, a
+/// device, a socket.
 pub fn open(path: &Path) -> Result<File> {
     // Opening a pipe would wait for a writer.
     refuse_others(&std::fs::metadata(path)?)?;

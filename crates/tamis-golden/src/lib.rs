@@ -1,7 +1,8 @@
 //! Reads the reference vectors under `tests/golden` (development only: no shipped crate depends on it).
 //!
-//! `TAMIS_GOLDEN` names another folder of the same layout, with plain `.json` or compressed `.json.gz` files. Tests take every
-//! case that the file holds; a case outside a test's scope is printed with the reason, never dropped in silence.
+//! `TAMIS_GOLDEN` names another folder of the same layout, with plain `.json` or compressed `.json.gz` files.
+//! Tests take every case that the file holds; a case outside a test's scope is printed with the reason, never
+//! dropped in silence.
 #![allow(clippy::print_stderr, reason = "the readers report to whoever runs the tests")]
 
 use std::io::Read;
@@ -15,7 +16,8 @@ pub fn folder() -> PathBuf {
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden"), PathBuf::from)
 }
 
-/// A file of the reference folder as JSON: `name` without ending (`verl_adv_grpo`, `hf/qwen2/expected`), compressed or plain.
+/// A file of the reference folder as JSON: `name` without ending (`verl_adv_grpo`, `hf/qwen2/expected`),
+/// compressed or plain.
 ///
 /// # Panics
 /// Where neither `name.json` nor `name.json.gz` is there or parses: a test without its vectors has failed.
@@ -52,7 +54,8 @@ pub fn numbers(value: &Value) -> Vec<f64> {
         .unwrap_or_default()
 }
 
-/// Asserts `|actual - expected| <= atol + rtol * |expected|` for each pair, NaN equal to NaN, naming case, field and place.
+/// Asserts `|actual - expected| <= atol + rtol * |expected|` for each pair, NaN equal to NaN, naming case,
+/// field and place.
 #[track_caller]
 pub fn assert_close(what: &str, actual: &[f64], expected: &[f64], rtol: f64, atol: f64) {
     assert_eq!(actual.len(), expected.len(), "{what}: {} values, expected {}", actual.len(), expected.len());
@@ -64,8 +67,8 @@ pub fn assert_close(what: &str, actual: &[f64], expected: &[f64], rtol: f64, ato
     }
 }
 
-/// A folder of real data beside the repository (`../shared/data/<name>`), or `None` with a printed notice that the calling test
-/// was skipped. `TAMIS_DATA` names another parent folder.
+/// A folder of real data beside the repository (`../shared/data/<name>`), or `None` with a printed notice
+/// that the calling test was skipped. `TAMIS_DATA` names another parent folder.
 pub fn data(name: &str) -> Option<PathBuf> {
     let parent = std::env::var_os("TAMIS_DATA")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);

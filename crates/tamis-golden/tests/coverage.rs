@@ -1,4 +1,5 @@
-//! No reference vector is passed over: `tests/golden/COVERAGE.md` names for every file the tests that compare it and every field of its cases.
+//! No reference vector is passed over: `tests/golden/COVERAGE.md` names for every file the tests that compare
+//! it and every field of its cases.
 
 #![allow(clippy::unwrap_used, reason = "a table or a folder that cannot be read has failed")]
 

@@ -1,10 +1,11 @@
 //! Speed of the native engine: one JSON line per measurement, `{"what", "model", "tokens_per_s", ...}`.
 //!
-//! `cargo run --release -p tamis-model --example engine_speed -- [threads] [seconds per measurement] [filter]`
+//! `cargo run --release -p tamis-model --example engine_speed -- [threads] [seconds per measurement]
+//! [filter]`
 //!
-//! `train` counts every token of the sequences and includes the AdamW step; `generate` counts generated tokens.
-//! `peak_share` is the share of the peak that the same kernel reaches on operands in cache, counting 2 operations per weight
-//! (6 in training) and those of attention.
+//! `train` counts every token of the sequences and includes the AdamW step; `generate` counts generated
+//! tokens. `peak_share` is the share of the peak that the same kernel reaches on operands in cache, counting
+//! 2 operations per weight (6 in training) and those of attention.
 #![allow(clippy::print_stdout, reason = "a program that prints its measurements")]
 #![allow(missing_docs, reason = "a program")]
 
@@ -17,7 +18,8 @@ use tamis_model::{
     measure_peak,
 };
 
-/// What is measured for one model; the same as in `bench/peers/torch_engine.py`, which `bench/run.py` gives these numbers.
+/// What is measured for one model; the same as in `bench/peers/torch_engine.py`, which `bench/run.py` gives
+/// these numbers.
 struct Case {
     name: &'static str,
     config: ModelConfig,
@@ -53,7 +55,8 @@ fn cases() -> [Case; 2] {
     ]
 }
 
-/// Runs once to warm up, then at least 5 times and until the time is over; the median's units of work per second.
+/// Runs once to warm up, then at least 5 times and until the time is over; the median's units of work per
+/// second.
 fn median_rate(seconds: f64, units: f64, mut run: impl FnMut()) -> f64 {
     run();
     let (begin, mut times) = (Instant::now(), Vec::new());

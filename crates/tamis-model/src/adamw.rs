@@ -101,8 +101,8 @@ impl AdamW {
     }
 
     /// One update: gradients scaled to `max_norm` where their global norm is larger (`norm * scale` with
-    /// `scale = max_norm / (norm + 1e-6)`, as PyTorch's `clip_grad_norm_`); `None` does not clip. Gradients that are not all
-    /// finite skip the update. The gradients are left as they are.
+    /// `scale = max_norm / (norm + 1e-6)`, as PyTorch's `clip_grad_norm_`); `None` does not clip. Gradients
+    /// that are not all finite skip the update. The gradients are left as they are.
     pub fn step(
         &mut self,
         threads: &Threads,

@@ -1,8 +1,9 @@
 //! Causal grouped-query attention over ragged sequences, forward and backward, in blocks of rows.
 //!
-//! A row's scores are single chains over the head; its softmax sums sixteen lanes by position; its mix of values is one chain over
-//! positions. None of that depends on how keys are stored, so a row computed against a cache in pieces (generation) has the bits
-//! of the same row computed in a block (training), and a row that follows a shared prompt those of the same row in a sequence alone.
+//! A row's scores are single chains over the head; its softmax sums sixteen lanes by position; its mix of
+//! values is one chain over positions. None of that depends on how keys are stored, so a row computed against
+//! a cache in pieces (generation) has the bits of the same row computed in a block (training), and a row that
+//! follows a shared prompt those of the same row in a sequence alone.
 
 use crate::floats::Floats;
 use crate::lanes::{LANES, Lanes, dot, exp, padded, tree};
@@ -39,8 +40,9 @@ pub(crate) struct Span<'a> {
 }
 
 multiversion! {
-    /// Softmax numerators in place: `e^((s - max) * scale)` for the first `visible` scores, zero up to `end`. Returns the maximum
-    /// (unscaled) and the sum. `scores` reaches to the next multiple of 16 after `visible`.
+    /// Softmax numerators in place: `e^((s - max) * scale)` for the first `visible` scores, zero up to `end`.
+    /// Returns the maximum (unscaled) and the sum. `scores` reaches to the next multiple of 16 after
+    /// `visible`.
     fn softmax<F>(scores: &mut [f32], visible: usize, end: usize, scale: f32) -> (f32, f32) {
         let (live, rest) = scores.split_at_mut(visible);
         let mut best = [f32::NEG_INFINITY; LANES];
@@ -69,7 +71,8 @@ multiversion! {
     }
 }
 
-/// Scores of `rows` queries (`stride` apart) against a span, into rows `width` apart; up to 15 columns beyond the span are junk.
+/// Scores of `rows` queries (`stride` apart) against a span, into rows `width` apart; up to 15 columns beyond
+/// the span are junk.
 pub(crate) fn score(
     level: SimdLevel,
     head: Head,
@@ -113,8 +116,8 @@ pub(crate) fn mix(
     );
 }
 
-/// One key and value head of the rows of a group, with the query heads that share it: a prompt (possibly of no rows), then the
-/// rows of each member, which see the prompt and their own.
+/// One key and value head of the rows of a group, with the query heads that share it: a prompt (possibly of
+/// no rows), then the rows of each member, which see the prompt and their own.
 pub(crate) struct Group<'a> {
     /// Rows of the prompt.
     pub prompt: usize,
@@ -359,9 +362,9 @@ multiversion! {
 }
 
 multiversion! {
-    /// From scores and `dp = dO·V` of one row: probabilities into `scores`, `ds = p * (dp - sum(p dp)) * scale` into `dp`; both
-    /// zero from `visible` to `end`. The sum is taken over the same products that it is subtracted from, so `ds` sums to zero as
-    /// closely as f32 allows.
+    /// From scores and `dp = dO·V` of one row: probabilities into `scores`,
+    /// `ds = p * (dp - sum(p dp)) * scale` into `dp`; both zero from `visible` to `end`. The sum is taken
+    /// over the same products that it is subtracted from, so `ds` sums to zero as closely as f32 allows.
     fn softmax_backward<F>(scores: &mut [f32], dp: &mut [f32], visible: usize, end: usize, scale: f32, lse: f32) {
         for s in &mut scores[..visible] {
             *s = exp::<F>(F::fma(*s, scale, -lse));
@@ -383,7 +386,8 @@ pub(crate) struct Back<'a> {
     pub lse: &'a [f32],
 }
 
-/// Derivatives by q, k and v; `dk` and `dv` are zero on entry. Those of the prompt gather over the members in order.
+/// Derivatives by q, k and v; `dk` and `dv` are zero on entry. Those of the prompt gather over the members in
+/// order.
 pub(crate) fn backward(
     level: SimdLevel,
     head: Head,

@@ -45,7 +45,8 @@ pub enum OutputHead {
     /// Logits over the vocabulary: a language model (`...ForCausalLM`).
     #[default]
     Vocabulary,
-    /// One number for each token, `score.weight·x + score.bias`: a critic (`...ForTokenClassification` with one label).
+    /// One number for each token, `score.weight·x + score.bias`: a critic (`...ForTokenClassification` with
+    /// one label).
     Value,
 }
 
@@ -58,8 +59,9 @@ impl std::fmt::Display for OutputHead {
     }
 }
 
-/// The frequency scaling of Llama 3.1: wavelengths beyond `original_max_position_embeddings / low_freq_factor` are stretched by
-/// `factor`, those below `.. / high_freq_factor` are kept, those between are interpolated.
+/// The frequency scaling of Llama 3.1: wavelengths beyond
+/// `original_max_position_embeddings / low_freq_factor` are stretched by `factor`, those below
+/// `.. / high_freq_factor` are kept, those between are interpolated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Llama3Scaling {
     /// Stretch of long wavelengths.
@@ -267,7 +269,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Refuses special tokens that the model has no row for: an end that is never sampled, an embedding that is not there.
+    /// Refuses special tokens that the model has no row for: an end that is never sampled, an embedding that
+    /// is not there.
     fn check_tokens(&self, file: &'static str, vocab_size: usize) -> Result<(), ConfigError> {
         for key in ["eos_token_id", "pad_token_id", "bos_token_id"] {
             let ids = match self.get(key) {
@@ -284,8 +287,9 @@ impl<'a> Reader<'a> {
 }
 
 impl ModelConfig {
-    /// A model from nothing: rotary base 10000, epsilon 1e-6, tied head, full attention (`num_kv_heads = num_heads`),
-    /// `head_dim = hidden_size / num_heads`. Change the public fields for anything else.
+    /// A model from nothing: rotary base 10000, epsilon 1e-6, tied head, full attention
+    /// (`num_kv_heads = num_heads`), `head_dim = hidden_size / num_heads`. Change the public fields for
+    /// anything else.
     pub fn new(
         architecture: Architecture,
         vocab_size: usize,
@@ -318,7 +322,8 @@ impl ModelConfig {
         }
     }
 
-    /// Reads `config.json` of a language model's folder, and the end tokens of `generation_config.json` where it has them.
+    /// Reads `config.json` of a language model's folder, and the end tokens of `generation_config.json` where
+    /// it has them.
     pub fn load(folder: &Path) -> Result<Self, ConfigError> {
         let config = Self::load_any(folder)?;
         match config.head {

@@ -45,7 +45,8 @@ impl Deref for Floats {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        // SAFETY: `lines` holds at least `len` initialised f32 in one allocation (`Line` is `repr(C)` of f32 without padding).
+        // SAFETY: `lines` holds at least `len` initialised f32 in one allocation (`Line` is `repr(C)` of f32
+        // without padding).
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 }

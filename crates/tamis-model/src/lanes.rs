@@ -1,6 +1,7 @@
 //! Arithmetic on rows in a fixed order: sixteen lanes by position modulo sixteen, summed in one tree.
 //!
-//! The order does not depend on the SIMD width, on neighbours or on padding, so a row's result is a function of the row alone.
+//! The order does not depend on the SIMD width, on neighbours or on padding, so a row's result is a function
+//! of the row alone.
 
 use crate::simd::Arithmetic;
 
@@ -55,8 +56,8 @@ pub(crate) fn dot<F: Arithmetic>(left: &[f32], right: &[f32]) -> f32 {
     tree(&sums)
 }
 
-/// `e^x` to about 1e-7 relative: 2^n times a polynomial in the remainder (coefficients of Cephes' `expf`). Exactly 0 below -87,
-/// at most e^88; NaN stays NaN.
+/// `e^x` to about 1e-7 relative: 2^n times a polynomial in the remainder (coefficients of Cephes' `expf`).
+/// Exactly 0 below -87, at most e^88; NaN stays NaN.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
 pub(crate) fn exp<F: Arithmetic>(x: f32) -> f32 {

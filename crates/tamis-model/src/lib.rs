@@ -1,8 +1,9 @@
 //! The native CPU engine: Qwen2, Qwen3 and Llama forward, backward and generation.
 //!
-//! [`ModelConfig`] and [`Model`] read and write Hugging Face folders. [`score`] and [`forward_backward`] compute log-probabilities,
-//! entropies and gradients of ragged sequences, [`values`] and [`values_forward_backward`] those of a critic ([`Model::critic`]); [`AdamW`] updates the weights; [`Generator`] samples completions whose
-//! log-probabilities are, bit for bit, those of [`score`].
+//! [`ModelConfig`] and [`Model`] read and write Hugging Face folders. [`score`] and [`forward_backward`]
+//! compute log-probabilities, entropies and gradients of ragged sequences, [`values`] and
+//! [`values_forward_backward`] those of a critic ([`Model::critic`]); [`AdamW`] updates the weights;
+//! [`Generator`] samples completions whose log-probabilities are, bit for bit, those of [`score`].
 
 mod activation;
 mod adamw;

@@ -60,7 +60,8 @@ pub(crate) struct Flipped<'a> {
 pub(crate) fn flip_all(threads: &Threads, model: &Model, out: &mut Vec<Floats>) {
     out.resize_with(model.layout().tensors.len(), Floats::new);
     for (weight, out) in out.iter_mut().enumerate() {
-        // What lies in rows (an embedding that is no head, a value head, norms and biases) is no product's operand.
+        // What lies in rows (an embedding that is no head, a value head, norms and biases) is no product's
+        // operand.
         if model.layout().tensors[weight].order == Order::Panels {
             flip(threads, model, weight, out);
         }

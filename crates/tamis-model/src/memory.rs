@@ -20,7 +20,8 @@ pub struct MemoryPlan {
     pub micro_batch_tokens: usize,
     /// Of them those that logits are computed for: the completions'.
     pub scored_tokens: usize,
-    /// Tokens of the largest pass without gradient beside the training's, for a reference or a critic's values; 0 where there is none.
+    /// Tokens of the largest pass without gradient beside the training's, for a reference or a critic's
+    /// values; 0 where there is none.
     pub score_tokens: usize,
     /// Threads, each of which holds buffers of its own where the weights are few.
     pub num_threads: usize,
@@ -77,8 +78,8 @@ impl GenerationPlan {
     }
 }
 
-/// Bytes by purpose, where every completion is as long as it may be; an estimate that leaves out buffers that do not grow with model or
-/// batch.
+/// Bytes by purpose, where every completion is as long as it may be; an estimate that leaves out buffers that
+/// do not grow with model or batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryEstimate {
     /// The weights.
@@ -89,7 +90,8 @@ pub struct MemoryEstimate {
     pub moments: u64,
     /// Reference copies.
     pub copies: u64,
-    /// Weights in the order of the backward product: all of them where they are few, else the largest at a time.
+    /// Weights in the order of the backward product: all of them where they are few, else the largest at a
+    /// time.
     pub flipped: u64,
     /// Activations and work buffers of a micro-batch, its logits included.
     pub activations: u64,
@@ -131,7 +133,8 @@ impl MemoryEstimate {
         let at_once = plan.num_threads.clamp(1, cut.shards) as u64;
         let block =
             |rows: u64| if vocab == 0 { 0 } else { vocab * rows.min(block_rows(vocab as usize) as u64) };
-        // Shorter completions than the longest may have logits that are kept where those of the longest are not.
+        // Shorter completions than the longest may have logits that are kept where those of the longest are
+        // not.
         let all = vocab * scored;
         let kept_logits = if plan.trains { all.min(plan.keep_logits_bytes as u64 / 4) } else { 0 };
         let mut kept = 0;
@@ -181,8 +184,8 @@ impl MemoryEstimate {
     pub fn with_critic(self, config: &ModelConfig, plan: &MemoryPlan) -> Self {
         let plan = MemoryPlan { trains: true, num_copies: 0, generation: GenerationPlan::default(), ..*plan };
         let Self { weights, gradients, moments, flipped, activations, .. } = Self::new(config, &plan);
-        // Where weights are few, policy and critic use the sums of gradients beside the first and the flipped weights in turn; they are
-        // counted twice, as the layouts differ.
+        // Where weights are few, policy and critic use the sums of gradients beside the first and the flipped
+        // weights in turn; they are counted twice, as the layouts differ.
         Self {
             critic: weights + gradients + moments,
             flipped: self.flipped.max(flipped),
@@ -196,8 +199,8 @@ impl MemoryEstimate {
         self.certain() + self.flipped + self.activations + self.generation
     }
 
-    /// What is taken whatever is generated: weights, gradients, moments, copies and critic. The rest grows with the completions, which may
-    /// all end early.
+    /// What is taken whatever is generated: weights, gradients, moments, copies and critic. The rest grows
+    /// with the completions, which may all end early.
     pub fn certain(&self) -> u64 {
         self.weights + self.gradients + self.moments + self.copies + self.critic
     }
@@ -227,8 +230,8 @@ impl fmt::Display for MemoryEstimate {
     }
 }
 
-/// Memory that is free for new use on this machine, bytes; `None` where it cannot be told. Within a control group (a container),
-/// what its limit leaves.
+/// Memory that is free for new use on this machine, bytes; `None` where it cannot be told. Within a control
+/// group (a container), what its limit leaves.
 pub fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -259,8 +262,9 @@ mod tests {
         assert_eq!(estimate.weights, 4 * (512 + 1024 + 1536 + 48));
         assert_eq!(estimate.moments, 2 * estimate.weights);
         assert_eq!(estimate.certain(), 5 * estimate.weights);
-        // Four completions of two blocks, two prompts of one; keys and values of 16 each. Twenty rows of two prompts: stream and normed,
-        // key and value, query, mixed, both by heads, and three of the feed-forward. Logits of four sequences and two prompts.
+        // Four completions of two blocks, two prompts of one; keys and values of 16 each. Twenty rows of two
+        // prompts: stream and normed, key and value, query, mixed, both by heads, and three of the
+        // feed-forward. Logits of four sequences and two prompts.
         assert_eq!(estimate.generation, 4 * ((4 * 128 + 2 * 64) * 32 + 20 * (32 + 32 + 64 + 96) + 6 * 32));
         assert_eq!(estimate.total(), estimate.certain() + estimate.generation);
         insta::assert_snapshot!(estimate, @"0.2 MiB (weights 0.0, gradients 0.0, optimizer moments 0.0, reference 0.0, generation 0.1)");
@@ -279,11 +283,11 @@ mod tests {
             ..MemoryPlan::default()
         };
         let estimate = MemoryEstimate::new(&config, &plan);
-        // Two layer inputs; the layer's six of the attention, its log-sum, its middle and two of the feed-forward; the head's rows, before
-        // and after the norm, and logits.
+        // Two layer inputs; the layer's six of the attention, its log-sum, its middle and two of the
+        // feed-forward; the head's rows, before and after the norm, and logits.
         let kept = 100 * (2 * 16) + 100 * (6 * 16 + 1 + 16 + 2 * 32) + 60 * (2 * 16 + 32);
-        // Normed, raw values, heads and activation (32), then stream, derivative of the normed, by heads, q, k, v and rows, and packed
-        // (32); the head's derivative and packed rows.
+        // Normed, raw values, heads and activation (32), then stream, derivative of the normed, by heads, q,
+        // k, v and rows, and packed (32); the head's derivative and packed rows.
         let held = 100 * (3 * 16 + 32) + 100 * (7 * 16 + 32) + 60 * 2 * 16;
         assert_eq!(estimate.activations, 4 * (kept + held));
         // One chunk of rows is one sum of gradients; the flipped weights are all there.

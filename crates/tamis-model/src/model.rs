@@ -25,8 +25,8 @@ impl Model {
         Self::load_weights(folder, ModelConfig::load(folder))
     }
 
-    /// Loads a critic: one that was saved as such (`...ForTokenClassification` with one label), or the layers of a language model under
-    /// a value head of zeros.
+    /// Loads a critic: one that was saved as such (`...ForTokenClassification` with one label), or the layers
+    /// of a language model under a value head of zeros.
     pub fn load_critic(folder: &Path) -> Result<Self, CheckpointError> {
         let loaded = Self::load_weights(folder, ModelConfig::load_any(folder))?;
         Ok(match loaded.config.head {
@@ -48,7 +48,8 @@ impl Model {
         Ok(Self { config, layout: Arc::new(layout), weights })
     }
 
-    /// A critic with these layers: its value head is zero, so that it knows nothing yet and says 0 of everything.
+    /// A critic with these layers: its value head is zero, so that it knows nothing yet and says 0 of
+    /// everything.
     #[must_use]
     pub fn critic(&self) -> Self {
         let config = self.config.critic();
@@ -62,8 +63,8 @@ impl Model {
         Self { config, layout: Arc::new(layout), weights }
     }
 
-    /// The same model with a head of its own, which begins as the embedding that it was tied to; a copy where it has one already. Both give
-    /// the same log-probabilities until one of them is trained.
+    /// The same model with a head of its own, which begins as the embedding that it was tied to; a copy where
+    /// it has one already. Both give the same log-probabilities until one of them is trained.
     #[must_use]
     pub fn untied(&self) -> Self {
         if !self.config.is_tied() {
@@ -80,8 +81,8 @@ impl Model {
         Self { config, layout: Arc::new(layout), weights }
     }
 
-    /// New weights: matrices normal with the configuration's `initializer_range`, norms one, biases zero. Each tensor's values
-    /// depend on the key and the tensor's name alone.
+    /// New weights: matrices normal with the configuration's `initializer_range`, norms one, biases zero.
+    /// Each tensor's values depend on the key and the tensor's name alone.
     pub fn init(config: ModelConfig, key: Key) -> Result<Self, ConfigError> {
         config.validate()?;
         let layout = Layout::new(&config);
@@ -120,7 +121,8 @@ impl Model {
         })
     }
 
-    /// The files of [`Self::save_sharded`] in the order in which they are to be written: `put` is given the name of each and what fills it.
+    /// The files of [`Self::save_sharded`] in the order in which they are to be written: `put` is given the
+    /// name of each and what fills it.
     pub fn save_through<E>(
         &self,
         dtype: SaveDtype,
@@ -206,8 +208,8 @@ impl Model {
             && self.weights.iter().zip(other.weights.iter()).all(|(a, b)| a.to_bits() == b.to_bits())
     }
 
-    /// Adds `change(i)` to element i (row-major) of a tensor; `false` where no tensor has the name. For studies of a model, not
-    /// for training.
+    /// Adds `change(i)` to element i (row-major) of a tensor; `false` where no tensor has the name. For
+    /// studies of a model, not for training.
     pub fn nudge(&mut self, name: &str, change: impl Fn(usize) -> f32) -> bool {
         let Some(tensor) = self.layout.tensors.iter().find(|tensor| tensor.name == name) else {
             return false;
@@ -227,7 +229,8 @@ impl Model {
     }
 }
 
-/// The largest magnitude, NaN and infinities above all numbers; 0 of none. Magnitudes are in the order of their bits.
+/// The largest magnitude, NaN and infinities above all numbers; 0 of none. Magnitudes are in the order of
+/// their bits.
 pub(crate) fn largest(values: &[f32]) -> f32 {
     f32::from_bits(values.iter().fold(0, |most, value| most.max(value.abs().to_bits())))
 }

@@ -1,8 +1,8 @@
 //! Panels: the layout in which matrices enter the product, sixteen columns side by side along k.
 //!
-//! A weight `[n][k]` (out, in) is kept as `[n / 16][k][16]`, the last panel padded with zeros: the same buffer serves the forward
-//! product and takes the gradient, so nothing is repacked after an update. Only the backward product by the weight's transpose
-//! needs another order ([`flip`]).
+//! A weight `[n][k]` (out, in) is kept as `[n / 16][k][16]`, the last panel padded with zeros: the same
+//! buffer serves the forward product and takes the gradient, so nothing is repacked after an update. Only the
+//! backward product by the weight's transpose needs another order ([`flip`]).
 
 use crate::simd::PANEL;
 
@@ -47,7 +47,8 @@ pub(crate) fn pack_columns(
     packed
 }
 
-/// Slabs `first ..` of `[rows][cols]` packed `width` columns wide: `out` is `[slabs][rows][width]`, as many slabs as fit in it.
+/// Slabs `first ..` of `[rows][cols]` packed `width` columns wide: `out` is `[slabs][rows][width]`, as many
+/// slabs as fit in it.
 ///
 /// Rows are read once for all slabs, so that a source far larger than the cache is read in whole lines.
 pub(crate) fn pack_slabs(
@@ -109,8 +110,8 @@ pub(crate) fn pack_rows(source: &[f32], rows: usize, k: usize, stride: usize, ou
     }
 }
 
-/// Slab `slab` (sixteen columns) of the transpose: from panels `[n / 16][k][16]` to `out` = `[n][16]` holding columns
-/// `16 * slab ..` of each row.
+/// Slab `slab` (sixteen columns) of the transpose: from panels `[n / 16][k][16]` to `out` = `[n][16]` holding
+/// columns `16 * slab ..` of each row.
 pub(crate) fn flip_slab(panels: &[f32], n: usize, k: usize, slab: usize, out: &mut [f32]) {
     let first = slab * PANEL;
     let count = (k - first).min(PANEL);

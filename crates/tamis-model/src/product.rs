@@ -1,14 +1,14 @@
 //! The matrix product `C = A·B` (or `C += A·B`) over packed panels, on one or several threads.
 //!
-//! Each output is one chain of multiply-adds over k in ascending order (see [`crate::simd`]): blocking over k stores the chain's
-//! value in C between blocks, which is exact. So results are bit-identical for any number of rows, any cut into tasks and any
-//! number of threads, which is what makes generation equal training (and gradients independent of the thread count) by
-//! construction.
+//! Each output is one chain of multiply-adds over k in ascending order (see [`crate::simd`]): blocking over k
+//! stores the chain's value in C between blocks, which is exact. So results are bit-identical for any number
+//! of rows, any cut into tasks and any number of threads, which is what makes generation equal training (and
+//! gradients independent of the thread count) by construction.
 //!
-//! Why not a library: one that picks kernels by shape gives a row other bits in other company, so rows would have to be padded onto
-//! one path. On AVX2 (one core, 2.45 GHz base) [`measure_product`] gives 96 to 98 Gflop/s from 60 x 128 x 512 up to
-//! 256 x 512 x 128, as much as the register tile alone reaches in cache; whole training passes reach 0.8 (1 M weights) to 0.93
-//! (31 M) of it.
+//! Why not a library: one that picks kernels by shape gives a row other bits in other company, so rows would
+//! have to be padded onto one path. On AVX2 (one core, 2.45 GHz base) [`measure_product`] gives 96 to 98
+//! Gflop/s from 60 x 128 x 512 up to 256 x 512 x 128, as much as the register tile alone reaches in cache;
+//! whole training passes reach 0.8 (1 M weights) to 0.93 (31 M) of it.
 #![expect(unsafe_code, reason = "tasks write disjoint blocks of one output through a raw pointer")]
 
 use crate::floats::Floats;
@@ -43,7 +43,8 @@ impl<'a> Left<'a> {
         Self { data, row: 1, col: stride, slab: None }
     }
 
-    /// What [`crate::panels::pack_columns`] made with the level's tile height as width, of `num_k` source rows.
+    /// What [`crate::panels::pack_columns`] made with the level's tile height as width, of `num_k` source
+    /// rows.
     pub(crate) fn packed_columns(data: &'a [f32], level: SimdLevel, num_k: usize) -> Self {
         let width = level.tile_rows();
         Self { data, row: 1, col: width, slab: Some(num_k * width) }
@@ -313,13 +314,14 @@ unsafe fn partial(level: SimdLevel, height: usize, columns: usize, at: &Tile) {
     }
 }
 
-/// Operations per second of the register tile on operands in the first-level cache, all threads together: the bound of every
-/// product on this machine.
+/// Operations per second of the register tile on operands in the first-level cache, all threads together: the
+/// bound of every product on this machine.
 pub fn measure_peak(threads: &Threads) -> f64 {
     measure_product(threads, threads.level().tile_rows(), PANEL, 128)
 }
 
-/// Operations per second of `[m][k]` by `[k][n]` products, each thread doing its own, all together; best of ten tries.
+/// Operations per second of `[m][k]` by `[k][n]` products, each thread doing its own, all together; best of
+/// ten tries.
 pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize) -> f64 {
     let shape = Shape { m, n, k };
     let num_threads = threads.num_threads();

@@ -1,4 +1,5 @@
-//! Rotary position embedding (Su et al. 2021), halves rotated as Hugging Face does, with Llama 3's frequency scaling.
+//! Rotary position embedding (Su et al. 2021), halves rotated as Hugging Face does, with Llama 3's frequency
+//! scaling.
 
 use crate::config::ModelConfig;
 use crate::simd::multiversion;

@@ -1,7 +1,8 @@
 //! `Threads`: a pool that lends a closure to a fixed number of threads, with little cost per call.
 //!
-//! A decoding step of a small model has dozens of parallel regions of a few microseconds, so workers spin for a short while before
-//! they sleep. Nothing that is computed depends on which thread runs which task: every task writes its own part of the output.
+//! A decoding step of a small model has dozens of parallel regions of a few microseconds, so workers spin for
+//! a short while before they sleep. Nothing that is computed depends on which thread runs which task: every
+//! task writes its own part of the output.
 #![expect(unsafe_code, reason = "a borrowed closure is lent to the workers for the duration of one call")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -29,8 +30,9 @@ struct Pool {
     busy: Mutex<()>,
 }
 
-/// The closure of the running call. The pointer is only followed by a worker between its reading of a new `round` and its
-/// increment of `done`, and the call does not return before every worker has incremented `done`.
+/// The closure of the running call. The pointer is only followed by a worker between its reading of a new
+/// `round` and its increment of `done`, and the call does not return before every worker has incremented
+/// `done`.
 #[derive(Clone, Copy)]
 struct Job {
     task: *const Task,
@@ -53,7 +55,8 @@ struct Shared {
 }
 
 impl Threads {
-    /// A pool of `num_threads` (at least one; the caller is one of them) at the best SIMD level of this machine.
+    /// A pool of `num_threads` (at least one; the caller is one of them) at the best SIMD level of this
+    /// machine.
     pub fn new(num_threads: usize) -> Self {
         Self::with_level(num_threads, SimdLevel::detect())
     }
@@ -98,7 +101,8 @@ impl Threads {
         self.level
     }
 
-    /// Calls `task(0)` to `task(num_tasks - 1)`, in any order, on any of the threads; returns when all are done.
+    /// Calls `task(0)` to `task(num_tasks - 1)`, in any order, on any of the threads; returns when all are
+    /// done.
     ///
     /// Called from inside a task it runs serially. A panic in a task is raised again here.
     pub(crate) fn run(&self, num_tasks: usize, task: impl Fn(usize) + Sync) {
@@ -178,7 +182,8 @@ fn work(shared: &Shared) {
         let job = *shared.job.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(job) = job {
             let result = catch_unwind(AssertUnwindSafe(|| {
-                // SAFETY: the caller waits for `done`, which this worker has not incremented yet for this round.
+                // SAFETY: the caller waits for `done`, which this worker has not incremented yet for this
+                // round.
                 let task = unsafe { &*job.task };
                 drain(shared, job.num_tasks, task);
             }));

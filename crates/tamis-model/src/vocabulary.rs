@@ -82,15 +82,16 @@ multiversion! {
     }
 }
 
-/// Derivatives that flow into one row, summed over its targets: by their log-probabilities and by the entropy.
+/// Derivatives that flow into one row, summed over its targets: by their log-probabilities and by the
+/// entropy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowBack {
     pub logprob: f32,
     pub entropy: f32,
 }
 
-/// Replaces a row of logits by `coef * d logp / d logits + ent_coef * d H / d logits` but for what is left to the caller, the
-/// targets' own `coef / temperature`: `-p (coef + ent_coef (log p + H)) / temperature`.
+/// Replaces a row of logits by `coef * d logp / d logits + ent_coef * d H / d logits` but for what is left to
+/// the caller, the targets' own `coef / temperature`: `-p (coef + ent_coef (log p + H)) / temperature`.
 pub(crate) fn backward(
     level: SimdLevel,
     logits: &mut [f32],

@@ -1,4 +1,5 @@
-//! Reading and writing Hugging Face folders: dtypes, shards, round trips, and what is said of files that are wrong.
+//! Reading and writing Hugging Face folders: dtypes, shards, round trips, and what is said of files that are
+//! wrong.
 #![allow(
     clippy::unwrap_used,
     clippy::float_cmp,

@@ -1,4 +1,5 @@
-//! A critic: values that depend on nothing but their own sequence, its gradient, its files, and what is said of files that are wrong.
+//! A critic: values that depend on nothing but their own sequence, its gradient, its files, and what is said
+//! of files that are wrong.
 #![allow(clippy::unwrap_used, clippy::format_push_string, reason = "a test fails by panicking")]
 
 use std::error::Error;

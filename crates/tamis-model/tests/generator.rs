@@ -58,7 +58,8 @@ impl TokenMask for InTurn {
     }
 }
 
-/// Only allowed tokens, an end where there are none, log-probabilities of the whole distribution; the neighbours change nothing.
+/// Only allowed tokens, an end where there are none, log-probabilities of the whole distribution; the
+/// neighbours change nothing.
 #[test]
 fn a_mask_binds_a_completion_to_a_form() {
     let (threads, model) = (Threads::new(2), model());
@@ -264,7 +265,8 @@ fn samples_are_added_to_and_taken_out_of_a_request() {
     assert!(generator.is_idle());
     assert_eq!(generator.add_sample(id, keys[0]), None, "the request has ended");
 
-    // One sample alone takes the prompt over, unless told to leave it; one whose samples were all taken out before they began leaves nothing behind.
+    // One sample alone takes the prompt over, unless told to leave it; one whose samples were all taken out
+    // before they began leaves nothing behind.
     let id = generator.submit(request(&[5, 6, 7], 1, 20)).unwrap();
     generator.step(&threads, &model);
     assert_eq!(generator.add_sample(id, keys[1]), None);
@@ -281,8 +283,9 @@ fn samples_are_added_to_and_taken_out_of_a_request() {
     assert!(generator.is_idle());
 }
 
-/// After a change of weights in the middle, what was computed by the old ones can be computed once more: the tokens drawn from then on
-/// have the log-probabilities that the new weights give them after everything before.
+/// After a change of weights in the middle, what was computed by the old ones can be computed once more: the
+/// tokens drawn from then on have the log-probabilities that the new weights give them after everything
+/// before.
 #[test]
 fn what_is_cached_is_computed_once_more_by_other_weights() {
     let (threads, old) = (Threads::new(2), model());

@@ -1,4 +1,5 @@
-//! The backward pass of whole models: central differences, thread counts, micro-batches, recomputation; and the optimizer's laws.
+//! The backward pass of whole models: central differences, thread counts, micro-batches, recomputation; and
+//! the optimizer's laws.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, and compares what must be exact")]
 
 use std::sync::Arc;
@@ -31,7 +32,8 @@ fn models() -> Vec<Model> {
     .collect()
 }
 
-/// Sequences alone, then groups with one prompt: members with nothing scored, a single token, and equal ones; a prompt of one token.
+/// Sequences alone, then groups with one prompt: members with nothing scored, a single token, and equal ones;
+/// a prompt of one token.
 fn rows() -> Vec<(Vec<u32>, usize)> {
     let key = Key::new(4, Purpose::Task);
     let draw = |salt: u64, len: usize| -> Vec<u32> {
@@ -96,7 +98,8 @@ fn gradient_is_the_central_difference() {
             dot(scores.logprobs.values(), &coefs.logprob)
                 + dot(scores.entropies.values(), coefs.entropy.as_deref().unwrap_or(&[]))
         };
-        // Along a random direction in every tensor: one number that every element of the gradient takes part in.
+        // Along a random direction in every tensor: one number that every element of the gradient takes part
+        // in.
         for (name, shape, gradient) in analytic.tensors() {
             let direction: Vec<f64> = {
                 let key =

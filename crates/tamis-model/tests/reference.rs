@@ -1,4 +1,5 @@
-//! The checkpoints of `tests/golden/hf` against `transformers` and PyTorch: logits, log-probabilities, entropies, gradients, AdamW.
+//! The checkpoints of `tests/golden/hf` against `transformers` and PyTorch: logits, log-probabilities,
+//! entropies, gradients, AdamW.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, and compares what must be exact")]
 
 use serde_json::Value;

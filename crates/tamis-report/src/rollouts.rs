@@ -1,6 +1,7 @@
 //! `tamis rollouts`: what a run generated, trajectory by trajectory, out of its rollout files.
 //!
-//! Validation samples and the dumps of verl (`input`, `output`, `gts`) are shown too; what a row lacks is left out.
+//! Validation samples and the dumps of verl (`input`, `output`, `gts`) are shown too; what a row lacks is
+//! left out.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -356,7 +357,8 @@ fn show(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// The reference page of everything that a run writes about single completions: the source of docs/rollouts.md.
+/// The reference page of everything that a run writes about single completions: the source of
+/// docs/rollouts.md.
 pub fn reference_markdown() -> String {
     let told = |verdicts: &[(&str, &str)]| {
         verdicts.iter().map(|(name, meaning)| format!("`{name}`: {meaning}")).collect::<Vec<_>>().join("; ")

@@ -1,6 +1,8 @@
-//! What 10,000 samples in flight cost the client: memory and processor time of a fleet against a fast fake server in a process of its own.
+//! What 10,000 samples in flight cost the client: memory and processor time of a fleet against a fast fake
+//! server in a process of its own.
 //!
-//! Every connection is a file: `ulimit -n 20000; cargo run --release -p tamis-rollout --example fleet_in_flight [SAMPLES] [WAVES]`
+//! Every connection is a file: `ulimit -n 20000; cargo run --release -p tamis-rollout --example
+//! fleet_in_flight [SAMPLES] [WAVES]`
 #![allow(clippy::print_stdout, reason = "a program whose result is printed")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that cannot go on ends")]
 

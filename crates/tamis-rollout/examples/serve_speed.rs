@@ -1,7 +1,8 @@
-//! How much the HTTP side of `tamis serve` costs: tokens per second of a server at several numbers of clients, against the engine alone on
-//! the same prompts with as many samples at once.
+//! How much the HTTP side of `tamis serve` costs: tokens per second of a server at several numbers of
+//! clients, against the engine alone on the same prompts with as many samples at once.
 //!
-//! `cargo run --release -p tamis-rollout --example serve_speed -- [small|large] [THREADS]`; each pair is measured in turns, and the medians told.
+//! `cargo run --release -p tamis-rollout --example serve_speed -- [small|large] [THREADS]`; each pair is
+//! measured in turns, and the medians told.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for developers")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

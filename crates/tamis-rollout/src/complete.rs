@@ -23,11 +23,12 @@ pub struct Prompted {
 /// The completions of each prompt \[P\], or why they could not be generated.
 pub type Completed = Vec<Result<Vec<Sample>, String>>;
 
-/// The completions of each prompt \[P\]: all that were asked for, in key order, or why one of them could not be generated (the others are then
-/// given up). `progress` hears how many prompts are done. `None` where `is_interrupted`.
+/// The completions of each prompt \[P\]: all that were asked for, in key order, or why one of them could not
+/// be generated (the others are then given up). `progress` hears how many prompts are done. `None` where
+/// `is_interrupted`.
 ///
-/// Whatever belongs to groups that generate at the same time is left in the `inbox`; what nobody waits for is counted there. Where it ends with
-/// an error, nothing of it stays in flight.
+/// Whatever belongs to groups that generate at the same time is left in the `inbox`; what nobody waits for is
+/// counted there. Where it ends with an error, nothing of it stays in flight.
 ///
 /// # Errors
 /// The generator breaks down.

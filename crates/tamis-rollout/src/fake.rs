@@ -1,8 +1,10 @@
-//! A generator without a model, for tests of what drives generators: what it answers is fixed, when and how often is not.
+//! A generator without a model, for tests of what drives generators: what it answers is fixed, when and how
+//! often is not.
 //!
-//! What a request yields, and whether it fails, are functions of its prompt and its key alone. Everything else follows from a seed: it delays, permutes,
-//! answers twice, hangs, answers after an abort, answers what nobody asked. Its clock is virtual: a call of [`Generator::next`] that may wait goes on to
-//! the next instant at which something happens.
+//! What a request yields, and whether it fails, are functions of its prompt and its key alone. Everything
+//! else follows from a seed: it delays, permutes, answers twice, hangs, answers after an abort, answers what
+//! nobody asked. Its clock is virtual: a call of [`Generator::next`] that may wait goes on to the next
+//! instant at which something happens.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -51,7 +53,8 @@ impl Faults {
 pub struct FakeSettings {
     /// What delays and faults are drawn from; answers are not.
     pub seed: u64,
-    /// Longest delay of an answer, in instants. 0: everything is answered at the next instant, in the order of submission.
+    /// Longest delay of an answer, in instants. 0: everything is answered at the next instant, in the order
+    /// of submission.
     pub max_delay: u64,
     /// What goes wrong.
     pub faults: Faults,

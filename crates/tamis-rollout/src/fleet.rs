@@ -1,10 +1,11 @@
 //! Several servers as one generator: routing, retries, health, and new weights for all of them.
 //!
-//! A request goes to the server of its group where that has room, else to the one with least in flight. What fails for a reason that may
-//! pass is asked for again, elsewhere where possible, after a growing pause; what comes out has the id that went in. A server that has no
-//! room is sent fewer at once, and that is no failure. A server that stops answering, or whose answers are no samples, gets nothing more,
-//! what it had is asked for elsewhere, and it is looked at from time to time; before it is used again it is
-//! given the current weights, and has shown that it holds them. Where no server is left the fleet waits and says so.
+//! A request goes to the server of its group where that has room, else to the one with least in flight. What
+//! fails for a reason that may pass is asked for again, elsewhere where possible, after a growing pause; what
+//! comes out has the id that went in. A server that has no room is sent fewer at once, and that is no
+//! failure. A server that stops answering, or whose answers are no samples, gets nothing more, what it had is
+//! asked for elsewhere, and it is looked at from time to time; before it is used again it is given the
+//! current weights, and has shown that it holds them. Where no server is left the fleet waits and says so.
 //!
 //! A single server is a fleet of one.
 
@@ -72,10 +73,12 @@ pub struct Fleet {
 impl Fleet {
     /// A fleet of these servers, once at least one of them answers.
     ///
-    /// `bell` is rung by the servers' transports; `interrupted` ends waiting early; `say` hears what a person should know.
+    /// `bell` is rung by the servers' transports; `interrupted` ends waiting early; `say` hears what a person
+    /// should know.
     ///
     /// # Errors
-    /// [`GeneratorError::Unreachable`] where none answers within [`FleetSettings::start_timeout`], with what was tried.
+    /// [`GeneratorError::Unreachable`] where none answers within [`FleetSettings::start_timeout`], with what
+    /// was tried.
     pub fn connect(
         servers: Vec<Box<dyn Server>>,
         settings: FleetSettings,
@@ -152,15 +155,17 @@ impl Fleet {
         &self.counts
     }
 
-    /// The servers whose log-probabilities are not those that are trained on, as far as that is known, each with the reason.
+    /// The servers whose log-probabilities are not those that are trained on, as far as that is known, each
+    /// with the reason.
     pub fn other_logprobs(&self, sampling: &Sampling) -> Vec<(&str, ParameterError)> {
         let servers = self.members.iter().map(|member| &member.server);
         servers.filter_map(|server| Some((server.name(), server.other_logprobs(sampling)?))).collect()
     }
 
-    /// From now on servers that a file names, one a line, get nothing more; [`FleetMessage::Drained`] follows once what they have is done.
-    /// Once it names them no more, or is gone, they are given the weights and used again; where it cannot be read nothing changes. An address
-    /// of no server is said once, by [`FleetMessage::NotDrained`].
+    /// From now on servers that a file names, one a line, get nothing more; [`FleetMessage::Drained`] follows
+    /// once what they have is done. Once it names them no more, or is gone, they are given the weights and
+    /// used again; where it cannot be read nothing changes. An address of no server is said once, by
+    /// [`FleetMessage::NotDrained`].
     pub fn drain_by(&mut self, file: PathBuf) {
         self.drain_file = Some((file, self.clock.now()));
     }
@@ -284,8 +289,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Says that weights are published once every server in use holds them, and there is one. Servers that were taken out and have not
-    /// sampled since are not waited for.
+    /// Says that weights are published once every server in use holds them, and there is one. Servers that
+    /// were taken out and have not sampled since are not waited for.
     fn answer_publications(&mut self) {
         let Some(version) = self.version().filter(|_| !self.unanswered.is_empty()) else { return };
         let in_use = |member: &&Member| member.state == State::Usable && !member.is_draining;

@@ -10,8 +10,8 @@ use tamis_core::group::{FinishReason, GroupId, PolicyVersion};
 use tamis_core::random::Key;
 use thiserror::Error;
 
-/// How tokens are drawn. The reported log-probability is always that of `softmax(logits / temperature)`, before the repetition
-/// penalty and the truncations.
+/// How tokens are drawn. The reported log-probability is always that of `softmax(logits / temperature)`,
+/// before the repetition penalty and the truncations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 means greedy (and then log-probabilities are those at temperature 1).
@@ -28,8 +28,9 @@ pub struct Sampling {
     pub max_response_length: usize,
     /// Strings that end a sequence once they occur in its text.
     pub stop: Vec<String>,
-    /// What the text of a whole sequence must match ([`WholeRegex`](tamis_text::regex_mask::WholeRegex)): only tokens that lead to a match are drawn,
-    /// and an end token only where there is one. A sequence that ends at its longest, or with a stop string, is the beginning of a match.
+    /// What the text of a whole sequence must match ([`WholeRegex`](tamis_text::regex_mask::WholeRegex)):
+    /// only tokens that lead to a match are drawn, and an end token only where there is one. A sequence that
+    /// ends at its longest, or with a stop string, is the beginning of a match.
     pub regex: Option<String>,
 }
 
@@ -113,9 +114,11 @@ impl fmt::Display for SampleId {
 pub struct SampleRequest {
     /// Its number.
     pub id: SampleId,
-    /// Prompt tokens (at least one). Members of a group share the allocation, by which a generator may recognise a shared prompt.
+    /// Prompt tokens (at least one). Members of a group share the allocation, by which a generator may
+    /// recognise a shared prompt.
     pub prompt_token_ids: Arc<[u32]>,
-    /// What randomness is keyed by: the native engine's tokens are a function of it, the prompt and the weights; others take a seed from it.
+    /// What randomness is keyed by: the native engine's tokens are a function of it, the prompt and the
+    /// weights; others take a seed from it.
     pub key: Key,
     /// How tokens are drawn.
     pub sampling: Arc<Sampling>,
@@ -137,8 +140,8 @@ pub struct VersionSpan {
 pub struct Sample {
     /// Completion tokens \[T\], the end token included.
     pub token_ids: Vec<u32>,
-    /// `log_softmax(logits / temperature)` of each \[T\]; empty where the generator cannot say them, and then the sample is not trained on
-    /// until the learner has computed them (text-only servers: never).
+    /// `log_softmax(logits / temperature)` of each \[T\]; empty where the generator cannot say them, and then
+    /// the sample is not trained on until the learner has computed them (text-only servers: never).
     pub logprobs: Vec<f32>,
     /// Mean entropy of the policy over them, in nats; `None` where the generator does not say.
     pub entropy: Option<f64>,
@@ -146,7 +149,8 @@ pub struct Sample {
     pub text: String,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// What weights sampled which of its tokens, without gap from 0 to T; one span also where there is no token.
+    /// What weights sampled which of its tokens, without gap from 0 to T; one span also where there is no
+    /// token.
     pub versions: Vec<VersionSpan>,
 }
 
@@ -307,8 +311,9 @@ pub enum GeneratorError {
 
 /// Samples completions of prompts, one request at a time.
 ///
-/// Requests run side by side and end in any order; what a request yields does not depend on what else is running, unless the generator
-/// says otherwise. A driver must expect events of requests that it does not know (duplicates, answers after an abort), count and ignore them.
+/// Requests run side by side and end in any order; what a request yields does not depend on what else is
+/// running, unless the generator says otherwise. A driver must expect events of requests that it does not
+/// know (duplicates, answers after an abort), count and ignore them.
 pub trait Generator: Send {
     /// Takes a request in and returns at once.
     ///
@@ -316,15 +321,15 @@ pub trait Generator: Send {
     /// [`GeneratorError::IdInUse`] where a request in flight has the same id.
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError>;
 
-    /// Gives requests up. Each that was in flight is answered by [`GeneratorEvent::Aborted`], or by what it had come to before the abort
-    /// reached it; a scope without any is no error.
+    /// Gives requests up. Each that was in flight is answered by [`GeneratorEvent::Aborted`], or by what it
+    /// had come to before the abort reached it; a scope without any is no error.
     fn abort(&mut self, what: AbortScope);
 
     /// Samples from these weights from now on; answered by [`GeneratorEvent::Published`].
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError>;
 
-    /// What has happened since the last call, in the order in which it happened; waits as long as it is told to for something to happen.
-    /// Empty where nothing did, and early where the run was interrupted.
+    /// What has happened since the last call, in the order in which it happened; waits as long as it is told
+    /// to for something to happen. Empty where nothing did, and early where the run was interrupted.
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError>;
 
     /// How busy it is.

@@ -1,9 +1,9 @@
-//! An HTTP client for many requests at once, behind channels: one background thread holds every connection, the rest of the crate is
-//! synchronous.
+//! An HTTP client for many requests at once, behind channels: one background thread holds every connection,
+//! the rest of the crate is synchronous.
 //!
-//! A [`HttpClient`] gives out [`Line`]s, one per server. A request is sent under a number of the caller's, and comes back under it as an
-//! [`Exchange`]: the whole answer, or what went wrong with it by name. Connections are kept open and used again; a request that is
-//! cancelled closes its own.
+//! A [`HttpClient`] gives out [`Line`]s, one per server. A request is sent under a number of the caller's,
+//! and comes back under it as an [`Exchange`]: the whole answer, or what went wrong with it by name.
+//! Connections are kept open and used again; a request that is cancelled closes its own.
 
 use std::sync::Arc;
 use std::sync::mpsc as blocking;
@@ -23,8 +23,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clock::Bell;
 use crate::wire::{Answer, Call, Fault, FaultClass, Method};
 
-/// Connections that nobody uses are closed before the server does it: uvicorn, under vLLM and SGLang, closes them after 5 s, and a
-/// request sent at that moment would be lost.
+/// Connections that nobody uses are closed before the server does it: uvicorn, under vLLM and SGLang, closes
+/// them after 5 s, and a request sent at that moment would be lost.
 const IDLE: Duration = Duration::from_secs(4);
 
 /// Limits of a client.
@@ -111,7 +111,8 @@ impl std::fmt::Display for Address {
 /// What became of a request: an answer of whatever status, whole, or why there is none.
 pub type Exchange = Result<Answer, Fault>;
 
-/// Sends requests under numbers and gives back what became of them; what a server's client needs of a network.
+/// Sends requests under numbers and gives back what became of them; what a server's client needs of a
+/// network.
 pub trait Transport: Send {
     /// Sends a request; comes back by [`Self::receive`] under the number, after this time at the latest.
     fn send(&mut self, number: u64, call: Call, timeout: Duration);
@@ -148,7 +149,8 @@ pub struct HttpClient {
 type Connections = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 impl HttpClient {
-    /// Starts the thread. `encrypted`: whether any server wants `https`, which needs the system's certificates.
+    /// Starts the thread. `encrypted`: whether any server wants `https`, which needs the system's
+    /// certificates.
     pub fn start(settings: HttpSettings, encrypted: bool) -> Result<Self, HttpError> {
         let connections = connections(settings, encrypted)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -199,7 +201,8 @@ impl HttpClient {
         Ok(Self { commands, num_lines: 0 })
     }
 
-    /// A line to one server; `key` goes along as `Authorization: Bearer`. The bell rings when something came back.
+    /// A line to one server; `key` goes along as `Authorization: Bearer`. The bell rings when something came
+    /// back.
     pub fn line(&mut self, address: Address, key: Option<&str>, bell: Bell) -> Result<Line, HttpError> {
         let key = key
             .map(|key| HeaderValue::from_str(&format!("Bearer {key}")))

@@ -52,8 +52,8 @@ impl Ignored {
     }
 }
 
-/// What a run has of its generator's events beside those that were used at once: who samples a list of prompts
-/// ([`crate::complete`]) leaves here what is for the groups that generate beside it.
+/// What a run has of its generator's events beside those that were used at once: who samples a list of
+/// prompts ([`crate::complete`]) leaves here what is for the groups that generate beside it.
 #[derive(Debug, Default)]
 pub struct Inbox {
     /// Events of groups and publications, in order.

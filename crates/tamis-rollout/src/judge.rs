@@ -1,9 +1,10 @@
-//! A language model as a judge: it is asked about each completion, at a server with OpenAI's chat interface, and its score is read out of what it
-//! answers.
+//! A language model as a judge: it is asked about each completion, at a server with OpenAI's chat interface,
+//! and its score is read out of what it answers.
 //!
-//! What passes (a server that is busy or does not answer, a broken connection) is tried again after a growing pause, at the next server; what does not (the request
-//! is refused, no score is in the answer) leaves the completion without this score, as any external reward that fails. Answers are no
-//! function of the run's keys: whoever scores journals them.
+//! What passes (a server that is busy or does not answer, a broken connection) is tried again after a growing
+//! pause, at the next server; what does not (the request is refused, no score is in the answer) leaves the
+//! completion without this score, as any external reward that fails. Answers are no function of the run's
+//! keys: whoever scores journals them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,7 +80,8 @@ pub enum JudgeError {
     Servers(#[from] GeneratorError),
 }
 
-/// A text with names of what is filled in, in braces: `{prompt}`, `{completion}`, `{ground_truth}`, `{data_source}`, and columns of the data.
+/// A text with names of what is filled in, in braces: `{prompt}`, `{completion}`, `{ground_truth}`,
+/// `{data_source}`, and columns of the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     /// Text and the name after it, in turn; the last has none.
@@ -187,8 +189,8 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// A judge, once each of its servers has said what models it has; waits as long as `startup_timeout` for them. A server that has no such
-    /// route is taken at its word.
+    /// A judge, once each of its servers has said what models it has; waits as long as `startup_timeout` for
+    /// them. A server that has no such route is taken at its word.
     ///
     /// # Errors
     /// Where a server does not answer, or serves no such model.

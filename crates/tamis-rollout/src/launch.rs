@@ -1,7 +1,8 @@
-//! Inference servers as child processes: started, waited for until they answer, started again where they end, ended with the value.
+//! Inference servers as child processes: started, waited for until they answer, started again where they end,
+//! ended with the value.
 //!
-//! Each has a process group of its own, which is ended with it: an engine has workers. Its output goes to a file, whose last lines a message
-//! shows. Where this process is killed, a [`Guard`] ends the group.
+//! Each has a process group of its own, which is ended with it: an engine has workers. Its output goes to a
+//! file, whose last lines a message shows. Where this process is killed, a [`Guard`] ends the group.
 
 use std::error::Error as _;
 use std::fs::{File, OpenOptions};
@@ -164,7 +165,8 @@ impl Running {
         })
     }
 
-    /// How it ended, told once. Its workers, which would keep their GPU, end with it: at once, while the group has its number.
+    /// How it ended, told once. Its workers, which would keep their GPU, end with it: at once, while the
+    /// group has its number.
     fn ended(&mut self) -> Option<ExitStatus> {
         if self.is_over {
             return None;

@@ -1,8 +1,9 @@
 //! Rollouts: the [`Generator`] contract and the [`Dispatcher`] that drives a scheduler through a step.
 //!
-//! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them, sample by sample → the [`Scorer`] scores each trajectory as
-//! it ends → the metric of whole groups goes to the scheduling machine of `tamis-core`, which judges them and whose commands the dispatcher
-//! carries out until a step is ready, skipped, or the run ends. [`serve`] puts the native engine behind HTTP.
+//! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them, sample by sample →
+//! the [`Scorer`] scores each trajectory as it ends → the metric of whole groups goes to the scheduling
+//! machine of `tamis-core`, which judges them and whose commands the dispatcher carries out until a step is
+//! ready, skipped, or the run ends. [`serve`] puts the native engine behind HTTP.
 
 pub mod clock;
 mod complete;

@@ -53,7 +53,8 @@ impl Fate {
 /// A group with everything known about it.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// The group. In flight it has the members that have ended so far, in sample order; without any where its generation failed.
+    /// The group. In flight it has the members that have ended so far, in sample order; without any where its
+    /// generation failed.
     pub group: Group,
     /// Its prompt.
     pub prompt: PreparedPrompt,
@@ -61,17 +62,20 @@ pub struct Record {
     pub step: u64,
     /// Round of that step, from 1.
     pub round: u64,
-    /// The filter's metric of each member \[G\], NaN where it has none; empty until all are scored, and where generation failed.
+    /// The filter's metric of each member \[G\], NaN where it has none; empty until all are scored, and where
+    /// generation failed.
     pub values: Vec<f64>,
     /// Reward after the KL penalty of each member \[G\], where the filter looked at it.
     pub final_rewards: Option<Vec<f64>>,
     /// What the reward functions logged of each member \[G\]; empty where they logged nothing.
     pub logged: Vec<Logged>,
-    /// Log-probability of each token under the reference `[G][T]`, where the filter needed them: they are not computed again.
+    /// Log-probability of each token under the reference `[G][T]`, where the filter needed them: they are not
+    /// computed again.
     pub reference: Option<Ragged<f32>>,
     /// Where it went.
     pub fate: Fate,
-    /// The step that ended with the group kept for a later one, where there was one: what was generated is counted in it.
+    /// The step that ended with the group kept for a later one, where there was one: what was generated is
+    /// counted in it.
     pub kept_in: Option<u64>,
     /// What is to be known of its generation.
     pub generation: Generation,
@@ -81,14 +85,15 @@ pub struct Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Generation {
-    /// Completion tokens that were generated for it: of its members, and of attempts at them that came to nothing.
+    /// Completion tokens that were generated for it: of its members, and of attempts at them that came to
+    /// nothing.
     pub num_tokens: u64,
     /// The place of its last sample among all samples of the run: by rounds groups are judged in this order.
     pub arrival: u64,
 }
 
-/// The filter's metric of each member of a group \[G\], NaN where it has none; `final_rewards` are those after the KL penalty \[G\], where they
-/// differ from the rewards.
+/// The filter's metric of each member of a group \[G\], NaN where it has none; `final_rewards` are those
+/// after the KL penalty \[G\], where they differ from the rewards.
 ///
 /// # Errors
 /// Where the metric needs a column that is not there.
@@ -114,7 +119,7 @@ pub enum End {
     Stopped(Box<Diagnosis>),
 }
 
-/// What one call of [`crate::Dispatcher::collect`] brought in.
+/// The groups of one step, as [`crate::Dispatcher::next`] gives them.
 #[derive(Debug)]
 pub struct Collected {
     /// How it ended.

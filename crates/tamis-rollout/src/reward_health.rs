@@ -1,8 +1,9 @@
-//! Whether rewards arrive at all: rounds in a row in which a reward function failed on every completion, or no completion had a reward
-//! other than shaping.
+//! Whether rewards arrive at all: rounds in a row in which a reward function failed on every completion, or
+//! no completion had a reward other than shaping.
 //!
-//! Such a run generates, takes its steps and learns nothing. [`RewardHealth`] counts the rounds, round by round from the scores alone, so
-//! that a run that is killed and reads its answers back from the journal counts the same.
+//! Such a run generates, takes its steps and learns nothing. [`RewardHealth`] counts the rounds, round by
+//! round from the scores alone, so that a run that is killed and reads its answers back from the journal
+//! counts the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +11,12 @@ use serde::{Deserialize, Serialize};
 use tamis_env::reward::combine::describe;
 use tamis_env::reward::{NamedReward, RewardFunction, RewardInput, Rewards, Scored};
 
-/// So many rounds in a row without any score from a function end the run: nothing says that the next one would have one.
+/// So many rounds in a row without any score from a function end the run: nothing says that the next one
+/// would have one.
 pub const MOST_FAILED_ROUNDS: u32 = 3;
 
-/// A function that scores the rows of some data sources alone must fail on so many prompts, too: its rounds may hold one prompt each, and a
-/// few in a row may be bad by chance.
+/// A function that scores the rows of some data sources alone must fail on so many prompts, too: its rounds
+/// may hold one prompt each, and a few in a row may be bad by chance.
 const FEWEST_PROMPTS: u64 = 10;
 
 /// A completion and what was said of it.
@@ -44,8 +46,8 @@ impl Row {
     }
 }
 
-/// Counts a round in the row under `name` where `function` failed on all of its completions, of which there is one; ends the row else. Whether
-/// it failed.
+/// Counts a round in the row under `name` where `function` failed on all of its completions, of which there
+/// is one; ends the row else. Whether it failed.
 fn count(
     rows: &mut BTreeMap<String, Row>,
     name: &str,
@@ -73,7 +75,8 @@ pub struct RewardHealth {
     num_rounds: u64,
     /// By function: the latest rounds, where it failed on every completion of each.
     failing: BTreeMap<String, Row>,
-    /// By function and by the part of it that scores some of the rows: the latest rounds with such rows, where it failed on each of them.
+    /// By function and by the part of it that scores some of the rows: the latest rounds with such rows,
+    /// where it failed on each of them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     failing_parts: BTreeMap<String, BTreeMap<String, Row>>,
     /// The latest rounds, where no completion of any had a reward other than shaping.
@@ -83,7 +86,8 @@ pub struct RewardHealth {
 /// Rewards that do not arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingRewards {
-    /// The function that fails on every completion; `None`: all functions together gave no completion a reward.
+    /// The function that fails on every completion; `None`: all functions together gave no completion a
+    /// reward.
     pub function: Option<String>,
     /// The part of it that fails, where others do not: in `by_source` the entry of `sources`.
     pub part: Option<String>,
@@ -98,8 +102,9 @@ pub struct MissingRewards {
 }
 
 impl RewardHealth {
-    /// Takes the scores of a round in; one without completions says nothing. Whether a function failed on all that it was given, or nothing had a
-    /// reward: what names of scores there are is not to be seen in such a round.
+    /// Takes the scores of a round in; one without completions says nothing. Whether a function failed on all
+    /// that it was given, or nothing had a reward: what names of scores there are is not to be seen in such a
+    /// round.
     pub(crate) fn observe(
         &mut self,
         rewards: &Rewards,
@@ -139,8 +144,8 @@ impl RewardHealth {
         true
     }
 
-    /// What is missing in at least so many of the latest rounds: the function that has failed for longest, or the part of one, or rewards
-    /// altogether.
+    /// What is missing in at least so many of the latest rounds: the function that has failed for longest, or
+    /// the part of one, or rewards altogether.
     pub fn missing_for(&self, num_rounds: u32, rewards: &Rewards) -> Option<MissingRewards> {
         self.missing_of(num_rounds, 0, rewards)
     }
@@ -177,8 +182,8 @@ impl RewardHealth {
         worst.or_else(altogether)
     }
 
-    /// What is missing for so long that the run should end: in [`MOST_FAILED_ROUNDS`] rounds, and in as many times `round_size` prompts, where what is
-    /// looked at together may be less than a round.
+    /// What is missing for so long that the run should end: in [`MOST_FAILED_ROUNDS`] rounds, and in as many
+    /// times `round_size` prompts, where what is looked at together may be less than a round.
     pub fn missing(&self, round_size: usize, rewards: &Rewards) -> Option<MissingRewards> {
         let num_prompts = u64::from(MOST_FAILED_ROUNDS).saturating_mul(round_size as u64);
         self.missing_of(MOST_FAILED_ROUNDS, num_prompts, rewards)
@@ -191,7 +196,8 @@ impl RewardHealth {
     }
 }
 
-/// Functions that reward the task: those of the reward that are no shaping, or all of it where it is nothing but shaping.
+/// Functions that reward the task: those of the reward that are no shaping, or all of it where it is nothing
+/// but shaping.
 fn task_functions(rewards: &Rewards) -> impl Iterator<Item = &NamedReward> {
     let all_shaping = rewards.weighed().all(|named| named.function.is_shaping());
     rewards.weighed().filter(move |named| all_shaping || !named.function.is_shaping())

@@ -1,4 +1,5 @@
-//! Samples with a memory: what a generator says that is no function of our keys is journalled before it is used.
+//! Samples with a memory: what a generator says that is no function of our keys is journalled before it is
+//! used.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,7 +12,8 @@ use crate::generator::{
     SampleId, SamplePurpose, SampleRequest, Wait,
 };
 
-/// What a sample was asked for as. A resumed run asks for the same prompt, epoch and member under the same key, maybe as another group.
+/// What a sample was asked for as. A resumed run asks for the same prompt, epoch and member under the same
+/// key, maybe as another group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Asked {
     /// Its number.
@@ -26,11 +28,13 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Whether an answer to the `earlier` one, of a process before this one, is an answer to this: the same sample by the same weights, or the same member
-    /// of the same group, which was in flight when the checkpoint was written and so was asked for before later weights were published.
+    /// Whether an answer to the `earlier` one, of a process before this one, is an answer to this: the same
+    /// sample by the same weights, or the same member of the same group, which was in flight when the
+    /// checkpoint was written and so was asked for before later weights were published.
     ///
-    /// Nothing else has the answers of older weights: groups that are dispatched after the checkpoint may get other numbers than in the process before,
-    /// and validations and greedy completions are numbered anew by every process.
+    /// Nothing else has the answers of older weights: groups that are dispatched after the checkpoint may get
+    /// other numbers than in the process before, and validations and greedy completions are numbered anew by
+    /// every process.
     pub fn is_answered_by(&self, earlier: &Self) -> bool {
         let place = |id: &SampleId| (id.purpose, id.group, id.member);
         let is_older =
@@ -67,11 +71,12 @@ pub trait SampleJournal: Send {
     /// Records what came in a step durably, before any of it is used.
     fn put(&mut self, step: u64, outcomes: &[(Asked, SampleOutcome)]) -> Result<(), GeneratorError>;
 
-    /// Forgets what came in steps before `next`. From the position that is returned, in bytes, the journal holds all others: what a checkpoint
-    /// counts on.
+    /// Forgets what came in steps before `next`. From the position that is returned, in bytes, the journal
+    /// holds all others: what a checkpoint counts on.
     fn settle(&mut self, next: u64) -> u64;
 
-    /// Removes what stands before a position, which no checkpoint counts on any more, where that is worth the while.
+    /// Removes what stands before a position, which no checkpoint counts on any more, where that is worth the
+    /// while.
     fn shorten(&mut self, position: u64) -> Result<(), GeneratorError>;
 }
 
@@ -86,8 +91,8 @@ pub struct Beginning {
     pub next_group: u64,
 }
 
-/// A generator whose answers are journalled before anybody hears of them: a run that is killed at any instant and resumed has the samples it had, and asks
-/// for the rest.
+/// A generator whose answers are journalled before anybody hears of them: a run that is killed at any instant
+/// and resumed has the samples it had, and asks for the rest.
 pub struct Journalled<G> {
     generator: G,
     journal: Box<dyn SampleJournal>,

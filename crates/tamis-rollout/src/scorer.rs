@@ -1,5 +1,5 @@
-//! Scoring as a source of events: completions in, scores out, with a memory: answers that are no function of the run's keys are journalled
-//! before they are used.
+//! Scoring as a source of events: completions in, scores out, with a memory: answers that are no function of
+//! the run's keys are journalled before they are used.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,11 +53,12 @@ pub trait AnswerJournal {
     /// Records what was answered in a step durably, before any of it is used.
     fn put(&mut self, step: u64, answers: &[(String, Answer)]) -> Result<(), AnswerJournalError>;
 
-    /// Forgets what was answered in steps before `next`. From the position that is returned, in bytes, the journal holds all other answers:
-    /// what a checkpoint counts on.
+    /// Forgets what was answered in steps before `next`. From the position that is returned, in bytes, the
+    /// journal holds all other answers: what a checkpoint counts on.
     fn settle(&mut self, next: u64) -> u64;
 
-    /// Removes what stands before a position, which no checkpoint counts on any more, where that is worth the while.
+    /// Removes what stands before a position, which no checkpoint counts on any more, where that is worth the
+    /// while.
     fn shorten(&mut self, position: u64) -> Result<(), AnswerJournalError>;
 }
 
@@ -216,8 +217,8 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.tasks = None;
-        // Idle ones go at once, and the programs outside with the functions that they hold; one that waits for an answer that nobody wants any
-        // more ends with its wait, or with the process.
+        // Idle ones go at once, and the programs outside with the functions that they hold; one that waits
+        // for an answer that nobody wants any more ends with its wait, or with the process.
         for thread in self.threads.drain(..).filter(|_| self.num_out == 0) {
             let _ = thread.join();
         }
@@ -226,8 +227,8 @@ impl Drop for Workers {
 
 /// The reward functions of a run with their journal.
 ///
-/// Functions that compute are asked on the spot; those that wait for something outside are asked on threads of their own, so that completions are
-/// scored while others generate.
+/// Functions that compute are asked on the spot; those that wait for something outside are asked on threads
+/// of their own, so that completions are scored while others generate.
 pub struct Scorer {
     rewards: Arc<Rewards>,
     journal: Option<Box<dyn AnswerJournal>>,
@@ -280,7 +281,8 @@ impl Scorer {
         self.step = step;
     }
 
-    /// Forgets journalled answers of steps before `next`; from where on the journal holds those of the others, `None` without one.
+    /// Forgets journalled answers of steps before `next`; from where on the journal holds those of the
+    /// others, `None` without one.
     pub fn settle_journal(&mut self, next: u64) -> Option<u64> {
         self.journal.as_mut().map(|journal| journal.settle(next))
     }
@@ -290,8 +292,8 @@ impl Scorer {
         self.journal.as_mut().map_or(Ok(()), |journal| journal.shorten(position))
     }
 
-    /// Warnings since the last call, each with the content of its first row: of batches that were waited for. Whoever submits looks at
-    /// [`Rewards::warnings`] when all is there.
+    /// Warnings since the last call, each with the content of its first row: of batches that were waited for.
+    /// Whoever submits looks at [`Rewards::warnings`] when all is there.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }
@@ -301,8 +303,8 @@ impl Scorer {
         std::mem::take(&mut self.times)
     }
 
-    /// Takes completions in that are to be scored together, and returns at once where functions wait for something outside. What the journal
-    /// holds is not asked for.
+    /// Takes completions in that are to be scored together, and returns at once where functions wait for
+    /// something outside. What the journal holds is not asked for.
     pub fn submit(&mut self, requests: Vec<ScoreRequest>) {
         let mut missing = Vec::with_capacity(requests.len());
         for request in requests {
@@ -339,8 +341,8 @@ impl Scorer {
         is_out || !self.answered.is_empty() || self.failure.is_some()
     }
 
-    /// What was scored since the last call, each answer journalled; waits as long as it is told to for something, not at all where nothing is
-    /// being scored.
+    /// What was scored since the last call, each answer journalled; waits as long as it is told to for
+    /// something, not at all where nothing is being scored.
     pub fn next(&mut self, wait: Wait) -> Result<Vec<ScoreEvent>, ScoreError> {
         let wait = if self.answered.is_empty() && self.failure.is_none() { wait } else { Wait::No };
         let done = match &mut self.workers {
@@ -387,8 +389,9 @@ impl Scorer {
         self.answered.extend(events);
     }
 
-    /// Scores completions of one step and waits for all of them, each under its trajectory key: recorded answers are taken from the journal, new
-    /// ones go into it before they are returned. `None` where the run is to stop.
+    /// Scores completions of one step and waits for all of them, each under its trajectory key: recorded
+    /// answers are taken from the journal, new ones go into it before they are returned. `None` where the run
+    /// is to stop.
     pub fn score(
         &mut self,
         inputs: &[RewardInput<'_>],

@@ -1,8 +1,8 @@
 //! One inference server: samples, new weights and health over a [`Transport`], without waiting for anything.
 //!
-//! An [`HttpServer`] keeps what it has asked for under numbers, and turns what comes back into [`ServerEvent`]s. Each request comes to
-//! exactly one end, whatever the server does: a duplicate or late answer belongs to no number any more. Retries and routing are the
-//! [fleet](crate::fleet)'s.
+//! An [`HttpServer`] keeps what it has asked for under numbers, and turns what comes back into
+//! [`ServerEvent`]s. Each request comes to exactly one end, whatever the server does: a duplicate or late
+//! answer belongs to no number any more. Retries and routing are the [fleet](crate::fleet)'s.
 
 mod checking;
 mod probe;
@@ -89,7 +89,8 @@ pub enum ServerEvent {
 /// What a check found.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Report {
-    /// Whether it holds the weights that were published to it last; `None` where none were, or where it cannot say.
+    /// Whether it holds the weights that were published to it last; `None` where none were, or where it
+    /// cannot say.
     pub holds_current: Option<bool>,
     /// How busy it says it is.
     pub figures: Figures,
@@ -106,11 +107,12 @@ pub trait Server: Send {
     /// Gives requests up; each comes to [`ServerEvent::Aborted`], or to what it had come to before.
     fn abort(&mut self, what: AbortScope, now: Instant);
 
-    /// Gives everything in flight up at once and says what it was: nothing more is heard of it. A publication or check ends too.
+    /// Gives everything in flight up at once and says what it was: nothing more is heard of it. A publication
+    /// or check ends too.
     fn drop_all(&mut self) -> Vec<SampleId>;
 
-    /// Brings new weights; comes to [`ServerEvent::Published`] or [`ServerEvent::NotPublished`]. One at a time, and nothing is submitted
-    /// meanwhile.
+    /// Brings new weights; comes to [`ServerEvent::Published`] or [`ServerEvent::NotPublished`]. One at a
+    /// time, and nothing is submitted meanwhile.
     fn publish(&mut self, publication: &Publication, in_flight: InFlight, now: Instant);
 
     /// Looks whether it lives; comes to [`ServerEvent::Checked`]. One at a time.
@@ -150,7 +152,8 @@ pub struct HttpServer<P> {
     next_number: u64,
     errands: HashMap<u64, Errand>,
     by_id: HashMap<SampleId, u64>,
-    /// Samples that the server turned away while it is paused, in the order in which they are asked for again.
+    /// Samples that the server turned away while it is paused, in the order in which they are asked for
+    /// again.
     turned_away: VecDeque<TurnedAway>,
     /// When connections of samples that were given up are closed.
     closing: VecDeque<(Instant, u64)>,
@@ -171,7 +174,8 @@ pub struct HttpServer<P> {
     is_known: bool,
     /// A publication that failed may have left it paused.
     left_paused: bool,
-    /// How far its log-probabilities were from those of the first weights that it was given, as a part of their spread.
+    /// How far its log-probabilities were from those of the first weights that it was given, as a part of
+    /// their spread.
     rounding: Option<f64>,
 }
 

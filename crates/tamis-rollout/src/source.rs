@@ -13,8 +13,8 @@ pub struct PreparedPrompt {
     pub token_ids: Arc<[u32]>,
     /// The text behind `token_ids`.
     pub text: Arc<str>,
-    /// Content of the assistant message that the completion continues; empty where the conversation does not end in one. It is
-    /// prepended to the completion for scoring.
+    /// Content of the assistant message that the completion continues; empty where the conversation does not
+    /// end in one. It is prepended to the completion for scoring.
     pub continued: Arc<str>,
 }
 
@@ -38,11 +38,12 @@ pub struct Drawn {
 
 /// Where the scheduler's prompts come from.
 pub trait PromptSource {
-    /// The next prompts, `n` of them or as many as are left: those that were given back first, then this epoch's.
+    /// The next prompts, `n` of them or as many as are left: those that were given back first, then this
+    /// epoch's.
     fn draw(&mut self, n: usize) -> Drawn;
 
-    /// Takes prompts back that were drawn and not used, in the order in which they were drawn: they come next, as of the pass in which they were
-    /// drawn.
+    /// Takes prompts back that were drawn and not used, in the order in which they were drawn: they come
+    /// next, as of the pass in which they were drawn.
     fn give_back(&mut self, prompts: Vec<DrawnPrompt>);
 
     /// Begins the next epoch.

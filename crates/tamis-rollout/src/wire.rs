@@ -1,8 +1,9 @@
-//! What is said between this process and inference servers: request bodies and answers as plain types, without any input or output.
+//! What is said between this process and inference servers: request bodies and answers as plain types,
+//! without any input or output.
 //!
-//! A [`Sampling`](crate::Sampling) becomes the parameters of one server ([`vllm`], [`sglang`], [`openai`]); its answer becomes a
-//! [`Completion`], which is checked against what was asked before it becomes a sample. Whatever does not hold is a
-//! [`Fault`] of a named class, never a sample.
+//! A [`Sampling`](crate::Sampling) becomes the parameters of one server ([`vllm`], [`sglang`], [`openai`]);
+//! its answer becomes a [`Completion`], which is checked against what was asked before it becomes a sample.
+//! Whatever does not hold is a [`Fault`] of a named class, never a sample.
 
 pub mod completion;
 pub mod fault;

@@ -1,4 +1,5 @@
-//! The fleet over servers that fail in every way, on a clock of their own: whatever happens, each request comes to one end.
+//! The fleet over servers that fail in every way, on a clock of their own: whatever happens, each request
+//! comes to one end.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -769,7 +770,8 @@ fn a_server_without_room_is_waited_for_and_sent_fewer() {
             "http://s0 has no room (busy: no sample): it is sent at most 128 samples at once for now"
         );
         assert!(!said.iter().any(|message| matches!(message, FleetMessage::Lost { .. })), "{said:?}");
-        // All but three of the first 60 come back once; then the limit comes down by halves to what there is room for.
+        // All but three of the first 60 come back once; then the limit comes down by halves to what there is
+        // room for.
         let busy = fleet.fault_counts().samples[&FaultClass::Busy];
         assert!((57..400).contains(&busy), "{busy}");
         assert!(retry_after.is_none_or(|pause| clock.now() - begun > pause));

@@ -1,4 +1,5 @@
-//! A judge at a server: what it is asked, how its score is read, and what becomes of everything that goes wrong.
+//! A judge at a server: what it is asked, how its score is read, and what becomes of everything that goes
+//! wrong.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;

@@ -1,4 +1,5 @@
-//! Fleets of servers over real connections: fakes of vLLM 0.32 and 0.33, of SGLang and of OpenAI's interface, and a proxy that spoils answers.
+//! Fleets of servers over real connections: fakes of vLLM 0.32 and 0.33, of SGLang and of OpenAI's interface,
+//! and a proxy that spoils answers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -154,7 +155,8 @@ fn only_sample(fleet: &mut Fleet, request: SampleRequest) -> Sample {
     }
 }
 
-/// A folder of weights as a server reads one; what the fake makes of it is a function of its configuration's text.
+/// A folder of weights as a server reads one; what the fake makes of it is a function of its configuration's
+/// text.
 fn folder(text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("config.json"), text).expect("written");
@@ -383,8 +385,8 @@ fn weights_that_a_probe_disproves_are_not_used() {
     assert!(fleet.fault_counts().servers[&FaultClass::Probe] >= 1);
 }
 
-/// A server with the forgotten head of a tied model differs by as much as the steps have changed that head: little at first. What it may
-/// differ by is what it did with its own weights.
+/// A server with the forgotten head of a tied model differs by as much as the steps have changed that head:
+/// little at first. What it may differ by is what it did with its own weights.
 #[test]
 fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
     // Tokens and nats off at each publication; the last is too much.
@@ -661,7 +663,8 @@ fn a_server_that_is_paused_for_a_moment_is_not_resumed() {
     assert!(calls.iter().any(|call| call == "/is_paused") && !calls.iter().any(|call| call == "/resume"));
 }
 
-/// A run that is killed in the middle of a publication leaves its servers paused: the next one has them go on.
+/// A run that is killed in the middle of a publication leaves its servers paused: the next one has them go
+/// on.
 #[test]
 fn a_server_that_was_left_paused_goes_on() {
     for release in [Release::V032, Release::V033] {
@@ -678,7 +681,8 @@ fn a_server_that_was_left_paused_goes_on() {
     }
 }
 
-/// A publication that fails leaves it paused: it goes on at the next look, without waiting for somebody else to have it do so.
+/// A publication that fails leaves it paused: it goes on at the next look, without waiting for somebody else
+/// to have it do so.
 #[test]
 fn a_server_that_failed_to_load_goes_on_and_is_given_the_weights_again() {
     for release in [Release::V032, Release::V033] {

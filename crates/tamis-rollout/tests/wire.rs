@@ -1,4 +1,5 @@
-//! Every answer that was captured from a real vLLM 0.32.0 server is read as what it is, errors included, and what surprised at it is held down.
+//! Every answer that was captured from a real vLLM 0.32.0 server is read as what it is, errors included, and
+//! what surprised at it is held down.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::float_cmp, reason = "what must be exact is compared exactly")]
 
@@ -291,7 +292,8 @@ fn surprise_1_ids_get_prefixes() {
     // An id that nobody knows is acknowledged all the same: the answer says nothing.
     let unknown: Value = capture("abort_unknown").answer.json().unwrap();
     assert_eq!(unknown["aborted"], 1);
-    // Duplicate ids are taken, so ours must be unique; an answer under an id is checked to be that of the request.
+    // Duplicate ids are taken, so ours must be unique; an answer under an id is checked to be that of the
+    // request.
     assert_eq!(completion("dup1").request_id, completion("dup2").request_id);
 }
 

@@ -1,14 +1,16 @@
 //! The append-only, checksummed journal.
 //!
-//! What is not a function of the random keys (answers of external rewards and servers, time-outs) is written here before it is
-//! used, so that a replay after a crash reads it instead of asking again. The file is the 8 bytes `TAMISJ1\n`, then records:
-//! length of the payload (`u32`, little endian), CRC-32 of these four bytes and the payload (`u32`, little endian), payload.
-//! Opening reads the records in order up to the first that is not whole, and cuts the file there: that is the tail which a
-//! crash tore. The reader says from where on it needs them (a checkpoint's position): what stands before is neither read nor
-//! checked, and a file that ends before is an error.
+//! What is not a function of the random keys (answers of external rewards and servers, time-outs) is written
+//! here before it is used, so that a replay after a crash reads it instead of asking again. The file is the 8
+//! bytes `TAMISJ1\n`, then records: length of the payload (`u32`, little endian), CRC-32 of these four bytes
+//! and the payload (`u32`, little endian), payload. Opening reads the records in order up to the first that
+//! is not whole, and cuts the file there: that is the tail which a crash tore. The reader says from where on
+//! it needs them (a checkpoint's position): what stands before is neither read nor checked, and a file that
+//! ends before is an error.
 //!
-//! What no checkpoint needs any more is removed from the front of a file that has grown large ([`Journal::shorten`]); positions stay what they
-//! are. Such a file begins with `TAMISJ2\n` and the position of its first record (`u64`, little endian).
+//! What no checkpoint needs any more is removed from the front of a file that has grown large
+//! ([`Journal::shorten`]); positions stay what they are. Such a file begins with `TAMISJ2\n` and the position
+//! of its first record (`u64`, little endian).
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +31,8 @@ pub enum SyncPolicy {
     /// After every record: it survives a loss of power before it is used.
     #[default]
     EveryRecord,
-    /// Only by [`Journal::sync`]: records survive a killed process at once, a loss of power from the next sync on.
+    /// Only by [`Journal::sync`]: records survive a killed process at once, a loss of power from the next
+    /// sync on.
     OnDemand,
 }
 
@@ -149,8 +152,9 @@ impl Head {
 }
 
 impl Journal {
-    /// Opens a journal, creating it where it is not there, and cuts a torn tail. `from` is the position of the first record that
-    /// is needed (0: all of them); no byte before it is read but the file's first eight.
+    /// Opens a journal, creating it where it is not there, and cuts a torn tail. `from` is the position of
+    /// the first record that is needed (0: all of them); no byte before it is read but the file's first
+    /// eight.
     ///
     /// # Errors
     /// The disk; a file that is no journal; one that ends before `from`.
@@ -195,8 +199,9 @@ impl Journal {
         Ok((Self { disk: disk.clone(), file, policy, head }, Recovered { from, records, cut }))
     }
 
-    /// Removes what stands before a position, where that is most of a large file: nobody will ask for it again. The file is written anew, whole or
-    /// not at all; it takes as long as what it keeps, and is done only when at least as much goes. Where it cannot be written it stays as it is.
+    /// Removes what stands before a position, where that is most of a large file: nobody will ask for it
+    /// again. The file is written anew, whole or not at all; it takes as long as what it keeps, and is done
+    /// only when at least as much goes. Where it cannot be written it stays as it is.
     pub fn shorten(&mut self, position: u64) -> Result<(), JournalError> {
         self.shorten_from(position, LEAST_REMOVED)
     }
@@ -230,8 +235,8 @@ impl Journal {
         Ok(self.file.cut(self.head.offset(position))?)
     }
 
-    /// Appends a record, and flushes it where the policy says so. After a failure the journal is as before, or has a torn tail
-    /// that the next opening cuts.
+    /// Appends a record, and flushes it where the policy says so. After a failure the journal is as before,
+    /// or has a torn tail that the next opening cuts.
     pub fn append(&mut self, payload: &[u8]) -> Result<(), JournalError> {
         let Ok(length) = u32::try_from(payload.len()) else {
             return Err(JournalError::TooLong { path: self.file.path().to_owned(), length: payload.len() });
@@ -268,7 +273,8 @@ fn record_checksum(record: &[u8]) -> u32 {
     crc32(&covered)
 }
 
-/// The whole records of a journal's bytes from position `from` on, each with the position after it, up to the first that is not whole.
+/// The whole records of a journal's bytes from position `from` on, each with the position after it, up to the
+/// first that is not whole.
 fn records(bytes: &[u8], from: u64) -> Vec<(u64, &[u8])> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -293,7 +299,8 @@ mod tests {
     use super::*;
     use crate::durable::DiskFault;
 
-    /// Positions stay what they are, whatever is removed before them, also where that is done by one process after the other.
+    /// Positions stay what they are, whatever is removed before them, also where that is done by one process
+    /// after the other.
     #[test]
     fn what_no_checkpoint_needs_is_removed() {
         let folder = tempfile::tempdir().expect("folder");

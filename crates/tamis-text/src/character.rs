@@ -13,11 +13,11 @@ pub const PAD: &str = "<|pad|>";
 pub const END: &str = "<|end|>";
 
 impl Tokenizer {
-    /// A tokenizer whose tokens are the characters of `alphabet`, in order from id 2, after [`PAD`] (0) and [`END`] (1). It has no
-    /// beginning token and no chat template.
+    /// A tokenizer whose tokens are the characters of `alphabet`, in order from id 2, after [`PAD`] (0) and
+    /// [`END`] (1). It has no beginning token and no chat template.
     ///
-    /// It is an ordinary `tokenizer.json` (a word-level model over single characters), so [`Tokenizer::save`] writes what
-    /// `transformers` loads. A character outside the alphabet is an error that names it.
+    /// It is an ordinary `tokenizer.json` (a word-level model over single characters), so [`Tokenizer::save`]
+    /// writes what `transformers` loads. A character outside the alphabet is an error that names it.
     ///
     /// ```
     /// use tamis_text::tokenizer::Tokenizer;
@@ -50,14 +50,15 @@ impl Tokenizer {
             "padding": null,
             "added_tokens": [special(0, PAD), special(1, END)],
             "normalizer": null,
-            // A line break is a character like any other; spelled so that both regex engines of the tokenizers library (Oniguruma
-            // in Python) read it alike.
+            // A line break is a character like any other; spelled so that both regex engines of the
+            // tokenizers library (Oniguruma in Python) read it alike.
             "pre_tokenizer": {
                 "type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false,
             },
             "post_processor": null,
             "decoder": {"type": "Fuse"},
-            // The unknown token is not in the vocabulary, which makes an unknown character an error instead of a token.
+            // The unknown token is not in the vocabulary, which makes an unknown character an error instead
+            // of a token.
             "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<|unknown|>"},
         });
         let config = json!({

@@ -4,8 +4,9 @@ use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Decodes a growing sequence: text appears as soon as its characters are complete.
 ///
-/// One character may need several tokens (bytes of UTF-8), and what a token adds may depend on its neighbours (a leading space). So
-/// each step decodes a short window and takes the difference, holding back while the window ends in an incomplete character.
+/// One character may need several tokens (bytes of UTF-8), and what a token adds may depend on its neighbours
+/// (a leading space). So each step decodes a short window and takes the difference, holding back while the
+/// window ends in an incomplete character.
 #[derive(Debug, Clone, Default)]
 pub struct IncrementalDecoder {
     ids: Vec<u32>,
@@ -48,7 +49,8 @@ impl IncrementalDecoder {
         &self.ids
     }
 
-    /// Takes in what was held back (as U+FFFD where it stayed incomplete) and returns it. Call at the end of the sequence.
+    /// Takes in what was held back (as U+FFFD where it stayed incomplete) and returns it. Call at the end of
+    /// the sequence.
     pub fn finish(&mut self, tokenizer: &Tokenizer) -> Result<&str, TokenizerError> {
         self.advance(tokenizer, true)
     }
@@ -63,7 +65,8 @@ impl IncrementalDecoder {
             if let Some(new) = decoded.strip_prefix(shown.as_str()) {
                 self.text.push_str(new);
             } else {
-                // A decoder that rewrites what came before (clean-up of spaces): the whole text is decoded again.
+                // A decoder that rewrites what came before (clean-up of spaces): the whole text is decoded
+                // again.
                 self.text = tokenizer.decode(&self.ids, self.skip_special)?;
                 self.num_rewrites += 1;
             }

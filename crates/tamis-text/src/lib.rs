@@ -1,8 +1,8 @@
 //! Tokenizers and chat templates: text to token ids and back, conversations to text.
 //!
-//! [`tokenizer`] wraps a `tokenizer.json` with the special tokens that its neighbours in the folder name; [`character`] makes the
-//! small built-in one; [`template`] renders conversations; [`decode`] and [`stop`] turn sampled ids into text while they arrive and
-//! find where to stop.
+//! [`tokenizer`] wraps a `tokenizer.json` with the special tokens that its neighbours in the folder name;
+//! [`character`] makes the small built-in one; [`template`] renders conversations; [`decode`] and [`stop`]
+//! turn sampled ids into text while they arrive and find where to stop.
 
 pub mod character;
 pub mod decode;

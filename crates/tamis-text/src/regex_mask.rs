@@ -13,7 +13,8 @@ use thiserror::Error;
 
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// Bytes that an expression's automaton may take, in its making and when it is done: the largest that are useful are some hundred kilobytes.
+/// Bytes that an expression's automaton may take, in its making and when it is done: the largest that are
+/// useful are some hundred kilobytes.
 const MAX_AUTOMATON: usize = 16 << 20;
 
 /// Bytes of masks that are kept for an expression; beyond them all are made anew.
@@ -44,8 +45,8 @@ pub enum RegexMaskError {
 
 /// A regular expression that a whole text must match, as an automaton over bytes.
 ///
-/// The syntax is that of the crate `regex`: no look-around, no back-references; `.` is any character but a line break, `\w` and `\d` are
-/// those of Unicode.
+/// The syntax is that of the crate `regex`: no look-around, no back-references; `.` is any character but a
+/// line break, `\w` and `\d` are those of Unicode.
 #[derive(Debug)]
 pub struct WholeRegex {
     automaton: dense::DFA<Vec<u32>>,
@@ -99,9 +100,11 @@ type TokenBytes = Arc<[Option<Box<[u8]>>]>;
 
 /// The regular expression that a whole completion must match, over the tokens of one tokenizer.
 ///
-/// After any tokens the mask allows those from which a match can still be written with the tokenizer's tokens; end tokens are allowed where the text so far
-/// is a match, and end the completion there also where they have a text. Special tokens, which are no text, are not. A completion that is cut off at its length limit is the beginning of a match.
-/// (Willard and Louf 2023, arXiv 2307.09702; a mask is made when its state is first met, and kept; states with the same tokens share it.)
+/// After any tokens the mask allows those from which a match can still be written with the tokenizer's
+/// tokens; end tokens are allowed where the text so far is a match, and end the completion there also where
+/// they have a text. Special tokens, which are no text, are not. A completion that is cut off at its length
+/// limit is the beginning of a match. (Willard and Louf 2023, arXiv 2307.09702; a mask is made when its state
+/// is first met, and kept; states with the same tokens share it.)
 #[derive(Debug)]
 pub struct RegexMask {
     regex: WholeRegex,
@@ -159,7 +162,8 @@ impl RegexMask {
         next.unwrap_or(DEAD).as_u32()
     }
 
-    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; none where the completion is over.
+    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; none where the completion is
+    /// over.
     pub fn allowed(&self, state: u32) -> Arc<[u64]> {
         let state = StateID::new(state as usize).unwrap_or(DEAD);
         let masks = self.masks.read().unwrap_or_else(PoisonError::into_inner);
@@ -268,7 +272,8 @@ fn automaton(pattern: &str) -> Result<dense::DFA<Vec<u32>>, RegexMaskError> {
     syntax::parse(pattern).map_err(|error| RegexMaskError::Pattern { detail: chain(&error) })?;
     dense::Builder::new()
         .configure(config)
-        // What the other is made from, which comes first: a repetition of repetitions fills the memory by itself.
+        // What the other is made from, which comes first: a repetition of repetitions fills the memory by
+        // itself.
         .thompson(thompson::Config::new().nfa_size_limit(Some(MAX_AUTOMATON)))
         .build(&format!("(?:{pattern})\\z"))
         .map_err(|error| RegexMaskError::Pattern { detail: chain(&error) })
@@ -310,8 +315,8 @@ impl RegexMasks {
         Self { tokenizer, tokens: OnceLock::new(), made: Mutex::default() }
     }
 
-    /// The mask of an expression, for completions that end with one of `end_token_ids`. One is made at a time: whoever else asks waits, and
-    /// has what was made.
+    /// The mask of an expression, for completions that end with one of `end_token_ids`. One is made at a
+    /// time: whoever else asks waits, and has what was made.
     ///
     /// # Errors
     /// See [`RegexMask::new`].

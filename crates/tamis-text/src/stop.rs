@@ -51,11 +51,11 @@ impl StopStrings {
         &self.strings
     }
 
-    /// The stop string that ends first in `text` (the longest of several that end together), as generation would have met it had
-    /// the text arrived character by character.
+    /// The stop string that ends first in `text` (the longest of several that end together), as generation
+    /// would have met it had the text arrived character by character.
     ///
-    /// Bytes before `searched` are known to hold no complete stop string: a caller whose text grows passes the length that it had
-    /// at the last search, and strings that reach over that border are still found.
+    /// Bytes before `searched` are known to hold no complete stop string: a caller whose text grows passes
+    /// the length that it had at the last search, and strings that reach over that border are still found.
     pub fn find(&self, text: &str, searched: usize) -> Option<StopHit> {
         let mut from = searched.min(text.len()).saturating_sub(self.longest.saturating_sub(1));
         while !text.is_char_boundary(from) {

@@ -1,10 +1,12 @@
 //! Chat templates: a conversation to the text that a model was trained to see.
 //!
-//! Templates are Jinja as `transformers` runs it: `trim_blocks` and `lstrip_blocks` on, loop controls, Python's string, list and
-//! dictionary methods, `raise_exception`, `strftime_now`, `tojson` as Python's `json.dumps` writes, and
-//! `{% generation %}` blocks, which are rendered as if their tags were not there. `python` holds what differs from minijinja.
+//! Templates are Jinja as `transformers` runs it: `trim_blocks` and `lstrip_blocks` on, loop controls,
+//! Python's string, list and dictionary methods, `raise_exception`, `strftime_now`, `tojson` as Python's
+//! `json.dumps` writes, and `{% generation %}` blocks, which are rendered as if their tags were not there.
+//! `python` holds what differs from minijinja.
 //!
-//! A template comes with a model, from anyone. It can neither fill the memory nor go on for long: `limits` says how much it may do.
+//! A template comes with a model, from anyone. It can neither fill the memory nor go on for long: `limits`
+//! says how much it may do.
 
 mod date;
 mod generation;
@@ -114,8 +116,8 @@ pub enum TemplateError {
 pub struct RenderedPrompt {
     /// What the model sees; encode it without adding special tokens.
     pub text: String,
-    /// The final assistant message's text, where the conversation ends in one: the completion continues it, and rewards see it in
-    /// front of the completion.
+    /// The final assistant message's text, where the conversation ends in one: the completion continues it,
+    /// and rewards see it in front of the completion.
     pub continued: Option<String>,
 }
 
@@ -128,8 +130,8 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Compiles a template. `special_tokens` (`bos_token`, `eos_token`, ...) become variables. `strftime_now` tells the time of this
-    /// call (UTC) until [`Self::with_now`] fixes another.
+    /// Compiles a template. `special_tokens` (`bos_token`, `eos_token`, ...) become variables. `strftime_now`
+    /// tells the time of this call (UTC) until [`Self::with_now`] fixes another.
     pub fn new(source: &str, special_tokens: &BTreeMap<String, String>) -> Result<Self, TemplateError> {
         Self::compile(&[("default".to_owned(), source.to_owned())], special_tokens)
     }
@@ -217,7 +219,8 @@ impl ChatTemplate {
         Self::compile(&sources.into_iter().collect::<Vec<_>>(), special_tokens)
     }
 
-    /// Fixes what `strftime_now` tells, in seconds since 1970 (UTC). A run that must replay exactly sets the time at which it began.
+    /// Fixes what `strftime_now` tells, in seconds since 1970 (UTC). A run that must replay exactly sets the
+    /// time at which it began.
     #[must_use]
     pub fn with_now(mut self, seconds: i64) -> Self {
         self.environment.add_function("strftime_now", move |format: &str| date::strftime(format, seconds));
@@ -226,9 +229,10 @@ impl ChatTemplate {
 
     /// Renders a conversation for generation.
     ///
-    /// `arguments` become variables of the template (`tools`, `enable_thinking`, ...). Where the last message is the assistant's, it
-    /// is continued: the text ends right after that message's content, without generation prompt, as `continue_final_message` of
-    /// `transformers` does. Else the generation prompt is added.
+    /// `arguments` become variables of the template (`tools`, `enable_thinking`, ...). Where the last message
+    /// is the assistant's, it is continued: the text ends right after that message's content, without
+    /// generation prompt, as `continue_final_message` of `transformers` does. Else the generation prompt is
+    /// added.
     pub fn prompt<M: Serialize>(
         &self,
         messages: &[M],
@@ -252,7 +256,8 @@ impl ChatTemplate {
         if !text.contains(content.trim()) {
             return Err(TemplateError::ContinueLost);
         }
-        // A template that trims the message has eaten the tag's space: then the message's own trailing space goes too.
+        // A template that trims the message has eaten the tag's space: then the message's own trailing space
+        // goes too.
         let trimmed = !text.get(end..).is_some_and(|rest| rest.starts_with(CONTINUE_TAG));
         text.truncate(end);
         if trimmed {
@@ -262,7 +267,8 @@ impl ChatTemplate {
         Ok(RenderedPrompt { text, continued: Some(continued) })
     }
 
-    /// Renders a conversation as it is, with exactly the given variables (`add_generation_prompt` is false unless given).
+    /// Renders a conversation as it is, with exactly the given variables (`add_generation_prompt` is false
+    /// unless given).
     pub fn render<M: Serialize>(
         &self,
         messages: &[M],

@@ -1,4 +1,5 @@
-//! A tokenizer folder in Hugging Face layout: `tokenizer.json`, and what its neighbours say about special tokens and templates.
+//! A tokenizer folder in Hugging Face layout: `tokenizer.json`, and what its neighbours say about special
+//! tokens and templates.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -171,10 +172,12 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a folder: `tokenizer.json`, and where present `tokenizer_config.json`, `special_tokens_map.json` and chat templates.
+    /// Reads a folder: `tokenizer.json`, and where present `tokenizer_config.json`, `special_tokens_map.json`
+    /// and chat templates.
     ///
-    /// `eos_token`, `pad_token` and `bos_token` come from `tokenizer_config.json`, else from `special_tokens_map.json`. Truncation
-    /// and padding that `tokenizer.json` declares are switched off: limits are the caller's, as in `transformers`.
+    /// `eos_token`, `pad_token` and `bos_token` come from `tokenizer_config.json`, else from
+    /// `special_tokens_map.json`. Truncation and padding that `tokenizer.json` declares are switched off:
+    /// limits are the caller's, as in `transformers`.
     pub fn load(folder: &Path) -> Result<Self, TokenizerError> {
         if !folder.is_dir() {
             return Err(TokenizerError::NoFolder { folder: folder.to_owned() });
@@ -268,8 +271,9 @@ impl Tokenizer {
         Ok(Self { inner, is_word_level, files, special_tokens, eos, bos })
     }
 
-    /// Token ids of a text. `add_special` lets the tokenizer's post-processor add what it adds (often a beginning token); texts
-    /// rendered from a chat template carry their special tokens already and are encoded with `false`.
+    /// Token ids of a text. `add_special` lets the tokenizer's post-processor add what it adds (often a
+    /// beginning token); texts rendered from a chat template carry their special tokens already and are
+    /// encoded with `false`.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let encoding = guarded(|| self.inner.encode_fast(text, add_special)).map_err(|detail| {
             self.unknown_character(text)
@@ -278,15 +282,16 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Text of token ids; special tokens are left out where `skip_special`. Bytes that are not UTF-8 become U+FFFD; an id outside
-    /// the vocabulary (padded embedding rows have some) adds nothing.
+    /// Text of token ids; special tokens are left out where `skip_special`. Bytes that are not UTF-8 become
+    /// U+FFFD; an id outside the vocabulary (padded embedding rows have some) adds nothing.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, TokenizerError> {
         self.inner
             .decode(ids, skip_special)
             .map_err(|error| TokenizerError::Decode { num_tokens: ids.len(), detail: error.to_string() })
     }
 
-    /// Number of tokens, added ones included. A model's embedding may have more rows, never fewer than [`Self::num_rows`].
+    /// Number of tokens, added ones included. A model's embedding may have more rows, never fewer than
+    /// [`Self::num_rows`].
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
@@ -306,9 +311,9 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
-    /// What each token adds to a decoded text, by id; `None` for special tokens, which add nothing, and for ids that no token has. Known
-    /// of tokenizers whose text is the tokens' bytes one after the other: byte-level ones (Qwen, Llama 3, GPT-2) and those of single
-    /// characters.
+    /// What each token adds to a decoded text, by id; `None` for special tokens, which add nothing, and for
+    /// ids that no token has. Known of tokenizers whose text is the tokens' bytes one after the other:
+    /// byte-level ones (Qwen, Llama 3, GPT-2) and those of single characters.
     ///
     /// # Errors
     /// [`TokenizerError::NotBytes`] of any other.
@@ -349,8 +354,9 @@ impl Tokenizer {
         &self.special_tokens
     }
 
-    /// All ids at which generation ends: the tokenizer's end token and `eos_token_id` of a `generation_config.json` (a number or a
-    /// list), sorted and without repetition. A file that is absent adds nothing.
+    /// All ids at which generation ends: the tokenizer's end token and `eos_token_id` of a
+    /// `generation_config.json` (a number or a list), sorted and without repetition. A file that is absent
+    /// adds nothing.
     pub fn end_token_ids(&self, generation_config: &Path) -> Result<Vec<u32>, TokenizerError> {
         let mut ids: Vec<u32> = self.eos.into_iter().collect();
         let config: Value = match tamis_file::read(generation_config, tamis_file::MAX_MODEL_CONFIG) {
@@ -386,8 +392,8 @@ impl Tokenizer {
         self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
     }
 
-    /// Writes the files into a folder, byte for byte as they were read, so that `transformers` loads what it wrote. The folder is
-    /// created where absent; each file is flushed to disk.
+    /// Writes the files into a folder, byte for byte as they were read, so that `transformers` loads what it
+    /// wrote. The folder is created where absent; each file is flushed to disk.
     pub fn save(&self, folder: &Path) -> Result<(), TokenizerError> {
         for (name, bytes) in &self.files {
             let path = folder.join(name);
@@ -398,9 +404,9 @@ impl Tokenizer {
 
     /// The chat template that comes with the tokenizer.
     ///
-    /// `chat_template.jinja` wins over `chat_template` of `tokenizer_config.json` (a text, or a list of `{name, template}`) and
-    /// `chat_template.json`. Of named templates (`additional_chat_templates/*.jinja` too) `default` is taken, and `tool_use` where a
-    /// conversation comes with tools.
+    /// `chat_template.jinja` wins over `chat_template` of `tokenizer_config.json` (a text, or a list of
+    /// `{name, template}`) and `chat_template.json`. Of named templates (`additional_chat_templates/*.jinja`
+    /// too) `default` is taken, and `tool_use` where a conversation comes with tools.
     pub fn chat_template(&self) -> Result<ChatTemplate, TemplateError> {
         ChatTemplate::from_files(&self.files, &self.special_tokens)
     }
@@ -409,7 +415,8 @@ impl Tokenizer {
         if !self.is_word_level {
             return None;
         }
-        // Added tokens are matched before single characters are, so their characters need not be in the alphabet.
+        // Added tokens are matched before single characters are, so their characters need not be in the
+        // alphabet.
         let added = self.inner.get_added_tokens_decoder();
         let mut rest = text;
         let mut position = 0;
@@ -435,8 +442,9 @@ impl Tokenizer {
     }
 }
 
-/// The bytes that a token of a byte-level vocabulary stands for: each is spelled as one character, the printable ones of Latin-1 as
-/// themselves, the 68 others as the characters from U+0100 on (Radford et al. 2019).
+/// The bytes that a token of a byte-level vocabulary stands for: each is spelled as one character, the
+/// printable ones of Latin-1 as themselves, the 68 others as the characters from U+0100 on (Radford et al.
+/// 2019).
 fn byte_level(token: &str) -> Vec<u8> {
     let is_itself = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let byte = |character: char| {
@@ -452,7 +460,8 @@ fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String>
     caught::catch(call)?.map_err(|error| error.to_string())
 }
 
-/// Adds tokens that `tokenizer_config.json` declares in `added_tokens_decoder` and `tokenizer.json` does not have.
+/// Adds tokens that `tokenizer_config.json` declares in `added_tokens_decoder` and `tokenizer.json` does not
+/// have.
 fn add_declared_tokens(
     tokenizer: &mut tokenizers::Tokenizer,
     config: &Value,

@@ -107,8 +107,9 @@ impl From<RewardError> for EvaluateError {
     }
 }
 
-/// Sets `data.max_prompt_length` and `rollout.max_response_length`, of which nobody set either, to half of the positions of `model.path` each
-/// where together they are more than it has; what was set, for a person. An unreadable model changes nothing: evaluating it says why.
+/// Sets `data.max_prompt_length` and `rollout.max_response_length`, of which nobody set either, to half of
+/// the positions of `model.path` each where together they are more than it has; what was set, for a person.
+/// An unreadable model changes nothing: evaluating it says why.
 pub fn fit_lengths(config: &mut Config) -> Option<String> {
     let positions = ModelConfig::load_any(config.model.path.as_ref()?).ok()?.max_position_embeddings;
     let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_response_length);
@@ -123,8 +124,9 @@ pub fn fit_lengths(config: &mut Config) -> Option<String> {
     ))
 }
 
-/// Evaluates `model.path` on the validation prompts as `validate` says (`places` say where a person set what), and says through `progress` what takes long; `keeps_samples`: every
-/// completion is returned. Gives up soon with [`Halt::Interrupted`] once `interrupt` is requested.
+/// Evaluates `model.path` on the validation prompts as `validate` says (`places` say where a person set
+/// what), and says through `progress` what takes long; `keeps_samples`: every completion is returned. Gives
+/// up soon with [`Halt::Interrupted`] once `interrupt` is requested.
 pub fn evaluate(
     config: &Config,
     places: &Places,
@@ -213,7 +215,8 @@ pub fn evaluate(
     })
 }
 
-/// Refuses a name at the servers for a folder of weights that they do not know: an evaluation publishes to a temporary one.
+/// Refuses a name at the servers for a folder of weights that they do not know: an evaluation publishes to a
+/// temporary one.
 fn check_published(config: &Config) -> Result<(), AssembleError> {
     let publishes = matches!(config.rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
     match &config.publish.server_dir {
@@ -229,8 +232,8 @@ fn check_published(config: &Config) -> Result<(), AssembleError> {
     }
 }
 
-/// A folder for the shipped reward runner, which Python then runs: of a name that nobody else can guess, for nobody else to write in
-/// (mode 0700). It goes away with the value.
+/// A folder for the shipped reward runner, which Python then runs: of a name that nobody else can guess, for
+/// nobody else to write in (mode 0700). It goes away with the value.
 fn private_folder() -> std::io::Result<tempfile::TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("tamis-eval-");

@@ -65,10 +65,11 @@ pub struct Exported {
     pub is_tied: bool,
 }
 
-/// Writes the policy in `source` (a checkpoint, or any Hugging Face folder of a supported architecture) into `target`, which is not there yet:
-/// `config.json`, `model.safetensors`, the tokenizer and `checksums.json`, whole or not at all. Weights are taken in full precision where the checkpoint holds
-/// them so. `untie` writes a tied output head as a tensor of its own, for servers that go on with the old head of a tied model when its
-/// weights are reloaded.
+/// Writes the policy in `source` (a checkpoint, or any Hugging Face folder of a supported architecture) into
+/// `target`, which is not there yet: `config.json`, `model.safetensors`, the tokenizer and `checksums.json`,
+/// whole or not at all. Weights are taken in full precision where the checkpoint holds them so. `untie`
+/// writes a tied output head as a tensor of its own, for servers that go on with the old head of a tied model
+/// when its weights are reloaded.
 pub fn export(source: &Path, target: &Path, untie: bool, dtype: SaveDtype) -> Result<Exported, ExportError> {
     if target.exists() {
         return Err(ExportError::Exists { folder: target.to_owned() });

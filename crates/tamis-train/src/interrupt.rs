@@ -1,10 +1,12 @@
 //! Ctrl-C: the first asks the run to stop soon and save, the second ends the process.
 //!
-//! The command line installs the handler. Whatever may take long looks at [`Interrupt::is_requested`]: generation and training between two
-//! layers of the model, rewards and gold checks while they wait, the step loop between its stages. What was begun and cannot be finished at
-//! once is given up, and the state after the last trained step is saved: a resume does it again, exactly. One thing is finished: a step that
-//! has moved weights already while the state before it is in no checkpoint (`NativeEngine::begin_updates`).
-//! Preparations that only read (data files, tokenizing, loading weights) are abandoned where they stand, see [`Interrupt::or_abandon`].
+//! The command line installs the handler. Whatever may take long looks at [`Interrupt::is_requested`]:
+//! generation and training between two layers of the model, rewards and gold checks while they wait, the step
+//! loop between its stages. What was begun and cannot be finished at once is given up, and the state after
+//! the last trained step is saved: a resume does it again, exactly. One thing is finished: a step that has
+//! moved weights already while the state before it is in no checkpoint (`NativeEngine::begin_updates`).
+//! Preparations that only read (data files, tokenizing, loading weights) are abandoned where they stand, see
+//! [`Interrupt::or_abandon`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -18,8 +20,8 @@ pub enum Reaction {
     StopSoon,
     /// One that came with the first: a terminal, a shell and a launcher may each pass on the same Ctrl-C.
     SameAsBefore,
-    /// A further one: end the process at once with exit code 130. Checkpoints are whole at every instant, so nothing but what came
-    /// after the last of them is lost.
+    /// A further one: end the process at once with exit code 130. Checkpoints are whole at every instant, so
+    /// nothing but what came after the last of them is lost.
     ExitNow,
 }
 
@@ -28,7 +30,8 @@ pub enum Reaction {
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Why work did not come to its end. Being interrupted is no failure: it is an ending, after which nothing of the work may be used.
+/// Why work did not come to its end. Being interrupted is no failure: it is an ending, after which nothing of
+/// the work may be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Halt<E> {
     /// It was asked to stop.
@@ -65,7 +68,8 @@ impl<E> From<Interrupted> for Halt<E> {
 /// How often [`Interrupt::or_abandon`] looks whether a stop was asked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Stack of a thread that prepares, as large as that of a main thread on Linux: data and templates nest as deep on it.
+/// Stack of a thread that prepares, as large as that of a main thread on Linux: data and templates nest as
+/// deep on it.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Signals closer than this are one Ctrl-C.
@@ -104,8 +108,9 @@ impl Interrupt {
         }
     }
 
-    /// Does work that changes nothing outside itself on a thread of its own, and gives it up within milliseconds where a stop is asked for:
-    /// the thread is then left to end with the process. So reading a million rows need not look at the flag at every one.
+    /// Does work that changes nothing outside itself on a thread of its own, and gives it up within
+    /// milliseconds where a stop is asked for: the thread is then left to end with the process. So reading a
+    /// million rows need not look at the flag at every one.
     ///
     /// # Errors
     /// [`Interrupted`] where a stop was asked for before or during the work.
@@ -151,7 +156,8 @@ impl Interrupt {
         Arc::clone(&self.is_requested)
     }
 
-    /// Not requested any more, until somebody has looked so many times: the look after these finds it requested.
+    /// Not requested any more, until somebody has looked so many times: the look after these finds it
+    /// requested.
     #[cfg(test)]
     pub(crate) fn request_at_look(&self, looks: usize) {
         self.is_requested.store(false, Ordering::SeqCst);

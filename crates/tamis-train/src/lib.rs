@@ -1,12 +1,13 @@
 //! Training: a run from its configuration to its ending.
 //!
-//! The loop is [`run`]'s `run_loop.rs` (collect the groups of a step, train on them, write down what came of it), and one
-//! step is its `step.rs`. Below it, each folder uses only those after it:
+//! The loop is [`run`]'s `run_loop.rs` (collect the groups of a step, train on them, write down what came of
+//! it), and one step is its `step.rs`. Below it, each folder uses only those after it:
 //!
-//! [`credit`] makes advantages of a step's groups; [`workers`] has what generates and scores, and its journals;
-//! [`assemble`] turns a validated configuration into ready objects; [`checkpoint`] saves what a resume needs;
-//! [`measure`] validates and makes metrics; [`native`] is the built-in engine as learner and as generator; [`learner`]
-//! says what a learner can do, and trains one on a step's batch; [`prompts`] become tokens and are drawn in order.
+//! [`credit`] makes advantages of a step's groups; [`workers`] has what generates and scores, and its
+//! journals; [`assemble`] turns a validated configuration into ready objects; [`checkpoint`] saves what a
+//! resume needs; [`measure`] validates and makes metrics; [`native`] is the built-in engine as learner and as
+//! generator; [`learner`] says what a learner can do, and trains one on a step's batch; [`prompts`] become
+//! tokens and are drawn in order.
 
 pub mod assemble;
 pub mod checkpoint;

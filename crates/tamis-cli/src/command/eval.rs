@@ -112,7 +112,8 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Refuses to take its servers away from a run that is sampling at them: they would be given the weights of the checkpoint.
+/// Refuses to take its servers away from a run that is sampling at them: they would be given the weights of
+/// the checkpoint.
 fn check_servers(run: &Path, own: &Config, config: &Config) -> Result<(), Failure> {
     let publishes = matches!(config.rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
     let same = |one: &str, other: &str| one.trim_end_matches('/') == other.trim_end_matches('/');
@@ -238,7 +239,8 @@ fn as_text(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) ->
     text
 }
 
-/// The figures of a data source: a line for each figure, a column for each score. Scores that agree in every figure share a column.
+/// The figures of a data source: a line for each figure, a column for each score. Scores that agree in every
+/// figure share a column.
 fn table(source: &SourceResult, text: &mut String) {
     let mut figures: Vec<&str> = Vec::new();
     let mut scores: Vec<&str> = Vec::new();

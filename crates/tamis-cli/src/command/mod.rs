@@ -75,7 +75,8 @@ pub(crate) fn with_findings(mut loaded: Loaded, found: Vec<Diagnostic>) -> Resul
     if is_refused { Err(ConfigErrors { diagnostics: loaded.warnings }) } else { Ok(loaded) }
 }
 
-/// What is wrong with overrides on top of a run's own configuration, without what was to be said about that one when the run began.
+/// What is wrong with overrides on top of a run's own configuration, without what was to be said about that
+/// one when the run began.
 pub(crate) fn new_errors(own: Option<&Loaded>, mut errors: ConfigErrors) -> Failure {
     let known: &[Diagnostic] = own.map_or(&[], |own| &own.warnings);
     errors.diagnostics.retain(|found| {
@@ -84,8 +85,8 @@ pub(crate) fn new_errors(own: Option<&Loaded>, mut errors: ConfigErrors) -> Fail
     Failure::told(USAGE, errors.to_string())
 }
 
-/// What is to be said about overrides on top of a run's own configuration. That one holds every default in so many words, and what was to
-/// be said about it was said when the run began.
+/// What is to be said about overrides on top of a run's own configuration. That one holds every default in so
+/// many words, and what was to be said about it was said when the run began.
 pub(crate) fn new_notes(own: &Loaded, now: &Loaded) -> Vec<String> {
     let is_new = |warning: &&Diagnostic| !own.warnings.iter().any(|known| known.problem == warning.problem);
     let mut notes: Vec<String> = now.warnings.iter().filter(is_new).map(ToString::to_string).collect();

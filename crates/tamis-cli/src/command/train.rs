@@ -75,7 +75,8 @@ fn resume(arguments: &Train, path: &Path, interrupt: &Interrupt) -> Result<Begin
     let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| fail(&error.into()))?;
     let (files, overrides) = arguments.layers.split();
     let own = directory.config();
-    // What an editor did to `config.yaml` is a change like an override. A run of an earlier build has no other.
+    // What an editor did to `config.yaml` is a change like an override. A run of an earlier build has no
+    // other.
     let in_force = Some(directory.config_in_force()).filter(|path| path.is_file());
     let was = load_of_run(&in_force.unwrap_or_else(|| own.clone()), &[], &[])
         .map_err(|errors| new_errors(None, errors))?;

@@ -50,8 +50,8 @@ fn check(case: Case<'_>) {
     assert_eq!(summary["num_rows"], 4 * generated, "{name}: {summary}");
     assert_eq!(summary["min_group_size"], 4, "{name}");
 
-    // The identity holds in every step, and from step to step; what every step generated is all that was generated up to the last that
-    // trained. A step has one row.
+    // The identity holds in every step, and from step to step; what every step generated is all that was
+    // generated up to the last that trained. A step has one row.
     let (mut carried, mut counted, mut given_up, mut num_tokens, mut last) = (0, 0, 0, 0, None);
     for line in folder.read("runs/tiny/metrics.jsonl").lines() {
         let step: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).expect("JSON");
@@ -87,7 +87,8 @@ fn check(case: Case<'_>) {
     assert!(code != 0 || end.contains("\"val-core/"), "{name}: the last step was measured: {end}");
 }
 
-/// Groups, and prompt and completion tokens of their trajectories, in the rollout files of the steps up to one.
+/// Groups, and prompt and completion tokens of their trajectories, in the rollout files of the steps up to
+/// one.
 fn written(rollouts: &std::path::Path, upto: u64) -> (u64, u64) {
     let mut groups = std::collections::BTreeSet::new();
     let mut tokens = 0;

@@ -1,5 +1,5 @@
-//! `tamis config check` and `tamis train` refuse the same configurations with the same words, each with the place of the key, and nothing is
-//! made of a configuration that is refused.
+//! `tamis config check` and `tamis train` refuse the same configurations with the same words, each with the
+//! place of the key, and nothing is made of a configuration that is refused.
 
 use crate::tamis::Folder;
 
@@ -257,7 +257,8 @@ fn both_commands_refuse_the_same_with_the_same_words_and_the_place() {
     assert!(REFUSED.len() >= 55);
 }
 
-/// A name with room for itself and none for a number is refused once it is taken, in words of its own; nothing is made.
+/// A name with room for itself and none for a number is refused once it is taken, in words of its own;
+/// nothing is made.
 #[test]
 fn a_name_that_is_taken_has_room_for_a_number_or_is_refused() {
     let folder = folder();
@@ -335,7 +336,8 @@ fn a_resume_and_an_evaluation_are_checked_too() {
     folder.write("plain.jinja", "{{ messages[-1].content }}");
     let ended = folder.tamis(&[&eval[..], &["data.val=empty.jsonl"]].concat());
     assert!(ended.failure().contains("no prompts in") && ended.code == Some(2), "{}", ended.shown());
-    // The training prompts are nothing to an evaluation, nor is the folder that a run's own model came from to a resume.
+    // The training prompts are nothing to an evaluation, nor is the folder that a run's own model came from
+    // to a resume.
     folder.tamis(&[&eval[..], &["data.train=none.jsonl"]].concat()).succeeds();
     let before: Vec<u8> = std::fs::read(run.join("metrics.jsonl")).expect("metrics");
     folder.tamis(&resume).succeeds();

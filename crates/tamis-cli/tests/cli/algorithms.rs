@@ -1,4 +1,5 @@
-//! Every estimator, loss, shaping, mask and correction trains from the command line, or is refused with what to choose instead.
+//! Every estimator, loss, shaping, mask and correction trains from the command line, or is refused with what
+//! to choose instead.
 
 use std::fmt::Write as _;
 
@@ -447,7 +448,8 @@ error: `objective.correction.rejections`: unknown rejection statistic `seq_max_k
 "#);
 }
 
-/// A schedule of the learning rate knows its end where epochs give it: every step of a run without a filter is one round.
+/// A schedule of the learning rate knows its end where epochs give it: every step of a run without a filter
+/// is one round.
 #[test]
 fn a_schedule_over_epochs_ends_with_them() {
     let folder = Folder::new();

@@ -305,7 +305,8 @@ fn eval() {
     assert!(step[name].is_number());
     assert_eq!(same["metrics"][name], step[name], "{same}");
 
-    // What is wrong with an override is all that is told: the run's own configuration was talked about when it began.
+    // What is wrong with an override is all that is told: the run's own configuration was talked about when
+    // it began.
     insta::assert_snapshot!(folder.tamis(&["eval", "runs/tiny", "validate.temprature=1"]).shown(), @r#"
     exit code 2
     ----- stderr
@@ -539,7 +540,8 @@ fn rollouts_of_a_run_are_shown() {
     ");
 }
 
-/// Measured before training and nowhere in between: measured after it too, or the first figure has nothing to be compared with.
+/// Measured before training and nowhere in between: measured after it too, or the first figure has nothing to
+/// be compared with.
 #[test]
 fn a_run_that_is_measured_before_training_is_measured_after_it() {
     let folder = Folder::tiny();
@@ -683,8 +685,8 @@ For more information, try '--help'.
 ");
 }
 
-/// The command of those systems' own pages, from the root of a repository: what stands in its files is found from there, by `check`, `train`
-/// and whatever reads what `import` has written, wherever that lies.
+/// The command of those systems' own pages, from the root of a repository: what stands in its files is found
+/// from there, by `check`, `train` and whatever reads what `import` has written, wherever that lies.
 #[test]
 fn paths_in_files_of_others_are_those_of_the_working_directory() {
     let folder = Folder::tiny()

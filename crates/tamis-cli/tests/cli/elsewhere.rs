@@ -1,4 +1,5 @@
-//! What servers do beside sampling for a run: evaluations, of a checkpoint and of a model of their own, and judging completions.
+//! What servers do beside sampling for a run: evaluations, of a checkpoint and of a model of their own, and
+//! judging completions.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -60,7 +61,8 @@ fn a_checkpoint_is_evaluated_at_servers() {
     assert_eq!(std::fs::read_dir(folder.join("shared")).map_or(0, Iterator::count), 0);
 }
 
-/// A server that a run samples at is not given other weights; what is wrong with an evaluation at servers is told before anything begins.
+/// A server that a run samples at is not given other weights; what is wrong with an evaluation at servers is
+/// told before anything begins.
 #[test]
 fn an_evaluation_does_not_take_the_servers_of_a_run_that_goes_on() {
     let folder = policies();

@@ -8,7 +8,8 @@ use crate::tamis::{Folder, Replaced as _, TINY};
 
 type Row = BTreeMap<String, serde_json::Value>;
 
-/// Trains the tiny task in one update a step, with more keys of `train`; the weights it ends with and the steps' metrics.
+/// Trains the tiny task in one update a step, with more keys of `train`; the weights it ends with and the
+/// steps' metrics.
 fn run(analysis: &str, rest: &str) -> (Vec<u8>, Vec<Row>) {
     let config = TINY
         .replaced("total_steps: 6", &format!("total_steps: 4\n  {analysis}"))

@@ -1,6 +1,7 @@
 //! Kills of a run at instants that differ from test run to test run: what holds, holds for all of them.
 //!
-//! `TAMIS_KILLS=40` kills that often for each test's configuration. The seed of the kills is printed; `TAMIS_KILL_SEED=N` repeats them.
+//! `TAMIS_KILLS=40` kills that often for each test's configuration. The seed of the kills is printed;
+//! `TAMIS_KILL_SEED=N` repeats them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -72,8 +73,8 @@ pub(crate) fn start_run(folder: &Folder, arguments: &[&str]) -> std::process::Ch
     }
 }
 
-/// Begins the run, or goes on with it, and kills it as soon as `is_time` says so, which is asked five thousand times a second; how it ended, where
-/// that came first.
+/// Begins the run, or goes on with it, and kills it as soon as `is_time` says so, which is asked five
+/// thousand times a second; how it ended, where that came first.
 pub(crate) fn killed_when(
     folder: &Folder,
     arguments: &[&str],
@@ -88,7 +89,8 @@ pub(crate) fn killed_when(
             child.kill().expect("killed");
             folder.wait(child);
             if begun(folder).is_none() {
-                // Killed before it was a run: there is nothing to resume, and the half-made folder is in nobody's way but ours.
+                // Killed before it was a run: there is nothing to resume, and the half-made folder is in
+                // nobody's way but ours.
                 let _ = std::fs::remove_dir_all(folder.join("runs"));
             }
             return None;

@@ -58,7 +58,8 @@ fn weights(folder: &Folder, run: &str) -> Vec<u8> {
     std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
 }
 
-/// verl's words for an engine are enough: two servers are started on the GPUs that there are, and the run is the one without.
+/// verl's words for an engine are enough: two servers are started on the GPUs that there are, and the run is
+/// the one without.
 #[test]
 fn an_engine_that_verl_s_keys_name_is_started_and_ended() {
     let folder = Folder::tiny();

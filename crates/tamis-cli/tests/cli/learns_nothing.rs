@@ -1,4 +1,5 @@
-//! Runs that cannot learn: rewards that do not arrive, batches that bear no loss. They end with a diagnosis, and go on once that is mended.
+//! Runs that cannot learn: rewards that do not arrive, batches that bear no loss. They end with a diagnosis,
+//! and go on once that is mended.
 
 use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
 
@@ -185,7 +186,8 @@ fn a_punishment_for_length_does_not_hide_that_nothing_is_answered() {
     assert!(ended.failure().contains(told), "{}", ended.shown());
 }
 
-/// Shaping and another reward score what the judge fails on, without the metric that only the judge gives: not the metric is missing.
+/// Shaping and another reward score what the judge fails on, without the metric that only the judge gives:
+/// not the metric is missing.
 #[test]
 fn a_reward_that_fails_is_not_called_a_missing_metric() {
     let on_acc = ("filter: {kind: variance}", "filter: {kind: variance, metric: acc}");
@@ -215,7 +217,8 @@ fn a_reward_that_fails_is_not_called_a_missing_metric() {
     }
 }
 
-/// A name that only an answer can give: one round without it is chance, several in a row are a mistake, also after a resume.
+/// A name that only an answer can give: one round without it is chance, several in a row are a mistake, also
+/// after a resume.
 #[test]
 fn a_metric_that_no_score_has_ends_the_run_after_several_rounds() {
     let changes = [
@@ -303,8 +306,9 @@ fn rows(folder: &Folder) -> Vec<serde_json::Map<String, serde_json::Value>> {
     text.lines().map(|line| serde_json::from_str(line).expect("a row")).collect()
 }
 
-/// Where nothing was scored there is no number: not on the line, not in the metrics, not in the closing words, and no checkpoint is compared
-/// by it. The punishment for length that `dapo` adds answers whatever it is given, and is no measurement.
+/// Where nothing was scored there is no number: not on the line, not in the metrics, not in the closing
+/// words, and no checkpoint is compared by it. The punishment for length that `dapo` adds answers whatever it
+/// is given, and is no measurement.
 #[test]
 fn a_validation_of_which_nothing_was_scored_has_no_figure() {
     for preset in [None, Some("preset=dapo")] {
@@ -376,8 +380,8 @@ fn an_evaluation_of_which_nothing_was_scored_has_no_figure() {
     assert!(!json["metrics"].to_string().contains("mean@"), "{json}");
 }
 
-/// A figure that there cannot be is refused before anything is generated, even where the names of the scores are not known yet; one of a
-/// score that no answer has ends the run at the first validation.
+/// A figure that there cannot be is refused before anything is generated, even where the names of the scores
+/// are not known yet; one of a score that no answer has ends the run at the first validation.
 #[test]
 fn the_figure_that_checkpoints_are_compared_by_must_be_one_that_there_can_be() {
     let folder = Folder::new();
@@ -434,7 +438,8 @@ fn the_rollouts_of_an_attempt_that_ends_for_want_of_rewards_are_written() {
     let unscored = rows("unscored");
     assert_eq!(unscored.len(), 3 * 8 * 4, "{unscored:?}");
     assert!(unscored.iter().all(|row| row["reward"].is_null() && row["completion"].is_string()));
-    // Likewise where the filter's metric is missing; of the last round nothing was judged, and its scores are there.
+    // Likewise where the filter's metric is missing; of the last round nothing was judged, and its scores are
+    // there.
     let changes = [
         ("data:\n", "data:\n  check_gold: off\n"),
         ("filter: {kind: variance}", "filter: {kind: variance, metric: strict}"),

@@ -1,4 +1,5 @@
-//! Numbers that are not finite, or enormous: what rewards may answer, and what becomes of gradients made of them.
+//! Numbers that are not finite, or enormous: what rewards may answer, and what becomes of gradients made of
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,8 @@ fn steps(folder: &Folder) -> Vec<BTreeMap<String, serde_json::Value>> {
     rows.filter(|row: &BTreeMap<String, serde_json::Value>| row.contains_key("groups/generated")).collect()
 }
 
-/// Metrics of the updates at every step, and no normalisation by the group's deviation: a reward goes into the gradient as it is.
+/// Metrics of the updates at every step, and no normalisation by the group's deviation: a reward goes into
+/// the gradient as it is.
 const PLAIN: (&str, &str) = ("train:\n", "objective: {advantage: {kind: dr_grpo}}\ntrain:\n");
 
 #[test]
@@ -360,7 +362,8 @@ fn a_checkpoint_of_diverged_weights_is_not_called_damaged() {
     ");
 }
 
-/// Weights that are no numbers are not measured first: nothing is generated with them, and the phase ends where they went wrong.
+/// Weights that are no numbers are not measured first: nothing is generated with them, and the phase ends
+/// where they went wrong.
 #[test]
 fn a_warm_start_that_diverges_is_not_measured() {
     let folder = Folder::new();
@@ -383,7 +386,8 @@ fn a_warm_start_that_diverges_is_not_measured() {
     assert!(!ended.stderr.contains("warm start: update 900"), "{}", ended.shown());
 }
 
-/// While updates are left out no checkpoint goes: the last one that is kept may be from before the trouble. Afterwards they go.
+/// While updates are left out no checkpoint goes: the last one that is kept may be from before the trouble.
+/// Afterwards they go.
 #[test]
 fn checkpoints_from_before_updates_that_are_left_out_are_kept() {
     let folder = Folder::new();

@@ -9,8 +9,9 @@ use crate::tamis::{Folder, Left, Replaced as _, TINY, without_checksums};
 use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, SyncPolicy};
 
-/// Runs `config` to its end through kills: half of them at a random instant, half as soon as (or shortly after) a checkpoint is
-/// being written. Returns how many there were, how many of them hit a checkpoint half written, and what the last process printed.
+/// Runs `config` to its end through kills: half of them at a random instant, half as soon as (or shortly
+/// after) a checkpoint is being written. Returns how many there were, how many of them hit a checkpoint half
+/// written, and what the last process printed.
 fn through_kills(
     folder: &Folder,
     most: usize,
@@ -183,7 +184,8 @@ fn a_reference_in_the_loss_and_an_interrupted_start_are_resumed_too() {
     let run = folder.join("runs/tiny");
     let expected = Left::by(&run);
 
-    // Without its last checkpoint, and then without any: what is left is what a kill before it was written leaves.
+    // Without its last checkpoint, and then without any: what is left is what a kill before it was written
+    // leaves.
     std::fs::remove_dir_all(run.join("checkpoints/step_4")).expect("removed");
     folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
     expected.assert_same(&Left::by(&run));
@@ -276,7 +278,8 @@ fn ctrl_c_finishes_the_step_saves_and_says_how_to_go_on() {
     }
 }
 
-/// Long before the first line of a run: its prompts are rendered once to see how long they are, and once to be used.
+/// Long before the first line of a run: its prompts are rendered once to see how long they are, and once to
+/// be used.
 #[test]
 fn ctrl_c_is_heard_while_prompts_are_looked_at() {
     let template = "{% for i in range(1500) %}{% for j in range(1000) %}{% endfor %}{% endfor %}{{ messages[-1].content }}";
@@ -397,8 +400,8 @@ fn ctrl_c_gives_up_generation_between_two_tokens() {
     assert!(ended.stdout.contains("interrupted after 0 steps"), "{}", ended.shown());
 }
 
-/// Ctrl-C at any instant of runs that spend their time in updates, of which a step has many: what is begun is dropped whole or finished, and
-/// a resume ends as the run that nobody interrupted.
+/// Ctrl-C at any instant of runs that spend their time in updates, of which a step has many: what is begun is
+/// dropped whole or finished, and a resume ends as the run that nobody interrupted.
 #[test]
 fn ctrl_c_in_the_middle_of_updates_leaves_no_half_of_a_step() {
     let config = TINY
@@ -484,7 +487,8 @@ fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
     folder.tamis(&longer).succeeds();
 }
 
-/// Noise of its own that now and then leaves a group; hangs in the second round of step 2 while the file `hang` is there.
+/// Noise of its own that now and then leaves a group; hangs in the second round of step 2 while the file
+/// `hang` is there.
 const HANGS_IN_A_STEP: &str = "\
 import json, os, random, sys, time
 seen = 0
@@ -647,7 +651,8 @@ fn an_update_that_is_interrupted_is_finished() {
     panic!("only {interrupts} interrupts in six runs");
 }
 
-/// An edited `config.yaml` is a change like an override: allowed ones hold, others are refused with both values.
+/// An edited `config.yaml` is a change like an override: allowed ones hold, others are refused with both
+/// values.
 #[test]
 fn what_an_editor_changed_is_compared_too() {
     let folder = Folder::new().with("config.yaml", TINY);

@@ -92,7 +92,8 @@ fn the_only_style_that_fits_is_taken() {
     insta::assert_snapshot!(told.unwrap_or_default(), @"reward `python`: reward_len(completions, **kwargs) is called as `style: trl`, the only style that its parameters fit");
 }
 
-/// What TRL gives a function is there, and what it logs is in the metrics and beside the completions; so too in a resumed run.
+/// What TRL gives a function is there, and what it logs is in the metrics and beside the completions; so too
+/// in a resumed run.
 #[test]
 fn what_a_function_logs_is_kept() {
     if !has_python() {
@@ -130,7 +131,8 @@ fn what_a_function_logs_is_kept() {
         let completion = row["completion"].as_str().expect("text");
         assert_eq!(row["first"], completion.chars().take(1).collect::<String>());
     }
-    // The steps are done again, and every answer comes out of the journal, whatever the function would say now.
+    // The steps are done again, and every answer comes out of the journal, whatever the function would say
+    // now.
     let again = Folder::new()
         .with("mine.py", &FUNCTIONS.replaced("1000 *", "2000 *"))
         .with("config.yaml", &with_reward(reward));

@@ -54,8 +54,8 @@ fn rows_from(metrics: &str, step: usize) -> Vec<&str> {
     metrics.lines().filter(|row| (step..=6).any(|of| row.starts_with(&format!("{{\"step\":{of},")))).collect()
 }
 
-/// Each file and folder of a run taken away in turn: what is computed from is missed, by name and with exit code 4; what is not is made
-/// anew, the resume says so, and the run goes on as if it were there.
+/// Each file and folder of a run taken away in turn: what is computed from is missed, by name and with exit
+/// code 4; what is not is made anew, the resume says so, and the run goes on as if it were there.
 #[test]
 fn only_what_is_computed_from_is_missed() {
     let new = || Folder::new().with("config.yaml", &config()).with("judge.py", JUDGE);
@@ -125,7 +125,8 @@ fn only_what_is_computed_from_is_missed() {
     ");
 }
 
-/// A log that is shorter than it was, or cut in the middle of a line, is gone on with; every later resume finds it in order.
+/// A log that is shorter than it was, or cut in the middle of a line, is gone on with; every later resume
+/// finds it in order.
 #[test]
 fn metrics_that_were_cut_are_gone_on_with() {
     let folder = Folder::new().with("config.yaml", &edited(TINY, &[("total_steps: 6", "total_steps: 4")]));
@@ -199,8 +200,8 @@ fn a_run_that_is_to_have_fewer_steps_than_it_has_says_so() {
     insta::assert_snapshot!(told(&["train", "--resume", "runs/decays"]), @"warning: the run has 2 steps already and train.total_steps is 2: no step is left to train; the learning rate follows train.total_steps, so a longer run has to be a new one");
 }
 
-/// With `save_freq: 0` the state after the last step is the only one that is kept; with a frequency the first one is, where a new start
-/// would have to warm start or measure again.
+/// With `save_freq: 0` the state after the last step is the only one that is kept; with a frequency the first
+/// one is, where a new start would have to warm start or measure again.
 #[test]
 fn no_checkpoint_is_left_that_was_not_asked_for() {
     let folder = Folder::tiny();
@@ -285,7 +286,8 @@ fn a_run_whose_folder_is_removed_ends_with_that_and_makes_none_again() {
     }
 }
 
-/// Preparing many prompts takes long, at whatever stage: Ctrl-C is heard within a second (more on a busy machine), and leaves nothing.
+/// Preparing many prompts takes long, at whatever stage: Ctrl-C is heard within a second (more on a busy
+/// machine), and leaves nothing.
 #[cfg(unix)]
 #[test]
 fn ctrl_c_is_heard_while_many_prompts_are_prepared() {
@@ -342,7 +344,8 @@ fn ctrl_c_is_heard_while_many_prompts_are_prepared() {
     assert!(num_interrupted >= 2, "the machine prepares them too fast for this test");
 }
 
-/// A verl function that says where its runner lies and who may look into that folder; it hangs where the file `hang` is.
+/// A verl function that says where its runner lies and who may look into that folder; it hangs where the file
+/// `hang` is.
 const LOOKS: &str = "\
 import os, stat, sys, time
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
@@ -431,8 +434,8 @@ fn tamis_in(folder: &Folder, within: &str, arguments: &[&str]) -> crate::tamis::
     }
 }
 
-/// Data, template and reward program are found whatever folder a run is gone on with or measured from, and a run that was moved is the same
-/// run.
+/// Data, template and reward program are found whatever folder a run is gone on with or measured from, and a
+/// run that was moved is the same run.
 #[test]
 fn a_run_is_tied_to_no_folder() {
     let folder = project();
@@ -461,7 +464,8 @@ fn a_run_is_tied_to_no_folder() {
     }
 }
 
-/// Programs and functions that stand in `sources` of `by_source` are found as those of the list are: from the folder of their configuration file.
+/// Programs and functions that stand in `sources` of `by_source` are found as those of the list are: from the
+/// folder of their configuration file.
 #[test]
 fn programs_of_sources_are_found_from_anywhere() {
     let command = "{kind: command, name: judge, argv: [python3, judge.py], num_processes: 1}";
@@ -482,8 +486,8 @@ fn programs_of_sources_are_found_from_anywhere() {
     }
 }
 
-/// Runs of earlier builds hold the paths as they were typed: these are taken from the folder in which tamis is started, as they were then;
-/// from another one the files are missed by name, before anything is touched.
+/// Runs of earlier builds hold the paths as they were typed: these are taken from the folder in which tamis
+/// is started, as they were then; from another one the files are missed by name, before anything is touched.
 #[test]
 fn relative_paths_of_an_old_run_are_taken_from_the_present_folder() {
     let folder = project();
@@ -508,7 +512,8 @@ fn relative_paths_of_an_old_run_are_taken_from_the_present_folder() {
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
 }
 
-/// The file `started` holds the date that templates show: without it the prompts of a resume are others, and it is named.
+/// The file `started` holds the date that templates show: without it the prompts of a resume are others, and
+/// it is named.
 #[test]
 fn the_date_of_a_run_that_is_gone_is_missed_by_name() {
     let folder = project();

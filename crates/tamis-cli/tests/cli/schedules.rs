@@ -57,7 +57,8 @@ fn rounds_in_flight_train_the_same() {
     assert!(wasted > 0.0, "nothing was drawn ahead");
 }
 
-/// Nothing is lost on the way, and a run that goes on from an earlier checkpoint is the run that was never ended, groups in flight or not.
+/// Nothing is lost on the way, and a run that goes on from an earlier checkpoint is the run that was never
+/// ended, groups in flight or not.
 #[test]
 fn a_streaming_run_accounts_for_everything_and_is_resumed_as_it_was() {
     for (schedule, has_critic) in [
@@ -80,7 +81,8 @@ fn a_streaming_run_accounts_for_everything_and_is_resumed_as_it_was() {
         let in_flight =
             |step: &BTreeMap<String, serde_json::Value>| step.contains_key("groups/in_flight_out");
         assert_eq!(steps.iter().any(in_flight), schedule.contains("carry"), "{schedule}");
-        // Groups that were in flight at the end of a step are counted in the one in which they come to something.
+        // Groups that were in flight at the end of a step are counted in the one in which they come to
+        // something.
         let places = ["trained", "dropped", "surplus", "stale"].map(|place| format!("tokens/{place}"));
         let went = |step: &BTreeMap<String, serde_json::Value>| -> f64 {
             places.iter().filter_map(|place| step.get(place)?.as_f64()).sum()

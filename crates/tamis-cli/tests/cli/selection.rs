@@ -1,4 +1,5 @@
-//! Filters that compare the groups of a round or the members of a group, runs that are stopped early, and which checkpoints are kept.
+//! Filters that compare the groups of a round or the members of a group, runs that are stopped early, and
+//! which checkpoints are kept.
 
 use std::collections::BTreeMap;
 
@@ -132,7 +133,8 @@ fn verdicts(folder: &Folder) -> BTreeMap<String, u64> {
     verdicts
 }
 
-/// The members of trained groups that bear no loss are under their own names, and the identity holds to the last trajectory.
+/// The members of trained groups that bear no loss are under their own names, and the identity holds to the
+/// last trajectory.
 #[test]
 fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
     let folder = Folder::new();
@@ -185,8 +187,8 @@ fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
     assert!(total["unscored"] > 0 && total["unchosen"] > 0, "shows nothing otherwise: {total:?}");
 }
 
-/// In bypass mode the first mini-batch has the policy that sampled, the second one that moved away from it: a bound that nothing passes
-/// rejects the second whole.
+/// In bypass mode the first mini-batch has the policy that sampled, the second one that moved away from it: a
+/// bound that nothing passes rejects the second whole.
 #[test]
 fn what_the_correction_rejects_whole_is_not_trained() {
     let bypass = |threshold: &str| {

@@ -1,4 +1,5 @@
-//! `tamis serve` as a program: what it prints, how it ends, whom it refuses; asked by curl and by OpenAI's Python client where they are.
+//! `tamis serve` as a program: what it prints, how it ends, whom it refuses; asked by curl and by OpenAI's
+//! Python client where they are.
 #![allow(clippy::print_stderr, reason = "a test says what it left out")]
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! A run over a server whose answers nobody gets twice is killed at any instant and resumed until it is done: it has used every sample that it had, has
-//! asked for no other a second time, and is the run that was never killed and got the same answers.
+//! A run over a server whose answers nobody gets twice is killed at any instant and resumed until it is done:
+//! it has used every sample that it had, has asked for no other a second time, and is the run that was never
+//! killed and got the same answers.
 //!
 //! Eight kills; `TAMIS_KILLS=100` for more, `TAMIS_KILL_SEED=N` to repeat them.
 
@@ -100,8 +101,9 @@ fn journalled(run: &Path) -> Vec<Entry> {
     found.records.iter().map(entry).collect()
 }
 
-/// Nothing was sampled twice by the same weights for the same member of a group. Where batches do not depend on the timing no sample of a prompt was drawn
-/// again by the same weights, and no member of a group by others.
+/// Nothing was sampled twice by the same weights for the same member of a group. Where batches do not depend
+/// on the timing no sample of a prompt was drawn again by the same weights, and no member of a group by
+/// others.
 #[track_caller]
 fn assert_asked_once(case: &Case, journal: &[Entry]) {
     let (mut all, mut sampled, mut members) = (HashSet::new(), HashSet::new(), HashSet::new());
@@ -167,7 +169,8 @@ struct Case {
 }
 
 impl Case {
-    /// Whether groups that have grown too old are given up, whose prompts are drawn again by the same weights.
+    /// Whether groups that have grown too old are given up, whose prompts are drawn again by the same
+    /// weights.
     fn draws_again(&self) -> bool {
         self.schedule.contains("streaming") && self.schedule.contains("carry")
     }
@@ -191,7 +194,8 @@ fn config(case: &Case, policy: &Path, server: &str) -> String {
         .replaced("schedule: {", &format!("schedule: {{{}", case.schedule))
 }
 
-/// Kills the run once: anywhere, in a checkpoint, in a publication, while samples are journalled. How it ended, where it was quicker.
+/// Kills the run once: anywhere, in a checkpoint, in a publication, while samples are journalled. How it
+/// ended, where it was quicker.
 fn kill(folder: &Folder, server: &Server, whole: Duration, dice: &mut Dice) -> (String, Option<Ended>) {
     let begin = Instant::now();
     let (num_asked, num_calls) = server.counts();

@@ -7,7 +7,8 @@ use crate::serving::{Serving, from_the_policy, metrics, train, with_a_policy};
 use crate::support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
 use crate::tamis::Folder;
 
-/// The metrics of each step, without clocks and what belongs to servers alone: their faults, and how far they are from the learner, which is not at all.
+/// The metrics of each step, without clocks and what belongs to servers alone: their faults, and how far they
+/// are from the learner, which is not at all.
 fn figures(folder: &Folder, run: &str) -> Vec<serde_json::Value> {
     let mut rows = metrics(folder, run);
     for row in rows.iter_mut().filter_map(serde_json::Value::as_object_mut) {
@@ -30,8 +31,8 @@ fn figures(folder: &Folder, run: &str) -> Vec<serde_json::Value> {
     rows
 }
 
-/// The server samples by our keys, so that the batches, the metrics and the weights are those of the run that needs none; also where it is
-/// killed on the way, and where the run is.
+/// The server samples by our keys, so that the batches, the metrics and the weights are those of the run that
+/// needs none; also where it is killed on the way, and where the run is.
 #[test]
 fn a_run_over_servers_is_the_run_without() {
     let folder = with_a_policy();
@@ -58,8 +59,9 @@ fn a_run_over_servers_is_the_run_without() {
     assert_eq!(published, 2);
 }
 
-/// Streaming, mini-batches are trained on while the servers generate the rest: the weights are those of whole batches, and of the native run. What looks at
-/// the whole step is refused with the reason; with groups in flight over publications everything is accounted for.
+/// Streaming, mini-batches are trained on while the servers generate the rest: the weights are those of whole
+/// batches, and of the native run. What looks at the whole step is refused with the reason; with groups in
+/// flight over publications everything is accounted for.
 #[test]
 fn mini_batches_of_a_stream_are_trained_on_before_their_step_is_complete() {
     let folder = with_a_policy();
@@ -114,8 +116,8 @@ fn vllm_of_digits(folder: &Folder) -> FakeVllm {
     FakeVllm::start(Behaviour { answers: Some(answers), ..Behaviour::default() })
 }
 
-/// Where its log-probabilities are not ours they are not asked for, and the learner computes them: the run is the one in which they were asked for and
-/// computed again all the same.
+/// Where its log-probabilities are not ours they are not asked for, and the learner computes them: the run is
+/// the one in which they were asked for and computed again all the same.
 #[test]
 fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     let folder = with_a_policy();
@@ -152,7 +154,8 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     assert!(shown["rows"][0]["logprobs"][0].is_null(), "{shown}");
 }
 
-/// What trains on the sampler's own log-probabilities is refused where they are not ours, before anything is generated.
+/// What trains on the sampler's own log-probabilities is refused where they are not ours, before anything is
+/// generated.
 #[test]
 fn log_probabilities_that_are_not_ours_are_refused_where_they_are_trained_on() {
     let folder = with_a_policy();
@@ -173,8 +176,8 @@ fn log_probabilities_that_are_not_ours_are_refused_where_they_are_trained_on() {
     assert!(failure.contains("with regex these are not"), "{failure}");
 }
 
-/// Nobody is left on the way, while it samples, takes weights in, or is measured: the run saves, ends with exit code 3, and goes on at another server as
-/// if nothing had happened.
+/// Nobody is left on the way, while it samples, takes weights in, or is measured: the run saves, ends with
+/// exit code 3, and goes on at another server as if nothing had happened.
 #[test]
 fn a_run_whose_servers_are_gone_for_good_can_be_resumed() {
     let folder = with_a_policy();

@@ -12,7 +12,8 @@ pub(crate) fn with_a_policy() -> Folder {
     folder
 }
 
-/// Arguments of a run that begins with that policy and trains four steps; with addresses it samples at servers.
+/// Arguments of a run that begins with that policy and trains four steps; with addresses it samples at
+/// servers.
 pub(crate) fn from_the_policy(addresses: &[&str]) -> Vec<String> {
     let mut arguments: Vec<String> =
         ["~model.init", "+model.path=first/checkpoints/step_1", "warm_start.steps=0", "train.total_steps=4"]

@@ -31,7 +31,8 @@ checkpoint: {save_freq: 2}
 
 /// Changes to a configuration's text.
 pub(crate) trait Replaced {
-    /// With every `from` as `to`; fails where there is no `from`, or a test would go on with what it was to change.
+    /// With every `from` as `to`; fails where there is no `from`, or a test would go on with what it was to
+    /// change.
     #[must_use]
     fn replaced(&self, from: &str, to: &str) -> String;
 }
@@ -213,7 +214,8 @@ fn read_folder(run: &Path, folder: &Path, files: &mut BTreeMap<String, Vec<u8>>)
         let mut bytes = std::fs::read(&path).expect("read");
         let name = path.strip_prefix(run).expect("inside").display().to_string();
         if name.ends_with("state.json") {
-            // Lengths of logs depend on the digits of the clock, those of the journals on what was answered before a kill.
+            // Lengths of logs depend on the digits of the clock, those of the journals on what was answered
+            // before a kill.
             let mut state: serde_json::Value = serde_json::from_slice(&bytes).expect("state");
             for file in ["logs", "journal", "samples"] {
                 state.as_object_mut().expect("an object").remove(file);

@@ -332,7 +332,8 @@ log_ratio_limit: null  # in force: 20.0 (default)
     assert!(folder.read("runs/tiny/config.yaml").contains("in force: 1e-6"), "{of_run}");
 }
 
-/// What the filter looks at is its own matter: the accuracy of a step is that of `acc`, and none where nothing gives it.
+/// What the filter looks at is its own matter: the accuracy of a step is that of `acc`, and none where
+/// nothing gives it.
 #[test]
 fn the_accuracy_of_a_step_is_that_of_acc() {
     let both = "reward: [{kind: number}, {kind: format, pattern: '^.{2,9}$', weight: 0.1}]";

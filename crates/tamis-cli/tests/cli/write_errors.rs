@@ -1,7 +1,8 @@
-//! A disk that fails in the middle of a run: the last checkpoint stays whole, and the run goes on from it as if nothing had
-//! happened once there is room again.
+//! A disk that fails in the middle of a run: the last checkpoint stays whole, and the run goes on from it as
+//! if nothing had happened once there is room again.
 //!
-//! `TAMIS_FAULTS=all` meets every kind of operation on every kind of file (all writes and a quarter of the others otherwise).
+//! `TAMIS_FAULTS=all` meets every kind of operation on every kind of file (all writes and a quarter of the
+//! others otherwise).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +16,8 @@ use tamis_train::error::RunError;
 use tamis_train::interrupt::Interrupt;
 use tamis_train::run::{Begin, ConfigText, Opened, Run, RunSummary};
 
-/// Noise on top of the verifier, so that there is a journal; the same each time, so that runs can be compared.
+/// Noise on top of the verifier, so that there is a journal; the same each time, so that runs can be
+/// compared.
 const JUDGE: &str = "\
 import json, sys
 for line in sys.stdin:
@@ -135,7 +137,8 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     let counted = Folder::new();
     run(&counting, &counted).expect("nothing fails");
 
-    // Every kind of operation on every file of a run, each with one of the faults; the kinds of the last steps, where there is most to lose.
+    // Every kind of operation on every file of a run, each with one of the faults; the kinds of the last
+    // steps, where there is most to lose.
     let faults = [DiskFault::DiskFull, DiskFault::ShortWrite, DiskFault::ReadOnly, DiskFault::Killed];
     let kinds: BTreeMap<(DiskOperation, String), usize> = counting
         .operations()

@@ -3,8 +3,9 @@
 use crate::define::{choice, section};
 
 choice! {
-    /// Corrections by name, as verl and TRL have them. `token_is` and `seq_is` weigh by the ratio up to 2, `geo_rs` rejects trajectories whose mean
-    /// ratio is off by more than 0.1 %, `k3_rs` those whose mean k3 is above 0.01.
+    /// Corrections by name, as verl and TRL have them. `token_is` and `seq_is` weigh by the ratio up to 2,
+    /// `geo_rs` rejects trajectories whose mean ratio is off by more than 0.1 %, `k3_rs` those whose mean k3
+    /// is above 0.01.
     pub enum CorrectionPreset {
         /// Nothing but metrics.
         Disabled = "disabled",
@@ -90,18 +91,20 @@ section! {
     pub struct RejectionConfig {
         /// The statistic as verl calls it: `token_k1`, `seq_sum_k1`, `seq_mean_k3`, `seq_max_k2`...
         statistic: String = "seq_mean_k3", NotEmpty, Fixed;
-        /// The threshold as verl writes it: a ratio or two, as `0.5_2.0`, for k1, the largest divergence for k2 and k3.
+        /// The threshold as verl writes it: a ratio or two, as `0.5_2.0`, for k1, the largest divergence for
+        /// k2 and k3.
         threshold: String = "'0.01'", NotEmpty, Fixed;
     }
 }
 
 section! {
-    /// Correction for a sampler that is not the policy. The native engine samples from the very policy that it trains, so that there is nothing to
-    /// correct, except in groups that were carried over from an earlier step (`schedule.surplus: carry`): streaming and at servers, that is corrected
-    /// where nothing is set.
+    /// Correction for a sampler that is not the policy. The native engine samples from the very policy that
+    /// it trains, so that there is nothing to correct, except in groups that were carried over from an
+    /// earlier step (`schedule.surplus: carry`): streaming and at servers, that is corrected where nothing is
+    /// set.
     pub struct CorrectionConfig {
-        /// A correction by name. Null: `disabled`, but with `schedule.surplus: carry` under `schedule.mode: streaming` or at servers
-        /// `decoupled_token_is`.
+        /// A correction by name. Null: `disabled`, but with `schedule.surplus: carry` under
+        /// `schedule.mode: streaming` or at servers `decoupled_token_is`.
         preset: Option<CorrectionPreset> = "null", Any, Fixed;
         /// Importance weights. Null: the preset's.
         weights: Option<CorrectionWeightsConfig> = "null", Any, Fixed;

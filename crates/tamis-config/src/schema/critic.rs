@@ -8,9 +8,10 @@ use crate::define::section;
 section! {
     /// Where the critic's weights begin.
     pub struct CriticModelConfig {
-        /// Folder of a checkpoint in the Hugging Face layout: a critic (`...ForTokenClassification` with one label, `score.weight` and
-        /// `score.bias`), or a language model, whose layers it takes under a value head of zeros. Its tokens must be those of the policy.
-        /// Null: the layers of the policy as reinforcement learning begins (after the warm start, where there is one), under such a head.
+        /// Folder of a checkpoint in the Hugging Face layout: a critic (`...ForTokenClassification` with one
+        /// label, `score.weight` and `score.bias`), or a language model, whose layers it takes under a value
+        /// head of zeros. Its tokens must be those of the policy. Null: the layers of the policy as
+        /// reinforcement learning begins (after the warm start, where there is one), under such a head.
         path: Option<PathBuf> = "null", NotEmpty, Fixed;
     }
 }
@@ -34,8 +35,9 @@ section! {
 }
 
 section! {
-    /// The critic: a transformer of its own with a value head, there where the estimator needs one (`gae`, `bi_level_gae`). It gives a value at
-    /// every token of the batch, advantages and returns are made of them, and it is trained on the returns before the policy is.
+    /// The critic: a transformer of its own with a value head, there where the estimator needs one (`gae`,
+    /// `bi_level_gae`). It gives a value at every token of the batch, advantages and returns are made of
+    /// them, and it is trained on the returns before the policy is.
     pub struct CriticConfig {
         /// Weights that the critic starts from.
         model: CriticModelConfig = "{}", Any, Fixed;
@@ -51,8 +53,8 @@ section! {
         cliprange_value: Option<f64> = "0.5", Positive, Fixed;
         /// How the value loss is aggregated. Null: as the policy loss.
         aggregation: Option<Aggregation> = "null", Any, Fixed;
-        /// First steps in which the critic learns alone and the policy is left as it is. verl's `trainer.critic_warmup` of N is N - 1 of
-        /// them.
+        /// First steps in which the critic learns alone and the policy is left as it is. verl's
+        /// `trainer.critic_warmup` of N is N - 1 of them.
         warmup_steps: usize = "0", Any, Fixed;
     }
 }

@@ -10,7 +10,8 @@ choice! {
     pub enum TaskKind {
         /// Procedural sums, drawn by key; its levels are under `data.arithmetic`.
         Arithmetic = "arithmetic",
-        /// The calculator annotations of files in GSM8K's format as prompts; the files are `data.train` and `data.val`.
+        /// The calculator annotations of files in GSM8K's format as prompts; the files are `data.train` and
+        /// `data.val`.
         Gsm8kCalculator = "gsm8k_calculator",
     }
 }
@@ -54,7 +55,8 @@ choice! {
 }
 
 choice! {
-    /// What becomes of bytes that are no text, in columns of a Parquet file beside prompt, ground truth and data source: an image, say.
+    /// What becomes of bytes that are no text, in columns of a Parquet file beside prompt, ground truth and
+    /// data source: an image, say.
     pub enum BinaryColumns {
         /// The row is refused (or left out, with `data.bad_rows: skip`).
         Error = "error",
@@ -66,8 +68,9 @@ choice! {
 choice! {
     /// How prompts reach the model: through its chat template, or as bare text.
     pub enum PromptFormat {
-        /// Rows of messages go through the template. Questions (plain rows, built-in tasks, any column but `prompt`) become one user message
-        /// where the model has a template; text in a column `prompt` stays text, as in TRL.
+        /// Rows of messages go through the template. Questions (plain rows, built-in tasks, any column but
+        /// `prompt`) become one user message where the model has a template; text in a column `prompt` stays
+        /// text, as in TRL.
         Auto = "auto",
         /// Everything goes through the template; text becomes one user message. The model must have one.
         Chat = "chat",
@@ -77,7 +80,8 @@ choice! {
 }
 
 choice! {
-    /// What happens when a verifier rejects the gold answer of a row. Every gold answer is scored before training.
+    /// What happens when a verifier rejects the gold answer of a row. Every gold answer is scored before
+    /// training.
     pub enum GoldCheck {
         /// It is reported with the row.
         Warn = "warn",
@@ -115,9 +119,9 @@ section! {
 }
 
 section! {
-    /// Names of the columns of a dataset; a dot goes into a nested column (`reward_model.ground_truth`). Null: found by the layout of
-    /// verl (`prompt`, `data_source`, `ability`, `reward_model.ground_truth`, `extra_info`), of TRL (`prompt` plus columns), or
-    /// plain `question` and `answer`.
+    /// Names of the columns of a dataset; a dot goes into a nested column (`reward_model.ground_truth`).
+    /// Null: found by the layout of verl (`prompt`, `data_source`, `ability`, `reward_model.ground_truth`,
+    /// `extra_info`), of TRL (`prompt` plus columns), or plain `question` and `answer`.
     pub struct ColumnsConfig {
         /// The prompt: text, or a list of chat messages.
         prompt: Option<String> = "null", NotEmpty, Fixed;
@@ -162,12 +166,13 @@ section! {
         check_gold: GoldCheck = "warn", Any, Free;
         /// Names of the columns.
         columns: ColumnsConfig = "{}", Any, Fixed;
-        /// Whether prompts go through the model's chat template. The first prompt is shown at the start of every run, as the model gets it.
+        /// Whether prompts go through the model's chat template. The first prompt is shown at the start of
+        /// every run, as the model gets it.
         prompt_format: PromptFormat = "auto", Any, Fixed;
         /// A system message for every conversation without one. A run whose prompts stay text refuses it.
         system_prompt: Option<String> = "null", NotEmpty, Fixed;
-        /// A Jinja file around every text prompt, which it names `content` (EasyR1's `data.format_prompt`). It is applied before the chat
-        /// template, and rewards see its result.
+        /// A Jinja file around every text prompt, which it names `content` (EasyR1's `data.format_prompt`).
+        /// It is applied before the chat template, and rewards see its result.
         prompt_template: Option<PathBuf> = "null", NotEmpty, Fixed;
         /// Further variables for the chat template, such as `enable_thinking: false`.
         chat_template_kwargs: FreeMap = "{}", Any, Fixed;

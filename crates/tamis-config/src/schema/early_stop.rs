@@ -29,8 +29,9 @@ section! {
 section! {
     /// Stop when the pass rate of any data source has stayed below a floor in validation.
     pub struct LowSuccessConfig {
-        /// Success below this is low. The success of a data source is the mean `acc` (`score`, where there is none) of its validation samples; the
-        /// lowest of all sources counts, whatever `validate.metrics` logs.
+        /// Success below this is low. The success of a data source is the mean `acc` (`score`, where there is
+        /// none) of its validation samples; the lowest of all sources counts, whatever `validate.metrics`
+        /// logs.
         floor: f64 = "0.01", Probability, Free;
         /// Validations in a row after which the run stops.
         patience: usize = "5", AtLeast(1.0), Free;
@@ -46,7 +47,8 @@ section! {
 }
 
 section! {
-    /// Reasons to end a run early, each off where it is null. A run that is stopped saves a checkpoint and ends well.
+    /// Reasons to end a run early, each off where it is null. A run that is stopped saves a checkpoint and
+    /// ends well.
     pub struct EarlyStopConfig {
         /// Stop when the reward no longer varies within groups.
         reward_collapse: Option<RewardCollapseConfig> = "null", Any, Free;

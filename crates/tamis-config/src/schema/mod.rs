@@ -1,6 +1,7 @@
-//! The typed configuration: one plain struct per section, one enum per choice. Every key is defined once, here, with its
-//! type, default, allowed values, whether it may change on resume, and its documentation; the embedded `defaults.yaml`, the JSON Schema, the
-//! reference page and `tamis config explain` are generated from these definitions.
+//! The typed configuration: one plain struct per section, one enum per choice. Every key is defined once,
+//! here, with its type, default, allowed values, whether it may change on resume, and its documentation; the
+//! embedded `defaults.yaml`, the JSON Schema, the reference page and `tamis config explain` are generated
+//! from these definitions.
 
 mod checkpoint;
 mod correction;
@@ -56,8 +57,8 @@ pub use crate::preset::Preset;
 section! {
     /// A whole configuration.
     pub struct Config {
-        /// A named algorithm: it sets objective, filter, schedule and reward shaping. Everything it sets can be overridden; what is
-        /// overridden is printed at the start.
+        /// A named algorithm: it sets objective, filter, schedule and reward shaping. Everything it sets can
+        /// be overridden; what is overridden is printed at the start.
         preset: Option<Preset> = "null", Any, Fixed;
         /// The run itself: its name, folder, seed, threads and loggers.
         run: RunConfig = "{}", Any, Fixed;
@@ -71,9 +72,9 @@ section! {
         rollout: RolloutConfig = "{}", Any, Fixed;
         /// How new weights reach the servers that sample.
         publish: PublishConfig = "{}", Any, Fixed;
-        /// The functions that score completions. The reward that is trained on is the weighted sum of their scores. Where none of
-        /// them is a verifier, the one of `data.task` is added, and what a preset adds follows, unless the list has its
-        /// kind.
+        /// The functions that score completions. The reward that is trained on is the weighted sum of their
+        /// scores. Where none of them is a verifier, the one of `data.task` is added, and what a preset adds
+        /// follows, unless the list has its kind.
         reward: Vec<RewardConfig> = "[]", Any, Fixed;
         /// The sieve of groups. Null: every group is trained on.
         filter: Option<FilterConfig> = "null", Any, Fixed;

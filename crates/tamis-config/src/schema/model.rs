@@ -52,8 +52,8 @@ section! {
         rope_theta: f64 = "10000.0", Positive, Fixed;
         /// Longest sequence, prompt and response together.
         max_position_embeddings: usize = "1024", Between(2.0, 16_777_216.0), Fixed;
-        /// Tokenizer: `char` for the built-in character tokenizer, or the path of a `tokenizer.json` or of the folder that
-        /// holds it.
+        /// Tokenizer: `char` for the built-in character tokenizer, or the path of a `tokenizer.json` or of
+        /// the folder that holds it.
         tokenizer: TokenizerSource = "char", Any, Fixed;
     }
 }
@@ -65,8 +65,8 @@ section! {
         path: Option<PathBuf> = "null", NotEmpty, Fixed;
         /// A model from random weights instead.
         init: Option<InitConfig> = "null", Any, Fixed;
-        /// Checkpoint of the reference policy that the KL terms are measured against. Null: the initial policy (after the warm
-        /// start, where there is one). It is loaded only where a KL term is on.
+        /// Checkpoint of the reference policy that the KL terms are measured against. Null: the initial
+        /// policy (after the warm start, where there is one). It is loaded only where a KL term is on.
         reference: Option<PathBuf> = "null", NotEmpty, Fixed;
         /// A value head on the policy itself: refused. The critic (`critic`) is a model of its own, made
         /// where the advantages need one.

@@ -1,4 +1,5 @@
-//! `objective`: loss, aggregation, KL, entropy and masks; advantages and losses are described by tamis-core, the [correction](super::correction) stands beside.
+//! `objective`: loss, aggregation, KL, entropy and masks; advantages and losses are described by tamis-core,
+//! the [correction](super::correction) stands beside.
 
 use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
@@ -10,13 +11,16 @@ use crate::value::LogRatioLimit;
 choice! {
     /// Policy losses.
     pub enum LossKind {
-        /// The clipped ratio of PPO, GRPO and DAPO: the larger of `-A r` and `-A clip(r, 1 - clip_low, 1 + clip_high)`.
+        /// The clipped ratio of PPO, GRPO and DAPO: the larger of `-A r` and
+        /// `-A clip(r, 1 - clip_low, 1 + clip_high)`.
         Clip = "clip",
         /// The clipped ratio of the whole trajectory (arXiv 2507.18071).
         Gspo = "gspo",
-        /// The clipped ratio of the whole trajectory times its length, with `aggregation: seq-mean-token-sum` (arXiv 2602.05261).
+        /// The clipped ratio of the whole trajectory times its length, with `aggregation: seq-mean-token-sum`
+        /// (arXiv 2602.05261).
         Luspo = "luspo",
-        /// The clipped ratio to the policy at the start of the step, weighted by its ratio to the one that sampled.
+        /// The clipped ratio to the policy at the start of the step, weighted by its ratio to the one that
+        /// sampled.
         Decoupled = "decoupled",
         /// The plain policy gradient.
         Reinforce = "reinforce",
@@ -68,7 +72,8 @@ choice! {
     pub enum ImportanceLevel {
         /// Each token's probability.
         Token = "token",
-        /// The trajectory's probability per token, moved by every one of them (TRL `importance_sampling_level: sequence`).
+        /// The trajectory's probability per token, moved by every one of them (TRL
+        /// `importance_sampling_level: sequence`).
         Sequence = "sequence",
         /// The same value, each token answering for its own loss alone.
         SequenceToken = "sequence_token",
@@ -80,7 +85,8 @@ choice! {
     pub enum ZeroGroups {
         /// Means are over what is trained on (verl).
         Drop = "drop",
-        /// Means are over what is trained on and what was dropped, as if the dropped had been trained on with advantage 0 (TRL).
+        /// Means are over what is trained on and what was dropped, as if the dropped had been trained on with
+        /// advantage 0 (TRL).
         Mask = "mask",
     }
 }
@@ -132,17 +138,20 @@ choice! {
 }
 
 section! {
-    /// The policy loss of a token. Bounds are in the units of the loss: of the ratio `r`, of the trajectory's ratio (`gspo`, `luspo`), of a
-    /// probability or a divergence (`dppo_tv`, `dppo_kl`), of the log-ratio (`geo_mean`).
+    /// The policy loss of a token. Bounds are in the units of the loss: of the ratio `r`, of the trajectory's
+    /// ratio (`gspo`, `luspo`), of a probability or a divergence (`dppo_tv`, `dppo_kl`), of the log-ratio
+    /// (`geo_mean`).
     pub struct LossConfig {
         /// Which loss.
         kind: LossKind = "clip", Any, Fixed;
-        /// Lower bound, of `clip`, `gspo`, `luspo`, `decoupled`, `clip_cov`, `geo_mean`, `cispo` (relative), `dppo_tv` and `dppo_kl`. Null: the loss's own
-        /// (0.2; `gspo` 3e-4, `luspo` 2e-3, `geo_mean` 0.4).
+        /// Lower bound, of `clip`, `gspo`, `luspo`, `decoupled`, `clip_cov`, `geo_mean`, `cispo` (relative),
+        /// `dppo_tv` and `dppo_kl`. Null: the loss's own (0.2; `gspo` 3e-4, `luspo` 2e-3, `geo_mean` 0.4).
         clip_low: Option<f64> = "null", NonNegative, Fixed;
-        /// Upper bound, of the same losses. Null: the loss's own (0.2; `gspo` 4e-4, `luspo` 2.5e-3, `geo_mean` 0.4).
+        /// Upper bound, of the same losses. Null: the loss's own (0.2; `gspo` 4e-4, `luspo` 2.5e-3,
+        /// `geo_mean` 0.4).
         clip_high: Option<f64> = "null", NonNegative, Fixed;
-        /// Bound `c` of the dual clip of `clip` and `decoupled`: where `A < 0` the loss is at most `-A c`. Null: no such bound.
+        /// Bound `c` of the dual clip of `clip` and `decoupled`: where `A < 0` the loss is at most `-A c`.
+        /// Null: no such bound.
         dual_clip: Option<f64> = "3.0", GreaterThan(1.0), Fixed;
         /// TRL's two-sided clip, of `clip`: the ratio itself is bounded from above by it. Null: no bound.
         delta: Option<f64> = "null", GreaterThan(1.0), Fixed;
@@ -150,12 +159,15 @@ section! {
         form: GspoForm = "sequence", Any, Fixed;
         /// How `cispo` bounds the ratio.
         bound: CispoBound = "relative", Any, Fixed;
-        /// Largest ratio of `cispo` (`bound: absolute`, 5) and of `dppo_tv` and `dppo_kl` (20). Null: the number in brackets.
+        /// Largest ratio of `cispo` (`bound: absolute`, 5) and of `dppo_tv` and `dppo_kl` (20). Null: the
+        /// number in brackets.
         max_ratio: Option<f64> = "null", Positive, Fixed;
         /// Largest weight of the proximal over the behaviour policy in `decoupled`. Null: no bound.
         weight_cap: Option<f64> = "null", Positive, Fixed;
-        /// Bound on `logp - old` (`gspo`, `luspo` and `importance: sequence`: on its mean over the trajectory) inside the exponential, of `clip`, `gspo`,
-        /// `luspo`, `decoupled`, `cispo`, `sapo`, `dppo_tv` and `dppo_kl`; the derivative is 0 beyond it. `off`: none, as TRL. Null: verl's (20; `gspo` 10).
+        /// Bound on `logp - old` (`gspo`, `luspo` and `importance: sequence`: on its mean over the
+        /// trajectory) inside the exponential, of `clip`, `gspo`, `luspo`, `decoupled`, `cispo`, `sapo`,
+        /// `dppo_tv` and `dppo_kl`; the derivative is 0 beyond it. `off`: none, as TRL. Null: verl's (20;
+        /// `gspo` 10).
         log_ratio_limit: Option<LogRatioLimit> = "null", Positive, Fixed;
         /// Share of the tokens of an optimizer batch that `clip_cov` takes out and `kl_cov` punishes.
         share: f64 = "2e-4", Between(0.0, 1.0), Fixed;
@@ -201,10 +213,11 @@ section! {
         estimator: KlEstimator = "k3", Any, Fixed;
         /// Coefficient.
         coefficient: f64 = "0.001", NonNegative, Fixed;
-        /// Take the value of the estimator and the gradient of `k2`, which is that of the divergence itself (verl's `k1+`, `k3+`).
+        /// Take the value of the estimator and the gradient of `k2`, which is that of the divergence itself
+        /// (verl's `k1+`, `k3+`).
         straight_through: bool = "false", Any, Fixed;
-        /// Multiply the estimate by the importance ratio, through which it is differentiated too, with the KL in the loss (DeepSeek-V3.2,
-        /// arXiv 2512.02556; TRL `use_bias_correction_kl`).
+        /// Multiply the estimate by the importance ratio, through which it is differentiated too, with the KL
+        /// in the loss (DeepSeek-V3.2, arXiv 2512.02556; TRL `use_bias_correction_kl`).
         bias_corrected: bool = "false", Any, Fixed;
         /// Adaptation of the coefficient, with the KL in the reward. Null: it stays as it is.
         adaptive: Option<AdaptiveKlConfig> = "null", Any, Fixed;
@@ -212,8 +225,8 @@ section! {
 }
 
 section! {
-    /// A coefficient that holds the entropy at a target (Skywork-OR1, arXiv 2505.22312): after each update it moves by `delta` towards it, and the
-    /// bonus is paid only while the entropy is at or below the target.
+    /// A coefficient that holds the entropy at a target (Skywork-OR1, arXiv 2505.22312): after each update it
+    /// moves by `delta` towards it, and the bonus is paid only while the entropy is at or below the target.
     pub struct AdaptiveEntropyConfig {
         /// Smallest coefficient.
         min: f64 = "0.0", Any, Fixed;
@@ -241,13 +254,14 @@ section! {
 section! {
     /// What is left out of the loss, beyond unscored trajectories and tokens that the policy did not produce.
     pub struct MasksConfig {
-        /// Leave trajectories that were cut at `rollout.max_response_length` out of the loss. Their scores still count in the
-        /// advantages of their group.
+        /// Leave trajectories that were cut at `rollout.max_response_length` out of the loss. Their scores
+        /// still count in the advantages of their group.
         truncated: bool = "false", Any, Fixed;
-        /// Share of the tokens of an optimizer batch, those of highest entropy, that carry the policy loss (arXiv 2506.01939 has 0.2). Null: all.
+        /// Share of the tokens of an optimizer batch, those of highest entropy, that carry the policy loss
+        /// (arXiv 2506.01939 has 0.2). Null: all.
         top_entropy: Option<f64> = "null", Probability, Fixed;
-        /// Divergence from the policy that sampled, in nats per token, above which a trajectory with negative advantage carries no policy
-        /// loss (DeepSeek-V3.2, arXiv 2512.02556). Null: no bound.
+        /// Divergence from the policy that sampled, in nats per token, above which a trajectory with negative
+        /// advantage carries no policy loss (DeepSeek-V3.2, arXiv 2512.02556). Null: no bound.
         off_policy: Option<f64> = "null", NonNegative, Fixed;
     }
 }
@@ -261,8 +275,8 @@ section! {
         shaping: Vec<Shaping> = "[]", Any, Fixed;
         /// The policy loss.
         loss: LossConfig = "{}", Any, Fixed;
-        /// What the importance ratio is a ratio of, in `clip`, `luspo`, `decoupled`, `cispo`, `sapo` and `vespo`; the other losses decide it
-        /// themselves.
+        /// What the importance ratio is a ratio of, in `clip`, `luspo`, `decoupled`, `cispo`, `sapo` and
+        /// `vespo`; the other losses decide it themselves.
         importance: ImportanceLevel = "token", Any, Fixed;
         /// How the loss of tokens becomes one number, over an optimizer mini-batch.
         aggregation: Aggregation = "token-mean", Any, Fixed;

@@ -30,8 +30,9 @@ choice! {
 section! {
     /// How new weights reach the servers that sample: as folders of `.safetensors` files that they read.
     pub struct PublishConfig {
-        /// Folder that servers read too (a shared file system): weights are written to `NAME/version_N` in it, NAME being that of the run folder and a hash of its path.
-        /// Null: `published` in the run folder, with `version_N` in it.
+        /// Folder that servers read too (a shared file system): weights are written to `NAME/version_N` in
+        /// it, NAME being that of the run folder and a hash of its path. Null: `published` in the run folder,
+        /// with `version_N` in it.
         dir: Option<PathBuf> = "null", NotEmpty, Free;
         /// Path of `publish.dir` as the servers see it (in a container, on another machine). Null: the same
         /// path.

@@ -38,10 +38,11 @@ choice! {
         Verl = "verl",
         /// TRL: `f(prompts, completions, completion_ids, **columns)`, a batch a call.
         Trl = "trl",
-        /// EasyR1: `compute_score([{response, response_length, ground_truth}])`, a batch a call, or one where the file says `REWARD_TYPE =
-        /// "sequential"`; `overall` is the score.
+        /// EasyR1: `compute_score([{response, response_length, ground_truth}])`, a batch a call, or one where
+        /// the file says `REWARD_TYPE = "sequential"`; `overall` is the score.
         EasyR1 = "easyr1",
-        /// As `easyr1`, one completion a call where the file does not say otherwise (EasyR1's `reward_type: sequential`).
+        /// As `easyr1`, one completion a call where the file does not say otherwise (EasyR1's
+        /// `reward_type: sequential`).
         EasyR1Sequential = "easyr1_sequential",
     }
 }
@@ -60,16 +61,19 @@ tagged! {
             /// The score of a wrong answer in the right format.
             format_score: f64 = "0.0", Any, Fixed;
         }
-        /// The last `\boxed{}` compared by exact arithmetic: numbers, fractions, percentages, simple LaTeX. 1 or 0.
+        /// The last `\boxed{}` compared by exact arithmetic: numbers, fractions, percentages, simple LaTeX. 1
+        /// or 0.
         Math = "math" {}
         /// DAPO's verifier (`Answer: ...` in the last 300 characters): 1 or -1, with `acc` 1 or 0 beside it.
         MathDapo = "math_dapo" {}
-        /// The verifier of each row by its `data_source`, as verl routes it: `openai/gsm8k` → `gsm8k`; `lighteval/MATH`,
-        /// `DigitalLearningGmbH/MATH-lighteval`, `HuggingFaceH4/MATH-500`, `numina_*` → `math`; `math`, `math_dapo`, `math_dapo_reasoning`,
-        /// `aime*` → `math_dapo`. A source without a verifier is refused before anything is generated.
+        /// The verifier of each row by its `data_source`, as verl routes it: `openai/gsm8k` → `gsm8k`;
+        /// `lighteval/MATH`, `DigitalLearningGmbH/MATH-lighteval`, `HuggingFaceH4/MATH-500`, `numina_*` →
+        /// `math`; `math`, `math_dapo`, `math_dapo_reasoning`, `aime*` → `math_dapo`. A source without a
+        /// verifier is refused before anything is generated.
         BySource = "by_source" {
-            /// Verifiers by data source, before the table and beyond it: `my/source: {kind: gsm8k, method: flexible}`, or the kind alone
-            /// (`my/source: math`). `"*"` is for sources that nobody names and for rows without one.
+            /// Verifiers by data source, before the table and beyond it:
+            /// `my/source: {kind: gsm8k, method: flexible}`, or the kind alone (`my/source: math`). `"*"` is
+            /// for sources that nobody names and for rows without one.
             sources: SourceRewards = "{}", Any, Fixed;
         }
         /// 1 where a regular expression matches the whole completion, else 0.
@@ -79,7 +83,8 @@ tagged! {
         }
         /// TRL's think format: 1 for one `<think>...</think>` block followed by an answer, else 0.
         ThinkFormat = "think_format" {}
-        /// 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of `scale` tokens.
+        /// 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of
+        /// `scale` tokens.
         Length = "length" {
             /// Shortest length without punishment, in tokens.
             min_length: usize = "0", Any, Fixed;
@@ -88,8 +93,8 @@ tagged! {
             /// Tokens outside the range at which the full punishment is reached.
             scale: usize = "1", AtLeast(1.0), Fixed;
         }
-        /// The cosine schedule over length of Yeo et al. (2502.03373), as TRL has it: short right answers score most, short wrong
-        /// answers least.
+        /// The cosine schedule over length of Yeo et al. (2502.03373), as TRL has it: short right answers
+        /// score most, short wrong answers least.
         Cosine = "cosine" {
             /// The score of a wrong answer of no length.
             min_value_wrong: f64 = "-1.0", Any, Fixed;
@@ -136,8 +141,8 @@ tagged! {
             /// Restarts of crashed or late processes in a run, at most.
             max_restarts: usize = "10", Any, Free;
         }
-        /// A language model at a server with OpenAI's chat interface (`/v1/chat/completions`): it is told of each completion, and its score is
-        /// found in what it answers.
+        /// A language model at a server with OpenAI's chat interface (`/v1/chat/completions`): it is told of
+        /// each completion, and its score is found in what it answers.
         Judge = "judge" {
             /// Addresses of servers, `http://HOST:PORT` or `https://HOST`; they are asked in turn.
             servers: Vec<String> = "[]", Any, Free;
@@ -163,7 +168,8 @@ tagged! {
             temperature: f64 = "0.0", NonNegative, Fixed;
             /// Longest answer, in tokens.
             max_tokens: usize = "1024", AtLeast(1.0), Fixed;
-            /// Further parameters of the request by the server's names; null leaves one of ours out (`{max_tokens: null, max_completion_tokens: 1024}`).
+            /// Further parameters of the request by the server's names; null leaves one of ours out
+            /// (`{max_tokens: null, max_completion_tokens: 1024}`).
             parameters: FreeMap = "{}", Any, Fixed;
             /// Environment variable with the servers' key.
             api_key_env: Option<String> = "null", NotEmpty, Free;
@@ -204,12 +210,14 @@ tagged! {
 /// The raw outcome of a verifier: right (1) or wrong (0), whatever its score and its name.
 pub(crate) const RAW_OUTCOME: &str = "acc";
 
-/// The kinds that say whether an answer is right. Of external functions it is not known: they count as verifiers.
+/// The kinds that say whether an answer is right. Of external functions it is not known: they count as
+/// verifiers.
 const VERIFIERS: [&str; 9] =
     ["exact", "number", "gsm8k", "math", "math_dapo", "by_source", "command", "python", "judge"];
 
 impl RewardKind {
-    /// Whether the function says if an answer is right, so that its score is a raw outcome (`acc`) and not a shaping term.
+    /// Whether the function says if an answer is right, so that its score is a raw outcome (`acc`) and not a
+    /// shaping term.
     pub fn is_verifier(&self) -> bool {
         Self::is_verifier_name(self.as_str())
     }

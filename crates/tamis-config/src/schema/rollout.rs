@@ -43,8 +43,9 @@ section! {
         tensor_parallel: usize = "1", Between(1.0, 1024.0), Free;
         /// Further arguments of the server (`[--gpu-memory-utilization, '0.8']`).
         args: Vec<String> = "[]", Any, Free;
-        /// The command in place of vLLM's or SGLang's own, without a shell: in it `{model}` stands for the folder of the first weights, `{port}`
-        /// for the port of 127.0.0.1 to answer on. Empty: `vllm serve {model} ...` or `python3 -m sglang.launch_server --model-path {model} ...`.
+        /// The command in place of vLLM's or SGLang's own, without a shell: in it `{model}` stands for the
+        /// folder of the first weights, `{port}` for the port of 127.0.0.1 to answer on. Empty:
+        /// `vllm serve {model} ...` or `python3 -m sglang.launch_server --model-path {model} ...`.
         command: Vec<String> = "[]", Any, Free;
         /// How long the started servers may take to answer.
         startup_timeout: Duration = "900s", Any, Free;
@@ -52,19 +53,22 @@ section! {
 }
 
 section! {
-    /// How completions are sampled. Log-probabilities are those of the temperature-scaled distribution, before the repetition
-    /// penalty and the cuts of top-k, top-p and min-p.
+    /// How completions are sampled. Log-probabilities are those of the temperature-scaled distribution,
+    /// before the repetition penalty and the cuts of top-k, top-p and min-p.
     pub struct RolloutConfig {
         /// Where completions are sampled.
         backend: BackendKind = "native", Any, Fixed;
-        /// Addresses of servers that are running already (`[http://127.0.0.1:8000]`). They serve a model of this run's shape and tokenizer, can
-        /// read the folder that weights are published to (`publish.dir`), and (vLLM) run with `VLLM_SERVER_DEV_MODE=1`.
+        /// Addresses of servers that are running already (`[http://127.0.0.1:8000]`). They serve a model of
+        /// this run's shape and tokenizer, can read the folder that weights are published to (`publish.dir`),
+        /// and (vLLM) run with `VLLM_SERVER_DEV_MODE=1`.
         servers: Vec<String> = "[]", Any, Free;
-        /// Servers that the run starts itself where `rollout.servers` names none; `{}` starts one. Null: none.
+        /// Servers that the run starts itself where `rollout.servers` names none; `{}` starts one. Null:
+        /// none.
         launch: Option<LaunchConfig> = "null", Any, Free;
         /// The model's name at the servers. Null: the first that each of them has.
         server_model: Option<String> = "null", NotEmpty, Free;
-        /// Further sampling parameters of the servers, by their names (`{cache_salt: x}`); what a key of this configuration decides is refused.
+        /// Further sampling parameters of the servers, by their names (`{cache_salt: x}`); what a key of this
+        /// configuration decides is refused.
         server_parameters: FreeMap = "{}", Any, Fixed;
         /// Longest time of one sample at a server. A later one is asked for again, elsewhere where possible.
         server_timeout: Duration = "600s", Any, Free;
@@ -96,9 +100,10 @@ section! {
         max_response_length: usize = "512", AtLeast(1.0), Fixed;
         /// Texts that end a completion, beside the end tokens of the model.
         stop: Vec<String> = "[]", Any, Fixed;
-        /// Regular expression that each completion must match as a whole, validation and evaluation included: only tokens that lead to a match are
-        /// sampled. A completion that `max_response_length` or a text of `stop` ends is the beginning of a match. Log-probabilities stay those
-        /// of the whole distribution. Null: none.
+        /// Regular expression that each completion must match as a whole, validation and evaluation included:
+        /// only tokens that lead to a match are sampled. A completion that `max_response_length` or a text of
+        /// `stop` ends is the beginning of a match. Log-probabilities stay those of the whole distribution.
+        /// Null: none.
         regex: Option<String> = "null", NotEmpty, Fixed;
         /// Most sequences generated at once. Results do not depend on it.
         max_num_seqs: usize = "256", AtLeast(1.0), Free;

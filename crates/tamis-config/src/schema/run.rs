@@ -23,7 +23,8 @@ section! {
         name: String = "run", NotEmpty, Fixed;
         /// Folder that run folders are created in.
         dir: PathBuf = "runs", NotEmpty, Fixed;
-        /// Seed of every random draw. The same configuration and seed give the same run, bit for bit, on one machine.
+        /// Seed of every random draw. The same configuration and seed give the same run, bit for bit, on one
+        /// machine.
         seed: u64 = "1", Any, Fixed;
         /// Worker threads. Null: one per core. Results do not depend on their number.
         threads: Option<usize> = "null", Between(1.0, 1024.0), Free;

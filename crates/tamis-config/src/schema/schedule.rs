@@ -10,11 +10,12 @@ choice! {
     pub enum ScheduleMode {
         /// Whole generation rounds of `data.gen_batch_size`: the reference behaviour of verl and EasyR1.
         Rounds = "rounds",
-        /// Rounds of as many prompts as the batch probably lacks: what is missing over the keep rate of the last rounds, with a margin, in
-        /// multiples of a granularity. The first round of a run draws `data.gen_batch_size`.
+        /// Rounds of as many prompts as the batch probably lacks: what is missing over the keep rate of the
+        /// last rounds, with a margin, in multiples of a granularity. The first round of a run draws
+        /// `data.gen_batch_size`.
         Deficit = "deficit",
-        /// Group by group: a group that is dropped is replaced at once, and nothing waits for a round. With `surplus: carry` groups go on
-        /// generating while a step trains.
+        /// Group by group: a group that is dropped is replaced at once, and nothing waits for a round. With
+        /// `surplus: carry` groups go on generating while a step trains.
         Streaming = "streaming",
     }
 }
@@ -42,17 +43,20 @@ section! {
     pub struct ScheduleConfig {
         /// How refilling is organised.
         mode: ScheduleMode = "rounds", Any, Fixed;
-        /// Generate further rounds until the batch is full (always with `mode: streaming`). False: one round, trained on what survived.
+        /// Generate further rounds until the batch is full (always with `mode: streaming`). False: one round,
+        /// trained on what survived.
         refill: bool = "true", Any, Fixed;
-        /// With `mode: deficit`, the prompts that a round draws a multiple of. Null: `train.ppo_mini_batch_size`.
+        /// With `mode: deficit`, the prompts that a round draws a multiple of. Null:
+        /// `train.ppo_mini_batch_size`.
         granularity: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// With `mode: deficit`, deviations of the number of kept groups that a round draws beyond the mean: 0 fills the batch with one
-        /// round half the time, 1 in about five of six.
+        /// With `mode: deficit`, deviations of the number of kept groups that a round draws beyond the mean:
+        /// 0 fills the batch with one round half the time, 1 in about five of six.
         margin: f64 = "1.0", AtLeast(0.0), Fixed;
-        /// Generation rounds of one step, at most. With `mode: deficit` and `streaming` it bounds the prompts of a step instead, by so many
-        /// times `data.gen_batch_size`. `auto`: as many as the keep rate k of the last rounds asks for, `data.train_batch_size` /
-        /// (`data.gen_batch_size` x k) + 2 rounded down, within a step never less than before in it; while nothing was kept, 10 times
-        /// the rounds that a batch takes without a filter, and never above 50 times. Null: no limit.
+        /// Generation rounds of one step, at most. With `mode: deficit` and `streaming` it bounds the prompts
+        /// of a step instead, by so many times `data.gen_batch_size`. `auto`: as many as the keep rate k of
+        /// the last rounds asks for, `data.train_batch_size` / (`data.gen_batch_size` x k) + 2 rounded down,
+        /// within a step never less than before in it; while nothing was kept, 10 times the rounds that a
+        /// batch takes without a filter, and never above 50 times. Null: no limit.
         max_num_gen_batches: Option<RoundLimit> = "10", AtLeast(1.0), Fixed;
         /// What happens at that limit.
         on_limit: OnLimit = "error", Any, Fixed;
@@ -62,10 +66,11 @@ section! {
         /// again. With `mode: streaming` so many times `data.gen_batch_size` groups are in flight at most.
         /// Null: 8 where servers generate a stream, else 1.
         rounds_in_flight: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// What happens when a round keeps no group: `retry` (as many rounds as the limit allows), `retry:N` (N such rounds in a row
-        /// are an error), `skip` (the step is given up) or `error`.
+        /// What happens when a round keeps no group: `retry` (as many rounds as the limit allows), `retry:N`
+        /// (N such rounds in a row are an error), `skip` (the step is given up) or `error`.
         on_empty_round: EmptyRound = "retry", Any, Fixed;
-        /// What happens when the data of an epoch ends before the batch is full. An epoch that keeps no group at all ends the run.
+        /// What happens when the data of an epoch ends before the batch is full. An epoch that keeps no group
+        /// at all ends the run.
         on_exhausted: OnExhausted = "next_epoch", Any, Fixed;
         /// What happens to kept groups beyond the batch.
         surplus: Surplus = "discard", Any, Fixed;

@@ -47,14 +47,18 @@ section! {
 }
 
 section! {
-    /// How long the gradient is of the groups in each bucket of reward deviation: `grad_norm/*` in the metrics. Every part of the loss (policy, KL, entropy)
-    /// costs two more passes over the batch in a step that is measured; no weight moves by it.
+    /// How long the gradient is of the groups in each bucket of reward deviation: `grad_norm/*` in the
+    /// metrics. Every part of the loss (policy, KL, entropy) costs two more passes over the batch in a step
+    /// that is measured; no weight moves by it.
     pub struct GradientAnalysisConfig {
-        /// Steps from one measurement to the next; the first is at step 1. A step in which the critic learns alone is not measured.
+        /// Steps from one measurement to the next; the first is at step 1. A step in which the critic learns
+        /// alone is not measured.
         every: usize = "50", AtLeast(1.0), Free;
-        /// Buckets, with equal numbers of groups, from the smallest deviation to the greatest. Without effect where `edges` are given.
+        /// Buckets, with equal numbers of groups, from the smallest deviation to the greatest. Without effect
+        /// where `edges` are given.
         buckets: usize = "6", Between(1.0, 1000.0), Free;
-        /// Lower ends of the buckets, ascending; each reaches to the next, the last has no end. Null: buckets of equal numbers of groups.
+        /// Lower ends of the buckets, ascending; each reaches to the next, the last has no end. Null: buckets
+        /// of equal numbers of groups.
         edges: Option<Vec<f64>> = "null", NotEmpty, Free;
     }
 }
@@ -62,18 +66,22 @@ section! {
 section! {
     /// Mini-batches, optimizer, learning rate and length of the run.
     pub struct TrainConfig {
-        /// Prompts (groups) of one optimizer update. verl's users often take it for trajectories or for one GPU's share: it counts
-        /// prompts, over all devices. A batch that is no multiple of it (a partial one, say) ends with a smaller mini-batch, whose means
-        /// are over what it holds. Null: `data.train_batch_size`, one update a step.
+        /// Prompts (groups) of one optimizer update. verl's users often take it for trajectories or for one
+        /// GPU's share: it counts prompts, over all devices. A batch that is no multiple of it (a partial
+        /// one, say) ends with a smaller mini-batch, whose means are over what it holds. Null:
+        /// `data.train_batch_size`, one update a step.
         ppo_mini_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Passes over each batch.
         ppo_epochs: usize = "1", AtLeast(1.0), Fixed;
-        /// Tokens of one forward and backward pass, at most (a longer trajectory passes alone). Used unless `micro_batch_size` is set.
+        /// Tokens of one forward and backward pass, at most (a longer trajectory passes alone). Used unless
+        /// `micro_batch_size` is set.
         micro_batch_tokens: usize = "8192", Between(1.0, 1e9), Fixed;
-        /// Share the groups of a mini-batch out over its micro-batches so that they hold nearly equal numbers of tokens (Karmarkar and Karp's method),
-        /// instead of cutting them in order. Which groups share an update stays as it is; the gradient is summed in another order.
+        /// Share the groups of a mini-batch out over its micro-batches so that they hold nearly equal numbers
+        /// of tokens (Karmarkar and Karp's method), instead of cutting them in order. Which groups share an
+        /// update stays as it is; the gradient is summed in another order.
         balance_micro_batches: bool = "false", Any, Fixed;
-        /// Trajectories of one forward and backward pass, a divisor of `ppo_mini_batch_size * rollout.n`. Null: cut by tokens.
+        /// Trajectories of one forward and backward pass, a divisor of `ppo_mini_batch_size * rollout.n`.
+        /// Null: cut by tokens.
         micro_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Shuffle the groups before they are cut into mini-batches, by key.
         shuffle_mini_batches: bool = "false", Any, Fixed;
@@ -83,7 +91,8 @@ section! {
         lr_schedule: LrScheduleConfig = "{}", Any, Fixed;
         /// Training steps of the run. Null: as many as `total_epochs` needs.
         total_steps: Option<usize> = "null", AtLeast(1.0), Free;
-        /// Passes over the training data. Null: as many as `total_steps` needs; with both, the first reached ends the run.
+        /// Passes over the training data. Null: as many as `total_steps` needs; with both, the first reached
+        /// ends the run.
         total_epochs: Option<usize> = "null", AtLeast(1.0), Free;
         /// Reasons to end the run early.
         early_stop: EarlyStopConfig = "{}", Any, Free;

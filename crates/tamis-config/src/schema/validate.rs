@@ -23,7 +23,8 @@ section! {
         /// Training steps between two validations. A run that validates at all also validates after its last
         /// step. 0 or negative: none in between.
         test_freq: Frequency = "0", Any, Free;
-        /// Validate before the first step. With `test_freq: 0` the policy is measured twice: before the first step and after the last.
+        /// Validate before the first step. With `test_freq: 0` the policy is measured twice: before the first
+        /// step and after the last.
         before_train: bool = "true", Any, Free;
         /// Samples per prompt.
         n: usize = "1", Between(1.0, 65536.0), Free;
@@ -37,7 +38,8 @@ section! {
         metrics: Vec<ValidationMetric> = "[mean@k]", NotEmpty, Free;
         /// Samples that are printed.
         num_samples_shown: usize = "3", Any, Free;
-        /// Write every sample of every validation, with its scores, to `validation/step_N.jsonl` in the run folder.
+        /// Write every sample of every validation, with its scores, to `validation/step_N.jsonl` in the run
+        /// folder.
         save_samples: bool = "false", Any, Free;
     }
 }

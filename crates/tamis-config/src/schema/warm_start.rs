@@ -3,7 +3,8 @@
 use crate::define::section;
 
 section! {
-    /// A supervised phase before reinforcement learning, for models from random weights: cross-entropy on the gold answers.
+    /// A supervised phase before reinforcement learning, for models from random weights: cross-entropy on the
+    /// gold answers.
     pub struct WarmStartConfig {
         /// Optimizer updates at most. 0: no warm start.
         steps: usize = "0", Any, Fixed;
@@ -15,7 +16,8 @@ section! {
         warmup_steps: usize = "10", Any, Fixed;
         /// Different training prompts used. Null: all.
         examples: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// Greedy validation accuracy at which the phase ends early, measured every `test_freq` updates. Null: it runs its steps.
+        /// Greedy validation accuracy at which the phase ends early, measured every `test_freq` updates.
+        /// Null: it runs its steps.
         target_accuracy: Option<f64> = "null", Between(0.0, 1.0), Fixed;
         /// Updates between two measurements of the accuracy.
         test_freq: usize = "25", AtLeast(1.0), Fixed;

@@ -31,7 +31,8 @@ fn blocks<'t>(text: &'t str, language: &str) -> Vec<&'t str> {
 
 /// The arguments that a script gives to Python, as the shell makes them.
 fn arguments(script: &str) -> Vec<String> {
-    // A comment behind a line's backslash, and the dots for what is left out, are the document's and no shell's.
+    // A comment behind a line's backslash, and the dots for what is left out, are the document's and no
+    // shell's.
     let lines: Vec<String> = script
         .lines()
         .filter(|line| line.trim() != "...")

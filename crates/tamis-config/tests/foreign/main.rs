@@ -1,8 +1,9 @@
 //! Every key of the configuration files and scripts of other systems, and what becomes of each.
 //!
-//! `*.keys` beside this file list the keys with the values that their owners give them: `verl-0.9.1.keys` of all trainers' configurations in
-//! the package (those for supervised training, generation and evaluation alone are other programs), `verl-scripts.keys` what verl's scripts and
-//! recipes write beside them, `ragen.keys` of RAGEN's configuration files and scripts. `scripts/foreign-keys` makes such a list.
+//! `*.keys` beside this file list the keys with the values that their owners give them: `verl-0.9.1.keys` of
+//! all trainers' configurations in the package (those for supervised training, generation and evaluation
+//! alone are other programs), `verl-scripts.keys` what verl's scripts and recipes write beside them,
+//! `ragen.keys` of RAGEN's configuration files and scripts. `scripts/foreign-keys` makes such a list.
 
 mod documents;
 mod scripts;
@@ -69,7 +70,8 @@ fn other_value(value: &Json) -> Option<String> {
     }
 }
 
-/// What one argument alone becomes. A reference stands in a file, as its owner has it: typed, it would be a variable of the shell.
+/// What one argument alone becomes. A reference stands in a file, as its owner has it: typed, it would be a
+/// variable of the shell.
 fn becomes(key: &str, value: &str) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let argument = if value.contains("${") {
@@ -124,8 +126,8 @@ fn family(owners: &[Owner], key: &str) -> Option<&'static str> {
         .find(|name| name.strip_suffix('*').is_some_and(|start| key.starts_with(start)))
 }
 
-/// A line for each key with what its default becomes, and another for another value where that becomes something else. Families of keys
-/// of which all become the same are one line.
+/// A line for each key with what its default becomes, and another for another value where that becomes
+/// something else. Families of keys of which all become the same are one line.
 fn table(owners: &[Owner], keys: &[(&str, Json)]) -> String {
     let mut families: BTreeMap<(String, Vec<String>), usize> = BTreeMap::new();
     let mut order = Vec::new();
@@ -244,7 +246,8 @@ fn defaults_said_and_not_said_are_the_same() {
     let files =
         ["data.train_files=gsm8k/train.parquet", "data.val_files=v", "actor_rollout_ref.model.path=m"];
     let files = files.map(str::to_owned);
-    // Where a critic begins, and where logs go, is no algorithm; micro-batches and their limits change no result.
+    // Where a critic begins, and where logs go, is no algorithm; micro-batches and their limits change no
+    // result.
     let left_out = ["critic.model.path", "trainer.project_name", "trainer.experiment_name", "trainer.logger"];
     let defaults = keys(VERL)
         .into_iter()
@@ -254,7 +257,8 @@ fn defaults_said_and_not_said_are_the_same() {
     let asynchronous = ["algorithm.rollout_correction.bypass_mode", "data.gen_batch_size", "rollout.n="];
     let defaults = defaults.filter(|argument| !asynchronous.iter().any(|start| argument.starts_with(start)));
     let all: Vec<String> = defaults.chain(files.clone()).collect();
-    // The same in other words (columns and bounds that null finds, the critic's as the policy's), memory, and what is printed.
+    // The same in other words (columns and bounds that null finds, the critic's as the policy's), memory, and
+    // what is printed.
     assert_snapshot!(differences(&converted(&all), &converted(&files)), @r#"
 "recompute_activations": true, / "recompute_activations": false,
 "prompt": "prompt", / "prompt": null,

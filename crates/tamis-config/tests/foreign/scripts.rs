@@ -1,5 +1,5 @@
-//! Commands of verl's recipes and examples, in the spellings of several versions, with their variables replaced and what only shares work out
-//! between devices left to the table of all keys.
+//! Commands of verl's recipes and examples, in the spellings of several versions, with their variables
+//! replaced and what only shares work out between devices left to the table of all keys.
 
 use insta::assert_snapshot;
 use tamis_config::{Config, Import, load_sources};

@@ -126,7 +126,8 @@ worker.reward.reward_function is not given: EasyR1 has no reward of its own: nam
     assert!((gae.turn_gamma - 0.9).abs() < 1e-12);
 }
 
-/// EasyR1's critic has a learning rate, mini-batches and passes of its own, whatever the policy's are, and a schedule.
+/// EasyR1's critic has a learning rate, mini-batches and passes of its own, whatever the policy's are, and a
+/// schedule.
 #[test]
 fn schedule_and_defaults_of_the_critic_of_easyr1() {
     let base = ["data.train_files=t", "worker.actor.model.model_path=m", "reward=[{kind: math}]"];

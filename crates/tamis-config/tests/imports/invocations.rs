@@ -79,8 +79,9 @@ fn a_command_of_easyr1_with_its_file() {
     assert_eq!(as_file.origin("rollout.n").unwrap().to_string(), format!("{path}:18"));
 }
 
-/// Those systems take relative paths from where their command is started, those in their files too: so do `train` and `check`, and `import`
-/// writes them in full, so that its output may be put anywhere. What is no path stays what it is.
+/// Those systems take relative paths from where their command is started, those in their files too: so do
+/// `train` and `check`, and `import` writes them in full, so that its output may be put anywhere. What is no
+/// path stays what it is.
 #[test]
 fn paths_of_others_are_taken_from_where_the_command_is_started() {
     let there = tempfile::tempdir().expect("a temporary folder");

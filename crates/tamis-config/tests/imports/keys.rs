@@ -1,4 +1,5 @@
-//! Every key of TRL and EasyR1, as their sources have them (`scripts/foreign-keys`): what each becomes, and that its default changes nothing.
+//! Every key of TRL and EasyR1, as their sources have them (`scripts/foreign-keys`): what each becomes, and
+//! that its default changes nothing.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -207,7 +208,8 @@ fn commands() -> impl Strategy<Value = (Owner, Vec<String>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What `import` prints is a configuration that a run takes; what it does not take, it refuses with the argument.
+    /// What `import` prints is a configuration that a run takes; what it does not take, it refuses with the
+    /// argument.
     #[test]
     fn what_is_imported_is_sound((owner, words) in commands()) {
         match import(&with(owner, &words), Path::new("")) {

@@ -1,4 +1,5 @@
-//! Commands with what stands before and behind the program: launchers, job submission, variables, the shell's own words.
+//! Commands with what stands before and behind the program: launchers, job submission, variables, the shell's
+//! own words.
 
 use crate::{converted, import_errors, loaded, notes};
 

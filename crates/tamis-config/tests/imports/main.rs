@@ -58,7 +58,8 @@ there are no training prompts: neither `data.train` nor the task `arithmetic` is
 "#);
 }
 
-/// Each key alone, with its owner's default, is translated or refused, and what it becomes are keys that exist.
+/// Each key alone, with its owner's default, is translated or refused, and what it becomes are keys that
+/// exist.
 #[test]
 fn every_foreign_key_leads_somewhere() {
     for owner in Owner::ALL {

@@ -261,8 +261,8 @@ fn older_spellings_are_known() {
     assert!(old.contains("test_freq: 7"), "{old}");
 }
 
-/// Which function scores is never guessed from the name of a file: verl's rows say it themselves, RAGEN's are taken as verl's, and EasyR1,
-/// which refuses to start without a function, asks for one.
+/// Which function scores is never guessed from the name of a file: verl's rows say it themselves, RAGEN's are
+/// taken as verl's, and EasyR1, which refuses to start without a function, asks for one.
 #[test]
 fn no_reward_is_guessed_from_the_name_of_a_file() {
     insta::allow_duplicates! {

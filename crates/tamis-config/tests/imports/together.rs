@@ -8,7 +8,8 @@ use crate::{converted, import_errors, loaded};
 const KL_IN_REWARD: &str = "algorithm.use_kl_in_reward=True";
 const ACTOR: &str = "actor_rollout_ref.actor";
 
-/// Every key of a rule of verl, with a value that is not its default and the keys without which it is read by nobody.
+/// Every key of a rule of verl, with a value that is not its default and the keys without which it is read by
+/// nobody.
 fn verl_keys() -> Vec<(String, Vec<String>)> {
     let mut keys: Vec<(String, Vec<String>)> = Vec::new();
     let mut add = |argument: &str, others: &[&str]| {
@@ -195,8 +196,8 @@ fn a_key_beside_what_it_depends_on_has_an_effect() {
             );
         }
     }
-    // No key of a rule is left out; the managers of rewards do nothing by themselves, nor does a critic that is needed anyway, and the
-    // components of `gdpo` are refused.
+    // No key of a rule is left out; the managers of rewards do nothing by themselves, nor does a critic that
+    // is needed anyway, and the components of `gdpo` are refused.
     let managers = [
         "reward.reward_manager.name",
         "reward_model.reward_manager",

@@ -1,4 +1,5 @@
-//! Values as YAML, JSON and Hydra write them, in keys of other systems: `train` and `check`, which load, and `import` take them alike.
+//! Values as YAML, JSON and Hydra write them, in keys of other systems: `train` and `check`, which load, and
+//! `import` take them alike.
 
 use tamis_config::load_sources;
 

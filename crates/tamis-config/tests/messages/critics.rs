@@ -153,7 +153,8 @@ warning: the filter drops groups whose mean is outside its bounds, which have si
 warning: the filter drops groups whose members score the same, which have signal here: `remax` compares with the greedy answer, not within the group
 warning: the filter drops groups whose mean is outside its bounds, which have signal here: `reinforce_plus_plus` compares with the whole batch, not within the group
 ");
-    // Groups that are all right or all wrong teach these nothing; a pool ranks groups, and leaves out by rank.
+    // Groups that are all right or all wrong teach these nothing; a pool ranks groups, and leaves out by
+    // rank.
     for (preset, kind) in [("rloo", "variance"), ("rloo", "mean_range"), ("remax", "within_group, k: 2")] {
         assert!(!text(preset, kind).contains("signal"), "{preset} {kind}");
     }

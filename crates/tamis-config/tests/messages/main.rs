@@ -1,4 +1,5 @@
-//! Every message that a configuration can cause, as it is printed; one file for each part of the configuration.
+//! Every message that a configuration can cause, as it is printed; one file for each part of the
+//! configuration.
 
 mod critics;
 mod filters;

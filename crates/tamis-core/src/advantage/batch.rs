@@ -93,12 +93,13 @@ pub struct Component<'a> {
     pub rewards: &'a Ragged<f64>,
 }
 
-/// What an estimator may look at. Columns beyond the rewards are optional; an estimator that needs one says so
-/// ([`AdvantageEstimator::needs`](super::AdvantageEstimator::needs)) and refuses a batch without it.
+/// What an estimator may look at. Columns beyond the rewards are optional; an estimator that needs one says
+/// so ([`AdvantageEstimator::needs`](super::AdvantageEstimator::needs)) and refuses a batch without it.
 ///
-/// Trajectories are counted through the groups: trajectory i of `[B]` is the i-th value of `rewards`, B = P·G. Every per-token column has
-/// one row of the same length T per trajectory, masked tokens included; at masked tokens, and anywhere in an unscored trajectory,
-/// values may be anything, NaN included (except rewards, which masked tokens may carry).
+/// Trajectories are counted through the groups: trajectory i of `[B]` is the i-th value of `rewards`, B =
+/// P·G. Every per-token column has one row of the same length T per trajectory, masked tokens included; at
+/// masked tokens, and anywhere in an unscored trajectory, values may be anything, NaN included (except
+/// rewards, which masked tokens may carry).
 #[derive(Debug, Clone, Copy)]
 pub struct AdvantageBatch<'a> {
     /// Reward of each trajectory, one row per group `[P][G]`; NaN: unscored.
@@ -107,11 +108,13 @@ pub struct AdvantageBatch<'a> {
     pub lengths: Option<&'a [usize]>,
     /// Which tokens the policy produced `[B][T]`; `false` for tool and environment output.
     pub mask: Option<&'a Ragged<bool>>,
-    /// Rewards per token `[B][T]` (process rewards, KL penalties). `None`: the trajectory's reward stands at its last unmasked token.
+    /// Rewards per token `[B][T]` (process rewards, KL penalties). `None`: the trajectory's reward stands at
+    /// its last unmasked token.
     pub token_rewards: Option<&'a Ragged<f64>>,
     /// Rewards per turn `[B][turns]`.
     pub turn_rewards: Option<&'a Ragged<f64>>,
-    /// Turn of each token `[B][T]`, not decreasing within a trajectory. `None`: each run of unmasked tokens is a turn.
+    /// Turn of each token `[B][T]`, not decreasing within a trajectory. `None`: each run of unmasked tokens
+    /// is a turn.
     pub turns: Option<&'a Ragged<u32>>,
     /// Values of a critic `[B][T]`.
     pub values: Option<&'a Ragged<f64>>,
@@ -211,7 +214,8 @@ impl<'a> AdvantageBatch<'a> {
         }
     }
 
-    /// Rewards of a component, NaN where the trajectory is unscored: it is outside that component's statistics too.
+    /// Rewards of a component, NaN where the trajectory is unscored: it is outside that component's
+    /// statistics too.
     pub(crate) fn component(&self, component: &Component<'a>) -> Cow<'a, Ragged<f64>> {
         let (rewards, answers) = (self.rewards.values(), component.rewards.values());
         let is_outside = |(reward, answer): (&f64, &f64)| reward.is_nan() && !answer.is_nan();
@@ -229,7 +233,8 @@ impl<'a> AdvantageBatch<'a> {
         Cow::Owned(scored)
     }
 
-    /// Whether all lengths fit together, all needed columns are there, and what will be read is finite. Linear in what is checked.
+    /// Whether all lengths fit together, all needed columns are there, and what will be read is finite.
+    /// Linear in what is checked.
     ///
     /// # Errors
     /// The first thing that is wrong, named.
@@ -315,7 +320,8 @@ impl<'a> AdvantageBatch<'a> {
         self.mask.map_or(Ok(()), |mask| row_lengths(column, mask.offsets(), offsets))
     }
 
-    /// Whether what an estimator reads of a column is finite: all of a scored trajectory's row, or its unmasked tokens.
+    /// Whether what an estimator reads of a column is finite: all of a scored trajectory's row, or its
+    /// unmasked tokens.
     fn finite(
         &self,
         column: Column,

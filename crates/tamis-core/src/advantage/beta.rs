@@ -1,6 +1,7 @@
 //! The Beta distribution's density.
 
-/// Coefficients of Lanczos' approximation for g = 7 and nine terms (Godfrey, 2001); relative error below 1e-14 for arguments above 1/2.
+/// Coefficients of Lanczos' approximation for g = 7 and nine terms (Godfrey, 2001); relative error below
+/// 1e-14 for arguments above 1/2.
 #[expect(clippy::excessive_precision, reason = "as published")]
 const LANCZOS: [f64; 9] = [
     0.999_999_999_999_809_93,
@@ -30,7 +31,8 @@ fn ln_gamma(x: f64) -> f64 {
     0.5 * std::f64::consts::TAU.ln() + (x + 0.5) * shifted.ln() - shifted + series.ln()
 }
 
-/// Density of Beta(alpha, beta) at p, for alpha, beta > 0 and p in `[0, 1]`: 0, finite or infinite at the ends as the exponents say.
+/// Density of Beta(alpha, beta) at p, for alpha, beta > 0 and p in `[0, 1]`: 0, finite or infinite at the
+/// ends as the exponents say.
 ///
 /// `p^(alpha - 1)·(1 - p)^(beta - 1) / B(alpha, beta)`.
 pub(super) fn density(p: f64, alpha: f64, beta: f64) -> f64 {

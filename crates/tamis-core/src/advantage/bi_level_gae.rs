@@ -32,15 +32,17 @@ pub(super) const ENTRY: Entry = Entry {
 settings! {
     /// GAE over turns, then over tokens within turns.
     ///
-    /// With `V(end_k)` the value at the last token of turn k and `R_k` its reward: `D_k = R_k + turn_gamma·V(end_(k+1)) - V(end_k)`,
-    /// `A_k = D_k + turn_gamma·lambda·A_(k+1)`. The turn's return `A_k + V(end_k)` is then the only reward of its tokens, whose GAE with `gamma` and
-    /// `lambda` begins anew in every turn. Advantages are whitened over the batch; returns are `A_t + V_t` from before.
+    /// With `V(end_k)` the value at the last token of turn k and `R_k` its reward:
+    /// `D_k = R_k + turn_gamma·V(end_(k+1)) - V(end_k)`, `A_k = D_k + turn_gamma·lambda·A_(k+1)`. The turn's
+    /// return `A_k + V(end_k)` is then the only reward of its tokens, whose GAE with `gamma` and `lambda`
+    /// begins anew in every turn. Advantages are whitened over the batch; returns are `A_t + V_t` from
+    /// before.
     ///
     /// Source: RAGEN `compute_bi_level_gae_advantage_return` (VAGEN, section 3.3).
     ///
-    /// Shapes: values and mask `[B][T]`; turn rewards `[B][turns]`, else token rewards `[B][T]` summed over each turn, else the trajectory's
-    /// reward in its last turn; turns `[B][T]`, else each run of unmasked tokens is one. Advantages and returns `[B][T]`, 0 at masked tokens.
-    /// Linear in N.
+    /// Shapes: values and mask `[B][T]`; turn rewards `[B][turns]`, else token rewards `[B][T]` summed over
+    /// each turn, else the trajectory's reward in its last turn; turns `[B][T]`, else each run of unmasked
+    /// tokens is one. Advantages and returns `[B][T]`, 0 at masked tokens. Linear in N.
     ///
     /// # Errors
     /// [`AdvantageError::RowLength`] where a trajectory has another number of turn rewards than turns.
@@ -99,7 +101,8 @@ fn turn_ends(mask_t: &[bool], turns_t: Option<&[u32]>, ends: &mut Vec<usize>) {
 }
 
 impl BiLevelGae {
-    /// Turns the credits of a trajectory into advantages, in place, and fills its returns. Scratch: `ends`, `turn_rewards`.
+    /// Turns the credits of a trajectory into advantages, in place, and fills its returns. Scratch: `ends`,
+    /// `turn_rewards`.
     fn trajectory(
         &self,
         mask_t: &[bool],

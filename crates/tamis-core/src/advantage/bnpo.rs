@@ -1,4 +1,5 @@
-//! BNPO: rewards centred on the group's success rate and divided by a Beta density fitted to the success rates of the batch.
+//! BNPO: rewards centred on the group's success rate and divided by a Beta density fitted to the success
+//! rates of the batch.
 
 use super::beta::density;
 use super::error::{in_range, zero_or_one};
@@ -35,15 +36,17 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// `A_i = (R_i - p) / f(p; alpha, beta)` with p the mean reward of the group and f the density of a Beta distribution, fitted by moments to
-    /// the success rates of all prompts that the step generated.
+    /// `A_i = (R_i - p) / f(p; alpha, beta)` with p the mean reward of the group and f the density of a Beta
+    /// distribution, fitted by moments to the success rates of all prompts that the step generated.
     ///
-    /// Source: Xiao et al., arXiv 2506.02864: eq. 7, theorem 1 (`alpha = 1 + a/3`, `beta = 1 + b/3` minimise the variance of the gradient), section
-    /// 4.3 (several rewards). `alpha = beta = 1` is REINFORCE with a baseline, `3/2` is GRPO with population deviation times π/8. A filter that drops
-    /// uniform groups changes the moments, so they come from before it ([`AdvantageBatch::generated`]).
+    /// Source: Xiao et al., arXiv 2506.02864: eq. 7, theorem 1 (`alpha = 1 + a/3`, `beta = 1 + b/3` minimise
+    /// the variance of the gradient), section 4.3 (several rewards). `alpha = beta = 1` is REINFORCE with a
+    /// baseline, `3/2` is GRPO with population deviation times π/8. A filter that drops uniform groups
+    /// changes the moments, so they come from before it ([`AdvantageBatch::generated`]).
     ///
-    /// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear. With components the mean over them, each
-    /// with its own statistics. Degenerate cases: see the catalogue's entry.
+    /// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear. With
+    /// components the mean over them, each with its own statistics. Degenerate cases: see the catalogue's
+    /// entry.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Bnpo, Generated, GeneratedStatistics};
@@ -124,7 +127,8 @@ impl Bnpo {
         (self.alpha.unwrap_or(alpha), self.beta.unwrap_or(beta))
     }
 
-    /// Advantages of one reward, 0 for unscored members, of which `generated` are the statistics before filtering.
+    /// Advantages of one reward, 0 for unscored members, of which `generated` are the statistics before
+    /// filtering.
     fn of(
         &self,
         rewards: &Ragged<f64>,

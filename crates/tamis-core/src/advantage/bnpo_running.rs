@@ -1,4 +1,5 @@
-//! The running form of BNPO: one success rate for the whole batch, from a Beta over the rewards of recent steps.
+//! The running form of BNPO: one success rate for the whole batch, from a Beta over the rewards of recent
+//! steps.
 
 use super::bnpo::{check_bounds, check_range};
 use super::error::{in_range, not_negative};
@@ -30,11 +31,14 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// `A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta)`, mu the mean of a Beta whose parameters count the rewards of the last `window` steps.
+    /// `A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta)`, mu the mean of a Beta whose parameters count the
+    /// rewards of the last `window` steps.
     ///
-    /// Source: none published; see the catalogue's entry for what is our reading. The counts of recent steps are the state.
+    /// Source: none published; see the catalogue's entry for what is our reading. The counts of recent steps
+    /// are the state.
     ///
-    /// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear. Degenerate cases: see the catalogue's entry.
+    /// Shapes: rewards `[P][G]` in `low..=high`, mapped to `[0, 1]`, to advantages `[P][G]`; linear.
+    /// Degenerate cases: see the catalogue's entry.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, AdvantageState, BnpoRunning, Generated, GeneratedStatistics};

@@ -1,4 +1,5 @@
-//! CPO: GRPO's advantage, moved by how much the gold answer in the prompt changes the log-probability of the completion.
+//! CPO: GRPO's advantage, moved by how much the gold answer in the prompt changes the log-probability of the
+//! completion.
 
 use super::error::in_range;
 use super::{
@@ -43,14 +44,15 @@ choice! {
 settings! {
     /// GRPO's advantage moved by the contrast between the policy with and without the gold answer.
     ///
-    /// The contrast of a token is `lg - l`: its log-probability given the gold answer less the old one. A completion is right
-    /// where its reward is at least `right`. Rights are raised by `pos_alpha` times their entropy, wrongs moved by `neg_alpha`
-    /// times their contrast. In mixed groups both are bounded by `|A|/2`, so that the sign of A stays.
+    /// The contrast of a token is `lg - l`: its log-probability given the gold answer less the old one. A
+    /// completion is right where its reward is at least `right`. Rights are raised by `pos_alpha` times their
+    /// entropy, wrongs moved by `neg_alpha` times their contrast. In mixed groups both are bounded by
+    /// `|A|/2`, so that the sign of A stays.
     ///
     /// Source: the fork 26hzhang/verl; no paper. The formula and what differs there: the catalogue's entry.
     ///
-    /// Shapes: rewards `[P][G]`, mask, old and gold log-probabilities and (for `pos_alpha` other than 0) entropy `[B][T]` to
-    /// advantages `[P][G]`, or `[B][T]` for [`CpoWrap::TokKl`]. Linear in N.
+    /// Shapes: rewards `[P][G]`, mask, old and gold log-probabilities and (for `pos_alpha` other than 0)
+    /// entropy `[B][T]` to advantages `[P][G]`, or `[B][T]` for [`CpoWrap::TokKl`]. Linear in N.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Cpo};
@@ -77,8 +79,8 @@ settings! {
         neg_alpha: f64 = 1.0;
         /// Least reward of a right completion (the fork rewards with -1 and 1).
         right: f64 = 1.0;
-        /// The prompt as the policy that knows the answer sees it: `{prompt}` is the text, or the user's last message, `{gold}` its gold answer.
-        /// Where it is too long it is cut from the left.
+        /// The prompt as the policy that knows the answer sees it: `{prompt}` is the text, or the user's last
+        /// message, `{gold}` its gold answer. Where it is too long it is cut from the left.
         gold_hint: String = "{prompt}\n\nThe right answer is {gold}.\n".to_owned();
         ..grpo: Grpo;
     }

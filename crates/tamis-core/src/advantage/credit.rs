@@ -7,14 +7,16 @@ use crate::ragged::Ragged;
 choice! {
     /// What becomes of a reward that stands on a masked token (tool or environment output).
     pub enum MaskedRewards {
-        /// It belongs to the last token of the policy before it, whose consequence it is; before the first one it belongs to nothing.
+        /// It belongs to the last token of the policy before it, whose consequence it is; before the first
+        /// one it belongs to nothing.
         Credited = "credited",
         /// It is lost, as in verl's `gae`, `reinforce_plus_plus`, `remax` and token baselines.
         Lost = "lost",
     }
 }
 
-/// Rewards of trajectory i by the unmasked token that they belong to, into a vector \[T\] of the caller; 0 at masked tokens.
+/// Rewards of trajectory i by the unmasked token that they belong to, into a vector \[T\] of the caller; 0 at
+/// masked tokens.
 ///
 /// Without rewards per token the trajectory's reward stands at its last unmasked token.
 pub(crate) fn credit(
@@ -45,7 +47,8 @@ pub(crate) fn credit(
     }
 }
 
-/// Turns credits into discounted rewards to go, in place: `G_t = c_t + gamma·G_next`, next the next unmasked token; 0 at masked tokens.
+/// Turns credits into discounted rewards to go, in place: `G_t = c_t + gamma·G_next`, next the next unmasked
+/// token; 0 at masked tokens.
 fn rewards_to_go(credit_t: &mut [f64], mask_t: &[bool], gamma: f64) {
     let mut to_go = 0.0;
     for (credit, &on) in credit_t.iter_mut().zip(mask_t).rev() {
@@ -56,8 +59,8 @@ fn rewards_to_go(credit_t: &mut [f64], mask_t: &[bool], gamma: f64) {
     }
 }
 
-/// Rewards to go of every trajectory of a batch `[B][T]`: what [`credit`] gives each unmasked token and what follows it. 0 at masked tokens, and
-/// everywhere in unscored trajectories.
+/// Rewards to go of every trajectory of a batch `[B][T]`: what [`credit`] gives each unmasked token and what
+/// follows it. 0 at masked tokens, and everywhere in unscored trajectories.
 pub(crate) fn returns(
     batch: &AdvantageBatch<'_>,
     mask: &Ragged<bool>,

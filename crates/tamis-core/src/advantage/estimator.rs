@@ -18,7 +18,8 @@ use crate::tagged;
 pub enum Advantages {
     /// One number per trajectory `[P][G]`, the same for each of its tokens.
     PerTrajectory(Ragged<f64>),
-    /// One number per token, one row per trajectory `[B][T]`; 0 at masked tokens and in unscored trajectories.
+    /// One number per token, one row per trajectory `[B][T]`; 0 at masked tokens and in unscored
+    /// trajectories.
     PerToken(Ragged<f64>),
 }
 
@@ -75,7 +76,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// One number per trajectory, 0 where it is not finite (as NaN of unscored members is not), and nothing else new.
+    /// One number per trajectory, 0 where it is not finite (as NaN of unscored members is not), and nothing
+    /// else new.
     pub(crate) fn per_trajectory(advantages: Ragged<f64>, state: &AdvantageState) -> Self {
         let advantages = Advantages::PerTrajectory(zero_where_not_finite(advantages));
         Self { advantages, returns: None, state: state.clone() }
@@ -89,13 +91,15 @@ impl Estimate {
 
 /// A way to turn rewards into advantages.
 ///
-/// For every estimator: a trajectory whose reward is NaN is unscored, outside all statistics, and gets 0; an infinite reward is an error;
-/// every advantage is finite; the same batch and state give the same bits; time is linear in what is read.
+/// For every estimator: a trajectory whose reward is NaN is unscored, outside all statistics, and gets 0; an
+/// infinite reward is an error; every advantage is finite; the same batch and state give the same bits; time
+/// is linear in what is read.
 pub trait AdvantageEstimator {
     /// The field's name of it, as in the configuration.
     fn name(&self) -> &'static str;
 
-    /// Columns beyond the rewards without which there is no advantage: the trainer provides them or refuses at start.
+    /// Columns beyond the rewards without which there is no advantage: the trainer provides them or refuses
+    /// at start.
     fn needs(&self) -> &'static [Column] {
         &[]
     }
@@ -121,7 +125,8 @@ pub trait AdvantageEstimator {
     /// Advantages in the batch's order, with returns and the next state.
     ///
     /// # Errors
-    /// A setting out of range, a missing column, columns that do not fit together, a number that is not finite.
+    /// A setting out of range, a missing column, columns that do not fit together, a number that is not
+    /// finite.
     fn estimate(
         &self,
         batch: &AdvantageBatch<'_>,
@@ -167,7 +172,8 @@ tagged! {
         Remax(Remax) = "remax",
         /// The reward against the length-weighted mean of its group (arXiv 2505.23585).
         Opo(Opo) = "opo",
-        /// The reward against the mean of its group, scaled by the share of groups with signal (arXiv 2504.02546).
+        /// The reward against the mean of its group, scaled by the share of groups with signal (arXiv
+        /// 2504.02546).
         Gpg(Gpg) = "gpg",
         /// Each reward normalised in its group, summed, whitened over the batch (arXiv 2601.05242).
         Gdpo(Gdpo) = "gdpo",

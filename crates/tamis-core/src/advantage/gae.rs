@@ -34,13 +34,15 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// `A_t = Σ_k (gamma·lambda)^k·d_(t+k)` with `d_t = r_t + gamma·V_(t+1) - V_t` over unmasked tokens, whitened over the batch; returns `A_t + V_t`
-    /// from before whitening.
+    /// `A_t = Σ_k (gamma·lambda)^k·d_(t+k)` with `d_t = r_t + gamma·V_(t+1) - V_t` over unmasked tokens,
+    /// whitened over the batch; returns `A_t + V_t` from before whitening.
     ///
-    /// Source: Schulman et al., arXiv 1506.02438, eq. 16; verl `gae`. The value after the last token is 0: a trajectory is a whole episode.
+    /// Source: Schulman et al., arXiv 1506.02438, eq. 16; verl `gae`. The value after the last token is 0: a
+    /// trajectory is a whole episode.
     ///
-    /// Shapes: values and mask `[B][T]`, rewards `[P][G]` or token rewards `[B][T]` to advantages and returns `[B][T]`, both 0 at masked tokens
-    /// and in unscored trajectories. Linear in N. Degenerate cases: see the catalogue's entry.
+    /// Shapes: values and mask `[B][T]`, rewards `[P][G]` or token rewards `[B][T]` to advantages and returns
+    /// `[B][T]`, both 0 at masked tokens and in unscored trajectories. Linear in N. Degenerate cases: see the
+    /// catalogue's entry.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, AdvantageState, Gae};

@@ -34,12 +34,14 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// Group-decoupled normalisation: `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k alone, whitened over tokens.
+    /// Group-decoupled normalisation: `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k
+    /// alone, whitened over tokens.
     ///
-    /// Source: Liu et al., arXiv 2601.05242: summing rewards before normalising them lets different combinations collapse into
-    /// one advantage.
+    /// Source: Liu et al., arXiv 2601.05242: summing rewards before normalising them lets different
+    /// combinations collapse into one advantage.
     ///
-    /// Shapes: components K × `[P][G]` and lengths \[B\] to advantages `[P][G]`; linear in K·B. Degenerate cases: see the catalogue's entry.
+    /// Shapes: components K × `[P][G]` and lengths \[B\] to advantages `[P][G]`; linear in K·B. Degenerate
+    /// cases: see the catalogue's entry.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Component, Gdpo};

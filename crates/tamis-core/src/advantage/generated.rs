@@ -6,8 +6,8 @@ use super::statistics::Moments;
 
 /// Success rates of the prompts of a step and the rewards of its trajectories, before any group is dropped.
 ///
-/// Gathered group by group ([`Self::add`]) as rounds arrive, so that no reward needs to be kept; parts may be merged. Unscored members
-/// (NaN) are outside, and a group without a scored member is no prompt.
+/// Gathered group by group ([`Self::add`]) as rounds arrive, so that no reward needs to be kept; parts may be
+/// merged. Unscored members (NaN) are outside, and a group without a scored member is no prompt.
 ///
 /// ```
 /// use tamis_core::advantage::GeneratedStatistics;
@@ -30,12 +30,14 @@ pub struct GeneratedStatistics {
     reward_sum: f64,
 }
 
-/// Everything that a step generated, before any group is dropped: of the reward, and of each component where there are several.
+/// Everything that a step generated, before any group is dropped: of the reward, and of each component where
+/// there are several.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Generated<'a> {
     /// Of the reward.
     pub reward: GeneratedStatistics,
-    /// Of each component, in the order of [`AdvantageBatch::components`](super::AdvantageBatch::components); empty without.
+    /// Of each component, in the order of [`AdvantageBatch::components`](super::AdvantageBatch::components);
+    /// empty without.
     pub components: &'a [GeneratedStatistics],
 }
 

@@ -39,14 +39,15 @@ choice! {
 }
 
 settings! {
-    /// `A_i = alpha·(R_i - mean(R)) / divisor`, with `alpha` = scored trajectories of the batch over those that carry a gradient.
+    /// `A_i = alpha·(R_i - mean(R)) / divisor`, with `alpha` = scored trajectories of the batch over those
+    /// that carry a gradient.
     ///
-    /// Source: Chu et al., arXiv 2504.02546: where a share of the groups is uniform, the mean over the batch shrinks the gradient
-    /// of the rest, and alpha undoes it.
+    /// Source: Chu et al., arXiv 2504.02546: where a share of the groups is uniform, the mean over the batch
+    /// shrinks the gradient of the rest, and alpha undoes it.
     ///
-    /// Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Alpha sees the whole batch. Degenerate cases: unscored members are outside and
-    /// get 0; uniform groups get exactly 0; nothing to divide by gives alpha 1 ([`GpgAlpha::NonzeroRewards`]: the batch over 1); a group
-    /// of one follows [`SingletonAdvantage`].
+    /// Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Alpha sees the whole batch. Degenerate cases:
+    /// unscored members are outside and get 0; uniform groups get exactly 0; nothing to divide by gives alpha
+    /// 1 ([`GpgAlpha::NonzeroRewards`]: the batch over 1); a group of one follows [`SingletonAdvantage`].
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Gpg};

@@ -52,11 +52,12 @@ choice! {
 settings! {
     /// GRPO's advantage: `A_i = (r_i - mean(r)) / (std(r) + epsilon)` over the scored members of the group.
     ///
-    /// Source: Shao et al., "DeepSeekMath", arXiv 2402.03300, section 4.1.2; without the division: Liu et al., "Understanding
-    /// R1-Zero-like training" (Dr. GRPO), arXiv 2503.20783. The paper leaves `ddof` and `epsilon` open; the named constructors give
-    /// what each package computes.
+    /// Source: Shao et al., "DeepSeekMath", arXiv 2402.03300, section 4.1.2; without the division: Liu et
+    /// al., "Understanding R1-Zero-like training" (Dr. GRPO), arXiv 2503.20783. The paper leaves `ddof` and
+    /// `epsilon` open; the named constructors give what each package computes.
     ///
-    /// Shapes: rewards `[P][G]`, groups of any size, to advantages `[P][G]`. Linear in the number of trajectories.
+    /// Shapes: rewards `[P][G]`, groups of any size, to advantages `[P][G]`. Linear in the number of
+    /// trajectories.
     ///
     /// Degenerate cases:
     /// - unscored members (NaN) are outside the statistics and get 0;
@@ -66,8 +67,9 @@ settings! {
     /// - [`Scale::Batch`] with fewer than `ddof + 1` scored rewards in the batch gives 0.
     ///
     /// # Differs from
-    /// verl and TRL compute the deviation of a uniform group in floating point. Three rewards of 0.1 then differ from their mean by
-    /// one unit in the last place, and float32 noise over `epsilon` gives advantages of up to 3e-4; here they are zero.
+    /// verl and TRL compute the deviation of a uniform group in floating point. Three rewards of 0.1 then
+    /// differ from their mean by one unit in the last place, and float32 noise over `epsilon` gives
+    /// advantages of up to 3e-4; here they are zero.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Advantages, Grpo};

@@ -32,12 +32,13 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// Pass@k advantage with k = G: `R_best - R_second`, divided by `std + epsilon` unless `divide` is off, for the best member; 0 for the rest.
+    /// Pass@k advantage with k = G: `R_best - R_second`, divided by `std + epsilon` unless `divide` is off,
+    /// for the best member; 0 for the rest.
     ///
     /// Source: Tang et al., arXiv 2503.19595, section 3.2 (leave-one-out of the maximum); verl `grpo_passk`.
     ///
-    /// Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Degenerate cases: ties for the best give 0 throughout; unscored members are
-    /// outside; a group of one follows [`SingletonAdvantage`].
+    /// Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Degenerate cases: ties for the best give 0
+    /// throughout; unscored members are outside; a group of one follows [`SingletonAdvantage`].
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, GrpoPassk};

@@ -31,11 +31,13 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k alone, then `A_i = (S_i - mean(S))/(std(S) + epsilon)` over the batch.
+    /// `S_i = Σ_k w_k·z_ki` with `z_k` the GRPO advantage of component k alone, then
+    /// `A_i = (S_i - mean(S))/(std(S) + epsilon)` over the batch.
     ///
     /// Source: Liu et al., arXiv 2601.05242, as TRL computes it; sample deviations throughout.
     ///
-    /// Shapes: components K × `[P][G]` to advantages `[P][G]`, linear in K·B. Degenerate cases: see the catalogue's entry.
+    /// Shapes: components K × `[P][G]` to advantages `[P][G]`, linear in K·B. Degenerate cases: see the
+    /// catalogue's entry.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, NormalizeThenSum};

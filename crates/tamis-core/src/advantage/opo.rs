@@ -1,4 +1,5 @@
-//! The variance-minimising baseline under the length approximation: the group's mean reward weighted by length.
+//! The variance-minimising baseline under the length approximation: the group's mean reward weighted by
+//! length.
 
 use super::per_group::per_group;
 use super::{
@@ -28,11 +29,13 @@ pub(super) const ENTRY: Entry = Entry {
 settings! {
     /// `A_i = R_i - Σ_j L_j·R_j / Σ_j L_j` over the scored members, `L_j` the tokens trained on.
     ///
-    /// Source: Hao et al., arXiv 2505.23585: the optimal baseline weights rewards by the squared norm of each trajectory's score
-    /// function, which is taken to grow with its length. The advantages weighted by length sum to zero within a group.
+    /// Source: Hao et al., arXiv 2505.23585: the optimal baseline weights rewards by the squared norm of each
+    /// trajectory's score function, which is taken to grow with its length. The advantages weighted by length
+    /// sum to zero within a group.
     ///
-    /// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear. Degenerate cases: unscored members are outside and get 0;
-    /// uniform groups get exactly 0; groups without a token use the plain mean; a group of one follows [`SingletonAdvantage`].
+    /// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear. Degenerate cases: unscored
+    /// members are outside and get 0; uniform groups get exactly 0; groups without a token use the plain
+    /// mean; a group of one follows [`SingletonAdvantage`].
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Opo};

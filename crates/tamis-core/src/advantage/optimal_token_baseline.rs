@@ -1,4 +1,5 @@
-//! The optimal baseline per token position: rewards to go of a group weighted by how much each trajectory moves the gradient so far.
+//! The optimal baseline per token position: rewards to go of a group weighted by how much each trajectory
+//! moves the gradient so far.
 
 use std::ops::Range;
 
@@ -113,15 +114,17 @@ struct Member {
 settings! {
     /// Optimal baseline per token position.
     ///
-    /// `w_t = (1 - 2π_t + Σπ²)·ρ_t²` is the squared norm of the gradient of the token's log-probability with respect to the logits (times the
-    /// squared rollout weight, where there is one), `W_t` its sum up to t, `G_t` the reward to go. `B_t = Σ_i G_it·W_it / (Σ_i W_it + epsilon)` over
-    /// the members of the group with an unmasked token at position t, `A_t = G_t - B_t`; the returns are `G`.
+    /// `w_t = (1 - 2π_t + Σπ²)·ρ_t²` is the squared norm of the gradient of the token's log-probability with
+    /// respect to the logits (times the squared rollout weight, where there is one), `W_t` its sum up to t,
+    /// `G_t` the reward to go. `B_t = Σ_i G_it·W_it / (Σ_i W_it + epsilon)` over the members of the group
+    /// with an unmasked token at position t, `A_t = G_t - B_t`; the returns are `G`.
     ///
     /// Source: verl 0.9.1 `optimal_token_baseline` (Li et al., "The optimal token baseline", 2025).
     ///
-    /// Shapes: mask, old log-probabilities, Σπ² and (where given) token rewards and rollout weights `[B][T]` to advantages and returns
-    /// `[B][T]`, 0 at masked tokens. Linear in N. Degenerate cases: see the catalogue's entry. Positions count every token; for trajectories
-    /// with tool output see [`TirOptimalTokenBaseline`](super::TirOptimalTokenBaseline).
+    /// Shapes: mask, old log-probabilities, Σπ² and (where given) token rewards and rollout weights `[B][T]`
+    /// to advantages and returns `[B][T]`, 0 at masked tokens. Linear in N. Degenerate cases: see the
+    /// catalogue's entry. Positions count every token; for trajectories with tool output see
+    /// [`TirOptimalTokenBaseline`](super::TirOptimalTokenBaseline).
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, OptimalTokenBaseline};

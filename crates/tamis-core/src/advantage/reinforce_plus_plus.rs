@@ -1,4 +1,5 @@
-//! REINFORCE++: discounted rewards to go per token, whitened over the batch, without a critic and without groups.
+//! REINFORCE++: discounted rewards to go per token, whitened over the batch, without a critic and without
+//! groups.
 
 use super::credit::returns;
 use super::error::unit_interval;
@@ -33,12 +34,15 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// `G_t = r_t + gamma·G_(t+1)` over unmasked tokens, whitened over all unmasked tokens of the batch; the returns are `G` itself.
+    /// `G_t = r_t + gamma·G_(t+1)` over unmasked tokens, whitened over all unmasked tokens of the batch; the
+    /// returns are `G` itself.
     ///
-    /// Source: Hu, arXiv 2501.03262, eq. 5 and 6; verl `reinforce_plus_plus`. The discount counts tokens of the policy only.
+    /// Source: Hu, arXiv 2501.03262, eq. 5 and 6; verl `reinforce_plus_plus`. The discount counts tokens of
+    /// the policy only.
     ///
-    /// Shapes: rewards `[P][G]` or token rewards `[B][T]`, mask `[B][T]` to advantages and returns `[B][T]`, 0 at masked tokens. Linear in N.
-    /// Degenerate cases: unscored trajectories are outside and get 0; equal returns throughout, or fewer than two tokens, give 0.
+    /// Shapes: rewards `[P][G]` or token rewards `[B][T]`, mask `[B][T]` to advantages and returns `[B][T]`,
+    /// 0 at masked tokens. Linear in N. Degenerate cases: unscored trajectories are outside and get 0; equal
+    /// returns throughout, or fewer than two tokens, give 0.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, AdvantageState, ReinforcePlusPlus};

@@ -33,8 +33,9 @@ settings! {
     ///
     /// Source: Hu, arXiv 2501.03262; verl `reinforce_plus_plus_baseline`.
     ///
-    /// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear in B. Degenerate cases: unscored members are outside and get
-    /// 0; a batch without a difference gives 0; a group of one follows [`SingletonAdvantage`]; trajectories without tokens do not count.
+    /// Shapes: rewards `[P][G]` and lengths \[B\] to advantages `[P][G]`, linear in B. Degenerate cases:
+    /// unscored members are outside and get 0; a batch without a difference gives 0; a group of one follows
+    /// [`SingletonAdvantage`]; trajectories without tokens do not count.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, ReinforcePlusPlusBaseline};

@@ -29,13 +29,14 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// `A_t = Σ_{s >= t} r_s - b` with `b` the reward of one greedy completion of the prompt; the returns are the rewards to go.
+    /// `A_t = Σ_{s >= t} r_s - b` with `b` the reward of one greedy completion of the prompt; the returns are
+    /// the rewards to go.
     ///
     /// Source: Li et al., arXiv 2310.10505, eq. 6; verl `remax`.
     ///
-    /// Shapes: rewards `[P][G]` and greedy rewards \[P\] to advantages `[P][G]`; with token rewards and mask `[B][T]` to advantages and
-    /// returns `[B][T]`, 0 at masked tokens. Linear. Degenerate cases: unscored trajectories, and all those of a prompt whose greedy
-    /// completion is unscored, get 0.
+    /// Shapes: rewards `[P][G]` and greedy rewards \[P\] to advantages `[P][G]`; with token rewards and mask
+    /// `[B][T]` to advantages and returns `[B][T]`, 0 at masked tokens. Linear. Degenerate cases: unscored
+    /// trajectories, and all those of a prompt whose greedy completion is unscored, get 0.
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Remax};

@@ -31,10 +31,12 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// REINFORCE leave-one-out: `A_i = n/(n - 1)·(R_i - mean(R))`, n the scored members of the group. Unbiased, not divided by a deviation.
+    /// REINFORCE leave-one-out: `A_i = n/(n - 1)·(R_i - mean(R))`, n the scored members of the group.
+    /// Unbiased, not divided by a deviation.
     ///
-    /// Source: Ahmadian et al., arXiv 2402.14740, section 2.2. Shapes: rewards `[P][G]` to advantages `[P][G]`, linear. Degenerate cases:
-    /// unscored members are outside and get 0; uniform groups get exactly 0; a group of one follows [`SingletonAdvantage`].
+    /// Source: Ahmadian et al., arXiv 2402.14740, section 2.2. Shapes: rewards `[P][G]` to advantages
+    /// `[P][G]`, linear. Degenerate cases: unscored members are outside and get 0; uniform groups get exactly
+    /// 0; a group of one follows [`SingletonAdvantage`].
     ///
     /// ```
     /// use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Rloo};

@@ -10,7 +10,8 @@ choice! {
     pub enum SingletonAdvantage {
         /// Zero: such a group has nothing to be compared with (TRL).
         Zero = "zero",
-        /// The reward itself, as if the baseline were 0 (verl; its GRPO takes the deviation as 1, so there the reward over `1 + epsilon`).
+        /// The reward itself, as if the baseline were 0 (verl; its GRPO takes the deviation as 1, so there
+        /// the reward over `1 + epsilon`).
         Raw = "raw",
     }
 }

@@ -61,7 +61,8 @@ impl Moments {
         }
     }
 
-    /// Of numbers that each stand for a count of equal ones: of trajectories by their lengths, say. NaN is outside.
+    /// Of numbers that each stand for a count of equal ones: of trajectories by their lengths, say. NaN is
+    /// outside.
     ///
     /// The function is called twice, and must give the same numbers both times.
     pub(crate) fn weighted<I: Iterator<Item = (f64, usize)>>(numbers: impl Fn() -> I) -> Self {
@@ -106,17 +107,19 @@ const LANES: usize = 4;
 
 /// Rewards of a batch as the trainers log them.
 ///
-/// Degenerate cases: groups and batches without a scored member are left out of the means; with none at all every mean is NaN.
+/// Degenerate cases: groups and batches without a scored member are left out of the means; with none at all
+/// every mean is NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RewardStatistics {
     /// Mean over the scored trajectories (TRL `reward`, verl `critic/rewards/mean`).
     pub mean: f64,
-    /// Mean over groups of the deviation within the group, groups of fewer than `ddof + 1` scored members left out.
+    /// Mean over groups of the deviation within the group, groups of fewer than `ddof + 1` scored members
+    /// left out.
     pub mean_group_deviation: f64,
     /// Deviation over the scored trajectories of the batch (TRL `reward_std`, whatever its `scale_rewards`).
     pub batch_deviation: f64,
-    /// Share of groups of at least two scored members whose members do not differ: max == min (TRL `frac_reward_zero_std`, which
-    /// tests the floating-point deviation against 1e-8 instead).
+    /// Share of groups of at least two scored members whose members do not differ: max == min (TRL
+    /// `frac_reward_zero_std`, which tests the floating-point deviation against 1e-8 instead).
     pub uniform_share: f64,
 }
 

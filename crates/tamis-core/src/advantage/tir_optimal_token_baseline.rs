@@ -28,9 +28,11 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// [`OptimalTokenBaseline`] whose positions count unmasked tokens only, so that the length of tool output shifts nothing.
+    /// [`OptimalTokenBaseline`] whose positions count unmasked tokens only, so that the length of tool output
+    /// shifts nothing.
     ///
-    /// Source: verl 0.9.1 `tir_optimal_token_baseline`. Settings, shapes, cost and degenerate cases as [`OptimalTokenBaseline`].
+    /// Source: verl 0.9.1 `tir_optimal_token_baseline`. Settings, shapes, cost and degenerate cases as
+    /// [`OptimalTokenBaseline`].
     #[derive(Copy)]
     pub struct TirOptimalTokenBaseline {
         /// What the longest trajectory of a group is compared with beyond the second longest.

@@ -18,8 +18,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Packs sequences into micro-batches of at most `limit` tokens: the indices of each, ascending, in the order in which they were
-/// opened. A longer sequence passes alone. `O(n log n)`.
+/// Packs sequences into micro-batches of at most `limit` tokens: the indices of each, ascending, in the order
+/// in which they were opened. A longer sequence passes alone. `O(n log n)`.
 ///
 /// # Errors
 /// A limit of 0.
@@ -34,7 +34,8 @@ pub fn first_fit(lengths: &[usize], limit: usize, order: Order) -> Result<Vec<Ve
         return Err(BalanceError::NoTokens);
     }
     let leaves = lengths.len().next_power_of_two();
-    // A tree over all bins that could be needed: each node holds the most room below it. Bins not yet opened have all of it.
+    // A tree over all bins that could be needed: each node holds the most room below it. Bins not yet opened
+    // have all of it.
     let mut room = vec![limit; 2 * leaves];
     let mut bins: Vec<Vec<usize>> = Vec::new();
     for item in order.of(lengths) {

@@ -16,8 +16,9 @@ pub struct Imbalance {
 }
 
 impl Imbalance {
-    /// Of lengths \[B\] and the indices of each rank. Cut in order means slices of `B / ranks` sequences, what is left over not counted,
-    /// as verl does. Indices outside the batch count 0; without ranks everything is 0 and the mean NaN.
+    /// Of lengths \[B\] and the indices of each rank. Cut in order means slices of `B / ranks` sequences,
+    /// what is left over not counted, as verl does. Indices outside the batch count 0; without ranks
+    /// everything is 0 and the mean NaN.
     pub fn of(lengths: &[usize], shares: &[Vec<usize>]) -> Self {
         let size = lengths.len() / shares.len().max(1);
         let slices =

@@ -1,4 +1,5 @@
-//! The largest differencing method: repeatedly merges the two partial solutions that differ most, heaviest part onto lightest.
+//! The largest differencing method: repeatedly merges the two partial solutions that differ most, heaviest
+//! part onto lightest.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -44,7 +45,8 @@ impl Part {
     }
 }
 
-/// A partial solution: its parts that are not empty, heaviest first. Items differ between solutions, so no two are equal.
+/// A partial solution: its parts that are not empty, heaviest first. Items differ between solutions, so no
+/// two are equal.
 #[derive(Debug, PartialEq, Eq)]
 struct Solution {
     parts: Vec<Part>,
@@ -81,13 +83,15 @@ impl PartialOrd for Solution {
     }
 }
 
-/// Shares items of the given costs out over `parts`: the indices of each, ascending, parts from the heaviest to the lightest.
+/// Shares items of the given costs out over `parts`: the indices of each, ascending, parts from the heaviest
+/// to the lightest.
 ///
-/// With `equal_size` every part gets the same number of items. `O(n log n + n·k)` time; memory is linear, because a part is a list
-/// and a solution holds its non-empty parts alone.
+/// With `equal_size` every part gets the same number of items. `O(n log n + n·k)` time; memory is linear,
+/// because a part is a list and a solution holds its non-empty parts alone.
 ///
 /// # Errors
-/// No parts, fewer items than parts, a number that does not come out even where sizes are equal, a sum beyond 64 bits.
+/// No parts, fewer items than parts, a number that does not come out even where sizes are equal, a sum beyond
+/// 64 bits.
 ///
 /// ```
 /// use tamis_core::balance::karmarkar_karp;
@@ -131,7 +135,8 @@ pub fn karmarkar_karp(
     Ok(shares)
 }
 
-/// Merges the parts of `other` into `one`: the i-th heaviest of one with the i-th lightest of the other, of `k` each.
+/// Merges the parts of `other` into `one`: the i-th heaviest of one with the i-th lightest of the other, of
+/// `k` each.
 fn merge(one: &mut Vec<Part>, other: &[Part], k: usize, next: &mut [u32], scratch: &mut Vec<Part>) {
     // Parts of one that meet an empty part of the other, and the reverse, are as they were, and in order.
     let mine = one.len().min(k - other.len());
@@ -179,7 +184,8 @@ mod tests {
 
     #[test]
     fn three_parts_by_hand() {
-        // Singles 5, 5, 4, 3, 3 over three parts: (5|5|0) first of largest spread, then 4 onto the empty one, and so on.
+        // Singles 5, 5, 4, 3, 3 over three parts: (5|5|0) first of largest spread, then 4 onto the empty one,
+        // and so on.
         let costs = [5, 5, 4, 3, 3];
         let mut found = costs_of(&costs, &karmarkar_karp(&costs, 3, false).expect("shares"));
         found.sort_unstable();

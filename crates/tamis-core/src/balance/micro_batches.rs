@@ -36,7 +36,8 @@ pub enum Arrangement {
     SmallAtEnds,
 }
 
-/// Cuts sequences into at least `least` micro-batches of at most `limit` tokens and nearly equal cost: the indices of each, ascending.
+/// Cuts sequences into at least `least` micro-batches of at most `limit` tokens and nearly equal cost: the
+/// indices of each, ascending.
 ///
 /// No sequences, no micro-batches; never more micro-batches than sequences.
 ///

@@ -6,9 +6,10 @@
 //!                                                                 micro_batches, first_fit: under a limit of tokens
 //! ```
 //!
-//! Which trajectories share an update is the schedule's decision and is never changed here: [`Balance::over_ranks`] takes optimizer
-//! batches one by one, and every result holds each index of its batch exactly once, ascending within a part. The objective's
-//! normalisers count the whole optimizer batch, so that the loss does not depend on how it was shared out.
+//! Which trajectories share an update is the schedule's decision and is never changed here:
+//! [`Balance::over_ranks`] takes optimizer batches one by one, and every result holds each index of its batch
+//! exactly once, ascending within a part. The objective's normalisers count the whole optimizer batch, so
+//! that the loss does not depend on how it was shared out.
 
 pub mod first_fit;
 pub mod greedy;
@@ -39,10 +40,11 @@ pub const ENTRIES: &[Entry] = &[karmarkar_karp::ENTRY, greedy::ENTRY, first_fit:
 pub enum Cost {
     /// Its tokens.
     Tokens,
-    /// `linear · L + L²`: products with the weights grow with the length, attention with its square. In units of attention.
+    /// `linear · L + L²`: products with the weights grow with the length, attention with its square. In units
+    /// of attention.
     Quadratic {
-        /// How many times dearer a token's products with the weights are than one pair of attention; verl's 24,576 is that of a
-        /// model of 7 billion parameters.
+        /// How many times dearer a token's products with the weights are than one pair of attention; verl's
+        /// 24,576 is that of a model of 7 billion parameters.
         linear: u64,
     },
 }
@@ -182,13 +184,15 @@ pub(crate) fn check(costs: &[u64], parts: usize, equal_size: bool) -> Result<u64
 }
 
 impl Balance {
-    /// Shares each optimizer batch of a step out over `ranks`: `[batch][rank]` to indices of trajectories in the step's order.
+    /// Shares each optimizer batch of a step out over `ranks`: `[batch][rank]` to indices of trajectories in
+    /// the step's order.
     ///
-    /// `lengths` `[P][G]` are tokens of each trajectory, prompt included; `batches` are ranges of groups, one after the other. A
-    /// trajectory never leaves its optimizer batch.
+    /// `lengths` `[P][G]` are tokens of each trajectory, prompt included; `batches` are ranges of groups, one
+    /// after the other. A trajectory never leaves its optimizer batch.
     ///
     /// # Errors
-    /// Batches that overlap or leave the step, fewer sequences (or groups) than ranks, numbers that do not come out even.
+    /// Batches that overlap or leave the step, fewer sequences (or groups) than ranks, numbers that do not
+    /// come out even.
     ///
     /// ```
     /// use tamis_core::balance::{Balance, Cost};

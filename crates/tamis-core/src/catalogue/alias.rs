@@ -2,7 +2,8 @@
 
 use super::{Entry, entries};
 
-/// Words of the field for what has another name here, or several parts: as [`plain`] spells them, with the entries' names.
+/// Words of the field for what has another name here, or several parts: as [`plain`] spells them, with the
+/// entries' names.
 const ALIASES: &[(&str, &[&str])] = &[
     ("80/20", &["top_entropy"]),
     ("betanormalization", &["bnpo", "bnpo_running"]),
@@ -38,13 +39,14 @@ const ALIASES: &[(&str, &[&str])] = &[
     ("vapo", &["gae", "value_loss"]),
 ];
 
-/// A name without what people spell differently: case, hyphens, underscores, dots, spaces and the pluses of REINFORCE++.
+/// A name without what people spell differently: case, hyphens, underscores, dots, spaces and the pluses of
+/// REINFORCE++.
 pub(super) fn plain(name: &str) -> String {
     name.to_lowercase().replace('+', "plus").replace(['-', '_', '.', ' '], "")
 }
 
-/// The entries that a word stands for which is no entry's own name: first by the field's words, then by the names and keys of
-/// the systems.
+/// The entries that a word stands for which is no entry's own name: first by the field's words, then by the
+/// names and keys of the systems.
 pub(super) fn also_named(name: &str) -> Vec<&'static Entry> {
     let word = plain(name);
     if let Some((_, names)) = ALIASES.iter().find(|(alias, _)| *alias == word) {
@@ -61,8 +63,8 @@ pub(super) fn words() -> impl Iterator<Item = (String, &'static str)> {
     aliases.chain(systems)
 }
 
-/// What the systems call an entry: the words of its list that are names, whole (`algorithm.filter_groups`) and by their last part
-/// (`filter_groups`). A word without a joint could be anything.
+/// What the systems call an entry: the words of its list that are names, whole (`algorithm.filter_groups`)
+/// and by their last part (`filter_groups`). A word without a joint could be anything.
 fn system_names(entry: &'static Entry) -> impl Iterator<Item = &'static str> {
     entry
         .known_as

@@ -1,7 +1,8 @@
 //! What there is, by its name in the field: one entry per estimator, loss, filter and correction.
 //!
-//! Every module states its own [entries](crate::entry) beside the code that they describe; here they become one table. Help texts,
-//! `tamis explain NAME` and the generated page `docs/algorithms.md` read this table and nothing else.
+//! Every module states its own [entries](crate::entry) beside the code that they describe; here they become
+//! one table. Help texts, `tamis explain NAME` and the generated page `docs/algorithms.md` read this table
+//! and nothing else.
 
 mod alias;
 
@@ -21,9 +22,9 @@ pub fn entries() -> impl Iterator<Item = &'static Entry> {
     std::iter::once(crate::advantage::ENTRIES).chain(crate::objective::ENTRIES).chain(one_by_one).flatten()
 }
 
-/// The entries of a name: usually one, several where families share it or where the word stands for
-/// more than one part. Case, hyphens, underscores and dots do not matter, and names of the systems count: `Dr.GRPO` is `dr_grpo`, verl's
-/// `vanilla` is `clip`.
+/// The entries of a name: usually one, several where families share it or where the word stands for more than
+/// one part. Case, hyphens, underscores and dots do not matter, and names of the systems count: `Dr.GRPO` is
+/// `dr_grpo`, verl's `vanilla` is `clip`.
 ///
 /// ```
 /// use tamis_core::catalogue::named;
@@ -41,7 +42,8 @@ pub fn named(name: &str) -> Vec<&'static Entry> {
     if spelt.is_empty() { alias::also_named(name) } else { spelt }
 }
 
-/// Whether a name is an entry's own, however it is spelt; otherwise [`named`] found it by what others call it.
+/// Whether a name is an entry's own, however it is spelt; otherwise [`named`] found it by what others call
+/// it.
 pub fn is_own_name(name: &str, entry: &Entry) -> bool {
     alias::plain(entry.name) == alias::plain(name)
 }

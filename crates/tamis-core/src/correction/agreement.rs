@@ -1,4 +1,5 @@
-//! How far a sampler agrees with the policy token by token: whether a server and the learner run the same model.
+//! How far a sampler agrees with the policy token by token: whether a server and the learner run the same
+//! model.
 
 use super::spread::Spread;
 
@@ -32,7 +33,8 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// Of tokens (sampler, policy), in nats; `None` of no token. A log-probability that is no number makes every measure none.
+    /// Of tokens (sampler, policy), in nats; `None` of no token. A log-probability that is no number makes
+    /// every measure none.
     pub fn of(tokens: &[(f64, f64)]) -> Option<Self> {
         let (mut probs, mut logprobs) = (Spread::around(0.0), Spread::around(0.0));
         let [mut sampler_mean, mut policy_mean] = [0.0; 2];

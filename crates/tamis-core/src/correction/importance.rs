@@ -121,7 +121,8 @@ pub struct Importance {
     /// Lower bound of the ratio, at least 0.
     #[serde(default)]
     pub min: Option<f64>,
-    /// Upper bound of the ratio, above 0. Without bounds this is plain importance sampling, whose variance has none either.
+    /// Upper bound of the ratio, above 0. Without bounds this is plain importance sampling, whose variance
+    /// has none either.
     #[serde(default)]
     pub max: Option<f64>,
     /// Divide by the mean weight of the batch.
@@ -129,7 +130,8 @@ pub struct Importance {
     pub batch_normalize: bool,
 }
 
-/// Weights before and after the bounds; means are over tokens, `sequence_*` over trajectories of their token mean.
+/// Weights before and after the bounds; means are over tokens, `sequence_*` over trajectories of their token
+/// mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WeightStatistics {
     /// Mean over tokens.
@@ -222,7 +224,8 @@ impl Importance {
         Self { level: Level::Sequence, ..Self::truncated_tokens(max) }
     }
 
-    /// verl's `rollout_is` with a `rollout_is_threshold` as it writes them: a number truncates, `lo_hi` masks outside (IcePop).
+    /// verl's `rollout_is` with a `rollout_is_threshold` as it writes them: a number truncates, `lo_hi` masks
+    /// outside (IcePop).
     ///
     /// # Errors
     /// [`CorrectionError::Threshold`] where it is neither.

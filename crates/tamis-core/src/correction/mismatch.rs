@@ -6,8 +6,8 @@ use crate::objective::Real;
 
 /// Measures over the unmasked tokens whose behaviour log-probability is known; NaN where there are none.
 ///
-/// Source: verl `compute_offpolicy_metrics` (`rollout_corr/*`); TRL `sampling/sampling_logp_difference/*`. Perplexities are means
-/// over trajectories of `exp(-mean log-probability)`.
+/// Source: verl `compute_offpolicy_metrics` (`rollout_corr/*`); TRL `sampling/sampling_logp_difference/*`.
+/// Perplexities are means over trajectories of `exp(-mean log-probability)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mismatch {
     /// Unmasked tokens.

@@ -1,8 +1,9 @@
-//! Correction for a sampler that is not the policy, and the masks that leave tokens or trajectories out of the loss.
+//! Correction for a sampler that is not the policy, and the masks that leave tokens or trajectories out of
+//! the loss.
 //!
-//! The engine that sampled and the engine that trains disagree on the log-probability of the same token: other kernels, other
-//! precision, older weights. A [`Correction`] turns that gap into a weight per token ([`Importance`]) and into a smaller mask
-//! ([`Rejection`]), and measures it ([`Mismatch`]).
+//! The engine that sampled and the engine that trains disagree on the log-probability of the same token:
+//! other kernels, other precision, older weights. A [`Correction`] turns that gap into a weight per token
+//! ([`Importance`]) and into a smaller mask ([`Rejection`]), and measures it ([`Mismatch`]).
 //!
 //! ```text
 //! old, behaviour, mask ─┬─ mismatch    what separates the two             ─ metrics
@@ -11,16 +12,17 @@
 //! finish reasons ─ truncated ─ Columns.mask
 //! ```
 //!
-//! Everything here is a pure function of a whole optimizer batch. Weights and masks of a trajectory depend on that trajectory alone,
-//! so that they have the same bits however the batch is cut; `batch_normalize` alone looks at the others, and must be given them all.
+//! Everything here is a pure function of a whole optimizer batch. Weights and masks of a trajectory depend on
+//! that trajectory alone, so that they have the same bits however the batch is cut; `batch_normalize` alone
+//! looks at the others, and must be given them all.
 //!
 //! Masks that the loss itself draws over an optimizer batch (top entropy, off-policy trajectories) are
 //! [`LossMasks`](crate::objective::LossMasks).
 //!
 //! Notation: `d = old - behaviour` of a token, `r = exp(d)` its importance ratio.
 //!
-//! A behaviour log-probability that is not finite (a sampler that reported nothing) is *unknown*: its ratio is 1, it is left out of
-//! the mismatch metrics, and it is counted (`rollout_corr/unknown_fraction`).
+//! A behaviour log-probability that is not finite (a sampler that reported nothing) is *unknown*: its ratio
+//! is 1, it is left out of the mismatch metrics, and it is counted (`rollout_corr/unknown_fraction`).
 
 pub mod agreement;
 pub mod importance;
@@ -65,7 +67,8 @@ pub struct SamplerColumns<'a, T> {
     pub offsets: &'a [usize],
     /// Which tokens are trained on \[N\].
     pub mask: &'a [bool],
-    /// Log-probability under the policy: at the start of the step, or in bypass mode the one being trained \[N\].
+    /// Log-probability under the policy: at the start of the step, or in bypass mode the one being trained
+    /// \[N\].
     pub old: &'a [T],
     /// Log-probability as the sampler gave it \[N\]; not finite: unknown.
     pub behaviour: &'a [T],
@@ -75,13 +78,16 @@ pub struct SamplerColumns<'a, T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// The policy at the start of the step is computed anew; the correction bridges it and the sampler (three policies).
+    /// The policy at the start of the step is computed anew; the correction bridges it and the sampler (three
+    /// policies).
     #[default]
     Decoupled,
-    /// `old` is what the sampler gave (two policies): the ratio of the clipped loss holds the correction already, so that importance
-    /// weights are not applied; rejection is, and is judged with the policy being trained.
+    /// `old` is what the sampler gave (two policies): the ratio of the clipped loss holds the correction
+    /// already, so that importance weights are not applied; rejection is, and is judged with the policy being
+    /// trained.
     BypassClip,
-    /// No ratio in the loss: REINFORCE weighted by the importance of the policy being trained over the sampler.
+    /// No ratio in the loss: REINFORCE weighted by the importance of the policy being trained over the
+    /// sampler.
     BypassReinforce,
 }
 
@@ -99,7 +105,8 @@ impl Mode {
 
 /// How a batch from a sampler that is not the policy is corrected. The default does nothing but measure.
 ///
-/// Source: verl `algorithm.rollout_correction`; TRL `vllm_importance_sampling_*`. See [`preset`] for the named settings of either.
+/// Source: verl `algorithm.rollout_correction`; TRL `vllm_importance_sampling_*`. See [`preset`] for the
+/// named settings of either.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Correction {
@@ -109,11 +116,11 @@ pub struct Correction {
     pub importance: Option<Importance>,
     /// What is left out; a token stays where every one of them lets it stay.
     pub rejections: Vec<Rejection>,
-    /// `d`, and its sum over a trajectory, are clamped to plus and minus this before they are exponentiated (verl 20); `None`: not
-    /// (TRL).
+    /// `d`, and its sum over a trajectory, are clamped to plus and minus this before they are exponentiated
+    /// (verl 20); `None`: not (TRL).
     pub log_ratio_limit: Option<f64>,
-    /// Metrics over trajectories count those that are fully masked too, as if their ratio were 0 and their perplexity 1 (verl). Weights
-    /// and masks do not depend on it.
+    /// Metrics over trajectories count those that are fully masked too, as if their ratio were 0 and their
+    /// perplexity 1 (verl). Weights and masks do not depend on it.
     pub count_masked_trajectories: bool,
 }
 
@@ -132,8 +139,8 @@ impl Default for Correction {
 /// What [`Correction::correct`] returns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Corrected {
-    /// Weight of each token's policy loss \[N\], 0 where the mask was `false`; `None` where there is no importance sampling or the mode
-    /// does not apply it. A constant: nothing is differentiated through it.
+    /// Weight of each token's policy loss \[N\], 0 where the mask was `false`; `None` where there is no
+    /// importance sampling or the mode does not apply it. A constant: nothing is differentiated through it.
     pub weights: Option<Vec<f64>>,
     /// Which tokens are still trained on \[N\]: never one that was not before.
     pub mask: Vec<bool>,
@@ -334,12 +341,13 @@ impl Correction {
 
     /// Weights, mask and metrics of a whole optimizer batch. Linear in N.
     ///
-    /// Rejections are all judged on the mask as it came in. Degenerate: without an unmasked token there is nothing to weigh or to
-    /// reject, and means are NaN; a fully masked trajectory has weight 0 and stays fully masked.
+    /// Rejections are all judged on the mask as it came in. Degenerate: without an unmasked token there is
+    /// nothing to weigh or to reject, and means are NaN; a fully masked trajectory has weight 0 and stays
+    /// fully masked.
     ///
     /// # Errors
-    /// Columns that do not fit together, settings out of range. NaN in `old` is not an error: it ends up in the weight, and from there
-    /// in loss and gradient, where the learner finds it.
+    /// Columns that do not fit together, settings out of range. NaN in `old` is not an error: it ends up in
+    /// the weight, and from there in loss and gradient, where the learner finds it.
     ///
     /// ```
     /// use tamis_core::correction::{Correction, Importance, SamplerColumns};

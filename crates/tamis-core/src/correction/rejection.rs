@@ -150,10 +150,11 @@ impl Rejection {
         format!("{scope}_{statistic}")
     }
 
-    /// verl's `rollout_rs` with its `rollout_rs_threshold`, each a comma-separated list; one threshold serves several criteria.
+    /// verl's `rollout_rs` with its `rollout_rs_threshold`, each a comma-separated list; one threshold serves
+    /// several criteria.
     ///
-    /// For `k1` a threshold `x` stands for the bounds `[-ln x, ln x]` and `lo_hi` for `[ln lo, ln hi]`; `k2` and `k3` have an upper
-    /// bound alone.
+    /// For `k1` a threshold `x` stands for the bounds `[-ln x, ln x]` and `lo_hi` for `[ln lo, ln hi]`; `k2`
+    /// and `k3` have an upper bound alone.
     ///
     /// # Errors
     /// Unknown names, thresholds that do not parse or are too many or too few.

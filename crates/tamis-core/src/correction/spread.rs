@@ -7,7 +7,8 @@ pub(crate) struct Spread {
     count: f64,
     first: f64,
     second: f64,
-    /// Sums of the values and of their squares as they are: of weights far from the shift, moments around it would leave rounding alone.
+    /// Sums of the values and of their squares as they are: of weights far from the shift, moments around it
+    /// would leave rounding alone.
     total: f64,
     squares: f64,
     min: f64,
@@ -67,7 +68,8 @@ impl Spread {
         if self.min >= self.max || squares < 0.0 { 0.0 } else { (squares / freedom).sqrt() }
     }
 
-    /// Kish's effective sample size as a share of the sample, `(Σw)² / (n·Σw²)`; NaN of nothing and where every weight is 0.
+    /// Kish's effective sample size as a share of the sample, `(Σw)² / (n·Σw²)`; NaN of nothing and where
+    /// every weight is 0.
     pub(crate) fn effective_share(&self) -> f64 {
         self.total * self.total / (self.count * self.squares)
     }

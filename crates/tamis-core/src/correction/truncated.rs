@@ -23,8 +23,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Whether ids end in one of the end (or padding) tokens: TRL's test of a finished completion, for data without a finish reason. Empty
-/// ids are finished.
+/// Whether ids end in one of the end (or padding) tokens: TRL's test of a finished completion, for data
+/// without a finish reason. Empty ids are finished.
 ///
 /// ```
 /// use tamis_core::correction::truncated::ends_with;

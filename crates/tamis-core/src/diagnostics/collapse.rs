@@ -1,4 +1,5 @@
-//! Collapse, measured without a second model: completions that no longer differ, or no longer depend on the prompt.
+//! Collapse, measured without a second model: completions that no longer differ, or no longer depend on the
+//! prompt.
 
 use crate::advantage::statistics::Moments;
 use crate::entry::{Entry, Family};
@@ -99,7 +100,8 @@ impl Diversity {
         }
     }
 
-    /// `I(X;Z) = H(Z) - H(Z|X)` in nats, not negative beyond rounding: how much an answer says about its prompt.
+    /// `I(X;Z) = H(Z) - H(Z|X)` in nats, not negative beyond rounding: how much an answer says about its
+    /// prompt.
     pub fn mutual_information(&self) -> f64 {
         self.entropy - self.conditional_entropy
     }
@@ -125,7 +127,8 @@ pub struct VarianceShares {
     pub within: f64,
     /// Population variance of the groups' means.
     pub between: f64,
-    /// Deviation over mean of the groups' sample deviations: where it is small, a filter by deviation has nothing to choose from.
+    /// Deviation over mean of the groups' sample deviations: where it is small, a filter by deviation has
+    /// nothing to choose from.
     pub dispersion: f64,
 }
 

@@ -33,7 +33,8 @@ pub enum Buckets {
         /// Buckets, at least 1.
         buckets: usize,
     },
-    /// Lower ends, ascending; a bucket reaches to the next, the last has no end. What is below the first is in no bucket.
+    /// Lower ends, ascending; a bucket reaches to the next, the last has no end. What is below the first is
+    /// in no bucket.
     Edges {
         /// The lower ends (RAGEN 0, 1, 2, 3, 4, 5).
         edges: Vec<f64>,
@@ -215,7 +216,8 @@ impl BucketTable {
         Ok(Self { buckets })
     }
 
-    /// Adds another table of the same definition. Quantiles of different batches have different bounds: the n-th lowest of each.
+    /// Adds another table of the same definition. Quantiles of different batches have different bounds: the
+    /// n-th lowest of each.
     ///
     /// # Errors
     /// [`BucketsError::Merge`].
@@ -234,7 +236,8 @@ impl BucketTable {
         Ok(())
     }
 
-    /// Names as logged, for buckets that hold a group: mean gradient norm, its share of the sum of squares, bounds of the deviation.
+    /// Names as logged, for buckets that hold a group: mean gradient norm, its share of the sum of squares,
+    /// bounds of the deviation.
     pub fn named(&self) -> Vec<(String, f64)> {
         let total: f64 = self.buckets.iter().map(|bucket| bucket.square_sum).sum();
         let groups: usize = self.buckets.iter().map(|bucket| bucket.groups).sum();
@@ -255,11 +258,12 @@ impl BucketTable {
     }
 }
 
-/// A gradient norm of each group \[P\] that needs no backward pass: `sqrt(Σ_t (∂loss/∂logprob_t)²)` over its tokens.
+/// A gradient norm of each group \[P\] that needs no backward pass: `sqrt(Σ_t (∂loss/∂logprob_t)²)` over its
+/// tokens.
 ///
-/// It is the norm of the gradient with respect to the log-probabilities, not to the weights: the two are proportional only where all
-/// tokens' score vectors are of one length and orthogonal. It ranks groups by how hard the loss pulls at them, and knows nothing of
-/// how much the weights give.
+/// It is the norm of the gradient with respect to the log-probabilities, not to the weights: the two are
+/// proportional only where all tokens' score vectors are of one length and orthogonal. It ranks groups by how
+/// hard the loss pulls at them, and knows nothing of how much the weights give.
 ///
 /// Shapes: derivatives \[N\], offsets \[B + 1\], group sizes \[P\].
 ///

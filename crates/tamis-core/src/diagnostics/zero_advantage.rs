@@ -38,7 +38,8 @@ pub struct ZeroAdvantage {
 }
 
 impl ZeroAdvantage {
-    /// Of advantages `[P][G]` and the unmasked tokens of each trajectory \[B\]; trajectories without a count have none.
+    /// Of advantages `[P][G]` and the unmasked tokens of each trajectory \[B\]; trajectories without a count
+    /// have none.
     ///
     /// ```
     /// use tamis_core::diagnostics::ZeroAdvantage;
@@ -71,8 +72,8 @@ impl ZeroAdvantage {
         found
     }
 
-    /// Of advantages and mask per token `[B][T]` and the trajectories of each group \[P\]. A trajectory has advantage 0 where all of its
-    /// unmasked tokens have.
+    /// Of advantages and mask per token `[B][T]` and the trajectories of each group \[P\]. A trajectory has
+    /// advantage 0 where all of its unmasked tokens have.
     ///
     /// ```
     /// use tamis_core::diagnostics::ZeroAdvantage;

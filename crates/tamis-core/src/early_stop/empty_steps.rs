@@ -20,8 +20,8 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// Stops after `patience` steps in a row that were skipped because nothing was kept.
 ///
-/// It is the gentle end of what `schedule.on_empty_round: skip` begins: without it a run that skips more than ten times in a row stops with a
-/// diagnosis, as a failure.
+/// It is the gentle end of what `schedule.on_empty_round: skip` begins: without it a run that skips more than
+/// ten times in a row stops with a diagnosis, as a failure.
 ///
 /// # Source
 /// RAGEN, `rollout_filter_empty_stop_steps`.

@@ -24,7 +24,8 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &["RAGEN does not save the count in checkpoints"],
 };
 
-/// Stops after `patience` validations in a row in which the success rate of any data source was below `floor`.
+/// Stops after `patience` validations in a row in which the success rate of any data source was below
+/// `floor`.
 ///
 /// # Source
 /// RAGEN, trainer, 2026-01-24: any `val-env/*/success` below 0.01 for 5 validations in a row.

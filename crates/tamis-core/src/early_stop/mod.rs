@@ -6,9 +6,9 @@
 //! steps ────────────▶ EmptySteps ─────┘
 //! ```
 //!
-//! Each is a state machine without clock or I/O: equal observations give equal answers, and its state is serialisable, so that a resumed run
-//! stops where the uninterrupted one would have. [`EarlyStop`] holds those that a run asked for. A stop is not an error: the run
-//! validates, saves and ends.
+//! Each is a state machine without clock or I/O: equal observations give equal answers, and its state is
+//! serialisable, so that a resumed run stops where the uninterrupted one would have. [`EarlyStop`] holds
+//! those that a run asked for. A stop is not an error: the run validates, saves and ends.
 
 mod empty_steps;
 mod low_success;
@@ -177,8 +177,8 @@ impl EarlyStop {
         Ok(Self { settings, state: EarlyStopState::default() })
     }
 
-    /// With the state of a checkpoint. What was seen stays seen where a setting changed; a window made shorter keeps its latest. A run
-    /// that was stopped stays so, unless that stop is switched off now.
+    /// With the state of a checkpoint. What was seen stays seen where a setting changed; a window made
+    /// shorter keeps its latest. A run that was stopped stays so, unless that stop is switched off now.
     #[must_use]
     pub fn resumed(self, mut state: EarlyStopState) -> Self {
         state.stopped = state.stopped.filter(|reason| match reason {
@@ -218,7 +218,8 @@ impl EarlyStop {
         self.note(reason)
     }
 
-    /// A validation gave these success rates, one for each data source or task; those that are not numbers say nothing.
+    /// A validation gave these success rates, one for each data source or task; those that are not numbers
+    /// say nothing.
     pub fn validation(&mut self, successes: &[f64]) -> Option<StopReason> {
         let reason = self.settings.low_success.as_ref()?.observe(&mut self.state.low_success, successes);
         self.note(reason)

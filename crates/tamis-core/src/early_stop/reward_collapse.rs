@@ -47,19 +47,20 @@ pub enum CollapseForm {
 /// A generation round, as far as early stopping looks at it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attempt {
-    /// Mean over all its groups, dropped ones too, of the reward's standard deviation in the group (`rollout/in_group_reward_std`);
-    /// NaN where no group is scored.
+    /// Mean over all its groups, dropped ones too, of the reward's standard deviation in the group
+    /// (`rollout/in_group_reward_std`); NaN where no group is scored.
     pub in_group_reward_std: f64,
     /// Whether its step has groups to train on after it.
     pub is_successful: bool,
 }
 
-/// Stops when each of the last `window` rounds had a mean reward deviation below `share` of what the first `baseline_steps` successful steps
-/// had on average.
+/// Stops when each of the last `window` rounds had a mean reward deviation below `share` of what the first
+/// `baseline_steps` successful steps had on average.
 ///
-/// In the document's form ([`CollapseForm::Attempts`]) every round enters the window from the first, and the round that ends a
-/// successful step enters the baseline after it was compared. In the later form ([`CollapseForm::Steps`]) only the rounds that end
-/// successful steps count, and the window begins empty once the baseline stands.
+/// In the document's form ([`CollapseForm::Attempts`]) every round enters the window from the first, and the
+/// round that ends a successful step enters the baseline after it was compared. In the later form
+/// ([`CollapseForm::Steps`]) only the rounds that end successful steps count, and the window begins empty
+/// once the baseline stands.
 ///
 /// # Degenerate cases
 /// A baseline of 0 never fires. Rounds without a scored group are passed over.

@@ -31,7 +31,8 @@ fn the_documents_form_counts_every_attempt() {
 
 #[test]
 fn rounds_before_the_baseline_fill_the_documents_window() {
-    // The empty rounds between the baseline's steps are in the window, which is full when the first round after the baseline comes.
+    // The empty rounds between the baseline's steps are in the window, which is full when the first round
+    // after the baseline comes.
     let rounds = [(1.0, true), (0.01, false), (0.01, false), (0.05, true), (0.01, true)];
     // Baseline (1 + 0.05) / 2, threshold 0.0525; window 0.01, 0.05, 0.01.
     assert_eq!(stops_at(&mut collapse(CollapseForm::Attempts), &rounds), Some(5));

@@ -7,9 +7,11 @@ tagged! {
     /// A filter with its settings: what a run or an offline tool was told to use.
     #[derive(Copy)]
     pub enum GroupFilter: Filter, default Variance {
-        /// Dropped where the metric is the same for all members (largest minus smallest at most `tolerance`): DAPO's dynamic sampling.
+        /// Dropped where the metric is the same for all members (largest minus smallest at most `tolerance`):
+        /// DAPO's dynamic sampling.
         Variance(Variance) = "variance",
-        /// Kept where the group's mean of the metric lies between `low` and `high`: EasyR1's and OpenRLHF's online filtering.
+        /// Kept where the group's mean of the metric lies between `low` and `high`: EasyR1's and OpenRLHF's
+        /// online filtering.
         MeanRange(MeanRange) = "mean_range",
         /// Of each generation round, the best groups that together hold the share `p` of the mass (RAGEN).
         TopP(TopP) = "top_p",

@@ -34,11 +34,12 @@ choice! {
 settings! {
     /// Keeps a group whose mean over scored members lies between two bounds.
     ///
-    /// With the open range (0, 1) on a metric in {0, 1} it keeps what [`Variance`](super::Variance) keeps; EasyR1's online filtering is the
-    /// open (0.01, 0.99), OpenRLHF's the open (0, 1), a band such as \[0.2, 0.8\] drops nearly-solved and nearly-hopeless prompts too.
+    /// With the open range (0, 1) on a metric in {0, 1} it keeps what [`Variance`](super::Variance) keeps;
+    /// EasyR1's online filtering is the open (0.01, 0.99), OpenRLHF's the open (0, 1), a band such as
+    /// \[0.2, 0.8\] drops nearly-solved and nearly-hopeless prompts too.
     ///
-    /// A group of one is judged like any other. A uniform group inside the range is *kept*: on a shaped reward (accuracy plus
-    /// format, say) that is a group of zero advantage, so filter on the raw outcome.
+    /// A group of one is judged like any other. A uniform group inside the range is *kept*: on a shaped
+    /// reward (accuracy plus format, say) that is a group of zero advantage, so filter on the raw outcome.
     #[derive(Copy)]
     pub struct MeanRange {
         /// Lower bound of the group's mean, in units of the metric.

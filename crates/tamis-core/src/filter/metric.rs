@@ -20,9 +20,9 @@ use crate::group::{Group, Trajectory};
 ///
 /// A score that bears one of the names above is reached as `scores.NAME`.
 ///
-/// A KL penalty differs between any two sampled sequences, so under `seq_final_reward` with KL in the reward hardly any group is
-/// uniform; a shaped reward (length penalty, format bonus) likewise separates members that are all wrong. The raw outcome (`acc`)
-/// is the metric to filter on.
+/// A KL penalty differs between any two sampled sequences, so under `seq_final_reward` with KL in the reward
+/// hardly any group is uniform; a shaped reward (length penalty, format bonus) likewise separates members
+/// that are all wrong. The raw outcome (`acc`) is the metric to filter on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Metric {
@@ -120,7 +120,8 @@ pub enum FinalReward<'a> {
 /// Metrics that a group does not carry itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExtraColumns<'a> {
-    /// The reward after KL. A run with KL in the reward must give the column, or `seq_final_reward` is not what it says.
+    /// The reward after KL. A run with KL in the reward must give the column, or `seq_final_reward` is not
+    /// what it says.
     pub final_reward: FinalReward<'a>,
     /// Mean token entropy of each trajectory \[B\], in place of what the trajectories say.
     pub entropy: Option<&'a [f64]>,
@@ -235,12 +236,14 @@ impl Metric {
         }
     }
 
-    /// Whether the metric mixes other things into the outcome, so that a filter on it may keep groups of equal outcome.
+    /// Whether the metric mixes other things into the outcome, so that a filter on it may keep groups of
+    /// equal outcome.
     pub fn is_shaped(&self) -> bool {
         matches!(self, Self::SeqReward | Self::SeqFinalReward | Self::TokenLevelRewards)
     }
 
-    /// The number of one trajectory, where it has one: what a filter will see of it in its group, unless KL is in the reward.
+    /// The number of one trajectory, where it has one: what a filter will see of it in its group, unless KL
+    /// is in the reward.
     pub fn of_member(&self, trajectory: &Trajectory) -> Option<f64> {
         let value = match self {
             Self::Score(name) => trajectory.scores.get(name).map_or(f64::NAN, |score| score.value),

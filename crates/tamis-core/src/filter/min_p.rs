@@ -23,11 +23,12 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &["RAGEN keeps nothing where the best score is negative"],
 };
 settings! {
-    /// Keeps the groups of a round whose score is at least a share `p` of the best: `score ≥ p · max`, or with the smallest preferred
-    /// `score ≤ min / p` (both within a billionth). See [`Pool`] for score and who competes.
+    /// Keeps the groups of a round whose score is at least a share `p` of the best: `score ≥ p · max`, or
+    /// with the smallest preferred `score ≤ min / p` (both within a billionth). See [`Pool`] for score and
+    /// who competes.
     ///
-    /// `p = 0` keeps every group that competes, `p = 1` only those level with the best. A negative best score is stretched the other
-    /// way (`max / p`, `min · p`), so that the bound is never beyond the best.
+    /// `p = 0` keeps every group that competes, `p = 1` only those level with the best. A negative best score
+    /// is stretched the other way (`max / p`, `min · p`), so that the bound is never beyond the best.
     ///
     /// # Scale
     /// A positive factor on the scores changes nothing; a shift (of a mean or a sum) does.

@@ -1,8 +1,8 @@
 //! Filters: which groups carry signal.
 //!
-//! Data flows one way: a [`Metric`] reads one number per trajectory off the groups, flat with offsets; a [`Filter`] turns the
-//! groups' numbers into one [`Verdict`] each; [`crate::schedule`] decides what that means for the batch. A verdict is a value,
-//! never an error, and a filter looks at nothing but the metric.
+//! Data flows one way: a [`Metric`] reads one number per trajectory off the groups, flat with offsets; a
+//! [`Filter`] turns the groups' numbers into one [`Verdict`] each; [`crate::schedule`] decides what that
+//! means for the batch. A verdict is a value, never an error, and a filter looks at nothing but the metric.
 //!
 //! | filter | keeps a group when |
 //! |---|---|
@@ -14,18 +14,20 @@
 //! | [`Percentile`] | its rank in the round lies in a band |
 //! | [`WithinGroup`] | always; chooses which members train |
 //!
-//! The first two judge a group alone, the next four compare the groups of a whole generation round ([`Pool`] says by what, and
-//! who competes). What was kept is kept when judged once more by the filters that judge alone, by [`MinP`], and by
-//! [`TopK`] with a count; shares of a round are shares of whatever is in it.
+//! The first two judge a group alone, the next four compare the groups of a whole generation round ([`Pool`]
+//! says by what, and who competes). What was kept is kept when judged once more by the filters that judge
+//! alone, by [`MinP`], and by [`TopK`] with a count; shares of a round are shares of whatever is in it.
 //!
-//! Two rules hold for every filter. A member without a finite metric (no answer, NaN) is *unscored*: outside the group's
-//! statistics, never a zero. A group with no scored member, or with fewer than two of n > 1, is dropped as `unscored`.
+//! Two rules hold for every filter. A member without a finite metric (no answer, NaN) is *unscored*: outside
+//! the group's statistics, never a zero. A group with no scored member, or with fewer than two of n > 1, is
+//! dropped as `unscored`.
 //!
 //! # All correct, all wrong
 //! A group dropped for want of contrast is `all_wrong` where every scored member is at or below the metric's
-//! [`OutcomeScale::wrong`] (0), `all_correct` where every one is at or above [`OutcomeScale::correct`] (1), else `uniform`.
-//! So a score in {0, 1}, one in {−1, +1} and a fraction in \[0, 1\] are all read as a person would read them, and a uniform
-//! group of partial credit is `uniform`. Length and entropy have no outcome scale: their uniform groups are `uniform`.
+//! [`OutcomeScale::wrong`] (0), `all_correct` where every one is at or above [`OutcomeScale::correct`] (1),
+//! else `uniform`. So a score in {0, 1}, one in {−1, +1} and a fraction in \[0, 1\] are all read as a person
+//! would read them, and a uniform group of partial credit is `uniform`. Length and entropy have no outcome
+//! scale: their uniform groups are `uniform`.
 
 mod group_filter;
 mod mean_range;
@@ -105,8 +107,9 @@ pub trait Filter {
         None
     }
 
-    /// Whether it may keep a group whose members all have the same metric, by its settings alone: a selection among the groups of a round in
-    /// which such groups compete. A group-relative advantage learns nothing from them.
+    /// Whether it may keep a group whose members all have the same metric, by its settings alone: a selection
+    /// among the groups of a round in which such groups compete. A group-relative advantage learns nothing
+    /// from them.
     ///
     /// ```
     /// use tamis_core::filter::{Filter, Mass, Pool, TopP, Variance};
@@ -122,19 +125,19 @@ pub trait Filter {
         false
     }
 
-    /// Whether a group is kept whatever its other members score, once some of them have this smallest and largest metric. Only the variance
-    /// filter can know before the group is complete.
+    /// Whether a group is kept whatever its other members score, once some of them have this smallest and
+    /// largest metric. Only the variance filter can know before the group is complete.
     fn is_certain(&self, min: f64, max: f64) -> bool {
         let _ = (min, max);
         false
     }
 
-    /// One verdict per group, in order. `groups` is any slice of groups for [`Scope::Point`], a whole round for
-    /// [`Scope::Pool`].
+    /// One verdict per group, in order. `groups` is any slice of groups for [`Scope::Point`], a whole round
+    /// for [`Scope::Pool`].
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict>;
 
-    /// Which members of a kept group train, by its metric \[G\]; `None`: all of them. The group stays whole in every count: a member
-    /// that is not chosen is left out of advantage and loss as an unscored one is.
+    /// Which members of a kept group train, by its metric \[G\]; `None`: all of them. The group stays whole
+    /// in every count: a member that is not chosen is left out of advantage and loss as an unscored one is.
     fn members(&self, values: &[f64]) -> Option<Vec<bool>> {
         let _ = values;
         None
@@ -239,9 +242,11 @@ fn percent(share: f64) -> String {
     format!("{}%", 100.0 * share)
 }
 
-/// Judges P groups whose metric lies flat: group i is `metric[offsets[i]..offsets[i + 1]]` (\[B\] and \[P + 1\]).
+/// Judges P groups whose metric lies flat: group i is `metric[offsets[i]..offsets[i + 1]]` (\[B\] and
+/// \[P + 1\]).
 ///
-/// The one path that every judgement takes, in a run and offline; linear in B, no allocation but the two results \[P\].
+/// The one path that every judgement takes, in a run and offline; linear in B, no allocation but the two
+/// results \[P\].
 ///
 /// ```
 /// use tamis_core::filter::{judge_columns, DropReason, OutcomeScale, Variance, Verdict};
@@ -258,7 +263,8 @@ fn percent(share: f64) -> String {
 /// ```
 ///
 /// # Errors
-/// [`FilterError::Offsets`] and [`FilterError::OffsetEnds`] where the offsets do not cut the values into groups.
+/// [`FilterError::Offsets`] and [`FilterError::OffsetEnds`] where the offsets do not cut the values into
+/// groups.
 pub fn judge_columns(
     filter: &dyn Filter,
     scale: Option<OutcomeScale>,

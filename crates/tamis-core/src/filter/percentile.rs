@@ -22,16 +22,19 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[],
 };
 settings! {
-    /// Keeps the groups whose rank lies between two shares of the ranking: `round(low · n) ≤ rank < round(high · n)` with the n groups that
-    /// compete ranked from 0, best first, and at least one group. See [`Pool`] for score, ties and who competes.
+    /// Keeps the groups whose rank lies between two shares of the ranking:
+    /// `round(low · n) ≤ rank < round(high · n)` with the n groups that compete ranked from 0, best first,
+    /// and at least one group. See [`Pool`] for score, ties and who competes.
     ///
-    /// `low = 0, high = 0.25` is the best quarter; the four quarters share no group and leave none out (of four groups or more).
+    /// `low = 0, high = 0.25` is the best quarter; the four quarters share no group and leave none out (of
+    /// four groups or more).
     ///
     /// # Scale
     /// Only the order of the scores counts.
     ///
     /// # Source
-    /// RAGEN, branch `more-experiments`, strategy `percentile_range` (its ablation by quartiles of the reward deviation).
+    /// RAGEN, branch `more-experiments`, strategy `percentile_range` (its ablation by quartiles of the reward
+    /// deviation).
     #[derive(Copy)]
     pub struct Percentile {
         /// Where the band begins, as a share of the ranking.

@@ -6,8 +6,9 @@ use crate::{choice, settings};
 choice! {
     /// What a pool filter ranks groups by, over the scored members of a group.
     ///
-    /// With the metric this covers what RAGEN ranks by: its `reward_variance` is the deviation of the reward, `reward` its mean,
-    /// `reward_sum` its sum, `length` and `entropy` the mean of those metrics, `entropy_variance` the deviation of the entropy.
+    /// With the metric this covers what RAGEN ranks by: its `reward_variance` is the deviation of the reward,
+    /// `reward` its mean, `reward_sum` its sum, `length` and `entropy` the mean of those metrics,
+    /// `entropy_variance` the deviation of the entropy.
     pub enum PoolScore {
         /// Standard deviation of the metric; 0 for a group of one.
         Deviation = "deviation",
@@ -33,15 +34,17 @@ choice! {
 settings! {
     /// How the groups of a round compete: what every pool filter has in common.
     ///
-    /// Groups are ranked by score, best first; groups of equal score in dispatch order. Scores that agree to twelve digits are equal:
-    /// a deviation must not rank differently for the order in which its members were added up.
+    /// Groups are ranked by score, best first; groups of equal score in dispatch order. Scores that agree to
+    /// twelve digits are equal: a deviation must not rank differently for the order in which its members were
+    /// added up.
     ///
-    /// Groups without enough scored members are dropped as `unscored` and never compete. Without `include_zero`, neither do
-    /// groups whose score is 0 (at most 1e-10 in size).
+    /// Groups without enough scored members are dropped as `unscored` and never compete. Without
+    /// `include_zero`, neither do groups whose score is 0 (at most 1e-10 in size).
     ///
-    /// A dropped group is called what it is. Ranked by spread, one whose members are equal has none to show: it is all correct, all wrong
-    /// or uniform (`singleton` where it is a group of one), whether it competed or not. So is one of score 0 that did not compete; where its
-    /// members differ (a mean of 0) it is `zero_score`. Every other group competed, and its rank kept it out: `outside_pool`.
+    /// A dropped group is called what it is. Ranked by spread, one whose members are equal has none to show:
+    /// it is all correct, all wrong or uniform (`singleton` where it is a group of one), whether it competed
+    /// or not. So is one of score 0 that did not compete; where its members differ (a mean of 0) it is
+    /// `zero_score`. Every other group competed, and its rank kept it out: `outside_pool`.
     #[derive(Copy)]
     pub struct Pool {
         /// What groups are ranked by.
@@ -58,10 +61,12 @@ settings! {
 /// At most this far from 0, a score is 0 (RAGEN's number).
 const ZERO: f64 = 1e-10;
 
-/// Shares of a sum and counts of groups are compared with this much slack, so that nine of ten equal groups are 0.9 of them.
+/// Shares of a sum and counts of groups are compared with this much slack, so that nine of ten equal groups
+/// are 0.9 of them.
 pub(super) const SLACK: f64 = 1e-9;
 
-/// A number to 40 bits of its mantissa, within the finite ones: what equal groups share whatever the order of their sums.
+/// A number to 40 bits of its mantissa, within the finite ones: what equal groups share whatever the order of
+/// their sums.
 fn to_twelve_digits(score: f64) -> f64 {
     let rounded = f64::from_bits((score.to_bits() + (1 << 11)) & !((1 << 12) - 1));
     // An overflow of the rounding is no reason to leave the finite numbers; and there is one zero only.
@@ -82,7 +87,8 @@ impl Pool {
         matches!(self.score, PoolScore::Deviation | PoolScore::Variance)
     }
 
-    /// Whether a group of equal members may be kept: ranked by spread only where its score of 0 competes, else like any other.
+    /// Whether a group of equal members may be kept: ranked by spread only where its score of 0 competes,
+    /// else like any other.
     pub(super) fn admits_uniform(self) -> bool {
         self.include_zero || !self.is_by_spread()
     }
@@ -130,7 +136,8 @@ impl Pool {
                 Some(score) if !self.include_zero && score.abs() <= ZERO => self.name_zero(group, scale),
                 Some(score) => {
                     places.push((score, i));
-                    // Should it not be chosen: what has no spread lacks signal, whatever the others of its round are like.
+                    // Should it not be chosen: what has no spread lacks signal, whatever the others of its
+                    // round are like.
                     if self.is_by_spread() && group.min >= group.max {
                         self.name_zero(group, scale)
                     } else {

@@ -52,7 +52,8 @@ fn the_originals_worked_cases() {
     assert_eq!(kept_of(&half.judge(&groups, None)), [0]);
 }
 
-/// How many of eight groups three forms keep at six shares, computed by hand for returns of a game and for 0/1 outcomes.
+/// How many of eight groups three forms keep at six shares, computed by hand for returns of a game and for
+/// 0/1 outcomes.
 #[test]
 fn the_softmax_is_not_scale_invariant() {
     let game = [5.6, 4.4, 4.2, 1.5, 0.2, 0.1, 0.1, 0.0];
@@ -188,7 +189,8 @@ fn reasons_of_the_dropped() {
     assert_eq!(verdicts, [Verdict::Dropped(DropReason::ZeroScore)]);
 }
 
-/// Members in another order give a deviation that differs in its last digits; the groups still tie, and dispatch order decides.
+/// Members in another order give a deviation that differs in its last digits; the groups still tie, and
+/// dispatch order decides.
 #[test]
 fn rounding_does_not_decide_ties() {
     let members = [0.1, 0.7, 0.3, 0.7, 0.2, 0.9, 0.4];
@@ -282,7 +284,8 @@ fn deviations_of_populations_and_samples() {
     assert_eq!((score(PoolScore::Mean, 1), score(PoolScore::Sum, 1)), (2.0, 6.0));
 }
 
-/// Scores a rounding error apart tie, on either side of a power of two and of zero; those a trillionth apart do not.
+/// Scores a rounding error apart tie, on either side of a power of two and of zero; those a trillionth apart
+/// do not.
 #[test]
 fn scores_equal_to_twelve_digits() {
     let first_of = |means: [f64; 2]| {
@@ -408,7 +411,8 @@ proptest! {
             .filter_map(|i| Some((pool.score_of(&groups[i])?, i, verdicts[i].is_kept())))
             .filter(|(score, ..)| pool.include_zero || score.abs() > 1e-10)
             .collect();
-        // A dropped group is called what it is: of those ranked by spread, the uniform ones uniform, and the others kept out by their rank.
+        // A dropped group is called what it is: of those ranked by spread, the uniform ones uniform, and the
+        // others kept out by their rank.
         let by_spread = matches!(pool.score, PoolScore::Deviation | PoolScore::Variance);
         for (verdict, group) in verdicts.iter().zip(&groups).filter(|(verdict, group)| !verdict.is_kept() && !group.is_unscored()) {
             let by_rank = *verdict == Verdict::Dropped(DropReason::OutsidePool);
@@ -466,7 +470,8 @@ proptest! {
         }
     }
 
-    /// What the catalogue says of scale: all but the softmax judge a positive multiple of the metric alike, the ranks a shift too.
+    /// What the catalogue says of scale: all but the softmax judge a positive multiple of the metric alike,
+    /// the ranks a shift too.
     #[test]
     fn scale_is_as_stated(groups in prop::collection::vec(prop::collection::vec(-4_i32..5, 2..5), 1..8), pool in pool(), which in 1_usize..7, share in 0.01_f64..1.0, exponent in -3_i32..4, shift in -3_i32..4) {
         let statistics = |factor: f64, shift: f64| -> Vec<GroupStatistics> {

@@ -38,7 +38,8 @@ impl GroupStatistics {
 
     /// Of one group's values \[G\]. Sums run in member order, in f64.
     ///
-    /// Equal members give `std` exactly 0, unlike a two-pass formula in floating point (`numpy.std([0.1] * 3)` is 1.4e-17).
+    /// Equal members give `std` exactly 0, unlike a two-pass formula in floating point
+    /// (`numpy.std([0.1] * 3)` is 1.4e-17).
     ///
     /// ```
     /// use tamis_core::filter::GroupStatistics;
@@ -48,7 +49,8 @@ impl GroupStatistics {
     /// ```
     #[inline]
     pub fn of(values: &[f64], scale: Option<OutcomeScale>) -> Self {
-        // Nearly every group is scored whole. A finite sum proves it, and then no value needs a branch of its own.
+        // Nearly every group is scored whole. A finite sum proves it, and then no value needs a branch of its
+        // own.
         let correct = scale.map_or(f64::INFINITY, |scale| scale.correct);
         let mut num_correct = 0;
         let mut sum = 0.0;
@@ -132,8 +134,8 @@ impl GroupStatistics {
         Ok(statistics)
     }
 
-    /// [`Self::of_columns`] into a caller's memory, whose contents are overwritten, on `threads` threads: the same bits for any number of
-    /// them, 0 counts as 1.
+    /// [`Self::of_columns`] into a caller's memory, whose contents are overwritten, on `threads` threads: the
+    /// same bits for any number of them, 0 counts as 1.
     ///
     /// # Errors
     /// As [`Self::of_columns`].

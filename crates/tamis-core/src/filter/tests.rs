@@ -141,7 +141,8 @@ fn sums_beyond_the_range_of_f64_still_have_a_mean() {
     assert_eq!(Variance::default().judge_one(&uniform, SCALE), Verdict::Dropped(DropReason::AllCorrect));
 }
 
-/// numpy's rule and ours on every case of the reference file: they differ exactly where numpy calls equal members different.
+/// numpy's rule and ours on every case of the reference file: they differ exactly where numpy calls equal
+/// members different.
 #[test]
 fn reference_groups() {
     let mut differing = Vec::new();
@@ -167,7 +168,8 @@ fn reference_groups() {
         let answers = list("np_std").into_iter().zip(list("recipe_keep")).zip(list("v1_evict"));
         for (values, ((np_std, keep), evict)) in groups.iter().zip(answers) {
             compared += 1;
-            // Its two rules part only where a member is not a number: the recipe drops the group, the replay buffer keeps it.
+            // Its two rules part only where a member is not a number: the recipe drops the group, the replay
+            // buffer keeps it.
             let is_unscored = values.iter().any(|value| value.is_nan());
             assert_eq!(keep.as_bool() == evict.as_bool(), is_unscored, "{name}: the replay buffer's rule");
             // Where a case is of uniform groups, the reference does not say so.
@@ -249,7 +251,8 @@ fn groups_take_the_columns_path() {
         Ok(judged.iter().map(|judgement| judgement.verdict.name()).collect())
     };
     assert_eq!(judge("acc", &ExtraColumns::NONE).unwrap(), ["all_correct", "kept", "unscored"]);
-    // The shaped reward keeps a group whose members are all correct, and drops one with contrast in its outcome.
+    // The shaped reward keeps a group whose members are all correct, and drops one with contrast in its
+    // outcome.
     assert_eq!(judge("seq_reward", &ExtraColumns::NONE).unwrap(), ["kept", "uniform", "uniform"]);
     assert_eq!(judge("seq_final_reward", &ExtraColumns::NONE).unwrap(), ["kept", "uniform", "uniform"]);
     assert_eq!(judge("length", &ExtraColumns::NONE).unwrap(), ["uniform", "uniform", "uniform"]);

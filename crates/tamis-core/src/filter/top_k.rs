@@ -47,7 +47,8 @@ impl fmt::Display for Quota {
 }
 
 impl Quota {
-    /// What the keys `k` and `fraction` say together; all where neither is set, which [`Self::check`] refuses.
+    /// What the keys `k` and `fraction` say together; all where neither is set, which [`Self::check`]
+    /// refuses.
     pub(super) fn of(k: Option<usize>, fraction: Option<f64>) -> Self {
         k.map_or_else(|| Self::Fraction(fraction.unwrap_or(1.0)), Self::Count)
     }
@@ -71,15 +72,18 @@ impl Quota {
 }
 
 settings! {
-    /// Keeps the k best groups of a round, fewer where fewer compete. See [`Pool`] for score, ties and who competes.
+    /// Keeps the k best groups of a round, fewer where fewer compete. See [`Pool`] for score, ties and who
+    /// competes.
     ///
-    /// A fraction is taken of all groups of the round, kept down to a whole number, and at least one: `max(1, ⌊f · P⌋)`.
+    /// A fraction is taken of all groups of the round, kept down to a whole number, and at least one:
+    /// `max(1, ⌊f · P⌋)`.
     ///
     /// # Scale
     /// Only the order of the scores counts.
     ///
     /// # Source
-    /// RAGEN, `rollout_filter.py`: `top_k` was a count (4 of 8 groups), and is a fraction since 2026-01-25, when the count became `top_k_abs`.
+    /// RAGEN, `rollout_filter.py`: `top_k` was a count (4 of 8 groups), and is a fraction since 2026-01-25,
+    /// when the count became `top_k_abs`.
     ///
     /// ```
     /// use tamis_core::filter::{judge_columns, OutcomeScale, TopK};

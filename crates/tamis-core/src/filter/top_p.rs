@@ -32,12 +32,13 @@ pub(super) const ENTRY: Entry = Entry {
 choice! {
     /// What a group weighs for `top_p`.
     pub enum Mass {
-        /// `exp(score / temperature)`, of the negated score where the smallest are preferred: a nucleus, as in the sampling of tokens. Keeps at
-        /// least one group, and depends on the scale of the reward.
+        /// `exp(score / temperature)`, of the negated score where the smallest are preferred: a nucleus, as
+        /// in the sampling of tokens. Keeps at least one group, and depends on the scale of the reward.
         Softmax = "softmax",
         /// The score: may keep none, and does not depend on the scale.
         Linear = "linear",
-        /// The square of the score, which must be the deviation: may keep none, and does not depend on the scale.
+        /// The square of the score, which must be the deviation: may keep none, and does not depend on the
+        /// scale.
         Variance = "variance",
     }
 }
@@ -45,8 +46,9 @@ choice! {
 settings! {
     /// Keeps the best groups of a round that together hold a share `p` of the mass of all that compete.
     ///
-    /// Ranked by score (see [`Pool`]), the shortest prefix is kept whose mass reaches `p · Σ mass` (`linear`, `variance`: less `slack`;
-    /// all: within a billionth of the whole, so that nine of ten equal groups hold 0.9). With `p = 1` every group that competes is kept.
+    /// Ranked by score (see [`Pool`]), the shortest prefix is kept whose mass reaches `p · Σ mass` (`linear`,
+    /// `variance`: less `slack`; all: within a billionth of the whole, so that nine of ten equal groups hold
+    /// 0.9). With `p = 1` every group that competes is kept.
     ///
     /// | mass | of a group | keeps at least |
     /// |---|---|---|
@@ -55,16 +57,19 @@ settings! {
     /// | [`Variance`](Mass::Variance) | `score²`, likewise | likewise |
     ///
     /// # Scale
-    /// The softmax is not invariant under a change of the reward's scale. With eight groups of 0/1 outcomes of deviations 0.52 to 0, `p = 0.9`
-    /// keeps seven, one of them of deviation 0; the same nucleus over Sokoban's returns (deviations 5.6 to 0) keeps three. Set `temperature` to
-    /// the size of a deviation worth telling apart, or take a mass that is invariant: `linear` and `variance` with `slack = 0`.
+    /// The softmax is not invariant under a change of the reward's scale. With eight groups of 0/1 outcomes
+    /// of deviations 0.52 to 0, `p = 0.9` keeps seven, one of them of deviation 0; the same nucleus over
+    /// Sokoban's returns (deviations 5.6 to 0) keeps three. Set `temperature` to the size of a deviation
+    /// worth telling apart, or take a mass that is invariant: `linear` and `variance` with `slack = 0`.
     ///
     /// # Source
-    /// RAGEN, `rollout_filter.py`, strategy `top_p`: the softmax nucleus of its filtering document, and the linear form that followed.
+    /// RAGEN, `rollout_filter.py`, strategy `top_p`: the softmax nucleus of its filtering document, and the
+    /// linear form that followed.
     ///
     /// # Differs from
-    /// RAGEN, where a score of 0 ends the walk of the linear form: preferring the smallest with a uniform group in the round keeps nothing
-    /// there. Here a group without mass is passed over. Its deviation has `ddof = 1`, its linear form `slack = 0.01`.
+    /// RAGEN, where a score of 0 ends the walk of the linear form: preferring the smallest with a uniform
+    /// group in the round keeps nothing there. Here a group without mass is passed over. Its deviation has
+    /// `ddof = 1`, its linear form `slack = 0.01`.
     ///
     /// ```
     /// use tamis_core::filter::{judge_columns, Mass, TopP};
@@ -84,7 +89,8 @@ settings! {
         mass: Mass = Mass::Softmax;
         /// Divides scores before the softmax, in units of the score; read with `mass: softmax`.
         temperature: f64 = 1.0, Positive;
-        /// Mass that may be missing, in units of the score or its square; read with `mass: linear` and `variance`.
+        /// Mass that may be missing, in units of the score or its square; read with `mass: linear` and
+        /// `variance`.
         slack: f64 = 0.0, NonNegative;
         ..pool: Pool;
     }
@@ -102,7 +108,8 @@ impl TopP {
         match self.mass {
             Mass::Softmax => {
                 let sign = if self.pool.prefer == Prefer::Largest { 1.0 } else { -1.0 };
-                // Halved before they are subtracted, so that the difference of two enormous scores is a number.
+                // Halved before they are subtracted, so that the difference of two enormous scores is a
+                // number.
                 let logit = |score: f64| sign * (score / 2.0 - first / 2.0) / self.temperature * 2.0;
                 (scores.iter().map(|score| logit(*score).exp()).collect(), 1.0)
             }
@@ -171,7 +178,8 @@ impl Filter for TopP {
         let total: f64 = masses.iter().sum();
         let is_share = self.mass != Mass::Softmax;
         let slack = if is_share && self.slack > 0.0 { self.slack / unit } else { 0.0 };
-        // Where every score is 0, or beyond what can be divided by, the total is not a positive number and nothing is kept.
+        // Where every score is 0, or beyond what can be divided by, the total is not a positive number and
+        // nothing is kept.
         let wanted = self.p * total - slack;
         if is_share && !(total > 0.0 && wanted > 0.0) {
             return ranking.keep(0..0);

@@ -36,18 +36,21 @@ choice! {
 settings! {
     /// Keeps a group whose scored members differ: `max − min > tolerance`.
     ///
-    /// This is dynamic sampling of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 11), whose "neither all correct nor all wrong" is the
-    /// case of a metric in {0, 1}: where all members are equal every group-relative advantage is zero.
+    /// This is dynamic sampling of DAPO (Yu et al. 2025, arXiv 2503.14476, equation 11), whose "neither all
+    /// correct nor all wrong" is the case of a metric in {0, 1}: where all members are equal every
+    /// group-relative advantage is zero.
     ///
     /// # Differs from
-    /// verl's recipe (0.9.1) keeps a group where `numpy.std(values) > 0`. Rounding makes that true for some groups of equal
-    /// members: of 0.1 at sizes 3, 6, 7, 12 to 15, 18 and more; of 0.7 at 3, 6, 7, 11, 12, 15, ...; of 1/3 at 10, 11, 15, 18, .... Such a
-    /// group is kept there and its advantages are rounding noise over a tiny deviation; here it is dropped. At sizes 2, 4, 8, 16 and 32,
-    /// and for metrics in {0, 1} or {−1, +1} at any size, both rules agree. A group with a NaN is dropped there whatever its other
+    /// verl's recipe (0.9.1) keeps a group where `numpy.std(values) > 0`. Rounding makes that true for some
+    /// groups of equal members: of 0.1 at sizes 3, 6, 7, 12 to 15, 18 and more; of 0.7 at 3, 6, 7, 11, 12,
+    /// 15, ...; of 1/3 at 10, 11, 15, 18, .... Such a group is kept there and its advantages are rounding
+    /// noise over a tiny deviation; here it is dropped. At sizes 2, 4, 8, 16 and 32, and for metrics in {0,
+    /// 1} or {−1, +1} at any size, both rules agree. A group with a NaN is dropped there whatever its other
     /// members say (and kept by verl's V1 trainer); here its scored members decide.
     #[derive(Copy)]
     pub struct Variance {
-        /// Largest spread (largest minus smallest member) that still counts as uniform, in units of the metric.
+        /// Largest spread (largest minus smallest member) that still counts as uniform, in units of the
+        /// metric.
         tolerance: f64 = 0.0, NonNegative;
         /// What happens to a group of one trajectory.
         singleton: Singleton = Singleton::Keep;

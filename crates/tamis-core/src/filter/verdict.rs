@@ -55,7 +55,8 @@ pub enum DropReason {
     AboveRange,
     /// A group of one member, and the filter was told to drop those.
     Singleton,
-    /// The score that a pool filter ranks by is 0 although the members differ, and the filter was told to drop those.
+    /// The score that a pool filter ranks by is 0 although the members differ, and the filter was told to
+    /// drop those.
     ZeroScore,
     /// Other groups of its round were preferred.
     OutsidePool,
@@ -128,7 +129,8 @@ impl Default for OutcomeScale {
 }
 
 impl OutcomeScale {
-    /// What a group without contrast is called: by its best member against `wrong`, its worst against `correct`.
+    /// What a group without contrast is called: by its best member against `wrong`, its worst against
+    /// `correct`.
     pub(super) fn name_of(scale: Option<Self>, group: &GroupStatistics, otherwise: DropReason) -> DropReason {
         match scale {
             Some(scale) if group.max <= scale.wrong => DropReason::AllWrong,

@@ -25,17 +25,20 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 settings! {
-    /// Keeps every group with enough scored members, and chooses the k members of it whose metric has the largest variance.
+    /// Keeps every group with enough scored members, and chooses the k members of it whose metric has the
+    /// largest variance.
     ///
-    /// The optimum takes the j smallest and the k − j largest for some j, so k + 1 candidates settle it: O(G log G) a group.
-    /// [`Filter::members`] says who is chosen. The verdict concerns the group, which is never split: members that are not chosen count as
-    /// generated and as left out, and the learner leaves them out as it leaves out unscored ones.
+    /// The optimum takes the j smallest and the k − j largest for some j, so k + 1 candidates settle it: O(G
+    /// log G) a group. [`Filter::members`] says who is chosen. The verdict concerns the group, which is never
+    /// split: members that are not chosen count as generated and as left out, and the learner leaves them out
+    /// as it leaves out unscored ones.
     ///
     /// # Scale
     /// Neither a positive factor nor a shift of the metric changes the choice.
     ///
     /// # Source
-    /// RAGEN, branch `more-experiments`, strategy `within_group`; max-variance down-sampling of Xu et al. 2025 (PODS), arXiv 2504.13818.
+    /// RAGEN, branch `more-experiments`, strategy `within_group`; max-variance down-sampling of Xu et al.
+    /// 2025 (PODS), arXiv 2504.13818.
     ///
     /// ```
     /// use tamis_core::filter::{Filter, WithinGroup};
@@ -119,7 +122,8 @@ impl Filter for WithinGroup {
     }
 
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict> {
-        // The whole ranking of a pool by deviation: unscored groups are out, and uniform ones where that is asked for.
+        // The whole ranking of a pool by deviation: unscored groups are out, and uniform ones where that is
+        // asked for.
         let ranking = Pool { include_zero: self.include_zero, ..Pool::default() }.rank(groups, scale);
         let num = ranking.len();
         ranking.keep(0..num)

@@ -5,13 +5,14 @@ use super::{Importance, Objective, ObjectiveError, ObjectiveState};
 
 /// What one trajectory contributes, each a sum over its unmasked tokens in token order.
 ///
-/// A pure function of the trajectory's own columns and the normalisers, so the same bits in whatever micro-batch it was computed.
+/// A pure function of the trajectory's own columns and the normalisers, so the same bits in whatever
+/// micro-batch it was computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SequenceSums {
     /// Unmasked tokens.
     pub tokens: u32,
-    /// Held by the loss's bound: clipped branch active; taken out or chosen by covariance; outside the trust region; GMPO: outside
-    /// with positive advantage.
+    /// Held by the loss's bound: clipped branch active; taken out or chosen by covariance; outside the trust
+    /// region; GMPO: outside with positive advantage.
     pub clipped: u32,
     /// Held by the loss's second bound: dual clip, cap of the ratio; GMPO: outside with negative advantage.
     pub dual: u32,
@@ -70,8 +71,8 @@ impl SequenceSums {
     };
 }
 
-/// Collects the sums of a whole optimizer batch, whatever micro-batches they come from, and adds them up in batch order:
-/// the loss and the metrics have the same bits however the batch was cut.
+/// Collects the sums of a whole optimizer batch, whatever micro-batches they come from, and adds them up in
+/// batch order: the loss and the metrics have the same bits however the batch was cut.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Accumulator {
     rows: Vec<Option<SequenceSums>>,
@@ -98,15 +99,16 @@ impl Accumulator {
         }
     }
 
-    /// Loss, metrics and next state of what was recorded, added up in batch order; what is missing counts as fully masked.
+    /// Loss, metrics and next state of what was recorded, added up in batch order; what is missing counts as
+    /// fully masked.
     pub fn finish(&self, objective: &Objective, state: &ObjectiveState) -> Outcome {
         Outcome::of(self.rows.iter().flatten(), objective, state)
     }
 }
 
 impl Outcome {
-    /// Loss, metrics and next state of a whole optimizer batch that was evaluated in one call, in its order: what an [`Accumulator`] gives
-    /// that has recorded all of these.
+    /// Loss, metrics and next state of a whole optimizer batch that was evaluated in one call, in its order:
+    /// what an [`Accumulator`] gives that has recorded all of these.
     pub fn of<'a>(
         sequences: impl IntoIterator<Item = &'a SequenceSums>,
         objective: &Objective,
@@ -217,8 +219,8 @@ pub struct Outcome {
     pub state: ObjectiveState,
 }
 
-/// Metrics over the unmasked tokens of an optimizer batch. Shares and means are NaN where there are none (a mean of nothing is not
-/// 0), and where their column was not given.
+/// Metrics over the unmasked tokens of an optimizer batch. Shares and means are NaN where there are none (a
+/// mean of nothing is not 0), and where their column was not given.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metrics {
     /// Unmasked tokens.
@@ -231,9 +233,11 @@ pub struct Metrics {
     pub clip_share: f64,
     /// Share of tokens that its second bound holds ([`SequenceSums::dual`]).
     pub clip_share_dual: f64,
-    /// Share of tokens below the low bound with negative advantage; with one ratio per trajectory, of trajectories.
+    /// Share of tokens below the low bound with negative advantage; with one ratio per trajectory, of
+    /// trajectories.
     pub clip_share_low: f64,
-    /// Share of tokens above the high bound with positive advantage; with one ratio per trajectory, of trajectories.
+    /// Share of tokens above the high bound with positive advantage; with one ratio per trajectory, of
+    /// trajectories.
     pub clip_share_high: f64,
     /// Smallest low share of a trajectory.
     pub clip_share_low_min: f64,

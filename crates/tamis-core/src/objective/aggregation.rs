@@ -1,8 +1,8 @@
 //! Aggregation: how per-token losses become one number, and what they are divided by.
 //!
-//! Every aggregation here is `loss = Σ_i w_i Σ_t m_it l_it` with one weight `w_i` per trajectory that depends on nothing but its own
-//! length, its group's size and the [`Normalisers`] of the whole optimizer batch. So the derivative of a token is the same
-//! bits however the batch is cut into micro-batches.
+//! Every aggregation here is `loss = Σ_i w_i Σ_t m_it l_it` with one weight `w_i` per trajectory that depends
+//! on nothing but its own length, its group's size and the [`Normalisers`] of the whole optimizer batch. So
+//! the derivative of a token is the same bits however the batch is cut into micro-batches.
 
 use serde::{Deserialize, Serialize};
 
@@ -95,17 +95,18 @@ pub(super) const ENTRIES: [Entry; 7] = {
     ]
 };
 
-/// How per-token losses `l_it` under a mask `m_it` become one number. B: trajectories, |o_i| = Σ_t m_it, P: groups.
+/// How per-token losses `l_it` under a mask `m_it` become one number. B: trajectories, |o_i| = Σ_t m_it, P:
+/// groups.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Aggregation {
-    /// `Σ_it m l / Σ_it m`: every token of the optimizer batch weighs the same. DAPO as released (verl `token-mean`; TRL `dapo` over
-    /// all ranks, TRL `bnpo` over one micro-batch).
+    /// `Σ_it m l / Σ_it m`: every token of the optimizer batch weighs the same. DAPO as released (verl
+    /// `token-mean`; TRL `dapo` over all ranks, TRL `bnpo` over one micro-batch).
     TokenMean,
     /// `(1/B) Σ_i Σ_t m l`: a trajectory weighs as many times as it has tokens (verl `seq-mean-token-sum`).
     SeqMeanTokenSum,
-    /// `(1/B) Σ_i (1/|o_i|) Σ_t m l`: every trajectory weighs the same, its tokens share. GRPO, arXiv 2402.03300 eq. 3 (verl
-    /// `seq-mean-token-mean`, TRL `grpo`).
+    /// `(1/B) Σ_i (1/|o_i|) Σ_t m l`: every trajectory weighs the same, its tokens share. GRPO, arXiv
+    /// 2402.03300 eq. 3 (verl `seq-mean-token-mean`, TRL `grpo`).
     SeqMeanTokenMean {
         /// Added to |o_i|; 0 is the formula, verl adds 1e-8.
         #[serde(default)]
@@ -117,12 +118,12 @@ pub enum Aggregation {
         /// L, in tokens; above 0.
         scale: f64,
     },
-    /// `(1/P) Σ_g (Σ_{i in g} Σ_t m l) / (Σ_{i in g} |o_i|)`: token mean within each group, then the mean over groups. DAPO as its
-    /// paper writes it, arXiv 2503.14476 eq. 8.
+    /// `(1/P) Σ_g (Σ_{i in g} Σ_t m l) / (Σ_{i in g} |o_i|)`: token mean within each group, then the mean
+    /// over groups. DAPO as its paper writes it, arXiv 2503.14476 eq. 8.
     #[serde(rename = "group-token-mean")]
     GroupMeanTokenMean,
-    /// `(1/P) Σ_g (1/|g|) Σ_{i in g} (1/|o_i|) Σ_t m l`: trajectory mean within each group, then the mean over groups, so that every
-    /// prompt weighs the same however many of its trajectories are trained on.
+    /// `(1/P) Σ_g (1/|g|) Σ_{i in g} (1/|o_i|) Σ_t m l`: trajectory mean within each group, then the mean
+    /// over groups, so that every prompt weighs the same however many of its trajectories are trained on.
     #[serde(rename = "group-seq-mean")]
     GroupMeanSeqMean,
     /// `Σ_it m l`, undivided (verl `token-sum`).
@@ -227,18 +228,20 @@ pub struct GroupCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ZeroGroups {
-    /// Means are over what is trained on: dropping leaves the size of the gradient as it is (verl's filtered batch).
+    /// Means are over what is trained on: dropping leaves the size of the gradient as it is (verl's filtered
+    /// batch).
     #[default]
     Drop,
-    /// Means are over what is trained on and what was dropped, as if the dropped had been trained on with advantage 0: dropping saves
-    /// the work and changes no gradient (TRL, which drops nothing).
+    /// Means are over what is trained on and what was dropped, as if the dropped had been trained on with
+    /// advantage 0: dropping saves the work and changes no gradient (TRL, which drops nothing).
     Mask,
 }
 
 /// Counts over the whole optimizer batch, all micro-batches and all ranks: what means divide by.
 ///
-/// Inputs of the objective, never computed from a micro-batch, so that every cut of the batch gives the same coefficients. They
-/// are real numbers because peers divide by estimates (TRL's tokens of the generation batch times the share of the update).
+/// Inputs of the objective, never computed from a micro-batch, so that every cut of the batch gives the same
+/// coefficients. They are real numbers because peers divide by estimates (TRL's tokens of the generation
+/// batch times the share of the update).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Normalisers {
     /// Unmasked tokens.
@@ -247,19 +250,21 @@ pub struct Normalisers {
     pub sequences: f64,
     /// Groups with at least one unmasked token.
     pub groups: f64,
-    /// Data-parallel ranks whose gradients are averaged afterwards; loss and derivatives are multiplied by it. 1: one machine.
+    /// Data-parallel ranks whose gradients are averaged afterwards; loss and derivatives are multiplied by
+    /// it. 1: one machine.
     pub dp_size: f64,
 }
 
 impl Normalisers {
-    /// Counts a whole optimizer batch on one machine: its mask `[B][T]` and how many trajectories each group has, in order \[P\]. Also
-    /// returns the unmasked tokens of each trajectory's group \[B\], the column of `group-token-mean`.
+    /// Counts a whole optimizer batch on one machine: its mask `[B][T]` and how many trajectories each group
+    /// has, in order \[P\]. Also returns the unmasked tokens of each trajectory's group \[B\], the column of
+    /// `group-token-mean`.
     ///
     /// Fully masked trajectories and groups are not counted; an empty batch counts 0 everywhere.
     ///
     /// # Differs from
-    /// verl's `global_batch_size` and TRL's batch size count fully masked trajectories too; whoever wants their numbers sets the
-    /// fields.
+    /// verl's `global_batch_size` and TRL's batch size count fully masked trajectories too; whoever wants
+    /// their numbers sets the fields.
     pub fn of(mask: &Ragged<bool>, group_sizes: &[usize]) -> Result<(Self, Vec<f64>), ObjectiveError> {
         let expected: usize = group_sizes.iter().sum();
         if expected != mask.num_rows() {
@@ -282,8 +287,8 @@ impl Normalisers {
         Ok((normalisers, group_tokens))
     }
 
-    /// The denominators where groups were dropped: `dropped` counts those that belong to this optimizer batch, with the masks that
-    /// they would have had.
+    /// The denominators where groups were dropped: `dropped` counts those that belong to this optimizer
+    /// batch, with the masks that they would have had.
     #[must_use]
     pub fn with_dropped(self, dropped: Self, zero_groups: ZeroGroups) -> Self {
         match zero_groups {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::ObjectiveError;
 use super::aggregation::GroupCounts;
 
-/// A number that a column may hold: `f32` from an engine, `f64` from a test. Losses are computed in `f64`; derivatives have the
-/// columns' precision.
+/// A number that a column may hold: `f32` from an engine, `f64` from a test. Losses are computed in `f64`;
+/// derivatives have the columns' precision.
 pub trait Real: Copy + Default + PartialOrd + std::fmt::Debug + Into<f64> + Send + Sync {
     /// 0.
     const ZERO: Self;
@@ -51,28 +51,32 @@ pub struct ValueColumns<'a, T> {
     pub returns: &'a [T],
 }
 
-/// B trajectories as columns. Per-token columns are flat \[N\], trajectories one after the other; log-probabilities are in nats.
+/// B trajectories as columns. Per-token columns are flat \[N\], trajectories one after the other;
+/// log-probabilities are in nats.
 ///
-/// Where the mask is `false` nothing of any other column is read: masked values may be anything, NaN included.
+/// Where the mask is `false` nothing of any other column is read: masked values may be anything, NaN
+/// included.
 #[derive(Debug, Clone, Copy)]
 pub struct Columns<'a, T> {
-    /// Where trajectories begin and the last ends \[B + 1\]; need not begin at 0, so that a view of some trajectories is free.
+    /// Where trajectories begin and the last ends \[B + 1\]; need not begin at 0, so that a view of some
+    /// trajectories is free.
     pub offsets: &'a [usize],
     /// Which tokens are trained on \[N\]: `false` for tool output, unscored or dropped trajectories.
     pub mask: &'a [bool],
     /// Log-probability under the policy being trained \[N\]; differentiable.
     pub logprob: &'a [T],
-    /// Log-probability under the policy at the start of the step \[N\]. `None`: the policy itself, so that every ratio is 1.
+    /// Log-probability under the policy at the start of the step \[N\]. `None`: the policy itself, so that
+    /// every ratio is 1.
     pub old: Option<&'a [T]>,
-    /// Log-probability under the policy that sampled, as the sampler gave it \[N\]. Metrics read it, decoupled PPO and the mask
-    /// `off_policy`; NaN (the sampler did not say) is agreement to both of these.
+    /// Log-probability under the policy that sampled, as the sampler gave it \[N\]. Metrics read it,
+    /// decoupled PPO and the mask `off_policy`; NaN (the sampler did not say) is agreement to both of these.
     pub behaviour: Option<&'a [T]>,
     /// Log-probability under the reference policy \[N\].
     pub reference: Option<&'a [T]>,
     /// Entropy of the policy at the token \[N\]; differentiable.
     pub entropy: Option<&'a [T]>,
-    /// Weight of each token's policy loss \[N\] (importance correction, selection correction); a constant. KL and entropy are not
-    /// multiplied by it.
+    /// Weight of each token's policy loss \[N\] (importance correction, selection correction); a constant. KL
+    /// and entropy are not multiplied by it.
     pub weight: Option<&'a [T]>,
     /// Which tokens were chosen over the whole optimizer batch, one set of flags per token \[N\]
     /// ([`Selection`](super::Selection)).

@@ -68,13 +68,15 @@ pub struct EntropyState {
 
 /// Rewards entropy: `- coef · aggregated H_t`, so that the policy does not collapse onto few answers.
 ///
-/// The derivative with respect to each token's entropy is `-coef · w_i`; the learner carries it through to the logits.
+/// The derivative with respect to each token's entropy is `-coef · w_i`; the learner carries it through to
+/// the logits.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EntropyBonus {
     /// The coefficient; a negative one punishes entropy.
     pub coef: f64,
-    /// How entropies are aggregated; `None`: as the policy loss (verl). TRL takes `token-mean` whatever its loss does.
+    /// How entropies are aggregated; `None`: as the policy loss (verl). TRL takes `token-mean` whatever its
+    /// loss does.
     #[serde(default)]
     pub aggregation: Option<Aggregation>,
     /// Moves the coefficient, which is then only the first. `None`: constant.
@@ -124,7 +126,8 @@ impl EntropyBonus {
         }
     }
 
-    /// State after an optimizer batch of that token mean of the entropy; unchanged where it is NaN (nothing was trained on).
+    /// State after an optimizer batch of that token mean of the entropy; unchanged where it is NaN (nothing
+    /// was trained on).
     #[must_use]
     pub fn updated(&self, state: EntropyState, entropy: f64) -> EntropyState {
         match self.adaptive {

@@ -19,11 +19,12 @@ pub struct Evaluation<T = f64> {
 impl Objective {
     /// Derivatives and sums of some trajectories of an optimizer batch: one micro-batch, or all of it.
     ///
-    /// `normalisers` count the *whole* optimizer batch. Linear in N; reuses the memory of `into`, whose contents are overwritten.
+    /// `normalisers` count the *whole* optimizer batch. Linear in N; reuses the memory of `into`, whose
+    /// contents are overwritten.
     ///
     /// # Errors
-    /// Columns that do not fit together or are missing, settings out of range. NaN in an unmasked value is not an error: loss
-    /// and derivatives are NaN then, where the learner's check of the gradient finds it.
+    /// Columns that do not fit together or are missing, settings out of range. NaN in an unmasked value is
+    /// not an error: loss and derivatives are NaN then, where the learner's check of the gradient finds it.
     pub fn evaluate<T: Real>(
         &self,
         columns: &Columns<'_, T>,
@@ -136,8 +137,8 @@ impl Objective {
     }
 }
 
-/// `mean_t(behaviour - logprob)`, with `old` where the sampler's own log-probabilities are not given; 0 where neither is. A token
-/// whose `behaviour` is NaN (the sampler did not say) counts 0.
+/// `mean_t(behaviour - logprob)`, with `old` where the sampler's own log-probabilities are not given; 0 where
+/// neither is. A token whose `behaviour` is NaN (the sampler did not say) counts 0.
 fn drift<T: Real>(row: &Row<'_, T>, tokens: usize) -> f64 {
     let sampled = row.behaviour.or(row.old).unwrap_or(row.logprob);
     let gap = |t: usize| {
@@ -147,8 +148,8 @@ fn drift<T: Real>(row: &Row<'_, T>, tokens: usize) -> f64 {
     sum(row.mask, gap) / tokens as f64
 }
 
-/// What separates the sampler from the trainer: k1 and k3 of `behaviour` against `old`, which the policy itself stands for where
-/// it is not given; NaN where `behaviour` was not given.
+/// What separates the sampler from the trainer: k1 and k3 of `behaviour` against `old`, which the policy
+/// itself stands for where it is not given; NaN where `behaviour` was not given.
 fn mismatch<T: Real>(row: &Row<'_, T>) -> (f64, f64) {
     let Some(behaviour) = row.behaviour else { return (f64::NAN, f64::NAN) };
     let old = row.old.unwrap_or(row.logprob);

@@ -1,8 +1,8 @@
-//! The exponential function in plain arithmetic: the same bits on every machine (a C library's differ between versions and
-//! processors), and loops over tokens that call nothing.
+//! The exponential function in plain arithmetic: the same bits on every machine (a C library's differ between
+//! versions and processors), and loops over tokens that call nothing.
 //!
-//! `x = n·ln 2 + r` with `|r| <= ln 2 / 2`; `e^r - 1 = r + r²·Q(r)` with a minimax polynomial Q whose error is below rounding;
-//! the power of two goes into the exponent bits.
+//! `x = n·ln 2 + r` with `|r| <= ln 2 / 2`; `e^r - 1 = r + r²·Q(r)` with a minimax polynomial Q whose error
+//! is below rounding; the power of two goes into the exponent bits.
 
 /// The exponential of anything below is taken for 0.
 pub(crate) const LOWEST: f64 = -709.0;
@@ -16,7 +16,8 @@ const SHIFT: f64 = 6_755_399_441_055_744.0;
 const LN_2_HIGH: f64 = f64::from_bits(0x3fe6_2e42_fee0_0000);
 /// What is left of ln 2.
 const LN_2_LOW: f64 = f64::from_bits(0x3dea_39ef_3579_3c76);
-/// Minimax polynomial of `(e^r - 1 - r) / r²`, from the constant term upwards; relative error of the exponential 3.6e-18.
+/// Minimax polynomial of `(e^r - 1 - r) / r²`, from the constant term upwards; relative error of the
+/// exponential 3.6e-18.
 const Q: [f64; 10] = [
     f64::from_bits(0x3fe0_0000_0000_000a),
     f64::from_bits(0x3fc5_5555_5555_554f),
@@ -52,15 +53,16 @@ fn parts(x: f64) -> (f64, f64) {
     (power, r + r2 * (low + (high + (Q[8] + Q[9] * r) * r4) * r4))
 }
 
-/// `e^x` to 1.5 units in the last place up to [`LARGEST`]; 0 where it would be subnormal or less, infinite from 709.5 on and
-/// perhaps a little before, NaN for NaN.
+/// `e^x` to 1.5 units in the last place up to [`LARGEST`]; 0 where it would be subnormal or less, infinite
+/// from 709.5 on and perhaps a little before, NaN for NaN.
 #[inline]
 pub(crate) fn exp(x: f64) -> f64 {
     let (power, growth) = parts(clamp(x, (LOWEST, HIGHEST)));
     (1.0 + growth) * power
 }
 
-/// `e^x - 1` without cancellation near 0, to 4 units in the last place; above [`LARGEST`] as there, NaN for NaN.
+/// `e^x - 1` without cancellation near 0, to 4 units in the last place; above [`LARGEST`] as there, NaN for
+/// NaN.
 #[inline]
 pub(crate) fn exp_m1(x: f64) -> f64 {
     let (power, growth) = parts(clamp(x, (LOWEST, LARGEST)));

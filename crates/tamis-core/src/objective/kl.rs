@@ -1,4 +1,5 @@
-//! Divergence from the reference policy: estimators per token, controllers of the coefficient, as a loss term or in the reward.
+//! Divergence from the reference policy: estimators per token, controllers of the coefficient, as a loss term
+//! or in the reward.
 //!
 //! Notation: `d = logprob - reference` of a sampled token.
 
@@ -68,11 +69,13 @@ pub(super) const ENTRIES: [Entry; 4] = {
     ]
 };
 
-/// Estimator of `KL(policy || reference)` from one sampled token. Source: Schulman, "Approximating KL divergence" (2020).
+/// Estimator of `KL(policy || reference)` from one sampled token. Source: Schulman, "Approximating KL
+/// divergence" (2020).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KlKind {
-    /// `d`: unbiased, high variance, negative for half of the tokens. As a loss its gradient has expectation zero: use it in the reward.
+    /// `d`: unbiased, high variance, negative for half of the tokens. As a loss its gradient has expectation
+    /// zero: use it in the reward.
     K1,
     /// `|d|`.
     Abs,
@@ -93,8 +96,8 @@ pub struct KlEstimator {
     /// verl's `+`: the value of `kind` with the gradient of [`KlKind::K2`], which is `d` (straight-through).
     #[serde(default)]
     pub straight_through: bool,
-    /// verl's bound on `k3`: at most 10, with derivative 0 there. (verl also clamps `d` to ±20 first, where the value is above 10
-    /// anyway.) TRL has none.
+    /// verl's bound on `k3`: at most 10, with derivative 0 there. (verl also clamps `d` to ±20 first, where
+    /// the value is above 10 anyway.) TRL has none.
     #[serde(default)]
     pub clamped: bool,
 }
@@ -175,7 +178,8 @@ pub enum KlController {
     /// Proportional control, Ziegler et al., arXiv 1909.08593 section 2.2: after each optimizer batch
     /// `coef *= 1 + clamp(kl/target - 1, ±0.2)·n/horizon`, n the trajectories seen.
     ///
-    /// Degenerate: with `n > 5·horizon` one update can turn the coefficient negative (verl too); choose the horizon above that.
+    /// Degenerate: with `n > 5·horizon` one update can turn the coefficient negative (verl too); choose the
+    /// horizon above that.
     Adaptive {
         /// Coefficient at the start.
         initial: f64,
@@ -200,8 +204,8 @@ impl KlController {
         KlState { coef }
     }
 
-    /// State after a batch of `num_trajectories` whose mean divergence was `current`; unchanged where `current` is NaN (nothing was
-    /// trained on).
+    /// State after a batch of `num_trajectories` whose mean divergence was `current`; unchanged where
+    /// `current` is NaN (nothing was trained on).
     #[must_use]
     pub fn updated(&self, state: KlState, current: f64, num_trajectories: f64) -> KlState {
         match *self {
@@ -229,7 +233,8 @@ impl KlController {
     }
 }
 
-/// The divergence as a term of the loss: `+ coef · aggregated estimate`, under the aggregation of the policy loss.
+/// The divergence as a term of the loss: `+ coef · aggregated estimate`, under the aggregation of the policy
+/// loss.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KlTerm {
@@ -237,8 +242,9 @@ pub struct KlTerm {
     pub estimator: KlEstimator,
     /// The coefficient.
     pub controller: KlController,
-    /// Multiplies the estimate by the importance ratio, through which it is differentiated too: unbiased where the samples come from
-    /// an older policy. DeepSeek-V3.2, arXiv 2512.02556 eq. 7 (TRL `use_bias_correction_kl`).
+    /// Multiplies the estimate by the importance ratio, through which it is differentiated too: unbiased
+    /// where the samples come from an older policy. DeepSeek-V3.2, arXiv 2512.02556 eq. 7 (TRL
+    /// `use_bias_correction_kl`).
     #[serde(default)]
     pub bias_corrected: bool,
 }
@@ -312,15 +318,17 @@ pub struct KlInReward {
     pub token_rewards: Vec<f64>,
     /// Penalty of each trajectory, `coef · Σ_t m kl` \[B\]: what its outcome reward loses.
     pub penalties: Vec<f64>,
-    /// Mean over trajectories of the masked token mean (verl `actor/reward_kl_penalty`); fully masked trajectories count as 0, no
-    /// trajectories at all as NaN.
+    /// Mean over trajectories of the masked token mean (verl `actor/reward_kl_penalty`); fully masked
+    /// trajectories count as 0, no trajectories at all as NaN.
     pub mean_kl: f64,
 }
 
-/// The divergence as a penalty in the reward: `r_t - coef · m_t kl_t`, with the log-probabilities at the start of the step.
+/// The divergence as a penalty in the reward: `r_t - coef · m_t kl_t`, with the log-probabilities at the
+/// start of the step.
 ///
-/// Shapes: all columns `[B][T]` alike. Masked tokens keep their score. The caller moves the coefficient afterwards:
-/// `controller.updated(state, mean_kl, B)`. Source: Ouyang et al., arXiv 2203.02155 eq. 2; verl `apply_kl_penalty`.
+/// Shapes: all columns `[B][T]` alike. Masked tokens keep their score. The caller moves the coefficient
+/// afterwards: `controller.updated(state, mean_kl, B)`. Source: Ouyang et al., arXiv 2203.02155 eq. 2; verl
+/// `apply_kl_penalty`.
 ///
 /// # Errors
 /// [`ObjectiveError::Length`] where the columns do not fit together.

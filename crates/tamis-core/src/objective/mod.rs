@@ -1,7 +1,8 @@
 //! The objective: policy loss, divergence and entropy as one value and one derivative per token.
 //!
-//! An [`Objective`] is a pure function of named [`Columns`]. A learner of any kind runs its forward pass, asks for the derivatives
-//! and back-propagates `Σ_t dlogprob_t·logprob_t + dentropy_t·entropy_t`; no loss is written twice.
+//! An [`Objective`] is a pure function of named [`Columns`]. A learner of any kind runs its forward pass,
+//! asks for the derivatives and back-propagates `Σ_t dlogprob_t·logprob_t + dentropy_t·entropy_t`; no loss is
+//! written twice.
 //!
 //! ```text
 //! columns ─┬─ loss         policy loss per token ─┐
@@ -14,11 +15,12 @@
 //!
 //! Losses that choose tokens against all others ask first, over the whole optimizer batch ([`selection`]).
 //!
-//! Micro-batches: [`Objective::evaluate`] is called once for each with the normalisers of the *whole* optimizer batch, and
-//! [`Accumulator`] collects the trajectories' sums by their place in it. Derivatives, loss and metrics have the same bits however
-//! the batch is cut.
+//! Micro-batches: [`Objective::evaluate`] is called once for each with the normalisers of the *whole*
+//! optimizer batch, and [`Accumulator`] collects the trajectories' sums by their place in it. Derivatives,
+//! loss and metrics have the same bits however the batch is cut.
 //!
-//! Nothing to train on (empty, or fully masked): loss 0, derivatives 0, means NaN, state unchanged. verl's loss is NaN there.
+//! Nothing to train on (empty, or fully masked): loss 0, derivatives 0, means NaN, state unchanged. verl's
+//! loss is NaN there.
 
 pub mod accumulator;
 pub mod aggregation;
@@ -59,8 +61,8 @@ pub const ENTRIES: [&[Entry]; 6] = [
     &selection::ENTRIES,
 ];
 
-/// A loss over a batch of trajectories: `policy + coef·KL − coef·entropy`, each aggregated to one number. A critic's loss is a
-/// [`ValueTerm`].
+/// A loss over a batch of trajectories: `policy + coef·KL − coef·entropy`, each aggregated to one number. A
+/// critic's loss is a [`ValueTerm`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
@@ -92,7 +94,8 @@ pub struct ObjectiveState {
     pub entropy: Option<EntropyState>,
 }
 
-/// One derivative per differentiable column and token \[N\], in the columns' order and precision; 0 at masked tokens.
+/// One derivative per differentiable column and token \[N\], in the columns' order and precision; 0 at masked
+/// tokens.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Derivatives<T = f64> {
     /// With respect to the log-probability.
@@ -220,8 +223,8 @@ impl Objective {
     /// Whether every setting is in range.
     ///
     /// # Errors
-    /// [`ObjectiveError::Setting`] with the first that is not; [`ObjectiveError::Importance`], [`ObjectiveError::Aggregation`] where
-    /// they do not go with the loss.
+    /// [`ObjectiveError::Setting`] with the first that is not; [`ObjectiveError::Importance`],
+    /// [`ObjectiveError::Aggregation`] where they do not go with the loss.
     pub fn check(&self) -> Result<(), ObjectiveError> {
         self.policy.check(self.importance, &self.aggregation)?;
         self.aggregation.check()?;

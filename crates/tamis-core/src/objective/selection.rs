@@ -1,11 +1,12 @@
 //! Choices that are made over a whole optimizer batch before any of it is differentiated.
 //!
-//! `clip_cov` and `kl_cov` rank tokens by their covariance, and the top-entropy mask by their entropy, against all others. Where the
-//! originals do that within each micro-batch, their result depends on how the batch was cut; here it is done once, on the columns of
-//! the whole optimizer batch, and every micro-batch gets its part of the [`Selection`].
+//! `clip_cov` and `kl_cov` rank tokens by their covariance, and the top-entropy mask by their entropy,
+//! against all others. Where the originals do that within each micro-batch, their result depends on how the
+//! batch was cut; here it is done once, on the columns of the whole optimizer batch, and every micro-batch
+//! gets its part of the [`Selection`].
 //!
-//! It costs a forward pass of its own where the log-probabilities are not yet known (the first update of a step that is on-policy has
-//! them from generation).
+//! It costs a forward pass of its own where the log-probabilities are not yet known (the first update of a
+//! step that is on-policy has them from generation).
 
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +71,8 @@ impl LossMasks {
     }
 }
 
-/// One set of flags per token of the optimizer batch \[N\], for [`Columns::selection`]; cut it as the other columns are cut.
+/// One set of flags per token of the optimizer batch \[N\], for [`Columns::selection`]; cut it as the other
+/// columns are cut.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selection {
     /// [`Self::LEFT_OUT`] and [`Self::BY_COVARIANCE`] in any combination.
@@ -90,9 +92,11 @@ impl Objective {
         self.masks.top_entropy.is_some_and(|share| share < 1.0) || self.policy.needs_selection()
     }
 
-    /// Chooses tokens over a whole optimizer batch. `key` belongs to that batch; the same key and columns give the same choice.
+    /// Chooses tokens over a whole optimizer batch. `key` belongs to that batch; the same key and columns
+    /// give the same choice.
     ///
-    /// Reads `mask`, and as the settings need `logprob`, `old`, `advantage` and `entropy`. O(N) and one number per candidate.
+    /// Reads `mask`, and as the settings need `logprob`, `old`, `advantage` and `entropy`. O(N) and one
+    /// number per candidate.
     ///
     /// # Errors
     /// Columns that do not fit together or are missing, settings out of range.
@@ -186,7 +190,8 @@ fn share_of<T: Real>(share: f64, columns: &Columns<'_, T>) -> usize {
 }
 
 impl ClipCov {
-    /// Tokens of the batch that may be taken out, in batch order: unmasked, not held by the clip, covariance between the bounds.
+    /// Tokens of the batch that may be taken out, in batch order: unmasked, not held by the clip, covariance
+    /// between the bounds.
     pub fn candidates<T: Real>(&self, columns: &Columns<'_, T>) -> Vec<usize> {
         let old = columns.old.unwrap_or(columns.logprob);
         covariances(columns)
@@ -205,7 +210,8 @@ impl ClipCov {
 }
 
 impl KlCov {
-    /// The tokens of the batch that pay: those of largest covariance; among equals the first. In no particular order.
+    /// The tokens of the batch that pay: those of largest covariance; among equals the first. In no
+    /// particular order.
     pub fn largest<T: Real>(&self, columns: &Columns<'_, T>) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> =
             covariances(columns).map(|(t, _, covariance)| (covariance, t)).collect();

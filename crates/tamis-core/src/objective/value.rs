@@ -54,9 +54,10 @@ pub(super) const ENTRIES: [Entry; 3] = [
     },
 ];
 
-/// `1 - Var(R - v) / Var(R)` over the unmasked tokens: 1 for a perfect critic, 0 for one that says the same everywhere, negative for a
-/// worse one. NaN where nothing is unmasked, and where the returns do not vary: their standard deviation is at most 1e-12 times the
-/// largest of them, which is what the additions that made them leave of equal ones, and no scale to measure the critic on.
+/// `1 - Var(R - v) / Var(R)` over the unmasked tokens: 1 for a perfect critic, 0 for one that says the same
+/// everywhere, negative for a worse one. NaN where nothing is unmasked, and where the returns do not vary:
+/// their standard deviation is at most 1e-12 times the largest of them, which is what the additions that made
+/// them leave of equal ones, and no scale to measure the critic on.
 ///
 /// Shapes: all \[N\]; the shortest counts. Source: verl `critic/vf_explained_var`.
 ///
@@ -91,9 +92,10 @@ pub fn explained_variance<T: Real>(values: &[T], returns: &[T], mask: &[bool]) -
 
 /// Squared error of the critic, `+ coef · aggregated l_t`, with the value kept near its old one.
 ///
-/// `l = max((v - R)², (clamp(v, old ± clip) - R)²) / 2`, v the value, R the return. Derivative with respect to the value: `v - R` where
-/// the unclipped branch is the larger or the value within the bounds, else 0; where the value is beyond its bounds and both branches are
-/// equal, half of `v - R`, the mean of the two slopes.
+/// `l = max((v - R)², (clamp(v, old ± clip) - R)²) / 2`, v the value, R the return. Derivative with respect
+/// to the value: `v - R` where the unclipped branch is the larger or the value within the bounds, else 0;
+/// where the value is beyond its bounds and both branches are equal, half of `v - R`, the mean of the two
+/// slopes.
 ///
 /// Source: Schulman et al.'s PPO code; verl `compute_value_loss`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -101,7 +103,8 @@ pub fn explained_variance<T: Real>(values: &[T], returns: &[T], mask: &[bool]) -
 pub struct ValueTerm {
     /// The coefficient.
     pub coef: f64,
-    /// How far the value may move from its old one before the clipped branch counts; above 0 (verl 0.5). `None`: no clip.
+    /// How far the value may move from its old one before the clipped branch counts; above 0 (verl 0.5).
+    /// `None`: no clip.
     #[serde(default)]
     pub clip: Option<f64>,
     /// How tokens are aggregated; `None`: token mean.
@@ -122,7 +125,8 @@ impl ValueTerm {
         self.aggregation.as_ref().map_or(Ok(()), Aggregation::check)
     }
 
-    /// One token: loss, derivative with respect to the value, whether the clipped branch is strictly the larger.
+    /// One token: loss, derivative with respect to the value, whether the clipped branch is strictly the
+    /// larger.
     ///
     /// ```
     /// use tamis_core::objective::ValueTerm;
@@ -159,7 +163,8 @@ impl ValueTerm {
         }
     }
 
-    /// One trajectory: its sums, and one derivative per token, 0 at masked ones. `scale` is the weight of each token.
+    /// One trajectory: its sums, and one derivative per token, 0 at masked ones. `scale` is the weight of
+    /// each token.
     pub(crate) fn sequence<T: Real>(
         &self,
         mask_t: &[bool],
@@ -185,12 +190,14 @@ impl ValueTerm {
         sums
     }
 
-    /// Derivatives \[N\] and sums \[B\] of some trajectories of an optimizer batch of a critic that is a model of its own: one micro-batch,
-    /// or all of it. `normalisers` count the *whole* optimizer batch, so the same bits however it is cut. Both vectors are overwritten;
-    /// linear in N. Without an aggregation of its own the loss is a token mean.
+    /// Derivatives \[N\] and sums \[B\] of some trajectories of an optimizer batch of a critic that is a
+    /// model of its own: one micro-batch, or all of it. `normalisers` count the *whole* optimizer batch, so
+    /// the same bits however it is cut. Both vectors are overwritten; linear in N. Without an aggregation of
+    /// its own the loss is a token mean.
     ///
     /// # Errors
-    /// Columns that do not fit together, settings out of range. NaN is not an error: the learner's check of the gradient finds it.
+    /// Columns that do not fit together, settings out of range. NaN is not an error: the learner's check of
+    /// the gradient finds it.
     ///
     /// ```
     /// use tamis_core::objective::{CriticColumns, Normalisers, ValueColumns, ValueMetrics, ValueTerm};
@@ -241,7 +248,8 @@ impl ValueTerm {
     }
 }
 
-/// A critic's optimizer batch, or a part of it; per-token columns are flat \[N\]. Where the mask is `false` nothing else is read.
+/// A critic's optimizer batch, or a part of it; per-token columns are flat \[N\]. Where the mask is `false`
+/// nothing else is read.
 #[derive(Debug, Clone, Copy)]
 pub struct CriticColumns<'a, T> {
     /// Where trajectories begin and the last ends \[B + 1\].
@@ -284,7 +292,8 @@ impl<T> CriticColumns<'_, T> {
     }
 }
 
-/// What one trajectory contributes to a critic's loss and metrics, each a sum over its unmasked tokens in token order.
+/// What one trajectory contributes to a critic's loss and metrics, each a sum over its unmasked tokens in
+/// token order.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ValueSums {
     /// Unmasked tokens.

@@ -36,13 +36,15 @@ impl AddAssign for Count {
     }
 }
 
-/// Every group ends in exactly one place, and so does every trajectory and every token:
-/// generated + carried in + in flight in = trained + left out + dropped + surplus + stale + failed + aborted + carried out + in flight out.
+/// Every group ends in exactly one place, and so does every trajectory and every token: generated + carried
+/// in + in flight in = trained + left out + dropped + surplus + stale + failed + aborted + carried out + in
+/// flight out.
 ///
-/// A group is never split, so none is left out: [`Accounting::left_out`] counts members of trained groups. How many tokens a group costs is known
-/// when it is complete, has failed or has been given up: its tokens count as generated in the step in which they are told, and what is
-/// in flight has none so far. The tokens of a group that stops after the step that gave it up are counted in the next one, or
-/// in the run where there is none.
+/// A group is never split, so none is left out: [`Accounting::left_out`] counts members of trained groups.
+/// How many tokens a group costs is known when it is complete, has failed or has been given up: its tokens
+/// count as generated in the step in which they are told, and what is in flight has none so far. The tokens
+/// of a group that stops after the step that gave it up are counted in the next one, or in the run where
+/// there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Accounting {
     /// Dispatched in this step; of tokens, told in it.
@@ -74,7 +76,8 @@ pub struct Accounting {
     pub in_flight_out: Count,
 }
 
-/// The accounting identity does not hold: groups were lost or counted twice, which is a fault of the scheduler.
+/// The accounting identity does not hold: groups were lost or counted twice, which is a fault of the
+/// scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "{come} {unit} were generated, carried in or in flight before, but {went} were trained, left out, dropped, surplus, stale, failed, aborted, \
@@ -122,7 +125,8 @@ impl Accounting {
         Ok(())
     }
 
-    /// Moves so many members of trained groups, and so many of their tokens, from trained to left out; at most as many as were trained.
+    /// Moves so many members of trained groups, and so many of their tokens, from trained to left out; at
+    /// most as many as were trained.
     pub fn leave_out(&mut self, trajectories: u64, tokens: u64) {
         let (trained, left_out) = (&mut self.trained, &mut self.left_out);
         let moved = trajectories.min(trained.trajectories);
@@ -133,13 +137,15 @@ impl Accounting {
         left_out.tokens += moved;
     }
 
-    /// A group that was given up has stopped, after so many tokens, or an attempt at a member that is made again.
+    /// A group that was given up has stopped, after so many tokens, or an attempt at a member that is made
+    /// again.
     pub(super) fn stop_aborted(&mut self, tokens: u64) {
         self.generated.tokens += tokens;
         self.aborted.tokens += tokens;
     }
 
-    /// Appends the next step's accounting: what this one carried out or left in flight must be what that one took in, and cancels.
+    /// Appends the next step's accounting: what this one carried out or left in flight must be what that one
+    /// took in, and cancels.
     pub fn append(&mut self, next: &Self) {
         self.generated += next.generated;
         self.trained += next.trained;

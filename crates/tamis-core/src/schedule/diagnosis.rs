@@ -328,7 +328,8 @@ impl Advice<'_> {
             Some(needed) if self.ran_out() => (needed * 1.1).min(0.95),
             _ => 0.25,
         };
-        // A selection keeps a share of its round whatever n is: there, larger groups are to have contrast, of which it can choose.
+        // A selection keeps a share of its round whatever n is: there, larger groups are to have contrast, of
+        // which it can choose.
         let selects = self.tally.outside_pool > 0;
         let keep = if selects { fit.keep_probability(n) } else { keep };
         if n <= 1 || keep >= aim {
@@ -370,7 +371,8 @@ impl Advice<'_> {
         let Some(needed) = expected_rounds(settings.train_batch_size, settings.gen_batch_size, keep) else {
             return;
         };
-        // A quarter more than the mean, so that an unlucky step passes too; at least what the guide advises for the pass rate.
+        // A quarter more than the mean, so that an unlucky step passes too; at least what the guide advises
+        // for the pass rate.
         let advised = self.tally.pass_rate().and_then(limit_for_pass_rate).map_or(0, |(low, _)| low);
         let raised = (needed + needed.div_ceil(4)).max(advised).max(limit + 1);
         let at = format!(
@@ -388,7 +390,8 @@ impl Advice<'_> {
         } else {
             let wanted = settings.train_batch_size as f64 / (keep * limit as f64) * 1.25;
             if wanted <= settings.gen_batch_size as f64 {
-                // As many rounds of that size fill a batch on average: the step was unlucky, and neither setting is to blame.
+                // As many rounds of that size fill a batch on average: the step was unlucky, and neither
+                // setting is to blame.
                 return;
             }
             let why = format!(

@@ -222,7 +222,8 @@ impl Ledger {
         self.step.generated += Count::of(groups.len(), self.group_size, 0);
     }
 
-    /// A member of a group in flight was scored; `is_certain` says whether a smallest and a largest metric keep a group for certain.
+    /// A member of a group in flight was scored; `is_certain` says whether a smallest and a largest metric
+    /// keep a group for certain.
     pub(super) fn see(&mut self, group: GroupId, value: f64, is_certain: impl Fn(f64, f64) -> bool) {
         let Some(flight) = self.in_flight.get_mut(&group) else { return };
         if !value.is_finite() {
@@ -316,7 +317,8 @@ impl Ledger {
         in_order(&surplus)
     }
 
-    /// Gives up the groups that are not settled and unwanted, in dispatch order. Those that failed count as failed.
+    /// Gives up the groups that are not settled and unwanted, in dispatch order. Those that failed count as
+    /// failed.
     pub(super) fn give_up(
         &mut self,
         is_unwanted: impl Fn(GroupId, PolicyVersion, Option<&Outcome>) -> bool,
@@ -358,7 +360,8 @@ impl Ledger {
         self.step.stop_aborted(num_tokens);
     }
 
-    /// The last word of a group that was given up, and the tokens it cost: in the present step, or in the run where it has ended.
+    /// The last word of a group that was given up, and the tokens it cost: in the present step, or in the run
+    /// where it has ended.
     pub(super) fn end_abort(&mut self, group: GroupId, num_tokens: u64, is_ended: bool) {
         if self.aborting.remove(&group) {
             let accounting = if is_ended { &mut self.totals } else { &mut self.step };

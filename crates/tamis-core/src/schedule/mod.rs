@@ -1,9 +1,10 @@
 //! Scheduling state machines: what is generated next and what is trained on.
 //!
-//! A scheduler is fed [`Event`]s (prompts dispatched, a group scored, a group failed, a step trained, weights published) and answers with
-//! [`Command`]s (draw prompts, this group was dropped, train on these groups, stop with this diagnosis). It does no I/O and sees no clock: the same
-//! events give the same commands, and its whole state is serialisable, so that a run resumed from it goes on as if never
-//! interrupted. The trainer, the tests and the simulator drive the same machine.
+//! A scheduler is fed [`Event`]s (prompts dispatched, a group scored, a group failed, a step trained, weights
+//! published) and answers with [`Command`]s (draw prompts, this group was dropped, train on these groups,
+//! stop with this diagnosis). It does no I/O and sees no clock: the same events give the same commands, and
+//! its whole state is serialisable, so that a run resumed from it goes on as if never interrupted. The
+//! trainer, the tests and the simulator drive the same machine.
 //!
 //! | module | what it holds |
 //! |---|---|

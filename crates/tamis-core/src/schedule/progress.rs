@@ -20,8 +20,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The share of the run that is done, in \[0, 1\]: of steps where their number is set, of the data where epochs are (how many
-    /// steps those will make is known only at the end, when a filter is on), the further of the two where both are. `None` where neither is set.
+    /// The share of the run that is done, in \[0, 1\]: of steps where their number is set, of the data where
+    /// epochs are (how many steps those will make is known only at the end, when a filter is on), the further
+    /// of the two where both are. `None` where neither is set.
     ///
     /// ```
     /// use tamis_core::schedule::Progress;

@@ -166,7 +166,8 @@ pub enum Event {
     Cancelled,
 }
 
-/// A step is over, one way or another: where its groups go. Dropped groups were named by [`Command::Judged`], failed ones by the driver.
+/// A step is over, one way or another: where its groups go. Dropped groups were named by [`Command::Judged`],
+/// failed ones by the driver.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepClose {
     /// Groups to train on, in batch order; empty unless the step is ready.
@@ -177,11 +178,13 @@ pub struct StepClose {
     pub stale: Vec<GroupId>,
     /// Kept groups to hold for the next step.
     pub carried: Vec<GroupId>,
-    /// Groups that were given up: [`Command::Abort`] named those that were still generating, the others were complete and not judged.
+    /// Groups that were given up: [`Command::Abort`] named those that were still generating, the others were
+    /// complete and not judged.
     pub aborted: Vec<GroupId>,
-    /// Groups, in dispatch order, whose prompts go back to the source, to be drawn first, where the run goes on: those that were given up before
-    /// they were judged, and stale ones; of a streaming schedule also surplus, and what it dispatched after the last group of a full
-    /// batch and dropped, where surplus is thrown away.
+    /// Groups, in dispatch order, whose prompts go back to the source, to be drawn first, where the run goes
+    /// on: those that were given up before they were judged, and stale ones; of a streaming schedule also
+    /// surplus, and what it dispatched after the last group of a full batch and dropped, where surplus is
+    /// thrown away.
     #[serde(default)]
     pub returned: Vec<GroupId>,
     /// Numbers of the step.
@@ -232,7 +235,8 @@ pub enum Command {
         /// How many.
         num_prompts: usize,
     },
-    /// The filter judged a group. Comes for every scored group that was not given up before, in dispatch order within a round.
+    /// The filter judged a group. Comes for every scored group that was not given up before, in dispatch
+    /// order within a round.
     Judged {
         /// Which.
         group: GroupId,
@@ -243,7 +247,8 @@ pub enum Command {
     RoundComplete(RoundReport),
     /// Train on [`StepClose::trained`]; answered by [`Event::Trained`].
     StepReady(Box<StepClose>),
-    /// Train on these groups, a part of the step, while the rest still generates. The last part comes with [`Command::StepClosed`].
+    /// Train on these groups, a part of the step, while the rest still generates. The last part comes with
+    /// [`Command::StepClosed`].
     Train {
         /// The step, from 1.
         step: u64,
@@ -252,7 +257,8 @@ pub enum Command {
         /// Its groups, in batch order.
         groups: Vec<GroupId>,
     },
-    /// Stop generating these groups; each is answered by [`Event::Aborted`], or by what it had come to, at any time: also when the run has ended.
+    /// Stop generating these groups; each is answered by [`Event::Aborted`], or by what it had come to, at
+    /// any time: also when the run has ended.
     Abort {
         /// Which, in dispatch order.
         groups: Vec<GroupId>,
@@ -282,7 +288,8 @@ pub enum Command {
     },
 }
 
-/// An event does not fit the machine's state, or its settings contradict themselves. The driver is at fault; the machine is as before.
+/// An event does not fit the machine's state, or its settings contradict themselves. The driver is at fault;
+/// the machine is as before.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ScheduleError {
     /// Contradictory settings.

@@ -47,7 +47,8 @@ pub struct StepReport {
     pub max_lag: u64,
     /// Whether a filter judged.
     pub is_filtered: bool,
-    /// Whether the run ends with it, where the number of steps is set. Where only epochs are set that is known when the run finishes.
+    /// Whether the run ends with it, where the number of steps is set. Where only epochs are set that is
+    /// known when the run finishes.
     pub is_last: bool,
     /// Whether groups may be in flight over the end of a step under the run's settings.
     pub may_stay_in_flight: bool,
@@ -59,8 +60,9 @@ impl StepReport {
         self.batch.groups > 0 && self.batch.groups < self.target as u64
     }
 
-    /// Counts members of the batch that bear no loss, with their completion tokens, as left out instead of trained. Whoever trains knows
-    /// them: what the filter did not choose, what has no score, what a mask takes out.
+    /// Counts members of the batch that bear no loss, with their completion tokens, as left out instead of
+    /// trained. Whoever trains knows them: what the filter did not choose, what has no score, what a mask
+    /// takes out.
     pub fn leave_out(&mut self, trajectories: u64, tokens: u64) {
         self.accounting.leave_out(trajectories, tokens);
         self.batch.trajectories = self.batch.trajectories.saturating_sub(trajectories);

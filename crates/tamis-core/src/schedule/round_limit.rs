@@ -14,14 +14,16 @@ pub enum RoundLimit {
     None,
     /// So many rounds, or their prompts where rounds are not of one size.
     Rounds(u64),
-    /// By the keep rate k of the last rounds, a batch of T groups and rounds of G prompts: ⌊T / (G k) + 2⌋, which for T = G is the usual
-    /// ⌊1 / (1 − filter rate) + 2⌋. With b = ⌈T / G⌉ the rounds that a batch takes where all is kept, it is [`UNKNOWN_BATCHES`] b
-    /// while no group of the run was kept, and never above [`MOST_AUTO_BATCHES`] b. Within a step it never falls: what was granted stays.
-    /// In a streaming run what is known of k depends on which groups came first, and so does what a step may draw.
+    /// By the keep rate k of the last rounds, a batch of T groups and rounds of G prompts: ⌊T / (G k) + 2⌋,
+    /// which for T = G is the usual ⌊1 / (1 − filter rate) + 2⌋. With b = ⌈T / G⌉ the rounds that a batch
+    /// takes where all is kept, it is [`UNKNOWN_BATCHES`] b while no group of the run was kept, and never
+    /// above [`MOST_AUTO_BATCHES`] b. Within a step it never falls: what was granted stays. In a streaming
+    /// run what is known of k depends on which groups came first, and so does what a step may draw.
     Auto,
 }
 
-/// Of [`RoundLimit::Auto`]: how often the rounds of an unfiltered batch are granted while nothing is known of the keep rate but that it is low.
+/// Of [`RoundLimit::Auto`]: how often the rounds of an unfiltered batch are granted while nothing is known of
+/// the keep rate but that it is low.
 pub const UNKNOWN_BATCHES: u64 = 10;
 /// Of [`RoundLimit::Auto`]: how often they are granted at most.
 pub const MOST_AUTO_BATCHES: u64 = 50;
@@ -80,7 +82,8 @@ mod tests {
         assert_eq!(bound(64, 64, 10, 100), 12);
         // Rounds of a quarter of the batch, and of three batches.
         assert_eq!([bound(64, 16, 32, 64), bound(512, 1536, 512, 1536)], [10, 3]);
-        // Nothing was kept, or nothing is known: ten times the rounds of an unfiltered batch. Next to nothing: fifty times at most.
+        // Nothing was kept, or nothing is known: ten times the rounds of an unfiltered batch. Next to
+        // nothing: fifty times at most.
         assert_eq!([bound(64, 64, 0, 64), bound(64, 16, 0, 64), bound(64, 64, 0, 0)], [10, 40, 10]);
         assert_eq!(bound(64, 64, 1, 1_000_000), 50);
     }

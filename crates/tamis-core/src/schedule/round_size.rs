@@ -11,12 +11,14 @@ pub enum RoundSize {
     /// Every round draws `gen_batch_size` prompts, as verl and EasyR1 do.
     #[default]
     Fixed,
-    /// A round draws what the batch lacks over the keep rate seen so far: w = (d + z √(d (1 − k))) / k prompts for d groups at keep
-    /// rate k, rounded up to a multiple of the granularity. (d / k prompts keep d groups in the mean; √(d (1 − k)) / k is the deviation of
-    /// that number.) The first round of a run, of which nothing is known, draws `gen_batch_size`.
+    /// A round draws what the batch lacks over the keep rate seen so far: w = (d + z √(d (1 − k))) / k
+    /// prompts for d groups at keep rate k, rounded up to a multiple of the granularity. (d / k prompts keep
+    /// d groups in the mean; √(d (1 − k)) / k is the deviation of that number.) The first round of a run, of
+    /// which nothing is known, draws `gen_batch_size`.
     ///
-    /// The limit on rounds is one on prompts here: a step draws at most `max_num_gen_batches` × `gen_batch_size`, in as many
-    /// rounds as that takes. Without a limit one round draws at most [`MOST_BATCHES`] × `gen_batch_size`.
+    /// The limit on rounds is one on prompts here: a step draws at most `max_num_gen_batches` ×
+    /// `gen_batch_size`, in as many rounds as that takes. Without a limit one round draws at most
+    /// [`MOST_BATCHES`] × `gen_batch_size`.
     Deficit {
         /// Prompts a round draws a multiple of.
         granularity: usize,
@@ -25,13 +27,15 @@ pub enum RoundSize {
     },
 }
 
-/// Rounds of `gen_batch_size` that one round of [`RoundSize::Deficit`] may stand for where the rounds of a step are not limited.
+/// Rounds of `gen_batch_size` that one round of [`RoundSize::Deficit`] may stand for where the rounds of a
+/// step are not limited.
 pub const MOST_BATCHES: u64 = 10;
 
 /// Share of what was known of the keep rate that is left after another round: with the policy it moves.
 const MEMORY: f64 = 0.75;
 
-/// Share of groups that the filter keeps, from the last rounds: each counts three quarters of the one after it.
+/// Share of groups that the filter keeps, from the last rounds: each counts three quarters of the one after
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(super) struct KeepRate {
     kept: f64,
@@ -39,7 +43,8 @@ pub(super) struct KeepRate {
 }
 
 impl KeepRate {
-    /// Takes a round in. Groups that failed were generated for nothing and count as not kept; aborted ones say nothing.
+    /// Takes a round in. Groups that failed were generated for nothing and count as not kept; aborted ones
+    /// say nothing.
     pub(super) fn observe(&mut self, round: &Tally) {
         self.kept = MEMORY * self.kept + round.kept as f64;
         self.groups = MEMORY * self.groups + round.judged() as f64;
@@ -75,8 +80,8 @@ fn needed(deficit: usize, keep: f64, margin: f64) -> f64 {
 }
 
 impl ScheduleSettings {
-    /// Prompts of the next round; 0 where the step may draw no more. `deficit` is what the batch lacks, `drawn` what the step drew so far, in
-    /// `rounds` rounds of at most `limit`.
+    /// Prompts of the next round; 0 where the step may draw no more. `deficit` is what the batch lacks,
+    /// `drawn` what the step drew so far, in `rounds` rounds of at most `limit`.
     pub(super) fn round_size(
         &self,
         deficit: usize,

@@ -1,4 +1,5 @@
-//! What a run keeps whatever its mode: its groups, how far it is, its epochs, the step in the making, and the ends of a step.
+//! What a run keeps whatever its mode: its groups, how far it is, its epochs, the step in the making, and the
+//! ends of a step.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +29,12 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum GoesBack {
-    /// Those of groups that were given up before they were judged, which might as well not have been drawn, and of kept ones that grew too old.
+    /// Those of groups that were given up before they were judged, which might as well not have been drawn,
+    /// and of kept ones that grew too old.
     GivenUp,
-    /// Those of all groups that were not trained, unless they were dropped; and those of dropped ones too that were dispatched after the
-    /// last one of a full batch where surplus is thrown away: by chance these settled before the batch was full.
+    /// Those of all groups that were not trained, unless they were dropped; and those of dropped ones too
+    /// that were dispatched after the last one of a full batch where surplus is thrown away: by chance these
+    /// settled before the batch was full.
     Untrained,
 }
 
@@ -261,8 +264,8 @@ impl Run {
         }
     }
 
-    /// Moves a finished group to where its verdict sends it, or its failure, and counts it in its epoch. Its tally is returned: it is still to
-    /// be counted in the step, by [`Run::count`].
+    /// Moves a finished group to where its verdict sends it, or its failure, and counts it in its epoch. Its
+    /// tally is returned: it is still to be counted in the step, by [`Run::count`].
     pub(super) fn settle(&mut self, group: GroupId, verdict: Verdict, commands: &mut Vec<Command>) -> Tally {
         let mut alone = Tally::default();
         let Some(finished) = self.ledger.finished(group) else { return alone };
@@ -404,7 +407,8 @@ impl Run {
         Ok(())
     }
 
-    /// Counts where everything went. What is kept and in flight stays for the next step where the run goes on and surplus is carried.
+    /// Counts where everything went. What is kept and in flight stays for the next step where the run goes on
+    /// and surplus is carried.
     fn close(&mut self, goes_on: bool, commands: &mut Vec<Command>) -> Result<StepClose, ScheduleError> {
         let keeps = goes_on && self.carries();
         let num_accumulated = self.step.trained.len() + self.ledger.num_kept();

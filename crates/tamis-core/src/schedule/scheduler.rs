@@ -13,7 +13,8 @@ use super::{
 use crate::filter::GroupStatistics;
 use crate::group::GroupId;
 
-/// The scheduling machine of a run, of whole rounds or streaming. What drives it, saves it and reports of it need not know which.
+/// The scheduling machine of a run, of whole rounds or streaming. What drives it, saves it and reports of it
+/// need not know which.
 ///
 /// ```
 /// use tamis_core::filter::Verdict;
@@ -53,15 +54,17 @@ pub(super) enum Policy {
 }
 
 impl Scheduler {
-    /// A scheduler of whole generation rounds at the start of a run: rounds of `gen_batch_size` prompts, or of as many as the batch probably lacks
-    /// ([`RoundSize`](super::RoundSize)), until the batch is full.
+    /// A scheduler of whole generation rounds at the start of a run: rounds of `gen_batch_size` prompts, or
+    /// of as many as the batch probably lacks ([`RoundSize`](super::RoundSize)), until the batch is full.
     ///
-    /// All groups of a round settle before anything is decided, so which groups are trained depends on arrival only where `order: completion` asks
-    /// for that. The batch is the first `train_batch_size` kept groups, carried ones before new ones.
+    /// All groups of a round settle before anything is decided, so which groups are trained depends on
+    /// arrival only where `order: completion` asks for that. The batch is the first `train_batch_size` kept
+    /// groups, carried ones before new ones.
     ///
-    /// **It always ends.** Beyond the limits that the user sets: an epoch in which no group was kept stops the run (epochs that lie
-    /// wholly within one round are judged with that round), and so do more than `max_skipped_steps` attempts at a step in a row that trained
-    /// nothing, and an epoch without a prompt. What is left, an epoch that keeps at least one group, is progress towards a batch.
+    /// **It always ends.** Beyond the limits that the user sets: an epoch in which no group was kept stops
+    /// the run (epochs that lie wholly within one round are judged with that round), and so do more than
+    /// `max_skipped_steps` attempts at a step in a row that trained nothing, and an epoch without a prompt.
+    /// What is left, an epoch that keeps at least one group, is progress towards a batch.
     ///
     /// # Errors
     /// Where the settings contradict themselves.
@@ -70,21 +73,24 @@ impl Scheduler {
         Ok(Self { run: Run::new(settings, GoesBack::GivenUp), policy: Policy::Rounds(Rounds::default()) })
     }
 
-    /// A streaming scheduler at the start of a run: group by group, a replacement for every group that is dropped.
+    /// A streaming scheduler at the start of a run: group by group, a replacement for every group that is
+    /// dropped.
     ///
-    /// Groups are dispatched one draw at a time, whenever there is room for another; whatever is decided is decided at an event, so nothing
-    /// waits for a round. Finished mini-batches are handed out ([`Command::Train`]) while the rest of the batch still generates, and with
-    /// `surplus: carry` groups go on generating and settling while a step trains.
+    /// Groups are dispatched one draw at a time, whenever there is room for another; whatever is decided is
+    /// decided at an event, so nothing waits for a round. Finished mini-batches are handed out
+    /// ([`Command::Train`]) while the rest of the batch still generates, and with `surplus: carry` groups go
+    /// on generating and settling while a step trains.
     ///
-    /// **Order.** A kept group enters the batch when every group dispatched before it is settled: `order: dispatch`. Which groups are trained
-    /// on then depends on nothing but which were dispatched, and short completions have no advantage over long ones. With `surplus: discard` the
-    /// prompts of all groups that were dispatched after the last one of a batch go back to the source, whatever they had come to by then
-    /// ([`StepClose::returned`](super::StepClose)), so that the batches of a whole run are the same whatever the timing. `order: completion` takes
-    /// groups as they come.
+    /// **Order.** A kept group enters the batch when every group dispatched before it is settled:
+    /// `order: dispatch`. Which groups are trained on then depends on nothing but which were dispatched, and
+    /// short completions have no advantage over long ones. With `surplus: discard` the prompts of all groups
+    /// that were dispatched after the last one of a batch go back to the source, whatever they had come to by
+    /// then ([`StepClose::returned`](super::StepClose)), so that the batches of a whole run are the same
+    /// whatever the timing. `order: completion` takes groups as they come.
     ///
-    /// **It always ends.** Epochs in a row that kept nothing end the run once they hold a round's worth of groups (`gen_batch_size`); a step
-    /// dispatches at most `max_num_gen_batches` × `gen_batch_size` groups; more than `max_skipped_steps` attempts in a row that trained nothing
-    /// end it too.
+    /// **It always ends.** Epochs in a row that kept nothing end the run once they hold a round's worth of
+    /// groups (`gen_batch_size`); a step dispatches at most `max_num_gen_batches` × `gen_batch_size` groups;
+    /// more than `max_skipped_steps` attempts in a row that trained nothing end it too.
     ///
     /// # Errors
     /// Where the settings contradict themselves, or the filter compares the groups of a round.
@@ -151,7 +157,8 @@ impl Scheduler {
         matches!(self.policy, Policy::Rounds(_))
     }
 
-    /// Whether what is trained on, or what is told of it, depends on the order in which groups come to something.
+    /// Whether what is trained on, or what is told of it, depends on the order in which groups come to
+    /// something.
     pub fn depends_on_timing(&self) -> bool {
         let settings = self.settings();
         let carries_ahead =

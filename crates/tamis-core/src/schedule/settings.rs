@@ -23,7 +23,8 @@ choice! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnEmptyRound {
-    /// Generates again, up to so many empty rounds in a row (`None`: as often as the limit on rounds allows), then stops.
+    /// Generates again, up to so many empty rounds in a row (`None`: as often as the limit on rounds allows),
+    /// then stops.
     Retry {
         /// Empty rounds in a row that are borne.
         times: Option<u32>,
@@ -76,7 +77,8 @@ choice! {
     }
 }
 
-/// What a scheduler needs to know whatever its mode; `size`, `rounds_in_flight` and `refill` are of rounds alone.
+/// What a scheduler needs to know whatever its mode; `size`, `rounds_in_flight` and `refill` are of rounds
+/// alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSettings {
@@ -87,9 +89,10 @@ pub struct ScheduleSettings {
     /// Whether every round draws so many.
     #[serde(default)]
     pub size: RoundSize,
-    /// Rounds that are generated at once, at least 1. With more, the prompts of the next rounds are started while a round is still
-    /// generating. Rounds are judged in their order all the same, and what is not needed when the batch is full is given up, its prompts
-    /// going back (carried, where surplus is): which groups are trained does not depend on it.
+    /// Rounds that are generated at once, at least 1. With more, the prompts of the next rounds are started
+    /// while a round is still generating. Rounds are judged in their order all the same, and what is not
+    /// needed when the batch is full is given up, its prompts going back (carried, where surplus is): which
+    /// groups are trained does not depend on it.
     #[serde(default = "one")]
     pub rounds_in_flight: usize,
     /// n, the members of a group.
@@ -178,8 +181,9 @@ pub enum SettingsError {
 }
 
 impl ScheduleSettings {
-    /// Rounds as tamis does them unless told otherwise: filter and refill on, no limit on rounds (but see
-    /// the mode `rounds` for what still ends a run), surplus discarded, dispatch order, on to the next epoch at the end of the data.
+    /// Rounds as tamis does them unless told otherwise: filter and refill on, no limit on rounds (but see the
+    /// mode `rounds` for what still ends a run), surplus discarded, dispatch order, on to the next epoch at
+    /// the end of the data.
     pub fn new(train_batch_size: usize, group_size: usize) -> Self {
         Self {
             train_batch_size,
@@ -205,8 +209,8 @@ impl ScheduleSettings {
         }
     }
 
-    /// verl's `algorithm.filter_groups` with `enable=True`: an error at the limit (none where ≤ 0), surplus discarded, rounds go on over
-    /// the end of an epoch.
+    /// verl's `algorithm.filter_groups` with `enable=True`: an error at the limit (none where ≤ 0), surplus
+    /// discarded, rounds go on over the end of an epoch.
     ///
     /// # Differs from
     /// verl where an epoch keeps no group at all: it goes on to the last epoch, this stops.
@@ -220,8 +224,9 @@ impl ScheduleSettings {
         Self { gen_batch_size, max_num_gen_batches, ..Self::new(train_batch_size, group_size) }
     }
 
-    /// EasyR1's `algorithm.use_dynamic_sample` (limit 3 unless `dynamic_sample_max_gen_batches` says otherwise): what was kept is trained on at the limit and
-    /// at the end of the data, a step that kept nothing is skipped, the metric is the reward before KL.
+    /// EasyR1's `algorithm.use_dynamic_sample` (limit 3 unless `dynamic_sample_max_gen_batches` says
+    /// otherwise): what was kept is trained on at the limit and at the end of the data, a step that kept
+    /// nothing is skipped, the metric is the reward before KL.
     pub fn easyr1(rollout_batch_size: usize, group_size: usize, max_gen_batches: i64) -> Self {
         Self {
             max_num_gen_batches: RoundLimit::of(max_gen_batches),

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::GroupSummary;
 use crate::filter::{DropReason, Verdict};
 
-/// What became of the groups of a round, a step or an epoch when they were judged, and what their metric was like.
+/// What became of the groups of a round, a step or an epoch when they were judged, and what their metric was
+/// like.
 ///
 /// Groups are added in dispatch order, so the sums do not depend on which finished first.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -50,7 +51,8 @@ pub struct Tally {
     pub rated: u64,
     /// Those of them that are correct.
     pub correct: u64,
-    /// Σ over groups with at least two such members of c(c − 1)/(k(k − 1)): an unbiased estimate of each prompt's squared pass rate.
+    /// Σ over groups with at least two such members of c(c − 1)/(k(k − 1)): an unbiased estimate of each
+    /// prompt's squared pass rate.
     pub pairs_correct: f64,
     /// Σ over the same groups of c/k.
     pub pass_rates: f64,
@@ -64,7 +66,8 @@ pub struct Tally {
     pub scored_groups: u64,
 }
 
-/// A sum that stays within f64, so that a state with enormous rewards in it can be written as JSON and read back.
+/// A sum that stays within f64, so that a state with enormous rewards in it can be written as JSON and read
+/// back.
 fn finite_sum(a: f64, b: f64) -> f64 {
     (a + b).clamp(f64::MIN, f64::MAX)
 }
@@ -191,7 +194,8 @@ impl Tally {
         (self.judged() > 0).then(|| self.dropped() as f64 / self.judged() as f64)
     }
 
-    /// Mean over generated groups of the metric's deviation within the group (ddof 0); `None` where no group has a scored member.
+    /// Mean over generated groups of the metric's deviation within the group (ddof 0); `None` where no group
+    /// has a scored member.
     pub fn mean_std(&self) -> Option<f64> {
         (self.scored_groups > 0).then(|| self.std_sum / self.scored_groups as f64)
     }

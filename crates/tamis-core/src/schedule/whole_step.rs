@@ -1,12 +1,15 @@
-//! What needs a whole step, and so keeps a mini-batch from being trained on while the rest of its step is still generated.
+//! What needs a whole step, and so keeps a mini-batch from being trained on while the rest of its step is
+//! still generated.
 //!
-//! A streaming schedule hands mini-batches out as they are ready. Trained on at once they give what they give in a whole batch only where nothing
-//! that is computed of one of its groups looks at others of the step. [`WholeStep`] is the table of all that does, a row with its reason each; every
-//! estimator, shaping, loss, aggregation and filter is matched against it by name, so that a new one cannot be forgotten.
+//! A streaming schedule hands mini-batches out as they are ready. Trained on at once they give what they give
+//! in a whole batch only where nothing that is computed of one of its groups looks at others of the step.
+//! [`WholeStep`] is the table of all that does, a row with its reason each; every estimator, shaping, loss,
+//! aggregation and filter is matched against it by name, so that a new one cannot be forgotten.
 //!
-//! What looks at a mini-batch alone is no obstacle: normalisers of the loss, selections of tokens by covariance or entropy, an adaptive coefficient that
-//! moves after every update. Neither are passes by the policy as the step begins (log-probabilities of carried groups, say): the learner keeps its
-//! weights until the step is complete.
+//! What looks at a mini-batch alone is no obstacle: normalisers of the loss, selections of tokens by
+//! covariance or entropy, an adaptive coefficient that moves after every update. Neither are passes by the
+//! policy as the step begins (log-probabilities of carried groups, say): the learner keeps its weights until
+//! the step is complete.
 
 use std::fmt;
 
@@ -173,7 +176,8 @@ pub struct StepUpdates<'a> {
 }
 
 impl StepUpdates<'_> {
-    /// All that keeps a mini-batch from being trained on before its step is complete, in the order of the table; empty where nothing does.
+    /// All that keeps a mini-batch from being trained on before its step is complete, in the order of the
+    /// table; empty where nothing does.
     pub fn obstacles(&self) -> Vec<WholeStep> {
         let mut found: Vec<WholeStep> = [
             self.filter.and_then(WholeStep::of_filter),
@@ -232,7 +236,8 @@ mod tests {
     use crate::advantage::{Gae, Grpo, ReinforcePlusPlus};
     use crate::objective::{Clip, PolicyLoss};
 
-    /// Every row is reached by some setting, and names its reason and its key; plain GRPO with a variance filter reaches none.
+    /// Every row is reached by some setting, and names its reason and its key; plain GRPO with a variance
+    /// filter reaches none.
     #[test]
     fn every_row_is_reached() {
         let advantage = Advantage::named("grpo").unwrap();

@@ -1,9 +1,10 @@
 //! Keep probabilities, and how many rounds they mean.
 //!
-//! A prompt that the policy solves with probability p gives n samples that are neither all correct nor all wrong with probability
-//! 1 − pⁿ − (1 − p)ⁿ. Prompts differ in p, and the mean of the keep probability is not the keep probability of the mean: where all
-//! prompts are either trivial or hopeless nothing is kept although the pass rate is one half. So the spread is estimated too, as a
-//! Beta distribution over prompts, and the keep probability is the mean over it.
+//! A prompt that the policy solves with probability p gives n samples that are neither all correct nor all
+//! wrong with probability 1 − pⁿ − (1 − p)ⁿ. Prompts differ in p, and the mean of the keep probability is not
+//! the keep probability of the mean: where all prompts are either trivial or hopeless nothing is kept
+//! although the pass rate is one half. So the spread is estimated too, as a Beta distribution over prompts,
+//! and the keep probability is the mean over it.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +28,8 @@ pub fn keep_probability(p: f64, n: usize) -> f64 {
     1.0 - p.powi(n) - (1.0 - p).powi(n)
 }
 
-/// The guide's range for the limit on rounds by pass rate; `None` above 80 %, where it advises against filtering.
+/// The guide's range for the limit on rounds by pass rate; `None` above 80 %, where it advises against
+/// filtering.
 ///
 /// | pass rate | limit |
 /// |---|---|
@@ -63,8 +65,9 @@ pub enum PassRates {
 }
 
 impl PassRates {
-    /// Fitted to the groups of a tally by moments: the mean of c/k and of c(c − 1)/(k(k − 1)), which are unbiased for E\[p\] and E\[p²\] at any
-    /// group size. `None` where no group has two members with an outcome.
+    /// Fitted to the groups of a tally by moments: the mean of c/k and of c(c − 1)/(k(k − 1)), which are
+    /// unbiased for E\[p\] and E\[p²\] at any group size. `None` where no group has two members with an
+    /// outcome.
     pub fn fit(tally: &Tally) -> Option<Self> {
         if tally.paired_groups == 0 {
             return None;
@@ -84,7 +87,8 @@ impl PassRates {
         Some(Self::Beta { a: mean * total, b: (1.0 - mean) * total })
     }
 
-    /// The mean over prompts of [`keep_probability`]: for Beta(a, b), with (x)ₙ the rising factorial, 1 − ((a)ₙ + (b)ₙ)/(a + b)ₙ.
+    /// The mean over prompts of [`keep_probability`]: for Beta(a, b), with (x)ₙ the rising factorial, 1 −
+    /// ((a)ₙ + (b)ₙ)/(a + b)ₙ.
     pub fn keep_probability(&self, n: usize) -> f64 {
         match *self {
             Self::Equal(p) => keep_probability(p, n),
@@ -110,7 +114,8 @@ impl PassRates {
     }
 }
 
-/// Rounds of `gen_batch_size` that fill a batch at this keep rate, on average: ⌈train / (gen · keep)⌉. `None` where nothing is kept.
+/// Rounds of `gen_batch_size` that fill a batch at this keep rate, on average: ⌈train / (gen · keep)⌉. `None`
+/// where nothing is kept.
 ///
 /// ```
 /// use tamis_core::schedule::yields::expected_rounds;

@@ -1,6 +1,7 @@
 //! The macros in which a key is written once.
 
-/// Defines named values: an enum, its texts, and their documentation. The first value is the type's `Default`.
+/// Defines named values: an enum, its texts, and their documentation. The first value is the type's
+/// `Default`.
 ///
 /// ```
 /// tamis_core::choice! {
@@ -60,9 +61,10 @@ macro_rules! choice {
 
 /// Defines a struct whose fields are configuration keys.
 ///
-/// A field reads `key: Type = default, check;`: the default is a value of the type, the *check* a [`Check`](crate::setting::Check), which may
-/// be left out. A key without a default must be given; a struct without such keys has a `Default`. `..field: Type;` at the end takes in the
-/// keys of another such struct, beside the own ones.
+/// A field reads `key: Type = default, check;`: the default is a value of the type, the *check* a
+/// [`Check`](crate::setting::Check), which may be left out. A key without a default must be given; a struct
+/// without such keys has a `Default`. `..field: Type;` at the end takes in the keys of another such struct,
+/// beside the own ones.
 ///
 /// ```
 /// tamis_core::settings! {
@@ -170,10 +172,12 @@ macro_rules! settings {
     (@check $check:expr) => { $check };
 }
 
-/// Defines a tagged section: an enum over structs of [`settings!`](crate::settings), chosen by the key `kind`.
+/// Defines a tagged section: an enum over structs of [`settings!`](crate::settings), chosen by the key
+/// `kind`.
 ///
-/// One line registers a kind: `Variance(Variance) = "variance",`. After the enum's name stands the trait that all of them implement, which the
-/// enum dereferences to; `default Variance` is the kind where nobody names one (its struct needs a `Default`).
+/// One line registers a kind: `Variance(Variance) = "variance",`. After the enum's name stands the trait that
+/// all of them implement, which the enum dereferences to; `default Variance` is the kind where nobody names
+/// one (its struct needs a `Default`).
 #[macro_export]
 macro_rules! tagged {
     (

@@ -1,4 +1,5 @@
-//! Settings that describe themselves: what `tamis-config` needs to read a type of this crate from a configuration.
+//! Settings that describe themselves: what `tamis-config` needs to read a type of this crate from a
+//! configuration.
 //!
 //! An algorithm's keys are written once, in its own file, with one of three macros:
 //!
@@ -8,8 +9,9 @@
 //! | [`settings!`](crate::settings) | a struct whose fields are keys | the keys of the filter `variance` |
 //! | [`tagged!`](crate::tagged) | an enum whose variants are such structs, chosen by the key `kind` | `filter: {kind: variance, tolerance: 0.1}` |
 //!
-//! From the definition come the Rust type, its serialised form, its default, and its [`Shape`]: from the shape the reader of configurations
-//! takes types, conditions and defaults, and the JSON Schema, the reference pages and `tamis explain` are generated.
+//! From the definition come the Rust type, its serialised form, its default, and its [`Shape`]: from the
+//! shape the reader of configurations takes types, conditions and defaults, and the JSON Schema, the
+//! reference pages and `tamis explain` are generated.
 
 mod macros;
 mod shape;
@@ -21,8 +23,9 @@ pub use shape::{Check, KeySpec, PathKind, Resume, Shape, Variant};
 
 /// A type that a configuration key can have, described by its owner.
 ///
-/// The serialised form of a value is what a configuration would hold. The reader checks a configuration against the shape and fills in
-/// defaults before it deserialises, so a type says of itself no more than what it is.
+/// The serialised form of a value is what a configuration would hold. The reader checks a configuration
+/// against the shape and fills in defaults before it deserialises, so a type says of itself no more than what
+/// it is.
 pub trait Described: Serialize + DeserializeOwned {
     /// Its shape.
     fn shape() -> Shape;

@@ -44,8 +44,8 @@ impl Check {
         }
     }
 
-    /// Whether single precision, in which the engine computes, holds a number: neither as infinite nor as 0, nor as a bound that it must not
-    /// reach.
+    /// Whether single precision, in which the engine computes, holds a number: neither as infinite nor as 0,
+    /// nor as a bound that it must not reach.
     pub fn holds_single(self, number: f64) -> bool {
         let single = f64::from(number as f32);
         let is_inside = match self {

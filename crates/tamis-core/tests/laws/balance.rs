@@ -166,7 +166,8 @@ fn groups_weigh_what_their_members_do() {
     assert_eq!(balance.over_ranks(&lengths, &batches, 2), Ok(vec![vec![vec![0, 4], vec![1, 2, 3, 5]]]));
 }
 
-/// 4 and 3 + 1 weigh the same: the one of two sequences counts as the heavier, so that the 0 goes to the other.
+/// 4 and 3 + 1 weigh the same: the one of two sequences counts as the heavier, so that the 0 goes to the
+/// other.
 #[test]
 fn of_parts_that_weigh_the_same_the_fuller_is_the_heavier() {
     assert_eq!(karmarkar_karp(&[3, 4, 0, 1], 2, false), Ok(vec![vec![1, 2], vec![0, 3]]));

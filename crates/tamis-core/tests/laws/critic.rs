@@ -187,7 +187,8 @@ fn nothing_to_train_on_and_columns_that_do_not_fit() {
 
 #[test]
 fn explained_variance_by_hand() {
-    // Returns 1, 4, 4 vary by 2; what is left of them, 0, 3, 0, varies by 2 too. The masked token does not count.
+    // Returns 1, 4, 4 vary by 2; what is left of them, 0, 3, 0, varies by 2 too. The masked token does not
+    // count.
     let (values, returns) = ([1.0, 1.0, 9.0, 4.0], [1.0, 4.0, -9.0, 4.0]);
     let explained = explained_variance(&values, &returns, &[true, true, false, true]);
     assert!(explained.abs() < 1e-15, "{explained}");

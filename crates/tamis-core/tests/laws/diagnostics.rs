@@ -87,7 +87,8 @@ fn assert_named<N: AsRef<str>>(found: &[(N, f64)], expected: &[(&str, f64)]) {
     }
 }
 
-/// The first group has no advantage at all and a masked member, the second has some, the third is masked, the fourth is alone without.
+/// The first group has no advantage at all and a masked member, the second has some, the third is masked, the
+/// fourth is alone without.
 #[test]
 fn zero_advantages_by_hand() {
     let advantages = Ragged::from_rows([
@@ -177,7 +178,8 @@ fn diversity_by_hand() {
 
 #[test]
 fn variances_by_hand() {
-    // Within 1 and 4, means 1 and 5; sample deviations √2 and 2√2. A single reward has nothing to differ from.
+    // Within 1 and 4, means 1 and 5; sample deviations √2 and 2√2. A single reward has nothing to differ
+    // from.
     let found = VarianceShares::of(&Ragged::from_rows([vec![0.0, 2.0], vec![3.0, 7.0], vec![9.0]]));
     assert_named(
         &found.named(),

@@ -1,4 +1,5 @@
-//! The objective where a definition has an edge: nothing to train on, a view of a view, a threshold met exactly.
+//! The objective where a definition has an edge: nothing to train on, a view of a view, a threshold met
+//! exactly.
 
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, DppoKl, DppoTv, Dro,
@@ -19,8 +20,8 @@ fn nothing_has_no_extremes() {
     assert!(metrics.clip_share_low_min.is_nan() && metrics.clip_share_high_max.is_nan());
 }
 
-/// Trajectories of less and more than a chunk of tokens, all of them far from the old policy to the same side: at the limit, which is inside, and
-/// beyond it.
+/// Trajectories of less and more than a chunk of tokens, all of them far from the old policy to the same
+/// side: at the limit, which is inside, and beyond it.
 #[test]
 fn ratios_of_tokens_that_are_all_far_off() {
     let importances = [Importance::Token, Importance::Sequence, Importance::SequenceToken];
@@ -151,7 +152,8 @@ fn the_weight_of_mixed_advantages_is_their_mean() {
     for (found, slope) in derivatives.logprob.iter().zip([-positive, negative, -positive]) {
         assert!((found - slope).abs() < 1e-14, "{found} {slope}");
     }
-    // The trajectory's weight is the loss's own matter: its ratios are reported token by token, whatever the level.
+    // The trajectory's weight is the loss's own matter: its ratios are reported token by token, whatever the
+    // level.
     for importance in [Importance::Sequence, Importance::SequenceToken] {
         let levelled = Objective { importance, ..objective };
         let (other, _) = levelled.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
@@ -160,7 +162,8 @@ fn the_weight_of_mixed_advantages_is_their_mean() {
     }
 }
 
-/// A power that takes the weight of good tokens beyond every number is nothing to a trajectory of bad ones, masked tokens included.
+/// A power that takes the weight of good tokens beyond every number is nothing to a trajectory of bad ones,
+/// masked tokens included.
 #[test]
 fn what_overflows_for_good_tokens_is_nothing_to_bad_ones() {
     let steep = Vespo { k_positive: 1e9, ..VESPO };
@@ -299,7 +302,8 @@ fn the_bound_itself_is_inside() {
     assert_eq!(one(PolicyLoss::Gspo(limited), -1.0, -2.01, -1.0).1, 0.0);
 }
 
-/// What is counted as low is a bad token below its bound, as high a good one above; a token without advantage is neither.
+/// What is counted as low is a bad token below its bound, as high a good one above; a token without advantage
+/// is neither.
 #[test]
 fn clipped_tokens_are_counted_by_side() {
     let cispo = PolicyLoss::Cispo(Cispo {
@@ -388,7 +392,8 @@ fn divergences_of_certain_tokens() {
     assert!((one(dppo(0.2, 9.0), 0.0, half, 1.0).1 + 2.0).abs() < 1e-14);
 }
 
-/// A good token whose probability has doubled, held at 0.4; one without advantage moves nothing, wherever it is.
+/// A good token whose probability has doubled, held at 0.4; one without advantage moves nothing, wherever it
+/// is.
 #[test]
 fn the_geometric_mean_of_held_ratios() {
     let policy = PolicyLoss::GeoMean(GeoMean {
@@ -488,7 +493,8 @@ fn luspo_is_the_clip_over_whole_trajectories() {
     assert_eq!(Objective::luspo(0.1, 0.3), expected);
 }
 
-/// At d of 0, 1 and -3 under each estimator: values 0, 1, -3; 0, 1, 3; 0, 1/2, 9/2; 0, 1/e, e^3 - 4 or held at 10.
+/// At d of 0, 1 and -3 under each estimator: values 0, 1, -3; 0, 1, 3; 0, 1/2, 9/2; 0, 1/e, e^3 - 4 or held
+/// at 10.
 #[test]
 fn divergences_by_hand() {
     let e = 1_f64.exp();
@@ -521,7 +527,8 @@ fn divergences_by_hand() {
     }
 }
 
-/// Where the gate is shut, by a ratio beyond all numbers or by a temperature that leaves none, nothing is pushed, and nothing is NaN.
+/// Where the gate is shut, by a ratio beyond all numbers or by a temperature that leaves none, nothing is
+/// pushed, and nothing is NaN.
 #[test]
 fn a_shut_gate_pushes_nothing() {
     let sapo = |tau, log_ratio_limit| {
@@ -567,7 +574,8 @@ fn an_unknown_sampler_is_the_proximal_policy() {
     for (found, slope) in derivatives.logprob.iter().zip([-1.0, -0.5, -1.5, 0.0]) {
         assert!((found - slope).abs() < 1e-14, "{found} {slope}");
     }
-    // A sampler that held a token for impossible leaves a weight that is a number: without an advantage it weighs nothing.
+    // A sampler that held a token for impossible leaves a weight that is a number: without an advantage it
+    // weighs nothing.
     let policy = PolicyLoss::Decoupled(decoupled(None));
     let objective = Objective::of(policy, Aggregation::TokenSum);
     let columns = Columns {

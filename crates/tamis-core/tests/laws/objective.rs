@@ -26,7 +26,8 @@ fn grpo() -> Objective {
     Objective { kl: Some(kl), ..Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), aggregation) }
 }
 
-/// The same settings without anything that is held constant where it is differentiated: the derivative is that of the value.
+/// The same settings without anything that is held constant where it is differentiated: the derivative is
+/// that of the value.
 fn without_constants(mut objective: Objective) -> Objective {
     match &mut objective.policy {
         PolicyLoss::Gspo(loss) => loss.form = GspoForm::Sequence,
@@ -126,7 +127,8 @@ proptest! {
         prop_assert!((outcome.loss - terms.sum::<f64>()).abs() <= 1e-12 * (1.0 + sizes));
     }
 
-    /// A ratio of the trajectory that each token answers for alone has the same value and, over the trajectory, the same slope.
+    /// A ratio of the trajectory that each token answers for alone has the same value and, over the
+    /// trajectory, the same slope.
     #[test]
     fn a_trajectorys_slope_is_shared_out_or_not(objective in objective(), batch in batch()) {
         let objective = Objective { kl: None, entropy: None, ..objective };
@@ -329,7 +331,8 @@ proptest! {
         };
         let state = objective.initial_state();
         let (outcome, derivatives) = objective.value_and_gradient(&narrow, &batch.normalisers, &state).unwrap();
-        // A log-ratio next to a kink may round to its other side: what is found lies between what doubles give a little to either side.
+        // A log-ratio next to a kink may round to its other side: what is found lies between what doubles
+        // give a little to either side.
         let around: Vec<(Outcome, Derivatives)> = [-1e-5, 0.0, 1e-5]
             .iter()
             .map(|shift| {
@@ -397,7 +400,8 @@ proptest! {
 
     #[test]
     fn on_policy_the_gradient_is_minus_advantage_times_weight(objective in objective(), batch in batch()) {
-        // All but those that read the ratio's own bound as a value (TRL's CISPO) are the policy gradient where every ratio is 1.
+        // All but those that read the ratio's own bound as a value (TRL's CISPO) are the policy gradient
+        // where every ratio is 1.
         let bounded_below_one = match objective.policy {
             PolicyLoss::Cispo(loss) => loss.bound == CispoBound::Absolute && loss.max_ratio < 1.0,
             PolicyLoss::GeoMean(loss) => loss.length_epsilon > 0.0,
@@ -444,7 +448,8 @@ proptest! {
     }
 }
 
-/// Two groups: one trajectory of 1 token and one of 3; one of 2. Advantages 1 and -1; 2. Ratios all 1, so that a token's loss is -A.
+/// Two groups: one trajectory of 1 token and one of 3; one of 2. Advantages 1 and -1; 2. Ratios all 1, so
+/// that a token's loss is -A.
 fn small() -> (Vec<usize>, Vec<bool>, Vec<f64>, Vec<f64>) {
     (vec![0, 1, 4, 6], vec![true; 6], vec![-1.0; 6], vec![1.0, -1.0, 2.0])
 }
@@ -645,7 +650,8 @@ fn the_divergence_of_limited_ratios_is_not_negative() {
     assert!((by_trajectory - k3(0.25) / 3.0).abs() < 1e-14, "{by_trajectory}");
 }
 
-/// Near the old policy the k3 estimate is half the mean square of the log-ratios, in single precision too: `ratio - 1` would leave rounding alone.
+/// Near the old policy the k3 estimate is half the mean square of the log-ratios, in single precision too:
+/// `ratio - 1` would leave rounding alone.
 #[test]
 fn a_small_divergence_is_no_rounding() {
     let key = tamis_core::random::Key::new(7, tamis_core::random::Purpose::MiniBatch);

@@ -1,4 +1,5 @@
-//! Every setting of the objective at the edges of its range: what is refused is named, what is just inside is not.
+//! Every setting of the objective at the edges of its range: what is refused is named, what is just inside is
+//! not.
 
 use tamis_core::objective::{
     AdaptiveEntropy, Aggregation, Cispo, CispoBound, Clip, ClipCov, Decoupled, DppoKl, DppoTv, Dro,

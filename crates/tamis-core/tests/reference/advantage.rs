@@ -1,7 +1,8 @@
 //! Every advantage of the reference vectors, as verl, TRL and BNPO's paper compute it.
 //!
-//! Rows of the vectors may be interleaved; here they are brought into groups first. What only imitates a library lives here: verl's whitening, which
-//! adds 1e-8 to the number of tokens. Masked tokens have advantage 0 here, whatever the reference leaves there.
+//! Rows of the vectors may be interleaved; here they are brought into groups first. What only imitates a
+//! library lives here: verl's whitening, which adds 1e-8 to the number of tokens. Masked tokens have
+//! advantage 0 here, whatever the reference leaves there.
 
 mod bnpo;
 mod trl;
@@ -72,8 +73,9 @@ fn deviation(rewards: &[f64]) -> f64 {
     (squares / (scored.len() as f64 - 1.0).max(1.0)).sqrt()
 }
 
-/// What rounding of rewards, mean and deviation can do to a difference of rewards over a divisor: some units of the largest reward.
-/// Nothing where every sum is exact, and in a group of one, whose baseline is taken as 0 and deviation as 1.
+/// What rounding of rewards, mean and deviation can do to a difference of rewards over a divisor: some units
+/// of the largest reward. Nothing where every sum is exact, and in a group of one, whose baseline is taken as
+/// 0 and deviation as 1.
 fn noise(case: &Value, rewards: &[f64], divisor: f64) -> f64 {
     if rewards.len() == 1
         || rewards

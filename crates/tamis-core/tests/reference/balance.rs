@@ -52,7 +52,8 @@ fn verl_seqlen_balance() {
         assert_eq!(costs, values, "{}", name(&case));
         let (k, equal_size) = (number(&params["k"]) as usize, params["equal_size"].as_bool().unwrap());
         let found = karmarkar_karp(&costs, k, equal_size).unwrap();
-        // Parts and their order; within a part indices are ascending here, as verl's second function has them.
+        // Parts and their order; within a part indices are ascending here, as verl's second function has
+        // them.
         assert_eq!(found, ascending(parts(&outputs["karmarkar_karp"]["partitions"])), "{}", name(&case));
         assert_eq!(found, parts(&outputs["get_seqlen_balanced_partitions"]["partitions"]), "{}", name(&case));
         assert_eq!(

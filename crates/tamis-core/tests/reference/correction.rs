@@ -1,4 +1,5 @@
-//! verl's rollout correction and its bypass modes, TRL's importance sampling for vLLM, truncation and off-policy masks.
+//! verl's rollout correction and its bypass modes, TRL's importance sampling for vLLM, truncation and
+//! off-policy masks.
 
 use std::collections::HashMap;
 
@@ -15,12 +16,12 @@ use tamis_golden::{cases, numbers};
 
 use crate::{F64, Tally, close, column, lengths, mask, name, number, offsets, tolerance};
 
-/// verl's means divide by their count + 1e-8, its shares of trajectories are float32, and its deviations are differences of
-/// squares: 1e-8 of the largest square may be left of a deviation of 0.
+/// verl's means divide by their count + 1e-8, its shares of trajectories are float32, and its deviations are
+/// differences of squares: 1e-8 of the largest square may be left of a deviation of 0.
 const MEANS: (f64, f64) = (1e-7, 1e-7);
 
-/// Perplexities are exponentials of float32 means: near a mean of 23 a rounding step is 1.9e-6, half of which is the relative error of the
-/// exponential, and the sum that the mean is of has rounding errors of its own.
+/// Perplexities are exponentials of float32 means: near a mean of 23 a rounding step is 1.9e-6, half of which
+/// is the relative error of the exponential, and the sum that the mean is of has rounding errors of its own.
 const PERPLEXITIES: (f64, f64) = (2e-6, 1e-7);
 
 /// A threshold that verl takes as a number or as text.
@@ -153,8 +154,8 @@ fn verl_presets_by_name() {
     assert!(met > 0);
 }
 
-/// The clipped loss stands in the objective; REINFORCE is `-w·A·logprob`, aggregated here, so that weights and mask are what is
-/// compared.
+/// The clipped loss stands in the objective; REINFORCE is `-w·A·logprob`, aggregated here, so that weights
+/// and mask are what is compared.
 #[test]
 fn verl_loss_bypass_mode() {
     let mut tally = Tally::new("verl_loss_bypass_mode");

@@ -1,4 +1,5 @@
-//! Advantages and objective against numbers computed by verl and TRL (`tests/golden`, tolerances from its README).
+//! Advantages and objective against numbers computed by verl and TRL (`tests/golden`, tolerances from its
+//! README).
 //!
 //! Every case of every file is taken; those outside the scope are printed with the reason.
 

@@ -211,7 +211,8 @@ fn compare(file: &'static str) {
         let accumulation = if train { number(&params["gradient_accumulation_steps"]) } else { 1.0 };
         let num_sequences = tensors.advantage.len() as f64;
         let count = |mask: &[bool]| mask.iter().filter(|&&on| on).count().max(1) as f64;
-        // Every loss but dapo's kin divides by this micro-batch's counts and by the number of micro-batches of the update.
+        // Every loss but dapo's kin divides by this micro-batch's counts and by the number of micro-batches
+        // of the update.
         let local = Normalisers {
             tokens: count(&tensors.mask) * accumulation,
             sequences: num_sequences * accumulation,
@@ -287,8 +288,9 @@ fn compare(file: &'static str) {
     tally.finish();
 }
 
-/// The flags as the reference sets them. It takes the quantile in single precision, where `1 - share` times a whole number of places
-/// can come out just above that number, and with it the threshold just above a token's entropy; no other token may differ.
+/// The flags as the reference sets them. It takes the quantile in single precision, where `1 - share` times a
+/// whole number of places can come out just above that number, and with it the threshold just above a token's
+/// entropy; no other token may differ.
 fn entropy_mask(case: &Value, tensors: &Case, mut flags: Vec<u8>) -> Vec<u8> {
     let expected = numbers(&case["outputs"]["entropy_mask"]);
     assert_eq!(flags.len(), expected.len(), "{}", name(case));
@@ -305,8 +307,8 @@ fn entropy_mask(case: &Value, tensors: &Case, mut flags: Vec<u8>) -> Vec<u8> {
     flags
 }
 
-/// The entropy bonus: a plain token mean of the micro-batch, over the tokens that the entropy mask keeps, whatever the policy loss
-/// divides by; losses add.
+/// The entropy bonus: a plain token mean of the micro-batch, over the tokens that the entropy mask keeps,
+/// whatever the policy loss divides by; losses add.
 fn bonus(
     case: &Value,
     tensors: &Case,

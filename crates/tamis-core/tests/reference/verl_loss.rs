@@ -8,7 +8,8 @@ use tamis_golden::{cases, numbers};
 
 use crate::{Tally, close, column, lengths, mask, name, number, offsets, only_known, tolerance};
 
-/// verl's mode, with the 1e-8 that it adds to lengths and the padded width that it divides by where no scale is given.
+/// verl's mode, with the 1e-8 that it adds to lengths and the padded width that it divides by where no scale
+/// is given.
 pub(crate) fn aggregation(case: &Value, mode: &str, global: &Value) -> Option<Aggregation> {
     let scale = &global["loss_scale_factor"];
     Some(match mode {

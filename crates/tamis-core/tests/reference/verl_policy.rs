@@ -1,7 +1,7 @@
 //! verl's policy losses: the losses of a file, every case and every parameter of it.
 //!
-//! `bypass_mode` sets the correction for the sampler before a loss that is here already (`clip`, `reinforce`): its cases belong to the
-//! correction's tests.
+//! `bypass_mode` sets the correction for the sampler before a loss that is here already (`clip`,
+//! `reinforce`): its cases belong to the correction's tests.
 
 use serde_json::Value;
 use tamis_core::objective::{

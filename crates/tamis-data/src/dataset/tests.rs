@@ -228,7 +228,8 @@ fn bytes_are_a_prompt_only_where_they_are_text() {
     assert_eq!(Dataset::read(&[&path], &skipping).unwrap().skipped().len(), 1);
 }
 
-/// A column beside the prompt is refused with its row, or is base64 in every row: none is text in one and base64 in another.
+/// A column beside the prompt is refused with its row, or is base64 in every row: none is text in one and
+/// base64 in another.
 #[test]
 fn bytes_beside_the_prompt_are_refused_or_encoded_throughout() {
     let folder = tempfile::tempdir().unwrap();

@@ -17,11 +17,12 @@ pub struct Copied {
     pub num_dropped: u64,
 }
 
-/// Writes the rows that `keep(file, row)` names into `target`; `file` counts the sources and `row` the rows of each, both from 0,
-/// blank lines not counted, as [`crate::records::Records`] yields them.
+/// Writes the rows that `keep(file, row)` names into `target`; `file` counts the sources and `row` the rows
+/// of each, both from 0, blank lines not counted, as [`crate::records::Records`] yields them.
 ///
-/// JSON lines are copied byte for byte (a missing last line break is added); Parquet rows keep their schema, metadata and exact
-/// values. The target appears whole or not at all. All sources must have one format, and one schema where it is Parquet.
+/// JSON lines are copied byte for byte (a missing last line break is added); Parquet rows keep their schema,
+/// metadata and exact values. The target appears whole or not at all. All sources must have one format, and
+/// one schema where it is Parquet.
 pub fn copy_rows(
     sources: &[PathBuf],
     mut keep: impl FnMut(usize, u64) -> bool,

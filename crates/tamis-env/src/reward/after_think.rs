@@ -4,8 +4,8 @@ use tamis_data::prompt::Prompt;
 
 use super::{Outcome, RewardFunction, RewardInput};
 
-/// Hands the inner function what follows the last `</think>`; a completion without one is handed on as empty, which every verifier scores
-/// as wrong (TRL's `reasoning_accuracy_reward`, 1.16.0).
+/// Hands the inner function what follows the last `</think>`; a completion without one is handed on as empty,
+/// which every verifier scores as wrong (TRL's `reasoning_accuracy_reward`, 1.16.0).
 pub struct AfterThink {
     function: Box<dyn RewardFunction>,
 }

@@ -9,7 +9,8 @@ pub fn last_chars(text: &str, count: usize) -> &str {
     }
 }
 
-/// The inside of the last `\boxed{...}`, braces balanced; `None` where there is none or the last one does not close.
+/// The inside of the last `\boxed{...}`, braces balanced; `None` where there is none or the last one does not
+/// close.
 ///
 /// ```
 /// use tamis_env::reward::boxed::last_boxed;

@@ -1,7 +1,8 @@
 //! `by_source`: the verifier of each row by its `data_source`, as verl routes it.
 //!
-//! Reference: `verl.utils.reward_score.default_compute_score`, 0.9.1. The table is [`STANDARD`]; what a user names comes before it, and
-//! `*` takes what neither names. [`BySource::unrouted`] finds before a run which rows have no verifier: verl raises on the first of them.
+//! Reference: `verl.utils.reward_score.default_compute_score`, 0.9.1. The table is [`STANDARD`]; what a user
+//! names comes before it, and `*` takes what neither names. [`BySource::unrouted`] finds before a run which
+//! rows have no verifier: verl raises on the first of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -110,7 +111,8 @@ impl fmt::Display for Unrouted {
 }
 
 impl BySource {
-    /// verl's table behind the user's own entries, by data source; [`ANY`] is for every source that neither names, and for rows without one.
+    /// verl's table behind the user's own entries, by data source; [`ANY`] is for every source that neither
+    /// names, and for rows without one.
     pub fn new(own: impl IntoIterator<Item = (String, Box<dyn RewardFunction>)>) -> Self {
         Self { own: own.into_iter().collect() }
     }

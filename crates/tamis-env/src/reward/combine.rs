@@ -32,12 +32,13 @@ pub struct NamedReward {
 pub struct Scored {
     /// By name:
     /// - each function's `score` under the function's name, NaN where it had no answer;
-    /// - each further number (`acc`, ...) under its own name where no function before it gave that name, else under `function.name`;
-    /// - `score`: the weighted sum of the functions that are no shaping, NaN where none of those answered (of all functions, where all
-    ///   are shaping).
+    /// - each further number (`acc`, ...) under its own name where no function before it gave that name, else
+    ///   under `function.name`;
+    /// - `score`: the weighted sum of the functions that are no shaping, NaN where none of those answered (of
+    ///   all functions, where all are shaping).
     pub scores: Scores,
-    /// Weighted sum over the functions that answered; NaN where none did. Numbers per token or per turn stay with the
-    /// scores of their functions: estimators that look at tokens place them.
+    /// Weighted sum over the functions that answered; NaN where none did. Numbers per token or per turn stay
+    /// with the scores of their functions: estimators that look at tokens place them.
     pub reward: Score,
     /// Message of each function that failed on the completion, by the function's name.
     pub failures: BTreeMap<String, String>,
@@ -63,7 +64,8 @@ impl Scored {
 pub struct Scoring {
     /// One for each input, in order.
     pub rows: Vec<Scored>,
-    /// What a person should know: functions that failed, completions that nothing scored; each with the content of the first such row.
+    /// What a person should know: functions that failed, completions that nothing scored; each with the
+    /// content of the first such row.
     #[cfg(test)]
     pub(crate) warnings: Vec<String>,
     /// How long each function took, in the order of the functions.
@@ -127,8 +129,8 @@ impl Rewards {
         self.functions.iter().find_map(|named| named.function.how_to_give_acc())
     }
 
-    /// Names of the numbers that a completion will have, as far as they are known before any is scored. [`super::gold::check_gold`] finds
-    /// those of external functions.
+    /// Names of the numbers that a completion will have, as far as they are known before any is scored.
+    /// [`super::gold::check_gold`] finds those of external functions.
     pub fn score_names(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::from(["score".to_owned()]);
         for named in &self.functions {
@@ -151,7 +153,8 @@ impl Rewards {
         }
     }
 
-    /// Scores a batch. Fails only where a function broke down for good; a failure on single completions is a warning.
+    /// Scores a batch. Fails only where a function broke down for good; a failure on single completions is a
+    /// warning.
     #[cfg(test)]
     pub(crate) fn score(&self, batch: &[RewardInput<'_>]) -> Result<Scoring, RewardError> {
         let mut scoring = self.answers(batch, self.trainer_state)?;
@@ -160,8 +163,8 @@ impl Rewards {
         Ok(scoring)
     }
 
-    /// Scores a batch, or a part of one: [`Rewards::warnings`] then looks at the whole. Fails only where a function broke down
-    /// for good; a failure on single completions is a warning.
+    /// Scores a batch, or a part of one: [`Rewards::warnings`] then looks at the whole. Fails only where a
+    /// function broke down for good; a failure on single completions is a warning.
     pub fn answers(
         &self,
         batch: &[RewardInput<'_>],
@@ -209,8 +212,8 @@ impl Rewards {
         })
     }
 
-    /// What a person should know of completions that were scored: functions that failed on some, sums beyond what is held, completions that
-    /// nothing answered; each with the content of the first such row.
+    /// What a person should know of completions that were scored: functions that failed on some, sums beyond
+    /// what is held, completions that nothing answered; each with the content of the first such row.
     pub fn warnings(&self, rows: &[(&RewardInput<'_>, &Scored)]) -> Vec<String> {
         let mut warnings = Vec::new();
         for NamedReward { name, .. } in &self.functions {
@@ -249,8 +252,8 @@ impl Rewards {
         warnings
     }
 
-    /// How many completions its functions should be given at once: what a function answers to one may depend on those beside it. 1 where none
-    /// says so; as many as there are where one wants that.
+    /// How many completions its functions should be given at once: what a function answers to one may depend
+    /// on those beside it. 1 where none says so; as many as there are where one wants that.
     pub fn batch_size(&self) -> usize {
         let sizes = self.functions.iter().map(|named| named.function.batch_size().max(1));
         sizes.fold(1, |whole, size| {
@@ -262,7 +265,8 @@ impl Rewards {
         })
     }
 
-    /// How many batches may be scored at the same time; 0 where no function waits for anything outside, so that it is of no use.
+    /// How many batches may be scored at the same time; 0 where no function waits for anything outside, so
+    /// that it is of no use.
     pub fn concurrency(&self) -> usize {
         let external = self.functions.iter().filter(|named| named.function.is_external());
         external.map(|named| named.function.concurrency().max(1)).max().unwrap_or(0)
@@ -312,7 +316,8 @@ impl Rewards {
     }
 }
 
-/// Replaces what breaks the contract of [`Outcome::Scored`]: NaN is no answer, infinities and wrong lengths are failures.
+/// Replaces what breaks the contract of [`Outcome::Scored`]: NaN is no answer, infinities and wrong lengths
+/// are failures.
 fn checked(mut outcomes: Vec<Outcome>, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
     let expected = batch.len();
     if outcomes.len() != expected {
@@ -393,8 +398,8 @@ pub fn describe(input: &RewardInput<'_>) -> String {
     )
 }
 
-/// As [`describe`], with every further column of the row: what a function may have looked for and not found. Columns beyond
-/// [`MAX_COLUMNS`] are only counted.
+/// As [`describe`], with every further column of the row: what a function may have looked for and not found.
+/// Columns beyond [`MAX_COLUMNS`] are only counted.
 fn describe_whole(input: &RewardInput<'_>) -> String {
     let mut text = describe(input);
     let columns = &input.prompt.columns;

@@ -34,8 +34,9 @@ impl CosineSchedule {
         }
     }
 
-    /// `low + (high − low) · (1 + cos(π · min(length / max_length, 1))) / 2`, where (low, high) are the correct pair, or the wrong pair
-    /// swapped (TRL's `get_cosine_scaled_reward`, 1.16.0, after arXiv 2502.03373, equation 1).
+    /// `low + (high − low) · (1 + cos(π · min(length / max_length, 1))) / 2`, where (low, high) are the
+    /// correct pair, or the wrong pair swapped (TRL's `get_cosine_scaled_reward`, 1.16.0, after arXiv
+    /// 2502.03373, equation 1).
     pub fn value(&self, is_correct: bool, length: u64) -> f64 {
         let progress = (length as f64 / self.max_length as f64).min(1.0);
         let (low, high) = if is_correct {
@@ -47,8 +48,8 @@ impl CosineSchedule {
     }
 }
 
-/// `score` is the schedule's value at the completion's length in tokens; `acc` is the inner verifier's. No answer where the verifier has
-/// none. Shaping, for its score differs between answers that are all wrong.
+/// `score` is the schedule's value at the completion's length in tokens; `acc` is the inner verifier's. No
+/// answer where the verifier has none. Shaping, for its score differs between answers that are all wrong.
 pub struct Cosine {
     verifier: Box<dyn RewardFunction>,
     schedule: CosineSchedule,

@@ -4,8 +4,9 @@ use tamis_data::prompt::Prompt;
 
 use super::{Outcome, RewardFunction, RewardInput};
 
-/// `score` and `acc` are 1 where completion and ground truth are the same text after white space at both ends is removed, else 0;
-/// no answer where the prompt has no ground truth. Nothing else is normalised: `.5` is not `0.5` here (see `number`).
+/// `score` and `acc` are 1 where completion and ground truth are the same text after white space at both ends
+/// is removed, else 0; no answer where the prompt has no ground truth. Nothing else is normalised: `.5` is
+/// not `0.5` here (see `number`).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Exact;
 

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Largest magnitude of a score, of its parts, and of their weighted sum: squares, and sums of squares over any batch, stay within f64.
+/// Largest magnitude of a score, of its parts, and of their weighted sum: squares, and sums of squares over
+/// any batch, stay within f64.
 pub const LARGEST_SCORE: f64 = 1e100;
 
-/// A failure of one function on one completion. The completion is left without that function's score, as if it had no answer, and the
-/// reason is reported; the failures of [`RewardFailure::is_fatal`] end the run.
+/// A failure of one function on one completion. The completion is left without that function's score, as if
+/// it had no answer, and the reason is reported; the failures of [`RewardFailure::is_fatal`] end the run.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RewardFailure {
     /// The program cannot be started.

@@ -1,5 +1,5 @@
-//! Does every verifier accept the dataset's own answers, and do functions from outside tell them from others? Asked before anything is
-//! generated.
+//! Does every verifier accept the dataset's own answers, and do functions from outside tell them from others?
+//! Asked before anything is generated.
 
 mod rivals;
 
@@ -76,9 +76,11 @@ pub struct FunctionGold {
     pub is_external: bool,
     /// Prompts with a ground truth.
     pub checked: usize,
-    /// Verifiers: `acc` at least 1 or, without an `acc`, `score` above 0. Functions from outside: scored and not rejected.
+    /// Verifiers: `acc` at least 1 or, without an `acc`, `score` above 0. Functions from outside: scored and
+    /// not rejected.
     pub accepted: usize,
-    /// Scored, but not accepted in any of the forms tried; of functions from outside those with an `acc` of 0, where it is 0 or 1 throughout.
+    /// Scored, but not accepted in any of the forms tried; of functions from outside those with an `acc` of
+    /// 0, where it is 0 or 1 throughout.
     pub rejected: usize,
     /// No answer in any form.
     pub unanswered: usize,
@@ -223,16 +225,17 @@ impl GoldReport {
     }
 }
 
-/// Scores the ground truth of every prompt with every function that has a notion of a right answer, in the forms that
-/// [`super::RewardFunction::gold_completions`] names: until one is accepted, and of functions from outside, whose full score nobody knows, all of
-/// them on the first prompts and then the one that got most. What is no answer is scored on some prompts too. Fails only where a function
-/// broke down for good.
+/// Scores the ground truth of every prompt with every function that has a notion of a right answer, in the
+/// forms that [`super::RewardFunction::gold_completions`] names: until one is accepted, and of functions from
+/// outside, whose full score nobody knows, all of them on the first prompts and then the one that got most.
+/// What is no answer is scored on some prompts too. Fails only where a function broke down for good.
 pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, RewardError> {
     check_gold_heard(prompts, rewards, &Nobody)
 }
 
-/// [`check_gold`], told to a listener: what is asked of an external function before it is asked, how far a check is that takes long. Gives
-/// up between two blocks of prompts (and an external function within one) with [`RewardError::Interrupted`] where the listener wants that.
+/// [`check_gold`], told to a listener: what is asked of an external function before it is asked, how far a
+/// check is that takes long. Gives up between two blocks of prompts (and an external function within one)
+/// with [`RewardError::Interrupted`] where the listener wants that.
 pub fn check_gold_heard(
     prompts: &[Prompt],
     rewards: &Rewards,
@@ -287,9 +290,11 @@ impl Check<'_> {
         let mut pace = Pace::begin(&self.named.name, checked, is_external, self.listener);
         let mut said: Vec<Option<(usize, Outcome)>> = vec![None; self.prompts.len()];
         let num_forms = self.candidates.iter().map(Vec::len).max().unwrap_or(0);
-        // Scores of each form on the first block, on which functions from outside are asked about all of them.
+        // Scores of each form on the first block, on which functions from outside are asked about all of
+        // them.
         let mut form_scores: Vec<Vec<f64>> = vec![Vec::new(); num_forms];
-        // The form that was best most often comes first in the next block: external functions are asked about once a prompt.
+        // The form that was best most often comes first in the next block: external functions are asked about
+        // once a prompt.
         let mut forms: Vec<(usize, usize)> = (0..num_forms).map(|form| (0, form)).collect();
         let (first, rest) = asked.split_at(checked.min(FIRST_BLOCK));
         for (block, rows) in std::iter::once(first).chain(rest.chunks(BLOCK)).enumerate() {

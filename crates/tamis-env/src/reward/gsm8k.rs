@@ -1,9 +1,10 @@
 //! `gsm8k`: verl's verifier of GSM8K answers, strict and flexible.
 //!
 //! Reference: `verl.utils.reward_score.gsm8k`, 0.9.1. Both look at the last 300 characters only.
-//! - strict: the last `#### ` directly followed by an optional `-` and ASCII digits, points and commas; commas are removed.
-//! - flexible: the last run of digits, points and commas (with an optional `-`) that is not a lone point, commas kept; where every run
-//!   is a lone point, the first.
+//! - strict: the last `#### ` directly followed by an optional `-` and ASCII digits, points and commas;
+//!   commas are removed.
+//! - flexible: the last run of digits, points and commas (with an optional `-`) that is not a lone point,
+//!   commas kept; where every run is a lone point, the first.
 //!
 //! The extracted text must equal the ground truth exactly: `72.` is not `72`.
 
@@ -35,8 +36,9 @@ pub enum Method {
     Flexible,
 }
 
-/// `score` is 1 for the right answer, `format_score` for another one that could be extracted, 0 where none could; `acc` is 1 or 0.
-/// No answer where the prompt has no ground truth. A ground truth that is a whole GSM8K solution is reduced by [`gold`].
+/// `score` is 1 for the right answer, `format_score` for another one that could be extracted, 0 where none
+/// could; `acc` is 1 or 0. No answer where the prompt has no ground truth. A ground truth that is a whole
+/// GSM8K solution is reduced by [`gold`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Gsm8k {
     /// How the answer is found.
@@ -61,8 +63,8 @@ pub fn extract(completion: &str, method: Method) -> Option<String> {
     }
 }
 
-/// The ground truth of a GSM8K row: what follows the last `#### ` or, at the start of a line, `A: ` (the form of OpenAI's model
-/// solutions), without commas; the text itself where it has neither.
+/// The ground truth of a GSM8K row: what follows the last `#### ` or, at the start of a line, `A: ` (the form
+/// of OpenAI's model solutions), without commas; the text itself where it has neither.
 ///
 /// ```
 /// use tamis_env::reward::gsm8k::gold;
@@ -81,8 +83,8 @@ pub fn gold(text: &str) -> String {
         .map_or_else(|| text.to_owned(), |tail| tail.trim().replace(',', ""))
 }
 
-/// The answer of a ground truth that is a whole GSM8K solution: the number that makes up its last line after `#### `, as it stands there.
-/// `None` where the text does not end so.
+/// The answer of a ground truth that is a whole GSM8K solution: the number that makes up its last line after
+/// `#### `, as it stands there. `None` where the text does not end so.
 ///
 /// ```
 /// use tamis_env::reward::gsm8k::answer_part;

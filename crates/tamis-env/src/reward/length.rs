@@ -2,8 +2,8 @@
 
 use super::{Outcome, RewardError, RewardFunction, RewardInput};
 
-/// `score` is 0 for completions of `min..=max` tokens and falls linearly outside, to −1 at a distance of `scale` tokens and beyond.
-/// Shaping.
+/// `score` is 0 for completions of `min..=max` tokens and falls linearly outside, to −1 at a distance of
+/// `scale` tokens and beyond. Shaping.
 #[derive(Debug, Clone, Copy)]
 pub struct Length {
     min: u64,

@@ -1,10 +1,11 @@
 //! `math_dapo`: verl's verifier of the DAPO recipe.
 //!
-//! Reference: `verl.utils.reward_score.math_dapo`, 0.9.1. Only the last 300 characters count. The answer is what follows the last
-//! `Answer:` (any case) up to the end of the line, normalised as in Lewkowycz et al. 2022 (Minerva, appendix D.1) and compared with the
-//! normalised ground truth; without an `Answer:` it is the inside of the last `\boxed{}` of the last 100 characters, compared as it
-//! stands; without either it is `[INVALID]`. `strict_box` looks at the box alone. The normalisation is textual and hits inside words
-//! (`a ` of `banana `); it is reproduced as it is.
+//! Reference: `verl.utils.reward_score.math_dapo`, 0.9.1. Only the last 300 characters count. The answer is
+//! what follows the last `Answer:` (any case) up to the end of the line, normalised as in Lewkowycz et al.
+//! 2022 (Minerva, appendix D.1) and compared with the normalised ground truth; without an `Answer:` it is the
+//! inside of the last `\boxed{}` of the last 100 characters, compared as it stands; without either it is
+//! `[INVALID]`. `strict_box` looks at the box alone. The normalisation is textual and hits inside words (`a `
+//! of `banana `); it is reproduced as it is.
 
 use std::sync::LazyLock;
 

@@ -1,12 +1,13 @@
 //! Rewards: functions that turn completions into named scores, and their weighted sum.
 //!
-//! A [`RewardFunction`] answers each completion of a batch with an [`Outcome`]: named scores, no answer, or a failure. [`Rewards`]
-//! holds the functions of a run under names and weights and combines their outcomes into one [`Scored`] per completion; [`gold`]
-//! asks every function, before anything is generated, whether it accepts the dataset's own answers.
+//! A [`RewardFunction`] answers each completion of a batch with an [`Outcome`]: named scores, no answer, or a
+//! failure. [`Rewards`] holds the functions of a run under names and weights and combines their outcomes into
+//! one [`Scored`] per completion; [`gold`] asks every function, before anything is generated, whether it
+//! accepts the dataset's own answers.
 //!
-//! Verifiers answer `score` (what is trained on) and `acc` (1 correct, 0 wrong), so that a filter can look at correctness while the
-//! trained reward is shaped. Functions that say nothing about correctness (length, format, repetition, ...) are marked by
-//! [`RewardFunction::is_shaping`].
+//! Verifiers answer `score` (what is trained on) and `acc` (1 correct, 0 wrong), so that a filter can look at
+//! correctness while the trained reward is shaped. Functions that say nothing about correctness (length,
+//! format, repetition, ...) are marked by [`RewardFunction::is_shaping`].
 
 pub mod after_think;
 pub mod boxed;
@@ -44,7 +45,8 @@ pub use listener::{Listener, Nobody};
 pub struct RewardInput<'a> {
     /// The prompt, untruncated, with ground truth and every dataset column.
     pub prompt: &'a Prompt,
-    /// Completion text; where the prompt ends in an assistant message that is continued, that message stands before it.
+    /// Completion text; where the prompt ends in an assistant message that is continued, that message stands
+    /// before it.
     pub completion: &'a str,
     /// The completion's messages, where it has several turns; `None`: the text is one assistant message.
     pub messages: Option<&'a [Message]>,
@@ -54,7 +56,7 @@ pub struct RewardInput<'a> {
     pub step: u64,
     /// Pass over the data, from 0.
     pub epoch: u64,
-    /// How far the training is; set by [`Rewards::score`].
+    /// How far the training is; set by what scores.
     pub trainer_state: TrainerState,
 }
 
@@ -79,7 +81,8 @@ pub struct Logged {
     /// Text by column, for the files of rollouts and of validation samples.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub columns: BTreeMap<String, String>,
-    /// Numbers by metric; the metric of a step (of a data source of a validation) is the mean over all completions.
+    /// Numbers by metric; the metric of a step (of a data source of a validation) is the mean over all
+    /// completions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, Vec<f64>>,
 }
@@ -90,8 +93,8 @@ impl Logged {
         self.columns.is_empty() && self.metrics.is_empty()
     }
 
-    /// Takes in what another function logged of the same completion. Its columns keep their names where they are free, and get that of the
-    /// function in front where not.
+    /// Takes in what another function logged of the same completion. Its columns keep their names where they
+    /// are free, and get that of the function in front where not.
     fn extend(&mut self, function: &str, other: Self) {
         for (column, text) in other.columns {
             let place =
@@ -160,13 +163,14 @@ pub trait RewardFunction: Send + Sync {
     /// One outcome for each input, in order.
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome>;
 
-    /// As [`RewardFunction::score`], with what was logged of each input; an empty list where this function never logs.
+    /// As [`RewardFunction::score`], with what was logged of each input; an empty list where this function
+    /// never logs.
     fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<Outcome>, Vec<Logged>) {
         (self.score(batch), Vec::new())
     }
 
-    /// Whether its `score` says something else than correctness (length, format, ...), so that a filter on a sum that holds it keeps
-    /// groups whose members are all wrong.
+    /// Whether its `score` says something else than correctness (length, format, ...), so that a filter on a
+    /// sum that holds it keeps groups whose members are all wrong.
     fn is_shaping(&self) -> bool {
         false
     }
@@ -176,12 +180,14 @@ pub trait RewardFunction: Send + Sync {
         &[]
     }
 
-    /// Whether its answers come from outside and may take long, so that a person is told before they are waited for.
+    /// Whether its answers come from outside and may take long, so that a person is told before they are
+    /// waited for.
     fn is_external(&self) -> bool {
         false
     }
 
-    /// How many completions of a batch it looks at together; 1 where its answer to one never depends on the others. `usize::MAX`: all there are.
+    /// How many completions of a batch it looks at together; 1 where its answer to one never depends on the
+    /// others. `usize::MAX`: all there are.
     fn batch_size(&self) -> usize {
         1
     }
@@ -191,17 +197,20 @@ pub trait RewardFunction: Send + Sync {
         1
     }
 
-    /// What to do where it fails on everything, as far as the function itself can tell; `None` where it cannot.
+    /// What to do where it fails on everything, as far as the function itself can tell; `None` where it
+    /// cannot.
     fn failure_hint(&self) -> Option<String> {
         None
     }
 
-    /// How its author lets it say what is right (`acc`) beside the score, as an imperative; `None` where it cannot.
+    /// How its author lets it say what is right (`acc`) beside the score, as an imperative; `None` where it
+    /// cannot.
     fn how_to_give_acc(&self) -> Option<&'static str> {
         None
     }
 
-    /// The name of the function inside this one that scores the rows of a prompt, where it hands them to several: each can fail alone.
+    /// The name of the function inside this one that scores the rows of a prompt, where it hands them to
+    /// several: each can fail alone.
     fn part_of(&self, _prompt: &Prompt) -> Option<&str> {
         None
     }
@@ -211,8 +220,8 @@ pub trait RewardFunction: Send + Sync {
         None
     }
 
-    /// Completions that say the ground truth in the forms this function may expect, the likeliest first; empty where it has no
-    /// notion of a right answer.
+    /// Completions that say the ground truth in the forms this function may expect, the likeliest first;
+    /// empty where it has no notion of a right answer.
     fn gold_completions(&self, _prompt: &Prompt) -> Vec<String> {
         Vec::new()
     }

@@ -6,8 +6,9 @@ use super::gsm8k::answer_part;
 use super::{Outcome, RewardFunction, RewardInput};
 use crate::rational::canonical_decimal;
 
-/// `score` and `acc` are 1 where the whole completion is one decimal number (see [`canonical_decimal`]) and equals the ground truth's,
-/// exactly and at any length: `.5` = `0.50`. Else 0. No answer where the ground truth is missing or no decimal number.
+/// `score` and `acc` are 1 where the whole completion is one decimal number (see [`canonical_decimal`]) and
+/// equals the ground truth's, exactly and at any length: `.5` = `0.50`. Else 0. No answer where the ground
+/// truth is missing or no decimal number.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Number;
 

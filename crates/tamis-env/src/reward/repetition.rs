@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use super::{Outcome, RewardError, RewardFunction, RewardInput};
 
-/// `score = (1 − unique / total) · max_penalty` over the n-grams of completion tokens (TRL's `get_repetition_penalty_reward`, 1.16.0, after
-/// Yeo et al. 2025, arXiv 2502.03373, appendix B.6): 0 where no n-gram repeats or the completion is shorter than n, at worst
-/// `max_penalty`. Shaping.
+/// `score = (1 − unique / total) · max_penalty` over the n-grams of completion tokens (TRL's
+/// `get_repetition_penalty_reward`, 1.16.0, after Yeo et al. 2025, arXiv 2502.03373, appendix B.6): 0 where
+/// no n-gram repeats or the completion is shorter than n, at worst `max_penalty`. Shaping.
 #[derive(Debug, Clone, Copy)]
 pub struct Repetition {
     ngram_size: usize,

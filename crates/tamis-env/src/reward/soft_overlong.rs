@@ -1,6 +1,7 @@
 //! `soft_overlong`: DAPO's soft overlong punishment.
 //!
-//! With L the response limit, C the length of the buffer before it and y the completion's tokens (arXiv 2503.14476, equation 13):
+//! With L the response limit, C the length of the buffer before it and y the completion's tokens (arXiv
+//! 2503.14476, equation 13):
 //!
 //! ```text
 //! 0                   |y| <= L - C
@@ -16,10 +17,12 @@ use super::{Outcome, RewardError, RewardFunction, RewardInput};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// Equation 13: bounded by −1 (the paper and TRL 1.16.0). A buffer of 0 gives 0 up to the limit, −1 beyond.
+    /// Equation 13: bounded by −1 (the paper and TRL 1.16.0). A buffer of 0 gives 0 up to the limit, −1
+    /// beyond.
     #[default]
     Paper,
-    /// verl 0.9.1 (`overlong_buffer`): `min(−(|y| − (L − C)) / C, 0)`, growing past the limit. C must be at least 1.
+    /// verl 0.9.1 (`overlong_buffer`): `min(−(|y| − (L − C)) / C, 0)`, growing past the limit. C must be at
+    /// least 1.
     Verl,
 }
 
@@ -33,7 +36,8 @@ pub struct SoftOverlong {
 }
 
 impl SoftOverlong {
-    /// `max_length` and `buffer` in tokens; the punishment is multiplied by `factor` (verl's `penalty_factor`, 1 unless set).
+    /// `max_length` and `buffer` in tokens; the punishment is multiplied by `factor` (verl's
+    /// `penalty_factor`, 1 unless set).
     pub fn new(max_length: u64, buffer: u64, factor: f64, form: Form) -> Result<Self, RewardError> {
         let fail = |expected, actual: String| {
             Err(RewardError::Parameter { kind: "soft_overlong", expected, actual })

@@ -2,8 +2,9 @@
 
 use super::{Outcome, RewardFunction, RewardInput};
 
-/// `score` is 1 where the completion begins with `<think>`, holds no second `<think>` and has a `</think>` after it, else 0: what TRL
-/// 1.16.0 writes as `^<think>(?!.*<think>)(.*?)</think>.*$` over all lines. Shaping.
+/// `score` is 1 where the completion begins with `<think>`, holds no second `<think>` and has a `</think>`
+/// after it, else 0: what TRL 1.16.0 writes as `^<think>(?!.*<think>)(.*?)</think>.*$` over all lines.
+/// Shaping.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ThinkFormat;
 

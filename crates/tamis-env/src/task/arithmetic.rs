@@ -1,12 +1,14 @@
 //! `arithmetic`: procedural expressions such as `12+7=` with their answers.
 //!
-//! **Partition.** Which side an expression belongs to is a property of the expression, not of a draw: it is written as a sum of
-//! signed products, factors and terms are put in order, and the expression is held out exactly where a fixed hash of that canonical
-//! form falls below [`HELD_OUT_SHARE`]. So `7+12` and `12+7` lie on the same side, and no seed, size or mixture of levels can
-//! put a held-out expression into a training set.
+//! **Partition.** Which side an expression belongs to is a property of the expression, not of a draw: it is
+//! written as a sum of signed products, factors and terms are put in order, and the expression is held out
+//! exactly where a fixed hash of that canonical form falls below [`HELD_OUT_SHARE`]. So `7+12` and `12+7` lie
+//! on the same side, and no seed, size or mixture of levels can put a held-out expression into a training
+//! set.
 //!
-//! **Determinism.** A row is a function of (seed, levels, weights, side, row number): a larger set begins with the smaller one, and the
-//! row number is the prompt's id. Levels take turns in proportion to their weights.
+//! **Determinism.** A row is a function of (seed, levels, weights, side, row number): a larger set begins
+//! with the smaller one, and the row number is the prompt's id. Levels take turns in proportion to their
+//! weights.
 
 use std::collections::HashSet;
 use std::fmt::{self, Write as _};
@@ -167,11 +169,11 @@ impl Arithmetic {
         Self::weighted(seed, levels, weights)
     }
 
-    /// Levels with weights: each turn goes to the level that is furthest behind its share (the first of equals), as long as it has
-    /// expressions left.
+    /// Levels with weights: each turn goes to the level that is furthest behind its share (the first of
+    /// equals), as long as it has expressions left.
     ///
-    /// Fails unless each level has 1 to 9 digits, at least one operator, 1 to 8 operations, `digits * (operations + 1)` at most 36 (so
-    /// that every answer is exact) and a finite weight above 0.
+    /// Fails unless each level has 1 to 9 digits, at least one operator, 1 to 8 operations,
+    /// `digits * (operations + 1)` at most 36 (so that every answer is exact) and a finite weight above 0.
     pub fn weighted(seed: u64, levels: Vec<Difficulty>, weights: Vec<f64>) -> Result<Self, TaskError> {
         if levels.is_empty() {
             return Err(TaskError::NoLevel);
@@ -222,8 +224,8 @@ impl Arithmetic {
         })
     }
 
-    /// At most `size` prompts of a side, all different: a level with fewer different expressions than its share gives them all. Columns:
-    /// `level` (from 1), `digits`, `operations`, `prompt`, `answer`.
+    /// At most `size` prompts of a side, all different: a level with fewer different expressions than its
+    /// share gives them all. Columns: `level` (from 1), `digits`, `operations`, `prompt`, `answer`.
     ///
     /// Fails where a level has no expression on that side at all.
     pub fn prompts(&self, split: Split, size: usize) -> Result<Vec<Prompt>, TaskError> {
@@ -248,7 +250,8 @@ impl Arithmetic {
         Ok(drawn.enumerate().map(|(row, (index, expression))| self.prompt(row, index, &expression)).collect())
     }
 
-    /// The first different expressions of a level and side; fewer where it is exhausted, which does not depend on how many are asked for.
+    /// The first different expressions of a level and side; fewer where it is exhausted, which does not
+    /// depend on how many are asked for.
     fn distinct(&self, index: usize, split: Split, most: usize) -> Vec<Expression> {
         let side = Key::new(self.seed, Purpose::Task).with(index as u64).with(split as u64);
         let mut seen = HashSet::with_capacity(most);
@@ -283,7 +286,8 @@ impl Arithmetic {
         }
     }
 
-    /// The characters that prompts and answers of these levels can hold, in order: digits, the operators, `-`, `=`.
+    /// The characters that prompts and answers of these levels can hold, in order: digits, the operators,
+    /// `-`, `=`.
     pub fn alphabet(&self) -> Vec<char> {
         let mut alphabet: Vec<char> = ('0'..='9').chain(['-', '=']).collect();
         alphabet

@@ -5,8 +5,8 @@ use crate::rational::{Rational, canonical_decimal};
 /// Deepest nesting of parentheses and signs that is read.
 const MAX_DEPTH: usize = 64;
 
-/// The exact value of an expression of decimals, `+ - * /` and parentheses, `*` and `/` binding tighter; `None` where it does not
-/// parse, divides by zero or leaves 128 bits.
+/// The exact value of an expression of decimals, `+ - * /` and parentheses, `*` and `/` binding tighter;
+/// `None` where it does not parse, divides by zero or leaves 128 bits.
 ///
 /// ```
 /// use tamis_env::{rational::Rational, task::expression::value};
@@ -19,7 +19,8 @@ pub fn value(text: &str) -> Option<Rational> {
     (reader.at == reader.bytes.len()).then_some(value)
 }
 
-/// The expression without white space, commas and `$`, or `None` where another character than digits, `.`, `+ - * / ( )` is left.
+/// The expression without white space, commas and `$`, or `None` where another character than digits, `.`,
+/// `+ - * / ( )` is left.
 pub fn clean(text: &str) -> Option<String> {
     let mut cleaned = String::with_capacity(text.len());
     for letter in text.chars() {

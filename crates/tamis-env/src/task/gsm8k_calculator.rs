@@ -1,11 +1,14 @@
-//! `gsm8k_calculator`: the calculator annotations `<<48/2=24>>` of a GSM8K-format JSONL as prompts `48/2=` with their answers.
+//! `gsm8k_calculator`: the calculator annotations `<<48/2=24>>` of a GSM8K-format JSONL as prompts `48/2=`
+//! with their answers.
 //!
-//! Each line is an object with a text field `answer`. White space, `$` and commas inside an annotation are removed (they do not change
-//! its value); an annotation in which any other character than digits, `.`, `+ - * / ( )` is left, whose right side is not one decimal
-//! number, or which has no `=`, is counted as unparsable and skipped (a percent sign among them: dropping it would change the value).
-//! Expressions are the same where they differ only in how numbers are written (`.5*4`, `0.50*4`): duplicates are dropped, and so are
-//! test expressions that occur in train. Answers are canonical decimals: `12.00` becomes `12`. Where two annotations of one
-//! expression disagree (one of them rounds, say), the one equal to the exact value wins, else the first; both are counted.
+//! Each line is an object with a text field `answer`. White space, `$` and commas inside an annotation are
+//! removed (they do not change its value); an annotation in which any other character than digits, `.`,
+//! `+ - * / ( )` is left, whose right side is not one decimal number, or which has no `=`, is counted as
+//! unparsable and skipped (a percent sign among them: dropping it would change the value). Expressions are
+//! the same where they differ only in how numbers are written (`.5*4`, `0.50*4`): duplicates are dropped, and
+//! so are test expressions that occur in train. Answers are canonical decimals: `12.00` becomes `12`. Where
+//! two annotations of one expression disagree (one of them rounds, say), the one equal to the exact value
+//! wins, else the first; both are counted.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +23,8 @@ use crate::rational::{Rational, canonical_decimal};
 /// Value of `data_source` of every prompt of this task.
 pub const DATA_SOURCE: &str = "gsm8k_calculator";
 
-/// What became of the annotations of one side. `annotations = unparsable + duplicates + occurs_in_train + kept`.
+/// What became of the annotations of one side. `annotations = unparsable + duplicates + occurs_in_train +
+/// kept`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Lines read.
@@ -62,7 +66,8 @@ struct Entry {
 }
 
 impl CalculatorTask {
-    /// Reads training and test files. Fails on a file that cannot be read, a line that is no row, or a side without annotations.
+    /// Reads training and test files. Fails on a file that cannot be read, a line that is no row, or a side
+    /// without annotations.
     pub fn load(train: &[PathBuf], held_out: &[PathBuf]) -> Result<Self, TaskError> {
         let (entries, places, train_counts) = read_side(train, &HashMap::new())?;
         let (test_entries, _, held_out_counts) = read_side(held_out, &places)?;
@@ -83,7 +88,8 @@ impl CalculatorTask {
                 }
             }
         }
-        // Digits and what canonical answers may hold are there even in a tiny file, so that any answer can be said.
+        // Digits and what canonical answers may hold are there even in a tiny file, so that any answer can be
+        // said.
         (0u8..128)
             .filter(|&byte| is_used[usize::from(byte)] || byte.is_ascii_digit() || b"-.=".contains(&byte))
             .map(char::from)

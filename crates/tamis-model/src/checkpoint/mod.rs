@@ -1,7 +1,7 @@
 //! Checkpoints in Hugging Face layout: `model.safetensors`, or shards with `model.safetensors.index.json`.
 //!
-//! Reading accepts f32, bf16 and f16 and computes in f32. Writing goes through a temporary file, fsync, rename and fsync of the
-//! folder, so that a crash leaves the old file or the new one, never half of one.
+//! Reading accepts f32, bf16 and f16 and computes in f32. Writing goes through a temporary file, fsync,
+//! rename and fsync of the folder, so that a crash leaves the old file or the new one, never half of one.
 
 mod map;
 mod write;
@@ -124,8 +124,8 @@ pub enum CheckpointError {
     },
 }
 
-/// Reads the weights of a folder into a buffer of the layout; without one, only checks names, shapes and types (so that nothing
-/// is allocated by the word of a configuration alone).
+/// Reads the weights of a folder into a buffer of the layout; without one, only checks names, shapes and
+/// types (so that nothing is allocated by the word of a configuration alone).
 pub(crate) fn read_weights(
     folder: &Path,
     layout: &Layout,
@@ -176,14 +176,16 @@ fn weight_map(text: &str) -> Option<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Whether a name may stand in a checkpoint: a tensor of the layout, a head beside a tied embedding, or stored frequencies.
+/// Whether a name may stand in a checkpoint: a tensor of the layout, a head beside a tied embedding, or
+/// stored frequencies.
 fn known(layout: &Layout, name: &str) -> bool {
     layout.tensors.iter().any(|tensor| tensor.name == name)
         || (layout.head == layout.embedding && name == "lm_head.weight")
         || name.ends_with("rotary_emb.inv_freq")
 }
 
-/// Reads the given tensors, all of them and no others, from one file; `prefix` stands before every name. Without a buffer, checks.
+/// Reads the given tensors, all of them and no others, from one file; `prefix` stands before every name.
+/// Without a buffer, checks.
 pub(crate) fn read_file(
     path: &Path,
     layout: &Layout,

@@ -1,6 +1,7 @@
 //! Keys and values of a sequence, in blocks of 64 positions shared by all layers and heads.
 //!
-//! Blocks return to a free list, so memory follows what is running. Keys lie in the panels that the score product reads.
+//! Blocks return to a free list, so memory follows what is running. Keys lie in the panels that the score
+//! product reads.
 
 use crate::attention::{Head, Span};
 use crate::config::ModelConfig;

@@ -44,7 +44,8 @@ impl Item<'_> {
     }
 }
 
-/// Consecutive rows that attend together: tokens `from..to` of `first_item`, or one token of each of several items.
+/// Consecutive rows that attend together: tokens `from..to` of `first_item`, or one token of each of several
+/// items.
 #[derive(Clone, Copy)]
 struct Unit {
     row: usize,
@@ -86,7 +87,8 @@ pub(super) struct Context<'a> {
     pub stop: Option<&'a AtomicBool>,
 }
 
-/// Runs the items' new tokens, extends their caches, and leaves the logits after each item's last token in the scratch.
+/// Runs the items' new tokens, extends their caches, and leaves the logits after each item's last token in
+/// the scratch.
 pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch) {
     let Context { threads, model, .. } = context;
     let config = model.config();

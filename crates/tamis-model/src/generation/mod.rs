@@ -1,8 +1,10 @@
-//! The generator: continuous batching over a KV cache, the prompt of a group computed once for all its samples.
+//! The generator: continuous batching over a KV cache, the prompt of a group computed once for all its
+//! samples.
 //!
-//! A step admits waiting samples while there is room, computes the prompts of those whose prompt is new, draws their first token,
-//! and then computes one more token of everything that runs. A sample depends on its own key, its prompt, its parameters and the
-//! weights alone: never on its neighbours, on the order of arrival or on the number of threads.
+//! A step admits waiting samples while there is room, computes the prompts of those whose prompt is new,
+//! draws their first token, and then computes one more token of everything that runs. A sample depends on its
+//! own key, its prompt, its parameters and the weights alone: never on its neighbours, on the order of
+//! arrival or on the number of threads.
 
 mod cache;
 mod infer;
@@ -44,8 +46,8 @@ pub trait TokenMask: Send + Sync {
     /// What is remembered of it after one more token.
     fn after(&self, state: u32, token: u32) -> u32;
 
-    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; ids beyond the words may not. Where there are none the completion
-    /// is over; at the start there must be one.
+    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; ids beyond the words may not.
+    /// Where there are none the completion is over; at the start there must be one.
     fn allowed(&self, state: u32) -> Arc<[u64]>;
 }
 
@@ -163,10 +165,11 @@ pub enum RequestError {
 pub struct GeneratorSettings {
     /// Samples that run at once, at most (small models run fewer, which is faster); at least 1.
     pub max_sequences: usize,
-    /// Positions cached at once, counting each running sample's longest completion and each prompt once; one sample runs in any
-    /// case.
+    /// Positions cached at once, counting each running sample's longest completion and each prompt once; one
+    /// sample runs in any case.
     pub max_cached_tokens: usize,
-    /// A prompt stays apart from its only sample, so that further samples can be added as long as it runs ([`Generator::add_sample`]).
+    /// A prompt stays apart from its only sample, so that further samples can be added as long as it runs
+    /// ([`Generator::add_sample`]).
     pub shares_prompts: bool,
 }
 
@@ -268,8 +271,8 @@ impl Generator {
         }
     }
 
-    /// Has steps end soon once the flag is set, between two layers. What they give and hold from then on is of no use: look at the flag
-    /// after each step, and leave the generator where it is set.
+    /// Has steps end soon once the flag is set, between two layers. What they give and hold from then on is
+    /// of no use: look at the flag after each step, and leave the generator where it is set.
     pub fn stop_on(&mut self, stop: Arc<AtomicBool>) {
         self.stop = Some(stop);
     }
@@ -307,8 +310,8 @@ impl Generator {
         Ok(id)
     }
 
-    /// Adds a sample to a request whose prompt it can still share, and returns its index; `None` where the request has ended, or where
-    /// its only sample has begun and holds the prompt's keys and values itself.
+    /// Adds a sample to a request whose prompt it can still share, and returns its index; `None` where the
+    /// request has ended, or where its only sample has begun and holds the prompt's keys and values itself.
     pub fn add_sample(&mut self, request: RequestId, key: Key) -> Option<usize> {
         let group = self.groups.get_mut(&request)?;
         if group.is_begun && group.cache.len == 0 {
@@ -365,7 +368,8 @@ impl Generator {
         })
     }
 
-    /// Ends a request: its unfinished samples with what they have (nothing, for those not started). Unknown ids give nothing.
+    /// Ends a request: its unfinished samples with what they have (nothing, for those not started). Unknown
+    /// ids give nothing.
     pub fn abort(&mut self, request: RequestId) -> Vec<Completion> {
         let Some(group) = self.groups.get_mut(&request) else { return Vec::new() };
         let queue = std::mem::take(&mut group.queue);
@@ -378,7 +382,8 @@ impl Generator {
         aborted
     }
 
-    /// Ends one sample of a request with what it has; `None` where there is none of this index, or it has finished.
+    /// Ends one sample of a request with what it has; `None` where there is none of this index, or it has
+    /// finished.
     pub fn abort_sample(&mut self, request: RequestId, sample: usize) -> Option<Completion> {
         let group = self.groups.get_mut(&request)?;
         if let Some(at) = group.queue.iter().position(|&waiting| waiting == sample) {
@@ -405,8 +410,9 @@ impl Generator {
         }
     }
 
-    /// Computes everything cached once more with the given weights, so that samples that began under other weights go on as if these had
-    /// computed what they have so far. Their tokens and log-probabilities stay as they are; with unchanged weights nothing changes at all.
+    /// Computes everything cached once more with the given weights, so that samples that began under other
+    /// weights go on as if these had computed what they have so far. Their tokens and log-probabilities stay
+    /// as they are; with unchanged weights nothing changes at all.
     pub fn recompute(&mut self, threads: &Threads, model: &Model) {
         let mut prompts: Vec<RequestId> = Vec::new();
         let mut tokens = 0;
@@ -449,8 +455,8 @@ impl Generator {
         }
     }
 
-    /// One step with the given weights; returns the samples that finished. Samples that began under other weights go on with
-    /// their cached keys and values.
+    /// One step with the given weights; returns the samples that finished. Samples that began under other
+    /// weights go on with their cached keys and values.
     pub fn step(&mut self, threads: &Threads, model: &Model) -> Vec<Completion> {
         self.admit(threads, model);
         let mut finished = self.collect();
@@ -687,9 +693,10 @@ fn extend(
     }
 }
 
-/// Samples that run at once at best. Weights that stay near cost little to read again, while the keys and values of every running
-/// sample are read for each token: two tiles of rows per thread keep both near (measured with 1 M weights on AVX2: 1.6 times the
-/// tokens per second of 64 at once). Weights that stream from memory want as many rows as there are.
+/// Samples that run at once at best. Weights that stay near cost little to read again, while the keys and
+/// values of every running sample are read for each token: two tiles of rows per thread keep both near
+/// (measured with 1 M weights on AVX2: 1.6 times the tokens per second of 64 at once). Weights that stream
+/// from memory want as many rows as there are.
 pub(crate) fn width(level: crate::simd::SimdLevel, num_threads: usize, num_parameters: usize) -> usize {
     if crate::training::stay_near(num_parameters) { 2 * level.tile_rows() * num_threads } else { usize::MAX }
 }

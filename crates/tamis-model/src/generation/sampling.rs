@@ -1,4 +1,5 @@
-//! Drawing a token: repetition penalty, temperature, top-k, top-p, min-p, and an inverse CDF with a keyed uniform.
+//! Drawing a token: repetition penalty, temperature, top-k, top-p, min-p, and an inverse CDF with a keyed
+//! uniform.
 
 use tamis_core::random::Key;
 use thiserror::Error;
@@ -13,11 +14,13 @@ pub struct SamplingParams {
     pub temperature: f32,
     /// Keep the k likeliest tokens (and all that tie with the last of them); 0 keeps all.
     pub top_k: usize,
-    /// Keep the smallest set of likeliest tokens whose probability reaches this; 1 keeps all (Holtzman et al. 2020).
+    /// Keep the smallest set of likeliest tokens whose probability reaches this; 1 keeps all (Holtzman et al.
+    /// 2020).
     pub top_p: f32,
     /// Keep tokens at least this fraction as likely as the likeliest; 0 keeps all (Nguyen et al. 2024).
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens already in prompt or completion; 1 is none (Keskar et al. 2019).
+    /// Divides positive and multiplies negative logits of tokens already in prompt or completion; 1 is none
+    /// (Keskar et al. 2019).
     pub repetition_penalty: f32,
     /// Longest completion, the end token included; at least 1.
     pub max_new_tokens: usize,
@@ -110,8 +113,9 @@ pub(super) struct Scratch {
     order: Vec<u32>,
 }
 
-/// Draws the token after `history` (prompt, then completion so far) among the `allowed` ones; `index` counts the completion's tokens.
-/// Returns it with its log-probability and the entropy before penalty, mask and truncation.
+/// Draws the token after `history` (prompt, then completion so far) among the `allowed` ones; `index` counts
+/// the completion's tokens. Returns it with its log-probability and the entropy before penalty, mask and
+/// truncation.
 #[expect(clippy::too_many_arguments, reason = "one call, of one token")]
 pub(super) fn draw(
     level: SimdLevel,

@@ -1,8 +1,10 @@
-//! SIMD levels, chosen at run time: the register tile of the matrix product, and `multiversion!` for element-wise row kernels.
+//! SIMD levels, chosen at run time: the register tile of the matrix product, and `multiversion!` for
+//! element-wise row kernels.
 //!
-//! Every output element of [`tile`] is one chain `c = fma(a[i][k], b[k][j], c)` over k in ascending order. So a result cannot
-//! depend on the number of rows or columns, on how they are cut into tiles, or on the vector width: AVX2 and AVX-512 agree bit for
-//! bit. The portable level multiplies and adds with two roundings (an FMA without the instruction is a library call).
+//! Every output element of [`tile`] is one chain `c = fma(a[i][k], b[k][j], c)` over k in ascending order. So
+//! a result cannot depend on the number of rows or columns, on how they are cut into tiles, or on the vector
+//! width: AVX2 and AVX-512 agree bit for bit. The portable level multiplies and adds with two roundings (an
+//! FMA without the instruction is a library call).
 #![expect(
     unsafe_code,
     reason = "intrinsics on raw pointers; calls of functions compiled for a detected CPU feature"
@@ -120,8 +122,9 @@ pub(crate) struct Tile {
 /// Computes `rows` × (`panels` · 16) outputs.
 ///
 /// # Safety
-/// Every address that [`Tile`] describes for these sizes is valid, C's for writing and not aliased; this machine has `level`;
-/// `rows` and `panels` are a pair of [`SimdLevel::tile_rows`] and [`SimdLevel::tile_panels`], or fewer panels.
+/// Every address that [`Tile`] describes for these sizes is valid, C's for writing and not aliased; this
+/// machine has `level`; `rows` and `panels` are a pair of [`SimdLevel::tile_rows`] and
+/// [`SimdLevel::tile_panels`], or fewer panels.
 #[inline]
 pub(crate) unsafe fn tile(level: SimdLevel, rows: usize, panels: usize, tile: &Tile) {
     // SAFETY: handed on to the caller.

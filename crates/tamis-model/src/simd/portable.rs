@@ -1,4 +1,5 @@
-//! The register tile in plain Rust, for machines without AVX2: up to 4 x 16 outputs (eight NEON registers' worth by four rows).
+//! The register tile in plain Rust, for machines without AVX2: up to 4 x 16 outputs (eight NEON registers'
+//! worth by four rows).
 
 use super::{Arithmetic, PANEL, Separate, Tile};
 

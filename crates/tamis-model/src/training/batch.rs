@@ -1,8 +1,9 @@
 //! Which rows a pass computes: each context once, then what follows it in every sequence that has it.
 //!
-//! Consecutive sequences with the same context (`tokens[..start]`), as the members of a rollout group are, form a group. Its rows
-//! are those of the context, computed once, and then each member's own. The last row of the context gives the distribution of every
-//! member's first scored token. The row of a sequence's last token is left out: nothing follows it.
+//! Consecutive sequences with the same context (`tokens[..start]`), as the members of a rollout group are,
+//! form a group. Its rows are those of the context, computed once, and then each member's own. The last row
+//! of the context gives the distribution of every member's first scored token. The row of a sequence's last
+//! token is left out: nothing follows it.
 
 use std::ops::Range;
 
@@ -51,8 +52,8 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// The sequences' rows, whole groups each, in as many batches of about equal size as `cut` says for their number (fewer where groups
-    /// are large).
+    /// The sequences' rows, whole groups each, in as many batches of about equal size as `cut` says for their
+    /// number (fewer where groups are large).
     pub(super) fn cut(
         config: &ModelConfig,
         sequences: &[Sequence],
@@ -152,7 +153,8 @@ impl Batch {
             if len > *start {
                 let first = self.rows.len();
                 self.extend(&member.tokens[shared..len - 1], shared);
-                // The first scored token belongs to the row before it, which is the context's where that is shared.
+                // The first scored token belongs to the row before it, which is the context's where that is
+                // shared.
                 let unscored = usize::from(shared > 0);
                 for position in start + unscored..len {
                     self.score(first + position - 1 - shared);
@@ -212,7 +214,8 @@ mod tests {
         let sequences: [(&[u32], usize); 5] =
             [(&[1, 2, 3, 4], 2), (&[1, 2, 5], 2), (&[1, 2], 2), (&[1, 2, 3, 6], 2), (&[1, 2, 3, 6], 3)];
         let [batch] = &cut(&sequences, 1)[..] else { panic!("one was asked for") };
-        // Context 1 2, then 3 | nothing | 3; the row of a last token is never there. The fifth has another context.
+        // Context 1 2, then 3 | nothing | 3; the row of a last token is never there. The fifth has another
+        // context.
         assert_eq!(batch.tokens, [1, 2, 3, 3, 1, 2, 3]);
         let positions: Vec<u32> = batch.rows.iter().map(|row| row.position).collect();
         assert_eq!(positions, [0, 1, 2, 2, 0, 1, 2]);

@@ -1,5 +1,5 @@
-//! What stands on the last layer: final norm, then a value head, or logits in blocks of rows, log-probabilities and entropies; and the
-//! way back.
+//! What stands on the last layer: final norm, then a value head, or logits in blocks of rows,
+//! log-probabilities and entropies; and the way back.
 
 use super::layer::Context;
 use super::{Gradients, PassOptions, Upstream, value_head};
@@ -146,7 +146,8 @@ pub(super) fn forward(
     }
 }
 
-/// Sets `out` (the derivative by the last layer's output) and adds to the gradients of the head and the final norm.
+/// Sets `out` (the derivative by the last layer's output) and adds to the gradients of the head and the final
+/// norm.
 #[expect(clippy::too_many_arguments, reason = "a pass with its buffers")]
 pub(super) fn backward(
     context: &Context,

@@ -305,7 +305,8 @@ fn place(context: &Context, row: usize, head: usize, heads: usize) -> usize {
     rows.start * heads + head * rows.len() + row - rows.start
 }
 
-/// From the derivative by the layer's output in `stream` to that by its input, adding to the weights' gradients.
+/// From the derivative by the layer's output in `stream` to that by its input, adding to the weights'
+/// gradients.
 pub(super) fn backward(
     context: &Context,
     tensors: &Layer,
@@ -407,7 +408,8 @@ fn attend_backward(context: &Context, saved: &Saved, scratch: &mut Scratch) {
     });
 }
 
-/// The derivative by the rows of q, k or v (`which` = 0, 1, 2) into `drows`: rotated back, and back through the head norm.
+/// The derivative by the rows of q, k or v (`which` = 0, 1, 2) into `drows`: rotated back, and back through
+/// the head norm.
 fn rows_backward(
     context: &Context,
     tensors: &Layer,

@@ -1,9 +1,10 @@
-//! The training pass: what a model's head says of given tokens (log-probabilities and entropies, or a critic's values), and the gradient
-//! of an objective of it.
+//! The training pass: what a model's head says of given tokens (log-probabilities and entropies, or a
+//! critic's values), and the gradient of an objective of it.
 //!
-//! Sequences are laid end to end, never padded, and consecutive sequences with the same context share its rows (see [`batch`]): N
-//! rows in all. Only rows whose next token is scored reach the vocabulary product. Weight gradients are one chain over rows per weight and
-//! shard (see [`workspace::Cut`]), so they are bit-equal for any number of threads.
+//! Sequences are laid end to end, never padded, and consecutive sequences with the same context share its
+//! rows (see [`batch`]): N rows in all. Only rows whose next token is scored reach the vocabulary product.
+//! Weight gradients are one chain over rows per weight and shard (see [`workspace::Cut`]), so they are
+//! bit-equal for any number of threads.
 
 mod batch;
 mod head;
@@ -114,7 +115,8 @@ pub struct Scores {
     pub entropies: Ragged<f32>,
 }
 
-/// Derivatives of the objective by each scored token's log-probability and entropy, flat in the order of [`Scores`].
+/// Derivatives of the objective by each scored token's log-probability and entropy, flat in the order of
+/// [`Scores`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Coefficients {
     /// d objective / d logp.
@@ -128,8 +130,8 @@ pub struct Coefficients {
 pub struct PassOptions {
     /// Divides the logits; positive.
     pub temperature: f32,
-    /// Keep only each layer's input and compute the rest again in the backward pass: a third more work, a fraction of the memory.
-    /// The gradients are the same bits.
+    /// Keep only each layer's input and compute the rest again in the backward pass: a third more work, a
+    /// fraction of the memory. The gradients are the same bits.
     pub recompute: bool,
     /// Logits are kept for the backward pass up to so many bytes, beyond that computed again.
     pub keep_logits_bytes: usize,
@@ -213,8 +215,8 @@ pub fn forward_backward(
     pass(threads, model, workspace, sequences, options, Scores::HEAD, Some((gradients, &mut ask)))
 }
 
-/// What a critic expects still to come at each scored token, row i for sequence i: the value is that of the state in which the token is
-/// chosen, before it is seen. No gradient, and no activations kept.
+/// What a critic expects still to come at each scored token, row i for sequence i: the value is that of the
+/// state in which the token is chosen, before it is seen. No gradient, and no activations kept.
 pub fn values(
     threads: &Threads,
     model: &Model,
@@ -227,8 +229,8 @@ pub fn values(
     Ok(values.0)
 }
 
-/// Forward of a critic, then `objective` on its values (one derivative per scored token, flat), then backward: adds the gradient of
-/// `sum_t coef_t * value_t` to `gradients`.
+/// Forward of a critic, then `objective` on its values (one derivative per scored token, flat), then
+/// backward: adds the gradient of `sum_t coef_t * value_t` to `gradients`.
 pub fn values_forward_backward(
     threads: &Threads,
     model: &Model,
@@ -274,7 +276,8 @@ pub fn logits(
     Ok(out)
 }
 
-/// Derivatives of the objective by what the head gave, flat over the scored tokens: by log-probabilities and entropies, or by values.
+/// Derivatives of the objective by what the head gave, flat over the scored tokens: by log-probabilities and
+/// entropies, or by values.
 struct Upstream {
     first: Vec<f32>,
     second: Option<Vec<f32>>,

@@ -19,7 +19,8 @@ multiversion! {
 }
 
 multiversion! {
-    /// Given the derivative by each row's value, sets that by the row and adds to that by the weights, row after row.
+    /// Given the derivative by each row's value, sets that by the row and adds to that by the weights, row
+    /// after row.
     fn heights_backward<F>(rows: &[f32], w: &[f32], upstream: &[f32], dx: &mut [f32], dw: &mut [f32]) {
         let width = w.len();
         for ((row, dx), &slope) in rows.chunks_exact(width).zip(dx.chunks_exact_mut(width)).zip(upstream) {

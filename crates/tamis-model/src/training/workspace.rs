@@ -12,9 +12,9 @@ use crate::model::Model;
 use crate::rotary::Rotary;
 use crate::threads::{Parts, Threads};
 
-/// Rows that go through the layers together at most, so that what one operation writes is near when the next reads it; the fewer, the
-/// oftener weights and gradients are read. (Measured on AVX2: 1 M weights 1.15 times as fast as with 12,000 rows at once, 31 M weights
-/// 1.04 times as fast as with 3,000.)
+/// Rows that go through the layers together at most, so that what one operation writes is near when the next
+/// reads it; the fewer, the oftener weights and gradients are read. (Measured on AVX2: 1 M weights 1.15 times
+/// as fast as with 12,000 rows at once, 31 M weights 1.04 times as fast as with 3,000.)
 const NEAR_ROWS: usize = 512;
 const FAR_ROWS: usize = 1536;
 
@@ -30,8 +30,9 @@ pub(crate) fn stay_near(num_parameters: usize) -> bool {
 /// How the rows of a pass are cut: a function of model and rows, never of the number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// Sums of gradients gathered side by side, each over consecutive chunks. One where weights are many: then the threads share each
-    /// product, else each thread takes chunks of its own, with nothing to wait for.
+    /// Sums of gradients gathered side by side, each over consecutive chunks. One where weights are many:
+    /// then the threads share each product, else each thread takes chunks of its own, with nothing to wait
+    /// for.
     pub shards: usize,
     /// Chunks in all.
     pub chunks: usize,
@@ -138,8 +139,9 @@ impl Watch {
 }
 
 impl Workspace {
-    /// Has passes with these buffers given up, with [`SequenceError::GivenUp`](super::SequenceError::GivenUp), soon after the flag is set;
-    /// `None`: never. A pass that gives up part of its gradients first leaves them incomplete: clear them.
+    /// Has passes with these buffers given up, with
+    /// [`SequenceError::GivenUp`](super::SequenceError::GivenUp), soon after the flag is set; `None`: never.
+    /// A pass that gives up part of its gradients first leaves them incomplete: clear them.
     pub fn stop_on(&mut self, stop: Option<Arc<AtomicBool>>) {
         self.stop = stop;
     }

@@ -13,7 +13,8 @@ use super::{Absent, FilterFileError, Layout};
 pub(super) struct Columns {
     /// The metric's name.
     pub(super) metric: String,
-    /// Group of each row \[file\]\[row\], and which of its members it is; `None` where the row holds them all.
+    /// Group of each row \[file\]\[row\], and which of its members it is; `None` where the row holds them
+    /// all.
     rows: Vec<Vec<(usize, Option<usize>)>>,
     /// The metric of each group's trajectories \[P\]\[G\], in row order.
     groups: Vec<Vec<f64>>,
@@ -157,7 +158,8 @@ impl Seen {
             .map(|(_, name)| name.clone())
     }
 
-    /// The error of group columns that the first row does not have, together with the metric, if no row has that either.
+    /// The error of group columns that the first row does not have, together with the metric, if no row has
+    /// that either.
     fn no_group(
         &mut self,
         file: &Path,
@@ -386,7 +388,8 @@ fn as_number(value: &Value) -> Option<f64> {
     }
 }
 
-/// A number in a value that stands for more than one integer: one that 64 bits do not hold is read as the nearest double.
+/// A number in a value that stands for more than one integer: one that 64 bits do not hold is read as the
+/// nearest double.
 fn inexact(value: &Value) -> Option<f64> {
     /// From 2^53 on, doubles skip integers.
     const FIRST_SKIPPED: f64 = 9_007_199_254_740_992.0;

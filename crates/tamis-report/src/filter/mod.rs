@@ -1,4 +1,5 @@
-//! `tamis filter`: any filter over rollout files that anyone produced; the files together are the round of a pool filter.
+//! `tamis filter`: any filter over rollout files that anyone produced; the files together are the round of a
+//! pool filter.
 //!
 //! ```text
 //! files ─ columns::read ─▶ one number per trajectory, rows of each group ─ judge_columns ─▶ verdicts
@@ -6,8 +7,8 @@
 //!          rows kept, rows dropped, as they were ◀─ tamis_data::records::copy_rows ────────────┘
 //! ```
 //!
-//! Nothing is written before all rows are read and judged, so a broken row leaves no half result. Every row goes to exactly one of
-//! the two outputs, byte for byte (JSONL) or value for value (Parquet).
+//! Nothing is written before all rows are read and judged, so a broken row leaves no half result. Every row
+//! goes to exactly one of the two outputs, byte for byte (JSONL) or value for value (Parquet).
 
 mod columns;
 mod summary;
@@ -23,11 +24,11 @@ pub use summary::FilterSummary;
 /// How rows make up groups. Columns may be nested: `175b_finetuning.is_correct`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layout {
-    /// One row a trajectory; or, where the metric of the first row is a list and no group is named, one row a group with a number a
-    /// trajectory.
+    /// One row a trajectory; or, where the metric of the first row is a list and no group is named, one row a
+    /// group with a number a trajectory.
     Long {
-        /// Columns whose values together name the group; the rows of one need not stand together. Empty: the first there is of
-        /// [`Layout::GROUP_COLUMNS`].
+        /// Columns whose values together name the group; the rows of one need not stand together. Empty: the
+        /// first there is of [`Layout::GROUP_COLUMNS`].
         group_by: Vec<String>,
         /// The metric's column.
         metric: String,
@@ -159,7 +160,8 @@ pub enum FilterFileError {
         /// What it is.
         what: &'static str,
     },
-    /// A number that names a group has more digits than are read of it, so different groups could look like one.
+    /// A number that names a group has more digits than are read of it, so different groups could look like
+    /// one.
     #[error("{place}: the group column `{column}` holds a number with more digits than are read ({read})")]
     GroupDigits {
         /// Where.
@@ -240,7 +242,8 @@ impl FilterFileError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::MissingColumns { absent, columns, .. } if absent.contains(&Absent::AnyGroup) => {
-                // Where nothing but the prompt says what belongs together (verl's own dumps), the prompt does.
+                // Where nothing but the prompt says what belongs together (verl's own dumps), the prompt
+                // does.
                 let prompt = ["prompt", "input", "question"]
                     .into_iter()
                     .find(|name| columns.iter().any(|column| column == name));
@@ -304,8 +307,8 @@ fn listed(names: &[impl AsRef<str>]) -> String {
 
 /// Filters rollout files: reads, judges, writes the outputs asked for, and says what was found.
 ///
-/// Rows of a group may be scattered over its file. A metric that is null, missing in a row or NaN makes its trajectory *unscored*
-/// (outside the group's statistics, never a zero); booleans count as 0 and 1.
+/// Rows of a group may be scattered over its file. A metric that is null, missing in a row or NaN makes its
+/// trajectory *unscored* (outside the group's statistics, never a zero); booleans count as 0 and 1.
 ///
 /// # Errors
 /// [`FilterFileError`]; nothing is written unless every row could be read.

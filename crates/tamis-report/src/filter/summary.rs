@@ -208,7 +208,8 @@ impl FilterSummary {
     }
 }
 
-/// Mean of numbers that each count so many times; `None` where none does. That of numbers whose sum no double holds is a number too.
+/// Mean of numbers that each count so many times; `None` where none does. That of numbers whose sum no double
+/// holds is a number too.
 fn weighted_mean(parts: impl Iterator<Item = (f64, usize)> + Clone) -> Option<f64> {
     let count = parts.clone().map(|(_, weight)| weight).sum::<usize>() as f64;
     let sum: f64 = parts.clone().map(|(value, weight)| value * weight as f64).sum();

@@ -36,7 +36,8 @@ fn shown(text: &impl ToString, folder: &TempDir) -> String {
     text.to_string().replace(&folder.path().display().to_string(), "FOLDER")
 }
 
-/// Rows of groups a (mixed), b (all wrong), c (all correct), d (an unscored member beside equal ones), scattered.
+/// Rows of groups a (mixed), b (all wrong), c (all correct), d (an unscored member beside equal ones),
+/// scattered.
 const ROWS: &str = r#"{"uid": "a", "acc": 1,  "n": 0}
 {"uid": "b", "acc": 0, "n": 1}
 {"uid": "c", "acc": true, "n": 2}
@@ -477,7 +478,8 @@ fn members_that_are_not_chosen_are_dropped_rows() {
     assert_eq!(std::fs::read_to_string(dropped).unwrap(), rows[3]);
 }
 
-/// A selection in which uniform groups compete says how many it kept, and calls those it dropped what they are.
+/// A selection in which uniform groups compete says how many it kept, and calls those it dropped what they
+/// are.
 #[test]
 fn a_selection_of_uniform_groups() {
     let folder = tempfile::tempdir().unwrap();

@@ -35,8 +35,9 @@ fn is_end(command: &Command) -> bool {
 }
 
 impl Dispatcher {
-    /// Carries out the commands that there are; how the step ended, where it did, or the part of it that was handed out. What comes with the end (groups that generate while the step is
-    /// trained) is carried out before it is told.
+    /// Carries out the commands that there are; how the step ended, where it did, or the part of it that was
+    /// handed out. What comes with the end (groups that generate while the step is trained) is carried out
+    /// before it is told.
     pub(super) fn run(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -55,7 +56,8 @@ impl Dispatcher {
                     with.observer.epoch_begins(epoch);
                 }
                 Command::Draw { step, round, num_prompts } => {
-                    // The first round of a step may be the one in which they arrive again: a run that ended for want of them is resumed so.
+                    // The first round of a step may be the one in which they arrive again: a run that ended
+                    // for want of them is resumed so.
                     if draws
                         && self.has_observed
                         && collected.is_none()
@@ -103,8 +105,8 @@ impl Dispatcher {
         Ok((!records.is_empty()).then_some(Next::Part(records)))
     }
 
-    /// Waits a little for the last word of groups that were given up: what they cost is counted. No group that goes on is in flight at the end of a
-    /// run; between two steps those that are settle as ever.
+    /// Waits a little for the last word of groups that were given up: what they cost is counted. No group
+    /// that goes on is in flight at the end of a run; between two steps those that are settle as ever.
     pub(super) fn hear_out(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
         let until = Instant::now() + LAST_WORD;
         let is_unheard = |flight: &Flight| flight.course == Course::Aborted;
@@ -219,7 +221,8 @@ impl Dispatcher {
         }
         let exhausted = drawn.exhausted;
         self.tell(Event::Dispatched { groups: ids, version: self.version, exhausted })?;
-        // A round that goes over the end of an epoch is drawn in parts, and looked at whole: a filter may compare all its groups.
+        // A round that goes over the end of an epoch is drawn in parts, and looked at whole: a filter may
+        // compare all its groups.
         let goes_on = |command: &Command| matches!(command, Command::Draw { step: s, round: r, .. } if (*s, *r) == (step, round));
         let num_groups = self.rounds.get(&serial).map_or(0, |round| round.groups.len());
         let is_drawn = if is_by_rounds { !self.commands.iter().any(goes_on) } else { num_groups >= window };

@@ -33,7 +33,8 @@ pub(super) struct Flight {
     /// Its members \[n\].
     pub(super) members: Vec<Member>,
     pub(super) course: Course,
-    /// What it cost, and when it ended: kept here too, because a group that is given up leaves with its step, before its last word.
+    /// What it cost, and when it ended: kept here too, because a group that is given up leaves with its step,
+    /// before its last word.
     pub(super) generation: Generation,
     /// The round that it is looked at with.
     pub(super) round: u64,

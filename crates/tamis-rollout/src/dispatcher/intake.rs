@@ -70,7 +70,8 @@ impl Dispatcher {
         }
     }
 
-    /// Waits until something happens, and takes it in; `is_ending`: a publication need not be confirmed any more.
+    /// Waits until something happens, and takes it in; `is_ending`: a publication need not be confirmed any
+    /// more.
     pub(super) fn pump(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -83,7 +84,8 @@ impl Dispatcher {
         if !self.has_arrival() {
             self.wait(with, is_ending)?;
         }
-        // What an event makes the machine want is carried out before the next one; only a publication comes before draws.
+        // What an event makes the machine want is carried out before the next one; only a publication comes
+        // before draws.
         while self.commands.is_empty() || self.publishing.is_some() {
             if !self.has_arrival() {
                 // What was scored on the spot, too.
@@ -144,7 +146,8 @@ impl Dispatcher {
                 return self.stop_following(with);
             }
             if let Some(version) = self.publishing.filter(|_| is_ending()) {
-                // Servers that take their time are not waited for where nothing is sampled any more: a resume publishes anew.
+                // Servers that take their time are not waited for where nothing is sampled any more: a resume
+                // publishes anew.
                 self.inbox.of_groups.push_back(GeneratorEvent::Published { version });
                 return Ok(());
             }
@@ -175,7 +178,8 @@ impl Dispatcher {
         })
     }
 
-    /// Asks for samples anew that were given up without anybody here wanting that, and for what resumed groups lack.
+    /// Asks for samples anew that were given up without anybody here wanting that, and for what resumed
+    /// groups lack.
     pub(super) fn ask_again(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
         if self.publishing.is_some() {
             return Ok(());
@@ -189,7 +193,8 @@ impl Dispatcher {
                 with.generator.submit(self.request(id, record))?;
             }
         }
-        // Members that a resumed group has are scored; what was said of them before is in the journal where it matters.
+        // Members that a resumed group has are scored; what was said of them before is in the journal where
+        // it matters.
         let mut rounds = BTreeSet::new();
         for id in std::mem::take(&mut self.resumed) {
             let Some(flight) = self.flights.get(&id) else { continue };
@@ -356,7 +361,8 @@ impl Dispatcher {
     }
 }
 
-/// What was said of a member before the state of the run was saved; `None` where nothing was. What functions failed is not known any more.
+/// What was said of a member before the state of the run was saved; `None` where nothing was. What functions
+/// failed is not known any more.
 fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<Row> {
     let mut scores = trajectory.scores.clone();
     let reward = scores.remove("reward")?;

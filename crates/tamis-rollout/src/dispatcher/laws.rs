@@ -1,5 +1,5 @@
-//! Laws of the dispatcher under a generator that does what it likes: nothing is lost, nothing trained twice, everything counted, nothing hangs, and what is
-//! trained on does not depend on when anything happened.
+//! Laws of the dispatcher under a generator that does what it likes: nothing is lost, nothing trained twice,
+//! everything counted, nothing hangs, and what is trained on does not depend on when anything happened.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -166,8 +166,9 @@ struct Kill {
     stop_after: usize,
 }
 
-/// Plays a run to its end and checks every law on the way. Where its process is gone, a new one goes on from the last state that was saved, and follows
-/// the order in which the first one took things in: it trains on what that had trained on.
+/// Plays a run to its end and checks every law on the way. Where its process is gone, a new one goes on from
+/// the last state that was saved, and follows the order in which the first one took things in: it trains on
+/// what that had trained on.
 fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
     let mut story = Story::default();
     let mut source = Rows::new(plan.per_epoch);
@@ -344,14 +345,15 @@ proptest! {
         play(&plan, fake, None);
     }
 
-    /// What is trained on is a function of the data, not of when anything ended: by rounds, and streaming without a lag.
+    /// What is trained on is a function of the data, not of when anything ended: by rounds, and streaming
+    /// without a lag.
     #[test]
     fn batches_do_not_depend_on_the_timing(plan in plan(), seeds in any::<[u64; 2]>(), max_delay in 1u64..40) {
         // What is carried of rounds that were drawn ahead depends on how far they were.
         let carries = plan.carries && !plan.is_streaming && plan.rounds_in_flight == 1;
         let plan = Plan { carries, ..plan };
-        // What fails is a function of the key; how long it takes, and what comes twice, late or from nowhere, is not. What hangs fails by a time-out,
-        // which is one of timing.
+        // What fails is a function of the key; how long it takes, and what comes twice, late or from nowhere,
+        // is not. What hangs fails by a time-out, which is one of timing.
         let faults = Faults { hang: 0.0, ..plan.faults };
         let quiet = FakeSettings { seed: 0, max_delay: 0, faults: Faults { duplicate: 0.0, late: 0.0, foreign: 0.0, ..faults } };
         let expected = play(&plan, quiet, None);
@@ -361,8 +363,9 @@ proptest! {
         }
     }
 
-    /// A run whose processes are gone after any number of looks goes on from the last state that was saved: it trains on what it had trained on until then, whatever
-    /// else the generator does now. By rounds and streaming without a lag the batches that follow are the same, too, as if nothing had happened.
+    /// A run whose processes are gone after any number of looks goes on from the last state that was saved:
+    /// it trains on what it had trained on until then, whatever else the generator does now. By rounds and
+    /// streaming without a lag the batches that follow are the same, too, as if nothing had happened.
     #[test]
     fn a_run_goes_on_from_any_instant(
         plan in plan(), seed in any::<u64>(), max_delay in 0u64..20, after in [0u64..120, 0u64..120], save_every in 1usize..4, stop_after in 1usize..6,
@@ -379,8 +382,9 @@ proptest! {
     }
 }
 
-/// The same batches and the same end. Epochs that keep nothing end a run, and how many groups of an epoch a stream had settled by then is a matter of
-/// timing: one of two such runs may go on for longer, and the other trains the last step only as far as it came.
+/// The same batches and the same end. Epochs that keep nothing end a run, and how many groups of an epoch a
+/// stream had settled by then is a matter of timing: one of two such runs may go on for longer, and the other
+/// trains the last step only as far as it came.
 fn assert_same(found: &Story, expected: &Story) {
     let is_barren = |story: &Story| story.end.as_ref().is_some_and(|end| end.contains("EpochWithoutKept"));
     if is_barren(found) || is_barren(expected) {

@@ -6,16 +6,18 @@
 //!   machine ◀── scored, failed, aborted ◀── groups whose members are all there ◀── Scorer ◀── trajectories
 //! ```
 //!
-//! Whatever happens is taken in one at a time, in the order in which it is heard of, and becomes an event of the machine as soon as a whole group has
-//! come to something. Trajectories are scored as they end, while others generate. A member that fails for good fails its group: the others are given
-//! up, and what was spent on them is counted. Events that nobody waits for (second answers, answers to what was given up, answers nobody asked for) are
-//! counted by class and used for nothing.
+//! Whatever happens is taken in one at a time, in the order in which it is heard of, and becomes an event of
+//! the machine as soon as a whole group has come to something. Trajectories are scored as they end, while
+//! others generate. A member that fails for good fails its group: the others are given up, and what was spent
+//! on them is counted. Events that nobody waits for (second answers, answers to what was given up, answers
+//! nobody asked for) are counted by class and used for nothing.
 //!
-//! **By rounds** the machine hears of a round's groups when all of them have settled, in the order in which their generation ended, so that neither
-//! the speed of reward functions nor the order of answers changes anything; functions that look at several completions get those of the dispatch order.
-//! **Streaming** it hears of each group at once, and of each member's metric before. The parts of a step that it hands out
-//! ([`Command::Train`]) are handed on where that is wanted, and gathered until the step is closed else; the batch is the same either way and whatever
-//! the timing.
+//! **By rounds** the machine hears of a round's groups when all of them have settled, in the order in which
+//! their generation ended, so that neither the speed of reward functions nor the order of answers changes
+//! anything; functions that look at several completions get those of the dispatch order. **Streaming** it
+//! hears of each group at once, and of each member's metric before. The parts of a step that it hands out
+//! ([`Command::Train`]) are handed on where that is wanted, and gathered until the step is closed else; the
+//! batch is the same either way and whatever the timing.
 
 mod commands;
 mod flight;
@@ -82,9 +84,11 @@ pub struct ReferencePass {
     pub logprobs: Ragged<f32>,
 }
 
-/// Says what the divergence from a reference costs groups, for filters that look at rewards after the KL penalty.
+/// Says what the divergence from a reference costs groups, for filters that look at rewards after the KL
+/// penalty.
 pub trait Reference {
-    /// A pass over scored groups: those of a round; streaming, one group. No group is passed twice. `None` where the run is to stop.
+    /// A pass over scored groups: those of a round; streaming, one group. No group is passed twice. `None`
+    /// where the run is to stop.
     fn pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, DispatchError>;
 }
 
@@ -97,13 +101,14 @@ pub struct DispatcherSettings {
     pub group_size: usize,
     /// How tokens are drawn.
     pub sampling: Sampling,
-    /// Whether the first rounds that are scored must show that the filter's metric is there at all: where its name could not be known before.
-    /// How many did not is no part of a checkpoint: before the first step is trained a resume does all rounds again, after it the metric is
-    /// proven.
+    /// Whether the first rounds that are scored must show that the filter's metric is there at all: where its
+    /// name could not be known before. How many did not is no part of a checkpoint: before the first step is
+    /// trained a resume does all rounds again, after it the metric is proven.
     pub is_metric_unproven: bool,
     /// Whether samples without log-probabilities are taken, because the learner computes them.
     pub recomputes_logprobs: bool,
-    /// Whether parts of a step are handed out as soon as the machine names them ([`Next::Part`]), while the rest is generated.
+    /// Whether parts of a step are handed out as soon as the machine names them ([`Next::Part`]), while the
+    /// rest is generated.
     pub hands_out_parts: bool,
 }
 
@@ -196,8 +201,8 @@ fn or_lost(result: Result<(), DispatchError>) -> Result<Option<GeneratorError>, 
 /// What [`Dispatcher::next`] brings.
 #[derive(Debug)]
 pub enum Next {
-    /// The next groups of the step's batch, whole mini-batches of them, in batch order; the rest is still generated. They are held until the step is
-    /// complete, and are in its batch once more.
+    /// The next groups of the step's batch, whole mini-batches of them, in batch order; the rest is still
+    /// generated. They are held until the step is complete, and are in its batch once more.
     Part(Vec<Record>),
     /// The step, or the run, is over.
     Step(Box<Collected>),
@@ -205,7 +210,7 @@ pub enum Next {
     Interrupted,
 }
 
-/// Drives a [`Scheduler`]: one call of [`Dispatcher::collect`] per step.
+/// Drives a [`Scheduler`]: [`Dispatcher::next`] gives the parts of a step and then the step.
 pub struct Dispatcher {
     settings: DispatcherSettings,
     sampling: Arc<Sampling>,
@@ -248,8 +253,8 @@ impl Dispatcher {
         Self::resumed(settings, machine, 0, PolicyVersion(0), Vec::new(), RewardHealth::default())
     }
 
-    /// Around a machine as it was saved, with the groups it held and the version that generates. Of held groups that
-    /// the machine still waits for, what they lack is asked for again.
+    /// Around a machine as it was saved, with the groups it held and the version that generates. Of held
+    /// groups that the machine still waits for, what they lack is asked for again.
     pub fn resumed(
         settings: DispatcherSettings,
         machine: Scheduler,
@@ -299,7 +304,8 @@ impl Dispatcher {
         self.held.values()
     }
 
-    /// Commands that are to be carried out by the next [`Dispatcher::collect`], before the next step begins; none where the schedule goes by rounds.
+    /// Commands that are to be carried out by the next [`Dispatcher::next`], before the next step begins;
+    /// none where the schedule goes by rounds.
     pub fn pending(&self) -> impl Iterator<Item = &Command> {
         self.commands.iter()
     }
@@ -309,8 +315,8 @@ impl Dispatcher {
         &mut self.inbox
     }
 
-    /// The groups of an attempt at a step that ended with an error before the step was complete, each with its fate: dropped where the filter
-    /// had said so, else aborted. They stay held.
+    /// The groups of an attempt at a step that ended with an error before the step was complete, each with
+    /// its fate: dropped where the filter had said so, else aborted. They stay held.
     pub fn unfinished(&self, step: u64) -> Vec<Record> {
         let of_step = self.held().filter(|record| record.step == step).cloned();
         of_step
@@ -346,17 +352,19 @@ impl Dispatcher {
         self.reward_health.missing(round_size, rewards)
     }
 
-    /// Tells the machine that the step it handed over was trained; so many members of its groups, with so many completion tokens, bore no loss.
+    /// Tells the machine that the step it handed over was trained; so many members of its groups, with so
+    /// many completion tokens, bore no loss.
     pub fn trained(&mut self, left_out: u64, tokens: u64) -> Result<(), DispatchError> {
         self.tell(Event::Trained { left_out, tokens })
     }
 
-    /// Has the generator sample from new weights, and waits until it does. Groups that end meanwhile settle as ever; what the machine wants to
-    /// have drawn waits for the new weights.
+    /// Has the generator sample from new weights, and waits until it does. Groups that end meanwhile settle
+    /// as ever; what the machine wants to have drawn waits for the new weights.
     ///
-    /// The weights are those of a step that is trained, so that the publication comes to its end whatever happens, and a checkpoint after it is
-    /// one of that step. Where the run is to stop, what is in flight is not waited for: it is asked for again. Where the generator is
-    /// lost meanwhile, its error is returned beside the state: a resume publishes anew. Whatever was heard of until then is in the state, so that a
+    /// The weights are those of a step that is trained, so that the publication comes to its end whatever
+    /// happens, and a checkpoint after it is one of that step. Where the run is to stop, what is in flight is
+    /// not waited for: it is asked for again. Where the generator is lost meanwhile, its error is returned
+    /// beside the state: a resume publishes anew. Whatever was heard of until then is in the state, so that a
     /// checkpoint misses nothing that was journalled.
     ///
     /// # Errors
@@ -404,8 +412,8 @@ impl Dispatcher {
         self.tell(Event::Published { version })
     }
 
-    /// Takes in what was heard of until now, and carries out what the machine wants because of it; of an order that is followed, what had been taken in
-    /// by then.
+    /// Takes in what was heard of until now, and carries out what the machine wants because of it; of an
+    /// order that is followed, what had been taken in by then.
     fn end_step(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -439,14 +447,15 @@ impl Dispatcher {
             }
         }
         if !self.is_by_rounds() {
-            // A resumed run has the groups, and not what was said of them, nor which were dispatched together.
+            // A resumed run has the groups, and not what was said of them, nor which were dispatched
+            // together.
             self.observe_rest(with)?;
         }
         Ok(lost)
     }
 
-    /// Generates, scores and judges until the machine says how the step ends, or names a part of it that may be trained on; one call after the other
-    /// until it ends.
+    /// Generates, scores and judges until the machine says how the step ends, or names a part of it that may
+    /// be trained on; one call after the other until it ends.
     pub fn next(&mut self, mut with: Dependencies<'_>) -> Result<Next, DispatchError> {
         if !self.is_open {
             self.has_observed = false;
@@ -475,7 +484,8 @@ impl Dispatcher {
         }
     }
 
-    /// As [`Dispatcher::next`] until the step ends, whatever parts of it there are; `None` where the run is to stop.
+    /// As [`Dispatcher::next`] until the step ends, whatever parts of it there are; `None` where the run is
+    /// to stop.
     #[cfg(test)]
     pub(crate) fn collect(&mut self, mut with: Dependencies<'_>) -> Result<Option<Collected>, DispatchError> {
         loop {

@@ -60,8 +60,8 @@ impl Dispatcher {
         proven
     }
 
-    /// Fails where the completions of the first rounds were scored and none of them has the score that the filter looks at. One round may by
-    /// chance hold only sources that do not give it, which is a warning.
+    /// Fails where the completions of the first rounds were scored and none of them has the score that the
+    /// filter looks at. One round may by chance hold only sources that do not give it, which is a warning.
     pub(super) fn prove_metric(
         &mut self,
         scored: &[Scored],
@@ -91,8 +91,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Looks at the rewards of what has settled of a stream at the end of a step, after which the groups are gone; the rest is looked at with what
-    /// comes.
+    /// Looks at the rewards of what has settled of a stream at the end of a step, after which the groups are
+    /// gone; the rest is looked at with what comes.
     pub(super) fn observe_rest(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
         let mut rest: Option<(u64, Round)> = None;
         for (serial, round) in std::mem::take(&mut self.rounds) {

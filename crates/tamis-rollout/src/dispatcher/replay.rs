@@ -1,4 +1,5 @@
-//! The order in which a dispatcher takes things in: noted where it decides what is trained on, and followed by a resumed run.
+//! The order in which a dispatcher takes things in: noted where it decides what is trained on, and followed
+//! by a resumed run.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -62,8 +63,8 @@ pub enum SampleEnd {
     },
 }
 
-/// Where the order is kept, on disk before the process ends. What was noted after a checkpoint is followed by a run that goes on from it
-/// ([`Dispatcher::follow`]).
+/// Where the order is kept, on disk before the process ends. What was noted after a checkpoint is followed by
+/// a run that goes on from it ([`Dispatcher::follow`]).
 pub trait OrderLog {
     /// Notes the next thing that was taken in.
     ///
@@ -71,7 +72,8 @@ pub trait OrderLog {
     /// Where it cannot be written.
     fn note(&mut self, taken: &Taken) -> Result<(), GeneratorError>;
 
-    /// Forgets what was noted and is not followed: the next thing takes the place of the first of the last `num_left`.
+    /// Forgets what was noted and is not followed: the next thing takes the place of the first of the last
+    /// `num_left`.
     ///
     /// # Errors
     /// Where it cannot be written.
@@ -98,7 +100,8 @@ pub(super) struct Replay {
 impl Replay {
     pub(super) fn of(taken: impl IntoIterator<Item = Taken>) -> Self {
         let mut taken: VecDeque<Taken> = taken.into_iter().collect();
-        // Each attempt came to one end, and what a checkpoint had in flight is asked for as if for the first time.
+        // Each attempt came to one end, and what a checkpoint had in flight is asked for as if for the first
+        // time.
         let mut attempts: BTreeMap<SampleId, u32> = BTreeMap::new();
         for taken in &mut taken {
             if let Taken::Sample { id, .. } = taken {
@@ -172,8 +175,8 @@ impl Replay {
 }
 
 impl Dispatcher {
-    /// Takes things in in this order, in which a process before this one did since the state that this dispatcher was made of; what comes after it is
-    /// taken in as it comes.
+    /// Takes things in in this order, in which a process before this one did since the state that this
+    /// dispatcher was made of; what comes after it is taken in as it comes.
     pub fn follow(&mut self, order: Vec<Taken>) {
         self.replay = Replay::of(order);
     }
@@ -188,7 +191,8 @@ impl Dispatcher {
         self.known().is_some() || replay.find(events).is_some() || replay.find_score(&self.scored).is_some()
     }
 
-    /// Ignores what has arrived and nobody waits for: its number may be that of a sample which is asked for later.
+    /// Ignores what has arrived and nobody waits for: its number may be that of a sample which is asked for
+    /// later.
     fn ignore_unexpected(&mut self) {
         let mut events = std::mem::take(&mut self.inbox.of_groups);
         events.retain(|event| match event {
@@ -206,7 +210,8 @@ impl Dispatcher {
         self.inbox.of_groups = events;
     }
 
-    /// What comes next in the order that is followed, where it is known without waiting, and somebody waits for it.
+    /// What comes next in the order that is followed, where it is known without waiting, and somebody waits
+    /// for it.
     fn known(&self) -> Option<Arrival> {
         self.replay.known().filter(|arrival| match arrival {
             Arrival::Event(GeneratorEvent::Failed { id, .. } | GeneratorEvent::Aborted { id, .. }) => {

@@ -15,8 +15,9 @@ pub(super) struct Row {
     pub(super) is_new: bool,
 }
 
-/// Groups whose rewards are looked at together: whether they arrive, whether they give the filter's metric. Where the schedule goes by rounds, one of its
-/// rounds, in which reward functions that look at several completions get the same ones together whatever ends first.
+/// Groups whose rewards are looked at together: whether they arrive, whether they give the filter's metric.
+/// Where the schedule goes by rounds, one of its rounds, in which reward functions that look at several
+/// completions get the same ones together whatever ends first.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     pub(super) step: u64,
@@ -38,7 +39,8 @@ impl Round {
         Self { step, round, ..Self::default() }
     }
 
-    /// Notes that the completion at a place has ended; the places of the batch that is whole with it, if one is.
+    /// Notes that the completion at a place has ended; the places of the batch that is whole with it, if one
+    /// is.
     pub(super) fn end(&mut self, place: usize, batch_size: usize, group_size: usize) -> Option<Vec<usize>> {
         let batch = place / batch_size;
         *self.ended.entry(batch).or_default() += 1;
@@ -71,7 +73,8 @@ impl Round {
 mod tests {
     use super::*;
 
-    /// What a reward function is given together does not depend on what ends first, and is given as soon as it is whole.
+    /// What a reward function is given together does not depend on what ends first, and is given as soon as
+    /// it is whole.
     #[test]
     fn batches_are_those_of_the_dispatch_order() {
         let mut round = Round::of(1, 1);

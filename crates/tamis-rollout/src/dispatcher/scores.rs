@@ -131,7 +131,8 @@ impl Dispatcher {
         self.round_settled(with, serial)
     }
 
-    /// A group has come to something: all of its members are scored, or the generator has none of them any more.
+    /// A group has come to something: all of its members are scored, or the generator has none of them any
+    /// more.
     pub(super) fn group_settled(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -151,7 +152,8 @@ impl Dispatcher {
         self.round_settled(with, serial)
     }
 
-    /// Looks at a round that is whole: whether its rewards arrive; by rounds the machine hears of its groups now.
+    /// Looks at a round that is whole: whether its rewards arrive; by rounds the machine hears of its groups
+    /// now.
     pub(super) fn round_settled(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -168,7 +170,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Tells the machine of groups that have settled: complete ones in the order in which their generation ended, then failed ones.
+    /// Tells the machine of groups that have settled: complete ones in the order in which their generation
+    /// ended, then failed ones.
     pub(super) fn tell_of(
         &mut self,
         with: &mut Dependencies<'_>,
@@ -204,7 +207,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Runs the reference pass over complete groups, where the filter looks at rewards after the KL penalty; false where the run is to stop.
+    /// Runs the reference pass over complete groups, where the filter looks at rewards after the KL penalty;
+    /// false where the run is to stop.
     pub(super) fn pass_reference(
         &mut self,
         with: &mut Dependencies<'_>,

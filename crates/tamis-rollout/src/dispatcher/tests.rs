@@ -202,7 +202,8 @@ fn events_that_nobody_waits_for_are_counted_and_used_for_nothing() {
     assert_eq!(dispatcher.inbox().take_ignored().classes().count(), 0, "told once");
 }
 
-/// A sample without log-probabilities is taken where the learner computes them, as unknown; else it has failed.
+/// A sample without log-probabilities is taken where the learner computes them, as unknown; else it has
+/// failed.
 #[test]
 fn a_sample_without_log_probabilities_is_taken_where_the_learner_computes_them() {
     let silent = |event: GeneratorEvent| match event {
@@ -312,7 +313,8 @@ impl RewardFunction for Fours {
     }
 }
 
-/// Functions that look at several completions are given those of the dispatch order together, whatever ends first, on threads of their own.
+/// Functions that look at several completions are given those of the dispatch order together, whatever ends
+/// first, on threads of their own.
 #[test]
 fn reward_functions_get_the_same_completions_together_whatever_ends_first() {
     let scores = |max_delay: u64, seed: u64| {
@@ -397,7 +399,8 @@ impl Reference for Passes {
     }
 }
 
-/// A filter that looks at rewards after the KL penalty: one pass a round, and no group twice; streaming, one a group.
+/// A filter that looks at rewards after the KL penalty: one pass a round, and no group twice; streaming, one
+/// a group.
 #[test]
 fn every_group_takes_one_reference_pass_before_the_filter() {
     for is_streaming in [false, true] {
@@ -435,7 +438,8 @@ fn every_group_takes_one_reference_pass_before_the_filter() {
     }
 }
 
-/// A validation while groups of a stream are in flight loses none of theirs, and what comes late of one validation is none of the next.
+/// A validation while groups of a stream are in flight loses none of theirs, and what comes late of one
+/// validation is none of the next.
 #[test]
 fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
     let mut generator = FakeGenerator::new(FakeSettings {
@@ -559,8 +563,8 @@ impl Generator for Gone {
     }
 }
 
-/// The weights of a trained step are published whatever happens meanwhile, so that what is saved is the state after that step: where scores are given
-/// up because of Ctrl-C, and where the generator is lost.
+/// The weights of a trained step are published whatever happens meanwhile, so that what is saved is the state
+/// after that step: where scores are given up because of Ctrl-C, and where the generator is lost.
 #[test]
 fn a_publication_comes_to_its_end() {
     for (is_interrupted, is_gone) in [(true, false), (false, true), (true, true)] {
@@ -637,7 +641,8 @@ fn tokens_of_groups_that_a_full_batch_gives_up_are_counted() {
     assert!(totals.aborted.groups > 0 && totals.aborted.tokens > 0, "{totals:?}");
 }
 
-/// What was spent on a sample that is given up and asked for again is counted, though its group comes to its end.
+/// What was spent on a sample that is given up and asked for again is counted, though its group comes to its
+/// end.
 #[test]
 fn tokens_of_attempts_that_were_given_up_are_counted() {
     let mut dispatcher = stream(2, 4);
@@ -649,7 +654,8 @@ fn tokens_of_attempts_that_were_given_up_are_counted() {
     assert!(dispatcher.held().map(lost).sum::<u64>() > 0);
 }
 
-/// Groups in flight when weights are published end by the old ones and settle; with `Keep` their tokens say which weights sampled them.
+/// Groups in flight when weights are published end by the old ones and settle; with `Keep` their tokens say
+/// which weights sampled them.
 #[test]
 fn a_publication_waits_for_what_is_in_flight_or_says_from_where_it_went_on() {
     for in_flight in [InFlight::Wait, InFlight::Keep, InFlight::Abort] {

@@ -9,8 +9,8 @@ use crate::server::Report;
 use crate::wire::{Fault, FaultClass};
 
 impl Fleet {
-    /// Takes a server out whose samples fail too often, one after the other: sooner where the faults are the server's own than where its
-    /// answers are no samples.
+    /// Takes a server out whose samples fail too often, one after the other: sooner where the faults are the
+    /// server's own than where its answers are no samples.
     pub(super) fn doubt(&mut self, place: usize, fault: Fault, now: Instant) {
         let is_harmless = matches!(fault.class, FaultClass::Paused | FaultClass::Busy);
         if is_harmless || fault.class.kind() == FailureKind::Permanent {
@@ -77,7 +77,8 @@ impl Fleet {
                 member.limit.learn(&report.figures, member.in_flight);
                 let is_back = member.state != State::Usable;
                 let is_other = report.holds_current == Some(false);
-                // One that was away may have been restarted. Where it cannot say so itself, it is given the weights again.
+                // One that was away may have been restarted. Where it cannot say so itself, it is given the
+                // weights again.
                 if is_other || (is_back && member.last_fault.is_some() && report.holds_current.is_none()) {
                     member.holds = None;
                 }

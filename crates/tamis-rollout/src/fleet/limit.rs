@@ -2,7 +2,8 @@
 
 use crate::wire::vllm::Figures;
 
-/// Samples in flight at a server of which nothing is known yet: what vLLM runs side by side unless it is told otherwise.
+/// Samples in flight at a server of which nothing is known yet: what vLLM runs side by side unless it is told
+/// otherwise.
 pub const FIRST: usize = 256;
 
 /// Never more.
@@ -13,9 +14,10 @@ const MOST_UNTOLD: usize = 1024;
 
 /// The number of samples that a server is sent at once, which follows what the server says of itself.
 ///
-/// Where samples wait at the server for room it comes down to what runs and an eighth more, so that there is always a next one; where none
-/// wait and it is used up, it doubles. At a server that says nothing of itself it doubles once as many samples have succeeded while
-/// others waited here. A server that turns samples away is sent half as many.
+/// Where samples wait at the server for room it comes down to what runs and an eighth more, so that there is
+/// always a next one; where none wait and it is used up, it doubles. At a server that says nothing of itself
+/// it doubles once as many samples have succeeded while others waited here. A server that turns samples away
+/// is sent half as many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit {
     now: usize,

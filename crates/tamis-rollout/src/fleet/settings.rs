@@ -18,12 +18,14 @@ pub struct FleetSettings {
     pub check_every: Duration,
     /// Faults of a server one after the other after which it gets nothing more until a check has succeeded.
     pub most_faults: u32,
-    /// Answers of a server that are no samples, one after the other, after which it gets nothing more until then either.
+    /// Answers of a server that are no samples, one after the other, after which it gets nothing more until
+    /// then either.
     pub most_bad_answers: u32,
-    /// Most samples in flight at one server, which it begins with; `None` to find out how many it takes, from a first guess on.
+    /// Most samples in flight at one server, which it begins with; `None` to find out how many it takes, from
+    /// a first guess on.
     pub max_in_flight: Option<usize>,
-    /// How long a sample is asked for anew of servers that have no room before that counts as an attempt; a server is left alone as long
-    /// as it says, and no longer than this.
+    /// How long a sample is asked for anew of servers that have no room before that counts as an attempt; a
+    /// server is left alone as long as it says, and no longer than this.
     pub busy_timeout: Duration,
     /// How long servers may take to answer at the start.
     pub start_timeout: Duration,

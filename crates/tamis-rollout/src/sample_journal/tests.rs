@@ -214,7 +214,8 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
     panic!("killed twice: {place}");
 }
 
-/// Killed at every look of the dispatcher, a run has the samples it had, asks for the rest, and loses and repeats none.
+/// Killed at every look of the dispatcher, a run has the samples it had, asks for the rest, and loses and
+/// repeats none.
 #[test]
 fn a_run_that_is_killed_at_any_instant_has_the_samples_it_had() {
     for is_streaming in [false, true] {

@@ -1,4 +1,5 @@
-//! What the routes that sample have in common: a request is handed over, and told in one piece or in parts. A route's [`Form`] says in what words.
+//! What the routes that sample have in common: a request is handed over, and told in one piece or in parts. A
+//! route's [`Form`] says in what words.
 
 use std::sync::Arc;
 
@@ -171,7 +172,8 @@ impl Asked {
         self.prompts.get(choice / self.how.n).map_or(&[], Vec::as_slice)
     }
 
-    /// The prompt's tokens of a choice with their log-probabilities, as vLLM tells them: nothing of the first; null where nobody asked.
+    /// The prompt's tokens of a choice with their log-probabilities, as vLLM tells them: nothing of the
+    /// first; null where nobody asked.
     pub(super) fn prompt_logprobs(&self, choice: usize) -> Value {
         let Some(scores) = self.scores.as_ref().and_then(|scores| scores.get(choice / self.how.n)) else {
             return Value::Null;

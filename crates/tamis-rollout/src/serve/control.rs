@@ -1,4 +1,5 @@
-//! Routes that steer the server: pauses, aborts, other weights. Only this machine, or who knows the key, gets here.
+//! Routes that steer the server: pauses, aborts, other weights. Only this machine, or who knows the key, gets
+//! here.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,7 +65,8 @@ pub(super) async fn reset_prefix_cache(app: &App, query: &str) -> Result<Reply, 
     Ok(Reply::Json(json!({"success": success})))
 }
 
-/// Gives requests up by their prefixed ids; where `may_mean_all`, no ids are all. Ids that nothing has count too, as in vLLM.
+/// Gives requests up by their prefixed ids; where `may_mean_all`, no ids are all. Ids that nothing has count
+/// too, as in vLLM.
 pub(super) async fn abort(app: &App, body: &Value, may_mean_all: bool) -> Result<Reply, ApiError> {
     let fields = Fields::of(body)?;
     let ids = fields.texts("request_ids")?;
@@ -116,7 +118,8 @@ pub(super) async fn collective_rpc(app: &Arc<App>, body: &Value) -> Result<Reply
     Ok(Reply::Json(json!({"results": [null]})))
 }
 
-/// Loads weights from a folder (the last one where none is named) and checks them while the old ones work on; only then they change.
+/// Loads weights from a folder (the last one where none is named) and checks them while the old ones work on;
+/// only then they change.
 async fn reload(app: &Arc<App>, path: Option<PathBuf>) -> Result<(), ApiError> {
     // One at a time, so that the last to be asked for is the last to be installed.
     let _guard = app.reloading.lock().await;

@@ -1,6 +1,7 @@
 //! The worker thread: it owns the engine and the weights, and takes commands between two steps.
 //!
-//! Samples of the same prompt and the same sampling share the computation of the prompt as long as one of them runs, whoever asked for them.
+//! Samples of the same prompt and the same sampling share the computation of the prompt as long as one of
+//! them runs, whoever asked for them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -98,7 +99,8 @@ pub(super) enum Command {
     Pause { mode: PauseMode, clears_cache: bool, done: oneshot::Sender<()> },
     /// Go on.
     Resume { done: oneshot::Sender<()> },
-    /// Forget what was computed; the answer is whether that was possible. Where `running`, what runs is computed once more.
+    /// Forget what was computed; the answer is whether that was possible. Where `running`, what runs is
+    /// computed once more.
     ResetCache { running: bool, done: oneshot::Sender<bool> },
     /// Sample from these weights from now on.
     Install { model: Box<Model>, done: oneshot::Sender<()> },
@@ -307,7 +309,8 @@ impl Worker {
                 let _ = done.send(());
             }
             Command::Score { tokens, done } => {
-                // Tokens that cannot be scored were refused before; whoever waits is told by the closed channel.
+                // Tokens that cannot be scored were refused before; whoever waits is told by the closed
+                // channel.
                 let sequence = Sequence { tokens: &tokens, start: 1 };
                 let workspace = &mut Workspace::default();
                 if tokens.len() < 2 {
@@ -346,7 +349,8 @@ impl Worker {
                     stop: job.stop.check(),
                     mask: job.form.as_ref().map(|form| token_mask(&form.1)),
                 };
-                // Every reason to refuse it was looked for before it came here; whoever waits is told by the closed channel.
+                // Every reason to refuse it was looked for before it came here; whoever waits is told by the
+                // closed channel.
                 let id = self.generator.submit(request).ok()?;
                 self.shared.insert(key.clone(), id);
                 Some((id, 0))
@@ -416,8 +420,8 @@ impl Worker {
         serials.len()
     }
 
-    /// Other weights from now on. Samples that run keep what the old ones computed until [`Self::refresh`]; samples that wait do not, and
-    /// neither do those to come.
+    /// Other weights from now on. Samples that run keep what the old ones computed until [`Self::refresh`];
+    /// samples that wait do not, and neither do those to come.
     fn install(&mut self, model: Box<Model>) {
         self.model = model;
         self.is_stale = self.generator.num_running() > 0;

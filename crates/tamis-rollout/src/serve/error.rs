@@ -1,4 +1,5 @@
-//! What a client is told when it cannot be answered: vLLM's and OpenAI's `{"error": {message, type, param, code}}`.
+//! What a client is told when it cannot be answered: vLLM's and OpenAI's
+//! `{"error": {message, type, param, code}}`.
 
 use serde_json::{Value, json};
 

@@ -4,7 +4,8 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 
-/// A field that this server does not know how to obey, which of its values change nothing, and what to do instead.
+/// A field that this server does not know how to obey, which of its values change nothing, and what to do
+/// instead.
 pub(super) type Refused = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// An object of a request; a field that is `null` is absent.
@@ -120,7 +121,8 @@ impl<'a> Fields<'a> {
         self.read(field, "a list", |value| value.as_array().map(Vec::as_slice))
     }
 
-    /// Refuses fields that would change the answer and that this server does not know how to obey, unless they say what happens anyway.
+    /// Refuses fields that would change the answer and that this server does not know how to obey, unless
+    /// they say what happens anyway.
     pub(super) fn refuse(&self, refused: &[Refused]) -> Result<(), ApiError> {
         for &(field, is_harmless, instead) in refused {
             if self.get(field).is_some_and(|value| !is_harmless(value)) {

@@ -1,4 +1,5 @@
-//! `/inference/v1/generate`: token ids in and out, with the log-probabilities and the versions of the weights that training needs.
+//! `/inference/v1/generate`: token ids in and out, with the log-probabilities and the versions of the weights
+//! that training needs.
 
 use std::sync::Arc;
 

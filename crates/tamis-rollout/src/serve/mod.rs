@@ -1,8 +1,10 @@
 //! `tamis serve`: the native engine behind vLLM's HTTP interface, and OpenAI's.
 //!
-//! A request is read and checked on the HTTP side (`field`, `sampling`), handed as jobs through a channel to a worker thread that owns the
-//! engine (`engine`), and answered from the events that come back (`running`, `answer`, `stream`), in the words of its route (`completion`, `chat`, `generate`). The HTTP side is one thread of async tasks; all cores
-//! belong to the engine. Control routes (`control`) are commands to the same worker, carried out between two steps of it.
+//! A request is read and checked on the HTTP side (`field`, `sampling`), handed as jobs through a channel to
+//! a worker thread that owns the engine (`engine`), and answered from the events that come back (`running`,
+//! `answer`, `stream`), in the words of its route (`completion`, `chat`, `generate`). The HTTP side is one
+//! thread of async tasks; all cores belong to the engine. Control routes (`control`) are commands to the same
+//! worker, carried out between two steps of it.
 
 mod answer;
 mod chat;
@@ -93,9 +95,11 @@ pub struct ServeSettings {
     pub max_connections: usize,
     /// Longest time that a request is worked on.
     pub request_timeout: Duration,
-    /// Longest time that a client may take to send a request, to read some of an answer, or to say nothing between two.
+    /// Longest time that a client may take to send a request, to read some of an answer, or to say nothing
+    /// between two.
     pub idle_timeout: Duration,
-    /// While paused with `abort` or `wait`, requests are refused with 503 as vLLM 0.33 does; else they wait, as in 0.32.
+    /// While paused with `abort` or `wait`, requests are refused with 503 as vLLM 0.33 does; else they wait,
+    /// as in 0.32.
     pub refuses_while_paused: bool,
     /// For tests.
     pub slow_down: Option<SlowDown>,
@@ -400,7 +404,8 @@ impl App {
         Ok(how)
     }
 
-    /// What a client calls its request, without the route's prefix: the header's word, else the body's, else any.
+    /// What a client calls its request, without the route's prefix: the header's word, else the body's, else
+    /// any.
     fn request_id(&self, fields: Fields<'_>, header: Option<&str>) -> Result<String, ApiError> {
         const LONGEST: usize = 256;
         let given = header.map_or_else(|| fields.text("request_id"), |header| Ok(Some(header)))?;

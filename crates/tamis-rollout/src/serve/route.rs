@@ -134,8 +134,9 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
     }
 }
 
-/// With a key, only who knows it. Without one the server listens on this machine alone, and a web page that a browser on it shows is not
-/// this machine: neither under its own name (`Origin`), nor under one that it has pointed here (`Host`).
+/// With a key, only who knows it. Without one the server listens on this machine alone, and a web page that a
+/// browser on it shows is not this machine: neither under its own name (`Origin`), nor under one that it has
+/// pointed here (`Host`).
 fn check_client(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     if let Some(key) = &app.settings.api_key {

@@ -70,8 +70,8 @@ pub(super) fn broken() -> ApiError {
 }
 
 impl App {
-    /// Hands prompts to the engine. `id` is what a client calls the request to abort it; where it is `numbered` each prompt has its number
-    /// behind it, as vLLM does for completions.
+    /// Hands prompts to the engine. `id` is what a client calls the request to abort it; where it is
+    /// `numbered` each prompt has its number behind it, as vLLM does for completions.
     pub(super) fn submit(
         &self,
         id: &str,

@@ -1,4 +1,5 @@
-//! A server slowed down for tests: completions of lognormal lengths, steps that take as long as a larger model's.
+//! A server slowed down for tests: completions of lognormal lengths, steps that take as long as a larger
+//! model's.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ pub struct SlowDown {
     pub step: Duration,
     /// And this much more for each sample that runs.
     pub per_sample: Duration,
-    /// Median and sigma of the completions' lengths in tokens, at least 1 and at most what was asked for; `None` leaves them as they are.
+    /// Median and sigma of the completions' lengths in tokens, at least 1 and at most what was asked for;
+    /// `None` leaves them as they are.
     pub lengths: Option<(f64, f64)>,
 }
 

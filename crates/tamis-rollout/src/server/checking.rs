@@ -149,7 +149,8 @@ impl<P: Protocol> HttpServer<P> {
             }
             Ok(Told::Done | Told::Scores(_)) => None,
             Err(_) if is_limited => None,
-            // Routes that a server may lack: it says neither what its weights are called nor how busy it is, and is never paused.
+            // Routes that a server may lack: it says neither what its weights are called nor how busy it is,
+            // and is never paused.
             Err(fault)
                 if matches!(
                     look,

@@ -1,4 +1,5 @@
-//! A text whose log-probabilities are known under weights that are published, by which a server shows that it holds them.
+//! A text whose log-probabilities are known under weights that are published, by which a server shows that it
+//! holds them.
 
 use std::path::Path;
 
@@ -10,8 +11,9 @@ pub const FILE: &str = "probe.json";
 
 /// A text and what the published weights say of it.
 ///
-/// It finds a server that did not load them at all, or loaded them in part (vLLM's CPU build keeps the old head of a model with tied
-/// embeddings). It cannot find what is smaller than the server's own rounding: `tolerance` has to leave room for that.
+/// It finds a server that did not load them at all, or loaded them in part (vLLM's CPU build keeps the old
+/// head of a model with tied embeddings). It cannot find what is smaller than the server's own rounding:
+/// `tolerance` has to leave room for that.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
     /// The text's tokens \[T\], at least two.
@@ -72,7 +74,8 @@ impl Probe {
             .map_err(|source| ProbeError::File { path: path.display().to_string(), source })
     }
 
-    /// Mean absolute difference of a server's log-probabilities from those expected, in nats; NaN where one of them is.
+    /// Mean absolute difference of a server's log-probabilities from those expected, in nats; NaN where one
+    /// of them is.
     ///
     /// ```
     /// use tamis_rollout::server::Probe;
@@ -84,8 +87,8 @@ impl Probe {
         sum / self.logprobs.len() as f64
     }
 
-    /// Mean absolute distance of the expected log-probabilities from their mean, in nats: it grows with the logits, as rounding does. 0
-    /// where there is one alone, or where they are all the same.
+    /// Mean absolute distance of the expected log-probabilities from their mean, in nats: it grows with the
+    /// logits, as rounding does. 0 where there is one alone, or where they are all the same.
     ///
     /// ```
     /// use tamis_rollout::server::Probe;

@@ -86,10 +86,12 @@ pub trait Protocol: Default + Send {
     /// Gives requests up; empty where only closing the connection does.
     fn abort(&self, request_ids: &[String]) -> Vec<Call>;
 
-    /// Whether answers say which tokens which weights sampled. Where they do not, nothing is in flight while weights change.
+    /// Whether answers say which tokens which weights sampled. Where they do not, nothing is in flight while
+    /// weights change.
     fn reports_spans(&self) -> bool;
 
-    /// The request of something else; `None` where this kind of server has no such thing, or does it along with another.
+    /// The request of something else; `None` where this kind of server has no such thing, or does it along
+    /// with another.
     fn control(&self, control: &Control<'_>, model: Option<&str>, request_id: &str) -> Option<Call>;
 
     /// Reads an answer to [`Self::control`].
@@ -98,7 +100,8 @@ pub trait Protocol: Default + Send {
     /// Of which distribution its log-probabilities are, where that is known without asking.
     fn known_mode(&self) -> Option<LogprobsOf>;
 
-    /// Mean difference of log-probabilities, in nats, that its rounding may make at most, where that is known.
+    /// Mean difference of log-probabilities, in nats, that its rounding may make at most, where that is
+    /// known.
     fn rounding(&self) -> Option<f64> {
         None
     }
@@ -185,7 +188,8 @@ impl Protocol for Vllm {
             }
             Control::Models => vllm::read_models(answer).map(Told::Models),
             Control::IsPaused => vllm::read_is_paused(answer).map(Told::IsPaused),
-            // 403 where the server was started without --enable-scale-out, 404 where it is older than the route.
+            // 403 where the server was started without --enable-scale-out, 404 where it is older than the
+            // route.
             Control::LogprobsMode
                 if self.interface == Interface::Generate && matches!(answer.status, 403..=405) =>
             {
@@ -255,7 +259,8 @@ impl Protocol for Sglang {
             Control::ResetCache => Some(sglang::flush_cache()),
             Control::Resume => Some(sglang::resume()),
             Control::Score(tokens) => Some(sglang::score(request_id, tokens)),
-            // The label goes with the reload; its metrics are off unless it was started with --enable-metrics.
+            // The label goes with the reload; its metrics are off unless it was started with
+            // --enable-metrics.
             Control::SetLabel(_)
             | Control::LogprobsMode
             | Control::Figures

@@ -1,4 +1,5 @@
-//! New weights for one server, step by step: nothing in flight, or paused; loaded, cache emptied, labelled; resumed, and shown to be held.
+//! New weights for one server, step by step: nothing in flight, or paused; loaded, cache emptied, labelled;
+//! resumed, and shown to be held.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,15 +15,16 @@ use crate::wire::{Fault, FaultClass};
 /// How often a prefix cache is reset in vain before the server counts as broken.
 const MOST_RESETS: u32 = 40;
 
-/// How often a folder is refused before that is believed, asked for again after a pause that doubles, half a minute all together: a
-/// network file system may show it late.
+/// How often a folder is refused before that is believed, asked for again after a pause that doubles, half a
+/// minute all together: a network file system may show it late.
 const MOST_RELOADS: u32 = 6;
 
-/// How much further from the expected log-probabilities later weights may be than the first were, as a part of the probe's spread.
+/// How much further from the expected log-probabilities later weights may be than the first were, as a part
+/// of the probe's spread.
 const ROUNDING_VARIES: f64 = 8.0;
 
-/// Mean difference of log-probabilities, in nats, that is never held against a server: eight times that of vLLM at 32 bits
-/// (docs/real-vllm.md).
+/// Mean difference of log-probabilities, in nats, that is never held against a server: eight times that of
+/// vLLM at 32 bits (docs/real-vllm.md).
 const LEAST_TOLERANCE: f64 = 1e-4;
 
 /// Steps of a publication, in order.
@@ -144,7 +146,8 @@ impl<P: Protocol> HttpServer<P> {
         self.publish_stage();
     }
 
-    /// Asks for the stage that the publication stands at, and for the next where the server has no such stage.
+    /// Asks for the stage that the publication stands at, and for the next where the server has no such
+    /// stage.
     pub(super) fn publish_stage(&mut self) {
         while let Some(publishing) = &self.publishing {
             if publishing.stage == Stage::Emptying && !self.by_id.is_empty() {

@@ -186,7 +186,8 @@ impl<P: Protocol> HttpServer<P> {
             let spent = read.num_tokens();
             let finish_reason = finish_reason(read.finish.as_ref(), spent)?;
             let text = read.text.unwrap_or_default();
-            // For its length only: ids that were not sampled are never trained on, and have no log-probabilities.
+            // For its length only: ids that were not sampled are never trained on, and have no
+            // log-probabilities.
             let token_ids = self.tokenizer.encode(&text, false).map_err(|error| undecodable(error, 0))?;
             let versions =
                 vec![VersionSpan { version: pending.version, start: 0, end: token_ids.len() as u32 }];

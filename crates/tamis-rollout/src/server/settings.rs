@@ -31,9 +31,11 @@ pub struct ServerSettings {
     pub answer_timeout: Duration,
     /// Longest time of a health check.
     pub check_timeout: Duration,
-    /// Longest time of each step of a publication, and of what a check computes: a server may compile at its first request.
+    /// Longest time of each step of a publication, and of what a check computes: a server may compile at its
+    /// first request.
     pub publish_timeout: Duration,
-    /// How long a server that is found paused may stay so before it is told to go on: somebody else may be giving it weights.
+    /// How long a server that is found paused may stay so before it is told to go on: somebody else may be
+    /// giving it weights.
     pub pause_grace: Duration,
     /// Begins request ids and labels of weights; differs between runs and between starts of a run.
     pub nonce: String,
@@ -41,7 +43,8 @@ pub struct ServerSettings {
     pub seeds: bool,
     /// What to do where they are not ours.
     pub other_logprobs: OtherLogprobs,
-    /// A folder here with what it is called there, where that is another path: published weights are below it.
+    /// A folder here with what it is called there, where that is another path: published weights are below
+    /// it.
     pub seen_as: Option<(PathBuf, String)>,
 }
 

@@ -88,7 +88,8 @@ pub struct Checked {
     pub entropy: Option<f64>,
 }
 
-/// Rounding above 0 that a log-probability may have: the logarithm of a probability that was summed in single precision.
+/// Rounding above 0 that a log-probability may have: the logarithm of a probability that was summed in single
+/// precision.
 const LOGPROB_ROUNDING: f64 = 1e-6;
 
 /// What vLLM's completions write for minus infinity.

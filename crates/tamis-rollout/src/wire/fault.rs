@@ -22,7 +22,8 @@ pub enum FaultClass {
     TooLarge,
     /// The server has no room for the request now (429, 503): it is asked again, and sent fewer at once.
     Busy,
-    /// The server is paused for new weights and turns requests away meanwhile (503 `engine_paused`): no failure, it is waited for.
+    /// The server is paused for new weights and turns requests away meanwhile (503 `engine_paused`): no
+    /// failure, it is waited for.
     Paused,
     /// The server failed (another 5xx).
     ServerError,
@@ -40,7 +41,8 @@ pub enum FaultClass {
     TokenCount,
     /// A token id outside the vocabulary.
     TokenOutOfVocabulary,
-    /// A log-probability that is missing, not finite or above 0, or that says that the sampled token was impossible.
+    /// A log-probability that is missing, not finite or above 0, or that says that the sampled token was
+    /// impossible.
     LogprobOutOfRange,
     /// More tokens than were asked for.
     TooLong,
@@ -60,7 +62,8 @@ pub enum FaultClass {
     AbortedByServer,
     /// The server's weights give other log-probabilities than those that were published.
     Probe,
-    /// The server's log-probabilities are of another distribution than the one that is trained on: it was started again with other flags.
+    /// The server's log-probabilities are of another distribution than the one that is trained on: it was
+    /// started again with other flags.
     OtherLogprobs,
 }
 
@@ -166,7 +169,8 @@ struct ErrorDetail {
     code: Option<serde_json::Value>,
 }
 
-/// The fault that an answer with an unsuccessful status is: vLLM's and OpenAI's `{"error": {..}}`, FastAPI's `{"detail": ..}`, or plain text.
+/// The fault that an answer with an unsuccessful status is: vLLM's and OpenAI's `{"error": {..}}`, FastAPI's
+/// `{"detail": ..}`, or plain text.
 pub fn of_status(status: u16, body: &[u8]) -> Fault {
     let parsed: Option<ErrorBody> = serde_json::from_slice(body).ok();
     let is_paused = parsed.as_ref().and_then(|body| body.error.as_ref()).is_some_and(|error| {

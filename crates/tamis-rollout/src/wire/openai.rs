@@ -1,6 +1,7 @@
 //! The interface of any server that speaks OpenAI's completions: text in, text out.
 //!
-//! There are no token ids and no log-probabilities that could be relied on, so nothing that comes from here is trained on.
+//! There are no token ids and no log-probabilities that could be relied on, so nothing that comes from here
+//! is trained on.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -100,7 +101,8 @@ struct Message {
     content: Option<String>,
 }
 
-/// Reads an answer of `/v1/completions` or `/v1/chat/completions`, in one piece or in parts: the text of its first choice.
+/// Reads an answer of `/v1/completions` or `/v1/chat/completions`, in one piece or in parts: the text of its
+/// first choice.
 pub fn read(answer: &Answer) -> Result<TextCompletion, Fault> {
     answer.success()?;
     let mut completion = TextCompletion { text: String::new(), finish: None, num_counted: None };

@@ -68,7 +68,8 @@ pub enum ParameterError {
     },
 }
 
-/// Of which distribution a server's log-probabilities are. Ours are of `softmax(logits / temperature)`, before penalty and truncation.
+/// Of which distribution a server's log-probabilities are. Ours are of `softmax(logits / temperature)`,
+/// before penalty and truncation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogprobsOf {
     /// As ours: `tamis serve`.
@@ -77,7 +78,8 @@ pub enum LogprobsOf {
     Logits,
     /// `softmax(penalised logits / temperature)`, before truncation: SGLang.
     Tempered,
-    /// What the token was drawn from, after penalty, temperature and truncation: vLLM's `--logprobs-mode processed_logprobs`.
+    /// What the token was drawn from, after penalty, temperature and truncation: vLLM's
+    /// `--logprobs-mode processed_logprobs`.
     Drawn,
 }
 
@@ -102,7 +104,8 @@ impl LogprobsOf {
         let temperature = || has_temperature.then(|| format!("temperature {}", sampling.temperature));
         let penalty = || has_penalty.then(|| format!("repetition_penalty {}", sampling.repetition_penalty));
         let altered = || alters.map(str::to_owned);
-        // Every server masks the logits before it looks at them for anything else, its "raw" log-probabilities included.
+        // Every server masks the logits before it looks at them for anything else, its "raw"
+        // log-probabilities included.
         let masked = || {
             let by_server = altered().filter(|name| FORMS.contains(&name.as_str()));
             sampling.regex.is_some().then(|| "regex".to_owned()).or(by_server)
@@ -137,7 +140,8 @@ const HARMLESS: [&str; 10] = [
     "lora_path",
 ];
 
-/// The first parameter that may change the distribution of tokens. A name that is not known to be harmless may.
+/// The first parameter that may change the distribution of tokens. A name that is not known to be harmless
+/// may.
 pub fn altering(extra: &Map<String, Value>) -> Option<&str> {
     extra.keys().map(String::as_str).find(|name| !HARMLESS.contains(name))
 }
@@ -177,8 +181,8 @@ const OURS: [(&str, &str); 28] = [
     ("model", "rollout.server_model"),
 ];
 
-/// Refuses parameters that say what a setting of ours says; `free` are those that it does not say to this server, which may take them as
-/// parameters all the same. A completion has one form at most.
+/// Refuses parameters that say what a setting of ours says; `free` are those that it does not say to this
+/// server, which may take them as parameters all the same. A completion has one form at most.
 pub(super) fn refuse_ours(
     sampling: &Sampling,
     extra: &Map<String, Value>,

@@ -2,8 +2,8 @@
 
 /// The `data` of each event in a body, whole or broken off, without the closing `[DONE]`.
 ///
-/// Lines end in LF or CRLF; several `data` lines of one event are joined by a line break; comments and other fields are left out. An event
-/// that is not closed by an empty line has not arrived.
+/// Lines end in LF or CRLF; several `data` lines of one event are joined by a line break; comments and other
+/// fields are left out. An event that is not closed by an empty line has not arrived.
 ///
 /// ```
 /// let body = b"data: {\"a\":1}\n\n: ping\n\ndata: {\"b\":2}\r\n\r\ndata: [DONE]\n\ndata: {\"half";

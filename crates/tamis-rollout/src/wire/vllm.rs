@@ -1,7 +1,8 @@
 //! vLLM's HTTP interface: token ids in and out, and the routes that change its weights.
 //!
-//! Written against a real 0.32.0 server, whose answers the tests read. What 0.33 does otherwise is from its source and has met only fakes:
-//! while it is paused with `abort` or `wait` it turns new requests away (503 `engine_paused`) where 0.32 queues them.
+//! Written against a real 0.32.0 server, whose answers the tests read. What 0.33 does otherwise is from its
+//! source and has met only fakes: while it is paused with `abort` or `wait` it turns new requests away (503
+//! `engine_paused`) where 0.32 queues them.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,8 @@ use crate::generator::{InFlight, Sampling};
 /// Which of its two interfaces to sampling is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interface {
-    /// `/inference/v1/generate`: tokens in and out, with the versions of the weights. Needs `--enable-scale-out`.
+    /// `/inference/v1/generate`: tokens in and out, with the versions of the weights. Needs
+    /// `--enable-scale-out`.
     Generate,
     /// `/v1/completions` with token ids: says nothing of weights.
     Completions,
@@ -198,7 +200,8 @@ pub fn abort(interface: Interface, server_ids: &[String]) -> Call {
     let body = json!({"request_ids": server_ids});
     match interface {
         Interface::Generate => Call::post("/inference/v1/abort_requests", &body),
-        // Only the development route reaches completions; without VLLM_SERVER_DEV_MODE=1 closing the connection does.
+        // Only the development route reaches completions; without VLLM_SERVER_DEV_MODE=1 closing the
+        // connection does.
         Interface::Completions => Call::post("/abort_requests", &body),
     }
 }
@@ -218,14 +221,16 @@ pub fn resume() -> Call {
     Call::post_empty("/resume")
 }
 
-/// Loads a folder in Hugging Face layout. Always with the path: without one the last path is loaded again. A path that is none answers
-/// 500, and the next sample kills the server, so the folder is to be looked at first.
+/// Loads a folder in Hugging Face layout. Always with the path: without one the last path is loaded again. A
+/// path that is none answers 500, and the next sample kills the server, so the folder is to be looked at
+/// first.
 pub fn reload(folder: &str) -> Call {
     let body = json!({"method": "reload_weights", "kwargs": {"weights_path": folder}});
     Call::post("/collective_rpc", &body)
 }
 
-/// Forgets cached prefixes, which a reload does not; those of running requests too, which otherwise keep it from happening.
+/// Forgets cached prefixes, which a reload does not; those of running requests too, which otherwise keep it
+/// from happening.
 pub fn reset_prefix_cache() -> Call {
     Call::post_empty("/reset_prefix_cache?reset_running_requests=true")
 }
@@ -321,7 +326,8 @@ pub fn read_metrics(answer: &Answer) -> Result<Figures, Fault> {
     })
 }
 
-/// Asks for the log-probability of every token of a text, one more token being generated as there must be one.
+/// Asks for the log-probability of every token of a text, one more token being generated as there must be
+/// one.
 pub fn score(interface: Interface, model: Option<&str>, request_id: &str, token_ids: &[u32]) -> Call {
     let mut body = json!({"request_id": request_id});
     if let (Some(model), Some(body)) = (model, body.as_object_mut()) {
@@ -343,7 +349,8 @@ pub fn score(interface: Interface, model: Option<&str>, request_id: &str, token_
     }
 }
 
-/// Reads the answer to [`score`]: `log_softmax(logits)` of each token but the first, of which nothing can be said \[T - 1\].
+/// Reads the answer to [`score`]: `log_softmax(logits)` of each token but the first, of which nothing can be
+/// said \[T - 1\].
 pub fn read_scores(answer: &Answer, token_ids: &[u32]) -> Result<Vec<f64>, Fault> {
     #[derive(Deserialize)]
     struct Scored {
@@ -379,7 +386,8 @@ pub fn read_scores(answer: &Answer, token_ids: &[u32]) -> Result<Vec<f64>, Fault
     token_ids.iter().zip(listed).enumerate().skip(1).map(one).collect()
 }
 
-/// Asks for one token where only one is allowed: its log-probability is exactly 0 where a server reports what the token was drawn from.
+/// Asks for one token where only one is allowed: its log-probability is exactly 0 where a server reports what
+/// the token was drawn from.
 pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, token_id: u32) -> Call {
     let extra = json!({"allowed_token_ids": [token_id]});
     let sampling = Sampling::plain(1);

@@ -1,4 +1,5 @@
-//! The fleet as a client of `tamis serve`: what comes over the wire is what the engine in this process samples, bit for bit.
+//! The fleet as a client of `tamis serve`: what comes over the wire is what the engine in this process
+//! samples, bit for bit.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -169,7 +170,8 @@ fn scored(number: u64, token_ids: &[u32]) -> Vec<f32> {
     scores.logprobs.values().to_vec()
 }
 
-/// It is used once it has shown by a text that it holds the weights: one that holds others is not, whatever they are called.
+/// It is used once it has shown by a text that it holds the weights: one that holds others is not, whatever
+/// they are called.
 #[test]
 fn a_server_shows_that_it_holds_what_was_published() {
     let serving = serve(settings());

@@ -152,7 +152,8 @@ fn while_paused_requests_can_be_refused() {
     assert_eq!(tokens(&waits.join().unwrap().json()).len(), 3);
 }
 
-/// Other weights in the middle: spans say where, and what comes after the switch has the log-probabilities of the new weights alone.
+/// Other weights in the middle: spans say where, and what comes after the switch has the log-probabilities of
+/// the new weights alone.
 #[test]
 fn weights_are_changed_in_the_middle() {
     let server = serve(slow(2));
@@ -214,7 +215,8 @@ fn weights_are_changed_in_the_middle() {
     assert_eq!(server.json("/reset_prefix_cache", &json!({})), json!({"success": true}));
 }
 
-/// Without a pause, what runs goes on from what the old weights cached, unless that is computed once more; what waits begins with the new.
+/// Without a pause, what runs goes on from what the old weights cached, unless that is computed once more;
+/// what waits begins with the new.
 #[test]
 fn weights_are_changed_without_a_pause() {
     let server = serve(ServeSettings { max_num_seqs: 2, ..slow(3) });

@@ -93,7 +93,8 @@ fn slow_clients_are_cut_off() {
     ends(connect(&server, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"), Some(200));
     let half = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"pro";
     ends(connect(&server, half), Some(408));
-    // One that asks for a stream and reads nothing of it: its request is given up once the buffers in between are full.
+    // One that asks for a stream and reads nothing of it: its request is given up once the buffers in between
+    // are full.
     let body = json!({"prompt": [1, 2], "n": 1000, "max_tokens": 500, "ignore_eos": true, "stream": true, "logprobs": 5}).to_string();
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ";
     let deaf = connect(&server, &format!("{head}{}\r\n\r\n{body}", body.len()));

@@ -1,4 +1,5 @@
-//! `tamis serve` over real sockets, with a tiny model: every route, every refusal, and what clients do to a server.
+//! `tamis serve` over real sockets, with a tiny model: every route, every refusal, and what clients do to a
+//! server.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![allow(clippy::float_cmp, reason = "what must be exact is compared exactly")]
 

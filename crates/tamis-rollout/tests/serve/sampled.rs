@@ -64,7 +64,8 @@ fn prompt(i: u64) -> Vec<u32> {
     (0..3 + i % 7).map(|t| (i / 2 * 31 + t * 17) as u32 % 300 + 5).collect()
 }
 
-/// Many clients at once, groups among them: tokens, log-probabilities and entropy are, bit for bit, those of the engine asked alone.
+/// Many clients at once, groups among them: tokens, log-probabilities and entropy are, bit for bit, those of
+/// the engine asked alone.
 #[test]
 fn by_our_keys_the_server_samples_what_the_engine_does_whatever_else_runs() {
     let server = serve(settings());
@@ -98,7 +99,8 @@ fn by_our_keys_the_server_samples_what_the_engine_does_whatever_else_runs() {
     }
 }
 
-/// What the training pass says of them, and nothing of the first; the sampled tokens are what they are without.
+/// What the training pass says of them, and nothing of the first; the sampled tokens are what they are
+/// without.
 #[test]
 fn a_prompt_is_told_with_its_log_probabilities() {
     let server = serve(settings());

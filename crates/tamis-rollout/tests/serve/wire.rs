@@ -278,7 +278,8 @@ fn metrics_have_vllms_names() {
     }
 }
 
-/// What this project's own client asks and reads: the server is one of those that it knows, and by our keys it is the engine.
+/// What this project's own client asks and reads: the server is one of those that it knows, and by our keys
+/// it is the engine.
 #[test]
 fn our_own_client_understands_the_server() {
     use tamis_rollout::wire::vllm::{self, Interface};

@@ -14,7 +14,8 @@ pub(crate) struct Pace {
     pub(crate) slots: usize,
     /// Time of an iteration, whatever runs.
     pub(crate) iteration: Duration,
-    /// What all slots together add to it, as a share of it (ρ): with b samples an iteration takes `1 + ρ b / slots` times as long.
+    /// What all slots together add to it, as a share of it (ρ): with b samples an iteration takes
+    /// `1 + ρ b / slots` times as long.
     pub(crate) load: f64,
 }
 

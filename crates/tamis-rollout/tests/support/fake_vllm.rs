@@ -1,4 +1,5 @@
-//! A server that behaves like vLLM as far as a client can tell, over a model that is a formula: every token of weights w is known.
+//! A server that behaves like vLLM as far as a client can tell, over a model that is a formula: every token
+//! of weights w is known.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -137,13 +138,15 @@ fn error(status: u16, kind: &str, message: &str) -> Reply {
     Reply::json(status, &json!({"error": {"message": message, "type": kind, "param": null, "code": status}}))
 }
 
-/// The log-probability of a token that a completion of weights has at a place: never the same for two weights.
+/// The log-probability of a token that a completion of weights has at a place: never the same for two
+/// weights.
 pub(crate) fn logprob(weights: &str, place: usize) -> f64 {
     let sum: usize = weights.bytes().map(usize::from).sum();
     -0.125 * ((sum + 3 * place) % 17 + 1) as f64
 }
 
-/// What the text that goes with a folder of real weights is said to have under them; `None` where no text does.
+/// What the text that goes with a folder of real weights is said to have under them; `None` where no text
+/// does.
 fn known(folder: &str) -> Option<Vec<f64>> {
     let probe = std::fs::read(format!("{folder}/{}", tamis_rollout::server::PROBE_FILE)).ok()?;
     let probe: Value = serde_json::from_slice(&probe).ok()?;

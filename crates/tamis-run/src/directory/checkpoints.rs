@@ -18,8 +18,8 @@ pub struct CheckpointFolder {
     pub path: PathBuf,
 }
 
-/// A checkpoint being written. Dropped without [`PendingCheckpoint::commit`], it stays unfinished and is cleared away when the
-/// run is opened again.
+/// A checkpoint being written. Dropped without [`PendingCheckpoint::commit`], it stays unfinished and is
+/// cleared away when the run is opened again.
 #[derive(Debug)]
 #[must_use = "a checkpoint counts only when it is committed"]
 pub struct PendingCheckpoint {
@@ -35,7 +35,8 @@ impl PendingCheckpoint {
         &self.pending
     }
 
-    /// Makes it complete, at once and durably. A complete checkpoint of the same step is replaced; at no instant is there none.
+    /// Makes it complete, at once and durably. A complete checkpoint of the same step is replaced; at no
+    /// instant is there none.
     pub fn commit(self) -> Result<CheckpointFolder, RunDirectoryError> {
         self.disk.sync_folder(&self.pending)?;
         let replaced = with_ending(&self.complete, REPLACED);
@@ -62,8 +63,8 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Which of these steps go. `scores` may lack steps and hold steps without checkpoint; NaN is no score. Of equal scores
-    /// the earlier step is the better one.
+    /// Which of these steps go. `scores` may lack steps and hold steps without checkpoint; NaN is no score.
+    /// Of equal scores the earlier step is the better one.
     ///
     /// ```
     /// use std::collections::BTreeMap;
@@ -119,7 +120,8 @@ impl RunDirectory {
         let steps: Vec<u64> = self.list_checkpoints()?.iter().map(|checkpoint| checkpoint.step).collect();
         let removed = keep.removed(&steps, scores);
         for &step in &removed {
-            // Removing a folder takes many operations: under another name, a half-removed one is not taken for complete.
+            // Removing a folder takes many operations: under another name, a half-removed one is not taken
+            // for complete.
             let leaving = with_ending(&self.checkpoint(step), UNFINISHED);
             self.disk().remove_folder(&leaving)?;
             self.disk().rename(&self.checkpoint(step), &leaving)?;
@@ -129,7 +131,8 @@ impl RunDirectory {
     }
 }
 
-/// After a crash inside a replacement: where the new checkpoint is missing the old one comes back, else the old one goes.
+/// After a crash inside a replacement: where the new checkpoint is missing the old one comes back, else the
+/// old one goes.
 pub(super) fn finish_exchanges(disk: &Disk, folder: &Path) -> Result<(), RunDirectoryError> {
     for name in names(folder)? {
         let Some(original) = name.strip_suffix(REPLACED) else { continue };

@@ -20,8 +20,9 @@
 //!   run.lock                 held while a process works here
 //! ```
 //!
-//! A new run never enters a folder that is there: it takes the next free of `name`, `name-2`, `name-3`, ... A resumed run opens
-//! its folder, is cut back to a checkpoint ([`RunDirectory::cut_back`]) and goes on from there.
+//! A new run never enters a folder that is there: it takes the next free of `name`, `name-2`, `name-3`, ... A
+//! resumed run opens its folder, is cut back to a checkpoint ([`RunDirectory::cut_back`]) and goes on from
+//! there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -115,7 +116,8 @@ fn holder(process: Option<u32>) -> String {
 /// Bytes of a run's name at most: file systems hold no longer ones.
 const MAX_NAME: usize = 255;
 
-/// Whether a text is a name that a run can have: at most 255 bytes without control characters, one part of a path.
+/// Whether a text is a name that a run can have: at most 255 bytes without control characters, one part of a
+/// path.
 pub fn is_name(name: &str) -> bool {
     if name.len() > MAX_NAME || name.chars().any(char::is_control) {
         return false;
@@ -129,10 +131,12 @@ fn numbered(name: &str, number: u64) -> String {
     if number == 1 { name.to_owned() } else { format!("{name}-{number}") }
 }
 
-/// The name of the folder that a new run takes in `parent`: the first that is not there of `name`, `name-2`, `name-3`, ...
+/// The name of the folder that a new run takes in `parent`: the first that is not there of `name`, `name-2`,
+/// `name-3`, ...
 ///
 /// # Errors
-/// [`RunDirectoryError::Name`] for what is no name, [`RunDirectoryError::NameTaken`] where the first that is free is too long.
+/// [`RunDirectoryError::Name`] for what is no name, [`RunDirectoryError::NameTaken`] where the first that is
+/// free is too long.
 pub fn free_name(parent: &Path, name: &str) -> Result<String, RunDirectoryError> {
     name_from(parent, name, 1).map(|(name, _)| name)
 }
@@ -189,8 +193,8 @@ impl RunDirectoryError {
 pub struct LogPositions {
     /// Path and length.
     pub files: BTreeMap<String, u64>,
-    /// The last row of `metrics.jsonl`, with its end of line, which comes after the recorded length: a validation at the end of a run adds
-    /// to it, so it is not final.
+    /// The last row of `metrics.jsonl`, with its end of line, which comes after the recorded length: a
+    /// validation at the end of a run adds to it, so it is not final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_row: Option<String>,
 }
@@ -219,7 +223,8 @@ const CONFIG: &str = "config.yaml";
 const IN_FORCE: &str = ".config.yaml";
 const CHECKPOINTED: &str = "checkpointed";
 const LOCK: &str = "run.lock";
-// A process that ends, or that has just forked a child which has not started its program yet, holds the lock a moment longer.
+// A process that ends, or that has just forked a child which has not started its program yet, holds the lock
+// a moment longer.
 const LOCK_ATTEMPTS: u32 = 25;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 
@@ -244,8 +249,8 @@ pub struct CutBack {
 }
 
 impl RunDirectory {
-    /// Makes a new run directory in `parent` (made too where it is not there): `name`, or the first of `name-2`, `name-3`, ...
-    /// that is free. What is there is never entered, an empty folder neither.
+    /// Makes a new run directory in `parent` (made too where it is not there): `name`, or the first of
+    /// `name-2`, `name-3`, ... that is free. What is there is never entered, an empty folder neither.
     pub fn create(disk: &Disk, parent: &Path, name: &str) -> Result<Self, RunDirectoryError> {
         let no_room = |cause| RunDirectoryError::NoRoom { parent: parent.to_owned(), cause };
         if !is_name(name) {
@@ -279,7 +284,8 @@ impl RunDirectory {
     /// Opens the directory of a run to resume it, and clears away what a crash left unfinished.
     ///
     /// # Errors
-    /// [`RunDirectoryError::NotARun`] where there is no `config.yaml`, [`RunDirectoryError::Held`] where another process works.
+    /// [`RunDirectoryError::NotARun`] where there is no `config.yaml`, [`RunDirectoryError::Held`] where
+    /// another process works.
     pub fn open(disk: &Disk, path: &Path) -> Result<Self, RunDirectoryError> {
         let no_run = |reason| Err(RunDirectoryError::NotARun { path: path.to_owned(), reason });
         if !path.exists() {
@@ -343,7 +349,8 @@ impl RunDirectory {
         self.path.join(CONFIG)
     }
 
-    /// The configuration as the run had it last, which a resume compares with `config.yaml`: that one may have been edited.
+    /// The configuration as the run had it last, which a resume compares with `config.yaml`: that one may
+    /// have been edited.
     pub fn config_in_force(&self) -> PathBuf {
         self.path.join(IN_FORCE)
     }
@@ -388,7 +395,8 @@ impl RunDirectory {
         self.path.join(CHECKPOINTS)
     }
 
-    /// Notes that there has been a checkpoint, once it is whole. What a run logged after one cannot be made again without it.
+    /// Notes that there has been a checkpoint, once it is whole. What a run logged after one cannot be made
+    /// again without it.
     pub fn note_checkpoint(&self) -> Result<(), RunDirectoryError> {
         let path = self.path.join(CHECKPOINTED);
         if !path.exists() {
@@ -424,8 +432,9 @@ impl RunDirectory {
         self.path.join("journal.bin")
     }
 
-    /// Whether the directory is still where this process took hold of it. Asked before a step and before a checkpoint, so that a directory
-    /// that somebody removed is told as that, and no part of it is made again.
+    /// Whether the directory is still where this process took hold of it. Asked before a step and before a
+    /// checkpoint, so that a directory that somebody removed is told as that, and no part of it is made
+    /// again.
     ///
     /// # Errors
     /// [`RunDirectoryError::Gone`] where it was removed, moved, or replaced by another.
@@ -445,19 +454,21 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// Cuts every log back to where it was at the checkpoint of `step`, so that what the resumed run appends continues it as if
-    /// it had never been interrupted:
+    /// Cuts every log back to where it was at the checkpoint of `step`, so that what the resumed run appends
+    /// continues it as if it had never been interrupted:
     ///
-    /// - `metrics.jsonl`, `run.log` and the event files to their recorded lengths (one that is not recorded is emptied, an event
-    ///   file removed); what is cut from `run.log` goes to `run.superseded.log`;
+    /// - `metrics.jsonl`, `run.log` and the event files to their recorded lengths (one that is not recorded
+    ///   is emptied, an event file removed); what is cut from `run.log` goes to `run.superseded.log`;
     /// - the last row of `metrics.jsonl` as it was;
     /// - rollout files and validation samples of later steps are removed.
     ///
-    /// Nothing that is computed needs a log: one that is gone or shorter than it was is gone on with as it is, and named in
-    /// [`CutBack::warnings`]. Cutting twice is the same as once, so a crash in between does no harm.
+    /// Nothing that is computed needs a log: one that is gone or shorter than it was is gone on with as it
+    /// is, and named in [`CutBack::warnings`]. Cutting twice is the same as once, so a crash in between does
+    /// no harm.
     ///
     /// # Errors
-    /// [`RunDirectoryError::ForeignLog`] where a recorded position names something else than a log of the run; nothing was touched then.
+    /// [`RunDirectoryError::ForeignLog`] where a recorded position names something else than a log of the
+    /// run; nothing was touched then.
     pub fn cut_back(&self, positions: &LogPositions, step: u64) -> Result<CutBack, RunDirectoryError> {
         let tensorboard = format!("{TENSORBOARD}/");
         let is_event_file = |name: &str| {
@@ -555,8 +566,8 @@ impl RunDirectory {
     }
 }
 
-/// Bytes of `metrics.jsonl` that come before the last row of a checkpoint: as recorded, or where the file is not what it was, as many whole
-/// rows of earlier steps as there are.
+/// Bytes of `metrics.jsonl` that come before the last row of a checkpoint: as recorded, or where the file is
+/// not what it was, as many whole rows of earlier steps as there are.
 fn rows_before(file: &[u8], recorded: u64, last_row: Option<&str>) -> u64 {
     #[derive(Deserialize)]
     struct Row {
@@ -589,15 +600,16 @@ pub fn had_checkpoint(run: &Path) -> bool {
     run.join(CHECKPOINTED).exists()
 }
 
-/// The newest complete checkpoint below a run directory that this process need not hold; `None` where there is none yet.
+/// The newest complete checkpoint below a run directory that this process need not hold; `None` where there
+/// is none yet.
 pub fn last_checkpoint(run: &Path) -> Result<Option<PathBuf>, RunDirectoryError> {
     let folder = run.join(CHECKPOINTS);
     let steps = names(&folder)?.iter().filter_map(|name| step_of(name)).max();
     Ok(steps.map(|step| folder.join(format!("step_{step}"))))
 }
 
-/// Keeps what an evaluation found in the run that its checkpoint belongs to, as `evaluations/step_<n>.json` or, where that is taken,
-/// `step_<n>-2.json` and so on; the file's path.
+/// Keeps what an evaluation found in the run that its checkpoint belongs to, as `evaluations/step_<n>.json`
+/// or, where that is taken, `step_<n>-2.json` and so on; the file's path.
 ///
 /// # Errors
 /// [`DiskError`] where the folder cannot be written to. `None`: the checkpoint is of no run.
@@ -627,8 +639,8 @@ pub fn keep_evaluation(disk: &Disk, checkpoint: &Path, bytes: &[u8]) -> Result<O
     Ok(None)
 }
 
-/// The newest complete checkpoint beside the given one that is of an earlier step; `None` where there is none, or this is no checkpoint of
-/// a run.
+/// The newest complete checkpoint beside the given one that is of an earlier step; `None` where there is
+/// none, or this is no checkpoint of a run.
 pub fn checkpoint_before(checkpoint: &Path) -> Option<PathBuf> {
     let step = step_of_checkpoint(checkpoint)?;
     let folder = checkpoint.parent()?;
@@ -642,7 +654,8 @@ pub fn step_of_checkpoint(folder: &Path) -> Option<u64> {
     step_of(folder.file_name()?.to_str()?)
 }
 
-/// The number in `step_<n>`, written as we write it: of a checkpoint's folder, of a rollout file without its ending.
+/// The number in `step_<n>`, written as we write it: of a checkpoint's folder, of a rollout file without its
+/// ending.
 pub fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step_")?;
     let step = digits.parse().ok()?;
@@ -693,7 +706,8 @@ fn take_lock(folder: &Path) -> Result<File, RunDirectoryError> {
     Ok(file)
 }
 
-/// Who works in a run directory that this process does not hold, as a message names it; `None` where nobody does.
+/// Who works in a run directory that this process does not hold, as a message names it; `None` where nobody
+/// does.
 pub fn held_by(run: &Path) -> Option<String> {
     let mut file = File::open(run.join(LOCK)).ok()?;
     // Shared, and for a moment: a run that begins now tries again.

@@ -147,8 +147,8 @@ fn positions_survive_as_json() {
     assert_eq!(serde_json::from_str::<LogPositions>(&text).expect("read"), positions);
 }
 
-/// At every operation of saving a checkpoint over one of the same step, and of pruning, and for every fault: a complete
-/// checkpoint is there when the run is opened again, and none that is not whole.
+/// At every operation of saving a checkpoint over one of the same step, and of pruning, and for every fault:
+/// a complete checkpoint is there when the run is opened again, and none that is not whole.
 #[test]
 fn a_failure_at_any_operation_leaves_a_whole_checkpoint() {
     for fault in [

@@ -11,7 +11,8 @@ use super::{DiskOperation, parent};
 /// What happens at the chosen operation and after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFault {
-    /// It fails for want of space, and so does every later creation, write and flush; renaming and removing still work.
+    /// It fails for want of space, and so does every later creation, write and flush; renaming and removing
+    /// still work.
     DiskFull,
     /// A write is done by half, then the disk is full; any other operation as [`DiskFault::DiskFull`].
     ShortWrite,
@@ -19,10 +20,11 @@ pub enum DiskFault {
     ReadOnly,
     /// The process is killed before it: neither it nor a later one happens; what was done before stays.
     Killed,
-    /// The power fails before it: bytes not flushed are gone, and so are creations and renames whose folder was not flushed.
+    /// The power fails before it: bytes not flushed are gone, and so are creations and renames whose folder
+    /// was not flushed.
     PowerLoss,
-    /// As [`DiskFault::PowerLoss`], except that the creations and renames happened to reach the device: a file renamed before its
-    /// content was flushed is there and empty.
+    /// As [`DiskFault::PowerLoss`], except that the creations and renames happened to reach the device: a
+    /// file renamed before its content was flushed is there and empty.
     PowerLossAfterRename,
 }
 

@@ -1,9 +1,10 @@
 //! Files that survive a crash.
 //!
-//! Everything a run writes goes through a [`Disk`]. A whole file is written beside its final name, flushed to the device,
-//! renamed over it and the folder flushed ([`Disk::write_file`]), so that a reader, after a crash at any instant, finds either
-//! the old file or the new one. Logs grow through an [`AppendFile`], which takes a half-written tail back. A `Disk` is a handle
-//! that is cheap to clone; [`Disk::failing`] gives one that fails at its k-th operation, for the tests of all that writes.
+//! Everything a run writes goes through a [`Disk`]. A whole file is written beside its final name, flushed to
+//! the device, renamed over it and the folder flushed ([`Disk::write_file`]), so that a reader, after a crash
+//! at any instant, finds either the old file or the new one. Logs grow through an [`AppendFile`], which takes
+//! a half-written tail back. A `Disk` is a handle that is cheap to clone; [`Disk::failing`] gives one that
+//! fails at its k-th operation, for the tests of all that writes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, Write};
@@ -118,8 +119,9 @@ impl Disk {
         Self::default()
     }
 
-    /// For tests: the file system with `fault` at operation number `at`, counted from 0 over all clones of this handle. Every
-    /// create, write, flush, rename, cut and remove is one operation; reads are not counted.
+    /// For tests: the file system with `fault` at operation number `at`, counted from 0 over all clones of
+    /// this handle. Every create, write, flush, rename, cut and remove is one operation; reads are not
+    /// counted.
     pub fn failing(at: usize, fault: DiskFault) -> Self {
         Self { faults: Some(Arc::new(Faults::new(at, fault))) }
     }
@@ -157,8 +159,8 @@ impl Disk {
         Ok(result)
     }
 
-    /// Writes a whole file or nothing: to a temporary file in the same folder, flushed, renamed over `path`, the folder flushed.
-    /// On failure the file that was there before is untouched.
+    /// Writes a whole file or nothing: to a temporary file in the same folder, flushed, renamed over `path`,
+    /// the folder flushed. On failure the file that was there before is untouched.
     pub fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
         self.write_file_with(path, |writer| writer.write_all(bytes))
     }
@@ -200,7 +202,8 @@ impl Disk {
     }
 
     fn sync_file(&self, path: &Path, file: &File) -> Result<(), DiskError> {
-        // Where faults are on order, they also say what a loss of power takes; a real flush would only slow the tests.
+        // Where faults are on order, they also say what a loss of power takes; a real flush would only slow
+        // the tests.
         self.perform(DiskOperation::SyncFile, path, || if self.is_real() { file.sync_all() } else { Ok(()) })
     }
 
@@ -221,7 +224,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Flushes the entries of a folder to the device, so that creations, renames and removals in it survive a loss of power.
+    /// Flushes the entries of a folder to the device, so that creations, renames and removals in it survive a
+    /// loss of power.
     pub fn sync_folder(&self, path: &Path) -> Result<(), DiskError> {
         // Elsewhere than on Unix a folder cannot be opened, and renames are flushed by the system.
         self.perform(DiskOperation::SyncFolder, path, || {
@@ -258,7 +262,8 @@ impl Disk {
         self.perform(DiskOperation::Remove, path, || absent_is_fine(std::fs::remove_dir_all(path)))
     }
 
-    /// Cuts a file to `length` bytes and flushes it. A file that is shorter already is left as it is (and never lengthened).
+    /// Cuts a file to `length` bytes and flushes it. A file that is shorter already is left as it is (and
+    /// never lengthened).
     pub fn cut_file(&self, path: &Path, length: u64) -> Result<(), DiskError> {
         let file = OpenOptions::new()
             .write(true)
@@ -324,8 +329,8 @@ pub struct AppendFile {
 }
 
 impl AppendFile {
-    /// Appends bytes in one write. Where that fails half-way, what was written of them is taken back, as far as the disk lets
-    /// us, so that a log never holds half a line.
+    /// Appends bytes in one write. Where that fails half-way, what was written of them is taken back, as far
+    /// as the disk lets us, so that a log never holds half a line.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), DiskError> {
         let outcome = Gate { disk: &self.disk, path: &self.path, file: &self.file }.write_all(bytes);
         if let Err(cause) = outcome {
@@ -376,7 +381,8 @@ impl Write for Gate<'_> {
                 Ok(written)
             }
             Decision::Short => {
-                // What the system does when space runs out in the middle: this write is cut short, the next one fails.
+                // What the system does when space runs out in the middle: this write is cut short, the next
+                // one fails.
                 let half = bytes.len().div_ceil(2);
                 self.file.write_all(&bytes[..half])?;
                 faults.after(DiskOperation::Write, self.path);

@@ -1,6 +1,7 @@
 //! The console: one line a step with the numbers a person follows.
 //!
-//! It is made of the step's typed figures ([`StepView`]), not of the metrics that are logged: what is logged is never read back.
+//! It is made of the step's typed figures ([`StepView`]), not of the metrics that are logged: what is logged
+//! is never read back.
 
 use std::time::Duration;
 

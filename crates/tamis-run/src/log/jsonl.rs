@@ -1,11 +1,13 @@
 //! `metrics.jsonl`: one JSON object a line for each step.
 //!
-//! `{"step":12,"critic/rewards/mean":0.53,...}`, the names in the order of the step. JSON has no infinities and no NaN: NaN (no
-//! value) is `null`, infinities are the strings `"Infinity"` and `"-Infinity"`, so that a divergence is not taken for a missing
-//! value. Numbers are the shortest decimals that read back as the same f64.
+//! `{"step":12,"critic/rewards/mean":0.53,...}`, the names in the order of the step. JSON has no infinities
+//! and no NaN: NaN (no value) is `null`, infinities are the strings `"Infinity"` and `"-Infinity"`, so that a
+//! divergence is not taken for a missing value. Numbers are the shortest decimals that read back as the same
+//! f64.
 //!
-//! A step has one row. What comes later of the last one (the validation at the end of a run that its data ended) is added to its row, which is
-//! then written anew; so a checkpoint records the file's length before the last row, and the row itself.
+//! A step has one row. What comes later of the last one (the validation at the end of a run that its data
+//! ended) is added to its row, which is then written anew; so a checkpoint records the file's length before
+//! the last row, and the row itself.
 
 use std::path::Path;
 
@@ -37,8 +39,8 @@ impl JsonlLogger {
         Ok(Self { file: disk.append_to(path)?, last: None })
     }
 
-    /// Goes on after the last row of a file that was cut back to a checkpoint, which may still be added to. A row that is not the end of the
-    /// file, or not a row, is left alone.
+    /// Goes on after the last row of a file that was cut back to a checkpoint, which may still be added to. A
+    /// row that is not the end of the file, or not a row, is left alone.
     #[must_use]
     pub fn going_on_after(mut self, row: Option<&str>) -> Self {
         self.last = row.and_then(|row| {
@@ -121,8 +123,8 @@ pub struct LineError {
     pub cause: serde_json::Error,
 }
 
-/// The text of a `metrics.jsonl` without the fields that depend on the clock: two runs of one seed on one machine agree on it,
-/// byte for byte.
+/// The text of a `metrics.jsonl` without the fields that depend on the clock: two runs of one seed on one
+/// machine agree on it, byte for byte.
 pub fn without_wall_clock(text: &str) -> Result<String, LineError> {
     let mut kept = String::with_capacity(text.len());
     for (place, line) in text.lines().enumerate() {

@@ -1,7 +1,7 @@
 //! Where the metrics of each step go: `metrics.jsonl`, TensorBoard's event files, the console.
 //!
-//! [`Loggers`] hands each step to every logger. Loggers of files record how far they have come at a checkpoint
-//! ([`Loggers::sync`]), so that a resumed run cuts them back there and appends.
+//! [`Loggers`] hands each step to every logger. Loggers of files record how far they have come at a
+//! checkpoint ([`Loggers::sync`]), so that a resumed run cuts them back there and appends.
 
 use crate::directory::LogPositions;
 use crate::durable::DiskError;
@@ -137,7 +137,8 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&good).expect("read"), "{\"step\":7,\"actor/lr\":0.5}\n");
     }
 
-    /// Six steps without interruption against: three steps, a checkpoint, two steps more, a crash, resumed from the checkpoint.
+    /// Six steps without interruption against: three steps, a checkpoint, two steps more, a crash, resumed
+    /// from the checkpoint.
     #[test]
     fn logs_cut_back_and_continued_equal_those_of_an_uninterrupted_run() {
         use crate::directory::RunDirectory;

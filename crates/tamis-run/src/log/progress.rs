@@ -1,8 +1,10 @@
-//! What a person sees while a run works: a progress bar and lines above it on a terminal, plain lines elsewhere.
+//! What a person sees while a run works: a progress bar and lines above it on a terminal, plain lines
+//! elsewhere.
 //!
-//! All that is said goes through [`Progress`], a handle that is cheap to clone: so lines never mix with the bar, and `run.log`
-//! gets a copy of each. Results go to stdout and are not its business; progress goes to stderr. Control characters in what is
-//! said (a completion may hold any) are shown as escapes, never passed on.
+//! All that is said goes through [`Progress`], a handle that is cheap to clone: so lines never mix with the
+//! bar, and `run.log` gets a copy of each. Results go to stdout and are not its business; progress goes to
+//! stderr. Control characters in what is said (a completion may hold any) are shown as escapes, never passed
+//! on.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -58,8 +60,8 @@ impl std::fmt::Debug for Screen {
 }
 
 impl Progress {
-    /// On stderr: a bar where that is a terminal that can move its cursor, plain lines else. `total` training steps where their
-    /// number is known, `done` of them before (a resumed run).
+    /// On stderr: a bar where that is a terminal that can move its cursor, plain lines else. `total` training
+    /// steps where their number is known, `done` of them before (a resumed run).
     pub fn on_stderr(total: Option<u64>, done: u64) -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         if std::io::stderr().is_terminal() && !dumb {
@@ -80,7 +82,8 @@ impl Progress {
         Self::new(Screen::Plain(writer), total, done)
     }
 
-    /// A bar on a terminal of so many columns. What is said in words comes before the gauge and the clock where there is not room for all.
+    /// A bar on a terminal of so many columns. What is said in words comes before the gauge and the clock
+    /// where there is not room for all.
     pub fn with_target(target: ProgressDrawTarget, columns: u16, total: Option<u64>, done: u64) -> Self {
         let bar = ProgressBar::with_draw_target(total, target);
         // The colour is left out by the library where NO_COLOR is set.
@@ -142,7 +145,8 @@ impl Progress {
         self.inner().log(level, &visible(text));
     }
 
-    /// From now on the steps of this session are timed: what came before them (a warm start, a validation) is no part of their pace.
+    /// From now on the steps of this session are timed: what came before them (a warm start, a validation) is
+    /// no part of their pace.
     pub fn steps_begin(&self) {
         self.inner().started = Instant::now();
     }
@@ -163,7 +167,8 @@ impl Progress {
         inner.redraw();
     }
 
-    /// Time left, estimated from the steps of this session: none before the first, or where the number of steps is not known.
+    /// Time left, estimated from the steps of this session: none before the first, or where the number of
+    /// steps is not known.
     pub fn time_left(&self) -> Option<Duration> {
         self.inner().time_left()
     }

@@ -1,12 +1,13 @@
 //! TensorBoard event files, written by hand.
 //!
-//! A file is a sequence of TFRecords: length (`u64`), masked CRC-32C of it, the bytes of an `Event`, masked CRC-32C of them (all
-//! little endian). An `Event` is a protobuf message: wall time (field 1, double), step (2, varint) and one of file version (3),
-//! summary (5) or session log (7). A summary holds values (1) of tag (1) and number (2, float). The first event of a file names
-//! the version `brain.Event:2`.
+//! A file is a sequence of TFRecords: length (`u64`), masked CRC-32C of it, the bytes of an `Event`, masked
+//! CRC-32C of them (all little endian). An `Event` is a protobuf message: wall time (field 1, double), step
+//! (2, varint) and one of file version (3), summary (5) or session log (7). A summary holds values (1) of tag
+//! (1) and number (2, float). The first event of a file names the version `brain.Event:2`.
 //!
-//! A resumed run begins a new file that opens with a session start at its first step: a TensorBoard that is running drops what
-//! it had read from that step on, and one that starts later finds the older file cut back already.
+//! A resumed run begins a new file that opens with a session start at its first step: a TensorBoard that is
+//! running drops what it had read from that step on, and one that starts later finds the older file cut back
+//! already.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,8 @@ impl TensorBoardLogger {
                 std::fs::metadata(file).map_err(|cause| DiskError::new(DiskOperation::Read, file, cause))?;
             earlier.push((file.file_name().unwrap_or_default().to_owned(), metadata.len()));
         }
-        // Readers take the files in the order of their names: the second in it must grow, whatever the clock says.
+        // Readers take the files in the order of their names: the second in it must grow, whatever the clock
+        // says.
         let newest = files.iter().filter_map(|file| second_in(file)).max();
         let second = newest.map_or(seconds() as u64, |newest| (seconds() as u64).max(newest + 1));
         let name = OsString::from(format!("events.out.{MARK}.{second:010}.tamis.{}", std::process::id()));
@@ -110,7 +112,8 @@ fn record(event: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The checksum as TFRecord stores it: rotated and shifted, so that a checksum of checksums keeps its strength.
+/// The checksum as TFRecord stores it: rotated and shifted, so that a checksum of checksums keeps its
+/// strength.
 fn masked(checksum: u32) -> u32 {
     checksum.rotate_right(15).wrapping_add(0xA282_EAD8)
 }

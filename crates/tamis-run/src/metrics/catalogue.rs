@@ -1,7 +1,8 @@
 //! The catalogue of metrics: each is defined here once, and `docs/metrics.md` is generated from it.
 //!
-//! A name is a pattern: `{...}` stands for any text that is not empty (a score's name, a data source, a number of samples).
-//! A metric that is set under a name which no pattern matches fails the test that sets it.
+//! A name is a pattern: `{...}` stands for any text that is not empty (a score's name, a data source, a
+//! number of samples). A metric that is set under a name which no pattern matches fails the test that sets
+//! it.
 
 use std::fmt::Write as _;
 
@@ -65,14 +66,16 @@ fn definitions() -> impl Iterator<Item = &'static Definition> {
     CATALOGUE.iter().flat_map(|section| section.metrics)
 }
 
-/// The definition of a metric: the first pattern that matches its name, one without a variable part before others.
+/// The definition of a metric: the first pattern that matches its name, one without a variable part before
+/// others.
 pub fn find(name: &str) -> Option<&'static Definition> {
     definitions()
         .find(|definition| definition.pattern == name)
         .or_else(|| definitions().find(|definition| matches(definition.pattern, name)))
 }
 
-/// Whether a metric depends on the clock; comparisons of two runs leave it out. A name outside the catalogue does not.
+/// Whether a metric depends on the clock; comparisons of two runs leave it out. A name outside the catalogue
+/// does not.
 pub fn is_wall_clock(name: &str) -> bool {
     find(name).is_some_and(|definition| definition.wall_clock)
 }
@@ -132,8 +135,8 @@ pub fn catalogue_markdown() -> String {
 mod tests {
     use super::*;
 
-    /// What the documents that tamis follows say a run logs: the guides on filter groups, on dynamic sampling and on RAGEN's filter, and TRL's
-    /// page on GRPO.
+    /// What the documents that tamis follows say a run logs: the guides on filter groups, on dynamic sampling
+    /// and on RAGEN's filter, and TRL's page on GRPO.
     #[test]
     fn every_metric_that_the_documents_name_is_there() {
         for name in [

@@ -26,8 +26,8 @@ impl Metrics {
     /// Sets a metric; a name set before keeps its place and takes the new value.
     ///
     /// # Panics
-    /// In builds with debug assertions, where the catalogue does not define the name: a test that emits it fails. In a
-    /// release build such a metric is kept.
+    /// In builds with debug assertions, where the catalogue does not define the name: a test that emits it
+    /// fails. In a release build such a metric is kept.
     pub fn set(&mut self, name: impl Into<String>, value: f64) {
         let name = name.into();
         debug_assert!(catalogue::find(&name).is_some(), "the catalogue does not define the metric `{name}`");
@@ -77,8 +77,8 @@ impl Metrics {
         self.entries.is_empty()
     }
 
-    /// Adds, for every metric that has one, the second name of the catalogue's table of aliases, with the same value. A name
-    /// that is set already keeps its value.
+    /// Adds, for every metric that has one, the second name of the catalogue's table of aliases, with the
+    /// same value. A name that is set already keeps its value.
     pub fn add_aliases(&mut self) {
         for (alias, original) in catalogue::aliases() {
             if let (None, Some(value)) = (self.get(alias), self.get(original)) {

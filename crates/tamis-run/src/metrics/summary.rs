@@ -18,8 +18,8 @@ pub struct Summary {
 impl Summary {
     /// Of all numbers that are not NaN; `None` where there is none.
     ///
-    /// The deviation takes two passes, so equal numbers give exactly the rounding of their mean, which is 0 for all that a
-    /// reward is likely to be; [`has_one_value`] is the test for uniformity.
+    /// The deviation takes two passes, so equal numbers give exactly the rounding of their mean, which is 0
+    /// for all that a reward is likely to be; [`has_one_value`] is the test for uniformity.
     ///
     /// ```
     /// use tamis_run::metrics::summary::Summary;

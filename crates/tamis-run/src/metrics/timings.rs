@@ -49,7 +49,8 @@ impl Timings {
         Self::default()
     }
 
-    /// Adds time to a stage: `gen`, `reward`, `filter`, `ref`, `values`, `adv`, `update_critic`, `update_actor`, `testing`, `save_checkpoint`, [`STEP`], ...
+    /// Adds time to a stage: `gen`, `reward`, `filter`, `ref`, `values`, `adv`, `update_critic`,
+    /// `update_actor`, `testing`, `save_checkpoint`, [`STEP`], ...
     pub fn add(&mut self, stage: &'static str, time: Duration) {
         match self.stages.iter_mut().find(|(name, _)| *name == stage) {
             Some((_, sum)) => *sum += time,
@@ -74,8 +75,9 @@ impl Timings {
         self.get(stage).map(|time| Pace { time, tokens })
     }
 
-    /// `timing_s/*`, `timing_per_token_ms/*` and the throughputs. Generation is per token of all that was generated, other
-    /// stages per token of the trained batch; where there are no tokens or no time, a quotient is left out.
+    /// `timing_s/*`, `timing_per_token_ms/*` and the throughputs. Generation is per token of all that was
+    /// generated, other stages per token of the trained batch; where there are no tokens or no time, a
+    /// quotient is left out.
     ///
     /// # Differs from
     /// verl divides the generation of dropped groups by the tokens of the kept ones.

@@ -18,7 +18,8 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-/// C's `strftime` for a time in UTC, English names; `%-d` drops the leading zero; an unknown directive stays as it is.
+/// C's `strftime` for a time in UTC, English names; `%-d` drops the leading zero; an unknown directive stays
+/// as it is.
 pub(super) fn strftime(format: &str, seconds: i64) -> String {
     let days = seconds.div_euclid(86_400);
     let second_of_day = seconds.rem_euclid(86_400);

@@ -1,7 +1,7 @@
 //! `{% generation %}` blocks, with which training templates mark the assistant's tokens.
 
-/// The template with `generation` and `endgeneration` tags replaced by an `if true` of the same whitespace control and on the same
-/// line, so that what is between them is rendered and error lines stay right.
+/// The template with `generation` and `endgeneration` tags replaced by an `if true` of the same whitespace
+/// control and on the same line, so that what is between them is rendered and error lines stay right.
 pub(super) fn without_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

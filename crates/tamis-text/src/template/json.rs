@@ -161,7 +161,8 @@ impl Style {
     }
 }
 
-/// A finite number in the shortest digits that read back, in Python's layout: an exponent below 1e-4 and from 1e16 on.
+/// A finite number in the shortest digits that read back, in Python's layout: an exponent below 1e-4 and from
+/// 1e16 on.
 fn float(number: f64) -> String {
     let scientific = format!("{number:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };

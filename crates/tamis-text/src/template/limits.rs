@@ -8,10 +8,10 @@
 //! | lists in lists | [`MAX_DEPTH`] | here |
 //! | loops, blocks and macros within each other | [`MAX_RECURSION`] | the engine |
 //!
-//! A unit of work is what copies a byte: 4 nanoseconds are more than enough for each in an optimised build. So a rendering takes
-//! [`MAX_WORK`] bytes and a few times [`MAX_VALUE`] at most, and about a second (a few in a build without optimisation), which is also how
-//! long a Ctrl-C waits at most where no thread can be left behind. The rendering that is under way on a thread has its allowance in a cell
-//! of that thread.
+//! A unit of work is what copies a byte: 4 nanoseconds are more than enough for each in an optimised build.
+//! So a rendering takes [`MAX_WORK`] bytes and a few times [`MAX_VALUE`] at most, and about a second (a few
+//! in a build without optimisation), which is also how long a Ctrl-C waits at most where no thread can be
+//! left behind. The rendering that is under way on a thread has its allowance in a cell of that thread.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -175,8 +175,8 @@ fn size(value: &Value) -> Result<usize, Error> {
     value.as_str().map_or_else(|| Ok(Size::of(value)?.text), |text| Ok(text.len()))
 }
 
-/// A value that something other than an operator gave: measured, and a sequence that is computed as it is read is computed now, so that none
-/// is piled on another.
+/// A value that something other than an operator gave: measured, and a sequence that is computed as it is
+/// read is computed now, so that none is piled on another.
 fn built(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => {
@@ -372,7 +372,8 @@ fn start_of_sum(arguments: &[Value]) -> Value {
     given.filter(|start| !start.is_undefined()).unwrap_or_else(|| Value::from(0))
 }
 
-/// The bytes that a filter or a method may give for a value, where that is more than a few times what it gets.
+/// The bytes that a filter or a method may give for a value, where that is more than a few times what it
+/// gets.
 pub(super) fn cost(name: &str, value: &Value, arguments: &[Value]) -> Result<usize, Error> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     Ok(match name {
@@ -439,7 +440,8 @@ impl Price {
 
     /// Work of a call.
     fn work(self, value: &Value, arguments: &[Value]) -> Result<usize, Error> {
-        // An argument is read, and one that is text (a path of an attribute, a mark between items) once for each item.
+        // An argument is read, and one that is text (a path of an attribute, a mark between items) once for
+        // each item.
         let (mut given, mut texts) = (CALL, 0_usize);
         for argument in arguments {
             let size = Size::of(argument)?;
@@ -474,7 +476,8 @@ pub(super) fn charge_call(name: &str, value: &Value, arguments: &[Value]) -> Res
     }
 }
 
-/// A filter that charges its calls and measures what it gives, wherever it is called from: `map` calls others.
+/// A filter that charges its calls and measures what it gives, wherever it is called from: `map` calls
+/// others.
 fn add_filter(environment: &mut Environment<'static>, name: &'static str, filter: Value) {
     environment.add_filter(name, move |state: &mut State, value: &Value, rest: Rest<ValueOrKwargs>| {
         let rest = rest.into_values();

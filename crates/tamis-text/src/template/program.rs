@@ -1,9 +1,11 @@
 //! A chat template compiled so that everything it builds is measured.
 //!
-//! The engine bounds steps, but not memory: `{% set s = s ~ s %}` forty times over is a thousand steps and a terabyte. So the parsed template is
-//! rebuilt before it is compiled: an operator that builds becomes a filter of [`limits`](super::limits) that measures before it builds, whatever
-//! else makes a value (a literal, a call, a slice) goes through one that measures the result, what is compared, searched or indexed through
-//! one that counts it, and plain text is written as an expression, so that the formatter measures it too. Filters and tests measure themselves.
+//! The engine bounds steps, but not memory: `{% set s = s ~ s %}` forty times over is a thousand steps and a
+//! terabyte. So the parsed template is rebuilt before it is compiled: an operator that builds becomes a
+//! filter of [`limits`](super::limits) that measures before it builds, whatever else makes a value (a
+//! literal, a call, a slice) goes through one that measures the result, what is compared, searched or indexed
+//! through one that counts it, and plain text is written as an expression, so that the formatter measures it
+//! too. Filters and tests measure themselves.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +35,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Compiles a template. Its text stays in memory for as long as the process lives: a run has one template.
+    /// Compiles a template. Its text stays in memory for as long as the process lives: a run has one
+    /// template.
     pub(super) fn compile(source: String, syntax: &SyntaxConfig) -> Result<Self, Error> {
         check_tags(&source, syntax)?;
         let source: &'static str = source.leak();

@@ -80,7 +80,8 @@ pub(super) fn float(
         .or_else(|_| Ok(default.unwrap_or_else(|| Value::from(0.0))))
 }
 
-/// Indents all lines but the first (it too where `first`; empty ones too where `blank`) and keeps a final line break.
+/// Indents all lines but the first (it too where `first`; empty ones too where `blank`) and keeps a final
+/// line break.
 #[expect(clippy::needless_pass_by_value, reason = "the signature is the template engine's")]
 pub(super) fn indent(
     text: &str,

@@ -6,7 +6,8 @@ use tamis_core::advantage::{Advantage, Column};
 
 use super::AssembleError;
 
-/// Columns that the trainer has for every estimator; values come from a critic, which is there where they are needed.
+/// Columns that the trainer has for every estimator; values come from a critic, which is there where they are
+/// needed.
 const PROVIDED: [Column; 11] = [
     Column::Lengths,
     Column::Mask,

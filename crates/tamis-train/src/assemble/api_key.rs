@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::AssembleError;
 
-/// A key that servers ask for, for a section of the configuration (`rollout.`): from a file or from a variable of the environment; it is never part of a configuration.
+/// A key that servers ask for, for a section of the configuration (`rollout.`): from a file or from a
+/// variable of the environment; it is never part of a configuration.
 pub(crate) fn api_key(
     section: &str,
     file: Option<&Path>,

@@ -1,10 +1,12 @@
-//! What a configuration is refused for before anything is made of it: one check, for `tamis config check`, for a run that begins or goes on,
-//! and for an evaluation.
+//! What a configuration is refused for before anything is made of it: one check, for `tamis config check`,
+//! for a run that begins or goes on, and for an evaluation.
 //!
-//! [`settings`] builds what can be built of the settings alone, by the constructors that the run itself uses; [`files`] looks whether what is
-//! named is there and reads the first rows of the data. Each finding carries the key that is to blame and where it was written.
+//! [`settings`] builds what can be built of the settings alone, by the constructors that the run itself uses;
+//! [`files`] looks whether what is named is there and reads the first rows of the data. Each finding carries
+//! the key that is to blame and where it was written.
 //!
-//! No program is started: what a reward function takes and returns is asked by the run itself, before it generates anything.
+//! No program is started: what a reward function takes and returns is asked by the run itself, before it
+//! generates anything.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,7 +46,8 @@ pub enum Placeholders {
 pub enum Purpose<'p> {
     /// A new run.
     Begin,
-    /// Going on with a run, from this checkpoint where there is one: policy, tokenizer and critic are then the checkpoint's.
+    /// Going on with a run, from this checkpoint where there is one: policy, tokenizer and critic are then
+    /// the checkpoint's.
     Resume(Option<&'p Path>),
     /// Measuring `model.path` on the validation prompts.
     Evaluate,
@@ -88,8 +91,9 @@ pub fn settings(loaded: &Loaded, purpose: Purpose<'_>) -> Vec<Diagnostic> {
     checker.found
 }
 
-/// What is wrong with the files and folders that are named: that they are there, that they are files, that a model is one, that the first
-/// rows of data are prompts that the templates render. No reward function is started.
+/// What is wrong with the files and folders that are named: that they are there, that they are files, that a
+/// model is one, that the first rows of data are prompts that the templates render. No reward function is
+/// started.
 pub fn files(loaded: &Loaded, purpose: Purpose<'_>, placeholders: Placeholders) -> Vec<Diagnostic> {
     let mut checker = Checker { loaded, config: &loaded.config, purpose, found: Vec::new() };
     checker.data_files(placeholders);
@@ -348,7 +352,8 @@ impl Checker<'_> {
             let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
             let cause = match std::fs::metadata(folder) {
                 Ok(found) if found.is_dir() => {
-                    // Asking for rights says nothing of file systems that are read-only: something is made and removed.
+                    // Asking for rights says nothing of file systems that are read-only: something is made
+                    // and removed.
                     match tempfile::Builder::new().prefix(".tamis-check-").tempdir_in(folder) {
                         Ok(_) => return,
                         // The error itself names the folder that was tried, another each time.
@@ -548,7 +553,8 @@ impl Checker<'_> {
     }
 }
 
-/// The keys that a setting of a pure object may have come from, the likeliest first; those that there are not are passed over.
+/// The keys that a setting of a pure object may have come from, the likeliest first; those that there are not
+/// are passed over.
 fn keys_of(section: &str, setting: &str) -> Vec<String> {
     let (part, name) = setting.rsplit_once('.').unwrap_or(("", setting));
     let name = match (part, name) {

@@ -50,7 +50,8 @@ pub fn plan(config: &Config, micro_batch: MicroBatch) -> Option<CriticPlan> {
     })
 }
 
-/// The critic's shape, before anything is allocated for it; `None` without one. The policy's where no checkpoint is named.
+/// The critic's shape, before anything is allocated for it; `None` without one. The policy's where no
+/// checkpoint is named.
 pub fn shape(config: &Config, policy: &ModelConfig) -> Result<Option<ModelConfig>, AssembleError> {
     if !config.has_critic() {
         return Ok(None);

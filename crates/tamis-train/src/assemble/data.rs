@@ -50,8 +50,8 @@ pub fn prompts(config: &Config) -> Result<Prompts, AssembleError> {
     Ok(prompts)
 }
 
-/// Reads or makes the validation prompts alone: files of training prompts need not be there, except those of the task `gsm8k_calculator`,
-/// whose expressions are left out of what is held out.
+/// Reads or makes the validation prompts alone: files of training prompts need not be there, except those of
+/// the task `gsm8k_calculator`, whose expressions are left out of what is held out.
 pub fn validation_prompts(config: &Config) -> Result<Prompts, AssembleError> {
     let prompts = all_prompts(config, false)?;
     Ok(Prompts { train: Vec::new(), ..prompts })
@@ -109,7 +109,8 @@ fn fill_all(prompts: &mut Prompts, data: &DataConfig) -> Result<(), AssembleErro
     Ok(())
 }
 
-/// What is wrong with the first prompts of the data: those of the first files, up to `num_prompts` of each split.
+/// What is wrong with the first prompts of the data: those of the first files, up to `num_prompts` of each
+/// split.
 #[derive(Debug)]
 pub(super) struct Unfit {
     /// The keys that may be to blame, the likeliest first.
@@ -137,8 +138,8 @@ const FIRST_PROMPTS: usize = 5;
 /// Prompts of a task that a check draws: those of every level.
 const FIRST_DRAWN: usize = 1000;
 
-/// Reads the first rows of the files that `is_real` and renders the first prompts of each, as a run does with all of them; likewise the first
-/// prompts of a built-in task.
+/// Reads the first rows of the files that `is_real` and renders the first prompts of each, as a run does with
+/// all of them; likewise the first prompts of a built-in task.
 #[expect(clippy::result_large_err, reason = "made once, before a run")]
 pub(super) fn check_first_rows(
     config: &Config,
@@ -192,7 +193,8 @@ pub(super) fn check_first_rows(
         Err(error) => return Err(unfit(&model, None, error)),
     };
     let form = ["data.prompt_format", "data.system_prompt", "model.chat_template", "data.train", "data"];
-    // The alphabet of a character tokenizer is made of all rows: the first ones have it only where a task says what it is.
+    // The alphabet of a character tokenizer is made of all rows: the first ones have it only where a task
+    // says what it is.
     let is_made = path.is_none()
         && checkpoint.is_none()
         && (config.model.init.as_ref())
@@ -433,7 +435,8 @@ impl Extend<char> for Alphabet {
 }
 
 impl Prompts {
-    /// Characters of all prompts and answers, for the character tokenizer: the task's own alphabet, or whatever the data holds.
+    /// Characters of all prompts and answers, for the character tokenizer: the task's own alphabet, or
+    /// whatever the data holds.
     pub fn alphabet(&self) -> String {
         let mut alphabet = Alphabet::default();
         if self.task.is_some() {
@@ -452,7 +455,8 @@ impl Prompts {
         alphabet.others.into_iter().collect()
     }
 
-    /// The prompts in the form that `data.prompt_format` gives them for the model of this codec, `data.system_prompt` included.
+    /// The prompts in the form that `data.prompt_format` gives them for the model of this codec,
+    /// `data.system_prompt` included.
     ///
     /// # Errors
     /// The first prompt that cannot have it.

@@ -38,7 +38,8 @@ fn with_gold(content: &PromptContent, template: &str, gold: &str) -> PromptConte
     }
 }
 
-/// Every training prompt with its gold answer, where the estimator contrasts with it; cut from the left so that a completion has room.
+/// Every training prompt with its gold answer, where the estimator contrasts with it; cut from the left so
+/// that a completion has room.
 pub(crate) fn hints(
     config: &Config,
     advantage: &Advantage,

@@ -1,4 +1,5 @@
-//! What a run trains with, in the words of the configuration: read from the assembled objects, so that it cannot be something else.
+//! What a run trains with, in the words of the configuration: read from the assembled objects, so that it
+//! cannot be something else.
 
 use std::fmt::Write as _;
 
@@ -17,8 +18,9 @@ use super::rewards::overlong_lengths;
 use super::{advantage, critic, objective};
 use crate::learner::micro_batch::MicroBatch;
 
-/// Keys that are null by design, each with the value that the run takes; of an entry of `reward` (`reward.0`) an object of them. A key that its
-/// loss, estimator or filter does not read is not among them, and none is where the configuration cannot be assembled.
+/// Keys that are null by design, each with the value that the run takes; of an entry of `reward` (`reward.0`)
+/// an object of them. A key that its loss, estimator or filter does not read is not among them, and none is
+/// where the configuration cannot be assembled.
 pub fn in_force(config: &Config) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     let mut put = |key: &str, is_null: bool, value: Option<Value>| {
@@ -110,7 +112,8 @@ fn of_reward(kind: &RewardKind, limit: usize) -> Map<String, Value> {
     values
 }
 
-/// The objective in one line: preset, loss and its bounds, aggregation, divergence, advantage, and what else is on.
+/// The objective in one line: preset, loss and its bounds, aggregation, divergence, advantage, and what else
+/// is on.
 pub fn headline(config: &Config) -> Result<String, AssembleError> {
     let (objective, divergence) = objective::objective(config)?;
     let advantage = advantage::advantage(config)?;

@@ -21,9 +21,9 @@ pub struct Lengths {
     pub num_validation_prompts: usize,
 }
 
-/// The estimate for a run whose completions are all as long as they may be: its largest micro-batch (or batch of the warm start), a
-/// reference where a divergence needs one, a critic where there is one, and in the generator the sequences of a round or of a validation,
-/// `rollout.max_num_seqs` of them at most.
+/// The estimate for a run whose completions are all as long as they may be: its largest micro-batch (or batch
+/// of the warm start), a reference where a divergence needs one, a critic where there is one, and in the
+/// generator the sequences of a round or of a validation, `rollout.max_num_seqs` of them at most.
 pub fn estimate(
     config: &Config,
     model: &ModelConfig,
@@ -44,8 +44,8 @@ pub fn estimate(
         .chain(config.critic.ppo_mini_batch_size.filter(|_| critic.is_some()))
         .max()
         .unwrap_or(config.data.train_batch_size);
-    // Rows and scored rows of so many groups: the last token of a sequence is no row, and the first of all members of a group are scored by
-    // the prompt's last row.
+    // Rows and scored rows of so many groups: the last token of a sequence is no row, and the first of all
+    // members of a group are scored by the prompt's last row.
     let whole =
         |groups: usize| groups.saturating_mul(prompt + n.saturating_mul(response.saturating_sub(1)).max(1));
     let limit = match config.train.micro_batch_size {
@@ -102,8 +102,9 @@ pub fn estimate(
     critic.map_or(estimate, |critic| estimate.with_critic(critic, &plan))
 }
 
-/// Bytes of the trajectories that are held at once, at their longest (ids, log-probabilities, masks, text, scores): those of a round or of a
-/// batch, and beside them those of a validation; and the columns that advantages and loss are computed from.
+/// Bytes of the trajectories that are held at once, at their longest (ids, log-probabilities, masks, text,
+/// scores): those of a round or of a batch, and beside them those of a validation; and the columns that
+/// advantages and loss are computed from.
 pub fn trajectories(config: &Config, num_validation_prompts: usize) -> u64 {
     const PER_TRAJECTORY: u64 = 1024;
     const PER_TOKEN: u64 = 16;
@@ -160,14 +161,15 @@ mod tests {
         estimate(&config(overrides), &model(), None, LENGTHS)
     }
 
-    /// The plan of a run, by hand: rows and scored rows of its largest micro-batch, and what runs at once in the generator.
+    /// The plan of a run, by hand: rows and scored rows of its largest micro-batch, and what runs at once in
+    /// the generator.
     #[test]
     fn the_plan_of_a_run_by_hand() {
         let by_hand = |plan: MemoryPlan| MemoryEstimate::new(&model(), &plan);
         let generation =
             GenerationPlan { num_sequences: 32, group_size: 4, prompt_tokens: 10, response_tokens: 20 };
-        // A mini-batch of four groups: a prompt of ten tokens, and four completions of twenty, of which the last token is no row. The nine
-        // first rows of a prompt have no logits.
+        // A mini-batch of four groups: a prompt of ten tokens, and four completions of twenty, of which the
+        // last token is no row. The nine first rows of a prompt have no logits.
         let rows = 4 * (10 + 4 * 19);
         let scored = (rows as f64 * (1.0 - 9.0 / 86.0)).ceil() as usize;
         let plan = MemoryPlan {
@@ -209,7 +211,8 @@ mod tests {
         let validates = by_hand(MemoryPlan { generation: samples, ..plan });
         let found = estimated(&["validate.n=10"]);
         assert_eq!(found.generation, validates.generation.max(by_hand(plan).generation));
-        // Eight sequences at once of a round, or the six of the validation with a prompt for each: what takes more.
+        // Eight sequences at once of a round, or the six of the validation with a prompt for each: what takes
+        // more.
         let of = |num_sequences, group_size| {
             by_hand(MemoryPlan {
                 generation: GenerationPlan { num_sequences, group_size, ..generation },
@@ -236,7 +239,8 @@ mod tests {
 
     #[test]
     fn trajectories_by_hand() {
-        // A round of 8 groups of 4 and a validation of 6 prompts, each trajectory 1 KiB and 16 bytes a token; the batch's columns.
+        // A round of 8 groups of 4 and a validation of 6 prompts, each trajectory 1 KiB and 16 bytes a token;
+        // the batch's columns.
         let expected = (32 + 6) * (1024 + 16 * 20) + 32 * 80 * 20;
         assert_eq!(trajectories(&config(&[]), 6), expected);
     }

@@ -1,6 +1,7 @@
 //! From a validated configuration to the objects that a run works with.
 //!
-//! Nothing here trains: each file turns one part of the configuration into one ready object, or says what is wrong with it.
+//! Nothing here trains: each file turns one part of the configuration into one ready object, or says what is
+//! wrong with it.
 
 pub mod advantage;
 pub(crate) mod api_key;
@@ -129,7 +130,8 @@ impl AssembleError {
         Self::Setting { message: message.into(), hint: hint.into() }
     }
 
-    /// What it means to whoever assembles: a reward function that does not wait for its program any more was interrupted.
+    /// What it means to whoever assembles: a reward function that does not wait for its program any more was
+    /// interrupted.
     pub fn halt(self) -> Halt<Self> {
         match self {
             Self::Reward(RewardError::Interrupted) => Halt::Interrupted,

@@ -50,17 +50,20 @@ fn estimator(config: &Config) -> KlEstimator {
         ConfigKl::K3 => KlKind::K3,
         ConfigKl::Abs => KlKind::Abs,
     };
-    // verl's clamps: they only bind where the policy has left the reference altogether, and keep one token from drowning the rest.
+    // verl's clamps: they only bind where the policy has left the reference altogether, and keep one token
+    // from drowning the rest.
     KlEstimator { kind, clamped: true, straight_through: kl.straight_through && kl.place == KlPlace::Loss }
 }
 
-/// verl's bound on log-ratios inside an exponential: it binds only where a token's probability has moved by a factor of 4.8e8.
+/// verl's bound on log-ratios inside an exponential: it binds only where a token's probability has moved by a
+/// factor of 4.8e8.
 const LOG_RATIO_LIMIT: f64 = 20.0;
 
 /// verl's bound on the mean log-ratio of a trajectory in `gspo`.
 const SEQUENCE_LOG_RATIO_LIMIT: f64 = 10.0;
 
-/// The policy loss with the settings that it reads; the others are warned of when the configuration is checked.
+/// The policy loss with the settings that it reads; the others are warned of when the configuration is
+/// checked.
 fn policy_loss(settings: &LossConfig) -> PolicyLoss {
     let bounds = |low: f64, high: f64| (settings.clip_low.unwrap_or(low), settings.clip_high.unwrap_or(high));
     let limit = |own: f64| match settings.log_ratio_limit {
@@ -170,20 +173,22 @@ fn entropy(config: &Config) -> Option<EntropyBonus> {
     })
 }
 
-/// The name of the correction: the one that is set; else, where groups of older weights are trained on as a rule (a stream that carries them), or
-/// nothing else would tell of their age (carried groups of servers), token weights up to 2. A loss that weighs them itself has none beside it.
+/// The name of the correction: the one that is set; else, where groups of older weights are trained on as a
+/// rule (a stream that carries them), or nothing else would tell of their age (carried groups of servers),
+/// token weights up to 2. A loss that weighs them itself has none beside it.
 pub fn correction_preset(config: &Config) -> Option<CorrectionPreset> {
     let settings = &config.objective.correction;
     let is_unset = settings.weights.is_none() && settings.rejections.is_empty();
-    // Old log-probabilities of the native engine's carried groups are those that they were sampled with, so that the loss's ratio tells of their age;
-    // servers' are computed at the start of the step.
+    // Old log-probabilities of the native engine's carried groups are those that they were sampled with, so
+    // that the loss's ratio tells of their age; servers' are computed at the start of the step.
     let lags = config.schedule.surplus == ConfigSurplus::Carry
         && (config.schedule.mode == ScheduleMode::Streaming || config.rollout.backend != BackendKind::Native);
     let is_wanted = is_unset && lags && config.objective.loss.kind != LossKind::Decoupled;
     settings.preset.or(is_wanted.then_some(CorrectionPreset::DecoupledTokenIs))
 }
 
-/// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that sampled, and nothing else.
+/// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that
+/// sampled, and nothing else.
 pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> {
     let settings = &config.objective.correction;
     let preset = correction_preset(config);
@@ -296,7 +301,8 @@ mod tests {
         assert_eq!(said("preset: bypass_ppo_clip"), Ok(()));
     }
 
-    /// The bound that the loss of a configuration has; a loss that reads the key has it in its serialised form.
+    /// The bound that the loss of a configuration has; a loss that reads the key has it in its serialised
+    /// form.
     fn limit_of(kind: LossKind, setting: &str) -> Option<f64> {
         let aggregation = if kind == LossKind::Luspo { "seq-mean-token-sum" } else { "token-mean" };
         let yaml = format!(

@@ -2,7 +2,8 @@
 
 use tamis_config::Loaded;
 
-/// Where a user set what can be judged only with data and model at hand, as `config.yaml:12`; `None` for a default.
+/// Where a user set what can be judged only with data and model at hand, as `config.yaml:12`; `None` for a
+/// default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Places {
     /// `filter.metric`.

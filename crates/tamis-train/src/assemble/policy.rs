@@ -58,8 +58,8 @@ pub(super) fn unverified_codec(
     }
 }
 
-/// Refuses a `rollout.regex`, set at that place, that no completion of the tokenizer could match. Servers follow it by means of their own: where they sample it
-/// has but to be an expression.
+/// Refuses a `rollout.regex`, set at that place, that no completion of the tokenizer could match. Servers
+/// follow it by means of their own: where they sample it has but to be an expression.
 pub(crate) fn check_regex(config: &Config, place: Option<&str>, codec: &Codec) -> Result<(), AssembleError> {
     let Some(pattern) = &config.rollout.regex else { return Ok(()) };
     let checked = match config.rollout.backend {
@@ -94,7 +94,8 @@ fn load_tokenizer(path: &Path) -> Result<Tokenizer, AssembleError> {
     Ok(Tokenizer::load(&folder).map_err(crate::prompts::codec::CodecError::from)?)
 }
 
-/// The codec of a checkpoint: its own tokenizer, so that ids mean what they meant when its weights were trained.
+/// The codec of a checkpoint: its own tokenizer, so that ids mean what they meant when its weights were
+/// trained.
 pub fn codec_of(config: &Config, checkpoint: &Path) -> Result<Codec, AssembleError> {
     let template = config.model.chat_template.as_deref();
     let arguments = config.data.chat_template_kwargs.0.clone();
@@ -106,7 +107,8 @@ pub fn codec_of(config: &Config, checkpoint: &Path) -> Result<Codec, AssembleErr
     )?)
 }
 
-/// The model's shape, before anything is allocated for it: that of a checkpoint, of `model.path`, or of `model.init`.
+/// The model's shape, before anything is allocated for it: that of a checkpoint, of `model.path`, or of
+/// `model.init`.
 pub fn shape(
     config: &Config,
     codec: &Codec,
@@ -230,7 +232,8 @@ pub fn reference(config: &Config, policy: &ModelConfig) -> Result<Option<Model>,
     load(path).map(Some)
 }
 
-/// The sizes of a model from random weights, with a vocabulary of one: that of its tokenizer is not known yet.
+/// The sizes of a model from random weights, with a vocabulary of one: that of its tokenizer is not known
+/// yet.
 pub(super) fn shape_of_sizes(init: &InitConfig) -> ModelConfig {
     shape_with(init, 1)
 }

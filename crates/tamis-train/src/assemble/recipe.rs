@@ -89,7 +89,8 @@ impl Recipe {
         self.critic.is_none_or(|plan| step > plan.warmup_steps)
     }
 
-    /// Whether a group whose members all got the same is news: there is a filter, and the estimator compares within groups.
+    /// Whether a group whose members all got the same is news: there is a filter, and the estimator compares
+    /// within groups.
     pub(crate) fn tells_uniform_groups(&self) -> bool {
         self.sieve.filter.is_some() && is_group_relative(&self.config)
     }
@@ -104,19 +105,21 @@ impl Recipe {
         self.config.objective.zero_groups != ZeroGroups::Drop
     }
 
-    /// Whether the loss compares with log-probabilities of the policy at the start of the step, and not with those of generation.
+    /// Whether the loss compares with log-probabilities of the policy at the start of the step, and not with
+    /// those of generation.
     pub(crate) fn is_decoupled(&self) -> bool {
         matches!(self.objective.policy, PolicyLoss::Decoupled(_))
             || self.update.correction.as_ref().is_some_and(|correction| !correction.mode.is_bypass())
     }
 
-    /// Whether the sampler's log-probabilities stand for those of the policy before the step, by the chosen correction.
+    /// Whether the sampler's log-probabilities stand for those of the policy before the step, by the chosen
+    /// correction.
     pub(crate) fn bypasses_old(&self) -> bool {
         self.update.correction.as_ref().is_some_and(|correction| correction.mode.is_bypass())
     }
 
-    /// What becomes of samples in flight when weights are published. Those of the native engine end first: new weights cost it nothing to take in, and what
-    /// they had computed would be computed anew.
+    /// What becomes of samples in flight when weights are published. Those of the native engine end first:
+    /// new weights cost it nothing to take in, and what they had computed would be computed anew.
     pub(crate) fn in_flight(&self) -> InFlight {
         let schedule = &self.config.schedule;
         let is_native = self.config.rollout.backend == BackendKind::Native;
@@ -129,8 +132,8 @@ impl Recipe {
         }
     }
 
-    /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its epochs hold where every step
-    /// is one round of the same number of prompts. 0 where neither says.
+    /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its
+    /// epochs hold where every step is one round of the same number of prompts. 0 where neither says.
     pub(crate) fn planned_steps(&self) -> u64 {
         planned_steps(&self.config, self.num_prompts)
     }

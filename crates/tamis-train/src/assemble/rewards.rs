@@ -66,11 +66,13 @@ pub(super) fn cosine_schedule(kind: &RewardKind, limit: usize) -> Option<CosineS
     })
 }
 
-/// Builds the reward functions; `folder` is where programs that tamis ships are written for the run, `listener` hears of restarts and
-/// long waits of external functions, and `rows` are the prompts whose completions will be scored.
+/// Builds the reward functions; `folder` is where programs that tamis ships are written for the run,
+/// `listener` hears of restarts and long waits of external functions, and `rows` are the prompts whose
+/// completions will be scored.
 ///
 /// # Errors
-/// Among others a Python function that cannot be called in its style, and rows of a data source without a verifier.
+/// Among others a Python function that cannot be called in its style, and rows of a data source without a
+/// verifier.
 pub fn rewards(
     config: &Config,
     disk: &Disk,
@@ -256,7 +258,8 @@ fn judge(
     Ok(Box::new(judge.ok_or(RewardError::Interrupted)?))
 }
 
-/// What a judge is asked and how, without a key: nothing is asked yet. Where there are no rows, names of columns are taken as they are.
+/// What a judge is asked and how, without a key: nothing is asked yet. Where there are no rows, names of
+/// columns are taken as they are.
 pub(super) fn judge_settings(
     reward: &RewardConfig,
     surroundings: &Surroundings<'_>,
@@ -329,7 +332,8 @@ pub(super) fn judge_settings(
     })
 }
 
-/// Refuses a Python function that cannot be called in its style, and says which style was taken where none was named.
+/// Refuses a Python function that cannot be called in its style, and says which style was taken where none
+/// was named.
 fn introduce(
     reward: &RewardConfig,
     command: &Command,

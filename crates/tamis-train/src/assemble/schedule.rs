@@ -32,7 +32,8 @@ pub struct Sieve {
 }
 
 impl Sieve {
-    /// A sieve of a filter alone, for the settings of the machine: nothing is said of it, and it is never asked.
+    /// A sieve of a filter alone, for the settings of the machine: nothing is said of it, and it is never
+    /// asked.
     pub(super) fn unannounced(filter: Option<GroupFilter>) -> Self {
         Self { filter, metric: Metric::SeqReward, announcement: String::new(), warning: None }
     }
@@ -48,7 +49,8 @@ impl Sieve {
         filter.members(&record.values)
     }
 
-    /// How groups without contrast are kept out, as the end of a sentence; empty where the filter has no setting for it.
+    /// How groups without contrast are kept out, as the end of a sentence; empty where the filter has no
+    /// setting for it.
     pub fn remedy(&self) -> &'static str {
         match &self.filter {
             Some(filter) if filter.admits_uniform() => remedy(filter),
@@ -57,8 +59,8 @@ impl Sieve {
     }
 }
 
-/// Whether a group whose members all got the same teaches nothing: not where the baseline is a critic's, the batch's or a greedy
-/// completion's.
+/// Whether a group whose members all got the same teaches nothing: not where the baseline is a critic's, the
+/// batch's or a greedy completion's.
 pub(crate) fn is_group_relative(config: &Config) -> bool {
     !matches!(
         config.objective.advantage,
@@ -66,8 +68,9 @@ pub(crate) fn is_group_relative(config: &Config) -> bool {
     )
 }
 
-/// Builds the filter. `scores` are the names of the scores that the rewards give, `is_complete` where there can be no others, and `place` is
-/// where the user set the metric; `how_to_give_acc` as [`tamis_env::reward::Rewards::how_to_give_acc`] says.
+/// Builds the filter. `scores` are the names of the scores that the rewards give, `is_complete` where there
+/// can be no others, and `place` is where the user set the metric; `how_to_give_acc` as
+/// [`tamis_env::reward::Rewards::how_to_give_acc`] says.
 pub fn sieve(
     config: &Config,
     scores: impl IntoIterator<Item = String>,
@@ -192,7 +195,8 @@ fn filling(config: &Config) -> String {
     }
 }
 
-/// What needs a whole step, so that its mini-batches cannot be trained on before it is complete; empty where nothing does.
+/// What needs a whole step, so that its mini-batches cannot be trained on before it is complete; empty where
+/// nothing does.
 ///
 /// # Errors
 /// Where estimator, shapings or objective cannot be built.
@@ -214,8 +218,8 @@ fn needs_whole_step(config: &Config, sieve: &Sieve) -> Result<Vec<WholeStep>, As
     Ok(updates.obstacles())
 }
 
-/// Whether mini-batches are trained on while the rest of their step is generated: where servers generate it. The native engine has one set of threads
-/// for both.
+/// Whether mini-batches are trained on while the rest of their step is generated: where servers generate it.
+/// The native engine has one set of threads for both.
 ///
 /// # Errors
 /// Where that is asked for and something needs the whole step.
@@ -241,8 +245,8 @@ pub fn trains_early(config: &Config, sieve: &Sieve) -> Result<bool, AssembleErro
     ))
 }
 
-/// How many times `data.gen_batch_size` groups servers have in flight at most where a stream names no bound: the schedule itself starts no more than it
-/// expects to need.
+/// How many times `data.gen_batch_size` groups servers have in flight at most where a stream names no bound:
+/// the schedule itself starts no more than it expects to need.
 const ROUNDS_OF_A_STREAM: usize = 8;
 
 /// The scheduling machine at the start of a run.
@@ -254,7 +258,8 @@ pub fn scheduler(config: &Config, sieve: &Sieve) -> Result<Scheduler, AssembleEr
     if config.schedule.mode != ScheduleMode::Streaming {
         return Ok(Scheduler::rounds(run)?);
     }
-    // A step of which a part was trained on is trained as far as it comes, whatever ends it: parts leave the machine only for that.
+    // A step of which a part was trained on is trained as far as it comes, whatever ends it: parts leave the
+    // machine only for that.
     let is_early = trains_early(config, sieve)?;
     let mini_batch_size = if is_early { config.mini_batch_size() } else { run.train_batch_size };
     let default = if config.rollout.backend == BackendKind::Native { 1 } else { ROUNDS_OF_A_STREAM };

@@ -11,11 +11,12 @@ use super::places::Places;
 use crate::measure::validation::source_of;
 use crate::measure::validation_metrics::FigureName;
 
-/// The figure that `checkpoint.keep_best` goes by; `None` where it goes by the mean outcome, or where there is nothing to validate on.
+/// The figure that `checkpoint.keep_best` goes by; `None` where it goes by the mean outcome, or where there
+/// is nothing to validate on.
 ///
 /// # Errors
-/// A name that no figure of the run's validation has, as far as that can be known: the scores of external functions are known only where the
-/// gold answers were checked.
+/// A name that no figure of the run's validation has, as far as that can be known: the scores of external
+/// functions are known only where the gold answers were checked.
 pub(crate) fn best_figure(
     config: &Config,
     prompts: &[PreparedPrompt],
@@ -38,7 +39,8 @@ pub(crate) fn best_figure(
     found.or_else(guessed).map(Some).ok_or_else(|| no_figure(name, all))
 }
 
-/// What is said where pass@k is asked for and none of these scores says what is right; `None` where it is not asked for, or one does.
+/// What is said where pass@k is asked for and none of these scores says what is right; `None` where it is not
+/// asked for, or one does.
 pub(crate) fn no_pass<'a>(
     config: &Config,
     places: &Places,

@@ -1,8 +1,9 @@
-//! Checksums of a checkpoint's files: a bit that flips in the weights or moments often leaves finite numbers, which nothing else would
-//! notice.
+//! Checksums of a checkpoint's files: a bit that flips in the weights or moments often leaves finite numbers,
+//! which nothing else would notice.
 //!
-//! `checksums.json` is the last file of a checkpoint to be written: `{"crc32": {"model.safetensors": "9ae0daaf", ...}}`, a CRC-32 (IEEE 802.3,
-//! as in zip) in hexadecimal for each file, named by its path in the folder with `/` between parts. A folder without one, of an earlier
+//! `checksums.json` is the last file of a checkpoint to be written:
+//! `{"crc32": {"model.safetensors": "9ae0daaf", ...}}`, a CRC-32 (IEEE 802.3, as in zip) in hexadecimal for
+//! each file, named by its path in the folder with `/` between parts. A folder without one, of an earlier
 //! build or of another program, is read as it is.
 
 use std::collections::BTreeMap;
@@ -23,7 +24,8 @@ pub const CHECKSUMS: &str = "checksums.json";
 pub enum Extent {
     /// All: what a resume goes on from.
     Whole,
-    /// Those of the folder itself that are there: weights for use, which may have been copied without the rest.
+    /// Those of the folder itself that are there: weights for use, which may have been copied without the
+    /// rest.
     ForUse,
 }
 
@@ -181,8 +183,8 @@ impl Write for Summed<'_> {
     }
 }
 
-/// The folder whose checksums know the files of a folder, and what their names begin with there: the folder itself, or the checkpoint
-/// that it is a part of.
+/// The folder whose checksums know the files of a folder, and what their names begin with there: the folder
+/// itself, or the checkpoint that it is a part of.
 fn summed(folder: &Path) -> Option<(&Path, String)> {
     if folder.join(CHECKSUMS).exists() {
         return Some((folder, String::new()));
@@ -192,8 +194,8 @@ fn summed(folder: &Path) -> Option<(&Path, String)> {
     Some((checkpoint, format!("{part}/")))
 }
 
-/// Checks the files of a folder against its checksums, each read once; of the critic in a checkpoint, those of the checkpoint. A folder
-/// without checksums passes.
+/// Checks the files of a folder against its checksums, each read once; of the critic in a checkpoint, those
+/// of the checkpoint. A folder without checksums passes.
 ///
 /// # Errors
 /// The first file by name that has changed, or (where the whole counts) is gone.

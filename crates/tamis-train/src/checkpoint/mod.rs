@@ -1,8 +1,9 @@
 //! Checkpoints: everything that a run needs to go on as if it had never stopped.
 //!
-//! A checkpoint is a folder `checkpoints/step_N` in Hugging Face layout (`config.json`, `model.safetensors`, tokenizer files) with
-//! `optimizer.safetensors` and `state.json` beside, and a folder `critic` of the same kind where there is one. [`tamis_run::directory`] makes it
-//! appear whole or not at all, and checksums tell whether it still is what was written.
+//! A checkpoint is a folder `checkpoints/step_N` in Hugging Face layout (`config.json`, `model.safetensors`,
+//! tokenizer files) with `optimizer.safetensors` and `state.json` beside, and a folder `critic` of the same
+//! kind where there is one. [`tamis_run::directory`] makes it appear whole or not at all, and checksums tell
+//! whether it still is what was written.
 
 mod checksums;
 
@@ -167,8 +168,8 @@ fn write_tokenizer(out: &mut SummedFolder<'_>, tokenizer: &Tokenizer) -> Result<
     Ok(())
 }
 
-/// Writes a model in Hugging Face layout into a folder that is not there yet, whole or not at all; with a tokenizer, other programs can load
-/// it and serve it.
+/// Writes a model in Hugging Face layout into a folder that is not there yet, whole or not at all; with a
+/// tokenizer, other programs can load it and serve it.
 pub fn write_folder(
     disk: &Disk,
     folder: &Path,
@@ -208,8 +209,8 @@ pub fn read_state<S: DeserializeOwned>(folder: &Path, format: u32) -> Result<S, 
     serde_json::from_slice(&bytes).map_err(|source| SaveError::State { path, source })
 }
 
-/// Gives the filter of a state of before the keys of today: those of its pool stood in a section of their own, `bounds` were called `ends`, and
-/// `k` held a count or a fraction. Gives whether it was one.
+/// Gives the filter of a state of before the keys of today: those of its pool stood in a section of their
+/// own, `bounds` were called `ends`, and `k` held a count or a fraction. Gives whether it was one.
 fn renew_filter(filter: &mut serde_json::Value) -> bool {
     use serde_json::{Map, Value};
     let Value::Object(keys) = filter else { return false };

@@ -65,7 +65,8 @@ impl Members {
         rows
     }
 
-    /// Rewards as the estimator compares them `[P][G]`: NaN, which it takes for "no score", where the filter did not choose a member.
+    /// Rewards as the estimator compares them `[P][G]`: NaN, which it takes for "no score", where the filter
+    /// did not choose a member.
     pub(crate) fn rewards(&self, groups: &[&Group]) -> Ragged<f64> {
         self.rows(groups, |member, is_chosen| if is_chosen { member.reward } else { f64::NAN })
     }
@@ -94,7 +95,8 @@ pub(crate) fn counted(groups: &[&Group], left_out: &[Option<LeftOut>]) -> (u64, 
         .fold((0, 0), |(number, tokens), (member, _)| (number + 1, tokens + member.token_ids.len() as u64))
 }
 
-/// One advantage per trajectory for the rollout file \[B\]: its own, or the mean over the tokens that the policy produced.
+/// One advantage per trajectory for the rollout file \[B\]: its own, or the mean over the tokens that the
+/// policy produced.
 pub(crate) fn of_trajectories(advantages: &Advantages, groups: &[&Group]) -> Vec<f64> {
     match advantages {
         Advantages::PerTrajectory(advantages) => advantages.values().to_vec(),

@@ -34,9 +34,11 @@ use reference::{penalty, recomputed_logprobs, reference_column, reference_logpro
 use tamis_run::metrics::summary::Summary;
 use tamis_run::metrics::timings::Timings;
 
-/// Everything that advantages are made of. Rows are trajectories of the trained groups in order \[B\], or groups \[P\].
+/// Everything that advantages are made of. Rows are trajectories of the trained groups in order \[B\], or
+/// groups \[P\].
 pub(crate) struct Columns {
-    /// Rewards that are compared `[P][G]`, after the KL penalty where it is in the reward; NaN for a member that is not compared.
+    /// Rewards that are compared `[P][G]`, after the KL penalty where it is in the reward; NaN for a member
+    /// that is not compared.
     pub(crate) rewards: Ragged<f64>,
     /// The same \[B\], where the KL is in the reward.
     pub(crate) final_rewards: Option<Vec<f64>>,
@@ -102,8 +104,8 @@ fn turn_ends(mask_t: &[bool]) -> Vec<usize> {
     (0..mask_t.len()).filter(|&t| mask_t[t] && mask_t.get(t + 1) != Some(&true)).collect()
 }
 
-/// Rewards per token `[B][T]`: what scores said of single tokens, what they said of turns at the last token of each, what is left of the
-/// reward \[B\] at the last token, less the divergence.
+/// Rewards per token `[B][T]`: what scores said of single tokens, what they said of turns at the last token
+/// of each, what is left of the reward \[B\] at the last token, less the divergence.
 fn token_rewards(
     trajectories: &[&Trajectory],
     rewards: &[f64],
@@ -332,7 +334,8 @@ pub(crate) fn dropped(recipe: &Recipe, others: &[Record]) -> Result<Option<Norma
     Ok(Some(Normalisers::of(&mask, &sizes)?.0))
 }
 
-/// Rewards of one greedy completion of each trained prompt \[P\], NaN where it is unscored; they are not trained on.
+/// Rewards of one greedy completion of each trained prompt \[P\], NaN where it is unscored; they are not
+/// trained on.
 fn greedy_rewards(
     recipe: &Recipe,
     workers: &mut Workers,

@@ -24,7 +24,8 @@ pub(crate) struct Passes {
     pub(crate) gold_logprobs: Option<Ragged<f64>>,
 }
 
-/// `Σ π² = Σ e^2z / (Σ e^z)²` from the log-probabilities of one and the same token under the logits z and under 2z.
+/// `Σ π² = Σ e^2z / (Σ e^z)²` from the log-probabilities of one and the same token under the logits z and
+/// under 2z.
 fn sum_of_squares(logprob: f64, sharp: f64) -> f64 {
     let sum = (2.0 * logprob - sharp).exp();
     // NaN stays: it is broken logits.
@@ -41,7 +42,8 @@ impl Passes {
         );
         let mut passes = Self::default();
         let plain = sequences(groups);
-        // What is compared with a pass of now is a pass of now, where an earlier policy sampled a group, or a server did.
+        // What is compared with a pass of now is a pass of now, where an earlier policy sampled a group, or a
+        // server did.
         let is_served = matches!(workers.sampler, Sampler::Servers { .. });
         let is_stale = (squares || gold) && (is_served || workers.any_is_stale(groups));
         let mut scored = |sequences: &[LearnerSequence<'_>], sharpness: f64| {

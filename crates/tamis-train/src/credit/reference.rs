@@ -92,9 +92,10 @@ pub(crate) fn recomputed_logprobs(
     if is_known { Ok(None) } else { policy_logprobs(engine, &sequences(groups), micro_batch).map(Some) }
 }
 
-/// Log-probabilities of all trajectories of the batch under the reference, one row each `[B][T]`: those that the filter needed before, and
-/// of a `pass` over the other groups (all of them where the filter needs none; groups that a checkpoint carried), if there are any. The
-/// reference does not change, and a row does not depend on the rows beside it: either way the numbers are the same.
+/// Log-probabilities of all trajectories of the batch under the reference, one row each `[B][T]`: those that
+/// the filter needed before, and of a `pass` over the other groups (all of them where the filter needs none;
+/// groups that a checkpoint carried), if there are any. The reference does not change, and a row does not
+/// depend on the rows beside it: either way the numbers are the same.
 pub(crate) fn reference_column<E>(
     trained: &[Record],
     pass: impl FnOnce(&[&Group]) -> Result<Ragged<f32>, E>,
@@ -133,7 +134,8 @@ impl Penalty {
     }
 }
 
-/// What the divergence from the reference costs some groups; `policy` stands for the log-probabilities that the sampler did not say.
+/// What the divergence from the reference costs some groups; `policy` stands for the log-probabilities that
+/// the sampler did not say.
 pub(crate) fn penalty(
     estimator: KlEstimator,
     coefficient: f64,

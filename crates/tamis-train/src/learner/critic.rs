@@ -1,4 +1,5 @@
-//! The critic's part of a step: values of the batch, then its own updates on the returns that advantages were made with.
+//! The critic's part of a step: values of the batch, then its own updates on the returns that advantages were
+//! made with.
 //!
 //! ```text
 //! batch -> values -> advantage and returns -> [critic's mini-batches: value loss] -> policy's mini-batches
@@ -53,10 +54,11 @@ pub struct CriticReport {
     pub num_skipped: usize,
     /// Whether each was left out, in order.
     pub skipped: Vec<bool>,
-    /// Mean norm of the gradient before clipping, over finite ones; NaN where none was finite, 0 where there was nothing to train on.
+    /// Mean norm of the gradient before clipping, over finite ones; NaN where none was finite, 0 where there
+    /// was nothing to train on.
     pub grad_norm: f64,
-    /// Mean of each figure of the value loss over the updates taken that have it (shares and means have none where no token is trained
-    /// on), by name as logged.
+    /// Mean of each figure of the value loss over the updates taken that have it (shares and means have none
+    /// where no token is trained on), by name as logged.
     pub metrics: Vec<(&'static str, f64)>,
 }
 
@@ -69,10 +71,12 @@ pub fn values(
     pass_over(sequences, micro_batch, |sequences| learner.values(sequences))
 }
 
-/// Trains the critic on a batch: `epochs` passes, one optimizer update per mini-batch, over the tokens of the policy in scored trajectories
-/// (truncated ones too: what they got is what was still to come). A mini-batch without such a token takes no update.
+/// Trains the critic on a batch: `epochs` passes, one optimizer update per mini-batch, over the tokens of the
+/// policy in scored trajectories (truncated ones too: what they got is what was still to come). A mini-batch
+/// without such a token takes no update.
 ///
-/// Derivatives, loss and metrics do not depend on how a mini-batch is cut into micro-batches. Metrics are means over the updates taken.
+/// Derivatives, loss and metrics do not depend on how a mini-batch is cut into micro-batches. Metrics are
+/// means over the updates taken.
 pub fn update_critic(
     learner: &mut dyn CriticLearner,
     batch: CriticBatch<'_>,
@@ -88,7 +92,8 @@ pub fn update_critic(
         for range in mini_batches(order.len(), settings.mini_batch_size) {
             let own = OptimizerBatch::of(batch.groups, &first_row, &order[range], false, batch.kept);
             if own.live().is_empty() {
-                // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
+                // Nothing to learn from: an optimizer step would decay weights and move by old momentum
+                // alone.
                 continue;
             }
             let metrics = pass(learner, batch, &own, settings)?;

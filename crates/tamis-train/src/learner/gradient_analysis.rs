@@ -1,4 +1,5 @@
-//! Gradient norm by reward deviation: do groups that differ more teach more? Every bucket of groups is passed on its own, without an update.
+//! Gradient norm by reward deviation: do groups that differ more teach more? Every bucket of groups is passed
+//! on its own, without an update.
 
 use tamis_core::diagnostics::{Buckets, BucketsError};
 use tamis_core::filter::GroupStatistics;
@@ -34,7 +35,8 @@ impl Part {
         }
     }
 
-    /// The objective of this term alone and the factor of its policy term; `None` where the objective has no such term.
+    /// The objective of this term alone and the factor of its policy term; `None` where the objective has no
+    /// such term.
     fn alone(self, objective: &Objective) -> Option<(Objective, f64)> {
         let without = Objective { kl: None, entropy: None, ..*objective };
         match self {
@@ -90,9 +92,10 @@ impl GradientAnalysis {
         step >= 1 && (step - 1).is_multiple_of(self.every)
     }
 
-    /// `grad_norm/{all,bucket_I}/*` of a batch, under the policy as it is: the norm of the gradient of each term of the loss over these groups
-    /// alone, normalised as if they were an optimizer batch. The weights do not change. Buckets without a token to train on have no norm.
-    /// `rewards` are those that are compared within a group `[P][G]`, NaN for a member that is not.
+    /// `grad_norm/{all,bucket_I}/*` of a batch, under the policy as it is: the norm of the gradient of each
+    /// term of the loss over these groups alone, normalised as if they were an optimizer batch. The weights
+    /// do not change. Buckets without a token to train on have no norm. `rewards` are those that are compared
+    /// within a group `[P][G]`, NaN for a member that is not.
     ///
     /// # Errors
     /// What the learner or the objective refuses.

@@ -1,8 +1,8 @@
 //! Learning-rate schedules: pure functions of the update and the number of updates.
 //!
-//! `update` counts from 0: the rate of the first optimizer update is `rate(.., 0, ..)`. The factors are those of
-//! `transformers.get_scheduler`, read at the same place (`LambdaLR` evaluates them at 0 before the first update), so the first
-//! update of a warm-up of one or more updates has rate 0 there and here.
+//! `update` counts from 0: the rate of the first optimizer update is `rate(.., 0, ..)`. The factors are those
+//! of `transformers.get_scheduler`, read at the same place (`LambdaLR` evaluates them at 0 before the first
+//! update), so the first update of a warm-up of one or more updates has rate 0 there and here.
 
 /// How the rate moves from its peak to its floor after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,9 +22,11 @@ pub enum Decay {
 ///
 /// - u < W: f = u / W, whatever the decay (as `get_constant_schedule_with_warmup`);
 /// - `Constant`: f = 1;
-/// - `Linear`: f = m + (1−m)·x with x = max(0, T−u) / max(1, T−W) (as `get_linear_schedule_with_warmup` for m = 0);
+/// - `Linear`: f = m + (1−m)·x with x = max(0, T−u) / max(1, T−W) (as `get_linear_schedule_with_warmup` for m
+///   = 0);
 /// - `Cosine`: f = m + (1−m)·max(0, ½(1 + cos(π·y))) with y = (u−W) / max(1, T−W) (as
-///   `get_cosine_schedule_with_warmup` for m = 0, `get_cosine_with_min_lr_schedule_with_warmup` and verl's `min_lr_ratio` else).
+///   `get_cosine_schedule_with_warmup` for m = 0, `get_cosine_with_min_lr_schedule_with_warmup` and verl's
+///   `min_lr_ratio` else).
 ///
 /// From u = T on the rate stays at the floor; `transformers`' cosine rises again there, which no run reaches.
 ///

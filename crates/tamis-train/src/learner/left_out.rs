@@ -1,8 +1,9 @@
 //! Members of trained groups that train nothing, and why.
 //!
-//! A group is trained whole or not at all, and still some of its members may bear no loss: the filter chose others, there is no score, a
-//! mask, a shaping or the correction takes them out. They are not trained on, so nothing that counts what was trained counts them: each is under its own
-//! name in the rollout file's `verdict`, in `train/num_left_out/{reason}`, and together they are `trajectories/left_out`.
+//! A group is trained whole or not at all, and still some of its members may bear no loss: the filter chose
+//! others, there is no score, a mask, a shaping or the correction takes them out. They are not trained on, so
+//! nothing that counts what was trained counts them: each is under its own name in the rollout file's
+//! `verdict`, in `train/num_left_out/{reason}`, and together they are `trajectories/left_out`.
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::{Group, Trajectory};
@@ -77,7 +78,8 @@ impl LeftOut {
     }
 }
 
-/// What becomes of every member of a batch, in order \[B\]. `chosen` and `kept` are `[P][G]`; `None`: all are.
+/// What becomes of every member of a batch, in order \[B\]. `chosen` and `kept` are `[P][G]`; `None`: all
+/// are.
 pub fn left_out(
     groups: &[&Group],
     chosen: Option<&[Vec<bool>]>,
@@ -96,7 +98,8 @@ pub fn left_out(
     all
 }
 
-/// Adds what only the updates of the policy know \[B\]: the members that their correction rejected, of those that were not left out before.
+/// Adds what only the updates of the policy know \[B\]: the members that their correction rejected, of those
+/// that were not left out before.
 pub fn reject(left_out: &mut [Option<LeftOut>], rejected: &[bool]) {
     for (left_out, _) in left_out.iter_mut().zip(rejected).filter(|(_, rejected)| **rejected) {
         left_out.get_or_insert(LeftOut::Rejected);

@@ -8,13 +8,14 @@ use tamis_core::ragged::Ragged;
 
 use crate::learner::LearnerSequence;
 
-/// How an optimizer batch is cut for the forward pass; the result does not depend on it beyond the order of f32 additions into the
-/// gradient.
+/// How an optimizer batch is cut for the forward pass; the result does not depend on it beyond the order of
+/// f32 additions into the gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MicroBatch {
     /// At most this many tokens, a prompt that neighbours share counted once; a longer sequence passes alone.
     Tokens(usize),
-    /// As [`Self::Tokens`], and of nearly equal numbers of tokens where the order of the sequences is free: whole groups shared out by Karmarkar and Karp's method.
+    /// As [`Self::Tokens`], and of nearly equal numbers of tokens where the order of the sequences is free:
+    /// whole groups shared out by Karmarkar and Karp's method.
     Balanced(usize),
     /// This many sequences.
     Sequences(usize),
@@ -25,8 +26,9 @@ fn tokens_of(group: &[LearnerSequence<'_>]) -> usize {
     group.iter().map(|sequence| sequence.completion.len()).sum::<usize>() + group[0].prompt.len()
 }
 
-/// The sequences of each micro-batch, where their order is free (the gradient is a sum over them). [`MicroBatch::Balanced`] shares whole
-/// groups out by Karmarkar and Karp's method; a group over the limit is cut alone, in order. The others keep the order.
+/// The sequences of each micro-batch, where their order is free (the gradient is a sum over them).
+/// [`MicroBatch::Balanced`] shares whole groups out by Karmarkar and Karp's method; a group over the limit is
+/// cut alone, in order. The others keep the order.
 pub(crate) fn parts(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch) -> Vec<Vec<usize>> {
     let in_order = |range: Range<usize>, micro_batch| {
         let cut = micro_batches(&sequences[range.clone()], micro_batch).into_iter();
@@ -62,8 +64,8 @@ pub(crate) fn parts(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch) 
     parts
 }
 
-/// Cuts sequences into micro-batches, in order. By tokens, neighbours with the same prompt (which the learner computes once) stay
-/// together where a micro-batch holds them all.
+/// Cuts sequences into micro-batches, in order. By tokens, neighbours with the same prompt (which the learner
+/// computes once) stay together where a micro-batch holds them all.
 pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch) -> Vec<Range<usize>> {
     let limit = match micro_batch {
         MicroBatch::Tokens(limit) | MicroBatch::Balanced(limit) => limit,
@@ -158,7 +160,8 @@ mod tests {
 
     #[test]
     fn balanced_parts_are_of_whole_groups_and_nearly_equal() {
-        // Groups of 9, 5, 4 and 8 tokens under a limit of 13: in order three micro-batches, else two of 13 each.
+        // Groups of 9, 5, 4 and 8 tokens under a limit of 13: in order three micro-batches, else two of 13
+        // each.
         let groups = [(0, 3, 3), (0, 3, 3), (1, 1, 2), (1, 1, 2), (2, 2, 2), (3, 4, 4)];
         let shares = |micro_batch| {
             let mut shares = of(&groups, |sequences| parts(sequences, micro_batch));

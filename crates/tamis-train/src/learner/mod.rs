@@ -1,7 +1,8 @@
 //! The learner contract: what any trainable backend must be able to do.
 //!
-//! A learner knows nothing of advantages or clipping: it runs forward, asks for one derivative per token, back-propagates and, when
-//! told so, takes an optimizer step. [`update`] drives it, and [`critic`] one that has a critic.
+//! A learner knows nothing of advantages or clipping: it runs forward, asks for one derivative per token,
+//! back-propagates and, when told so, takes an optimizer step. [`update`] drives it, and [`critic`] one that
+//! has a critic.
 
 pub mod critic;
 pub mod gradient_analysis;
@@ -89,33 +90,39 @@ pub struct PolicyScores {
 
 /// A trainable policy.
 pub trait Learner {
-    /// Forward over the sequences, then backward of `Σ_t logprob_t·coef_t + entropy_t·ent_coef_t` into the gradient buffer.
+    /// Forward over the sequences, then backward of `Σ_t logprob_t·coef_t + entropy_t·ent_coef_t` into the
+    /// gradient buffer.
     fn forward_backward(&mut self, sequences: &[LearnerSequence<'_>], ask: &mut AskObjective<'_>)
     -> Pass<()>;
 
-    /// Takes a step with the gathered gradient and clears it. A gradient that is not finite changes nothing but is reported.
+    /// Takes a step with the gathered gradient and clears it. A gradient that is not finite changes nothing
+    /// but is reported.
     fn optimizer_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;
 
-    /// Norm of the gathered gradient, which is cleared; no weight changes. Infinite or NaN where the gradient is.
+    /// Norm of the gathered gradient, which is cleared; no weight changes. Infinite or NaN where the gradient
+    /// is.
     fn take_gradient_norm(&mut self) -> Result<f64, LearnerError>;
 
-    /// Log-probabilities and entropies of the completions under the policy as it is, its logits multiplied by `sharpness` (above 0),
-    /// flat \[N\] each; with 1 the same bits as in [`Self::forward_backward`].
+    /// Log-probabilities and entropies of the completions under the policy as it is, its logits multiplied by
+    /// `sharpness` (above 0), flat \[N\] each; with 1 the same bits as in [`Self::forward_backward`].
     fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores>;
 
-    /// The same under the policy as the present step began: that of the last publication, also where a part of the step has been trained on.
+    /// The same under the policy as the present step began: that of the last publication, also where a part
+    /// of the step has been trained on.
     fn scores_before(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores>;
 
     /// Log-probabilities of the completions under the reference policy, flat \[N\].
     fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>>;
 }
 
-/// Asked between forward and backward of a critic: values in (flat \[N\]), the loss's derivatives by them out (empty on entry).
+/// Asked between forward and backward of a critic: values in (flat \[N\]), the loss's derivatives by them out
+/// (empty on entry).
 pub type AskValueLoss<'a> = dyn FnMut(&[f32], &mut Vec<f32>) -> Result<(), LearnerError> + 'a;
 
 /// A learner with a trainable critic.
 ///
-/// The value at a completion token is that of the state in which it is chosen: of what stands before it, without the token itself.
+/// The value at a completion token is that of the state in which it is chosen: of what stands before it,
+/// without the token itself.
 pub trait CriticLearner {
     /// Values at the completions' tokens, flat \[N\].
     fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>>;

@@ -1,4 +1,5 @@
-//! The trajectories of one optimizer batch, gathered once for policy and critic: whose they are, which tokens train, how they are cut.
+//! The trajectories of one optimizer batch, gathered once for policy and critic: whose they are, which tokens
+//! train, how they are cut.
 
 use tamis_core::group::Group;
 use tamis_core::objective::{Normalisers, ObjectiveError};
@@ -8,7 +9,8 @@ use tamis_core::random::Key;
 use crate::learner::LearnerSequence;
 use crate::learner::micro_batch::{MicroBatch, parts, sequences};
 
-/// Which tokens are trained on: those of the policy, in scored (and, where asked for, untruncated) trajectories.
+/// Which tokens are trained on: those of the policy, in scored (and, where asked for, untruncated)
+/// trajectories.
 pub(crate) fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<bool>> {
     group.trajectories.iter().map(move |trajectory| {
         if trajectory.is_scored() && !(mask_truncated && trajectory.is_truncated()) {
@@ -51,7 +53,8 @@ pub(crate) struct OptimizerBatch<'a> {
     sizes: Vec<usize>,
 }
 
-/// A part of an optimizer batch that passes through the learner at once, with what a loss wants to know of it.
+/// A part of an optimizer batch that passes through the learner at once, with what a loss wants to know of
+/// it.
 pub(crate) struct Micro<'m, 'a> {
     /// Places of its trajectories in the optimizer batch.
     pub(crate) places: &'m [usize],
@@ -68,8 +71,8 @@ pub(crate) struct Micro<'m, 'a> {
 }
 
 impl<'a> OptimizerBatch<'a> {
-    /// The groups at `places` of a step's batch, of which `first_row` says where each begins. `kept` says which of its trajectories stay in
-    /// the loss `[P][G]`; `None`: all.
+    /// The groups at `places` of a step's batch, of which `first_row` says where each begins. `kept` says
+    /// which of its trajectories stay in the loss `[P][G]`; `None`: all.
     pub(crate) fn of(
         groups: &[&'a Group],
         first_row: &[usize],
@@ -115,8 +118,8 @@ impl<'a> OptimizerBatch<'a> {
         places.iter().flat_map(|&place| &values[offsets[place]..offsets[place + 1]]).copied().collect()
     }
 
-    /// Passes over the live trajectories, micro-batch by micro-batch. `pass` is also given what means over the whole optimizer
-    /// batch are divided by.
+    /// Passes over the live trajectories, micro-batch by micro-batch. `pass` is also given what means over
+    /// the whole optimizer batch are divided by.
     pub(crate) fn for_each_micro<E: From<ObjectiveError>>(
         &self,
         micro_batch: MicroBatch,

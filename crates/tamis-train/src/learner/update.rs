@@ -1,4 +1,5 @@
-//! From a step's batch to new weights: mini-batches, epochs, micro-batches, and the objective between forward and backward.
+//! From a step's batch to new weights: mini-batches, epochs, micro-batches, and the objective between forward
+//! and backward.
 
 use std::num::NonZeroUsize;
 
@@ -50,7 +51,8 @@ pub struct TrainingBatch<'a> {
     pub kept: Option<&'a Ragged<bool>>,
     /// Factor of the policy term.
     pub policy_factor: f64,
-    /// Log-probabilities under the policy at the start of the step, one row per trajectory `[B][T]`. `None`: those that generation gave.
+    /// Log-probabilities under the policy at the start of the step, one row per trajectory `[B][T]`. `None`:
+    /// those that generation gave.
     pub old: Option<&'a Ragged<f32>>,
     /// What the filter dropped, where it stays in the denominators.
     pub dropped: Option<Normalisers>,
@@ -71,8 +73,8 @@ pub struct UpdateReport {
     pub loss: f64,
     /// Mean norm of the gradient before clipping, over finite ones.
     pub grad_norm: f64,
-    /// Mean of each metric of objective and correction over the updates taken, by name as logged; the correction's also over mini-batches of
-    /// which it rejected everything.
+    /// Mean of each metric of objective and correction over the updates taken, by name as logged; the
+    /// correction's also over mini-batches of which it rejected everything.
     pub metrics: Vec<(String, f64)>,
     /// Mean entropy of the policy over the updates taken, in nats per token.
     pub entropy: Option<f64>,
@@ -80,7 +82,8 @@ pub struct UpdateReport {
     pub old_kl: Option<f64>,
     /// Mean divergence from the reference, where it is in the loss.
     pub reference_kl: Option<f64>,
-    /// Which trajectories had tokens to train on, and lost all of them to the correction in every update \[B\].
+    /// Which trajectories had tokens to train on, and lost all of them to the correction in every update
+    /// \[B\].
     pub rejected: Vec<bool>,
 }
 
@@ -95,7 +98,8 @@ pub struct UpdatePlan<'a> {
     pub learning_rate: f64,
 }
 
-/// The updates of one step, mini-batch by mini-batch: those of the complete batch, or of parts that were trained on before it was complete.
+/// The updates of one step, mini-batch by mini-batch: those of the complete batch, or of parts that were
+/// trained on before it was complete.
 #[derive(Debug, Clone, Default)]
 pub struct Updates {
     report: UpdateReport,
@@ -105,7 +109,8 @@ pub struct Updates {
     entropies: Vec<f64>,
     old_kls: Vec<f64>,
     reference_kls: Vec<f64>,
-    /// Of the step's trajectories so far \[B\]: whether one bore loss, and whether the correction took all of its tokens.
+    /// Of the step's trajectories so far \[B\]: whether one bore loss, and whether the correction took all of
+    /// its tokens.
     bore_loss: Vec<bool>,
     was_rejected: Vec<bool>,
 }
@@ -124,8 +129,8 @@ struct Places<'a> {
 }
 
 impl Updates {
-    /// Trains on a part of a step that is handed over before the rest of it is complete, in one pass: the groups that follow on those trained before, whole
-    /// mini-batches of them.
+    /// Trains on a part of a step that is handed over before the rest of it is complete, in one pass: the
+    /// groups that follow on those trained before, whole mini-batches of them.
     ///
     /// # Errors
     /// Where the learner cannot go on, or is interrupted: some of the part may have been trained on then.
@@ -150,8 +155,8 @@ impl Updates {
         Ok(())
     }
 
-    /// Trains on a complete batch: `epochs` passes, one optimizer update per mini-batch, without the first `num_before` groups, which were
-    /// trained on as parts. `state` moves on with every update.
+    /// Trains on a complete batch: `epochs` passes, one optimizer update per mini-batch, without the first
+    /// `num_before` groups, which were trained on as parts. `state` moves on with every update.
     ///
     /// Metrics are means over the updates of the step, as verl reduces them.
     ///
@@ -227,7 +232,8 @@ impl Updates {
         let step = learner.optimizer_step(learning_rate)?;
         self.report.skipped.push(step.skipped);
         if step.skipped {
-            // Nothing of it is kept: a state that moved on with numbers that are not finite would spoil every later update.
+            // Nothing of it is kept: a state that moved on with numbers that are not finite would spoil every
+            // later update.
             self.report.num_skipped += 1;
             return Ok(());
         }
@@ -238,7 +244,8 @@ impl Updates {
         self.entropies.push(outcome.metrics.entropy);
         self.old_kls.push(outcome.metrics.old_kl);
         self.reference_kls.extend(outcome.metrics.kl);
-        // What the correction measured of the policy that sampled stands in place of the objective's own figure of that name.
+        // What the correction measured of the policy that sampled stands in place of the objective's own
+        // figure of that name.
         let of_objective = named(&outcome.metrics)
             .into_iter()
             .filter(|(name, _)| corrected.metrics.iter().all(|(other, _)| other != name))
@@ -269,7 +276,8 @@ fn num_rows(groups: &[&Group]) -> usize {
     groups.iter().map(|group| group.trajectories.len()).sum()
 }
 
-/// Norm of the gradient of the groups at `places` as an optimizer batch of their own; no weight moves. `None` where they bear no loss.
+/// Norm of the gradient of the groups at `places` as an optimizer batch of their own; no weight moves. `None`
+/// where they bear no loss.
 pub(crate) fn gradient_norm(
     learner: &mut dyn Learner,
     (objective, state): (&Objective, &ObjectiveState),
@@ -367,7 +375,8 @@ impl<'a> MiniBatch<'a> {
         }
     }
 
-    /// The policy's log-probabilities and entropies over the whole optimizer batch \[N\]; 0 in sequences that are not trained on.
+    /// The policy's log-probabilities and entropies over the whole optimizer batch \[N\]; 0 in sequences that
+    /// are not trained on.
     fn scores(&self, learner: &mut dyn Learner, settings: &UpdateSettings) -> Pass<PolicyScores> {
         let mask = &self.batch.mask;
         let num_tokens = mask.num_values();
@@ -427,7 +436,8 @@ impl<'a> MiniBatch<'a> {
         #[expect(clippy::float_cmp, reason = "1 is the factor of a batch without such a shaping, exactly")]
         if self.policy_factor != 1.0 {
             if objective.policy.multiplies_weights() {
-                // A token's weight is a factor of the whole trajectory's there: the factor would come in once for every token.
+                // A token's weight is a factor of the whole trajectory's there: the factor would come in once
+                // for every token.
                 for advantage in &mut self.advantages {
                     *advantage *= self.policy_factor;
                 }

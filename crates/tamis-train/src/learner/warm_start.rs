@@ -77,10 +77,12 @@ pub struct Example {
 }
 
 impl Example {
-    /// The prompts with their gold answers in tokens, `limit` different ones at most, in an order of their own.
+    /// The prompts with their gold answers in tokens, `limit` different ones at most, in an order of their
+    /// own.
     ///
     /// # Errors
-    /// [`WarmStartError::Example`] for the first that the tokenizer refuses, [`WarmStartError::NoExamples`] where there is none.
+    /// [`WarmStartError::Example`] for the first that the tokenizer refuses, [`WarmStartError::NoExamples`]
+    /// where there is none.
     pub fn all(
         codec: &Codec,
         prompts: &[PreparedPrompt],
@@ -119,9 +121,10 @@ pub struct WarmStartReport {
     pub accuracy: Option<f64>,
 }
 
-/// Trains on the examples. `check` looks at the weights, and its error ends the phase: it is asked after an update whose cross-entropy is not
-/// finite and before every measurement. `measure` gives the accuracy, `None` where nothing was scored, and is asked only where a target is
-/// set. `progress` hears of every update.
+/// Trains on the examples. `check` looks at the weights, and its error ends the phase: it is asked after an
+/// update whose cross-entropy is not finite and before every measurement. `measure` gives the accuracy,
+/// `None` where nothing was scored, and is asked only where a target is set. `progress` hears of every
+/// update.
 pub fn warm_start<L: Learner, E: From<WarmStartError>>(
     learner: &mut L,
     examples: &[Example],

@@ -1,7 +1,9 @@
-//! The step's metrics that come from its groups: scores, rewards, lengths, of the trained batch and of all that was generated.
+//! The step's metrics that come from its groups: scores, rewards, lengths, of the trained batch and of all
+//! that was generated.
 //!
-//! Pure functions of [`Group`]s; the [catalogue](tamis_run::metrics::catalogue) says what each name means. Unscored trajectories (NaN) are
-//! outside every statistic of scores and rewards, inside those of lengths. A statistic over nothing is not set.
+//! Pure functions of [`Group`]s; the [catalogue](tamis_run::metrics::catalogue) says what each name means.
+//! Unscored trajectories (NaN) are outside every statistic of scores and rewards, inside those of lengths. A
+//! statistic over nothing is not set.
 
 use std::collections::BTreeMap;
 
@@ -97,13 +99,15 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Metrics of the trained batch: `critic/*`, `rewards/*`, `reward_std`, `frac_reward_zero_std`, lengths, counts.
+/// Metrics of the trained batch: `critic/*`, `rewards/*`, `reward_std`, `frac_reward_zero_std`, lengths,
+/// counts.
 ///
-/// Members that the filter did not choose are no part of that batch. Others that bear no loss are counted as such, and stay in the
-/// statistics of scores and lengths, which would else say nothing of them (a share of truncated trajectories that is always 0).
+/// Members that the filter did not choose are no part of that batch. Others that bear no loss are counted as
+/// such, and stay in the statistics of scores and lengths, which would else say nothing of them (a share of
+/// truncated trajectories that is always 0).
 ///
-/// `critic/advantages/*` and `critic/returns/*` are over tokens that bear loss, as verl has them (its columns are per token): a
-/// trajectory's number weighs as many times as its loss mask has ones.
+/// `critic/advantages/*` and `critic/returns/*` are over tokens that bear loss, as verl has them (its columns
+/// are per token): a trajectory's number weighs as many times as its loss mask has ones.
 pub fn trained_metrics(
     groups: &[&Group],
     columns: &TrainedColumns<'_>,
@@ -187,8 +191,9 @@ pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) -> GeneratedF
     GeneratedFacts { rewards, accuracy }
 }
 
-/// Mean over groups of the sample deviation (ddof 1) of the reward within the group, 0 for a group of one; groups with too few scored members
-/// are left out, `None` where all are. RAGEN's `rollout/in_group_reward_std`.
+/// Mean over groups of the sample deviation (ddof 1) of the reward within the group, 0 for a group of one;
+/// groups with too few scored members are left out, `None` where all are. RAGEN's
+/// `rollout/in_group_reward_std`.
 pub fn in_group_reward_std(groups: &[&Group]) -> Option<f64> {
     let pool = Pool { ddof: 1, ..Pool::default() };
     let deviation = |group: &&Group| {

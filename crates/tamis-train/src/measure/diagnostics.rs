@@ -1,4 +1,5 @@
-//! What the step's groups say of the run's health: pass rates, collapse, advantages of zero. Every measure is of tamis-core.
+//! What the step's groups say of the run's health: pass rates, collapse, advantages of zero. Every measure is
+//! of tamis-core.
 
 use tamis_core::advantage::Advantages;
 use tamis_core::diagnostics::{Diversity, PassRates, VarianceShares, ZeroAdvantage};
@@ -19,7 +20,8 @@ fn rows<'a, T>(groups: &[&'a Group], of: impl Fn(&'a Trajectory) -> T) -> Ragged
     rows
 }
 
-/// `diagnostics/pass_rate/*` by `acc` (1 or more), where that score is there, and `collapse/*`, over all generated groups.
+/// `diagnostics/pass_rate/*` by `acc` (1 or more), where that score is there, and `collapse/*`, over all
+/// generated groups.
 pub fn of_generated(groups: &[&Group], metrics: &mut Metrics) {
     let passes = |one: &Trajectory| match one.scores.get("acc") {
         Some(acc) if !acc.value.is_nan() => f64::from(acc.value >= 1.0),
@@ -32,8 +34,8 @@ pub fn of_generated(groups: &[&Group], metrics: &mut Metrics) {
     set(metrics, VarianceShares::of(&rows(groups, |one| one.reward)).named());
 }
 
-/// `diagnostics/zero_advantage/*`, over the trained tokens. Members that are left out have none; an empty `left_out` \[B\] says that there are no such
-/// members.
+/// `diagnostics/zero_advantage/*`, over the trained tokens. Members that are left out have none; an empty
+/// `left_out` \[B\] says that there are no such members.
 pub fn of_trained(
     groups: &[&Group],
     advantages: &Advantages,

@@ -43,8 +43,8 @@ pub struct ValidationSettings {
 pub struct Shown {
     /// The prompt as the model got it.
     pub prompt: String,
-    /// What is shown of it, on one line: the last message of the user, cut in its middle where it is long, or the end of a text. Empty in
-    /// checkpoints of earlier builds.
+    /// What is shown of it, on one line: the last message of the user, cut in its middle where it is long, or
+    /// the end of a text. Empty in checkpoints of earlier builds.
     #[serde(default)]
     pub question: String,
     /// What the policy answered.
@@ -114,9 +114,11 @@ pub struct ValidationReport {
     /// Completions with an outcome: their `acc`, or `score` where there is none.
     #[serde(default)]
     pub num_scored: usize,
-    /// Mean outcome over prompts and samples, the figure that runs are compared by; `None` where no completion has one.
+    /// Mean outcome over prompts and samples, the figure that runs are compared by; `None` where no
+    /// completion has one.
     pub accuracy: Option<f64>,
-    /// Success by data source: the mean over its prompts of the mean outcome of their samples. Sources without an outcome are not there.
+    /// Success by data source: the mean over its prompts of the mean outcome of their samples. Sources
+    /// without an outcome are not there.
     #[serde(default)]
     pub success_by_source: BTreeMap<String, f64>,
     /// What kind of number the outcome is.
@@ -151,8 +153,8 @@ pub struct ValidationWorkers<'a> {
     pub interrupt: &'a Interrupt,
 }
 
-/// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for every validation of a run;
-/// `progress` hears how many prompts are done.
+/// Completes and scores the prompts. `journal` is a prefix of the trajectories' journal keys, different for
+/// every validation of a run; `progress` hears how many prompts are done.
 pub fn sample(
     with: ValidationWorkers<'_>,
     prompts: &[PreparedPrompt],
@@ -260,7 +262,8 @@ pub fn sample(
                 row.scores.entry(name.clone()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
                     score.value;
             }
-            // What shaping alone gives is no measurement: a completion that no other function answered is unscored.
+            // What shaping alone gives is no measurement: a completion that no other function answered is
+            // unscored.
             let is_measured = value("score").is_none_or(|score| !score.is_nan());
             row.scores.entry(REWARD.to_owned()).or_insert_with(|| vec![f64::NAN; samples.len()])[i] =
                 if is_measured { scored.reward.value } else { f64::NAN };
@@ -356,7 +359,8 @@ mod tests {
         FakeGenerator::answering(FakeSettings::faultless(1), Box::new(answer))
     }
 
-    /// Correct where the completion is one of these; no answer where it begins with `3`, or where these are none.
+    /// Correct where the completion is one of these; no answer where it begins with `3`, or where these are
+    /// none.
     struct Among(&'static [&'static str]);
 
     impl RewardFunction for Among {

@@ -1,14 +1,16 @@
 //! Validation: what n samples of a prompt say about the policy.
 //!
-//! Of k of the n samples: `mean`, `pass` (at least one correct), `best`, `worst`, `maj` (the answer most of them give). Each is the
-//! exact expectation over all subsets of k samples ([`Draw::WithoutReplacement`]), which is unbiased for a policy sampled k times.
+//! Of k of the n samples: `mean`, `pass` (at least one correct), `best`, `worst`, `maj` (the answer most of
+//! them give). Each is the exact expectation over all subsets of k samples ([`Draw::WithoutReplacement`]),
+//! which is unbiased for a policy sampled k times.
 //!
 //! # Differs from
-//! verl estimates best, worst and majority by 1000 resamples *with* replacement. The same sample drawn twice is no second chance,
-//! so its best@k is biased low, even at k = n. [`Draw::WithReplacement`] is the expectation of verl's estimate, exact too.
+//! verl estimates best, worst and majority by 1000 resamples *with* replacement. The same sample drawn twice
+//! is no second chance, so its best@k is biased low, even at k = n. [`Draw::WithReplacement`] is the
+//! expectation of verl's estimate, exact too.
 //!
-//! Unscored samples (NaN) never count as zeros: they are left out, and a prompt that has fewer than k scored samples is outside
-//! the mean over prompts of that k.
+//! Unscored samples (NaN) never count as zeros: they are left out, and a prompt that has fewer than k scored
+//! samples is outside the mean over prompts of that k.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -33,8 +35,9 @@ pub enum Draw {
     WithReplacement,
 }
 
-/// Unbiased chance that at least one of k samples is correct, c of n being correct: 1 − C(n−c, k) / C(n, k), computed as a product
-/// without large numbers (Chen et al. 2021, arXiv 2107.03374, equation 1). `None` where k is 0 or more than n, or c more than n.
+/// Unbiased chance that at least one of k samples is correct, c of n being correct: 1 − C(n−c, k) / C(n, k),
+/// computed as a product without large numbers (Chen et al. 2021, arXiv 2107.03374, equation 1). `None` where
+/// k is 0 or more than n, or c more than n.
 ///
 /// ```
 /// use tamis_train::measure::validation_metrics::pass_at;
@@ -52,10 +55,11 @@ pub fn pass_at(num_samples: usize, num_correct: usize, k: usize) -> Option<f64> 
     Some(1.0 - all_wrong)
 }
 
-/// Mean and deviation (ddof 0) of the best of k of the values, over all draws. `None` where k is 0, or more than the values
-/// without replacement, or there is no value.
+/// Mean and deviation (ddof 0) of the best of k of the values, over all draws. `None` where k is 0, or more
+/// than the values without replacement, or there is no value.
 ///
-/// With v₁ ≤ … ≤ vₙ the best is vᵢ with the chance C(i−1, k−1) / C(n, k) without, (i/n)ᵏ − ((i−1)/n)ᵏ with replacement.
+/// With v₁ ≤ … ≤ vₙ the best is vᵢ with the chance C(i−1, k−1) / C(n, k) without, (i/n)ᵏ − ((i−1)/n)ᵏ with
+/// replacement.
 ///
 /// ```
 /// use tamis_train::measure::validation_metrics::{Draw, best_at};
@@ -106,7 +110,8 @@ fn moments(weighted: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64) {
     (mean, variance.max(0.0).sqrt())
 }
 
-/// The numbers of samples for which metrics are given: 2, 4, 8, ... below n, and n itself (as verl); none for n of 1 or less.
+/// The numbers of samples for which metrics are given: 2, 4, 8, ... below n, and n itself (as verl); none for
+/// n of 1 or less.
 ///
 /// ```
 /// use tamis_train::measure::validation_metrics::subset_sizes;
@@ -134,8 +139,8 @@ pub struct PromptSamples {
     pub num_samples: usize,
     /// Scores by name \[n\] each, NaN where there is none; `reward` among them.
     pub scores: BTreeMap<String, Vec<f64>>,
-    /// The answer each sample gives \[n\], for the majority; empty where none could be read, which is an answer like any other
-    /// (verl's `[INVALID]`). `None` where the reward does not read answers.
+    /// The answer each sample gives \[n\], for the majority; empty where none could be read, which is an
+    /// answer like any other (verl's `[INVALID]`). `None` where the reward does not read answers.
     pub answers: Option<Vec<String>>,
     /// Numbers that reward functions logged of the samples (TRL's `log_metric`), by name.
     pub logged: BTreeMap<String, Vec<f64>>,
@@ -292,7 +297,8 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// A quantity of a data source as it is named in the metrics: `val-core/{source}/{score}/{statistic}` or `val-aux/...`.
+/// A quantity of a data source as it is named in the metrics: `val-core/{source}/{score}/{statistic}` or
+/// `val-aux/...`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FigureName {
     /// Whether it stands among the core figures.
@@ -311,7 +317,8 @@ impl fmt::Display for FigureName {
 }
 
 impl FigureName {
-    /// Those that a validation of these sources, scores and samples of a prompt can have, `reward` among the scores.
+    /// Those that a validation of these sources, scores and samples of a prompt can have, `reward` among the
+    /// scores.
     pub fn all(sources: &BTreeSet<&str>, num_samples: usize, scores: &BTreeSet<String>) -> Vec<Self> {
         let scores: BTreeSet<&str> = scores.iter().map(String::as_str).chain([REWARD]).collect();
         let main = main_score(&scores);
@@ -435,9 +442,9 @@ impl SourceResult {
     }
 }
 
-/// Results of all prompts, by data source in alphabetic order. The mean, pass, best and majority of all n samples on the main score (`acc`
-/// where the source has it, else `reward`) are its core figures. n is the largest number of samples of a prompt of the source. A correct
-/// sample has `acc` of 1 or more.
+/// Results of all prompts, by data source in alphabetic order. The mean, pass, best and majority of all n
+/// samples on the main score (`acc` where the source has it, else `reward`) are its core figures. n is the
+/// largest number of samples of a prompt of the source. A correct sample has `acc` of 1 or more.
 pub fn results_by_source(prompts: &[PromptSamples]) -> Vec<SourceResult> {
     let mut sources: BTreeMap<&str, Vec<&PromptSamples>> = BTreeMap::new();
     for prompt in prompts {

@@ -1,4 +1,5 @@
-//! The engine as generator: samples with the learner's weights, which it shares and does not copy while nothing is in flight.
+//! The engine as generator: samples with the learner's weights, which it shares and does not copy while
+//! nothing is in flight.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -20,8 +21,8 @@ use tamis_text::tokenizer::Tokenizer;
 use super::NativeEngine;
 use crate::interrupt::Interrupt;
 
-/// Where a generator finds the weights of a learner. It holds them only while it samples, so that the learner changes them in place where nothing is
-/// in flight, and a copy of them where something is.
+/// Where a generator finds the weights of a learner. It holds them only while it samples, so that the learner
+/// changes them in place where nothing is in flight, and a copy of them where something is.
 #[derive(Clone, Default)]
 pub(super) struct SharedWeights(Arc<Mutex<Weak<Model>>>);
 
@@ -37,10 +38,11 @@ impl SharedWeights {
     }
 }
 
-/// Samples with the weights of a [`NativeEngine`]. It works while [`Generator::next`] waits, on the engine's threads.
+/// Samples with the weights of a [`NativeEngine`]. It works while [`Generator::next`] waits, on the engine's
+/// threads.
 ///
-/// Members of a group that are submitted one after the other share their prompt's computation. Samples in flight keep the weights they
-/// began with: a publication waits for them, or gives them up.
+/// Members of a group that are submitted one after the other share their prompt's computation. Samples in
+/// flight keep the weights they began with: a publication waits for them, or gives them up.
 pub struct NativeGenerator {
     threads: Arc<Threads>,
     tokenizer: Arc<Tokenizer>,
@@ -56,8 +58,8 @@ pub struct NativeGenerator {
     gathered: Vec<SampleRequest>,
     /// Groups that may be trained on.
     rollouts: Lane,
-    /// Validation and greedy completions. They come first, and groups in flight stand still meanwhile: the order in which these end is that of a run
-    /// that is resumed after the validation.
+    /// Validation and greedy completions. They come first, and groups in flight stand still meanwhile: the
+    /// order in which these end is that of a run that is resumed after the validation.
     others: Lane,
     /// Every request that has not come to an end.
     ids: HashSet<SampleId>,
@@ -352,7 +354,8 @@ impl Generator for NativeGenerator {
     }
 
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
-        // Nothing begins before what has happened is heard: who hears of a publication may save the state first.
+        // Nothing begins before what has happened is heard: who hears of a publication may save the state
+        // first.
         if wait != Wait::No && self.events.is_empty() {
             self.begin()?;
         }

@@ -1,4 +1,5 @@
-//! The native engine as learner and, beside it, as generator: one set of weights for both, so a run is exactly on-policy.
+//! The native engine as learner and, beside it, as generator: one set of weights for both, so a run is
+//! exactly on-policy.
 
 mod critic;
 mod generator;
@@ -94,23 +95,25 @@ impl NativeEngine {
         }
     }
 
-    /// Gives up generation and passes of every model, between two of its layers, once this interrupt is requested; updates as
-    /// [`Self::begin_updates`] says.
+    /// Gives up generation and passes of every model, between two of its layers, once this interrupt is
+    /// requested; updates as [`Self::begin_updates`] says.
     #[must_use]
     pub fn interrupted_by(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = interrupt.clone();
         self
     }
 
-    /// Begins the updates of a step. An interrupt gives them up between two layers, and nothing of the step may be used then: where weights
-    /// have moved already only if the state before the step is kept elsewhere (`is_kept`, as it is until this is called). Else there would
-    /// be no state to go on from but an older one, so the rest of the step is finished.
+    /// Begins the updates of a step. An interrupt gives them up between two layers, and nothing of the step
+    /// may be used then: where weights have moved already only if the state before the step is kept elsewhere
+    /// (`is_kept`, as it is until this is called). Else there would be no state to go on from but an older
+    /// one, so the rest of the step is finished.
     pub fn begin_updates(&mut self, is_kept: bool) {
         self.updates = Updates { has_moved: false, is_kept };
     }
 
-    /// Keeps weights and optimizer as they are, once, until the next publication: a step is begun of which the rest is still generated. Until then
-    /// generators go on with these weights, and [`Self::give_up_updates`] brings them back.
+    /// Keeps weights and optimizer as they are, once, until the next publication: a step is begun of which
+    /// the rest is still generated. Until then generators go on with these weights, and
+    /// [`Self::give_up_updates`] brings them back.
     pub fn keep_before(&mut self) {
         if self.before.is_none() {
             self.before = Some(Before { model: Arc::clone(&self.model), optimizer: self.optimizer.clone() });

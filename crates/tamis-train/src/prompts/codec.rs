@@ -111,8 +111,8 @@ pub struct Prepared {
 }
 
 impl Codec {
-    /// From a tokenizer, an optional template file that replaces the tokenizer's own, and the folder of the model whose
-    /// `generation_config.json` may name further end tokens.
+    /// From a tokenizer, an optional template file that replaces the tokenizer's own, and the folder of the
+    /// model whose `generation_config.json` may name further end tokens.
     pub fn new(
         tokenizer: Tokenizer,
         template_file: Option<&Path>,
@@ -164,7 +164,8 @@ impl Codec {
         self.template.is_some()
     }
 
-    /// Fixes the date that templates see, in seconds since 1970, so that a resumed run renders what the first did.
+    /// Fixes the date that templates see, in seconds since 1970, so that a resumed run renders what the first
+    /// did.
     #[must_use]
     pub fn with_now(mut self, seconds: i64) -> Self {
         self.template = self.template.map(|template| template.with_now(seconds));
@@ -197,7 +198,8 @@ impl Codec {
         if ids.is_empty() { Err(CodecError::Empty) } else { Ok(()) }
     }
 
-    /// A prompt as the model gets it, with the special tokens, on one line and shortened: what a person should look at before a run.
+    /// A prompt as the model gets it, with the special tokens, on one line and shortened: what a person
+    /// should look at before a run.
     pub fn introduction(&self, prompt: &PreparedPrompt) -> Result<String, CodecError> {
         const LONGEST: usize = 600;
         let form = match &prompt.prompt.content {
@@ -210,7 +212,8 @@ impl Codec {
         Ok(format!("first prompt ({num_tokens} token{plural}, {form}): {}", cut_middle(&text, LONGEST)))
     }
 
-    /// Prepares one prompt, and says whether it was cut; one that is left out as overlong is its length in tokens.
+    /// Prepares one prompt, and says whether it was cut; one that is left out as overlong is its length in
+    /// tokens.
     fn prepare_one(
         &self,
         prompt: &Arc<Prompt>,

@@ -45,8 +45,8 @@ impl Attempts {
         self.num_given_up += 1;
     }
 
-    /// The batch of the step, with what all of its attempts generated, and what was trained on early of it. `dispatcher` holds the
-    /// groups that the last one carried on.
+    /// The batch of the step, with what all of its attempts generated, and what was trained on early of it.
+    /// `dispatcher` holds the groups that the last one carried on.
     pub(super) fn batch(&mut self, collected: Collected, dispatcher: &Dispatcher) -> (Batch, Early) {
         let report = self.whole(&collected.report);
         let is_carried = |record: &&Record| collected.carried_out.contains(&record.group.id);

@@ -21,8 +21,8 @@ pub(super) fn given(
     Ok(state.critic.map(read).transpose()?)
 }
 
-/// Refuses a warm-up that lasts as long as the epochs do: only with the prompts at hand is their number of steps known. Every step
-/// uses up at least a batch of them, or what is left of an epoch.
+/// Refuses a warm-up that lasts as long as the epochs do: only with the prompts at hand is their number of
+/// steps known. Every step uses up at least a batch of them, or what is left of an epoch.
 pub(super) fn check_warm_up(config: &Config, num_prompts: usize) -> Result<(), AssembleError> {
     let (warmup, batch) = (config.critic.warmup_steps, config.data.train_batch_size);
     let Some(epochs) = config.train.total_epochs.filter(|_| config.has_critic()) else { return Ok(()) };
@@ -40,7 +40,8 @@ pub(super) fn check_warm_up(config: &Config, num_prompts: usize) -> Result<(), A
 }
 
 impl Run {
-    /// A critic with the policy's layers, where one is needed and neither a checkpoint nor the configuration gave it.
+    /// A critic with the policy's layers, where one is needed and neither a checkpoint nor the configuration
+    /// gave it.
     pub(super) fn keep_critic(&mut self) {
         if self.recipe.critic.is_none() {
             return;

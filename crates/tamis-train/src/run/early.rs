@@ -1,7 +1,8 @@
 //! Parts of a step that are trained on before the step is complete, while the rest of it is generated.
 //!
-//! What comes of it is what a step makes of the whole batch: the same mini-batches in the same order, under the same advantages, by the same objective. What
-//! would not be the same is refused at the start of a run ([`tamis_core::schedule::WholeStep`]).
+//! What comes of it is what a step makes of the whole batch: the same mini-batches in the same order, under
+//! the same advantages, by the same objective. What would not be the same is refused at the start of a run
+//! ([`tamis_core::schedule::WholeStep`]).
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -24,7 +25,8 @@ use crate::learner::update::Updates;
 use crate::workers::Workers;
 use tamis_run::metrics::timings::{Timings, UPDATE};
 
-/// The first groups of a step, in batch order, that were trained on before it was complete; at the beginning of a step none.
+/// The first groups of a step, in batch order, that were trained on before it was complete; at the beginning
+/// of a step none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Early {
     /// How many groups.
@@ -53,7 +55,8 @@ impl Early {
 
     /// Trains on the next groups of a step, whole mini-batches of them.
     ///
-    /// Where it is interrupted, weights may have moved: [`crate::native::NativeEngine::give_up_updates`] takes that back.
+    /// Where it is interrupted, weights may have moved: [`crate::native::NativeEngine::give_up_updates`]
+    /// takes that back.
     pub(super) fn train(
         &mut self,
         recipe: &Recipe,

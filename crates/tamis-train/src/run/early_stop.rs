@@ -13,7 +13,8 @@ use crate::measure::batch_metrics::in_group_reward_std;
 use tamis_run::metrics::Metrics;
 
 impl Run {
-    /// Tells the stops of the rounds of an attempt at a step, in order. The groups `kept` before it were told of then.
+    /// Tells the stops of the rounds of an attempt at a step, in order. The groups `kept` before it were told
+    /// of then.
     pub(super) fn observe_rounds(
         &mut self,
         collected: &Collected,

@@ -1,4 +1,5 @@
-//! What is known of a step once it is trained, and the metrics that are made from it: in this one place, outside the step.
+//! What is known of a step once it is trained, and the metrics that are made from it: in this one place,
+//! outside the step.
 
 use std::collections::BTreeMap;
 
@@ -302,8 +303,8 @@ impl StepMetrics {
     }
 }
 
-/// The divergence that the run has by its settings: from the reference, in the loss or in the reward. Without one that from the policy
-/// at the start of the step, where more than one update let it move.
+/// The divergence that the run has by its settings: from the reference, in the loss or in the reward. Without
+/// one that from the policy at the start of the step, where more than one update let it move.
 fn shown_kl(divergence: Divergence, facts: &StepFacts) -> Option<(&'static str, f64)> {
     let report = facts.update.as_ref();
     match divergence {
@@ -320,7 +321,8 @@ fn mean_of_chosen(step: &Step) -> Option<f64> {
     Summary::of(chosen).map(|summary| summary.mean)
 }
 
-/// What reward functions logged of the step's completions (TRL's `log_metric`): the mean of each number, in the order of the completions.
+/// What reward functions logged of the step's completions (TRL's `log_metric`): the mean of each number, in
+/// the order of the completions.
 fn logged_metrics(records: &[&Record], metrics: &mut Metrics) {
     let mut sums: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     let logged = records.iter().flat_map(|record| &record.logged).flat_map(|logged| &logged.metrics);

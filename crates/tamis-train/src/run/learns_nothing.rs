@@ -1,4 +1,5 @@
-//! Runs that learn nothing: rewards that do not arrive, steps that make no update. They end with a diagnosis, never as if all were well.
+//! Runs that learn nothing: rewards that do not arrive, steps that make no update. They end with a diagnosis,
+//! never as if all were well.
 
 use serde::{Deserialize, Serialize};
 use tamis_rollout::MissingRewards;
@@ -19,7 +20,8 @@ pub struct Untrained {
 }
 
 impl Untrained {
-    /// After a step of the policy that made so many updates, left-out ones included; `reason` is why its first left-out trajectory bears no loss.
+    /// After a step of the policy that made so many updates, left-out ones included; `reason` is why its
+    /// first left-out trajectory bears no loss.
     pub(super) fn after(self, num_updates: usize, reason: Option<&LeftOut>) -> Self {
         match num_updates {
             0 => Self { steps: self.steps.saturating_add(1), reason: reason.copied() },
@@ -34,8 +36,8 @@ impl Untrained {
 }
 
 impl Run {
-    /// Saves and makes the error of a run whose rewards are missing. A resume asks anew for what was answered since the last trained step:
-    /// the function may be mended by then.
+    /// Saves and makes the error of a run whose rewards are missing. A resume asks anew for what was answered
+    /// since the last trained step: the function may be mended by then.
     pub(super) fn without_rewards(&mut self, step: u64, missing: MissingRewards) -> RunError {
         self.rewardless(step, missing, None)
     }
@@ -61,7 +63,8 @@ impl Run {
         }
     }
 
-    /// Saves the state after the last trained step and forgets every later answer, so that a resume asks anew.
+    /// Saves the state after the last trained step and forgets every later answer, so that a resume asks
+    /// anew.
     pub(super) fn save_without_answers(&mut self) -> Result<(), RunError> {
         self.workers.scorer.settle_journal(u64::MAX);
         // What comes of other answers has an order of its own.
@@ -95,7 +98,8 @@ impl Run {
         }
     }
 
-    /// Refuses to call a run done that never had a reward, or never made an update of the policy that it was to train.
+    /// Refuses to call a run done that never had a reward, or never made an update of the policy that it was
+    /// to train.
     pub(super) fn check_learned(&mut self) -> Result<(), RunError> {
         let steps = self.state.step;
         let further = how_to_train_further(&self.recipe.config, self.recorder.directory.path(), steps);

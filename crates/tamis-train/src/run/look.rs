@@ -127,8 +127,9 @@ pub(super) fn opening(directory: &RunDirectory, step: Option<u64>, is_new: bool)
     }
 }
 
-/// Names of the numbers that trajectories will have, after a check of the gold answers where that is wanted; and whether these are all:
-/// the names of a function from outside are not known before it has scored something.
+/// Names of the numbers that trajectories will have, after a check of the gold answers where that is wanted;
+/// and whether these are all: the names of a function from outside are not known before it has scored
+/// something.
 pub(super) fn score_names(
     config: &Config,
     prompts: &data::Prompts,
@@ -222,9 +223,9 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
     }
 }
 
-/// Estimates the memory and refuses what cannot fit; the line that the run prints, and a warning where it may not fit. A limit that was set
-/// holds for completions of full length; against what the machine has `free` only what is taken in any case is held, as completions may
-/// all end early.
+/// Estimates the memory and refuses what cannot fit; the line that the run prints, and a warning where it may
+/// not fit. A limit that was set holds for completions of full length; against what the machine has `free`
+/// only what is taken in any case is held, as completions may all end early.
 fn memory(
     config: &Config,
     model: &ModelConfig,
@@ -302,7 +303,8 @@ mod tests {
         load_sources(&[source], &limit).unwrap_or_else(|errors| panic!("{errors}")).config
     }
 
-    /// What is said of the memory of a small run on a machine that has so many bytes free; a run that is refused says what of.
+    /// What is said of the memory of a small run on a machine that has so many bytes free; a run that is
+    /// refused says what of.
     fn said(free: Option<u64>, limit: Option<u64>) -> Result<(String, Option<String>), String> {
         memory(&config(limit), &model(), None, LENGTHS, free).map_err(|error| match error {
             RunError::Memory { needed, limit, remedy, .. } => format!("{needed} of {limit}; {remedy}"),
@@ -321,7 +323,8 @@ mod tests {
         crate::assemble::memory::estimate(&config(None), &model(), None, LENGTHS).certain() + PROGRAM
     }
 
-    /// Against what is free only what is taken in any case is held; what more it may be is a warning. A limit that was set holds for it all.
+    /// Against what is free only what is taken in any case is held; what more it may be is a warning. A limit
+    /// that was set holds for it all.
     #[test]
     fn a_run_is_refused_for_what_is_certain_and_warned_of_what_may_be() {
         let (line, warning) = said(None, None).expect("nothing is known of the machine");

@@ -1,4 +1,5 @@
-//! Validation: before the first step, after some, at the end; and the one that an interruption left to be made.
+//! Validation: before the first step, after some, at the end; and the one that an interruption left to be
+//! made.
 
 use tamis_config::ValidateConfig;
 use tamis_core::early_stop::EarlyStop;
@@ -16,13 +17,14 @@ use crate::measure::validation::{self, Found, Validation, ValidationSettings};
 use crate::measure::validation_metrics::{FigureName, PromptSamples, SourceResult, results_by_source};
 use tamis_run::metrics::Metrics;
 
-/// Whether the policy is measured after a step: every `validate.test_freq` steps, and after the last one wherever there is a measurement at
-/// all, be it only the one before training.
+/// Whether the policy is measured after a step: every `validate.test_freq` steps, and after the last one
+/// wherever there is a measurement at all, be it only the one before training.
 fn measures_after(config: &ValidateConfig, step: u64, is_last: bool) -> bool {
     config.test_freq.is_due(step) || (is_last && config.is_made())
 }
 
-/// What measures a run: the held-out prompts and how they are sampled, and the stops that may end it for what was found.
+/// What measures a run: the held-out prompts and how they are sampled, and the stops that may end it for what
+/// was found.
 pub(super) struct Measurement {
     /// The held-out prompts.
     pub(super) prompts: Vec<PreparedPrompt>,
@@ -68,7 +70,8 @@ impl Run {
         after.validation.is_missing = true;
         self.state = after;
         match self.make_up_measurement() {
-            // The run begins all the same, and stops at once with what it has: the warm start need not be made again.
+            // The run begins all the same, and stops at once with what it has: the warm start need not be
+            // made again.
             Err(Halt::Interrupted) => Ok(()),
             Err(Halt::Failed(error)) if error.is_lost_fleet() => {
                 self.save()?;
@@ -78,7 +81,8 @@ impl Run {
         }
     }
 
-    /// The validation after the last step that an interruption left out: its figures go into the step's row, as if nothing had happened.
+    /// The validation after the last step that an interruption left out: its figures go into the step's row,
+    /// as if nothing had happened.
     pub(super) fn make_up_measurement(&mut self) -> Result<(), Halt<RunError>> {
         let mut after = self.state.clone();
         let mut metrics = Metrics::new();
@@ -94,8 +98,9 @@ impl Run {
         Ok(if self.state.step == 0 { self.save_first() } else { self.save() }?)
     }
 
-    /// The checkpoint before the first step, where checkpoints are asked for (`checkpoint.save_freq`): a run that is killed before the
-    /// second one need not make warm start and measurement again. Without, a run keeps its last state only.
+    /// The checkpoint before the first step, where checkpoints are asked for (`checkpoint.save_freq`): a run
+    /// that is killed before the second one need not make warm start and measurement again. Without, a run
+    /// keeps its last state only.
     fn save_first(&mut self) -> Result<(), RunError> {
         let never = self.recipe.config.checkpoint.save_freq == tamis_config::Frequency::NEVER;
         if never { Ok(()) } else { self.save() }
@@ -116,7 +121,8 @@ impl Run {
         Ok(self.recorder.loggers.amend(step, &metrics)?)
     }
 
-    /// Measures the policy on the held-out prompts: what it found goes into the state, which is that after its step.
+    /// Measures the policy on the held-out prompts: what it found goes into the state, which is that after
+    /// its step.
     pub(super) fn validate(
         &mut self,
         after: &mut RunState,
@@ -187,7 +193,8 @@ impl Run {
         Ok(())
     }
 
-    /// The value of the figure that checkpoints are compared by; `None`, which is said, where nothing was scored for it.
+    /// The value of the figure that checkpoints are compared by; `None`, which is said, where nothing was
+    /// scored for it.
     fn figure_found(
         &self,
         after: &RunState,
@@ -197,7 +204,8 @@ impl Run {
     ) -> Result<Option<f64>, RunError> {
         match validation::find(figure, rows, results) {
             Found::Value(value) => return Ok(Some(value)),
-            // A function from outside gave other scores than the name says; where it gave this one before, it may again.
+            // A function from outside gave other scores than the name says; where it gave this one before, it
+            // may again.
             Found::NoSuchScore if after.validation.scores.is_empty() => {
                 let figures = results.iter().flat_map(SourceResult::names);
                 return Err(no_figure(&figure.to_string(), figures).into());

@@ -1,7 +1,7 @@
 //! A run from its configuration to its last step. The loop is `run_loop.rs`, one step of it `step.rs`.
 //!
-//! [`Run::open`] makes a run directory and everything in it, or opens one and puts the state of its last checkpoint back;
-//! [`Run::run`] trains until the end, an interruption, or a stop with a diagnosis.
+//! [`Run::open`] makes a run directory and everything in it, or opens one and puts the state of its last
+//! checkpoint back; [`Run::run`] trains until the end, an interruption, or a stop with a diagnosis.
 
 mod attempts;
 mod critic;
@@ -33,8 +33,8 @@ pub use learns_nothing::Untrained;
 pub use open::{Begin, ConfigText, Opened};
 pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
 
-/// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no update of the policy: nothing
-/// says that it would recover.
+/// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no
+/// update of the policy: nothing says that it would recover.
 const MOST_SKIPPED_UPDATES: u32 = 10;
 
 /// A run in progress: parts that own what they hold and do not know each other.

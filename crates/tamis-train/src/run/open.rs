@@ -54,7 +54,8 @@ pub struct ConfigText {
     pub config: Config,
     /// The text that goes into the run directory.
     pub text: String,
-    /// What the run says about it at the start: warnings, what foreign keys became, what differs from the preset.
+    /// What the run says about it at the start: warnings, what foreign keys became, what differs from the
+    /// preset.
     pub notes: Vec<String>,
     /// Where keys were set that can be judged only with data and model at hand.
     pub places: Places,
@@ -92,7 +93,8 @@ pub enum Opened {
 }
 
 impl Run {
-    /// Prepares a run up to its first step: data, model, rewards, sieve, warm start; or the state of its last checkpoint.
+    /// Prepares a run up to its first step: data, model, rewards, sieve, warm start; or the state of its last
+    /// checkpoint.
     ///
     /// `progress` makes the display, given the run's steps and those already trained.
     pub fn open(
@@ -103,7 +105,8 @@ impl Run {
         Self::open_on(&Disk::new(), begin, progress, interrupt)
     }
 
-    /// As [`Run::open`], a new run's directory made on this disk; a resumed one stays on the disk that it was opened on.
+    /// As [`Run::open`], a new run's directory made on this disk; a resumed one stays on the disk that it was
+    /// opened on.
     pub fn open_on(
         disk: &Disk,
         begin: Begin,
@@ -163,8 +166,8 @@ impl Run {
         Ok(Opened::Ready(Box::new(run)))
     }
 
-    /// Everything up to the first weights: whatever is wrong with the configuration shows here. With the examples that a warm start imitates
-    /// (none without one), where the run begins.
+    /// Everything up to the first weights: whatever is wrong with the configuration shows here. With the
+    /// examples that a warm start imitates (none without one), where the run begins.
     fn prepare(
         given: ConfigText,
         start: Start,
@@ -176,7 +179,8 @@ impl Run {
         let ConfigText { config, notes, places, .. } = given;
         let Start { state, prompts, codec, memory } = start;
         let (_, divergence) = objective::objective(&config)?;
-        // Templates that show the date show that of the first start, or a resumed run would see other prompts.
+        // Templates that show the date show that of the first start, or a resumed run would see other
+        // prompts.
         let started: Option<i64> = std::fs::read_to_string(directory.path().join(STARTED))
             .ok()
             .and_then(|text| text.trim().parse().ok());
@@ -228,7 +232,8 @@ impl Run {
             Ok(names) => names,
             Err(halt) => {
                 if matches!(halt, Halt::Interrupted) {
-                    // Giving a million prompts back one by one takes longer than the process has left to live.
+                    // Giving a million prompts back one by one takes longer than the process has left to
+                    // live.
                     std::mem::forget(prompts);
                 }
                 return Err(halt);
@@ -343,7 +348,8 @@ impl Run {
             engine.set_critic(critic);
         }
         let dispatcher_settings = DispatcherSettings {
-            // A later step of a resumed run may by chance have none of a score that was there before; before the first there was none.
+            // A later step of a resumed run may by chance have none of a score that was there before; before
+            // the first there was none.
             is_metric_unproven: sieve.filter.is_some() && !is_complete && at == 0,
             recomputes_logprobs: servers::recomputes_logprobs(&config)?,
             hands_out_parts: schedule::trains_early(&config, &sieve)?,

@@ -61,7 +61,8 @@ pub(crate) fn diverged(policy: &NativeEngine, learning_rate: &'static str) -> Op
     })
 }
 
-/// Refuses weights and moments that are no numbers any more: nothing is generated with them, and nothing is saved over those before.
+/// Refuses weights and moments that are no numbers any more: nothing is generated with them, and nothing is
+/// saved over those before.
 pub(crate) fn check_finite(
     policy: &NativeEngine,
     directory: &RunDirectory,
@@ -81,7 +82,8 @@ pub(crate) struct Recorder {
     pub(crate) progress: Progress,
     /// The step of the last checkpoint.
     pub(crate) saved: Option<u64>,
-    /// The step of the oldest checkpoint that is kept, and from where on it needs the journals of answers, samples and order.
+    /// The step of the oldest checkpoint that is kept, and from where on it needs the journals of answers,
+    /// samples and order.
     oldest: Option<(u64, [Option<u64>; 3])>,
     checkpoints: CheckpointConfig,
     dtype: SaveDtype,
@@ -122,7 +124,8 @@ impl Recorder {
         let Workers { engine, scorer, sampler, order, dispatcher, .. } = workers;
         self.directory.check_present()?;
         check_finite(engine, &self.directory, state.step, POLICY_RATE)?;
-        // A validation that is still to be made belongs to this step; what is not taken in may have come in it.
+        // A validation that is still to be made belongs to this step; what is not taken in may have come in
+        // it.
         let is_open = state.validation.is_missing || dispatcher.has_untaken();
         let next = if is_open { state.step } else { state.step + 1 };
         let journal = scorer.settle_journal(next);
@@ -186,8 +189,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Removes the checkpoints that need not be kept; none while updates are left out for gradients that are not finite, or those from
-    /// before the trouble would go.
+    /// Removes the checkpoints that need not be kept; none while updates are left out for gradients that are
+    /// not finite, or those from before the trouble would go.
     pub(crate) fn prune(&self, state: &RunState) -> Result<(), RunError> {
         if state.learning.skipped_updates > 0 || state.learning.skipped_critic_updates > 0 {
             return Ok(());
@@ -200,7 +203,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Writes the groups of a step, as far as the configuration wants it: those that it trained on, and every other one that was generated.
+    /// Writes the groups of a step, as far as the configuration wants it: those that it trained on, and every
+    /// other one that was generated.
     pub(crate) fn write_rollouts<'a>(
         &self,
         step: u64,

@@ -46,8 +46,9 @@ impl Run {
         }
     }
 
-    /// Whether the run directory is there after an error, of which its removal may be the reason. A folder that is being removed loses its
-    /// files one by one, so where one was not found this waits up to two seconds for the rest to go.
+    /// Whether the run directory is there after an error, of which its removal may be the reason. A folder
+    /// that is being removed loses its files one by one, so where one was not found this waits up to two
+    /// seconds for the rest to go.
     fn check_present_after(&self, error: &RunError) -> Result<(), RunDirectoryError> {
         let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
         let is_missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
@@ -167,7 +168,8 @@ impl Run {
         }
     }
 
-    /// Saves the state after the last trained step, where it is not saved yet. What was begun after it is done again by a resume.
+    /// Saves the state after the last trained step, where it is not saved yet. What was begun after it is
+    /// done again by a resume.
     fn interrupted(&mut self) -> Result<Ending, RunError> {
         self.workers.engine.give_up_updates();
         // Weights of a step that came to no end are those of no state.
@@ -199,14 +201,16 @@ impl Run {
         Ok(())
     }
 
-    /// Trains on a complete batch, and writes down what came of it: metrics, rollouts, validation, checkpoint. An interrupted step changes
-    /// nothing, and weights have moved then only if the state before it is saved.
+    /// Trains on a complete batch, and writes down what came of it: metrics, rollouts, validation,
+    /// checkpoint. An interrupted step changes nothing, and weights have moved then only if the state before
+    /// it is saved.
     fn train(&mut self, collected: Collected) -> Result<(), Halt<RunError>> {
         self.recorder.progress.stage("training");
         let is_last = collected.report.is_last;
         let (batch, early) = self.attempts.batch(collected, &self.workers.dispatcher);
         let step = step(&self.recipe, &mut self.workers, &self.state, batch, early)?;
-        // What ends from now on, while the policy is measured too, is not in the state any more that a checkpoint of this step holds.
+        // What ends from now on, while the policy is measured too, is not in the state any more that a
+        // checkpoint of this step holds.
         self.workers.begin_step(step.facts.step + 1);
         let (recorder, facts) = (&self.recorder, &step.facts);
         if let Some(warning) = facts.uniform_groups.as_ref().filter(|_| !self.has_warned_of_uniform_groups) {
@@ -281,7 +285,8 @@ impl Run {
             self.save()?;
         }
         let run = self.recorder.directory.path().to_owned();
-        // A critic without finite gradients has values that may be the policy's trouble, not the other way round.
+        // A critic without finite gradients has values that may be the policy's trouble, not the other way
+        // round.
         Err(if skipped_critic >= MOST_SKIPPED_UPDATES {
             RunError::CriticNotFinite { updates: skipped_critic, step, run }
         } else if skipped >= MOST_SKIPPED_UPDATES {
@@ -297,13 +302,15 @@ impl Run {
         self.recorder.write_rollouts(step, &[], all)
     }
 
-    /// The same of an attempt that an error ended, so that a person can look at what led to it. A resume writes the file anew.
+    /// The same of an attempt that an error ended, so that a person can look at what led to it. A resume
+    /// writes the file anew.
     fn write_unfinished(&self, step: u64) -> Result<(), RunError> {
         let unfinished = self.workers.dispatcher.unfinished(step);
         self.recorder.write_rollouts(step, &[], unfinished.iter().chain(&self.attempts.given_up))
     }
 
-    /// Collects the groups of a step, and trains on the parts of it that are handed out before it is complete.
+    /// Collects the groups of a step, and trains on the parts of it that are handed out before it is
+    /// complete.
     pub(super) fn collect(&mut self) -> Result<Collected, Halt<RunError>> {
         loop {
             match self.gather()? {

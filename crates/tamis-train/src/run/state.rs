@@ -1,4 +1,5 @@
-//! The state of a run between two steps: one value. A checkpoint holds it as it is, a step returns the next one, and nothing edits it in place.
+//! The state of a run between two steps: one value. A checkpoint holds it as it is, a step returns the next
+//! one, and nothing edits it in place.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +20,8 @@ use crate::measure::validation::ValidationReport;
 use crate::prompts::pool::{GivenBack, PromptPool};
 use tamis_run::directory::LogPositions;
 
-/// Everything that a run is between two steps, weights and moments aside. A number that survives a resume is declared here and nowhere else.
+/// Everything that a run is between two steps, weights and moments aside. A number that survives a resume is
+/// declared here and nowhere else.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunState {
     /// Layout version of the file that holds it.
@@ -45,7 +47,8 @@ pub struct RunState {
     pub early_stop: EarlyStopState,
     /// Length of every log when the checkpoint was written.
     pub logs: LogPositions,
-    /// From where on the journal of answers holds what the steps after this one were answered, in bytes: a resume reads it from there.
+    /// From where on the journal of answers holds what the steps after this one were answered, in bytes: a
+    /// resume reads it from there.
     pub journal: Option<u64>,
     /// The same of the journal of servers' samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,8 +101,8 @@ pub struct CriticState {
     pub version: u64,
 }
 
-/// The scheduler right after the last trained step. A checkpoint holds this and not the live scheduler: skipped
-/// attempts at the next step are made again on resume.
+/// The scheduler right after the last trained step. A checkpoint holds this and not the live scheduler:
+/// skipped attempts at the next step are made again on resume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ScheduleState {
     /// Place in the data.
@@ -145,7 +148,8 @@ pub struct LearningState {
     pub objective: ObjectiveState,
     /// What the advantage estimator carries.
     pub advantage: AdvantageState,
-    /// Coefficient of the divergence in the reward; `None` before the first step, and where there is no such divergence.
+    /// Coefficient of the divergence in the reward; `None` before the first step, and where there is no such
+    /// divergence.
     pub reward_kl: Option<KlState>,
     /// Updates left out one after the other, up to the last, because their gradients were not finite.
     pub skipped_updates: u32,

@@ -51,7 +51,8 @@ pub(crate) struct Step {
     pub(crate) carried_out: Vec<Record>,
     /// What is to be known of it.
     pub(crate) facts: StepFacts,
-    /// Why the generator does not sample any more, where it was lost when the weights were published: the step is made all the same.
+    /// Why the generator does not sample any more, where it was lost when the weights were published: the
+    /// step is made all the same.
     pub(crate) lost: Option<GeneratorError>,
 }
 
@@ -73,8 +74,10 @@ impl Step {
     }
 }
 
-/// Trains on a batch, of which the first groups may have been trained on early. Everything that it changes beside weights and moments is in what it returns: where an interruption ends it, nothing was
-/// changed, and weights have moved only where [`crate::native::NativeEngine::begin_updates`] was told that the state before is kept.
+/// Trains on a batch, of which the first groups may have been trained on early. Everything that it changes
+/// beside weights and moments is in what it returns: where an interruption ends it, nothing was changed, and
+/// weights have moved only where [`crate::native::NativeEngine::begin_updates`] was told that the state
+/// before is kept.
 pub(crate) fn step(
     recipe: &Recipe,
     workers: &mut Workers,
@@ -171,7 +174,8 @@ pub(crate) fn step(
     Ok(Step { after, trained, others: batch.others, carried_out: batch.carried_out, facts, lost })
 }
 
-/// Has the generator sample by new weights, where there are some. Groups that end meanwhile settle as ever. Why the generator is lost, where it is.
+/// Has the generator sample by new weights, where there are some. Groups that end meanwhile settle as ever.
+/// Why the generator is lost, where it is.
 fn publish(
     recipe: &Recipe,
     workers: &mut Workers,
@@ -243,7 +247,8 @@ impl Updating {
         members.map(|(row, member)| self.old.as_ref().map_or(member.logprobs.as_slice(), |old| old.row(row)))
     }
 
-    /// Of groups of a step, of which the first were trained on already: `old_before` are their members' log-probabilities at its start.
+    /// Of groups of a step, of which the first were trained on already: `old_before` are their members'
+    /// log-probabilities at its start.
     pub(super) fn of(
         recipe: &Recipe,
         workers: &mut Workers,
@@ -302,8 +307,8 @@ impl Updating {
     }
 }
 
-/// Trains the policy on what was not trained on early, where the step is not one of the critic alone: what the updates of the step did, and the
-/// objective's state after them.
+/// Trains the policy on what was not trained on early, where the step is not one of the critic alone: what
+/// the updates of the step did, and the objective's state after them.
 fn train_policy(
     recipe: &Recipe,
     workers: &mut Workers,
@@ -339,10 +344,11 @@ fn train_policy(
     Ok(Some((report, objective)))
 }
 
-/// Log-probabilities under the policy at the start of the step, where they are asked for and are not those of generation: this
-/// engine samples from the policy that it trains, so that only groups of an earlier version differ. What servers say agrees with the
-/// learner up to rounding at best, so that it stands for the old policy only where the correction says so by name. `before` are
-/// those of the first members, which are known.
+/// Log-probabilities under the policy at the start of the step, where they are asked for and are not those of
+/// generation: this engine samples from the policy that it trains, so that only groups of an earlier version
+/// differ. What servers say agrees with the learner up to rounding at best, so that it stands for the old
+/// policy only where the correction says so by name. `before` are those of the first members, which are
+/// known.
 fn old_logprobs(
     recipe: &Recipe,
     workers: &mut Workers,
@@ -362,7 +368,8 @@ fn old_logprobs(
     Ok(Some(Ragged::from_rows(before.rows().chain(rows.rows()))))
 }
 
-/// How far what the servers said of their tokens is from what the learner says; tokens of which they said nothing are left out.
+/// How far what the servers said of their tokens is from what the learner says; tokens of which they said
+/// nothing are left out.
 fn agreement(groups: &[&Group], old: &Ragged<f32>) -> Option<Agreement> {
     let members = groups.iter().flat_map(|group| &group.trajectories).zip(old.rows());
     let tokens = members.flat_map(|(member, old)| {

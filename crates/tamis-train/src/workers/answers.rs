@@ -1,7 +1,8 @@
 //! The journal of external rewards' answers, by trajectory key.
 //!
-//! Nothing is asked for twice in the life of a process, so that an answer of now is used at once and need not be remembered. Only what a
-//! process before this one was answered after the checkpoint is read back, and forgotten when it has been asked for again.
+//! Nothing is asked for twice in the life of a process, so that an answer of now is used at once and need not
+//! be remembered. Only what a process before this one was answered after the checkpoint is read back, and
+//! forgotten when it has been asked for again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -31,8 +32,9 @@ pub struct RecordedAnswers {
 }
 
 impl RecordedAnswers {
-    /// Opens the journal and reads what it holds from `from` on, where a checkpoint says that what it does not hold begins (0 without one). `next` is the
-    /// step after that checkpoint, to which answers belong that do not name theirs. A torn tail is cut: the asking for what stood there is done again.
+    /// Opens the journal and reads what it holds from `from` on, where a checkpoint says that what it does
+    /// not hold begins (0 without one). `next` is the step after that checkpoint, to which answers belong
+    /// that do not name theirs. A torn tail is cut: the asking for what stood there is done again.
     ///
     /// # Errors
     /// A journal that ends before `from`, a file that is none, the disk.

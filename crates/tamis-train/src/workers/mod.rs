@@ -17,7 +17,8 @@ use crate::prompts::pool::PromptPool;
 use order::RecordedOrder;
 use servers::{PublishedFolders, Sampler, publish_to};
 
-/// What a step drives. Weights, and where generation stands, are theirs; every number of the run is in its state.
+/// What a step drives. Weights, and where generation stands, are theirs; every number of the run is in its
+/// state.
 pub(crate) struct Workers {
     /// The learner.
     pub(crate) engine: NativeEngine,

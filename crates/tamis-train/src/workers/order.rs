@@ -1,5 +1,6 @@
-//! The order in which a run takes things in, on disk, where what it trains on depends on it: streaming, say. A resumed run follows what was noted after its
-//! checkpoint, so that it trains on what the process before it did.
+//! The order in which a run takes things in, on disk, where what it trains on depends on it: streaming, say.
+//! A resumed run follows what was noted after its checkpoint, so that it trains on what the process before it
+//! did.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +18,8 @@ struct Entry {
     taken: Taken,
 }
 
-/// The noted order of a run. Entries survive a killed process at once; a loss of power may take those after the last checkpoint.
+/// The noted order of a run. Entries survive a killed process at once; a loss of power may take those after
+/// the last checkpoint.
 pub struct RecordedOrder {
     journal: Journal,
     step: u64,
@@ -28,8 +30,8 @@ pub struct RecordedOrder {
 }
 
 impl RecordedOrder {
-    /// Opens it before a step, with what it holds from `from` on, where a checkpoint says that what it does not hold begins (0 without one). A torn tail
-    /// is cut.
+    /// Opens it before a step, with what it holds from `from` on, where a checkpoint says that what it does
+    /// not hold begins (0 without one). A torn tail is cut.
     ///
     /// # Errors
     /// A file that ends before `from`, one that is none, the disk.
@@ -61,8 +63,8 @@ impl RecordedOrder {
         self.journal.shorten(position)
     }
 
-    /// Forgets what was taken in in steps before `next`; from where on the file holds the others. All of it is flushed to the device: a checkpoint counts
-    /// on its length.
+    /// Forgets what was taken in in steps before `next`; from where on the file holds the others. All of it
+    /// is flushed to the device: a checkpoint counts on its length.
     ///
     /// # Errors
     /// Where it cannot be flushed.

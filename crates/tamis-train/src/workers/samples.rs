@@ -1,5 +1,6 @@
-//! The journal of samples from generators whose answers are no function of our keys: servers. As that of external rewards ([`crate::workers::answers`]), it
-//! is read back where a process before this one was told something after the checkpoint.
+//! The journal of samples from generators whose answers are no function of our keys: servers. As that of
+//! external rewards ([`crate::workers::answers`]), it is read back where a process before this one was told
+//! something after the checkpoint.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
@@ -29,8 +30,9 @@ pub struct RecordedSamples {
 }
 
 impl RecordedSamples {
-    /// Opens the journal and reads what it holds from `from` on, where a checkpoint says that what it does not hold begins (0 without one). A torn tail
-    /// is cut: what stood there is asked for again, and nobody had used it.
+    /// Opens the journal and reads what it holds from `from` on, where a checkpoint says that what it does
+    /// not hold begins (0 without one). A torn tail is cut: what stood there is asked for again, and nobody
+    /// had used it.
     ///
     /// # Errors
     /// A journal that ends before `from`, a file that is none, the disk.
@@ -137,15 +139,18 @@ mod tests {
         drop(samples);
         let mut samples = open(&path, checkpoint);
         assert_eq!(samples.num_samples(), 2);
-        // The same prompt as another group; not by other weights, and not as what stood before the checkpoint.
+        // The same prompt as another group; not by other weights, and not as what stood before the
+        // checkpoint.
         assert_eq!(samples.take(&asked(5, 8, 2)), None);
         assert_eq!(samples.take(&asked(0, 7, 0)), None);
         assert_eq!(samples.take(&asked(5, 8, 1)), Some(sampled("later")));
         assert_eq!(samples.take(&asked(5, 8, 1)), None, "asked for once");
-        // A group that was in flight is asked for by newer weights; another that has got its number and its prompt wants its own answer.
+        // A group that was in flight is asked for by newer weights; another that has got its number and its
+        // prompt wants its own answer.
         assert_eq!(samples.take(&asked(2, 9, 2)), None);
         assert_eq!(samples.take(&Asked { was_in_flight: true, ..asked(2, 9, 2) }), Some(failure));
-        // A validation has the number of an earlier one in every new process: the answers of older weights are not its.
+        // A validation has the number of an earlier one in every new process: the answers of older weights
+        // are not its.
         let validation = |version: u64| {
             let mut asked = asked(0, 11, version);
             asked.id.purpose = SamplePurpose::Validation;

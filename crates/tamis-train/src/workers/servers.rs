@@ -1,4 +1,5 @@
-//! Servers as what a run samples with: the fleet that its configuration names, and the weights that are published to it.
+//! Servers as what a run samples with: the fleet that its configuration names, and the weights that are
+//! published to it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -87,7 +88,8 @@ impl Sampler {
         }
     }
 
-    /// Forgets samples of steps before `next`; from where on the journal holds the others, `None` where there is none.
+    /// Forgets samples of steps before `next`; from where on the journal holds the others, `None` where there
+    /// is none.
     pub(crate) fn settle_journal(&mut self, next: u64) -> Option<u64> {
         match self {
             Self::Native(_) => None,
@@ -103,7 +105,8 @@ impl Sampler {
         }
     }
 
-    /// What went wrong at servers since the last call, by its metric: attempts at samples, and checks and publications.
+    /// What went wrong at servers since the last call, by its metric: attempts at samples, and checks and
+    /// publications.
     pub(crate) fn take_faults(&mut self) -> Vec<(String, u64)> {
         match self {
             Self::Servers { generator, told, .. } => new_faults(generator.generator().fault_counts(), told),
@@ -125,11 +128,12 @@ fn new_faults(counts: &FaultCounts, told: &mut BTreeMap<String, u64>) -> Vec<(St
     new.filter(|(_, count)| *count > 0).collect()
 }
 
-/// Whether the learner may say what a server does not say as we would: log-probabilities of the tokens that it sampled. Not where what the sampler
-/// says is itself trained on, or weighed against the learner's.
+/// Whether the learner may say what a server does not say as we would: log-probabilities of the tokens that
+/// it sampled. Not where what the sampler says is itself trained on, or weighed against the learner's.
 pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError> {
     let (objective, _) = objective::objective(config)?;
-    // A correction that weighs and rejects nothing reads nothing either; of carried groups nobody could say it any more.
+    // A correction that weighs and rejects nothing reads nothing either; of carried groups nobody could say
+    // it any more.
     let is_weighed = objective::correction(config)?.is_some_and(|correction| {
         correction.importance.is_some() || !correction.rejections.is_empty() || correction.mode.is_bypass()
     });
@@ -138,8 +142,9 @@ pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError
     Ok(config.rollout.backend != BackendKind::Native && !is_read && !is_carried)
 }
 
-/// Starts the servers that a configuration wants started (`rollout.launch`) with the weights as they are, and waits until they answer; `None`
-/// where it names some that are running. Their output goes to `servers/` in a folder.
+/// Starts the servers that a configuration wants started (`rollout.launch`) with the weights as they are, and
+/// waits until they answer; `None` where it names some that are running. Their output goes to `servers/` in a
+/// folder.
 ///
 /// # Errors
 /// Where one does not come up; none is left then.
@@ -183,7 +188,8 @@ pub(crate) fn launch(
     match LaunchedServers::start(processes, launch.startup_timeout, &interrupt.flag(), say) {
         Ok(Some(servers)) => Ok(Some(servers)),
         ended => {
-            // Nobody reads them; a run that did not begin leaves nothing, and where that cannot be nothing is wrong.
+            // Nobody reads them; a run that did not begin leaves nothing, and where that cannot be nothing is
+            // wrong.
             let _ = folders.disk.remove_folder(&model);
             Err(match ended {
                 Ok(_) => Halt::Interrupted,
@@ -193,8 +199,8 @@ pub(crate) fn launch(
     }
 }
 
-/// The GPUs of each server, as `CUDA_VISIBLE_DEVICES` names them: the next so many of those that this process sees. `None` where there is but
-/// one server, which sees all of them.
+/// The GPUs of each server, as `CUDA_VISIBLE_DEVICES` names them: the next so many of those that this process
+/// sees. `None` where there is but one server, which sees all of them.
 fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Option<String>>, RunError> {
     if launch.replicas == 1 {
         return Ok(vec![None]);
@@ -220,7 +226,8 @@ fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Opti
     Ok(named.chunks(launch.tensor_parallel).take(launch.replicas).map(|gpus| Some(gpus.join(","))).collect())
 }
 
-/// Connects to the servers of a configuration, or to those that the run started, in the name of one start of the run.
+/// Connects to the servers of a configuration, or to those that the run started, in the name of one start of
+/// the run.
 ///
 /// # Errors
 /// Where an address or a parameter is wrong, and [`RunError::Servers`] where none answers.
@@ -262,7 +269,8 @@ struct How<'a> {
     other_logprobs: OtherLogprobs,
 }
 
-/// A fleet of the servers at these addresses, once one of them answers. Weights are published to them in `folders`.
+/// A fleet of the servers at these addresses, once one of them answers. Weights are published to them in
+/// `folders`.
 ///
 /// # Errors
 /// As [`connect`].
@@ -358,7 +366,8 @@ pub(crate) fn publish_to(
     }
 }
 
-/// What an evaluation samples with. Dropped, servers that were started for it end, and what was published for it goes.
+/// What an evaluation samples with. Dropped, servers that were started for it end, and what was published for
+/// it goes.
 pub(crate) enum EvaluationSampler {
     /// The engine that holds the checkpoint.
     Native {
@@ -381,7 +390,8 @@ pub(crate) enum EvaluationSampler {
 }
 
 impl EvaluationSampler {
-    /// At the servers of a configuration, which are given the checkpoint's weights; those of `rollout.backend: openai` have their own.
+    /// At the servers of a configuration, which are given the checkpoint's weights; those of
+    /// `rollout.backend: openai` have their own.
     pub(crate) fn new(
         config: &Config,
         engine: Option<NativeEngine>,
@@ -500,7 +510,8 @@ impl PublishedFolders {
         Ok(())
     }
 
-    /// Writes the weights that servers of the run are started with; these stay, for a server that has to be started again.
+    /// Writes the weights that servers of the run are started with; these stay, for a server that has to be
+    /// started again.
     fn write_start(&self, engine: &NativeEngine) -> Result<PathBuf, RunError> {
         let folder = self.root.join("start");
         self.write_weights(engine, &folder)?;
@@ -512,8 +523,8 @@ impl PublishedFolders {
         Ok(self.disk.remove_folder(&self.root)?)
     }
 
-    /// Writes the weights as they are, whole, under their version: with a head of their own, which every server reloads, and a text by which
-    /// the server shows that it did. Older ones go.
+    /// Writes the weights as they are, whole, under their version: with a head of their own, which every
+    /// server reloads, and a text by which the server shows that it did. Older ones go.
     pub(crate) fn write(&self, engine: &mut NativeEngine) -> Result<Publication, Halt<RunError>> {
         let version = engine.version();
         let folder = self.folder(version.0);

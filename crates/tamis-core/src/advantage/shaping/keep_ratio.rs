@@ -42,10 +42,11 @@ pub(in crate::advantage) const POS_ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// Of the n negative trajectories of each group keeps the `max(1, floor(ratio·n))` worst; none where the ratio is 0.
+    /// Of the n negative trajectories of each group keeps the `max(1, floor(ratio·n))` worst; none where the
+    /// ratio is 0.
     ///
-    /// With advantages per token the sum over a trajectory's tokens decides. Which of equally bad ones stay is a keyed draw, so that it
-    /// depends on neither their order nor the rest of the batch.
+    /// With advantages per token the sum over a trajectory's tokens decides. Which of equally bad ones stay
+    /// is a keyed draw, so that it depends on neither their order nor the rest of the batch.
     ///
     /// Source: the fork Coobiw/EasyR1-Brian. Cost: sorting within groups.
     #[derive(Copy)]

@@ -23,8 +23,8 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// Divides each trajectory's advantages by its length over the mean length of the batch, so that every trajectory moves a sum over tokens by
-    /// the same amount.
+    /// Divides each trajectory's advantages by its length over the mean length of the batch, so that every
+    /// trajectory moves a sum over tokens by the same amount.
     ///
     /// Source: RAGEN `grpo_advantage_length_weight`. Linear. Lengths are tokens trained on.
     #[derive(Copy)]

@@ -1,7 +1,8 @@
 //! Shaping: changes to finished advantages, in the order of the configuration.
 //!
-//! An estimator's [`Advantages`] enter as [`Shaped::of`]; each [`Shaping`] of the list passes them on. What comes out besides
-//! advantages: trajectories that are to be left out of the loss altogether, and a factor for the policy term.
+//! An estimator's [`Advantages`] enter as [`Shaped::of`]; each [`Shaping`] of the list passes them on. What
+//! comes out besides advantages: trajectories that are to be left out of the loss altogether, and a factor
+//! for the policy term.
 
 pub mod clip_advantage;
 pub mod filter_loss_scaling;
@@ -141,9 +142,11 @@ tagged! {
     pub enum Shaping: ShapeAdvantages {
         /// Bounds on the advantage.
         ClipAdvantage(ClipAdvantage) = "clip_advantage",
-        /// Keep a share of each group's trajectories of negative advantage, the worst first; the others leave the loss.
+        /// Keep a share of each group's trajectories of negative advantage, the worst first; the others leave
+        /// the loss.
         KeepNegRatio(KeepNegRatio) = "keep_neg_ratio",
-        /// Keep a share of each group's trajectories of positive advantage, the best first; the others leave the loss.
+        /// Keep a share of each group's trajectories of positive advantage, the best first; the others leave
+        /// the loss.
         KeepPosRatio(KeepPosRatio) = "keep_pos_ratio",
         /// Scale the policy term by the share of generated groups that the filter kept.
         FilterLossScaling(FilterLossScaling) = "filter_loss_scaling",

@@ -23,10 +23,11 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// Multiplies the advantages of each group by `std_g/(max std + epsilon)`, the soft form of dropping groups of low deviation.
+    /// Multiplies the advantages of each group by `std_g/(max std + epsilon)`, the soft form of dropping
+    /// groups of low deviation.
     ///
-    /// Source: RAGEN `soft_advantage_reweight`. Linear. Metrics `train/soft_reweight_min`, `_max` and `_mean` over groups. With `grpo`'s own division
-    /// by the deviation the two cancel but for a constant.
+    /// Source: RAGEN `soft_advantage_reweight`. Linear. Metrics `train/soft_reweight_min`, `_max` and `_mean`
+    /// over groups. With `grpo`'s own division by the deviation the two cancel but for a constant.
     #[derive(Copy)]
     pub struct SoftReweight {
         /// Delta degrees of freedom of the deviation.

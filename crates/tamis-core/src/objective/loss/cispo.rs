@@ -43,13 +43,15 @@ pub enum CispoBound {
     Absolute,
 }
 
-/// Clipped importance-sampling weights. Derivative with respect to the log-probability: `-sg(clamp(r))·A`, never 0 for a bound.
+/// Clipped importance-sampling weights. Derivative with respect to the log-probability: `-sg(clamp(r))·A`,
+/// never 0 for a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cispo {
     /// How the bound on the ratio is read.
     pub bound: CispoBound,
-    /// How far the ratio may fall below 1, where the bound is relative; in `[0, 1]`, and 1 is no bound, as the paper trains.
+    /// How far the ratio may fall below 1, where the bound is relative; in `[0, 1]`, and 1 is no bound, as
+    /// the paper trains.
     pub clip_low: f64,
     /// How far the ratio may rise above 1, where the bound is relative; at least 0.
     pub clip_high: f64,

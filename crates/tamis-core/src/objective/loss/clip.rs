@@ -35,14 +35,16 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// Clipped surrogate loss of one token.
 ///
-/// With `d = logprob - old`, `r = exp(clamp(d, ±log_ratio_limit))` and `c = clamp(r, 1 - clip_low, 1 + clip_high)`:
-/// `l = max(-A·min(r, delta), -A·c)`, and where `A < 0` and a dual clip is set `l = min(l, -A·dual_clip)`.
+/// With `d = logprob - old`, `r = exp(clamp(d, ±log_ratio_limit))` and
+/// `c = clamp(r, 1 - clip_low, 1 + clip_high)`: `l = max(-A·min(r, delta), -A·c)`, and where `A < 0` and a
+/// dual clip is set `l = min(l, -A·dual_clip)`.
 ///
-/// Derivative with respect to the log-probability: `-A·r` where the larger branch moves with the ratio and the ratio is within
-/// its limit, else 0.
+/// Derivative with respect to the log-probability: `-A·r` where the larger branch moves with the ratio and
+/// the ratio is within its limit, else 0.
 ///
-/// Source: Schulman et al., arXiv 1707.06347, eq. 7; separate bounds ("clip-higher"): DAPO, arXiv 2503.14476, eq. 8; dual clip:
-/// Ye et al., arXiv 1912.09729, eq. 5; `delta`: INTELLECT-2, arXiv 2505.07291, section 3.4 (TRL).
+/// Source: Schulman et al., arXiv 1707.06347, eq. 7; separate bounds ("clip-higher"): DAPO, arXiv 2503.14476,
+/// eq. 8; dual clip: Ye et al., arXiv 1912.09729, eq. 5; `delta`: INTELLECT-2, arXiv 2505.07291, section 3.4
+/// (TRL).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clip {
@@ -53,8 +55,8 @@ pub struct Clip {
     /// The loss of a token with negative advantage is at most `-A` times this; above 1 (verl `clip_ratio_c`).
     #[serde(default)]
     pub dual_clip: Option<f64>,
-    /// The ratio of the unclipped branch is at most this; above 0 (TRL `delta`). Binds only where the advantage is negative, or
-    /// where it is below `1 + clip_high`.
+    /// The ratio of the unclipped branch is at most this; above 0 (TRL `delta`). Binds only where the
+    /// advantage is negative, or where it is below `1 + clip_high`.
     #[serde(default)]
     pub delta: Option<f64>,
     /// `d` is clamped to plus and minus this, with derivative 0 outside: verl 20; TRL has none.
@@ -83,7 +85,8 @@ impl Clip {
         Self { clip_low: epsilon, clip_high: epsilon, dual_clip: None, delta: None, log_ratio_limit: None }
     }
 
-    /// What verl's `vanilla` computes with these bounds: log-ratio clamped to ±20, dual clip (its default is 3).
+    /// What verl's `vanilla` computes with these bounds: log-ratio clamped to ±20, dual clip (its default is
+    /// 3).
     pub fn verl(clip_low: f64, clip_high: f64, dual_clip: f64) -> Self {
         Self { clip_low, clip_high, dual_clip: Some(dual_clip), delta: None, log_ratio_limit: Some(20.0) }
     }

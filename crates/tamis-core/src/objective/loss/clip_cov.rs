@@ -47,7 +47,8 @@ pub struct ClipCov {
     pub clip_low: f64,
     /// As [`Clip::clip_high`](super::Clip::clip_high).
     pub clip_high: f64,
-    /// How many are taken out, as a share of the batch's tokens; at least one where there is a candidate. In `(0, 1]`.
+    /// How many are taken out, as a share of the batch's tokens; at least one where there is a candidate. In
+    /// `(0, 1]`.
     pub share: f64,
     /// Lower end of the covariance range: candidates lie above.
     pub cov_low: f64,

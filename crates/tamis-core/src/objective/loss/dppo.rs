@@ -57,9 +57,11 @@ pub(super) const ENTRIES: [Entry; 2] = [
     },
 ];
 
-/// Divergence proximal policy optimisation by total variation: the bound is on how far the token's probability has moved.
+/// Divergence proximal policy optimisation by total variation: the bound is on how far the token's
+/// probability has moved.
 ///
-/// The ratio and the choice of tokens are constants; derivative `-A·min(r, max_ratio)` where the token is trained on.
+/// The ratio and the choice of tokens are constants; derivative `-A·min(r, max_ratio)` where the token is
+/// trained on.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DppoTv {
@@ -74,7 +76,8 @@ pub struct DppoTv {
     pub log_ratio_limit: Option<f64>,
 }
 
-/// Divergence proximal policy optimisation by the binary Kullback-Leibler divergence; as [`DppoTv`] otherwise.
+/// Divergence proximal policy optimisation by the binary Kullback-Leibler divergence; as [`DppoTv`]
+/// otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DppoKl {

@@ -49,9 +49,9 @@ pub enum GspoForm {
 
 /// Group sequence policy optimisation.
 ///
-/// `s = exp(mean_t d)` over the unmasked tokens, `l_t = max(-A·s, -A·clamp(s, 1 - clip_low, 1 + clip_high))` for each of them.
-/// Derivative: `-A·s` where the unclipped branch is the larger, spread evenly over the tokens (form `sequence`) or each to its
-/// own (form `token`).
+/// `s = exp(mean_t d)` over the unmasked tokens, `l_t = max(-A·s, -A·clamp(s, 1 - clip_low, 1 + clip_high))`
+/// for each of them. Derivative: `-A·s` where the unclipped branch is the larger, spread evenly over the
+/// tokens (form `sequence`) or each to its own (form `token`).
 ///
 /// Source: Zheng et al., arXiv 2507.18071.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

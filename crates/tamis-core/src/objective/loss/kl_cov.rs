@@ -25,7 +25,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// The plain ratio, and a penalty on the tokens that [`Objective::select`](super::super::Objective::select) chose.
+/// The plain ratio, and a penalty on the tokens that [`Objective::select`](super::super::Objective::select)
+/// chose.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KlCov {

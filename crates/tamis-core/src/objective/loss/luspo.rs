@@ -29,7 +29,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// The clipped ratio under a sum over the trajectory, which is the ratio of the whole where the importance is the trajectory's.
+/// The clipped ratio under a sum over the trajectory, which is the ratio of the whole where the importance is
+/// the trajectory's.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Luspo {

@@ -1,7 +1,7 @@
 //! Policy losses. Each is a formula for one token in a file of its own: the loss and its derivative.
 //!
-//! A new loss is a file with its settings (named as the configuration's keys), its [`Loss`] and its catalogue entry, and one
-//! line in the list below.
+//! A new loss is a file with its settings (named as the configuration's keys), its `Loss` and its catalogue
+//! entry, and one line in the list below.
 
 mod cispo;
 mod clip;
@@ -163,8 +163,8 @@ pub enum Importance {
     /// Each token's probability: `r_t = exp(d_t)`.
     #[default]
     Token,
-    /// The trajectory's, per token: `r = exp(mean_t d_t)` for all of its tokens, and every token moves it. GSPO, arXiv
-    /// 2507.18071 eq. 5 (TRL `importance_sampling_level=sequence`).
+    /// The trajectory's, per token: `r = exp(mean_t d_t)` for all of its tokens, and every token moves it.
+    /// GSPO, arXiv 2507.18071 eq. 5 (TRL `importance_sampling_level=sequence`).
     Sequence,
     /// The same value as `sequence`, but each token answers for its own loss alone: GSPO-token, eq. 13 (TRL
     /// `sequence_token`; verl's `gspo`).
@@ -194,14 +194,14 @@ pub(super) enum OwnMetric {
 }
 
 impl PolicyLoss {
-    /// Whether its ratio may be the trajectory's by a setting. The others have no ratio, or one whose level is part of what they
-    /// are.
+    /// Whether its ratio may be the trajectory's by a setting. The others have no ratio, or one whose level
+    /// is part of what they are.
     pub fn has_importance_levels(&self) -> bool {
         self.loss().has_importance_levels()
     }
 
-    /// Whether the weights of a trajectory's tokens are multiplied into one weight, so that a factor of them all is no factor of
-    /// the loss.
+    /// Whether the weights of a trajectory's tokens are multiplied into one weight, so that a factor of them
+    /// all is no factor of the loss.
     pub fn multiplies_weights(&self) -> bool {
         self.loss().multiplies_weights()
     }

@@ -1,7 +1,8 @@
 //! The loop over a trajectory's tokens that the policy losses share: a loss is a formula for one token.
 //!
-//! Everything is computed in `f64`, token after token in the trajectory's order, whatever the columns' precision; masked tokens
-//! are skipped. So loss and metrics of a trajectory are the same bits in whatever micro-batch it stands.
+//! Everything is computed in `f64`, token after token in the trajectory's order, whatever the columns'
+//! precision; masked tokens are skipped. So loss and metrics of a trajectory are the same bits in whatever
+//! micro-batch it stands.
 
 use super::super::accumulator::SequenceSums;
 use super::super::columns::{Real, Row};
@@ -20,7 +21,8 @@ pub(super) struct Token {
     pub(super) old: f64,
     /// Log-probability under the policy that sampled; NaN where it was not given.
     pub(super) behaviour: f64,
-    /// `logprob - old`, or its mean over the trajectory where the ratio is the trajectory's; before the limits.
+    /// `logprob - old`, or its mean over the trajectory where the ratio is the trajectory's; before the
+    /// limits.
     pub(super) log_ratio: f64,
     /// `exp(log_ratio)` with the log-ratio within the limits; finite.
     pub(super) ratio: f64,
@@ -36,9 +38,11 @@ pub struct TokenLoss {
     pub loss: f64,
     /// Its derivative with respect to the log-probability.
     pub dloss: f64,
-    /// Held by the loss's bound; of the clipped ratio: the clipped branch is strictly the larger (verl `pg_clipfrac`).
+    /// Held by the loss's bound; of the clipped ratio: the clipped branch is strictly the larger (verl
+    /// `pg_clipfrac`).
     pub is_clipped: bool,
-    /// Held by the second bound; of the clipped ratio: the dual clip is strictly the smaller (verl `pg_clipfrac_lower`).
+    /// Held by the second bound; of the clipped ratio: the dual clip is strictly the smaller (verl
+    /// `pg_clipfrac_lower`).
     pub is_dual: bool,
     /// Below the low bound with negative advantage (TRL `clip_ratio/low`).
     pub is_low: bool,
@@ -82,7 +86,8 @@ pub(crate) fn sum(mask: &[bool], value: impl Fn(usize) -> f64) -> f64 {
 }
 
 impl<T: Real> Trajectory<'_, T> {
-    /// A loss that is differentiated through the ratio: where the ratio is the trajectory's, every token moves it.
+    /// A loss that is differentiated through the ratio: where the ratio is the trajectory's, every token
+    /// moves it.
     pub(super) fn through_ratio(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {
         self.run(limits, true, true, formula);
     }
@@ -114,7 +119,8 @@ impl<T: Real> Trajectory<'_, T> {
             let mean = sum(mask, |t| logprob[t].into() - old[t].into()) / num_tokens;
             (mean, exp(clamp(mean, limits)))
         });
-        // The weight of a token's loss beside the loss's own: the correction, and 0 where a mask leaves it out.
+        // The weight of a token's loss beside the loss's own: the correction, and 0 where a mask leaves it
+        // out.
         let (weights, selection) = (row.weight.filter(|_| has_weights), row.selection);
         let is_off_policy = self.is_off_policy;
         let is_weighted = weights.is_some() || selection.is_some() || is_off_policy;
@@ -165,7 +171,8 @@ impl<T: Real> Trajectory<'_, T> {
             dual += u32::from(found.is_dual);
             low += u32::from(found.is_low);
             high += u32::from(found.is_high);
-            // The divergence is that of the log-ratio within its limits, or its k3 estimate could be negative.
+            // The divergence is that of the log-ratio within its limits, or its k3 estimate could be
+            // negative.
             let held = clamp(log_ratio, limits);
             old_kl -= held;
             old_kl_k3 += ratio - 1.0 - held;

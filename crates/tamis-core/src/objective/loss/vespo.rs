@@ -27,8 +27,8 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &["masked tokens do not enter W; TRL adds their weights, which are 1 unless set otherwise"],
 };
 
-/// Variational sequence-level soft policy optimisation. The weight phi is a constant; derivative `-phi·A`. The weight column
-/// enters phi and multiplies nothing else.
+/// Variational sequence-level soft policy optimisation. The weight phi is a constant; derivative `-phi·A`.
+/// The weight column enters phi and multiplies nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vespo {

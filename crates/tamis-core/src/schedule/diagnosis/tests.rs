@@ -308,7 +308,8 @@ fn groups_of_one_dropped_by_choice() {
     ");
 }
 
-/// Uniform groups under a filter that compares the groups of a round: the data is at fault, not the comparison.
+/// Uniform groups under a filter that compares the groups of a round: the data is at fault, not the
+/// comparison.
 #[test]
 fn a_selection_of_uniform_groups() {
     let mut tally = Tally::default();
@@ -388,7 +389,8 @@ fn no_prompts() {
     ");
 }
 
-/// What is recommended would have helped: replayed with the recommended limit, round size or n, the batch is full on average.
+/// What is recommended would have helped: replayed with the recommended limit, round size or n, the batch is
+/// full on average.
 #[test]
 fn recommendations_would_have_helped() {
     for (wrong, mixed) in [(90, 10), (60, 40), (97, 3), (995, 5)] {

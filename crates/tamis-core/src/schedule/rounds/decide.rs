@@ -99,7 +99,8 @@ impl Rounds {
             }
             let settings = &run.settings;
             let most = num_ready + self.round.len();
-            // An epoch that has kept nothing so far is judged whole: the run may have to stop rather than finish.
+            // An epoch that has kept nothing so far is judged whole: the run may have to stop rather than
+            // finish.
             let has_kept = run.epochs.get(&run.progress.epoch).is_some_and(|epoch| epoch.tally.kept > 0);
             let needs_all = settings.on_exhausted != OnExhausted::UsePartial;
             if has_kept && needs_all && !settings.is_one_round() && most < settings.train_batch_size {

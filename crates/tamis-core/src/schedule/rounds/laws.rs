@@ -67,7 +67,8 @@ fn settings() -> impl Strategy<Value = ScheduleSettings> {
     })
 }
 
-/// Data and policy: what a group comes to is a function of its prompt and of the policy version that samples it.
+/// Data and policy: what a group comes to is a function of its prompt and of the policy version that samples
+/// it.
 #[derive(Debug, Clone, Copy)]
 struct World {
     seed: u64,
@@ -140,8 +141,8 @@ impl World {
         Event::Scored { group, values, facts }
     }
 
-    /// Plays a run to its end, checking every law on the way; `shuffle` permutes arrivals, and `resume` replaces the machine by its
-    /// serialised self before every event.
+    /// Plays a run to its end, checking every law on the way; `shuffle` permutes arrivals, and `resume`
+    /// replaces the machine by its serialised self before every event.
     fn play(&self, settings: &ScheduleSettings, shuffle: Option<u64>, resume: bool) -> Story {
         let mut machine = Scheduler::rounds(settings.clone()).unwrap();
         let mut story = Story::default();
@@ -428,7 +429,8 @@ proptest! {
         prop_assert_eq!(first.lines, second.lines);
     }
 
-    /// However many rounds are in flight and whatever comes first: the batches and the end of the run are those of rounds one by one.
+    /// However many rounds are in flight and whatever comes first: the batches and the end of the run are
+    /// those of rounds one by one.
     #[test]
     fn rounds_in_flight_change_no_batch(
         settings in settings(), world in world(), rounds_in_flight in 2usize..5, seed in any::<u64>(),

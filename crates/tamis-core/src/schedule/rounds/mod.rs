@@ -12,9 +12,10 @@
 //!                                 Finish, Stop ◀──────────────────────────┘
 //! ```
 //!
-//! With several rounds in flight the prompts of the next rounds are drawn *ahead*, while the present one generates. A round takes its prompts from
-//! those first, and only then from the source, so that rounds, limits and ends are what they are with one round in flight; only time and waste
-//! differ. Prompts are drawn ahead from the present epoch alone, and at most as many as the limit on rounds leaves.
+//! With several rounds in flight the prompts of the next rounds are drawn *ahead*, while the present one
+//! generates. A round takes its prompts from those first, and only then from the source, so that rounds,
+//! limits and ends are what they are with one round in flight; only time and waste differ. Prompts are drawn
+//! ahead from the present epoch alone, and at most as many as the limit on rounds leaves.
 
 mod decide;
 #[cfg(test)]
@@ -102,7 +103,8 @@ impl Rounds {
         self.decide(run, Some(tally.kept), dead, commands)
     }
 
-    /// Judges the round's groups together, for a filter may compare them, and moves them to where they belong.
+    /// Judges the round's groups together, for a filter may compare them, and moves them to where they
+    /// belong.
     fn settle_round(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Tally {
         let round = std::mem::take(&mut self.round);
         let scored = round.iter().filter_map(|group| run.ledger.scored(*group).map(GroupSummary::statistics));
@@ -120,7 +122,8 @@ impl Rounds {
         tally
     }
 
-    /// Gives up what is in flight or drawn ahead; what is scored of the round in the making is judged and counts.
+    /// Gives up what is in flight or drawn ahead; what is scored of the round in the making is judged and
+    /// counts.
     fn abort(&mut self, run: &mut Run, commands: &mut Vec<Command>) {
         let first_ahead = self.ahead.front().copied();
         let is_ahead = |group| first_ahead.is_some_and(|first| group >= first);
@@ -167,8 +170,8 @@ impl Rounds {
     }
 }
 
-/// Drops finished epochs. Returns the first one in which no group was kept, so that the run can stop, except where
-/// that epoch was shorter than one round and the round kept groups.
+/// Drops finished epochs. Returns the first one in which no group was kept, so that the run can stop, except
+/// where that epoch was shorter than one round and the round kept groups.
 fn close_epochs(run: &mut Run, kept_in_round: u64) -> Option<(u64, Tally, u64)> {
     let mut dead = None;
     let rounds = run.progress.rounds;

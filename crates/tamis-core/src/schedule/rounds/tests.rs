@@ -74,7 +74,8 @@ impl Driver {
         assert_eq!(self.send(Event::Published { version: PolicyVersion(self.version) }), []);
     }
 
-    /// Answers a draw, and any that follow for the same round; gives the groups started and the last commands.
+    /// Answers a draw, and any that follow for the same round; gives the groups started and the last
+    /// commands.
     fn dispatch(&mut self, commands: &[Command]) -> (Vec<GroupId>, Vec<Command>) {
         let mut started = Vec::new();
         let mut commands = commands.to_vec();
@@ -559,8 +560,9 @@ mod how_verl_counts_wrongly {
 
     use super::*;
 
-    /// Its `total_training_steps` counts generation batches, so the last step is never known, the last validation never
-    /// happens and the progress bar stands at 18 %. Here steps are trained batches whatever they cost in rounds.
+    /// Its `total_training_steps` counts generation batches, so the last step is never known, the last
+    /// validation never happens and the progress bar stands at 18 %. Here steps are trained batches whatever
+    /// they cost in rounds.
     #[test]
     fn total_steps_are_training_steps() {
         let settings = ScheduleSettings { total_steps: Some(3), ..ScheduleSettings::verl(4, 4, 2, 0) };
@@ -577,7 +579,8 @@ mod how_verl_counts_wrongly {
             assert_eq!((progress.steps, progress.rounds), (step, 4 * step));
             assert_eq!(progress.fraction(Some(3), None, 1000), Some(step as f64 / 3.0));
         }
-        // One finish, after the last step was trained, with the number of steps trained: verl labels the last checkpoint one too high.
+        // One finish, after the last step was trained, with the number of steps trained: verl labels the last
+        // checkpoint one too high.
         let commands = driver.begin();
         let [Command::Finish { why: RunEnd::TotalSteps, close }] = &commands[..] else {
             panic!("{commands:?}")
@@ -585,7 +588,8 @@ mod how_verl_counts_wrongly {
         assert_eq!((driver.rounds.progress().steps, close.report.batch.groups), (3, 0));
     }
 
-    /// Where only epochs are given the end is said when it is there, so that the last validation and checkpoint can happen.
+    /// Where only epochs are given the end is said when it is there, so that the last validation and
+    /// checkpoint can happen.
     #[test]
     fn the_end_of_the_last_epoch_is_announced() {
         let settings = ScheduleSettings { total_epochs: Some(1), ..ScheduleSettings::verl(4, 4, 2, 0) };
@@ -620,8 +624,8 @@ mod how_verl_counts_wrongly {
         }
     }
 
-    /// Its epoch on resume is steps / batches of the loader. Here a resumed machine goes on exactly, at any point: in the middle of a round, and at
-    /// the end of an epoch, where verl trains nothing and exits well.
+    /// Its epoch on resume is steps / batches of the loader. Here a resumed machine goes on exactly, at any
+    /// point: in the middle of a round, and at the end of an epoch, where verl trains nothing and exits well.
     #[test]
     fn a_resumed_run_goes_on_exactly() {
         let settings = ScheduleSettings {
@@ -670,7 +674,8 @@ mod how_verl_counts_wrongly {
         assert!(matches!(commands.last(), Some(Command::Stop { .. })));
     }
 
-    /// It waits over the end of an epoch with what it has; so does this, and the epoch's number follows the prompts.
+    /// It waits over the end of an epoch with what it has; so does this, and the epoch's number follows the
+    /// prompts.
     #[test]
     fn groups_of_two_epochs_fill_one_batch() {
         let mut driver = Driver::with_data(ScheduleSettings::verl(4, 4, 2, 0), 4);

@@ -21,7 +21,8 @@ impl Streaming {
         self.go_on(run, commands)
     }
 
-    /// Hands out what is ready, closes the step where it is full, draws where there is room, and ends what cannot go on.
+    /// Hands out what is ready, closes the step where it is full, draws where there is room, and ends what
+    /// cannot go on.
     pub(super) fn go_on(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
         if run.phase == Phase::Ended {
             return Ok(());
@@ -79,7 +80,8 @@ impl Streaming {
         let keep = run.keep_rate.upper_estimate();
         let lacking = lacking as f64;
         let deviation = if run.max_lag() > 0 { (lacking * (1.0 - keep)).sqrt() } else { 0.0 };
-        // Never negative: the deviation is below what is lacking, or that is 0 or 1 and the maximum below holds.
+        // Never negative: the deviation is below what is lacking, or that is 0 or 1 and the maximum below
+        // holds.
         let room = ((lacking - deviation) / keep) as u64;
         let free = self.max_in_flight.saturating_sub(ledger.num_in_flight()) as u64;
         let left = match run.round_limit() {
@@ -92,8 +94,8 @@ impl Streaming {
         usize::try_from(room.max(1).saturating_sub(undecided).min(free).min(left)).unwrap_or(usize::MAX)
     }
 
-    /// Forgets epochs whose groups are all settled, in their order. The last of several in a row that kept nothing is returned with what was
-    /// generated in them, where that is a round's worth of groups.
+    /// Forgets epochs whose groups are all settled, in their order. The last of several in a row that kept
+    /// nothing is returned with what was generated in them, where that is a round's worth of groups.
     fn close_epochs(&mut self, run: &mut Run) -> Option<(u64, Tally)> {
         while let Some(entry) = run.epochs.first_entry() {
             let (number, epoch) = (*entry.key(), *entry.get());

@@ -56,7 +56,8 @@ fn settings() -> impl Strategy<Value = StreamingSettings> {
     })
 }
 
-/// Data and policy: what a group comes to is a function of its prompt and of the policy version that samples it.
+/// Data and policy: what a group comes to is a function of its prompt and of the policy version that samples
+/// it.
 #[derive(Debug, Clone, Copy)]
 struct World {
     seed: u64,
@@ -368,8 +369,8 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// Plays a run to its end, checking every law on the way; `timing` decides what happens when, and `resume` replaces the machine by its
-    /// serialised self before every event.
+    /// Plays a run to its end, checking every law on the way; `timing` decides what happens when, and
+    /// `resume` replaces the machine by its serialised self before every event.
     fn play(mut self, timing: u64, resume: bool) -> Story {
         let dice = Key::new(timing, Purpose::Shuffle);
         for turn in 0.. {
@@ -495,7 +496,8 @@ proptest! {
         prop_assert_eq!(play(&world, &settings, timing, false), play(&world, &settings, timing, true));
     }
 
-    /// What was dispatched and what became of it decides, and not when: on-policy, the batches of two runs are the same.
+    /// What was dispatched and what became of it decides, and not when: on-policy, the batches of two runs
+    /// are the same.
     #[test]
     fn in_dispatch_order_timing_does_not_matter(
         settings in settings(), world in world(), first in any::<u64>(), second in any::<u64>(),
@@ -516,7 +518,8 @@ proptest! {
         let world = World { cancel_after: None, ..world };
         let target = settings.run.train_batch_size;
         let (first, second) = (play(&world, &settings, first, false), play(&world, &settings, second, false));
-        // A run without signal may end a few groups earlier or later: how many were dispatched in vain is a matter of timing.
+        // A run without signal may end a few groups earlier or later: how many were dispatched in vain is a
+        // matter of timing.
         let (short, long) =
             if first.trained.len() <= second.trained.len() { (first, second) } else { (second, first) };
         // Its last batch is short, even where the driver asked for no more before the end was said.

@@ -1,5 +1,5 @@
-//! The policy of `streaming` mode: group by group, a replacement for every group that is dropped. What it promises is said at
-//! [`Scheduler::streaming`](super::Scheduler::streaming).
+//! The policy of `streaming` mode: group by group, a replacement for every group that is dropped. What it
+//! promises is said at [`Scheduler::streaming`](super::Scheduler::streaming).
 //!
 //! # Admission
 //! Of T groups a step, and a bound η on their lag (0 with `surplus: discard`), at most
@@ -8,11 +8,13 @@
 //! undecided <= ((η + 1) T - handed out - secured) / k
 //! ```
 //!
-//! groups are in flight whose verdict is open (with `surplus: carry` less a deviation of what they will come to, (1 - k)^½ of the square root of
-//! the numerator: what is kept beyond it would grow too old), where k is the keep rate of the last groups (1 before any is known), and a group is *secured* when it was kept or is certain
-//! to be: under the variance filter from the first member on that scores otherwise than another. This is Little's law for a sieve
-//! (AReaL and SkyRL leave the 1/k out and keep their servers 1 - k empty). So groups are hardly ever too old, and a kept group costs 1/k
-//! generated ones and the handful that is in flight when the last step is full.
+//! groups are in flight whose verdict is open (with `surplus: carry` less a deviation of what they will come
+//! to, (1 - k)^½ of the square root of the numerator: what is kept beyond it would grow too old), where k is
+//! the keep rate of the last groups (1 before any is known), and a group is *secured* when it was kept or is
+//! certain to be: under the variance filter from the first member on that scores otherwise than another. This
+//! is Little's law for a sieve (AReaL and SkyRL leave the 1/k out and keep their servers 1 - k empty). So
+//! groups are hardly ever too old, and a kept group costs 1/k generated ones and the handful that is in
+//! flight when the last step is full.
 
 mod decide;
 #[cfg(test)]
@@ -32,9 +34,11 @@ use crate::group::GroupId;
 /// The choices of a streaming run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamingSettings {
-    /// Sizes, limits and ends, as for rounds. `gen_batch_size` is the unit of limits alone; `size`, `rounds_in_flight` and `refill` are not read.
+    /// Sizes, limits and ends, as for rounds. `gen_batch_size` is the unit of limits alone; `size`,
+    /// `rounds_in_flight` and `refill` are not read.
     pub run: ScheduleSettings,
-    /// Groups of a mini-batch: so many are handed out as soon as they are ready. `train_batch_size` and more: the batch is handed out whole.
+    /// Groups of a mini-batch: so many are handed out as soon as they are ready. `train_batch_size` and more:
+    /// the batch is handed out whole.
     pub mini_batch_size: usize,
     /// Groups in flight, at most.
     pub max_in_flight: usize,

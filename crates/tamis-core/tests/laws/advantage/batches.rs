@@ -27,7 +27,8 @@ pub(super) struct Group {
 }
 
 impl Member {
-    /// Everything but reward and mask, drawn from a key; log-probabilities and Σπ² as a distribution gives them.
+    /// Everything but reward and mask, drawn from a key; log-probabilities and Σπ² as a distribution gives
+    /// them.
     fn drawn(reward: f64, mask: Vec<bool>, key: Key) -> Self {
         let column = |purpose: u64, number: &dyn Fn(f64) -> f64| -> Vec<f64> {
             (0..mask.len() as u64).map(|t| number(key.with(purpose).uniform(t))).collect()

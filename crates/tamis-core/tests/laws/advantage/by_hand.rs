@@ -320,7 +320,8 @@ fn the_contrast_is_bounded_in_mixed_groups_only() {
     assert_eq!(run(&tokens, &batch), [1.0, -0.5, 0.0, 0.0, 1.0, -1.0]);
 }
 
-/// The answer raises a token eightfold, lowers one fourfold and leaves one alone, in a mixed group and in one of wrongs.
+/// The answer raises a token eightfold, lowers one fourfold and leaves one alone, in a mixed group and in one
+/// of wrongs.
 #[test]
 fn a_contrast_of_tokens_by_hand() {
     let rewards = Ragged::from_rows([[1.0, -1.0], [-1.0, -1.0]]);
@@ -340,7 +341,8 @@ fn a_contrast_of_tokens_by_hand() {
     let grpo = Grpo { scale: Scale::None, ..Grpo::default() };
     let cpo = Cpo { wrap: CpoWrap::TokKl, pos_alpha: 0.5, neg_alpha: 0.25, grpo, ..Cpo::default() };
     let (rise, fall) = (8.0_f64.ln() / 4.0, -(4.0_f64.ln()) / 4.0);
-    // Entropies scale to 1, 0 and 1/2, with 1e-8 in the divisor; the rise of a wrong one is bounded by half its advantage of -1.
+    // Entropies scale to 1, 0 and 1/2, with 1e-8 in the divisor; the rise of a wrong one is bounded by half
+    // its advantage of -1.
     let right = [1.5, 1.0, 1.25];
     let wrong = [-0.5, -1.0 + fall, -1.0];
     let among_wrongs = [rise, fall, 0.0];

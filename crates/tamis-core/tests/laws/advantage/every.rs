@@ -34,8 +34,8 @@ fn estimators() -> Vec<Advantage> {
     estimators
 }
 
-/// Whether a group's advantages depend on nothing outside it (statistics before filtering and values are inputs of their own): the table of what
-/// needs a whole step says so, and these laws hold it to that.
+/// Whether a group's advantages depend on nothing outside it (statistics before filtering and values are
+/// inputs of their own): the table of what needs a whole step says so, and these laws hold it to that.
 fn is_local(estimator: &Advantage) -> bool {
     match WholeStep::of_advantage(estimator) {
         None | Some(WholeStep::SuccessRates | WholeStep::RunningSuccesses) => true,

@@ -33,8 +33,8 @@ fn fitted(case: &Value, form: &str, estimator: &Bnpo, rewards: &Ragged<f64>) {
     let (alpha, beta) = estimator.parameters(&generated);
     let actual = run(estimator, rewards);
     if outputs["undefined"] == true || (form == "official_code" && rewards.rows().all(|row| row.len() == 1)) {
-        // Undefined in the paper, or taken for all failures by the code because every prompt has one sample: alpha and beta 1 where nothing
-        // can be fitted, and 0 for singletons.
+        // Undefined in the paper, or taken for all failures by the code because every prompt has one sample:
+        // alpha and beta 1 where nothing can be fitted, and 0 for singletons.
         if generated.variance(estimator.ddof).max(0.0) == 0.0 {
             assert_eq!((alpha, beta), (1.0, 1.0), "{} {form}", name(case));
         }

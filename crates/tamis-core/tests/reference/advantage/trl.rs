@@ -155,8 +155,9 @@ fn metrics(case: &Value, inputs: &Case, rewards: &Ragged<f64>, scale: Scale) {
     close(case, "reward", &[statistics.mean], &[number(&metrics["reward"])], tolerance);
     let expected = [number(&metrics["reward_std"])];
     close(case, "reward_std", &[statistics.batch_deviation], &expected, tolerance);
-    // TRL counts groups of one as uniform, counts groups without two scored members in the denominator, tests the batch's
-    // deviation under another scale, and takes a deviation for zero by an absolute 1e-8, which float32 noise exceeds.
+    // TRL counts groups of one as uniform, counts groups without two scored members in the denominator, tests
+    // the batch's deviation under another scale, and takes a deviation for zero by an absolute 1e-8, which
+    // float32 noise exceeds.
     let near_zero = |rewards_g: &[f64]| {
         let deviation = deviation(rewards_g);
         (deviation > 0.0 && deviation < 1e-6) || (case["dtype"] == "float32" && deviation == 0.0)

@@ -58,7 +58,8 @@ impl Batch {
         AdvantageBatch { token_rewards: Some(&self.token_rewards), ..self.columns() }
     }
 
-    /// Compares per-token numbers at unmasked tokens, each group with its own noise on top of the case's tolerance.
+    /// Compares per-token numbers at unmasked tokens, each group with its own noise on top of the case's
+    /// tolerance.
     fn compare(&self, case: &Value, field: &str, actual: &Ragged<f64>, noise: impl Fn(usize) -> f64) {
         let expected = tokens(case, &case["outputs"][field], &self.order);
         let (rtol, atol) = tolerance(case);
@@ -94,7 +95,8 @@ fn tokens(case: &Value, field: &Value, order: &[usize]) -> Ragged<f64> {
     Ragged::from_rows(order.iter().map(|&i| rows.row(i)))
 }
 
-/// verl's `masked_whiten`: 1e-8 is added to the number of tokens and to the variance. Also gives what noise is multiplied by.
+/// verl's `masked_whiten`: 1e-8 is added to the number of tokens and to the variance. Also gives what noise
+/// is multiplied by.
 fn whiten(values: &Ragged<f64>, mask: &Ragged<bool>) -> (Ragged<f64>, f64) {
     let unmasked: Vec<f64> =
         values.values().iter().zip(mask.values()).filter(|(_, on)| **on).map(|(value, _)| *value).collect();
@@ -191,8 +193,8 @@ fn verl_adv_grpo_vectorized() {
         &GRPO,
         |case| Box::new(grpo(case)),
         |case, batch, group| {
-            // The variance as a difference of squares in single precision: 1e-3 for a large mean, as the vectors' README has it, and
-            // nothing to compare where the spread drowns.
+            // The variance as a difference of squares in single precision: 1e-3 for a large mean, as the
+            // vectors' README has it, and nothing to compare where the spread drowns.
             let noise = grpo_noise(case, batch, group);
             if !divides(case) || batch.rewards.row(group).len() == 1 {
                 noise

@@ -1,17 +1,20 @@
 //! `command`: an external program scores completions, over JSON lines.
 //!
-//! A pool of processes is started once and kept. Each call of [`RewardFunction::score`] is cut into chunks of `batch_size` completions
-//! in order; idle processes take the next chunk. To a process a chunk is that many lines on its standard input; it answers each with one line on
-//! its standard output, in any order. What the lines hold: [`protocol`]. Standard error is free; its end is shown where the process fails.
+//! A pool of processes is started once and kept. Each call of [`RewardFunction::score`] is cut into chunks of
+//! `batch_size` completions in order; idle processes take the next chunk. To a process a chunk is that many
+//! lines on its standard input; it answers each with one line on its standard output, in any order. What the
+//! lines hold: [`protocol`]. Standard error is free; its end is shown where the process fails.
 //!
-//! **When a process misbehaves** (it ends, does not answer in time, answers a line that is too long or that does not say whose answer it is) it is killed
-//! with its process group and started again, and the completions of the chunk that it still owed are sent one at a time: the one that fails
-//! alone is reported as [`RewardFailure`] and stays without this score, the others are scored. After `max_restarts` restarts over the whole run
-//! the function has broken down ([`RewardFailure::RestartLimit`]); before that where two restarts for each process were not followed by a
-//! single answer ([`RewardFailure::NeverAnswered`]): a program that cannot work is not started over and over.
+//! **When a process misbehaves** (it ends, does not answer in time, answers a line that is too long or that
+//! does not say whose answer it is) it is killed with its process group and started again, and the
+//! completions of the chunk that it still owed are sent one at a time: the one that fails alone is reported
+//! as [`RewardFailure`] and stays without this score, the others are scored. After `max_restarts` restarts
+//! over the whole run the function has broken down ([`RewardFailure::RestartLimit`]); before that where two
+//! restarts for each process were not followed by a single answer ([`RewardFailure::NeverAnswered`]): a
+//! program that cannot work is not started over and over.
 //!
-//! **Nothing hangs in silence.** The listener of [`Command::heard_by`] hears of every restart, and of an answer that is waited for longer than a few
-//! seconds; it may give up the wait.
+//! **Nothing hangs in silence.** The listener of [`Command::heard_by`] hears of every restart, and of an
+//! answer that is waited for longer than a few seconds; it may give up the wait.
 //!
 //! **Numbers.** NaN (also as the bare word that Python writes) is no answer; an infinite score is a failure.
 
@@ -175,8 +178,8 @@ impl Command {
         true
     }
 
-    /// Asks the Python function of [`python::PythonFunction`] what it is, before it is asked anything else. `columns` are those of the rows
-    /// that it will see, `None` where they are not known.
+    /// Asks the Python function of [`python::PythonFunction`] what it is, before it is asked anything else.
+    /// `columns` are those of the rows that it will see, `None` where they are not known.
     ///
     /// # Errors
     /// The process cannot be started or ended, as where the file cannot be imported.
@@ -200,8 +203,8 @@ impl Command {
         lock(&self.health).restarts
     }
 
-    /// Sends requests to the slot's process, starting it where there is none, and hands each answer on; returns why it stopped before all were
-    /// answered.
+    /// Sends requests to the slot's process, starting it where there is none, and hands each answer on;
+    /// returns why it stopped before all were answered.
     fn ask(
         &self,
         slot: &mut Slot,
@@ -405,8 +408,9 @@ impl RewardFunction for Command {
         ))
     }
 
-    /// What the program expects is not known: the ground truth as it stands, after `#### `, in `\boxed{}`, after `Answer: `, in `<answer>` tags, and
-    /// the dataset's own solution text (column `answer` or `solution`).
+    /// What the program expects is not known: the ground truth as it stands, after `#### `, in `\boxed{}`,
+    /// after `Answer: `, in `<answer>` tags, and the dataset's own solution text (column `answer` or
+    /// `solution`).
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let Some(truth) = &prompt.ground_truth else { return Vec::new() };
         let short = super::gsm8k::gold(truth);

@@ -1,7 +1,8 @@
 //! One external process: three threads for its pipes, so that no full pipe can stop a call.
 //!
-//! The writer owns standard input and takes requests from a queue; the reader turns standard output into lines through a short queue (a
-//! flood fills it and then the pipe, never our memory); a third keeps the end of standard error. The threads end with the pipes.
+//! The writer owns standard input and takes requests from a queue; the reader turns standard output into
+//! lines through a short queue (a flood fills it and then the pipe, never our memory); a third keeps the end
+//! of standard error. The threads end with the pipes.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -130,8 +131,8 @@ impl Process {
         Ok(process)
     }
 
-    /// Sends requests and hands on each answer. `goes_on` hears of the wait several times a second and may end it. On a failure the process
-    /// must be dropped.
+    /// Sends requests and hands on each answer. `goes_on` hears of the wait several times a second and may
+    /// end it. On a failure the process must be dropped.
     pub(super) fn ask(
         &mut self,
         requests: &[Request<'_>],
@@ -230,8 +231,9 @@ impl Process {
     /// Kills the process group, reaps the process and returns the end of its standard error.
     fn kill(&mut self) -> String {
         self.requests = None;
-        // The group is killed before the leader is reaped, so its number cannot have been given to others; where the leader has been reaped
-        // (it ended by itself), what it left behind still holds the number, or nothing does.
+        // The group is killed before the leader is reaped, so its number cannot have been given to others;
+        // where the leader has been reaped (it ended by itself), what it left behind still holds the number,
+        // or nothing does.
         #[cfg(unix)]
         if let Ok(group) = i32::try_from(self.child.id()) {
             let group = nix::unistd::Pid::from_raw(group);

@@ -31,10 +31,12 @@
 //! | `log_extra` | optional: object from column to a value, kept beside the completion in the rollout files as text |
 //! | `log_metric` | optional: object from name to a number or a list of them, of which the step's metrics get the mean |
 //!
-//! Other fields are ignored. `NaN` counts as `null`. A number that is not finite (`Infinity`, or `1e999`, which no double holds) is a failure of
-//! the function on this completion: it stays without this function's scores, and a warning shows its row. So is every other field that holds
-//! something else than it should, and a `per_token` or `per_turn` whose sum is not the score of that name (by more than 1e-6 of it). Only a
-//! line that cannot be told to belong to a completion (no JSON object, no `id` that is waited for) costs the process.
+//! Other fields are ignored. `NaN` counts as `null`. A number that is not finite (`Infinity`, or `1e999`,
+//! which no double holds) is a failure of the function on this completion: it stays without this function's
+//! scores, and a warning shows its row. So is every other field that holds something else than it should, and
+//! a `per_token` or `per_turn` whose sum is not the score of that name (by more than 1e-6 of it). Only a line
+//! that cannot be told to belong to a completion (no JSON object, no `id` that is waited for) costs the
+//! process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -103,7 +105,8 @@ pub fn request(id: u64, remaining: usize, input: &RewardInput<'_>) -> Vec<u8> {
         epoch: input.epoch,
         trainer_state: input.trainer_state,
     };
-    // Text, numbers and JSON values always serialize; an empty line would be answered as garbage by the program.
+    // Text, numbers and JSON values always serialize; an empty line would be answered as garbage by the
+    // program.
     let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
     bytes.push(b'\n');
     bytes
@@ -331,8 +334,9 @@ fn parts(field: &str, values: &Map<String, Value>) -> Result<BTreeMap<String, Ve
     Ok(all)
 }
 
-/// What Python's `json.dumps` writes and JSON does not have. Outside strings: `NaN`, `Infinity` and `-Infinity` as bare words, and numbers too
-/// large for a double, which become `null` and text. In strings: half a surrogate pair, which becomes the replacement character.
+/// What Python's `json.dumps` writes and JSON does not have. Outside strings: `NaN`, `Infinity` and
+/// `-Infinity` as bare words, and numbers too large for a double, which become `null` and text. In strings:
+/// half a surrogate pair, which becomes the replacement character.
 fn repaired(line: &str) -> String {
     let mut out = String::with_capacity(line.len() + 8);
     let mut rest = line;

@@ -5,21 +5,23 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The program: `python3 tamis_reward.py --path FILE --name FUNCTION [--kind verl|trl|easyr1|easyr1_sequential] [--kwargs JSON]`.
+/// The program: `python3 tamis_reward.py --path FILE --name FUNCTION [--kind
+/// verl|trl|easyr1|easyr1_sequential] [--kwargs JSON]`.
 pub const PROGRAM: &str = include_str!("../../../python/tamis_reward.py");
 
 /// How the function is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// verl: `compute_score(data_source, solution_str, ground_truth, extra_info, **kwargs)` for each completion, returning a number or a
-    /// dictionary with `score`.
+    /// verl: `compute_score(data_source, solution_str, ground_truth, extra_info, **kwargs)` for each
+    /// completion, returning a number or a dictionary with `score`.
     Verl,
-    /// TRL: `f(prompts=, completions=, completion_ids=, **columns, trainer_state=, log_extra=, log_metric=)` for a list of completions,
-    /// returning a list of numbers or None.
+    /// TRL: `f(prompts=, completions=, completion_ids=, **columns, trainer_state=, log_extra=, log_metric=)`
+    /// for a list of completions, returning a list of numbers or None.
     Trl,
-    /// EasyR1: `compute_score([{response, response_length, ground_truth}], **kwargs)` for a list of completions, or for one where the file
-    /// says `REWARD_TYPE = "sequential"`, returning dictionaries whose `overall` is the score.
+    /// EasyR1: `compute_score([{response, response_length, ground_truth}], **kwargs)` for a list of
+    /// completions, or for one where the file says `REWARD_TYPE = "sequential"`, returning dictionaries whose
+    /// `overall` is the score.
     #[serde(rename = "easyr1")]
     EasyR1,
     /// EasyR1, one completion a call where the file does not say otherwise.
@@ -57,8 +59,8 @@ pub struct PythonFunction {
 pub const FILE: &str = "tamis_reward.py";
 
 impl PythonFunction {
-    /// Writes the shipped program into `folder` (as `tamis_reward.py`, replacing one that is there) and returns the command line for
-    /// [`super::CommandConfig::argv`].
+    /// Writes the shipped program into `folder` (as `tamis_reward.py`, replacing one that is there) and
+    /// returns the command line for [`super::CommandConfig::argv`].
     pub fn argv(&self, folder: &Path) -> io::Result<Vec<String>> {
         let program = folder.join(FILE);
         std::fs::write(&program, PROGRAM)?;

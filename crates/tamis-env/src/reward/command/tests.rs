@@ -331,8 +331,8 @@ fn a_wait_can_be_given_up() {
 
 #[test]
 fn full_pipes_do_not_stop_it() {
-    // `cat` answers before it has read everything: the echoes are no answers, so the first line is garbage; with ids and scores made
-    // from the requests by sed they are answers.
+    // `cat` answers before it has read everything: the echoes are no answers, so the first line is garbage;
+    // with ids and scores made from the requests by sed they are answers.
     let command = Command::new(
         CommandConfig { batch_size: 1000, ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"]) },
         false,
@@ -443,7 +443,8 @@ async def slow(data_source, solution_str, ground_truth, extra_info):
     assert!(message.contains("has no function `fast`; it has compute_score, slow"), "{message}");
 }
 
-/// Every completion is scored by one process that may not be restarted: whatever the function does costs that completion only.
+/// Every completion is scored by one process that may not be restarted: whatever the function does costs that
+/// completion only.
 #[test]
 fn whatever_a_function_does_costs_its_completion_only() {
     if !has_python() {

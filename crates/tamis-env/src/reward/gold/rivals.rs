@@ -14,8 +14,8 @@ pub(super) const NUM_RIVALS: usize = 100;
 /// Prompts that it takes to tell: fewer that score alike may be those that a right function misses.
 const ENOUGH: usize = 10;
 
-/// A completion that is no answer, and scores no less than the gold answer, or less by no more than luck explains; or one of which too few
-/// prompts can tell.
+/// A completion that is no answer, and scores no less than the gold answer, or less by no more than luck
+/// explains; or one of which too few prompts can tell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rival {
     /// What it is.
@@ -28,7 +28,8 @@ pub struct Rival {
     pub score: f64,
     /// The gold answers' mean score on them; NaN without prompts.
     pub gold: f64,
-    /// Whether enough prompts say so: a right function that misses its gold now and then has no better score on a few.
+    /// Whether enough prompts say so: a right function that misses its gold now and then has no better score
+    /// on a few.
     pub is_proven: bool,
 }
 
@@ -61,8 +62,9 @@ impl fmt::Display for Rival {
 }
 
 impl Check<'_> {
-    /// Scores what is no answer beside gold answers that have a score, on a sample of the prompts that is the same in every run. `form` is the
-    /// one that all rows get, gold answers and others; the best form of each row would be better than another row's one form by luck alone.
+    /// Scores what is no answer beside gold answers that have a score, on a sample of the prompts that is the
+    /// same in every run. `form` is the one that all rows get, gold answers and others; the best form of each
+    /// row would be better than another row's one form by luck alone.
     pub(super) fn rivals(
         &self,
         asked: &[usize],
@@ -128,8 +130,9 @@ impl Check<'_> {
         Ok(rivals)
     }
 
-    /// Rows and for each another one whose answer it gets: the same rows in another order, so that a function that looks at the completion
-    /// alone has the same mean on both, and each with another ground truth than its own.
+    /// Rows and for each another one whose answer it gets: the same rows in another order, so that a function
+    /// that looks at the completion alone has the same mean on both, and each with another ground truth than
+    /// its own.
     fn exchanged(&self, golds: &[(usize, usize, f64)]) -> Vec<((usize, usize, f64), usize)> {
         let mut by_truth: BTreeMap<Option<&str>, Vec<(usize, usize, f64)>> = BTreeMap::new();
         for &gold in golds {
@@ -147,7 +150,8 @@ impl Check<'_> {
     }
 }
 
-/// The form with the best mean, among those that were scored at least half as often as the one that was scored most often.
+/// The form with the best mean, among those that were scored at least half as often as the one that was
+/// scored most often.
 pub(super) fn best_form(scores: &[Vec<f64>]) -> usize {
     let most = scores.iter().map(Vec::len).max().unwrap_or(0);
     let mut best: Option<(f64, usize)> = None;

@@ -101,7 +101,8 @@ impl RewardFunction for External {
     }
 }
 
-/// From outside: scores the end of a completion against the ground truth, and something for whatever it is given.
+/// From outside: scores the end of a completion against the ground truth, and something for whatever it is
+/// given.
 struct Judge {
     right: f64,
     other: f64,
@@ -198,8 +199,8 @@ fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
     }));
 }
 
-/// A right function that misses its gold has the same score, 0, for whatever else it is given: a few prompts do not tell it from one that
-/// looks at nothing.
+/// A right function that misses its gold has the same score, 0, for whatever else it is given: a few prompts
+/// do not tell it from one that looks at nothing.
 #[test]
 fn a_few_prompts_are_too_few_to_tell() {
     /// Finds the answer in every third prompt.

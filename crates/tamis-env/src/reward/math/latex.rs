@@ -1,7 +1,8 @@
 //! Reads an answer written in LaTeX (or plainly) into a value.
 //!
-//! First the text is cleaned of what changes no value (spacing, `\left`, `$`, degree signs, units in `\text{}` after a number), then it is read as a
-//! set, tuple, interval, union of intervals, or an expression. What cannot be read stays text.
+//! First the text is cleaned of what changes no value (spacing, `\left`, `$`, degree signs, units in
+//! `\text{}` after a number), then it is read as a set, tuple, interval, union of intervals, or an
+//! expression. What cannot be read stays text.
 
 use super::polynomial::Polynomial;
 use crate::rational::Rational;
@@ -71,7 +72,8 @@ const CLEANED: [(&str, &str); 40] = [
     ("\\mathrm", "\\text"),
 ];
 
-/// Reads an answer; `None` where it is empty, or several plain words outside `\text{}` (which is prose, no answer).
+/// Reads an answer; `None` where it is empty, or several plain words outside `\text{}` (which is prose, no
+/// answer).
 pub fn read(answer: &str) -> Option<Value> {
     let mut cleaned = answer.trim().to_owned();
     if cleaned.len() <= MAX_BYTES {
@@ -109,7 +111,8 @@ fn is_words(text: &str) -> bool {
     text.chars().all(|letter| letter.is_alphabetic() || letter.is_whitespace())
 }
 
-/// `\text{...}` alone becomes its inside; after something else it is a unit and goes, with an exponent that follows it.
+/// `\text{...}` alone becomes its inside; after something else it is a unit and goes, with an exponent that
+/// follows it.
 fn without_texts(text: &str) -> String {
     const OPENING: &str = "\\text{";
     let mut kept = String::with_capacity(text.len());
@@ -132,7 +135,8 @@ fn without_texts(text: &str) -> String {
     kept
 }
 
-/// What stands right of `x =` or `x \in`, where the left is one symbol (or a short function name such as `f(x)`).
+/// What stands right of `x =` or `x \in`, where the left is one symbol (or a short function name such as
+/// `f(x)`).
 fn right_side(text: &str) -> &str {
     let is_symbol = |left: &str| {
         let left = left.trim();
@@ -426,7 +430,8 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A decimal; an integer directly before a fraction of two integers is a mixed number (`1\frac{1}{2}` is 3/2).
+    /// A decimal; an integer directly before a fraction of two integers is a mixed number (`1\frac{1}{2}` is
+    /// 3/2).
     fn number(&mut self, depth: usize) -> Option<Polynomial> {
         let rest = self.rest();
         let digits = &rest
@@ -443,7 +448,8 @@ impl<'t> Reader<'t> {
         Some(value)
     }
 
-    /// One letter is a symbol; up to three without a vowel are a product (`xy`); longer runs are words, which are no mathematics.
+    /// One letter is a symbol; up to three without a vowel are a product (`xy`); longer runs are words, which
+    /// are no mathematics.
     fn letters(&mut self) -> Option<Polynomial> {
         let rest = self.rest();
         let run = &rest[..rest.find(|letter: char| !letter.is_ascii_alphabetic()).unwrap_or(rest.len())];

@@ -1,8 +1,9 @@
 //! `math`: the last `\boxed{}` against the ground truth, by exact value.
 //!
-//! Numbers, fractions, percentages, roots and polynomials are compared exactly (never in floating point: `0.333` is not `1/3`), tuples and
-//! intervals entry by entry, sets and lists in any order; what cannot be read as mathematics is compared as text. See [`latex`] for the
-//! forms that are read. A value beyond 128-bit integers is compared as text.
+//! Numbers, fractions, percentages, roots and polynomials are compared exactly (never in floating point:
+//! `0.333` is not `1/3`), tuples and intervals entry by entry, sets and lists in any order; what cannot be
+//! read as mathematics is compared as text. See [`latex`] for the forms that are read. A value beyond 128-bit
+//! integers is compared as text.
 
 pub mod latex;
 pub mod polynomial;
@@ -13,14 +14,16 @@ use super::boxed::last_boxed;
 use super::gsm8k::answer_part;
 use super::{Outcome, RewardFunction, RewardInput};
 
-/// `score` and `acc` are 1 where the last `\boxed{}` of the completion equals the ground truth, else 0 (also without a box, or with one that does not
-/// close). No answer where the ground truth is missing, empty, or several words of prose.
+/// `score` and `acc` are 1 where the last `\boxed{}` of the completion equals the ground truth, else 0 (also
+/// without a box, or with one that does not close). No answer where the ground truth is missing, empty, or
+/// several words of prose.
 ///
 /// The ground truth may be an answer or a solution that ends in a box of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Math;
 
-/// The part of a ground truth that is compared: the inside of its last box, else the answer of a GSM8K solution, or all of it.
+/// The part of a ground truth that is compared: the inside of its last box, else the answer of a GSM8K
+/// solution, or all of it.
 pub fn gold(truth: &str) -> &str {
     last_boxed(truth).or_else(|| answer_part(truth)).unwrap_or(truth)
 }

@@ -1,7 +1,7 @@
 //! Exact values of mathematical answers: sums of rational multiples of square roots and powers of symbols.
 //!
-//! Everything is bounded (number of terms, degree, size of radicands), so that no answer costs more than a fixed amount of work; beyond the
-//! bounds, and wherever 128-bit integers overflow, an operation is `None`.
+//! Everything is bounded (number of terms, degree, size of radicands), so that no answer costs more than a
+//! fixed amount of work; beyond the bounds, and wherever 128-bit integers overflow, an operation is `None`.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,8 @@ struct Monomial {
     powers: BTreeMap<String, i32>,
 }
 
-/// A sum of rational coefficients times monomials, in canonical form: two values are equal exactly where they are the same.
+/// A sum of rational coefficients times monomials, in canonical form: two values are equal exactly where they
+/// are the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Polynomial {
     terms: BTreeMap<Monomial, Rational>,
@@ -155,7 +156,8 @@ impl Polynomial {
         (0..count.abs()).try_fold(Self::constant(Rational::ONE), |product, _| product.checked_mul(&base))
     }
 
-    /// The `degree`-th root of a number: any square root of one that is at least 0, other roots where they are rational.
+    /// The `degree`-th root of a number: any square root of one that is at least 0, other roots where they
+    /// are rational.
     pub fn root(&self, degree: u32) -> Option<Self> {
         let value = self.as_rational()?;
         if value.is_zero() {

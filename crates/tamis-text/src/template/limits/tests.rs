@@ -99,7 +99,8 @@ fn what_is_too_much_is_said() {
     insta::assert_snapshot!(ChatTemplate::new(&branches, &special()).unwrap_err(), @"the chat template does not parse (line 1): syntax error: more than 500 `elif` (line 1)");
 }
 
-/// What conversations can need is far below the limits: a thousand messages, half a million bytes, gathered in a list and in a text.
+/// What conversations can need is far below the limits: a thousand messages, half a million bytes, gathered
+/// in a list and in a text.
 #[test]
 fn a_long_conversation_is_within_the_limits() {
     let source = "{% set ns = namespace(seen=[], text='') %}{% for m in messages %}{% set ns.seen = ns.seen + [m] %}\
@@ -111,7 +112,8 @@ fn a_long_conversation_is_within_the_limits() {
     assert_eq!(text.len(), 500_000 + 8);
 }
 
-/// Work that is charged for one rendering of `{% set s %}...` and then the expression, beyond that of the set-up alone.
+/// Work that is charged for one rendering of `{% set s %}...` and then the expression, beyond that of the
+/// set-up alone.
 fn work_of(expression: &str) -> usize {
     let set_up = "{% set s = 'ab' * 50000 %}{% set t = 'ab' * 50000 %}{% set l = ['x' * 500] * 1000 %}{% set n = range(10000) | list %}\
         {% set d = {s: 1} %}{% set m = [{'k': 'x' * 500}] * 1000 %}";
@@ -123,8 +125,9 @@ fn work_of(expression: &str) -> usize {
     work(format!("{set_up}{{% set x = {expression} %}}")) - work(set_up.to_owned())
 }
 
-/// What is charged is at least what is done: bytes that are read or built, comparisons of a sort, calls of a filter for each item. (`s` and
-/// `t` have 100,000 bytes, `l` 1000 texts of 500 bytes, `n` 10,000 numbers, `m` 1000 mappings that hold such a text.)
+/// What is charged is at least what is done: bytes that are read or built, comparisons of a sort, calls of a
+/// filter for each item. (`s` and `t` have 100,000 bytes, `l` 1000 texts of 500 bytes, `n` 10,000 numbers,
+/// `m` 1000 mappings that hold such a text.)
 #[test]
 fn what_is_done_is_charged() {
     let sorted = |items: usize| items * items.ilog2() as usize;
@@ -208,7 +211,8 @@ fn what_is_done_is_charged() {
     }
 }
 
-/// Each takes minutes or hours where only what is built is counted. Work and steps end them all, whatever the clock says.
+/// Each takes minutes or hours where only what is built is counted. Work and steps end them all, whatever the
+/// clock says.
 #[test]
 fn no_template_reads_or_sorts_for_ever() {
     let long = "{% set s = 'ab' * 1000000 %}{% set t = 'ab' * 1000000 %}{% set l = ['x' * 1000] * 2000 %}{% set n = range(100000) | list %}";

@@ -74,7 +74,8 @@ fn group(prompt: u32, trajectories: Vec<Trajectory>) -> Group {
     }
 }
 
-/// Two groups: three tokens of which one is the environment's, one token, a truncated one of two; an unscored one of two.
+/// Two groups: three tokens of which one is the environment's, one token, a truncated one of two; an unscored
+/// one of two.
 fn groups() -> [Group; 2] {
     use FinishReason::{Length, Stop};
     [
@@ -112,7 +113,8 @@ fn updated(learner: &mut Constant, settings: &CriticSettings) -> CriticReport {
 fn one_update_by_hand() {
     let mut learner = Constant::new(1.0);
     let report = updated(&mut learner, &settings(2, MicroBatch::Tokens(100)));
-    // Five tokens: not the environment's, not the unscored trajectory's; the truncated one counts. Errors 1, -1, -2, -3, -4 over 5.
+    // Five tokens: not the environment's, not the unscored trajectory's; the truncated one counts. Errors 1,
+    // -1, -2, -3, -4 over 5.
     assert_eq!(learner.told, [vec![0.2, 0.0, -0.2, -0.4, -0.6, -0.8]]);
     assert_eq!((report.num_updates, report.num_skipped, learner.rates), (1, 0, vec![0.25]));
     let expected = [("critic/vf_loss", 3.1), ("critic/vf_clipfrac", 0.0), ("critic/vpred_mean", 1.0)];
@@ -120,7 +122,8 @@ fn one_update_by_hand() {
         assert_eq!(*name, expected_name);
         assert!((value - expected).abs() < 1e-12, "{name} {value}");
     }
-    // Two above the old value: held at 1.5, where the error is the larger for the returns of 2 and more, and nothing pulls.
+    // Two above the old value: held at 1.5, where the error is the larger for the returns of 2 and more, and
+    // nothing pulls.
     let mut learner = Constant::new(3.0);
     let report = updated(&mut learner, &settings(2, MicroBatch::Tokens(100)));
     assert_eq!(learner.told, [vec![0.6, 0.0, 0.2, 0.0, 0.0, 0.0]]);

@@ -9,7 +9,8 @@ use tamis_core::random::Purpose;
 use super::*;
 use crate::learner::{LearnerSequence, OptimizerReport};
 
-/// A policy of which every log-probability is -0.5. Keeps the first token of each completion with a derivative.
+/// A policy of which every log-probability is -0.5. Keeps the first token of each completion with a
+/// derivative.
 #[derive(Default)]
 struct Constant {
     bore_loss: BTreeSet<u32>,
@@ -146,8 +147,8 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
 }
 
 proptest! {
-    /// Of the members that nothing else leaves out, those bear no loss that are reported as rejected, and no others; where a whole
-    /// mini-batch is rejected no update is made.
+    /// Of the members that nothing else leaves out, those bear no loss that are reported as rejected, and no
+    /// others; where a whole mini-batch is rejected no update is made.
     #[test]
     fn what_the_correction_rejects_whole_bears_no_loss(
         groups in prop::collection::vec(

@@ -117,7 +117,8 @@ fn trained_by_hand() {
     completions/max_length 8
     completions/clipped_ratio 0.4
     ");
-    // By hand: advantages over loss tokens 1, 4, 2, 2 -> (1 - 4) / 9; deviation of 1, 0, .5, .5 -> sqrt(.5 / 3).
+    // By hand: advantages over loss tokens 1, 4, 2, 2 -> (1 - 4) / 9; deviation of 1, 0, .5, .5 -> sqrt(.5 /
+    // 3).
     assert!((metrics.get("critic/advantages/mean").expect("set") + 3.0 / 9.0).abs() < 1e-15);
     assert!((metrics.get("reward_std").expect("set") - (0.5_f64 / 3.0).sqrt()).abs() < 1e-15);
     assert_eq!(metrics.get("frac_reward_zero_std"), Some(0.5));
@@ -126,7 +127,8 @@ fn trained_by_hand() {
     assert_eq!(metrics.get("response_length/clip_ratio"), Some(0.4));
 }
 
-/// The same groups; of the first the filter chose one member, of the second a member has no reward and another is truncated.
+/// The same groups; of the first the filter chose one member, of the second a member has no reward and
+/// another is truncated.
 #[test]
 fn members_left_out_are_not_counted_as_trained() {
     let [first, second] = by_hand();
@@ -140,7 +142,8 @@ fn members_left_out_are_not_counted_as_trained() {
     };
     trained_metrics(&[&first, &second], &columns, &mut metrics);
     let of = |name: &str| metrics.get(name).expect(name);
-    // One token of the first trajectory bears loss and two of the third: 1 and 2 of 9; the prompts have 3 and 5 tokens.
+    // One token of the first trajectory bears loss and two of the third: 1 and 2 of 9; the prompts have 3 and
+    // 5 tokens.
     assert_eq!((of("train/num_loss_tokens"), of("perf/total_num_tokens")), (3.0, 13.0));
     assert!((of("critic/advantages/mean") - 7.0 / 3.0).abs() < 1e-15);
     // The one not chosen is no part of the batch; the other two are, and bear no loss.

@@ -6,10 +6,11 @@ use super::{Draw, moments};
 
 /// Mean and deviation (ddof 0) of the score of the answer that most of k samples give, over all draws of k.
 ///
-/// Each answer a has nₐ of the n samples; it wins with the chance that it is drawn more often than every other, plus its even
-/// share of the ties it takes part in (verl takes the tied answer that was drawn first, which is the same chance). A winner's score
-/// is that of a sample drawn evenly from those that gave it (verl: the first drawn). The chances are exact, by going through the
-/// answers one by one with the number of draws left and the number of ties as the state.
+/// Each answer a has nₐ of the n samples; it wins with the chance that it is drawn more often than every
+/// other, plus its even share of the ties it takes part in (verl takes the tied answer that was drawn first,
+/// which is the same chance). A winner's score is that of a sample drawn evenly from those that gave it
+/// (verl: the first drawn). The chances are exact, by going through the answers one by one with the number of
+/// draws left and the number of ties as the state.
 ///
 /// `None` where k is 0, or more than n without replacement, or there is no value, or the lengths differ.
 ///
@@ -87,7 +88,8 @@ fn chance_to_win(size: usize, others: &[usize], k: usize, draw: Draw) -> f64 {
     won
 }
 
-/// Chance that `count` of `draws` fall on `marked` of `total` samples: hypergeometric without, binomial with replacement.
+/// Chance that `count` of `draws` fall on `marked` of `total` samples: hypergeometric without, binomial with
+/// replacement.
 fn chance_of_count(count: usize, draws: usize, marked: usize, total: usize, draw: Draw) -> f64 {
     if count > draws {
         return 0.0;

@@ -208,8 +208,9 @@ fn a_group_as_samples() {
 /// Scores and answers of the samples of a prompt.
 type Column<'a> = (Vec<f64>, Vec<&'a str>);
 
-/// mean and std coincide with verl's exactly. Its bootstrap's 1000 resamples scatter around the exact expectation with replacement:
-/// by 6 standard errors at most, and always below or at the expectation without replacement for the best.
+/// mean and std coincide with verl's exactly. Its bootstrap's 1000 resamples scatter around the exact
+/// expectation with replacement: by 6 standard errors at most, and always below or at the expectation without
+/// replacement for the best.
 #[test]
 fn metrics_of_verl() {
     let mut compared = 0;

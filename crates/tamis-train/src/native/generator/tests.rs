@@ -92,7 +92,8 @@ fn an_id_in_flight_is_refused_and_another_purpose_is_another_id() {
     generator.submit(rollout).expect("free again");
 }
 
-/// What a sample is does not depend on whether its group's members came together, one by one, or beside others.
+/// What a sample is does not depend on whether its group's members came together, one by one, or beside
+/// others.
 #[test]
 fn a_sample_is_a_function_of_its_key() {
     let learner = learner(&Interrupt::new());
@@ -113,7 +114,8 @@ fn a_sample_is_a_function_of_its_key() {
     }
 }
 
-/// Whole texts match, cut ones begin a match; tokens are a function of the key, and log-probabilities are those of the learner.
+/// Whole texts match, cut ones begin a match; tokens are a function of the key, and log-probabilities are
+/// those of the learner.
 #[test]
 fn completions_match_the_expression_whatever_else_is_sampled() {
     let mut learner = learner(&Interrupt::new());
@@ -168,7 +170,8 @@ fn an_expression_without_a_match_is_told() {
     assert!(error.to_string().contains("that matches the expression"), "{error}");
 }
 
-/// One of a group is given up before it began, one after; the others are what they would have been, and what was spent is counted.
+/// One of a group is given up before it began, one after; the others are what they would have been, and what
+/// was spent is counted.
 #[test]
 fn single_samples_are_given_up_with_their_tokens() {
     let learner = learner(&Interrupt::new());
@@ -206,8 +209,8 @@ fn single_samples_are_given_up_with_their_tokens() {
     assert!(left.iter().all(|(id, sample)| whole[id] == *sample));
 }
 
-/// The learner changes its weights in place while nothing is in flight; what is in flight goes on with those that it began with, until the
-/// publication that waits for it.
+/// The learner changes its weights in place while nothing is in flight; what is in flight goes on with those
+/// that it began with, until the publication that waits for it.
 #[test]
 fn samples_in_flight_keep_their_weights_until_a_publication() {
     let mut learner = learner(&Interrupt::new());

@@ -132,7 +132,8 @@ fn the_same_step_of_the_same_state_leaves_the_same() {
     }
 }
 
-/// What a sampler does not say of its tokens the learner computes before the first update: the step is the one of a sampler that said it.
+/// What a sampler does not say of its tokens the learner computes before the first update: the step is the
+/// one of a sampler that said it.
 #[test]
 fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
     let read: [&[&str]; 3] = [
@@ -167,8 +168,9 @@ fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
     }
 }
 
-/// Ctrl-C at the first look that a step takes at it, then at the second, the third, and so on until a step is through: each that was given up
-/// moved no weight, and the last leaves what one leaves that nobody disturbed.
+/// Ctrl-C at the first look that a step takes at it, then at the second, the third, and so on until a step is
+/// through: each that was given up moved no weight, and the last leaves what one leaves that nobody
+/// disturbed.
 #[test]
 fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
     // Greedy completions are sampled within a step.
@@ -216,8 +218,8 @@ const EARLY_KINDS: [&[&str]; 4] = [
     ],
 ];
 
-/// The first groups of a batch trained on before the rest is looked at: the same step in every number as with the whole batch at once. Where it is
-/// given up in between, nothing has happened.
+/// The first groups of a batch trained on before the rest is looked at: the same step in every number as with
+/// the whole batch at once. Where it is given up in between, nothing has happened.
 #[test]
 fn a_step_trained_on_in_parts_is_the_step_trained_on_at_once() {
     for kind in EARLY_KINDS {
@@ -256,7 +258,8 @@ fn a_step_trained_on_in_parts_is_the_step_trained_on_at_once() {
     }
 }
 
-/// Once a step has moved weights it is dropped only where the state before it is kept elsewhere, and finished otherwise.
+/// Once a step has moved weights it is dropped only where the state before it is kept elsewhere, and finished
+/// otherwise.
 #[test]
 fn a_step_that_has_moved_weights_is_dropped_only_where_the_state_before_is_kept() {
     let at_look = |look: usize, is_kept: bool| {
@@ -282,7 +285,8 @@ fn a_step_that_has_moved_weights_is_dropped_only_where_the_state_before_is_kept(
     assert_eq!(at_look(look, false), undisturbed, "finished");
 }
 
-/// Members that the filter did not choose are left out of loss and advantages under their name; their rewards stay what they were.
+/// Members that the filter did not choose are left out of loss and advantages under their name; their rewards
+/// stay what they were.
 #[test]
 fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() {
     let (_folder, mut run) = opened(&["filter={kind: within_group, k: 2}"]);
@@ -313,7 +317,8 @@ fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() 
     assert_eq!(step.after.step, 1);
 }
 
-/// Weights that are no numbers are a fact of the step: they are not published, and the run that hears of it ends.
+/// Weights that are no numbers are a fact of the step: they are not published, and the run that hears of it
+/// ends.
 #[test]
 fn diverged_weights_are_not_published() {
     let (_folder, mut run) = opened(&["train.optimizer.learning_rate=3e38"]);
