@@ -407,10 +407,10 @@ warning: the filter drops groups without a right completion, from which `objecti
 {advantage: {kind: bnpo}, kl: {in: reward, coefficient: 0.1}}
 exit code 2
 error: `objective.kl.in`: reward has no place in `bnpo`, which reads the rewards before they are summed
-  --> config.yaml:21:52
+  --> config.yaml:21:47
    |
 21 | objective: {advantage: {kind: bnpo}, kl: {in: reward, coefficient: 0.1}}
-   |                                                    ^^^^^^
+   |                                               ^^^^^^
   hint: set objective.kl.in=loss
 
 1 error in the configuration

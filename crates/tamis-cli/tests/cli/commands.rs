@@ -757,7 +757,8 @@ fn every_shipped_configuration_is_sound() {
             } else if path.extension().is_some_and(|extension| extension == "yaml") {
                 // Data and a model that a script fetches may not be there: others stand in for them.
                 let folder = Folder::new();
-                folder.write("rows.jsonl", "");
+                folder
+                    .write("rows.jsonl", "{\"question\": \"1 + 1?\", \"answer\": \"<<1+1=2>>2\\n#### 2\"}\n");
                 let file = path.display().to_string();
                 let mut arguments = vec!["config", "check", file.as_str()];
                 let checked = folder.tamis(&arguments);
@@ -767,7 +768,7 @@ fn every_shipped_configuration_is_sound() {
                     arguments.extend(["data.train=rows.jsonl", "data.val=rows.jsonl"]);
                 }
                 if checked.stderr.contains("there is no folder") {
-                    arguments.push("model.path=.");
+                    arguments.push("model.path=path/to/model");
                 }
                 let ended = folder.tamis(&arguments).succeeds();
                 assert!(

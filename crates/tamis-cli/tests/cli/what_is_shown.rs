@@ -329,7 +329,7 @@ log_ratio_limit: null  # in force: 20.0 (default)
 ");
     // A resumed run writes it anew.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=2"]).succeeds();
-    assert!(folder.read("runs/tiny/config.yaml").contains("in force: 1e-6"), "{of_run}");
+    assert!(folder.read("runs/tiny/config.yaml").contains("in force: acc"), "{of_run}");
 }
 
 /// What the filter looks at is its own matter: the accuracy of a step is that of `acc`, and none where
