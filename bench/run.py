@@ -64,7 +64,7 @@ CASES = {
     ("generate_grouped", "mid"): ("generation, mid, groups of 16", None),
     ("grpo_step", "small"): ("whole GRPO step against TRL", 3.5),
     ("filter", None): ("filter, 65,536 trajectories", 1000.0),
-    ("policy_loss", "verl"): ("policy loss with gradient, against verl's", 100.0),
+    ("policy_loss", "verl"): ("policy loss with gradient, against verl's", 50.0),
     ("policy_loss", "trl"): ("policy loss with gradient, against TRL's", None),
     ("advantage", "verl"): ("advantages, 1,048,576, against verl's loops", 1000.0),
     ("advantage", "numpy"): ("advantages, 1,048,576, against NumPy", 5.0),
