@@ -85,7 +85,7 @@ pub fn rewards(
         return Err(AssembleError::setting(
             "no reward function is set",
             "add one to `reward`, such as `reward: [{kind: gsm8k}]`, or `reward: [{kind: by_source}]` for the verifier of each row's `data_source`; \
-             `tamis config explain reward` lists the kinds",
+             docs/rewards.md lists the kinds",
         ));
     }
     let limit = config.rollout.max_response_length;
