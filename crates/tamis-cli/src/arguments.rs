@@ -24,23 +24,23 @@ use tamis_core::setting::{Described, Shape};
 )]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Train: sample groups, score them, drop those without signal, refill, learn.
-    Train(Train),
+    Train(TrainArguments),
     /// Evaluate a run or a checkpoint on validation prompts: mean@k, pass@k, best@k, maj@k.
-    Eval(Eval),
+    Eval(EvalArguments),
     /// Serve a run or a checkpoint over HTTP, with vLLM's interface and OpenAI's.
-    Serve(Box<Serve>),
+    Serve(Box<ServeArguments>),
     /// Apply a group filter to rollouts that any program wrote (JSONL or Parquet).
-    Filter(Box<Filter>),
+    Filter(Box<FilterArguments>),
     /// Show what a run generated: prompts, completions, scores, verdicts.
-    Rollouts(Rollouts),
+    Rollouts(RolloutsArguments),
     /// Write a run's model as a Hugging Face folder for vLLM, transformers and others.
-    Export(Export),
+    Export(ExportArguments),
     /// Explain an algorithm, loss, filter or preset: formula, source, defaults, names in other systems.
     Explain {
         /// Its name (`rloo`, `dapo`, `variance`); without one, all names are listed.
@@ -48,7 +48,7 @@ pub(crate) enum Command {
     },
     /// Show, check, explain and import configurations.
     #[command(subcommand)]
-    Config(Config),
+    Config(ConfigCommand),
 }
 
 /// The command line, with options of other systems (TRL's `--num_generations 8`) as overrides
@@ -92,7 +92,7 @@ pub(crate) struct Layers {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Train {
+pub(crate) struct TrainArguments {
     #[command(flatten)]
     pub(crate) layers: Layers,
     /// Continue the run in RUN_DIR from its last checkpoint. Keys that may change on resume can be
@@ -102,7 +102,7 @@ pub(crate) struct Train {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Eval {
+pub(crate) struct EvalArguments {
     /// A run directory (for its last checkpoint), or a model folder in Hugging Face layout.
     #[arg(value_name = "RUN_DIR | CHECKPOINT")]
     pub(crate) source: PathBuf,
@@ -122,7 +122,7 @@ pub(crate) struct Eval {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Export {
+pub(crate) struct ExportArguments {
     /// A run directory (for its last checkpoint), or a model folder in Hugging Face layout.
     #[arg(value_name = "RUN_DIR | CHECKPOINT")]
     pub(crate) source: PathBuf,
@@ -150,7 +150,7 @@ pub(crate) enum Dtype {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Rollouts {
+pub(crate) struct RolloutsArguments {
     /// A run directory, or a file of rollouts or of validation samples (Parquet or JSONL).
     #[arg(value_name = "RUN_DIR | FILE")]
     pub(crate) source: PathBuf,
@@ -184,7 +184,7 @@ pub(crate) enum WhenPaused {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Serve {
+pub(crate) struct ServeArguments {
     /// A run directory (for its last checkpoint), or a model folder in Hugging Face layout.
     #[arg(value_name = "RUN_DIR|CHECKPOINT")]
     pub(crate) source: PathBuf,
@@ -254,7 +254,7 @@ fn values_of<T: Described>() -> PossibleValuesParser {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Filter {
+pub(crate) struct FilterArguments {
     /// Rollouts, one trajectory a row or one whole group a row (see --metric).
     #[arg(value_name = "ROLLOUTS.{jsonl,parquet}", required = true)]
     pub(crate) files: Vec<PathBuf>,
@@ -334,7 +334,7 @@ pub(crate) struct Filter {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Config {
+pub(crate) enum ConfigCommand {
     /// Print the configuration in force, each value with where it comes from.
     Show(Layers),
     /// Print all errors and warnings at once.

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, Command, typed};
+use arguments::{Arguments, CliCommand, typed};
 
 fn main() -> ExitCode {
     leave_caught_panics_unprinted();
@@ -25,14 +25,14 @@ fn main() -> ExitCode {
         }
     };
     let result = match &arguments.command {
-        Command::Train(train) => command::train::run(train),
-        Command::Eval(eval) => command::eval::run(eval),
-        Command::Serve(serve) => command::serve::run(serve),
-        Command::Filter(filter) => command::filter::run(filter),
-        Command::Rollouts(rollouts) => command::rollouts::run(rollouts),
-        Command::Export(export) => command::export::run(export),
-        Command::Explain { name } => command::explain::run(name.as_deref()),
-        Command::Config(config) => command::config::run(config),
+        CliCommand::Train(train) => command::train::run(train),
+        CliCommand::Eval(eval) => command::eval::run(eval),
+        CliCommand::Serve(serve) => command::serve::run(serve),
+        CliCommand::Filter(filter) => command::filter::run(filter),
+        CliCommand::Rollouts(rollouts) => command::rollouts::run(rollouts),
+        CliCommand::Export(export) => command::export::run(export),
+        CliCommand::Explain { name } => command::explain::run(name.as_deref()),
+        CliCommand::Config(config) => command::config::run(config),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -214,7 +214,7 @@ pub struct UnknownKey {
 /// # Errors
 /// A key that nobody has.
 pub fn explain(key: &str) -> Result<String, UnknownKey> {
-    let matching: Vec<&table::Key> = table::keys()
+    let matching: Vec<&table::ConfigKey> = table::keys()
         .iter()
         .filter(|entry| {
             // `reward.method`, `reward[0].method` and `reward[]<gsm8k>.method` are the same key.
@@ -250,7 +250,7 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
     Ok(text)
 }
 
-fn explain_one(text: &mut String, entry: &table::Key) {
+fn explain_one(text: &mut String, entry: &table::ConfigKey) {
     let spec = &entry.spec;
     let _ = writeln!(text, "{}\n", entry.path);
     for line in wrap(&doc_text(spec.doc), 90) {

@@ -17,12 +17,12 @@ use crate::override_argument::{Operation, Override};
 use crate::preset;
 use crate::preset_difference::{self, PresetDifference};
 use crate::reader::{KnownNames, Reader};
-use crate::rules::{self, Purpose};
+use crate::rules::{self, LoadPurpose};
 use crate::schema::{Config, Preset, RewardKind, TaskKind};
 use crate::setting::Setting;
 use crate::source::{Origin, Source, SourceKind};
 use crate::table::{self, Place};
-use crate::tree::{Entry, Node, Value, forget_other_kind};
+use crate::tree::{MapEntry, Node, Value, forget_other_kind};
 use crate::yaml;
 use tamis_core::setting::Shape;
 
@@ -131,7 +131,7 @@ pub(crate) fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, 
 /// # Errors
 /// Every violation in all layers at once, and the warnings with them.
 pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_files(None, files, arguments, Purpose::Training)
+    load_files(None, files, arguments, LoadPurpose::Training)
 }
 
 /// Loads the configuration of a run with further files and overrides over it, as [`load`] does; `own` is the
@@ -140,7 +140,7 @@ pub fn load(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErr
 /// # Errors
 /// As [`load`].
 pub fn load_of_run(own: &Path, files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_files(Some(own), files, arguments, Purpose::Training)
+    load_files(Some(own), files, arguments, LoadPurpose::Training)
 }
 
 /// Loads a configuration as [`load`] does (that of a run where `run` is its `config.yaml`), for measuring a
@@ -154,14 +154,14 @@ pub fn load_for_evaluation(
     files: &[PathBuf],
     arguments: &[String],
 ) -> Result<Loaded, ConfigErrors> {
-    load_files(run, files, arguments, Purpose::Evaluation)
+    load_files(run, files, arguments, LoadPurpose::Evaluation)
 }
 
 fn load_files(
     run: Option<&Path>,
     files: &[PathBuf],
     arguments: &[String],
-    purpose: Purpose,
+    purpose: LoadPurpose,
 ) -> Result<Loaded, ConfigErrors> {
     let run = run.map(|own| (own, SourceKind::RunFile(own.to_owned())));
     let files = files.iter().map(|file| (file.as_path(), SourceKind::File(file.clone())));
@@ -181,21 +181,21 @@ fn load_files(
 /// # Errors
 /// As [`load`].
 pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
-    load_layers(sources, arguments, Vec::new(), Purpose::Training)
+    load_layers(sources, arguments, Vec::new(), LoadPurpose::Training)
 }
 
 /// Checks a configuration that is a tree already.
 pub(crate) fn load_tree(tree: Node) -> Result<Loaded, ConfigErrors> {
     let mut layers = Layers::new(Vec::new());
     layers.files.push(tree);
-    layers.assemble(Purpose::Training)
+    layers.assemble(LoadPurpose::Training)
 }
 
 fn load_layers(
     sources: &[Arc<Source>],
     arguments: &[String],
     diagnostics: Vec<Diagnostic>,
-    purpose: Purpose,
+    purpose: LoadPurpose,
 ) -> Result<Loaded, ConfigErrors> {
     let mut layers = Layers::new(diagnostics);
     for source in sources {
@@ -345,7 +345,7 @@ impl Layers {
         }
     }
 
-    fn assemble(self, purpose: Purpose) -> Result<Loaded, ConfigErrors> {
+    fn assemble(self, purpose: LoadPurpose) -> Result<Loaded, ConfigErrors> {
         let Self { files, overrides, notes, mut diagnostics, mut is_whole, .. } = self;
         let mut tree = default_tree().clone();
         let preset = chosen_preset(&files, &overrides);
@@ -420,7 +420,7 @@ pub(crate) fn drop_unread(node: &mut Node, shape: &Shape) {
     if let Shape::Tagged { common, variants, default, .. } = shape {
         let kind = kind.as_deref().or(*default);
         if let Some(variant) = variants.iter().find(|variant| Some(variant.name) == kind) {
-            let has = |entry: &Entry| {
+            let has = |entry: &MapEntry| {
                 common.iter().chain(&variant.keys).any(|spec| spec.name == entry.key)
                     || !variants.iter().any(|other| other.keys.iter().any(|spec| spec.name == entry.key))
             };
@@ -472,7 +472,7 @@ fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
     let has_verifier = items.iter().any(|item| RewardKind::is_verifier_name(&kind_of(item)));
     let task = TaskKind::ALL.iter().find(|kind| kind.as_str() == task);
     if let Some(task) = task.filter(|_| !has_verifier) {
-        let pair = |key: &str, value: &str| Entry {
+        let pair = |key: &str, value: &str| MapEntry {
             key: key.to_owned(),
             origin: default_origin.clone(),
             node: Node::plain(value, default_origin.clone()),
@@ -524,7 +524,7 @@ fn complete_working_folder(reward: &mut Node) {
     let Value::Map(entries) = &mut reward.value else { return };
     entries.retain(|entry| entry.key != "working_dir");
     let node = Node::text(folder, origin.clone());
-    entries.push(Entry { key: "working_dir".to_owned(), origin, node });
+    entries.push(MapEntry { key: "working_dir".to_owned(), origin, node });
 }
 
 /// Applies one override to the tree.
@@ -621,7 +621,7 @@ fn slot<'n>(tree: &'n mut Node, parts: &[&str], origin: &Origin) -> Result<&'n m
             Value::Map(entries) => {
                 let index = entries.iter().position(|entry| entry.key == *part).unwrap_or_else(|| {
                     let node = Node::plain("null", origin.clone());
-                    entries.push(Entry { key: (*part).to_owned(), origin: origin.clone(), node });
+                    entries.push(MapEntry { key: (*part).to_owned(), origin: origin.clone(), node });
                     entries.len() - 1
                 });
                 &mut entries[index].node

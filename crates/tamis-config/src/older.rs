@@ -9,7 +9,7 @@ use std::path::Path;
 use tamis_core::setting::{KeySpec, Shape};
 
 use crate::path::PathText as _;
-use crate::tree::{Entry, Node, Value};
+use crate::tree::{MapEntry, Node, Value};
 
 /// The key that one of before is today.
 pub(crate) fn name_of_today(key: &str) -> Option<&'static str> {
@@ -47,7 +47,7 @@ fn name_kind(advantage: &mut Node) {
     if by_std.node.as_text().is_some_and(|text| text.eq_ignore_ascii_case("false")) {
         entries.retain(|entry| entry.key != key);
         let node = Node::plain(value, by_std.node.origin);
-        entries.push(Entry { key: key.to_owned(), origin: by_std.origin, node });
+        entries.push(MapEntry { key: key.to_owned(), origin: by_std.origin, node });
     }
 }
 
@@ -59,7 +59,7 @@ fn drop_idle(node: &mut Node, shape: &Shape) {
     if let Shape::Tagged { common, variants, default: Some(default), .. } = shape {
         let kind = kind.as_deref().unwrap_or(default);
         let Some(variant) = variants.iter().find(|variant| variant.name == kind) else { return };
-        let takes = |spec: &KeySpec, entry: &Entry| {
+        let takes = |spec: &KeySpec, entry: &MapEntry| {
             spec.name == entry.key && (!entry.node.is_null() || matches!((spec.shape)(), Shape::Nullable(_)))
         };
         entries.retain(|entry| common.iter().chain(&variant.keys).any(|spec| takes(spec, entry)));

@@ -12,7 +12,7 @@ use tamis_core::setting::{KeySpec, Shape};
 
 /// One key of the table, with its full path.
 #[derive(Debug, Clone)]
-pub struct Key {
+pub struct ConfigKey {
     /// Dotted path. Keys inside the items of a list have `[]` after the list's name; those of a kind only,
     /// the kind in angle brackets (`reward[]<gsm8k>.method`).
     pub path: String,
@@ -29,8 +29,8 @@ pub(crate) fn root() -> &'static Shape {
 }
 
 /// Every key, in the order of definition, sections before what is in them.
-pub fn keys() -> &'static [Key] {
-    static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
+pub fn keys() -> &'static [ConfigKey] {
+    static KEYS: OnceLock<Vec<ConfigKey>> = OnceLock::new();
     KEYS.get_or_init(|| {
         let mut keys = Vec::new();
         collect("", root(), &mut keys);
@@ -46,7 +46,7 @@ pub(crate) fn suggestion_keys() -> &'static [String] {
     })
 }
 
-fn collect(path: &str, shape: &Shape, keys: &mut Vec<Key>) {
+fn collect(path: &str, shape: &Shape, keys: &mut Vec<ConfigKey>) {
     match shape {
         Shape::Section { keys: specs, .. } => collect_specs(path, specs, keys),
         Shape::Nullable(inner) => collect(path, inner, keys),
@@ -71,11 +71,11 @@ fn collect(path: &str, shape: &Shape, keys: &mut Vec<Key>) {
     }
 }
 
-fn collect_specs(path: &str, specs: &[KeySpec], keys: &mut Vec<Key>) {
+fn collect_specs(path: &str, specs: &[KeySpec], keys: &mut Vec<ConfigKey>) {
     for spec in specs {
         let full = join(path, spec.name);
         let shape = (spec.shape)();
-        keys.push(Key { path: full.clone(), spec: spec.clone(), shape: shape.clone() });
+        keys.push(ConfigKey { path: full.clone(), spec: spec.clone(), shape: shape.clone() });
         collect(&full, &shape, keys);
     }
 }

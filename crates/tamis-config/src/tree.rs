@@ -26,12 +26,12 @@ pub enum Value {
     /// A sequence.
     List(Vec<Node>),
     /// A mapping, in the order of writing; keys are unique.
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
 }
 
 /// A key with its value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct MapEntry {
     /// The key.
     pub key: String,
     /// Where the key was written.
@@ -71,7 +71,7 @@ impl Node {
     }
 
     /// The entries of a mapping; none for anything else.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[MapEntry] {
         match &self.value {
             Value::Map(entries) => entries,
             Value::Scalar { .. } | Value::List(_) => &[],
@@ -179,7 +179,7 @@ impl Node {
 
 /// Takes the keys of another kind than `kind` out of a section. Those that all kinds have stay, and so do
 /// those of the command line, which is one layer whatever the order of its arguments.
-pub(crate) fn forget_other_kind(entries: &mut Vec<Entry>, kind: &Node, shape: &Shape) {
+pub(crate) fn forget_other_kind(entries: &mut Vec<MapEntry>, kind: &Node, shape: &Shape) {
     let Shape::Tagged { common, default, .. } = shape.without_null() else { return };
     let own = entries.iter().find(|entry| entry.key == "kind").and_then(|entry| entry.node.as_text());
     if own.or(*default) == kind.as_text() {

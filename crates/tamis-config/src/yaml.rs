@@ -7,7 +7,7 @@ use granit_parser::{Event, Parser, ScalarStyle, Span, options};
 
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::source::{Origin, Source};
-use crate::tree::{Entry, Node, Value};
+use crate::tree::{MapEntry, Node, Value};
 
 /// Aliases may multiply a small text into a huge tree ("billion laughs"); no configuration has this many
 /// values.
@@ -49,7 +49,7 @@ pub fn parse_on(source: &Arc<Source>) -> (Option<Node>, Vec<Diagnostic>) {
 /// A collection that is not finished yet.
 enum Open {
     List { items: Vec<Node>, origin: Origin, anchor: usize },
-    Map { entries: Vec<Entry>, key: Option<(String, Origin)>, origin: Origin, anchor: usize },
+    Map { entries: Vec<MapEntry>, key: Option<(String, Origin)>, origin: Origin, anchor: usize },
 }
 
 struct Builder<'s> {
@@ -167,7 +167,7 @@ impl Builder<'_> {
                     // Given twice: the later value, for what else there is to say; a third is told of the
                     // first.
                     Some(entry) => entry.node = node,
-                    None => entries.push(Entry { key, origin, node }),
+                    None => entries.push(MapEntry { key, origin, node }),
                 },
             },
         }
@@ -201,7 +201,7 @@ impl Builder<'_> {
 
 /// Lets the position of a collection cover what a reader takes for it: in flow style all between its brackets
 /// (of the first line), in block style the first key.
-fn widen(origin: &mut Origin, end: Span, first: Option<&Entry>) {
+fn widen(origin: &mut Origin, end: Span, first: Option<&MapEntry>) {
     let line = origin.excerpt().unwrap_or_default();
     let is_flow = matches!(line.chars().nth(origin.column - 1), Some('{' | '['));
     let end_column = match (is_flow, first) {

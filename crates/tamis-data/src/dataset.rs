@@ -21,7 +21,7 @@ use tamis_core::group::PromptId;
 use thiserror::Error;
 
 use crate::prompt::{Message, Prompt, PromptContent};
-use crate::records::{DataRecord, Place, RecordError, Records, RowFault, kind, lookup};
+use crate::records::{DataRecord, RecordError, Records, RowFault, RowPlace, kind, lookup};
 
 /// Columns looked at for the prompt where none is configured, in this order.
 pub const PROMPT_COLUMNS: [&str; 3] = ["prompt", "question", "problem"];
@@ -184,7 +184,7 @@ pub enum DatasetError {
     #[error("{place}: {fault}")]
     Row {
         /// Where.
-        place: Place,
+        place: RowPlace,
         /// Why.
         fault: PromptFault,
     },
@@ -213,7 +213,7 @@ fn skipped_note(num_skipped: usize) -> String {
 #[derive(Debug, Default)]
 pub struct Dataset {
     prompts: Vec<Prompt>,
-    places: BTreeMap<PromptId, Place>,
+    places: BTreeMap<PromptId, RowPlace>,
     skipped: Vec<DatasetError>,
 }
 
@@ -318,7 +318,7 @@ impl Dataset {
 
     /// File and row that a prompt was read from, for messages about it; `None` for one that comes from
     /// elsewhere.
-    pub fn place(&self, id: PromptId) -> Option<&Place> {
+    pub fn place(&self, id: PromptId) -> Option<&RowPlace> {
         self.places.get(&id)
     }
 

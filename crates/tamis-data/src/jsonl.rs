@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::records::{DataRecord, Place, RecordError, RowFault};
+use crate::records::{DataRecord, RecordError, RowFault, RowPlace};
 
 /// Reads line by line; blank lines count as lines and give no row.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl JsonLines {
             })?;
             if length as u64 > tamis_file::MAX_LINE {
                 self.done = true;
-                let place = Place { file: self.path.clone(), row: self.line + 1, is_line: true };
+                let place = RowPlace { file: self.path.clone(), row: self.line + 1, is_line: true };
                 return Err(RecordError::LineTooLong { place });
             }
             if length == 0 {
@@ -74,7 +74,7 @@ impl Iterator for JsonLines {
             Err(error) => Some(Err(error)),
             Ok(None) => None,
             Ok(Some((line, bytes))) => {
-                let place = Place { file: self.path.clone(), row: line, is_line: true };
+                let place = RowPlace { file: self.path.clone(), row: line, is_line: true };
                 Some(match parse(&bytes) {
                     Ok(values) => Ok(DataRecord { place, values, binary: Vec::new(), encoded: Map::new() }),
                     Err(fault) => Err(RecordError::Row { place, fault }),

@@ -21,7 +21,7 @@ use serde_json::{Map, Number, Value};
 use tamis_core::caught::catch;
 
 use crate::jsonl;
-use crate::records::{Copied, DataRecord, Place, RecordError};
+use crate::records::{Copied, DataRecord, RecordError, RowPlace};
 use crate::whole_file::WholeFile;
 
 const SUPPORTED: &str = if cfg!(feature = "zstd") {
@@ -64,7 +64,7 @@ impl Iterator for ParquetRows {
         match next {
             Ok(Some(Columns { values, binary, encoded })) => {
                 self.read += 1;
-                let place = Place { file: self.path.clone(), row: self.read, is_line: false };
+                let place = RowPlace { file: self.path.clone(), row: self.read, is_line: false };
                 Some(Ok(DataRecord { place, values, binary, encoded }))
             }
             Ok(None) => {

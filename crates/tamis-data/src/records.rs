@@ -20,7 +20,7 @@ pub use copy::{Copied, copy_rows};
 
 /// Where a row stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct RowPlace {
     /// The file.
     pub file: Arc<Path>,
     /// Line of a JSONL file or row of a Parquet file, from 1.
@@ -29,7 +29,7 @@ pub struct Place {
     pub is_line: bool,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for RowPlace {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let unit = if self.is_line { "line" } else { "row" };
         write!(formatter, "{}, {unit} {}", self.file.display(), self.row)
@@ -40,7 +40,7 @@ impl std::fmt::Display for Place {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DataRecord {
     /// Where it stands.
-    pub place: Place,
+    pub place: RowPlace,
     /// Its columns.
     pub values: Map<String, Value>,
     /// Columns, nested ones by their path, that hold bytes which are no text and stand in `values` as base64.
@@ -113,7 +113,7 @@ pub enum RecordError {
     #[error("{place}: {fault}")]
     Row {
         /// Where.
-        place: Place,
+        place: RowPlace,
         /// Why.
         fault: RowFault,
     },
@@ -124,7 +124,7 @@ pub enum RecordError {
     )]
     LineTooLong {
         /// Where.
-        place: Place,
+        place: RowPlace,
     },
     /// The file is a JSON array instead of lines.
     #[error(
@@ -198,14 +198,14 @@ fn after(row: u64) -> String {
 
 /// Formats that rows come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum FileFormat {
     /// One JSON object per line.
     Jsonl,
     /// Apache Parquet.
     Parquet,
 }
 
-impl Format {
+impl FileFormat {
     /// The format of a file, by its first bytes.
     pub fn of(path: &Path) -> Result<Self, RecordError> {
         if jsonl::magic(path)?.starts_with(b"PAR1") {
@@ -233,9 +233,9 @@ enum Source {
 impl Records {
     /// Opens a file.
     pub fn open(path: &Path) -> Result<Self, RecordError> {
-        Ok(Self(match Format::of(path)? {
-            Format::Jsonl => Source::Jsonl(JsonLines::open(path)?),
-            Format::Parquet => Source::Parquet(ParquetRows::open(path)?),
+        Ok(Self(match FileFormat::of(path)? {
+            FileFormat::Jsonl => Source::Jsonl(JsonLines::open(path)?),
+            FileFormat::Parquet => Source::Parquet(ParquetRows::open(path)?),
         }))
     }
 }

@@ -8,7 +8,7 @@ use std::io::Write;
 use parquet::errors::ParquetError;
 use tamis_core::group::{FinishReason, Group, Trajectory};
 
-use crate::table::{Column, Columns, Values, io_error, not_nan, write_parquet};
+use crate::table::{TableColumn, TableColumns, Values, io_error, not_nan, write_parquet};
 
 /// One trajectory as it ended.
 #[derive(Debug, Clone, Copy)]
@@ -46,9 +46,9 @@ pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     }
 }
 
-fn columns<'run>() -> Columns<RolloutRow<'run>> {
-    let column = |name, values, meaning| Column { name, values, meaning };
-    Columns {
+fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
+    let column = |name, values, meaning| TableColumn { name, values, meaning };
+    TableColumns {
         before: vec![
             column(
                 "step",

@@ -19,7 +19,7 @@ pub enum PromptOrder {
 
 /// Place in the data: all that a checkpoint must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Position {
+pub struct DataPosition {
     /// Pass over the data, from 0.
     pub epoch: u64,
     /// Prompts already drawn in it.
@@ -60,17 +60,17 @@ pub struct PositionError {
 /// verl's loader drops the last incomplete batch of every epoch (`drop_last`), so that up to a batch of
 /// prompts, others in each epoch, is never seen in it. Here an epoch holds every prompt exactly once.
 #[derive(Debug, Clone)]
-pub struct Sampler {
+pub struct PromptSampler {
     prompts: Vec<PromptId>,
     order: PromptOrder,
     current: Vec<usize>,
-    position: Position,
+    position: DataPosition,
 }
 
-impl Sampler {
+impl PromptSampler {
     /// At the beginning of epoch 0.
     pub fn new(prompts: Vec<PromptId>, order: PromptOrder) -> Self {
-        let mut sampler = Self { prompts, order, current: Vec::new(), position: Position::default() };
+        let mut sampler = Self { prompts, order, current: Vec::new(), position: DataPosition::default() };
         sampler.arrange();
         sampler
     }
@@ -79,7 +79,7 @@ impl Sampler {
     pub fn resume(
         prompts: Vec<PromptId>,
         order: PromptOrder,
-        position: Position,
+        position: DataPosition,
     ) -> Result<Self, PositionError> {
         if position.position > prompts.len() as u64 {
             return Err(PositionError {
@@ -114,7 +114,7 @@ impl Sampler {
 
     /// Goes to the beginning of the next epoch, whatever is left of this one.
     pub fn next_epoch(&mut self) {
-        self.position = Position { epoch: self.position.epoch + 1, position: 0 };
+        self.position = DataPosition { epoch: self.position.epoch + 1, position: 0 };
         self.arrange();
     }
 
@@ -129,7 +129,7 @@ impl Sampler {
     }
 
     /// The place to save.
-    pub fn position(&self) -> Position {
+    pub fn position(&self) -> DataPosition {
         self.position
     }
 }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn sequential_draws_end_with_the_epoch() {
-        let mut sampler = Sampler::new(prompts(5), PromptOrder::Sequential);
+        let mut sampler = PromptSampler::new(prompts(5), PromptOrder::Sequential);
         let ids = |drawn: &DrawnRows| drawn.prompts.iter().map(|id| id.0).collect::<Vec<_>>();
         let drawn = sampler.draw(3);
         assert_eq!((ids(&drawn), drawn.exhausted), (vec![0, 3, 6], false));
@@ -155,20 +155,20 @@ mod tests {
         assert_eq!(sampler.draw(3), DrawnRows { prompts: vec![], epoch: 0, exhausted: true });
         sampler.next_epoch();
         assert_eq!(ids(&sampler.draw(1)), [0]);
-        assert_eq!(sampler.position(), Position { epoch: 1, position: 1 });
+        assert_eq!(sampler.position(), DataPosition { epoch: 1, position: 1 });
     }
 
     #[test]
     fn no_prompts_are_exhausted_at_once() {
-        assert!(Sampler::new(vec![], PromptOrder::Shuffled { seed: 1 }).draw(1).exhausted);
+        assert!(PromptSampler::new(vec![], PromptOrder::Shuffled { seed: 1 }).draw(1).exhausted);
     }
 
     #[test]
     fn a_place_beyond_the_data_is_refused() {
-        let position = Position { epoch: 2, position: 6 };
-        let error = Sampler::resume(prompts(5), PromptOrder::Sequential, position).unwrap_err();
+        let position = DataPosition { epoch: 2, position: 6 };
+        let error = PromptSampler::resume(prompts(5), PromptOrder::Sequential, position).unwrap_err();
         insta::assert_snapshot!(error, @"position 6 of epoch 2 is beyond the 5 prompts of the data: the data has changed since it was saved");
-        assert!(Sampler::resume(prompts(6), PromptOrder::Sequential, position).is_ok());
+        assert!(PromptSampler::resume(prompts(6), PromptOrder::Sequential, position).is_ok());
     }
 
     proptest! {
@@ -178,13 +178,13 @@ mod tests {
             num in 1u64..40, seed: u64, draws in prop::collection::vec((0usize..12, any::<bool>()), 1..40),
         ) {
             let order = PromptOrder::Shuffled { seed };
-            let mut whole = Sampler::new(prompts(num), order);
-            let mut cut = Sampler::new(prompts(num), order);
+            let mut whole = PromptSampler::new(prompts(num), order);
+            let mut cut = PromptSampler::new(prompts(num), order);
             let mut seen = Vec::new();
             for (count, interrupt) in draws {
                 if interrupt {
                     let text = serde_json::to_string(&cut.position()).unwrap();
-                    cut = Sampler::resume(prompts(num), order, serde_json::from_str(&text).unwrap()).unwrap();
+                    cut = PromptSampler::resume(prompts(num), order, serde_json::from_str(&text).unwrap()).unwrap();
                 }
                 let drawn = whole.draw(count);
                 prop_assert_eq!(&drawn, &cut.draw(count));

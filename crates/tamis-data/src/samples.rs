@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use tamis_core::group::FinishReason;
 use thiserror::Error;
 
-use crate::records::Format;
+use crate::records::FileFormat;
 use crate::rollouts::finish_reason;
-use crate::table::{Column, Columns, Values, io_error, not_nan, write_jsonl, write_parquet};
+use crate::table::{TableColumn, TableColumns, Values, io_error, not_nan, write_jsonl, write_parquet};
 use crate::whole_file::WholeFile;
 
 /// One completion of a held-out prompt.
@@ -44,9 +44,9 @@ pub struct SampleRow {
     pub finish_reason: FinishReason,
 }
 
-fn columns() -> Columns<SampleRow> {
-    let column = |name, values, meaning| Column { name, values, meaning };
-    Columns {
+fn columns() -> TableColumns<SampleRow> {
+    let column = |name, values, meaning| TableColumn { name, values, meaning };
+    TableColumns {
         before: vec![
             column(
                 "step",
@@ -137,23 +137,27 @@ pub enum SamplesError {
 }
 
 /// The format that a file's name asks for: `.jsonl` (or `.json`, `.ndjson`) or `.parquet`.
-pub fn format_of(path: &Path) -> Result<Format, SamplesError> {
+pub fn format_of(path: &Path) -> Result<FileFormat, SamplesError> {
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
     match ending.as_deref() {
-        Some("jsonl" | "json" | "ndjson") => Ok(Format::Jsonl),
-        Some("parquet") => Ok(Format::Parquet),
+        Some("jsonl" | "json" | "ndjson") => Ok(FileFormat::Jsonl),
+        Some("parquet") => Ok(FileFormat::Parquet),
         _ => Err(SamplesError::NoFormat { path: path.to_owned() }),
     }
 }
 
 /// Writes samples in a format.
-pub fn write_samples_to(out: impl Write + Send, rows: &[SampleRow], format: Format) -> std::io::Result<()> {
+pub fn write_samples_to(
+    out: impl Write + Send,
+    rows: &[SampleRow],
+    format: FileFormat,
+) -> std::io::Result<()> {
     let scores: BTreeSet<&str> = rows.iter().flat_map(|row| row.scores.keys().map(String::as_str)).collect();
     let logged: BTreeSet<&str> = rows.iter().flat_map(|row| row.logged.keys().map(String::as_str)).collect();
     let columns = columns().with_others(&scores, &logged);
     match format {
-        Format::Jsonl => write_jsonl(out, &columns, rows),
-        Format::Parquet => {
+        FileFormat::Jsonl => write_jsonl(out, &columns, rows),
+        FileFormat::Parquet => {
             write_parquet(out, "samples", &columns, rows, |row| row.num_tokens).map_err(io_error)
         }
     }

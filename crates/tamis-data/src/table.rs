@@ -45,7 +45,7 @@ impl<R> Values<R> {
 }
 
 /// A column that every table of a kind has.
-pub(crate) struct Column<R> {
+pub(crate) struct TableColumn<R> {
     pub(crate) name: &'static str,
     pub(crate) values: Values<R>,
     /// What it holds, in one line of Markdown.
@@ -53,15 +53,15 @@ pub(crate) struct Column<R> {
 }
 
 /// The columns of a kind of table: fixed ones, and one for each score between the two parts.
-pub(crate) struct Columns<R> {
-    pub(crate) before: Vec<Column<R>>,
+pub(crate) struct TableColumns<R> {
+    pub(crate) before: Vec<TableColumn<R>>,
     pub(crate) score: fn(&R, &str) -> Option<f64>,
     pub(crate) logged: for<'row> fn(&'row R, &str) -> Option<&'row str>,
-    pub(crate) after: Vec<Column<R>>,
+    pub(crate) after: Vec<TableColumn<R>>,
 }
 
-impl<R> Columns<R> {
-    fn fixed(&self) -> impl Iterator<Item = &Column<R>> {
+impl<R> TableColumns<R> {
+    fn fixed(&self) -> impl Iterator<Item = &TableColumn<R>> {
         self.before.iter().chain(&self.after)
     }
 
@@ -72,10 +72,10 @@ impl<R> Columns<R> {
 
     /// The columns as a table of Markdown.
     pub(crate) fn markdown(&self) -> String {
-        let line = |column: &Column<R>| {
+        let line = |column: &TableColumn<R>| {
             format!("| `{}` | {} | {} |\n", column.name, column.values.kind(), column.meaning)
         };
-        let lines = |columns: &[Column<R>]| columns.iter().map(line).collect::<String>();
+        let lines = |columns: &[TableColumn<R>]| columns.iter().map(line).collect::<String>();
         format!(
             "| column | type | |\n|---|---|---|\n{}| one for each score, by its name | double, nullable | null: the reward gave no answer. A \
              score that has the name of another column gets `score_` in front |\n{}",
@@ -98,7 +98,7 @@ impl<R> Columns<R> {
             }
             name
         };
-        let named = |column: Column<R>| (column.name.to_owned(), column.values);
+        let named = |column: TableColumn<R>| (column.name.to_owned(), column.values);
         let mut columns: Vec<_> = self.before.into_iter().map(named).collect();
         for &score in scores {
             columns.push((free(score, "score_"), Values::Score(score.to_owned(), self.score)));

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 use tamis_core::group::PromptId;
-use tamis_data::sampler::{PromptOrder, Sampler};
+use tamis_data::sampler::{PromptOrder, PromptSampler};
 use tamis_golden::{cases, numbers};
 
 fn integers(value: &Value) -> Vec<u64> {
@@ -27,7 +27,8 @@ fn trl_repeat_sampler() {
             let mut sorted = ids.clone();
             sorted.sort_unstable();
             assert_eq!(sorted, in_order, "{}: an epoch holds every prompt once", case["name"]);
-            let mut sampler = Sampler::new(ids.into_iter().map(PromptId).collect(), PromptOrder::Sequential);
+            let mut sampler =
+                PromptSampler::new(ids.into_iter().map(PromptId).collect(), PromptOrder::Sequential);
             let mut yielded = Vec::new();
             loop {
                 let drawn = sampler.draw(batch_size);

@@ -13,16 +13,16 @@ use std::time::Instant;
 
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    AdamW, AdamWConfig, Architecture, Coefficients, Generator, GeneratorSettings, Gradients, Model,
-    ModelConfig, PassOptions, Request, SamplingParams, Sequence, Threads, Workspace, forward_backward,
-    measure_peak,
+    AdamW, AdamWConfig, Architecture, BatchGenerator, Coefficients, GenerationRequest, GeneratorSettings,
+    Gradients, Model, PassOptions, SamplingParams, Sequence, Threads, TransformerConfig, Workspace,
+    forward_backward, measure_peak,
 };
 
 /// What is measured for one model; the same as in `bench/peers/torch_engine.py`, which `bench/run.py` gives
 /// these numbers.
 struct Case {
     name: &'static str,
-    config: ModelConfig,
+    config: TransformerConfig,
     /// Training sequences, evenly spread from the shortest to the longest.
     sequences: usize,
     lengths: (usize, usize),
@@ -35,7 +35,7 @@ const NEW: usize = 32;
 
 fn cases() -> [Case; 2] {
     let llama = |vocab, hidden, intermediate, layers, heads| {
-        ModelConfig::new(Architecture::Llama, vocab, hidden, intermediate, layers, heads, 256)
+        TransformerConfig::new(Architecture::Llama, vocab, hidden, intermediate, layers, heads, 256)
     };
     [
         Case {
@@ -70,7 +70,7 @@ fn median_rate(seconds: f64, units: f64, mut run: impl FnMut()) -> f64 {
 }
 
 /// Operations of one token's forward pass with `context` positions before it.
-fn operations(config: &ModelConfig, parameters: usize, context: f64) -> f64 {
+fn operations(config: &TransformerConfig, parameters: usize, context: f64) -> f64 {
     let embedding = if config.tie_word_embeddings { 0 } else { config.vocab_size * config.hidden_size };
     let attention = 4.0 * (config.num_layers * config.num_heads * config.head_dim) as f64 * context;
     2.0 * (parameters - embedding) as f64 + attention
@@ -155,12 +155,12 @@ fn generate(
 ) {
     let Some((model, token)) = start(case) else { return };
     let settings = GeneratorSettings { max_sequences: 256, ..GeneratorSettings::default() };
-    let mut generator = Generator::new(&case.config, settings);
+    let mut generator = BatchGenerator::new(&case.config, settings);
     let generated = prompts * samples * NEW;
     let rate = median_rate(seconds, generated as f64, || {
         for i in 0..prompts {
             let key = Key::new(1, Purpose::Init).with(i as u64);
-            let request = Request {
+            let request = GenerationRequest {
                 prompt: (0..PROMPT).map(|t| token(i, t)).collect(),
                 keys: (0..samples as u64).map(|sample| key.with(sample)).collect(),
                 params: SamplingParams { max_new_tokens: NEW, ..SamplingParams::default() },
@@ -191,8 +191,14 @@ fn start(case: &Case) -> Option<(Model, impl Fn(usize, usize) -> u32)> {
 
 /// Prints one measurement; `share` is the share of the peak for each token a second.
 fn report(case: &Case, what: &str, rate: f64, share: f64, more: &str) {
-    let ModelConfig {
-        hidden_size, num_layers, num_heads, num_kv_heads, intermediate_size, vocab_size, ..
+    let TransformerConfig {
+        hidden_size,
+        num_layers,
+        num_heads,
+        num_kv_heads,
+        intermediate_size,
+        vocab_size,
+        ..
     } = case.config;
     println!(
         r#"{{"what":"{what}","model":"{}","tokens_per_s":{rate:.0},"peak_share":{:.3},"hidden":{hidden_size},"layers":{num_layers},"heads":{num_heads},"kv_heads":{num_kv_heads},"intermediate":{intermediate_size},"vocab":{vocab_size}{more}}}"#,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, CheckpointError, SaveDtype};
 use crate::floats::Floats;
-use crate::layout::{Layout, Role, Tensor};
+use crate::layout::{Role, Tensor, WeightLayout};
 use crate::model::{Model, largest};
 use crate::simd::multiversion;
 use crate::threads::{Parts, Threads};
@@ -50,7 +50,7 @@ pub struct OptimizerStep {
 #[derive(Debug, Clone)]
 pub struct AdamW {
     config: AdamWConfig,
-    layout: Arc<Layout>,
+    layout: Arc<WeightLayout>,
     first: Floats,
     second: Floats,
     step: u64,

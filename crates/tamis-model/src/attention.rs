@@ -8,7 +8,7 @@
 use crate::floats::Floats;
 use crate::lanes::{LANES, Lanes, dot, exp, padded, tree};
 use crate::panels::{self, pack_rows};
-use crate::product::{Begin, Left, Out, Right, Shape, product};
+use crate::product::{ChainStart, Left, Out, ProductShape, Right, product};
 use crate::simd::{PANEL, SimdLevel, multiversion};
 
 /// Query rows per block.
@@ -82,14 +82,14 @@ pub(crate) fn score(
     scores: &mut [f32],
     width: usize,
 ) {
-    let shape = Shape { m: rows, n: span.len.next_multiple_of(PANEL), k: head.dim };
+    let shape = ProductShape { m: rows, n: span.len.next_multiple_of(PANEL), k: head.dim };
     product(
         level,
         shape,
         &Left::rows(queries, head.stride),
         &Right::panels(span.keys, head.dim),
         &mut Out::rows(scores, width),
-        Begin::Zero,
+        ChainStart::Zero,
     );
 }
 
@@ -103,9 +103,9 @@ pub(crate) fn mix(
     rows: usize,
     span: &Span,
     out: &mut [f32],
-    begin: Begin,
+    begin: ChainStart,
 ) {
-    let shape = Shape { m: rows, n: head.stride, k: span.len };
+    let shape = ProductShape { m: rows, n: head.stride, k: span.len };
     product(
         level,
         shape,
@@ -118,7 +118,7 @@ pub(crate) fn mix(
 
 /// One key and value head of the rows of a group, with the query heads that share it: a prompt (possibly of
 /// no rows), then the rows of each member, which see the prompt and their own.
-pub(crate) struct Group<'a> {
+pub(crate) struct AttentionGroup<'a> {
     /// Rows of the prompt.
     pub prompt: usize,
     /// Rows of each member.
@@ -256,11 +256,11 @@ fn mix_block(
     out: &mut [f32],
 ) {
     let stride = head.stride;
-    let mut begin = Begin::Zero;
+    let mut begin = ChainStart::Zero;
     if block.prefix > 0 {
         let span = Span { keys: &[], values: source, len: block.prefix };
         mix(level, head, weights, width, block.rows, &span, out, begin);
-        begin = Begin::Output;
+        begin = ChainStart::Output;
     }
     for piece in &block.pieces {
         let span = Span { keys: &[], values: &source[piece.stretch.first * stride..], len: piece.to };
@@ -281,24 +281,24 @@ fn spread_block(
     out: &mut [f32],
 ) {
     let stride = head.stride;
-    let add = |weights: &[f32], rows: &[f32], shape: Shape, out: &mut [f32]| {
+    let add = |weights: &[f32], rows: &[f32], shape: ProductShape, out: &mut [f32]| {
         product(
             level,
             shape,
             &Left::columns(weights, width),
             &Right::rows(rows, stride),
             &mut Out::rows(out, stride),
-            Begin::Output,
+            ChainStart::Output,
         );
     };
     if block.prefix > 0 {
-        add(weights, rows, Shape { m: block.prefix, n: stride, k: block.rows }, out);
+        add(weights, rows, ProductShape { m: block.prefix, n: stride, k: block.rows }, out);
     }
     for piece in &block.pieces {
         add(
             &weights[piece.at * width + piece.stretch.prefix..],
             &rows[piece.at * stride..],
-            Shape { m: piece.to, n: stride, k: piece.to - piece.from },
+            ProductShape { m: piece.to, n: stride, k: piece.to - piece.from },
             &mut out[piece.stretch.first * stride..],
         );
     }
@@ -318,7 +318,13 @@ thread_local! {
 }
 
 /// Attention of a group: `out` as `q`; `lse` `[heads][rows]` receives `log sum e^(scale * s)`.
-pub(crate) fn forward(level: SimdLevel, head: Head, group: &Group, out: &mut [f32], lse: &mut [f32]) {
+pub(crate) fn forward(
+    level: SimdLevel,
+    head: Head,
+    group: &AttentionGroup,
+    out: &mut [f32],
+    lse: &mut [f32],
+) {
     let plan = Plan::new(head, group.prompt, group.members);
     let (len, width, stride) = (plan.rows, plan.width, head.stride);
     if len == 0 {
@@ -391,7 +397,7 @@ pub(crate) struct Back<'a> {
 pub(crate) fn backward(
     level: SimdLevel,
     head: Head,
-    group: &Group,
+    group: &AttentionGroup,
     back: &Back,
     dq: &mut [f32],
     dk: &mut [f32],

@@ -1,4 +1,4 @@
-//! `ModelConfig`: the shape of a model, read from and written to a Hugging Face `config.json`.
+//! `TransformerConfig`: the shape of a model, read from and written to a Hugging Face `config.json`.
 
 use std::path::{Path, PathBuf};
 
@@ -76,7 +76,7 @@ pub struct Llama3Scaling {
 
 /// Shape and constants of a decoder-only transformer.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ModelConfig {
+pub struct TransformerConfig {
     /// The family.
     pub architecture: Architecture,
     /// What stands on the last layer.
@@ -286,7 +286,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl ModelConfig {
+impl TransformerConfig {
     /// A model from nothing: rotary base 10000, epsilon 1e-6, tied head, full attention
     /// (`num_kv_heads = num_heads`), `head_dim = hidden_size / num_heads`. Change the public fields for
     /// anything else.

@@ -3,7 +3,7 @@
 //! The order does not depend on the SIMD width, on neighbours or on padding, so a row's result is a function
 //! of the row alone.
 
-use crate::simd::Arithmetic;
+use crate::simd::MulAdd;
 
 /// Lanes of a partial sum.
 pub(crate) const LANES: usize = 16;
@@ -38,7 +38,7 @@ pub(crate) fn padded(tail: &[f32], fill: f32) -> Lanes {
 /// Dot product of two rows of equal length.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
-pub(crate) fn dot<F: Arithmetic>(left: &[f32], right: &[f32]) -> f32 {
+pub(crate) fn dot<F: MulAdd>(left: &[f32], right: &[f32]) -> f32 {
     let mut sums = [0.0; LANES];
     let (chunks, tail) = left.as_chunks::<LANES>();
     let (others, other_tail) = right.as_chunks::<LANES>();
@@ -60,7 +60,7 @@ pub(crate) fn dot<F: Arithmetic>(left: &[f32], right: &[f32]) -> f32 {
 /// Exactly 0 below -87, at most e^88; NaN stays NaN.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
-pub(crate) fn exp<F: Arithmetic>(x: f32) -> f32 {
+pub(crate) fn exp<F: MulAdd>(x: f32) -> f32 {
     /// 1.5 * 2^23: adding it rounds to a whole number, left in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let low = if x < -87.0 { -87.0 } else { x };

@@ -1,12 +1,12 @@
 //! Where each tensor of a model lies in one flat buffer; weights, gradients and moments share it.
 
-use crate::config::{ModelConfig, OutputHead};
+use crate::config::{OutputHead, TransformerConfig};
 use crate::panels;
 use crate::simd::PANEL;
 
 /// How a tensor's values are ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum TensorOrder {
     /// As in the file.
     Rows,
     /// Panels of sixteen rows (see [`crate::panels`]).
@@ -26,7 +26,7 @@ pub(crate) enum Role {
 pub(crate) struct Tensor {
     pub name: String,
     pub shape: Vec<usize>,
-    pub order: Order,
+    pub order: TensorOrder,
     pub role: Role,
     pub offset: usize,
     pub len: usize,
@@ -46,7 +46,7 @@ impl Tensor {
     /// Its values in the order of the file.
     pub(crate) fn to_rows(&self, buffer: &[f32]) -> Vec<f32> {
         match (self.order, &self.shape[..]) {
-            (Order::Panels, &[n, k]) => panels::to_rows(self.of(buffer), n, k),
+            (TensorOrder::Panels, &[n, k]) => panels::to_rows(self.of(buffer), n, k),
             _ => self.of(buffer).to_vec(),
         }
     }
@@ -55,7 +55,7 @@ impl Tensor {
     pub(crate) fn set_rows(&self, buffer: &mut [f32], values: impl Iterator<Item = f32>) {
         let out = self.of_mut(buffer);
         match (self.order, &self.shape[..]) {
-            (Order::Panels, &[_, k]) => {
+            (TensorOrder::Panels, &[_, k]) => {
                 for (at, value) in values.enumerate() {
                     out[panels::place(k, at / k, at % k)] = value;
                 }
@@ -86,7 +86,7 @@ pub(crate) struct Layer {
 
 /// All tensors of a model.
 #[derive(Debug, Clone)]
-pub(crate) struct Layout {
+pub(crate) struct WeightLayout {
     pub tensors: Vec<Tensor>,
     /// Length of a buffer.
     pub len: usize,
@@ -99,12 +99,12 @@ pub(crate) struct Layout {
     pub head_bias: Option<usize>,
 }
 
-impl Layout {
-    pub(crate) fn new(config: &ModelConfig) -> Self {
+impl WeightLayout {
+    pub(crate) fn new(config: &TransformerConfig) -> Self {
         let mut builder = Builder::default();
         let d = config.hidden_size;
         let (q, kv) = (config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim);
-        let order = if config.is_tied() { Order::Panels } else { Order::Rows };
+        let order = if config.is_tied() { TensorOrder::Panels } else { TensorOrder::Rows };
         let embedding =
             builder.add("model.embed_tokens.weight".to_owned(), &[config.vocab_size, d], order, Role::Matrix);
         let layers = (0..config.num_layers)
@@ -113,7 +113,7 @@ impl Layout {
                     builder.add(
                         format!("model.layers.{i}.{name}.weight"),
                         &[n, k],
-                        Order::Panels,
+                        TensorOrder::Panels,
                         Role::Matrix,
                     )
                 };
@@ -124,7 +124,7 @@ impl Layout {
                 let up = matrix("mlp.up_proj", config.intermediate_size, d);
                 let down = matrix("mlp.down_proj", d, config.intermediate_size);
                 let mut vector = |name: &str, n: usize, role| {
-                    builder.add(format!("model.layers.{i}.{name}"), &[n], Order::Rows, role)
+                    builder.add(format!("model.layers.{i}.{name}"), &[n], TensorOrder::Rows, role)
                 };
                 Layer {
                     input_norm: vector("input_layernorm.weight", d, Role::Norm),
@@ -149,16 +149,16 @@ impl Layout {
                 }
             })
             .collect();
-        let norm = builder.add("model.norm.weight".to_owned(), &[d], Order::Rows, Role::Norm);
+        let norm = builder.add("model.norm.weight".to_owned(), &[d], TensorOrder::Rows, Role::Norm);
         let (head, head_bias) = match config.head {
             OutputHead::Vocabulary if config.is_tied() => (embedding, None),
             OutputHead::Vocabulary => {
                 let shape = [config.vocab_size, d];
-                (builder.add("lm_head.weight".to_owned(), &shape, Order::Panels, Role::Matrix), None)
+                (builder.add("lm_head.weight".to_owned(), &shape, TensorOrder::Panels, Role::Matrix), None)
             }
             OutputHead::Value => (
-                builder.add("score.weight".to_owned(), &[1, d], Order::Rows, Role::Matrix),
-                Some(builder.add("score.bias".to_owned(), &[1], Order::Rows, Role::Bias)),
+                builder.add("score.weight".to_owned(), &[1, d], TensorOrder::Rows, Role::Matrix),
+                Some(builder.add("score.bias".to_owned(), &[1], TensorOrder::Rows, Role::Bias)),
             ),
         };
         Self { tensors: builder.tensors, len: builder.len, embedding, layers, norm, head, head_bias }
@@ -177,9 +177,9 @@ struct Builder {
 }
 
 impl Builder {
-    fn add(&mut self, name: String, shape: &[usize], order: Order, role: Role) -> usize {
+    fn add(&mut self, name: String, shape: &[usize], order: TensorOrder, role: Role) -> usize {
         let len = match (order, shape) {
-            (Order::Panels, &[n, k]) => panels::len(n, k),
+            (TensorOrder::Panels, &[n, k]) => panels::len(n, k),
             _ => shape.iter().product(),
         };
         self.tensors.push(Tensor { name, shape: shape.to_vec(), order, role, offset: self.len, len });

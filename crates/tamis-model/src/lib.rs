@@ -1,9 +1,9 @@
 //! The native CPU engine: Qwen2, Qwen3 and Llama forward, backward and generation.
 //!
-//! [`ModelConfig`] and [`Model`] read and write Hugging Face folders. [`score`] and [`forward_backward`]
-//! compute log-probabilities, entropies and gradients of ragged sequences, [`values`] and
-//! [`values_forward_backward`] those of a critic ([`Model::critic`]); [`AdamW`] updates the weights;
-//! [`Generator`] samples completions whose log-probabilities are, bit for bit, those of [`score`].
+//! [`TransformerConfig`] and [`Model`] read and write Hugging Face folders. [`score`] and
+//! [`forward_backward`] compute log-probabilities, entropies and gradients of ragged sequences, [`values`]
+//! and [`values_forward_backward`] those of a critic ([`Model::critic`]); [`AdamW`] updates the weights;
+//! [`BatchGenerator`] samples completions whose log-probabilities are, bit for bit, those of [`score`].
 
 mod activation;
 mod adamw;
@@ -28,10 +28,10 @@ mod vocabulary;
 
 pub use adamw::{AdamW, AdamWConfig, OptimizerStep, norm as gradient_norm};
 pub use checkpoint::{CheckpointError, Fill, SaveDtype, write_file};
-pub use config::{Architecture, ConfigError, Llama3Scaling, ModelConfig, OutputHead};
+pub use config::{Architecture, ConfigError, Llama3Scaling, OutputHead, TransformerConfig};
 pub use generation::{
-    Alternatives, Completion, CompletionEnd, CompletionProgress, Generator, GeneratorSettings, Request,
-    RequestError, RequestId, SamplingError, SamplingParams, StopCheck, TokenMask,
+    Alternatives, BatchGenerator, Completion, CompletionEnd, CompletionProgress, GenerationRequest,
+    GeneratorSettings, RequestError, RequestId, SamplingError, SamplingParams, StopCheck, TokenMask,
 };
 pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory};
 pub use model::Model;
@@ -39,6 +39,6 @@ pub use product::{measure_peak, measure_product};
 pub use simd::SimdLevel;
 pub use threads::Threads;
 pub use training::{
-    Coefficients, Gradients, PassOptions, Scores, Sequence, SequenceError, Workspace, forward_backward,
+    Coefficients, Gradients, PassOptions, Sequence, SequenceError, TokenScores, Workspace, forward_backward,
     logits, score, values, values_forward_backward,
 };

@@ -1,10 +1,10 @@
 //! Linear layers: `y = x·Wᵀ + b`, its derivatives by x and by W.
 
 use crate::floats::Floats;
-use crate::layout::Order;
+use crate::layout::TensorOrder;
 use crate::model::Model;
 use crate::panels::{self, flip_slab, pack_slabs};
-use crate::product::{Begin, Left, Out, Right, Shape, product, product_parallel};
+use crate::product::{ChainStart, Left, Out, ProductShape, Right, product, product_parallel};
 use crate::simd::PANEL;
 use crate::threads::{Parts, Threads};
 
@@ -29,7 +29,7 @@ pub(crate) fn forward(
     input: &[f32],
     out: &mut [f32],
     stride: usize,
-    mut begin: Begin,
+    mut begin: ChainStart,
 ) {
     let (n, k) = sizes(model, weight);
     if let Some(bias) = bias {
@@ -37,13 +37,13 @@ pub(crate) fn forward(
         let bias = model.weight(bias);
         for row in out.chunks_mut(stride) {
             match begin {
-                Begin::Zero => row[..n].copy_from_slice(bias),
-                Begin::Output => row.iter_mut().zip(bias).for_each(|(out, &bias)| *out += bias),
+                ChainStart::Zero => row[..n].copy_from_slice(bias),
+                ChainStart::Output => row.iter_mut().zip(bias).for_each(|(out, &bias)| *out += bias),
             }
         }
-        begin = Begin::Output;
+        begin = ChainStart::Output;
     }
-    let shape = Shape { m: input.len() / k, n, k };
+    let shape = ProductShape { m: input.len() / k, n, k };
     let right = Right::panels(model.weight(weight), k);
     product_parallel(threads, shape, &Left::rows(input, k), &right, &mut Out::rows(out, stride), begin);
 }
@@ -62,7 +62,7 @@ pub(crate) fn flip_all(threads: &Threads, model: &Model, out: &mut Vec<Floats>) 
     for (weight, out) in out.iter_mut().enumerate() {
         // What lies in rows (an embedding that is no head, a value head, norms and biases) is no product's
         // operand.
-        if model.layout().tensors[weight].order == Order::Panels {
+        if model.layout().tensors[weight].order == TensorOrder::Panels {
             flip(threads, model, weight, out);
         }
     }
@@ -94,7 +94,7 @@ pub(crate) fn backward_input(
     stride: usize,
     dx: &mut [f32],
     flipped: &mut Flipped,
-    begin: Begin,
+    begin: ChainStart,
 ) {
     let (n, k) = sizes(model, weight);
     let rows = dx.len() / k;
@@ -104,7 +104,7 @@ pub(crate) fn backward_input(
         flip(threads, model, weight, flipped.scratch);
         &*flipped.scratch
     };
-    let shape = Shape { m: rows, n: k, k: n };
+    let shape = ProductShape { m: rows, n: k, k: n };
     product_parallel(
         threads,
         shape,
@@ -150,9 +150,9 @@ pub(crate) fn backward_weight(
             columns.resize(mine * rows * PANEL);
             pack_slabs(dy, task * width, n, stride, PANEL, rows, columns);
             let level = threads.level();
-            let shape = Shape { m: k, n: mine * PANEL, k: rows };
+            let shape = ProductShape { m: k, n: mine * PANEL, k: rows };
             let (left, right) = (Left::packed_columns(packed, level, rows), Right::panels(columns, rows));
-            product(level, shape, &left, &right, &mut Out::panels(gradient, k), Begin::Output);
+            product(level, shape, &left, &right, &mut Out::panels(gradient, k), ChainStart::Output);
         });
     });
 }

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use crate::attention::Head;
-use crate::config::{ModelConfig, OutputHead};
+use crate::config::{OutputHead, TransformerConfig};
 use crate::generation::{PREFILL_TOKENS, in_blocks, width};
-use crate::layout::Layout;
+use crate::layout::WeightLayout;
 use crate::simd::{PANEL, SimdLevel};
 use crate::training::{Cut, block_rows, stay_near};
 
@@ -48,7 +48,7 @@ pub struct GenerationPlan {
 
 impl GenerationPlan {
     /// Bytes of the cache, of the work buffers of a step and of the logits.
-    fn bytes(&self, config: &ModelConfig, num_parameters: usize, num_threads: usize) -> u64 {
+    fn bytes(&self, config: &TransformerConfig, num_parameters: usize, num_threads: usize) -> u64 {
         let at_best = width(SimdLevel::detect(), num_threads.max(1), num_parameters);
         let sequences = self.num_sequences.min(at_best);
         if sequences == 0 {
@@ -103,8 +103,8 @@ pub struct MemoryEstimate {
 
 impl MemoryEstimate {
     /// For a configuration and a plan.
-    pub fn new(config: &ModelConfig, plan: &MemoryPlan) -> Self {
-        let layout = Layout::new(config);
+    pub fn new(config: &TransformerConfig, plan: &MemoryPlan) -> Self {
+        let layout = WeightLayout::new(config);
         let weights = 4 * layout.len as u64;
         let num_parameters = layout.num_parameters();
         let near = stay_near(num_parameters);
@@ -181,7 +181,7 @@ impl MemoryEstimate {
 
     /// With a critic that is trained beside the policy, in the same work buffers.
     #[must_use]
-    pub fn with_critic(self, config: &ModelConfig, plan: &MemoryPlan) -> Self {
+    pub fn with_critic(self, config: &TransformerConfig, plan: &MemoryPlan) -> Self {
         let plan = MemoryPlan { trains: true, num_copies: 0, generation: GenerationPlan::default(), ..*plan };
         let Self { weights, gradients, moments, flipped, activations, .. } = Self::new(config, &plan);
         // Where weights are few, policy and critic use the sums of gradients beside the first and the flipped
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn by_hand() {
-        let mut config = ModelConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);
+        let mut config = TransformerConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);
         config.num_kv_heads = 1;
         let generation =
             GenerationPlan { num_sequences: 4, group_size: 2, prompt_tokens: 10, response_tokens: 65 };
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn activations_by_hand() {
-        let mut config = ModelConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);
+        let mut config = TransformerConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);
         config.num_kv_heads = 1;
         let plan = MemoryPlan {
             trains: true,
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn recomputation_and_blocks_of_logits_take_less() {
-        let config = ModelConfig::new(Architecture::Qwen2, 150_000, 896, 4864, 24, 14, 4096);
+        let config = TransformerConfig::new(Architecture::Qwen2, 150_000, 896, 4864, 24, 14, 4096);
         let plan = MemoryPlan {
             trains: true,
             micro_batch_tokens: 8192,

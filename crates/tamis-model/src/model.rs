@@ -7,28 +7,28 @@ use std::sync::Arc;
 use tamis_core::random::Key;
 
 use crate::checkpoint::{self, CheckpointError, Fill, SaveDtype};
-use crate::config::{ConfigError, ModelConfig, OutputHead};
+use crate::config::{ConfigError, OutputHead, TransformerConfig};
 use crate::floats::Floats;
-use crate::layout::{Layout, Role, Tensor};
+use crate::layout::{Role, Tensor, WeightLayout};
 
 /// A decoder-only transformer's weights in f32. A reference copy is a clone.
 #[derive(Debug, Clone)]
 pub struct Model {
-    config: ModelConfig,
-    layout: Arc<Layout>,
+    config: TransformerConfig,
+    layout: Arc<WeightLayout>,
     pub(crate) weights: Floats,
 }
 
 impl Model {
     /// Loads a language model from a Hugging Face folder: `config.json`, `model.safetensors` or its shards.
     pub fn load(folder: &Path) -> Result<Self, CheckpointError> {
-        Self::load_weights(folder, ModelConfig::load(folder))
+        Self::load_weights(folder, TransformerConfig::load(folder))
     }
 
     /// Loads a critic: one that was saved as such (`...ForTokenClassification` with one label), or the layers
     /// of a language model under a value head of zeros.
     pub fn load_critic(folder: &Path) -> Result<Self, CheckpointError> {
-        let loaded = Self::load_weights(folder, ModelConfig::load_any(folder))?;
+        let loaded = Self::load_weights(folder, TransformerConfig::load_any(folder))?;
         Ok(match loaded.config.head {
             OutputHead::Value => loaded,
             OutputHead::Vocabulary => loaded.critic(),
@@ -37,11 +37,11 @@ impl Model {
 
     fn load_weights(
         folder: &Path,
-        config: Result<ModelConfig, ConfigError>,
+        config: Result<TransformerConfig, ConfigError>,
     ) -> Result<Self, CheckpointError> {
         let config =
             config.map_err(|source| CheckpointError::Config { folder: folder.to_owned(), source })?;
-        let layout = Layout::new(&config);
+        let layout = WeightLayout::new(&config);
         checkpoint::read_weights(folder, &layout, None)?;
         let mut weights = Floats::zeros(layout.len);
         checkpoint::read_weights(folder, &layout, Some(&mut weights))?;
@@ -53,7 +53,7 @@ impl Model {
     #[must_use]
     pub fn critic(&self) -> Self {
         let config = self.config.critic();
-        let layout = Layout::new(&config);
+        let layout = WeightLayout::new(&config);
         let mut weights = Floats::zeros(layout.len);
         for tensor in &layout.tensors {
             if let Some(own) = self.layout.tensors.iter().find(|own| own.name == tensor.name) {
@@ -71,7 +71,7 @@ impl Model {
             return self.clone();
         }
         let config = self.config.untied();
-        let layout = Layout::new(&config);
+        let layout = WeightLayout::new(&config);
         let mut weights = Floats::zeros(layout.len);
         let embedding = self.layout.embedding;
         for (index, tensor) in layout.tensors.iter().enumerate() {
@@ -83,9 +83,9 @@ impl Model {
 
     /// New weights: matrices normal with the configuration's `initializer_range`, norms one, biases zero.
     /// Each tensor's values depend on the key and the tensor's name alone.
-    pub fn init(config: ModelConfig, key: Key) -> Result<Self, ConfigError> {
+    pub fn init(config: TransformerConfig, key: Key) -> Result<Self, ConfigError> {
         config.validate()?;
-        let layout = Layout::new(&config);
+        let layout = WeightLayout::new(&config);
         let mut weights = Floats::zeros(layout.len);
         for tensor in &layout.tensors {
             let name = tensor.name.bytes().fold(key, |key, byte| key.with(u64::from(byte)));
@@ -185,7 +185,7 @@ impl Model {
     }
 
     /// The shape.
-    pub fn config(&self) -> &ModelConfig {
+    pub fn config(&self) -> &TransformerConfig {
         &self.config
     }
 
@@ -219,7 +219,7 @@ impl Model {
         true
     }
 
-    pub(crate) fn layout(&self) -> &Arc<Layout> {
+    pub(crate) fn layout(&self) -> &Arc<WeightLayout> {
         &self.layout
     }
 

@@ -92,7 +92,7 @@ impl<'a> Out<'a> {
 
 /// M, N and K of a product.
 #[derive(Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct ProductShape {
     pub m: usize,
     pub n: usize,
     pub k: usize,
@@ -100,7 +100,7 @@ pub(crate) struct Shape {
 
 /// Whether chains begin at zero or at what C holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Begin {
+pub(crate) enum ChainStart {
     Zero,
     Output,
 }
@@ -125,7 +125,13 @@ struct Operands {
 unsafe impl Sync for Operands {}
 
 /// Checks that every element of every operand lies inside its slice.
-fn check(level: SimdLevel, Shape { m, n, k }: Shape, left: &Left, right: &Right, out: &Out) -> Operands {
+fn check(
+    level: SimdLevel,
+    ProductShape { m, n, k }: ProductShape,
+    left: &Left,
+    right: &Right,
+    out: &Out,
+) -> Operands {
     let tile_rows = level.tile_rows();
     let slab = left.slab.unwrap_or(tile_rows * left.row);
     if m > 0 && n > 0 {
@@ -161,11 +167,11 @@ fn check(level: SimdLevel, Shape { m, n, k }: Shape, left: &Left, right: &Right,
 /// `C = A·B` or `C += A·B` on the calling thread. The last panel of C is written only up to column n.
 pub(crate) fn product(
     level: SimdLevel,
-    shape: Shape,
+    shape: ProductShape,
     left: &Left,
     right: &Right,
     out: &mut Out,
-    begin: Begin,
+    begin: ChainStart,
 ) {
     let mut operands = check(level, shape, left, right, out);
     operands.c = out.data.as_mut_ptr();
@@ -176,13 +182,13 @@ pub(crate) fn product(
 /// [`product`], its rows or panels divided among the threads.
 pub(crate) fn product_parallel(
     threads: &Threads,
-    shape: Shape,
+    shape: ProductShape,
     left: &Left,
     right: &Right,
     out: &mut Out,
-    begin: Begin,
+    begin: ChainStart,
 ) {
-    let Shape { m, n, k } = shape;
+    let ProductShape { m, n, k } = shape;
     let num_threads = threads.num_threads();
     let level = threads.level();
     if num_threads == 1 || m * n * k < 100_000 {
@@ -217,17 +223,17 @@ pub(crate) fn product_parallel(
 /// [`check`] passed for `shape`; nothing else touches these rows and panels of C meanwhile.
 unsafe fn block(
     operands: &Operands,
-    shape: Shape,
+    shape: ProductShape,
     rows: std::ops::Range<usize>,
     panels: std::ops::Range<usize>,
-    begin: Begin,
+    begin: ChainStart,
 ) {
     let tile_rows = operands.level.tile_rows();
     let full_panels = shape.n / PANEL;
     let mut first_k = 0;
     loop {
         let k = (shape.k - first_k).min(BLOCK_K);
-        let accumulate = begin == Begin::Output || first_k > 0;
+        let accumulate = begin == ChainStart::Output || first_k > 0;
         let mut first_row = rows.start;
         while first_row < rows.end {
             let end_row = rows.end.min(first_row + BLOCK_TILES * tile_rows);
@@ -323,7 +329,7 @@ pub fn measure_peak(threads: &Threads) -> f64 {
 /// Operations per second of `[m][k]` by `[k][n]` products, each thread doing its own, all together; best of
 /// ten tries.
 pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize) -> f64 {
-    let shape = Shape { m, n, k };
+    let shape = ProductShape { m, n, k };
     let num_threads = threads.num_threads();
     let operations = 2 * m * n * k;
     let repeats = (400_000_000 / operations.max(1)).max(1);
@@ -335,7 +341,7 @@ pub fn measure_product(threads: &Threads, m: usize, n: usize, k: usize) -> f64 {
                 (Floats::zeros(m * k), Floats::zeros(panels::len(n, k)), Floats::zeros(m * n));
             for _ in 0..repeats {
                 let (left, right) = (Left::rows(&a, k), Right::panels(&b, k));
-                product(threads.level(), shape, &left, &right, &mut Out::rows(&mut c, n), Begin::Zero);
+                product(threads.level(), shape, &left, &right, &mut Out::rows(&mut c, n), ChainStart::Zero);
                 std::hint::black_box(&mut c);
             }
         });
@@ -380,20 +386,20 @@ mod tests {
                     .collect();
                 for num_threads in [1, 2] {
                     let threads = Threads::with_level(num_threads, level);
-                    let shape = Shape { m, n, k };
+                    let shape = ProductShape { m, n, k };
                     let mut actual = c.clone();
-                    product_parallel(&threads, shape, &Left::rows(&a, k), &Right::panels(&packed, k), &mut Out::rows(&mut actual, n), Begin::Output);
+                    product_parallel(&threads, shape, &Left::rows(&a, k), &Right::panels(&packed, k), &mut Out::rows(&mut actual, n), ChainStart::Output);
                     prop_assert_eq!(&actual.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), &expected);
                     // A transposed and packed, C in panels.
                     let transposed: Vec<f32> = (0..m * k).map(|at| a[at % m * k + at / m]).collect();
                     let width = level.tile_rows();
                     let columns = panels::pack_columns(&transposed, k, m, m, width);
                     let mut out = panels::pack_columns(&c, m, n, n, PANEL);
-                    product_parallel(&threads, shape, &Left::packed_columns(&columns, level, k), &Right::panels(&packed, k), &mut Out::panels(&mut out, m), Begin::Output);
+                    product_parallel(&threads, shape, &Left::packed_columns(&columns, level, k), &Right::panels(&packed, k), &mut Out::panels(&mut out, m), ChainStart::Output);
                     let back: Vec<u32> = (0..m * n).map(|at| out[at % n / PANEL * m * PANEL + at / n * PANEL + at % n % PANEL].to_bits()).collect();
                     prop_assert_eq!(&back, &expected);
                     let mut actual = c.clone();
-                    product(level, shape, &Left::columns(&transposed, m), &Right::panels(&packed, k), &mut Out::rows(&mut actual, n), Begin::Output);
+                    product(level, shape, &Left::columns(&transposed, m), &Right::panels(&packed, k), &mut Out::rows(&mut actual, n), ChainStart::Output);
                     prop_assert_eq!(&actual.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), &expected);
                 }
             }
@@ -404,7 +410,7 @@ mod tests {
     fn beginning_at_zero_ignores_the_output() {
         let a = numbers(7 * 3, 1);
         let w = panels::from_rows(&numbers(5 * 3, 2), 5, 3);
-        let shape = Shape { m: 7, n: 5, k: 3 };
+        let shape = ProductShape { m: 7, n: 5, k: 3 };
         let (mut first, mut second) = (vec![f32::NAN; 35], vec![0.0; 35]);
         let level = SimdLevel::detect();
         product(
@@ -413,7 +419,7 @@ mod tests {
             &Left::rows(&a, 3),
             &Right::panels(&w, 3),
             &mut Out::rows(&mut first, 5),
-            Begin::Zero,
+            ChainStart::Zero,
         );
         product(
             level,
@@ -421,7 +427,7 @@ mod tests {
             &Left::rows(&a, 3),
             &Right::panels(&w, 3),
             &mut Out::rows(&mut second, 5),
-            Begin::Output,
+            ChainStart::Output,
         );
         assert_eq!(first, second);
     }
@@ -429,14 +435,14 @@ mod tests {
     #[test]
     #[should_panic(expected = "B is too short")]
     fn bounds_are_checked() {
-        let shape = Shape { m: 1, n: 17, k: 2 };
+        let shape = ProductShape { m: 1, n: 17, k: 2 };
         product(
             SimdLevel::Portable,
             shape,
             &Left::rows(&[1.0; 2], 2),
             &Right::panels(&[1.0; 32], 2),
             &mut Out::rows(&mut [0.0; 17], 17),
-            Begin::Zero,
+            ChainStart::Zero,
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Rotary position embedding (Su et al. 2021), halves rotated as Hugging Face does, with Llama 3's frequency
 //! scaling.
 
-use crate::config::ModelConfig;
+use crate::config::TransformerConfig;
 use crate::simd::multiversion;
 
 /// Cosines and sines for positions from zero, grown on demand.
@@ -13,7 +13,7 @@ pub(crate) struct Rotary {
 }
 
 impl Rotary {
-    pub(crate) fn new(config: &ModelConfig) -> Self {
+    pub(crate) fn new(config: &TransformerConfig) -> Self {
         let theta = config.rope_theta as f32;
         let frequencies = (0..config.head_dim / 2)
             .map(|i| {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn rotation_by_hand_and_back() {
-        let mut config = ModelConfig::new(Architecture::Llama, 8, 8, 8, 1, 2, 16);
+        let mut config = TransformerConfig::new(Architecture::Llama, 8, 8, 8, 1, 2, 16);
         config.rope_theta = 100.0;
         let mut rotary = Rotary::new(&config);
         rotary.reach(4);

@@ -1,7 +1,7 @@
 //! Log-probability and entropy of a row of logits, in one order for training and generation.
 
 use crate::lanes::{LANES, Lanes, exp, padded, tree};
-use crate::simd::{Arithmetic, SimdLevel, multiversion};
+use crate::simd::{MulAdd, SimdLevel, multiversion};
 
 /// What a softmax row comes down to; `z = logits / temperature`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,7 +27,7 @@ impl Statistics {
 
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
-fn scan<F: Arithmetic>(
+fn scan<F: MulAdd>(
     logits: &[f32],
     inverse_temperature: f32,
     mut each: impl FnMut(usize, &Lanes),

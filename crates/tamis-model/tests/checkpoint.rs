@@ -13,10 +13,10 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{Architecture, ConfigError, Llama3Scaling, Model, ModelConfig, SaveDtype};
+use tamis_model::{Architecture, ConfigError, Llama3Scaling, Model, SaveDtype, TransformerConfig};
 
 fn tiny(architecture: Architecture) -> Model {
-    let mut config = ModelConfig::new(architecture, 11, 8, 12, 2, 2, 32);
+    let mut config = TransformerConfig::new(architecture, 11, 8, 12, 2, 2, 32);
     config.num_kv_heads = 1;
     config.eos_token_ids = vec![3, 5];
     config.tie_word_embeddings = architecture == Architecture::Qwen2;
@@ -224,19 +224,19 @@ fn messages_about_files() {
 }
 
 /// A configuration with one key set (`null` removes it).
-fn with(key: &str, value: Value) -> Result<ModelConfig, ConfigError> {
+fn with(key: &str, value: Value) -> Result<TransformerConfig, ConfigError> {
     let mut json = json!({
         "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
         "num_attention_heads": 2, "vocab_size": 11, "max_position_embeddings": 32,
     });
     json[key] = value;
-    ModelConfig::from_json(&json)
+    TransformerConfig::from_json(&json)
 }
 
 #[test]
 fn messages_about_configurations() {
     let error = |key: &str, value: Value| with(key, value).unwrap_err().to_string();
-    insta::assert_snapshot!(ModelConfig::from_json(&json!([])).unwrap_err(), @"expected a JSON object");
+    insta::assert_snapshot!(TransformerConfig::from_json(&json!([])).unwrap_err(), @"expected a JSON object");
     insta::assert_snapshot!(error("architectures", json!(["GPT2LMHeadModel"])), @"architecture `GPT2LMHeadModel` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)");
     insta::assert_snapshot!(error("architectures", json!("Llama")), @r#"`architectures` must be a list of class names, got "Llama""#);
     insta::assert_snapshot!(error("architectures", json!(null)), @"`architectures` is missing");
@@ -253,7 +253,7 @@ fn messages_about_configurations() {
         for key in ["hidden_size", "intermediate_size", "vocab_size"] {
             json[key] = json!(1 << 24);
         }
-        ModelConfig::from_json(&json).unwrap_err()
+        TransformerConfig::from_json(&json).unwrap_err()
     }, @"the number of weights must not exceed the limit: 2251800618991616 and 4398046511104");
     insta::assert_snapshot!(error("rope_scaling", json!({"rope_type": "yarn", "factor": 4.0})), @"rope type `yarn` is not supported (supported: default, llama3)");
     insta::assert_snapshot!(error("rope_scaling", json!({"type": "llama3"})), @"`factor` is missing");
@@ -272,8 +272,8 @@ fn messages_about_configurations() {
         "num_attention_heads": 2, "vocab_size": 11, "max_position_embeddings": 32,
         "use_sliding_window": true, "sliding_window": 16, "max_window_layers": 1,
     });
-    insta::assert_snapshot!(ModelConfig::from_json(&window).unwrap_err(), @"sliding_window `16` is not supported (supported: null, or use_sliding_window false)");
-    let mut config = ModelConfig::new(Architecture::Llama, 11, 8, 12, 2, 2, 32);
+    insta::assert_snapshot!(TransformerConfig::from_json(&window).unwrap_err(), @"sliding_window `16` is not supported (supported: null, or use_sliding_window false)");
+    let mut config = TransformerConfig::new(Architecture::Llama, 11, 8, 12, 2, 2, 32);
     config.vocab_size = 0;
     insta::assert_snapshot!(Model::init(config, Key::new(1, Purpose::Init)).unwrap_err(), @"every size must be within these bounds, and one is not (lower bound, size): 1 and 0");
 }
@@ -282,9 +282,9 @@ fn messages_about_configurations() {
 fn an_end_token_of_generation_beyond_the_vocabulary_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     tiny(Architecture::Llama).save(folder.path(), SaveDtype::F32).unwrap();
-    assert!(ModelConfig::load(folder.path()).is_ok());
+    assert!(TransformerConfig::load(folder.path()).is_ok());
     std::fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": [3, 999]}"#).unwrap();
-    insta::assert_snapshot!(ModelConfig::load(folder.path()).unwrap_err(), @"`eos_token_id` in generation_config.json is 999, and the model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(TransformerConfig::load(folder.path()).unwrap_err(), @"`eos_token_id` in generation_config.json is 999, and the model has 11 tokens (0 to 10)");
 }
 
 #[test]
@@ -364,10 +364,10 @@ proptest! {
         if let Some(rope) = json["rope_parameters"].as_object_mut() {
             rope.insert("factor".to_owned(), if second % 3 == 0 { value } else { json!(2.0) });
         }
-        if let Ok(config) = ModelConfig::from_json(&json) {
+        if let Ok(config) = TransformerConfig::from_json(&json) {
             prop_assert!(config.validate().is_ok());
             let written = config.to_json("float32");
-            prop_assert_eq!(ModelConfig::from_json(&written).unwrap().to_json("float32"), written);
+            prop_assert_eq!(TransformerConfig::from_json(&written).unwrap().to_json("float32"), written);
         }
     }
 }

@@ -11,14 +11,14 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
     AdamW, AdamWConfig, Architecture, CheckpointError, Gradients, MemoryEstimate, MemoryPlan, Model,
-    ModelConfig, OutputHead, PassOptions, SaveDtype, Sequence, SimdLevel, Threads, Workspace,
+    OutputHead, PassOptions, SaveDtype, Sequence, SimdLevel, Threads, TransformerConfig, Workspace,
     forward_backward, logits, score, values, values_forward_backward,
 };
 
 const VOCAB: usize = 37;
 
 fn policy(architecture: Architecture, tied: bool, seed: u64) -> Model {
-    let mut config = ModelConfig::new(architecture, VOCAB, 22, 40, 2, 4, 96);
+    let mut config = TransformerConfig::new(architecture, VOCAB, 22, 40, 2, 4, 96);
     (config.num_kv_heads, config.head_dim, config.tie_word_embeddings) = (2, 6, tied);
     config.initializer_range = 0.25;
     Model::init(config, Key::new(seed, Purpose::Init)).unwrap()
@@ -315,7 +315,7 @@ fn a_head_is_asked_for_what_it_has() {
 #[test]
 fn memory_counts_the_critic() {
     // Sizes that need no padding.
-    let config = ModelConfig::new(Architecture::Qwen3, 48, 64, 96, 2, 4, 64);
+    let config = TransformerConfig::new(Architecture::Qwen3, 48, 64, 96, 2, 4, 64);
     let policy = Model::init(config, Key::new(9, Purpose::Init)).unwrap();
     let critic = policy.critic();
     let plan = MemoryPlan {

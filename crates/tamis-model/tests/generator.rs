@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    Architecture, Completion, CompletionEnd, Generator, GeneratorSettings, Model, ModelConfig, Request,
-    RequestId, SamplingParams, Sequence, StopCheck, Threads, TokenMask, Workspace, score,
+    Architecture, BatchGenerator, Completion, CompletionEnd, GenerationRequest, GeneratorSettings, Model,
+    RequestId, SamplingParams, Sequence, StopCheck, Threads, TokenMask, TransformerConfig, Workspace, score,
 };
 
 fn model() -> Model {
-    let mut config = ModelConfig::new(Architecture::Qwen3, 31, 16, 24, 2, 2, 48);
+    let mut config = TransformerConfig::new(Architecture::Qwen3, 31, 16, 24, 2, 2, 48);
     config.initializer_range = 0.4;
     Model::init(config, Key::new(5, Purpose::Init)).unwrap()
 }
 
-fn request(prompt: &[u32], samples: u64, max_new_tokens: usize) -> Request {
+fn request(prompt: &[u32], samples: u64, max_new_tokens: usize) -> GenerationRequest {
     let key = prompt.iter().fold(Key::new(2, Purpose::Rollout), |key, &token| key.with(u64::from(token)));
-    Request {
+    GenerationRequest {
         prompt: prompt.to_vec(),
         keys: (0..samples).map(|sample| key.with(sample)).collect(),
         params: SamplingParams { max_new_tokens, ..SamplingParams::default() },
@@ -63,13 +63,14 @@ impl TokenMask for InTurn {
 #[test]
 fn a_mask_binds_a_completion_to_a_form() {
     let (threads, model) = (Threads::new(2), model());
-    let masked = |prompt: &[u32]| Request { mask: Some(Arc::new(InTurn)), ..request(prompt, 5, 30) };
-    let alone = |request: Request| {
-        let mut generator = Generator::new(model.config(), GeneratorSettings::default());
+    let masked =
+        |prompt: &[u32]| GenerationRequest { mask: Some(Arc::new(InTurn)), ..request(prompt, 5, 30) };
+    let alone = |request: GenerationRequest| {
+        let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
         generator.submit(request).unwrap();
         sorted(generator.run(&threads, &model))
     };
-    let mut generator = Generator::new(
+    let mut generator = BatchGenerator::new(
         model.config(),
         GeneratorSettings { max_sequences: 4, ..GeneratorSettings::default() },
     );
@@ -95,16 +96,18 @@ fn a_mask_binds_a_completion_to_a_form() {
         let scores = score(&threads, &model, &mut Workspace::default(), &[sequence], 1.0).unwrap();
         assert_eq!(scores.logprobs.values(), completion.logprobs);
     }
-    let cut =
-        Request { params: SamplingParams { max_new_tokens: 2, ..SamplingParams::default() }, ..masked(&[1]) };
+    let cut = GenerationRequest {
+        params: SamplingParams { max_new_tokens: 2, ..SamplingParams::default() },
+        ..masked(&[1])
+    };
     assert!(alone(cut).iter().all(|completion| completion.finish == CompletionEnd::Length));
 }
 
 #[test]
 fn a_stop_check_ends_a_completion_with_its_last_token() {
     let (threads, model) = (Threads::new(1), model());
-    let mut generator = Generator::new(model.config(), GeneratorSettings::default());
-    let checked = Request { stop: Some(Arc::new(SumReaches(60))), ..request(&[1, 2, 3], 6, 30) };
+    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
+    let checked = GenerationRequest { stop: Some(Arc::new(SumReaches(60))), ..request(&[1, 2, 3], 6, 30) };
     generator.submit(request(&[1, 2, 3], 6, 30)).unwrap();
     generator.submit(checked).unwrap();
     let completions = sorted(generator.run(&threads, &model));
@@ -123,7 +126,7 @@ fn a_stop_check_ends_a_completion_with_its_last_token() {
 #[test]
 fn the_last_position_of_the_model_ends_a_completion() {
     let (threads, model) = (Threads::new(2), model());
-    let mut generator = Generator::new(model.config(), GeneratorSettings::default());
+    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
     generator.submit(request(&[4; 40], 2, 100)).unwrap();
     generator.submit(request(&[4; 47], 2, 100)).unwrap();
     let lengths: Vec<_> = sorted(generator.run(&threads, &model))
@@ -146,11 +149,11 @@ fn aborting_returns_what_there_is_and_leaves_the_others_alone() {
     let (threads, model) = (Threads::new(2), model());
     let settings = GeneratorSettings { max_sequences: 5, ..GeneratorSettings::default() };
     let alone = {
-        let mut generator = Generator::new(model.config(), settings);
+        let mut generator = BatchGenerator::new(model.config(), settings);
         generator.submit(request(&[9, 9], 2, 20)).unwrap();
         generator.run(&threads, &model)
     };
-    let mut generator = Generator::new(model.config(), settings);
+    let mut generator = BatchGenerator::new(model.config(), settings);
     let doomed = generator.submit(request(&[1, 2, 3], 8, 20)).unwrap();
     let kept = generator.submit(request(&[9, 9], 2, 20)).unwrap();
     for _ in 0..4 {
@@ -175,7 +178,7 @@ fn aborting_returns_what_there_is_and_leaves_the_others_alone() {
 fn bounds_hold_and_every_sample_is_returned_once() {
     let (threads, model) = (Threads::new(2), model());
     for (max_sequences, max_cached_tokens) in [(1, usize::MAX), (3, 60), (64, 1), (0, 0)] {
-        let mut generator = Generator::new(
+        let mut generator = BatchGenerator::new(
             model.config(),
             GeneratorSettings { max_sequences, max_cached_tokens, ..GeneratorSettings::default() },
         );
@@ -198,12 +201,12 @@ fn bounds_hold_and_every_sample_is_returned_once() {
 
 #[test]
 fn many_long_prompts_are_computed_over_several_steps() {
-    let mut config = ModelConfig::new(Architecture::Llama, 31, 16, 24, 1, 2, 1500);
+    let mut config = TransformerConfig::new(Architecture::Llama, 31, 16, 24, 1, 2, 1500);
     config.initializer_range = 0.4;
     let model = Model::init(config, Key::new(5, Purpose::Init)).unwrap();
     let threads = Threads::new(2);
     let prompt = |i: u32| (0..1000).map(|t| (t * 7 + i) % 31).collect::<Vec<_>>();
-    let mut generator = Generator::new(model.config(), GeneratorSettings::default());
+    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
     for i in 0..5 {
         generator.submit(request(&prompt(i), 1, 3)).unwrap();
     }
@@ -215,8 +218,8 @@ fn many_long_prompts_are_computed_over_several_steps() {
 #[test]
 fn messages() {
     let model = model();
-    let mut generator = Generator::new(model.config(), GeneratorSettings::default());
-    let mut error = |request: Request| generator.submit(request).unwrap_err().to_string();
+    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
+    let mut error = |request: GenerationRequest| generator.submit(request).unwrap_err().to_string();
     insta::assert_snapshot!(error(request(&[], 1, 1)), @"the prompt is empty");
     insta::assert_snapshot!(error(request(&[1], 0, 1)), @"the request asks for no samples");
     insta::assert_snapshot!(error(request(&[1; 48], 1, 1)), @"the prompt has 48 tokens, which leaves no room within max_position_embeddings (48)");
@@ -232,13 +235,13 @@ fn samples_are_added_to_and_taken_out_of_a_request() {
     let settings = GeneratorSettings { max_sequences: 4, ..GeneratorSettings::default() };
     let together = request(&[5, 6, 7], 8, 20);
     let whole = {
-        let mut generator = Generator::new(model.config(), settings);
+        let mut generator = BatchGenerator::new(model.config(), settings);
         generator.submit(together.clone()).unwrap();
         sorted(generator.run(&threads, &model))
     };
-    let mut generator = Generator::new(model.config(), settings);
+    let mut generator = BatchGenerator::new(model.config(), settings);
     let keys = &together.keys;
-    let id = generator.submit(Request { keys: keys[..1].to_vec(), ..together.clone() }).unwrap();
+    let id = generator.submit(GenerationRequest { keys: keys[..1].to_vec(), ..together.clone() }).unwrap();
     assert_eq!(generator.add_sample(id, keys[1]), Some(1));
     generator.step(&threads, &model);
     for (sample, &key) in keys.iter().enumerate().skip(2) {
@@ -270,8 +273,9 @@ fn samples_are_added_to_and_taken_out_of_a_request() {
     let id = generator.submit(request(&[5, 6, 7], 1, 20)).unwrap();
     generator.step(&threads, &model);
     assert_eq!(generator.add_sample(id, keys[1]), None);
-    let mut sharing = Generator::new(model.config(), GeneratorSettings { shares_prompts: true, ..settings });
-    let shared = sharing.submit(Request { keys: keys[..1].to_vec(), ..together.clone() }).unwrap();
+    let mut sharing =
+        BatchGenerator::new(model.config(), GeneratorSettings { shares_prompts: true, ..settings });
+    let shared = sharing.submit(GenerationRequest { keys: keys[..1].to_vec(), ..together.clone() }).unwrap();
     sharing.step(&threads, &model);
     assert_eq!(sharing.add_sample(shared, keys[1]), Some(1));
     let both: Vec<_> = sorted(sharing.run(&threads, &model)).into_iter().map(|done| done.tokens).collect();
@@ -293,7 +297,7 @@ fn what_is_cached_is_computed_once_more_by_other_weights() {
     new.nudge("model.layers.0.self_attn.k_proj.weight", |i| if i % 3 == 0 { 0.2 } else { -0.1 });
     let settings = GeneratorSettings { max_sequences: 5, ..GeneratorSettings::default() };
     let fill = || {
-        let mut generator = Generator::new(old.config(), settings);
+        let mut generator = BatchGenerator::new(old.config(), settings);
         let requests = [request(&[1, 2, 3, 4], 4, 12), request(&[9; 20], 1, 12), request(&[6, 7], 3, 12)];
         for request in &requests {
             generator.submit(request.clone()).unwrap();
@@ -333,13 +337,13 @@ fn what_is_cached_is_computed_once_more_by_other_weights() {
 #[test]
 fn alternatives_are_told_where_asked_for() {
     let (threads, model) = (Threads::new(1), model());
-    let mut generator = Generator::new(model.config(), GeneratorSettings::default());
+    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
     let asked = request(&[1, 2, 3], 3, 9);
     generator.submit(asked.clone()).unwrap();
     let params = SamplingParams { num_alternatives: Some(31), ..asked.params.clone() };
-    generator.submit(Request { params, ..asked.clone() }).unwrap();
+    generator.submit(GenerationRequest { params, ..asked.clone() }).unwrap();
     let params = SamplingParams { num_alternatives: Some(2), ..asked.params.clone() };
-    generator.submit(Request { params, ..asked }).unwrap();
+    generator.submit(GenerationRequest { params, ..asked }).unwrap();
     let completions = sorted(generator.run(&threads, &model));
     let (plain, told) = completions.split_at(3);
     let (all, two) = told.split_at(3);

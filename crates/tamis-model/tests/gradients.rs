@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
     AdamW, AdamWConfig, Architecture, Coefficients, Gradients, MemoryEstimate, MemoryPlan, Model,
-    ModelConfig, PassOptions, Scores, Sequence, SequenceError, SimdLevel, Threads, Workspace,
+    PassOptions, Sequence, SequenceError, SimdLevel, Threads, TokenScores, TransformerConfig, Workspace,
     forward_backward, score,
 };
 
@@ -22,7 +22,7 @@ fn models() -> Vec<Model> {
     ]
     .into_iter()
     .map(|(architecture, heads, head_dim, tied)| {
-        let mut config = ModelConfig::new(architecture, VOCAB, 22, 40, 2, heads.0, 64);
+        let mut config = TransformerConfig::new(architecture, VOCAB, 22, 40, 2, heads.0, 64);
         (config.num_kv_heads, config.head_dim, config.tie_word_embeddings) = (heads.1, head_dim, tied);
         config.output_bias = architecture == Architecture::Llama;
         config.qkv_bias = architecture != Architecture::Qwen3;
@@ -51,7 +51,7 @@ fn rows() -> Vec<(Vec<u32>, usize)> {
     alone.chain(groups).collect()
 }
 
-fn coefficients(first: u64, scores: &Scores) -> Coefficients {
+fn coefficients(first: u64, scores: &TokenScores) -> Coefficients {
     let key = Key::new(8, Purpose::Bootstrap);
     let count = scores.logprobs.num_values() as u64;
     let draw = |salt: u64| (first..first + count).map(|i| key.with(salt).normal(i) as f32).collect();
@@ -202,7 +202,7 @@ fn shards_do_not_depend_on_threads_and_sum_to_the_whole() {
             let (mut gradients, mut first) = (Gradients::new(&model), 0);
             for part in sequences.chunks(size) {
                 let options = PassOptions::default();
-                let answer = |scores: &Scores| coefficients(first, scores);
+                let answer = |scores: &TokenScores| coefficients(first, scores);
                 let scores =
                     forward_backward(&threads, &model, &mut workspace, part, options, &mut gradients, answer);
                 first += scores.unwrap().logprobs.num_values() as u64;
@@ -322,7 +322,7 @@ fn activations_are_estimated() {
         (Architecture::Qwen2, true, 0),
         (Architecture::Llama, false, 0),
     ] {
-        let mut config = ModelConfig::new(architecture, 3000, 64, 160, 3, 4, 512);
+        let mut config = TransformerConfig::new(architecture, 3000, 64, 160, 3, 4, 512);
         config.num_kv_heads = 2;
         let model = Model::init(config, Key::new(1, Purpose::Init)).unwrap();
         let rows: Vec<Vec<u32>> =

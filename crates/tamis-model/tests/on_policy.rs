@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    Architecture, Completion, CompletionEnd, Generator, GeneratorSettings, Model, ModelConfig, Request,
-    SamplingParams, Sequence, SimdLevel, Threads, Workspace, score,
+    Architecture, BatchGenerator, Completion, CompletionEnd, GenerationRequest, GeneratorSettings, Model,
+    SamplingParams, Sequence, SimdLevel, Threads, TransformerConfig, Workspace, score,
 };
 
 fn model(
@@ -16,7 +16,7 @@ fn model(
     tied: bool,
     seed: u64,
 ) -> Model {
-    let mut config = ModelConfig::new(architecture, 53, hidden, hidden * 2 + 3, 2, heads.0, 200);
+    let mut config = TransformerConfig::new(architecture, 53, hidden, hidden * 2 + 3, 2, heads.0, 200);
     (config.num_kv_heads, config.head_dim, config.tie_word_embeddings) = (heads.1, head_dim, tied);
     config.initializer_range = 0.3;
     Model::init(config, Key::new(seed, Purpose::Init)).unwrap()
@@ -72,7 +72,7 @@ proptest! {
         let level = SimdLevel::available().nth(level).unwrap_or_else(SimdLevel::detect);
         let model = model(architecture, hidden, heads, head_dim, tied, seed);
         let params = SamplingParams { temperature, max_new_tokens: 40, stop_token_ids: vec![7], ..SamplingParams::default() };
-        let request = |i: usize| Request {
+        let request = |i: usize| GenerationRequest {
             prompt: prompt(seed, i as u64, lengths[i].0),
             keys: (0..lengths[i].1).map(|sample| key(seed, i as u64, sample as u64)).collect(),
             params: params.clone(),
@@ -83,7 +83,7 @@ proptest! {
         for num_threads in [1, 2] {
             let threads = Threads::with_level(num_threads, level);
             let settings = GeneratorSettings { max_sequences, max_cached_tokens: 100 * num_threads, shares_prompts: num_threads == 2 };
-            let mut generator = Generator::new(model.config(), settings);
+            let mut generator = BatchGenerator::new(model.config(), settings);
             let mut ids = Vec::new();
             let mut done = Vec::new();
             // The second run has another order of arrival, and a late one.

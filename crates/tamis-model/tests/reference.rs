@@ -6,8 +6,9 @@ use serde_json::Value;
 use tamis_core::random::{Key, Purpose};
 use tamis_golden::{folder, load, numbers};
 use tamis_model::{
-    AdamW, AdamWConfig, Coefficients, Generator, GeneratorSettings, Gradients, Model, PassOptions, Request,
-    SamplingParams, Sequence, Threads, Workspace, forward_backward, gradient_norm, logits, score,
+    AdamW, AdamWConfig, BatchGenerator, Coefficients, GenerationRequest, GeneratorSettings, Gradients, Model,
+    PassOptions, SamplingParams, Sequence, Threads, Workspace, forward_backward, gradient_norm, logits,
+    score,
 };
 
 /// Every checkpoint of the folder: its name, model and expected values.
@@ -180,7 +181,7 @@ fn check_tensor(what: &str, shape: &[usize], values: &[f32], expected: &Value) {
 fn greedy_continuations() {
     let threads = Threads::new(2);
     for (name, model, expected) in checkpoints() {
-        let mut generator = Generator::new(model.config(), GeneratorSettings::default());
+        let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
         let sequences = expected["sequences"].as_array().unwrap();
         for sequence in sequences {
             let continuation = tokens(&sequence["greedy_continuation"]);
@@ -191,7 +192,13 @@ fn greedy_continuations() {
             };
             let keys = vec![Key::new(1, Purpose::Rollout)];
             generator
-                .submit(Request { prompt: tokens(&sequence["tokens"]), keys, params, stop: None, mask: None })
+                .submit(GenerationRequest {
+                    prompt: tokens(&sequence["tokens"]),
+                    keys,
+                    params,
+                    stop: None,
+                    mask: None,
+                })
                 .unwrap();
         }
         let mut completions = generator.run(&threads, &model);

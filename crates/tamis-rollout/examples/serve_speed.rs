@@ -15,9 +15,10 @@ use std::time::Instant;
 use serde_json::{Map, json};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    Architecture, Generator, GeneratorSettings, Model, ModelConfig, Request, SamplingParams, Threads,
+    Architecture, BatchGenerator, GenerationRequest, GeneratorSettings, Model, SamplingParams, Threads,
+    TransformerConfig,
 };
-use tamis_rollout::serve::{ServeSettings, ServedPolicy, Server};
+use tamis_rollout::serve::{NativeServer, ServeSettings, ServedPolicy};
 use tamis_text::tokenizer::Tokenizer;
 
 const TURNS: usize = 5;
@@ -38,7 +39,7 @@ fn load(name: &str) -> Load {
         // About 100 million, which stream from memory.
         _ => (576, 1536, 28, 9, 64, 32),
     };
-    let mut config = ModelConfig::new(Architecture::Llama, ROWS, hidden, inner, layers, heads, 512);
+    let mut config = TransformerConfig::new(Architecture::Llama, ROWS, hidden, inner, layers, heads, 512);
     config.num_kv_heads = heads.div_ceil(3);
     while heads % config.num_kv_heads != 0 {
         config.num_kv_heads += 1;
@@ -57,12 +58,18 @@ fn key(i: usize) -> Key {
 /// Seconds of the engine alone.
 fn alone(load: &Load, threads: &Threads, at_once: usize) -> f64 {
     let settings = GeneratorSettings { max_sequences: at_once, ..GeneratorSettings::default() };
-    let mut generator = Generator::new(load.model.config(), settings);
+    let mut generator = BatchGenerator::new(load.model.config(), settings);
     let start = Instant::now();
     for i in 0..load.num_requests {
         let params = SamplingParams { max_new_tokens: load.new_tokens, ..SamplingParams::default() };
         generator
-            .submit(Request { prompt: prompt(i), keys: vec![key(i)], params, stop: None, mask: None })
+            .submit(GenerationRequest {
+                prompt: prompt(i),
+                keys: vec![key(i)],
+                params,
+                stop: None,
+                mask: None,
+            })
             .unwrap();
     }
     let done = generator.run(threads, &load.model);
@@ -143,7 +150,7 @@ fn main() {
         load: Box::new(|_| Err("this server has one set of weights".to_owned())),
     };
     let settings = ServeSettings { port: 0, threads: num_threads, ..ServeSettings::default() };
-    let server = Server::begin(policy, settings).unwrap();
+    let server = NativeServer::begin(policy, settings).unwrap();
     let (address, stop) = (server.address(), Arc::new(AtomicBool::new(false)));
     let flag = stop.clone();
     let serving = std::thread::spawn(move || server.run(&flag).unwrap());

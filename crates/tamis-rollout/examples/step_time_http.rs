@@ -34,13 +34,13 @@ use tamis_core::schedule::{
     OnLimit, RoundLimit, RoundReport, RoundSize, ScheduleSettings, Scheduler, StreamingSettings, Surplus,
 };
 use tamis_data::prompt::{Prompt, PromptContent};
-use tamis_env::reward::{NamedReward, Outcome, RewardFunction, RewardInput, Rewards};
+use tamis_env::reward::{NamedReward, RewardFunction, RewardInput, RewardOutcome, Rewards};
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpSettings};
 use tamis_rollout::server::{OtherLogprobs, ServerSettings, VllmServer};
 use tamis_rollout::{
-    Dependencies, Dispatcher, DispatcherSettings, Drawn, DrawnPrompt, End, InFlight, Next, Observer,
+    Dependencies, Dispatcher, DispatcherSettings, DrawnPrompt, DrawnPrompts, End, InFlight, Next, Observer,
     PreparedPrompt, PromptSource, Publication, Sampling, Scorer, Weights,
 };
 use tamis_text::tokenizer::Tokenizer;
@@ -109,7 +109,7 @@ struct Numbers {
 }
 
 impl PromptSource for Numbers {
-    fn draw(&mut self, n: usize) -> Drawn {
+    fn draw(&mut self, n: usize) -> DrawnPrompts {
         let mut prompts: Vec<DrawnPrompt> = Vec::with_capacity(n);
         while prompts.len() < n {
             prompts.push(self.given_back.pop_front().unwrap_or_else(|| {
@@ -131,7 +131,7 @@ impl PromptSource for Numbers {
                 DrawnPrompt { epoch: 0, prompt }
             }));
         }
-        Drawn { prompts, exhausted: false }
+        DrawnPrompts { prompts, exhausted: false }
     }
 
     fn give_back(&mut self, prompts: Vec<DrawnPrompt>) {
@@ -147,9 +147,9 @@ impl PromptSource for Numbers {
 struct FirstToken;
 
 impl RewardFunction for FirstToken {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let is_right = |input: &RewardInput<'_>| input.completion_ids.first() == Some(&RIGHT);
-        batch.iter().map(|input| Outcome::score(f64::from(u8::from(is_right(input))))).collect()
+        batch.iter().map(|input| RewardOutcome::score(f64::from(u8::from(is_right(input))))).collect()
     }
 }
 

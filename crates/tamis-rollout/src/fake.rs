@@ -19,7 +19,7 @@ use crate::generator::{
 
 /// How often a fake generator misbehaves in which way: shares of all requests, each from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Faults {
+pub struct FakeFaults {
     /// Fail, and might not another time. A function of the request's key.
     pub transient: f64,
     /// Fail for good. A function of the request's key.
@@ -34,7 +34,7 @@ pub struct Faults {
     pub foreign: f64,
 }
 
-impl Faults {
+impl FakeFaults {
     /// All kinds, each of so many requests.
     pub fn all(share: f64) -> Self {
         Self {
@@ -57,20 +57,20 @@ pub struct FakeSettings {
     /// of submission.
     pub max_delay: u64,
     /// What goes wrong.
-    pub faults: Faults,
+    pub faults: FakeFaults,
 }
 
 impl FakeSettings {
     /// Prompt and without a fault.
     pub fn faultless(seed: u64) -> Self {
-        Self { seed, max_delay: 0, faults: Faults::default() }
+        Self { seed, max_delay: 0, faults: FakeFaults::default() }
     }
 }
 
 /// What it answers to a request: the text, or why the request fails.
-pub type Answer = dyn Fn(&SampleRequest) -> String + Send;
+pub type FakeAnswer = dyn Fn(&SampleRequest) -> String + Send;
 
-struct Flight {
+struct FakeFlight {
     request: SampleRequest,
     began: u64,
     ends: u64,
@@ -81,11 +81,11 @@ struct Flight {
 /// A generator without a model. See [the module](self).
 pub struct FakeGenerator {
     settings: FakeSettings,
-    answer: Box<Answer>,
+    answer: Box<FakeAnswer>,
     now: u64,
     version: PolicyVersion,
     num_submitted: u64,
-    in_flight: HashMap<SampleId, Flight>,
+    in_flight: HashMap<SampleId, FakeFlight>,
     /// Events by the instant at which they happen, then by a number that permutes those of one instant.
     agenda: BTreeMap<(u64, u64), GeneratorEvent>,
     next_number: u64,
@@ -113,7 +113,7 @@ impl FakeGenerator {
     }
 
     /// Answers as a function of the request says, which should look at nothing but prompt and key.
-    pub fn answering(settings: FakeSettings, answer: Box<Answer>) -> Self {
+    pub fn answering(settings: FakeSettings, answer: Box<FakeAnswer>) -> Self {
         Self {
             settings,
             answer,
@@ -144,7 +144,7 @@ impl FakeGenerator {
     }
 
     /// Whether a request fails, by its key alone.
-    pub fn fails(faults: &Faults, key: Key) -> Option<FailureKind> {
+    pub fn fails(faults: &FakeFaults, key: Key) -> Option<FailureKind> {
         let draw = key.with(1).uniform(0);
         if draw < faults.permanent {
             Some(FailureKind::Permanent)
@@ -161,8 +161,8 @@ impl FakeGenerator {
         1 + request.key.with(2).below(0, most) as u32
     }
 
-    fn sample(&self, flight: &Flight) -> Sample {
-        let Flight { request, spans, .. } = flight;
+    fn sample(&self, flight: &FakeFlight) -> Sample {
+        let FakeFlight { request, spans, .. } = flight;
         let length = Self::length(request);
         let ends = spans.iter().skip(1).map(|(_, start)| *start).chain([length]);
         Sample {
@@ -182,7 +182,7 @@ impl FakeGenerator {
     }
 
     /// Tokens of a flight that there are by now.
-    fn progress(&self, flight: &Flight) -> u32 {
+    fn progress(&self, flight: &FakeFlight) -> u32 {
         let length = u64::from(Self::length(&flight.request));
         let duration = flight.ends.saturating_sub(flight.began).max(1);
         let passed = self.now.saturating_sub(flight.began).min(duration);
@@ -228,7 +228,7 @@ impl FakeGenerator {
         let is_hanging = self.happens(faults.hang);
         let spans = vec![(self.version, 0)];
         let ends = if is_hanging { u64::MAX } else { ends };
-        self.in_flight.insert(id, Flight { request, began: self.now, ends, spans });
+        self.in_flight.insert(id, FakeFlight { request, began: self.now, ends, spans });
         if self.happens(faults.foreign) {
             let at = self.now + 1 + self.delay();
             let event = self.stranger(id);
@@ -259,7 +259,7 @@ impl FakeGenerator {
     }
 
     /// What a request has come to at its end.
-    fn outcome(&self, flight: &Flight) -> GeneratorEvent {
+    fn outcome(&self, flight: &FakeFlight) -> GeneratorEvent {
         let id = flight.request.id;
         match Self::fails(&self.settings.faults, flight.request.key) {
             Some(kind) => GeneratorEvent::Failed {

@@ -31,7 +31,7 @@ use crate::generator::{
 use crate::server::{Server, ServerEvent};
 use crate::wire::{FaultClass, ParameterError};
 use limit::Limit;
-use member::{Member, State, Task};
+use member::{FleetMember, State, Task};
 pub use settings::{FaultCounts, FleetMessage, FleetSettings};
 
 /// How often it is said that no server is left.
@@ -42,7 +42,7 @@ const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
 
 /// A generator made of servers.
 pub struct Fleet {
-    members: Vec<Member>,
+    members: Vec<FleetMember>,
     settings: FleetSettings,
     clock: Box<dyn Clock>,
     bell: Bell,
@@ -88,7 +88,7 @@ impl Fleet {
         say: Box<dyn FnMut(FleetMessage) + Send>,
     ) -> Result<Self, GeneratorError> {
         let now = clock.now();
-        let member = |server| Member {
+        let member = |server| FleetMember {
             server,
             state: State::Out { until: now },
             limit: Limit::new(settings.max_in_flight),
@@ -133,7 +133,7 @@ impl Fleet {
         loop {
             let now = fleet.clock.now();
             fleet.advance(now)?;
-            let is_usable = |member: &Member| member.state == State::Usable;
+            let is_usable = |member: &FleetMember| member.state == State::Usable;
             let are_known = fleet.members.iter().all(|member| member.was_checked);
             if fleet.members.iter().any(is_usable) && (are_known || now >= end) {
                 fleet.lost_since = None;
@@ -278,7 +278,7 @@ impl Fleet {
                 (member.is_publishing, member.holds) = (false, None);
                 member.refused = is_refused.then_some(version);
                 self.lose(place, fault, now);
-                let refuses = |member: &Member| member.refused == Some(version) || member.is_draining;
+                let refuses = |member: &FleetMember| member.refused == Some(version) || member.is_draining;
                 if is_refused && self.members.iter().all(refuses) {
                     // Nothing that waiting would mend: the folder, or servers without the routes.
                     return Err(GeneratorError::Unreachable { tried: self.tried() });
@@ -293,9 +293,9 @@ impl Fleet {
     /// were taken out and have not sampled since are not waited for.
     fn answer_publications(&mut self) {
         let Some(version) = self.version().filter(|_| !self.unanswered.is_empty()) else { return };
-        let in_use = |member: &&Member| member.state == State::Usable && !member.is_draining;
-        let hold = |member: &Member| member.holds == Some(version) && !member.is_publishing;
-        let is_awaited = |member: &Member| member.times_out == 0 && !hold(member);
+        let in_use = |member: &&FleetMember| member.state == State::Usable && !member.is_draining;
+        let hold = |member: &FleetMember| member.holds == Some(version) && !member.is_publishing;
+        let is_awaited = |member: &FleetMember| member.times_out == 0 && !hold(member);
         let in_use = || self.members.iter().filter(in_use);
         if in_use().any(hold) && !in_use().any(is_awaited) {
             let published = self.unanswered.drain(..).map(|version| GeneratorEvent::Published { version });
@@ -416,7 +416,8 @@ impl Generator for Fleet {
 
     fn load(&self) -> Load {
         let current = self.version();
-        let room: usize = self.members.iter().filter(|member| member.takes(current)).map(Member::room).sum();
+        let room: usize =
+            self.members.iter().filter(|member| member.takes(current)).map(FleetMember::room).sum();
         let sent: usize = self.members.iter().map(|member| member.in_flight).sum();
         let waiting = self.tasks.len() - sent;
         Load { in_flight: self.tasks.len(), room: room.saturating_sub(waiting) }

@@ -21,7 +21,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Bell;
-use crate::wire::{Answer, Call, Fault, FaultClass, Method};
+use crate::wire::{Call, Fault, FaultClass, HttpAnswer, HttpMethod};
 
 /// Connections that nobody uses are closed before the server does it: uvicorn, under vLLM and SGLang, closes
 /// them after 5 s, and a request sent at that moment would be lost.
@@ -109,7 +109,7 @@ impl std::fmt::Display for Address {
 }
 
 /// What became of a request: an answer of whatever status, whole, or why there is none.
-pub type Exchange = Result<Answer, Fault>;
+pub type Exchange = Result<HttpAnswer, Fault>;
 
 /// Sends requests under numbers and gives back what became of them; what a server's client needs of a
 /// network.
@@ -297,8 +297,8 @@ async fn exchange(connections: Connections, sending: Sending, limit: usize) -> E
 async fn ask(connections: Connections, sending: Sending, limit: usize) -> Exchange {
     let Sending { uri, call, key, .. } = sending;
     let method = match call.method {
-        Method::Get => hyper::Method::GET,
-        Method::Post => hyper::Method::POST,
+        HttpMethod::Get => hyper::Method::GET,
+        HttpMethod::Post => hyper::Method::POST,
     };
     let mut request = hyper::Request::builder().method(method).uri(uri);
     if !call.body.is_empty() {
@@ -316,7 +316,7 @@ async fn ask(connections: Connections, sending: Sending, limit: usize) -> Exchan
         head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let retry_after =
         head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let mut answer = Answer {
+    let mut answer = HttpAnswer {
         status: head.status.as_u16(),
         content_type: content_type.to_owned(),
         body: Vec::new(),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use regex::Regex;
 use serde_json::{Map, Value, json};
 use tamis_data::prompt::{Prompt, PromptContent};
-use tamis_env::reward::{Listener, Outcome, RewardFailure, RewardFunction, RewardInput};
+use tamis_env::reward::{Listener, RewardFailure, RewardFunction, RewardInput, RewardOutcome};
 use thiserror::Error;
 
 use crate::clock::Bell;
@@ -330,16 +330,16 @@ impl Judge {
         servers.join(", ")
     }
 
-    fn outcome(&self, score: f64) -> Outcome {
+    fn outcome(&self, score: f64) -> RewardOutcome {
         match self.settings.pass_score {
-            Some(pass) => Outcome::verified(score, score >= pass),
-            None => Outcome::score(score),
+            Some(pass) => RewardOutcome::verified(score, score >= pass),
+            None => RewardOutcome::score(score),
         }
     }
 
     /// What an exchange came to: an outcome, or a fault that may pass.
-    fn read(&self, exchange: Exchange) -> Result<Outcome, Fault> {
-        let failed = |message: String| Ok(Outcome::Failed(RewardFailure::Function { message }));
+    fn read(&self, exchange: Exchange) -> Result<RewardOutcome, Fault> {
+        let failed = |message: String| Ok(RewardOutcome::Failed(RewardFailure::Function { message }));
         let read = exchange.and_then(|answer| {
             let read = openai::read(&answer)?;
             match read.finish {
@@ -381,9 +381,9 @@ fn pause_after(attempts: u32) -> Duration {
 }
 
 impl RewardFunction for Judge {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
-        let failed = |message: String| Outcome::Failed(RewardFailure::Function { message });
-        let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
+        let failed = |message: String| RewardOutcome::Failed(RewardFailure::Function { message });
+        let mut outcomes: Vec<Option<RewardOutcome>> = vec![None; batch.len()];
         let mut waiting: VecDeque<Open> = VecDeque::new();
         let num_servers = self.settings.servers.len();
         let bell = Bell::default();
@@ -427,7 +427,7 @@ impl RewardFunction for Judge {
                 for (number, open) in &asked {
                     lines[open.server].cancel(*number);
                 }
-                let interrupted = || Outcome::Failed(RewardFailure::Interrupted);
+                let interrupted = || RewardOutcome::Failed(RewardFailure::Interrupted);
                 return outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(interrupted)).collect();
             }
             let answers: Vec<(u64, Exchange)> = lines.iter_mut().flat_map(Line::receive).collect();
@@ -459,7 +459,7 @@ impl RewardFunction for Judge {
                 ));
             }
         }
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::NoAnswer)).collect()
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or(RewardOutcome::NoAnswer)).collect()
     }
 
     fn extra_names(&self) -> &[&str] {

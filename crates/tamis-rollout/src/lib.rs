@@ -38,8 +38,8 @@ pub use generator::{
 pub use inbox::{Ignored, Inbox, Unexpected};
 pub use record::{Collected, End, Fate, Generation, Record, metric_values};
 pub use reward_health::{MOST_FAILED_ROUNDS, MissingRewards, RewardHealth};
-pub use sample_journal::{Asked, Beginning, Journalled, SampleJournal, SampleOutcome};
+pub use sample_journal::{Beginning, Journalled, SampleIdentity, SampleJournal, SampleOutcome};
 pub use scorer::{
-    Answer, AnswerJournal, AnswerJournalError, Member, ScoreError, ScoreEvent, ScoreRequest, Scorer,
+    Answer, AnswerJournal, AnswerJournalError, MemberId, ScoreError, ScoreEvent, ScoreRequest, Scorer,
 };
-pub use source::{Drawn, DrawnPrompt, PreparedPrompt, PromptSource};
+pub use source::{DrawnPrompt, DrawnPrompts, PreparedPrompt, PromptSource};

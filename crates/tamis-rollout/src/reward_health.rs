@@ -208,7 +208,7 @@ mod tests {
     use tamis_core::group::{PromptId, Score};
     use tamis_data::prompt::{Prompt, PromptContent};
     use tamis_env::reward::by_source::{ANY, BySource};
-    use tamis_env::reward::{Outcome, RewardFailure, TrainerState};
+    use tamis_env::reward::{RewardFailure, RewardOutcome, TrainerState};
 
     use super::*;
 
@@ -216,10 +216,12 @@ mod tests {
     struct Reads(&'static str);
 
     impl RewardFunction for Reads {
-        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
             let answer = |input: &RewardInput<'_>| match input.completion {
-                "x" => Outcome::Failed(RewardFailure::Function { message: format!("{} broke", self.0) }),
-                text => text.parse().map_or(Outcome::NoAnswer, Outcome::score),
+                "x" => {
+                    RewardOutcome::Failed(RewardFailure::Function { message: format!("{} broke", self.0) })
+                }
+                text => text.parse().map_or(RewardOutcome::NoAnswer, RewardOutcome::score),
             };
             batch.iter().map(answer).collect()
         }
@@ -327,8 +329,8 @@ mod tests {
     struct Shapes;
 
     impl RewardFunction for Shapes {
-        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
-            batch.iter().map(|_| Outcome::score(-0.5)).collect()
+        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
+            batch.iter().map(|_| RewardOutcome::score(-0.5)).collect()
         }
 
         fn is_shaping(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::generator::{
 /// What a sample was asked for as. A resumed run asks for the same prompt, epoch and member under the same
 /// key, maybe as another group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Asked {
+pub struct SampleIdentity {
     /// Its number.
     pub id: SampleId,
     /// What its randomness is keyed by: prompt, epoch and member.
@@ -27,7 +27,7 @@ pub struct Asked {
     pub was_in_flight: bool,
 }
 
-impl Asked {
+impl SampleIdentity {
     /// Whether an answer to the `earlier` one, of a process before this one, is an answer to this: the same
     /// sample by the same weights, or the same member of the same group, which was in flight when the
     /// checkpoint was written and so was asked for before later weights were published.
@@ -66,10 +66,10 @@ pub enum SampleOutcome {
 /// Where samples of generators are kept whose answers may differ when asked again.
 pub trait SampleJournal: Send {
     /// What was recorded for it and not taken yet: nothing is asked for twice.
-    fn take(&mut self, asked: &Asked) -> Option<SampleOutcome>;
+    fn take(&mut self, asked: &SampleIdentity) -> Option<SampleOutcome>;
 
     /// Records what came in a step durably, before any of it is used.
-    fn put(&mut self, step: u64, outcomes: &[(Asked, SampleOutcome)]) -> Result<(), GeneratorError>;
+    fn put(&mut self, step: u64, outcomes: &[(SampleIdentity, SampleOutcome)]) -> Result<(), GeneratorError>;
 
     /// Forgets what came in steps before `next`. From the position that is returned, in bytes, the journal
     /// holds all others: what a checkpoint counts on.
@@ -99,7 +99,7 @@ pub struct Journalled<G> {
     step: u64,
     version: PolicyVersion,
     next_group: u64,
-    asked: HashMap<SampleId, Asked>,
+    asked: HashMap<SampleId, SampleIdentity>,
     /// Read back, and not told yet.
     recorded: VecDeque<GeneratorEvent>,
 }
@@ -144,7 +144,7 @@ impl<G: Generator> Generator for Journalled<G> {
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
         let id = request.id;
         let was_in_flight = id.purpose == SamplePurpose::Rollout && id.group < self.next_group;
-        let asked = Asked { id, key: request.key, version: self.version, was_in_flight };
+        let asked = SampleIdentity { id, key: request.key, version: self.version, was_in_flight };
         match self.journal.take(&asked) {
             Some(SampleOutcome::Sampled(sample)) => {
                 self.recorded.push_back(GeneratorEvent::Sampled { id, sample });

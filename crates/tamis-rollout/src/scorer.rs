@@ -82,13 +82,13 @@ pub enum ScoreError {
 }
 
 /// Which completion of a group: the n trajectories of a group are scored one by one.
-pub type Member = (GroupId, u32);
+pub type MemberId = (GroupId, u32);
 
 /// A completion to be scored.
 #[derive(Debug, Clone)]
 pub struct ScoreRequest {
     /// Whose it is.
-    pub member: Member,
+    pub member: MemberId,
     /// The trajectory's key in the journal.
     pub key: String,
     /// The prompt.

@@ -21,7 +21,7 @@ use tamis_text::regex_mask::WholeRegex;
 use tamis_text::tokenizer::Tokenizer;
 
 pub use probe::{FILE as PROBE_FILE, Probe, ProbeError};
-pub use protocol::{Control, OpenAi, Protocol, Sglang, Told, Vllm};
+pub use protocol::{Control, ControlReply, OpenAi, Protocol, Sglang, Vllm};
 pub use settings::{OtherLogprobs, ServerSettings};
 
 use checking::Checking;

@@ -29,7 +29,7 @@ pub struct DrawnPrompt {
 
 /// Prompts drawn for a round.
 #[derive(Debug, Clone, Default)]
-pub struct Drawn {
+pub struct DrawnPrompts {
     /// The prompts in dispatch order.
     pub prompts: Vec<DrawnPrompt>,
     /// Whether the epoch ended with (or before) the last of them.
@@ -40,7 +40,7 @@ pub struct Drawn {
 pub trait PromptSource {
     /// The next prompts, `n` of them or as many as are left: those that were given back first, then this
     /// epoch's.
-    fn draw(&mut self, n: usize) -> Drawn;
+    fn draw(&mut self, n: usize) -> DrawnPrompts;
 
     /// Takes prompts back that were drawn and not used, in the order in which they were drawn: they come
     /// next, as of the pass in which they were drawn.

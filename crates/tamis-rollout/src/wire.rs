@@ -2,8 +2,8 @@
 //! without any input or output.
 //!
 //! A [`Sampling`](crate::Sampling) becomes the parameters of one server ([`vllm`], [`sglang`], [`openai`]);
-//! its answer becomes a [`Completion`], which is checked against what was asked before it becomes a sample.
-//! Whatever does not hold is a [`Fault`] of a named class, never a sample.
+//! its answer becomes a [`WireCompletion`], which is checked against what was asked before it becomes a
+//! sample. Whatever does not hold is a [`Fault`] of a named class, never a sample.
 
 pub mod completion;
 pub mod fault;
@@ -16,7 +16,7 @@ pub mod vllm;
 
 use std::time::Duration;
 
-pub use completion::{Checked, Completion, Expected, Finish, LabelSpan};
+pub use completion::{Checked, Expected, Finish, LabelSpan, WireCompletion};
 pub use fault::{Fault, FaultClass};
 pub use parameters::{Ask, LogprobsOf, ParameterError};
 
@@ -24,7 +24,7 @@ pub use parameters::{Ask, LogprobsOf, ParameterError};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// `GET` or `POST`.
-    pub method: Method,
+    pub method: HttpMethod,
     /// Path and query, from the slash on.
     pub path: String,
     /// The body, JSON; empty for none.
@@ -33,7 +33,7 @@ pub struct Call {
 
 /// How a server is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
+pub enum HttpMethod {
     /// Without a body.
     Get,
     /// With one, which may be empty.
@@ -43,23 +43,23 @@ pub enum Method {
 impl Call {
     /// A question without a body.
     pub fn get(path: &str) -> Self {
-        Self { method: Method::Get, path: path.to_owned(), body: Vec::new() }
+        Self { method: HttpMethod::Get, path: path.to_owned(), body: Vec::new() }
     }
 
     /// A request with a JSON body.
     pub fn post(path: &str, body: &serde_json::Value) -> Self {
-        Self { method: Method::Post, path: path.to_owned(), body: body.to_string().into_bytes() }
+        Self { method: HttpMethod::Post, path: path.to_owned(), body: body.to_string().into_bytes() }
     }
 
     /// A request whose parameters are in the path.
     pub fn post_empty(path: &str) -> Self {
-        Self { method: Method::Post, path: path.to_owned(), body: Vec::new() }
+        Self { method: HttpMethod::Post, path: path.to_owned(), body: Vec::new() }
     }
 }
 
 /// What a server answered.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Answer {
+pub struct HttpAnswer {
     /// Status code.
     pub status: u16,
     /// Media type; empty where it named none.
@@ -70,7 +70,7 @@ pub struct Answer {
     pub retry_after: Option<Duration>,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// The JSON of a success, or the fault that the answer is.
     pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Fault> {
         self.success()?;

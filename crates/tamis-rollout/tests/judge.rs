@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use support::http::{Delivery, Handler, Reply, Request, TestServer};
 use tamis_core::group::PromptId;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
-use tamis_env::reward::{Listener, Nobody, Outcome, RewardFailure, RewardFunction as _, RewardInput};
+use tamis_env::reward::{Listener, Nobody, RewardFailure, RewardFunction as _, RewardInput, RewardOutcome};
 use tamis_rollout::GeneratorError;
 use tamis_rollout::http::Address;
 use tamis_rollout::judge::{Judge, JudgeError, JudgeSettings, Template};
@@ -80,16 +80,16 @@ fn prompt(content: PromptContent) -> Prompt {
     }
 }
 
-fn scored(judge: &Judge, completions: &[&str]) -> Vec<Outcome> {
+fn scored(judge: &Judge, completions: &[&str]) -> Vec<RewardOutcome> {
     let prompt = prompt(PromptContent::Text("2+2?".to_owned()));
     let inputs: Vec<RewardInput<'_>> =
         completions.iter().map(|completion| RewardInput::text(&prompt, completion)).collect();
     judge.score(&inputs)
 }
 
-fn message(outcome: &Outcome) -> String {
+fn message(outcome: &RewardOutcome) -> String {
     match outcome {
-        Outcome::Failed(failure) => failure.to_string(),
+        RewardOutcome::Failed(failure) => failure.to_string(),
         other => panic!("{other:?}"),
     }
 }
@@ -119,7 +119,7 @@ fn a_judge_is_told_what_its_template_names() {
         Message { role: "user".to_owned(), content: "2+2?".to_owned() },
     ]));
     let outcomes = judge.score(&[RewardInput::text(&chat, "it is 4")]);
-    assert_eq!(outcomes, [Outcome::score(7.0)]);
+    assert_eq!(outcomes, [RewardOutcome::score(7.0)]);
     let heard = heard.lock().unwrap();
     assert_eq!((heard[0].method.as_str(), heard[0].path.as_str()), ("POST", "/v1/chat/completions"));
     assert_eq!(heard[0].key.as_deref(), Some("Bearer secret"));
@@ -154,7 +154,7 @@ fn a_score_is_found_in_words_or_it_is_none() {
         ..settings(&server.url())
     });
     let outcomes = scored(&numbers, &["First 3, then: 7.5", "6", "-2", "11", "none", ""]);
-    assert_eq!(outcomes[..2], [Outcome::verified(7.5, true), Outcome::verified(6.0, true)]);
+    assert_eq!(outcomes[..2], [RewardOutcome::verified(7.5, true), RewardOutcome::verified(6.0, true)]);
     assert!(message(&outcomes[2]).ends_with("the judge's score -2 is out of range in \"-2\""));
     assert!(message(&outcomes[3]).contains("out of range"));
     assert!(message(&outcomes[4]).ends_with("no score is in the judge's answer \"none\""));
@@ -164,7 +164,7 @@ fn a_score_is_found_in_words_or_it_is_none() {
         ..settings(&server.url())
     });
     let outcomes = scored(&words, &["Verdict: YES", "verdict: yes. No: verdict: no", "Verdict: maybe"]);
-    assert_eq!(outcomes[..2], [Outcome::score(1.0), Outcome::score(-1.0)]);
+    assert_eq!(outcomes[..2], [RewardOutcome::score(1.0), RewardOutcome::score(-1.0)]);
     assert!(message(&outcomes[2]).contains("\"maybe\" in the judge's answer"), "{:?}", outcomes[2]);
 }
 
@@ -199,7 +199,7 @@ fn an_answer_that_was_cut_is_no_score() {
     assert!(message(&outcomes[0]).contains("in 2 attempts: aborted_by_server"), "{:?}", outcomes[0]);
     assert!(message(&outcomes[1]).contains("in 2 attempts: half_body"), "{:?}", outcomes[1]);
     assert_eq!(calls.swap(0, Ordering::SeqCst), 4);
-    assert_eq!(scored(&judge, &["stop", "unsaid", "whole stream"]), vec![Outcome::score(1.0); 3]);
+    assert_eq!(scored(&judge, &["stop", "unsaid", "whole stream"]), vec![RewardOutcome::score(1.0); 3]);
 }
 
 /// What passes is asked for again, what does not is not; the order of the completions stays.
@@ -228,7 +228,7 @@ fn faults_that_pass_are_tried_again_and_others_are_not() {
         scored(&judge, &["fine", "busy", "limited", "broken", "half", "reset", "refused", "always", "last"]);
     for (place, outcome) in outcomes.iter().enumerate() {
         if place != 6 && place != 7 {
-            assert_eq!(*outcome, Outcome::score(5.0), "{place}");
+            assert_eq!(*outcome, RewardOutcome::score(5.0), "{place}");
         }
     }
     assert!(message(&outcomes[6]).contains("the judge refuses: refused: HTTP 400: oh"), "{:?}", outcomes[6]);
@@ -258,7 +258,7 @@ fn an_attempt_goes_to_the_next_server() {
     });
     let servers = [broken.url(), fine.url()].map(|url| Address::parse(&url).unwrap()).to_vec();
     let judge = judge(JudgeSettings { servers, max_attempts: 2, ..settings(&fine.url()) });
-    assert_eq!(scored(&judge, &["x"; 7]), vec![Outcome::score(5.0); 7]);
+    assert_eq!(scored(&judge, &["x"; 7]), vec![RewardOutcome::score(5.0); 7]);
     assert_eq!(counts.map(|count| count.load(Ordering::SeqCst)), [4, 7]);
 }
 
@@ -280,7 +280,7 @@ fn as_many_are_asked_about_at_once_as_there_may_be() {
     });
     let server = TestServer::start(None, handler);
     let judge = judge(settings(&server.url()));
-    assert_eq!(scored(&judge, &["x"; 12]), vec![Outcome::score(1.0); 12]);
+    assert_eq!(scored(&judge, &["x"; 12]), vec![RewardOutcome::score(1.0); 12]);
     assert_eq!(most.load(Ordering::SeqCst), 3);
 }
 
@@ -329,6 +329,6 @@ fn a_wait_can_be_given_up() {
             std::thread::sleep(Duration::from_millis(300));
             listener.0.store(true, Ordering::SeqCst);
         });
-        assert_eq!(scored(&judge, &["x"]), [Outcome::Failed(RewardFailure::Interrupted)]);
+        assert_eq!(scored(&judge, &["x"]), [RewardOutcome::Failed(RewardFailure::Interrupted)]);
     });
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use tamis_rollout::wire::vllm::{self, Interface};
 use tamis_rollout::wire::{
-    Answer, Ask, Completion, Expected, FaultClass, Finish, LogprobsOf, openai, sglang,
+    Ask, Expected, FaultClass, Finish, HttpAnswer, LogprobsOf, WireCompletion, openai, sglang,
 };
 use tamis_rollout::{FailureKind, Sampling};
 
@@ -18,7 +18,7 @@ const VOCABULARY: usize = 512;
 struct Capture {
     path: String,
     request: Value,
-    answer: Answer,
+    answer: HttpAnswer,
 }
 
 /// The captures by name.
@@ -37,7 +37,7 @@ fn captures() -> BTreeMap<String, Capture> {
             }
             other => other.to_string(),
         };
-        let answer = Answer {
+        let answer = HttpAnswer {
             status: u16::try_from(value["response"]["status"].as_u64().expect("a status")).expect("a status"),
             content_type: value["response"]["content_type"].as_str().unwrap_or_default().to_owned(),
             body: body.into_bytes(),
@@ -53,7 +53,7 @@ fn capture(name: &str) -> Capture {
     captures().remove(name).unwrap_or_else(|| panic!("no capture {name}"))
 }
 
-fn completion(name: &str) -> Completion {
+fn completion(name: &str) -> WireCompletion {
     let read = vllm::read(&capture(name).answer).unwrap_or_else(|fault| panic!("{name}: {fault}"));
     vllm::only(read).unwrap_or_else(|fault| panic!("{name}: {fault}"))
 }
@@ -245,7 +245,7 @@ fn each_fault_of_an_answer_has_its_name() {
     }
     let text = |body: &str| {
         let content_type = "application/json".to_owned();
-        vllm::read(&Answer { status: 200, content_type, body: body.into(), retry_after: None })
+        vllm::read(&HttpAnswer { status: 200, content_type, body: body.into(), retry_after: None })
     };
     assert_eq!(text("{\"choices\": [").expect_err("cut").class, FaultClass::BadJson);
     assert_eq!(text("<html>").expect_err("another page").class, FaultClass::BadJson);
@@ -268,7 +268,7 @@ fn parts_of_an_answer_make_the_answer() {
     let stream = capture("completions_stream").answer;
     let last = String::from_utf8_lossy(&stream.body).find("\"length\"").expect("its end");
     for end in 0..last {
-        let cut = Answer { body: stream.body[..end].to_vec(), ..stream.clone() };
+        let cut = HttpAnswer { body: stream.body[..end].to_vec(), ..stream.clone() };
         assert!(openai::read(&cut).map_or(true, |read| read.finish.is_none()), "{end}");
     }
 }
@@ -338,12 +338,12 @@ fn surprise_4_a_paused_server_queues_or_turns_away_and_neither_is_a_failure() {
     // 0.33 turns away (from its source, not captured).
     let body = r#"{"error": {"message": "paused", "type": "engine_paused", "param": null, "code": 503}}"#;
     let content_type = "application/json".to_owned();
-    let away = Answer { status: 503, content_type, body: body.into(), retry_after: None };
+    let away = HttpAnswer { status: 503, content_type, body: body.into(), retry_after: None };
     assert_eq!(away.success().expect_err("not now").class, FaultClass::Paused);
     let code = r#"{"error": {"message": "paused", "type": "ServiceUnavailable", "code": "engine_paused"}}"#;
-    let away = Answer { body: code.into(), ..away };
+    let away = HttpAnswer { body: code.into(), ..away };
     assert_eq!(away.success().expect_err("not now").class, FaultClass::Paused);
-    let busy = Answer { body: b"queue full".to_vec(), ..away };
+    let busy = HttpAnswer { body: b"queue full".to_vec(), ..away };
     assert_eq!(busy.success().expect_err("not now").class, FaultClass::Busy);
 }
 
@@ -404,11 +404,11 @@ fn surprise_10_the_distribution_that_log_probabilities_are_of() {
     assert_eq!(vllm::read_mode(answer), Ok(LogprobsOf::Drawn));
     let mut raw: Value = serde_json::from_slice(&answer.body).unwrap();
     raw["choices"][0]["logprobs"]["token_logprobs"][0] = json!(-7.5);
-    let raw = Answer { body: raw.to_string().into_bytes(), ..answer.clone() };
+    let raw = HttpAnswer { body: raw.to_string().into_bytes(), ..answer.clone() };
     assert_eq!(vllm::read_mode(&raw), Ok(LogprobsOf::Logits));
     let mut logit: Value = serde_json::from_slice(&answer.body).unwrap();
     logit["choices"][0]["logprobs"]["token_logprobs"][0] = json!(7.5);
-    let logit = Answer { body: logit.to_string().into_bytes(), ..answer.clone() };
+    let logit = HttpAnswer { body: logit.to_string().into_bytes(), ..answer.clone() };
     let fault = vllm::read_mode(&logit).expect_err("no log-probability");
     assert_eq!(fault.class, FaultClass::Refused);
     assert!(
@@ -586,7 +586,7 @@ fn answers_of_sglang() {
             "weight_version": "w3", "output_token_logprobs": [[-0.5, 5, null], [-0.25, 6, "b"]],
         },
     });
-    let answer = |body: &Value| Answer {
+    let answer = |body: &Value| HttpAnswer {
         status: 200,
         content_type: "application/json".to_owned(),
         body: body.to_string().into_bytes(),

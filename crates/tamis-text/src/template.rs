@@ -25,7 +25,7 @@ use serde_json::{Map, Value};
 use tamis_core::caught;
 use thiserror::Error as ThisError;
 
-use program::Program;
+use program::TemplateProgram;
 
 /// Stands behind the final message's content while it is rendered, to find where that content ends.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -125,7 +125,7 @@ pub struct RenderedPrompt {
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    programs: Arc<BTreeMap<String, Program>>,
+    programs: Arc<BTreeMap<String, TemplateProgram>>,
     special_tokens: BTreeMap<String, String>,
 }
 
@@ -154,9 +154,10 @@ impl ChatTemplate {
             if source.len() as u64 > tamis_file::MAX_TEMPLATE {
                 return Err(TemplateError::TooLong { length: source.len() });
             }
-            let program = caught::catch(|| Program::compile(generation::without_tags(source), &rules))
-                .map_err(|detail| TemplateError::Syntax { line: 1, detail })?
-                .map_err(|error| syntax(&error))?;
+            let program =
+                caught::catch(|| TemplateProgram::compile(generation::without_tags(source), &rules))
+                    .map_err(|detail| TemplateError::Syntax { line: 1, detail })?
+                    .map_err(|error| syntax(&error))?;
             programs.insert(name.clone(), program);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());

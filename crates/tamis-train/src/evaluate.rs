@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use tamis_config::{BackendKind, Config};
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
-use tamis_model::ModelConfig;
+use tamis_model::TransformerConfig;
 use tamis_rollout::{DispatchError, GeneratorError, Inbox, Scorer};
 use thiserror::Error;
 
@@ -111,7 +111,7 @@ impl From<RewardError> for EvaluateError {
 /// the positions of `model.path` each where together they are more than it has; what was set, for a person.
 /// An unreadable model changes nothing: evaluating it says why.
 pub fn fit_lengths(config: &mut Config) -> Option<String> {
-    let positions = ModelConfig::load_any(config.model.path.as_ref()?).ok()?.max_position_embeddings;
+    let positions = TransformerConfig::load_any(config.model.path.as_ref()?).ok()?.max_position_embeddings;
     let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_response_length);
     if longest <= positions || positions < 2 {
         return None;

@@ -9,7 +9,7 @@ use tamis_train::assemble::in_force::in_force;
 use tamis_train::assemble::check::Placeholders;
 
 use super::{notes, print, show};
-use crate::arguments::Config;
+use crate::arguments::ConfigCommand;
 use crate::failure::{FAILED, Failure, USAGE};
 
 /// What a check leaves to a run, as it starts no program; nothing where there is none to start.
@@ -28,13 +28,13 @@ fn not_checked(loaded: &Loaded) -> String {
     )
 }
 
-pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
+pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
     match arguments {
-        Config::Show(layers) => {
+        ConfigCommand::Show(layers) => {
             let loaded = layers.load()?;
             print(&loaded.show_with(&in_force(&loaded.config)))?;
         }
-        Config::Check(layers) => {
+        ConfigCommand::Check(layers) => {
             let loaded = layers.load_checked(Placeholders::Warned)?;
             let mut text = String::new();
             for note in notes(&loaded) {
@@ -49,17 +49,17 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
             }
             show(&text)?;
         }
-        Config::Explain { key } => {
+        ConfigCommand::Explain { key } => {
             let text = explain(key).map_err(|error| Failure::of(USAGE, &error, None))?;
             print(&format!("{}\n", text.trim_end()))?;
         }
-        Config::Schema => {
+        ConfigCommand::Schema => {
             let text = serde_json::to_string_pretty(&json_schema()).map_err(|error| {
                 Failure::told(FAILED, format!("error: failed to write the schema: {error}"))
             })?;
             print(&format!("{text}\n"))?;
         }
-        Config::Import { arguments } => {
+        ConfigCommand::Import { arguments } => {
             let folder = std::env::current_dir().unwrap_or_default();
             let imported =
                 import(arguments, &folder).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
@@ -83,10 +83,10 @@ pub(crate) fn run(arguments: &Config) -> Result<u8, Failure> {
             }
             print(&text)?;
         }
-        Config::Reference => print(&reference_markdown())?,
-        Config::Algorithms => print(&tamis_config::catalogue::markdown())?,
-        Config::Rollouts => print(&tamis_report::rollouts::reference_markdown())?,
-        Config::Metrics => print(&tamis_run::metrics::catalogue::catalogue_markdown())?,
+        ConfigCommand::Reference => print(&reference_markdown())?,
+        ConfigCommand::Algorithms => print(&tamis_config::catalogue::markdown())?,
+        ConfigCommand::Rollouts => print(&tamis_report::rollouts::reference_markdown())?,
+        ConfigCommand::Metrics => print(&tamis_run::metrics::catalogue::catalogue_markdown())?,
     }
     Ok(0)
 }

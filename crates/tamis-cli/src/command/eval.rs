@@ -11,7 +11,7 @@ use tamis_run::directory::{held_by, keep_evaluation};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Progress;
 use tamis_train::assemble::AssembleError;
-use tamis_train::assemble::check::{self, Placeholders, Purpose};
+use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::places::Places;
 use tamis_train::error::RunError;
 use tamis_train::evaluate::{EvaluateError, EvaluationReport, evaluate, fit_lengths};
@@ -21,10 +21,10 @@ use tamis_train::measure::validation_metrics::SourceResult;
 
 use super::train::{exit_code, listen, shortened};
 use super::{new_errors, new_notes, notes, print, show, with_findings};
-use crate::arguments::Eval;
+use crate::arguments::EvalArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
 
-pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
+pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     let interrupt = Interrupt::new();
     listen(&interrupt, "nothing is kept of the evaluation; Ctrl-C again ends at once")?;
     let (files, overrides) = arguments.layers.split();
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Eval) -> Result<u8, Failure> {
         progress.say(&note);
     }
     let check = move || {
-        let found = check::all(&loaded, Purpose::Evaluate, Placeholders::Refused);
+        let found = check::all(&loaded, CheckPurpose::Evaluate, Placeholders::Refused);
         with_findings(loaded, found)
     };
     let checked =
@@ -133,7 +133,7 @@ fn check_servers(run: &Path, own: &Config, config: &Config) -> Result<(), Failur
 }
 
 /// Refuses a file of samples that would not be written in the end, before anything is generated.
-fn check_output(arguments: &Eval) -> Result<(), Failure> {
+fn check_output(arguments: &EvalArguments) -> Result<(), Failure> {
     let Some(path) = &arguments.samples else {
         if arguments.overwrite {
             return Err(Failure::told(

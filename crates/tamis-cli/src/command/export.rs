@@ -4,10 +4,10 @@ use tamis_train::export::{ExportError, SaveDtype, export};
 
 use super::eval::find;
 use super::print;
-use crate::arguments::{Dtype, Export};
+use crate::arguments::{Dtype, ExportArguments};
 use crate::failure::{FAILED, Failure, USAGE};
 
-pub(crate) fn run(arguments: &Export) -> Result<u8, Failure> {
+pub(crate) fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
     let (checkpoint, _) = find(&arguments.source)?;
     let dtype = match arguments.dtype {
         Dtype::F32 => SaveDtype::F32,

@@ -3,14 +3,14 @@
 use serde_json::{Map, Value};
 use tamis_core::filter::{GroupFilter, OutcomeScale};
 use tamis_core::setting::{Described, Shape, Variant, with_defaults};
-use tamis_report::filter::{FilterOptions, Layout, filter_file};
+use tamis_report::filter::{FilterOptions, GroupLayout, filter_file};
 
 use super::{print, show, warn};
-use crate::arguments::Filter;
+use crate::arguments::FilterArguments;
 use crate::failure::{FAILED, Failure, USAGE};
 
 /// The keys of the filter that options gave.
-fn given(arguments: &Filter) -> Map<String, Value> {
+fn given(arguments: &FilterArguments) -> Map<String, Value> {
     let exclude_zero = arguments.exclude_zero.then_some(false);
     let options = [
         ("tolerance", arguments.tolerance.map(Value::from)),
@@ -42,7 +42,7 @@ fn has(variant: &Variant, key: &str) -> bool {
 }
 
 /// The filter of the chosen strategy; options that it would not look at are refused.
-fn filter(arguments: &Filter) -> Result<GroupFilter, Failure> {
+fn filter(arguments: &FilterArguments) -> Result<GroupFilter, Failure> {
     let strategy = arguments.strategy.as_str();
     let Shape::Tagged { variants, .. } = GroupFilter::shape() else { unreachable!("filters are tagged") };
     let given = given(arguments);
@@ -72,12 +72,12 @@ fn filter(arguments: &Filter) -> Result<GroupFilter, Failure> {
         .map_err(|key| lacks(&option_of(&key), &format!("say how much is kept: `{} 0.9`", option_of(&key))))
 }
 
-pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
+pub(crate) fn run(arguments: &FilterArguments) -> Result<u8, Failure> {
     refuse_ignored(arguments)?;
     let filter = filter(arguments)?;
     let layout = match arguments.metric.as_slice() {
-        [metric] => Layout::Long { group_by: arguments.group.clone(), metric: metric.clone() },
-        metrics => Layout::Wide { metrics: metrics.to_vec() },
+        [metric] => GroupLayout::Long { group_by: arguments.group.clone(), metric: metric.clone() },
+        metrics => GroupLayout::Wide { metrics: metrics.to_vec() },
     };
     let options = FilterOptions {
         inputs: arguments.files.clone(),
@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Filter) -> Result<u8, Failure> {
 }
 
 /// Refuses options that the layout or the outputs have no use for.
-fn refuse_ignored(arguments: &Filter) -> Result<(), Failure> {
+fn refuse_ignored(arguments: &FilterArguments) -> Result<(), Failure> {
     if arguments.metric.len() > 1 && !arguments.group.is_empty() {
         return Err(Failure::told(
             USAGE,

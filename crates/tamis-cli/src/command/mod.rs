@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use tamis_config::{ConfigErrors, Diagnostic, Loaded, Severity, load};
 use tamis_core::printable::lines;
-use tamis_train::assemble::check::{self, Placeholders, Purpose};
+use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 
 use crate::arguments::Layers;
 use crate::failure::{FAILED, Failure, USAGE};
@@ -63,7 +63,7 @@ impl Layers {
     /// As [`Self::load`], after everything that a run would be refused for before it begins.
     pub(crate) fn load_checked(&self, placeholders: Placeholders) -> Result<Loaded, Failure> {
         let loaded = self.load()?;
-        let found = check::all(&loaded, Purpose::Begin, placeholders);
+        let found = check::all(&loaded, CheckPurpose::Begin, placeholders);
         with_findings(loaded, found).map_err(|errors| Failure::told(USAGE, errors.to_string()))
     }
 }

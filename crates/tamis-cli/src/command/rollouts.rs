@@ -3,10 +3,10 @@
 use tamis_report::rollouts::{RolloutQuery, read};
 
 use super::{print, show};
-use crate::arguments::Rollouts;
+use crate::arguments::RolloutsArguments;
 use crate::failure::{FAILED, Failure, USAGE};
 
-pub(crate) fn run(arguments: &Rollouts) -> Result<u8, Failure> {
+pub(crate) fn run(arguments: &RolloutsArguments) -> Result<u8, Failure> {
     let query = RolloutQuery {
         source: arguments.source.clone(),
         step: arguments.step,

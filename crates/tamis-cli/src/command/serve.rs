@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tamis_config::load_for_evaluation;
-use tamis_rollout::serve::{ServeSettings, ServedPolicy, Server, SlowDown};
+use tamis_rollout::serve::{NativeServer, ServeSettings, ServedPolicy, SlowDown};
 use tamis_run::log::progress::Progress;
 use tamis_text::tokenizer::Tokenizer;
 use tamis_train::assemble::{AssembleError, policy};
@@ -14,13 +14,13 @@ use tamis_train::prompts::codec::{Codec, CodecError};
 use super::eval::find;
 use super::print;
 use super::train::listen;
-use crate::arguments::{Serve, WhenPaused};
+use crate::arguments::{ServeArguments, WhenPaused};
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
 /// Bytes of a key file that are read at most.
 const LONGEST_KEY: u64 = 4096;
 
-pub(crate) fn run(arguments: &Serve) -> Result<u8, Failure> {
+pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
     let settings = settings(arguments)?;
     let interrupt = Interrupt::new();
     listen(
@@ -47,13 +47,13 @@ pub(crate) fn run(arguments: &Serve) -> Result<u8, Failure> {
         let code = if error.is_usage() { USAGE } else { FAILED };
         Failure::of(code, &error, error.hint())
     };
-    let server = Server::begin(policy, settings).map_err(failed)?;
+    let server = NativeServer::begin(policy, settings).map_err(failed)?;
     print(&format!("listening on http://{}\n", server.address()))?;
     server.run(&interrupt.flag()).map_err(failed)?;
     Ok(0)
 }
 
-fn name(arguments: &Serve) -> String {
+fn name(arguments: &ServeArguments) -> String {
     arguments.served_model_name.clone().unwrap_or_else(|| arguments.source.display().to_string())
 }
 
@@ -118,7 +118,7 @@ fn told(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn settings(arguments: &Serve) -> Result<ServeSettings, Failure> {
+fn settings(arguments: &ServeArguments) -> Result<ServeSettings, Failure> {
     let whole = |number: u32| number as usize;
     let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(ServeSettings {
@@ -160,8 +160,8 @@ fn read_key(path: &Path) -> Result<String, Failure> {
     Ok(key.to_owned())
 }
 
-fn slow_down(arguments: &Serve) -> Result<Option<SlowDown>, Failure> {
-    let Serve { test_step_ms, test_sample_ms, test_lengths, .. } = arguments;
+fn slow_down(arguments: &ServeArguments) -> Result<Option<SlowDown>, Failure> {
+    let ServeArguments { test_step_ms, test_sample_ms, test_lengths, .. } = arguments;
     if test_step_ms.is_none() && test_sample_ms.is_none() && test_lengths.is_none() {
         return Ok(None);
     }

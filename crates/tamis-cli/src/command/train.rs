@@ -9,19 +9,19 @@ use tamis_run::directory::{RunDirectory, RunDirectoryError};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Progress;
 use tamis_train::assemble::AssembleError;
-use tamis_train::assemble::check::{self, Placeholders, Purpose};
+use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::checkpoint::SaveError;
 use tamis_train::error::RunError;
 use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::learner::warm_start::WarmStartError;
 use tamis_train::measure::validation::{OutcomeKind, ValidationReport};
-use tamis_train::run::{Begin, ConfigText, Ending, Opened, Run, RunSummary, Unbegun};
+use tamis_train::run::{ConfigText, Ending, Opened, Run, RunStart, RunSummary, Unbegun};
 
 use super::{new_errors, notes, show, with_findings};
-use crate::arguments::Train;
+use crate::arguments::TrainArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, UNREACHABLE, USAGE};
 
-pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
+pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
     let interrupt = Interrupt::new();
     listen(&interrupt, "saves the last finished step; Ctrl-C again ends at once, without saving")?;
     let begin = if let Some(path) = &arguments.resume {
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Train) -> Result<u8, Failure> {
             .or_abandon(move || layers.load_checked(Placeholders::Refused))
             .map_err(|_| unbegun(&Unbegun::NotBegun))??;
         let notes = notes(&loaded);
-        Begin::New(ConfigText::of(loaded, notes))
+        RunStart::New(ConfigText::of(loaded, notes))
     };
     let begun = Run::open(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
     let run = match begun {
@@ -71,7 +71,7 @@ pub(crate) fn listen(interrupt: &Interrupt, what: &'static str) -> Result<(), Fa
     .map_err(|error| Failure::told(FAILED, format!("error: failed to listen for Ctrl-C: {error}")))
 }
 
-fn resume(arguments: &Train, path: &Path, interrupt: &Interrupt) -> Result<Begin, Failure> {
+fn resume(arguments: &TrainArguments, path: &Path, interrupt: &Interrupt) -> Result<RunStart, Failure> {
     let directory = RunDirectory::open(&Disk::new(), path).map_err(|error| fail(&error.into()))?;
     let (files, overrides) = arguments.layers.split();
     let own = directory.config();
@@ -85,14 +85,14 @@ fn resume(arguments: &Train, path: &Path, interrupt: &Interrupt) -> Result<Begin
     let refused = |errors| new_errors(Some(&was), errors);
     let now = load_of_run(&own, &files, &overrides).map_err(refused)?;
     let check = move || {
-        let purpose = Purpose::Resume(checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path()));
+        let purpose = CheckPurpose::Resume(checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path()));
         let found = check::all(&now, purpose, Placeholders::Refused);
         with_findings(now, found)
     };
     let now = interrupt.or_abandon(check).map_err(|_| unbegun(&Unbegun::NotResumed))?.map_err(refused)?;
     let notes = super::new_notes(&was, &now);
     let now = ConfigText::of(now, notes);
-    Ok(Begin::Resume { directory, was: Box::new(was.config), now })
+    Ok(RunStart::Resume { directory, was: Box::new(was.config), now })
 }
 
 fn unbegun(interrupted: &Unbegun) -> Failure {

@@ -9,13 +9,13 @@ use crate::serving::Serving;
 use crate::tamis::Folder;
 use serde_json::{Value, json};
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{Architecture, Model, ModelConfig, SaveDtype};
+use tamis_model::{Architecture, Model, SaveDtype, TransformerConfig};
 use tamis_text::tokenizer::Tokenizer;
 
 /// A checkpoint in Hugging Face layout with random weights, a tokenizer and a chat template.
 fn save_checkpoint(folder: &Path) {
     let tokenizer = Tokenizer::load(&tamis_golden::folder().join("hf/tokenizer")).unwrap();
-    let mut config = ModelConfig::new(Architecture::Qwen2, tokenizer.num_rows(), 16, 24, 1, 2, 512);
+    let mut config = TransformerConfig::new(Architecture::Qwen2, tokenizer.num_rows(), 16, 24, 1, 2, 512);
     config.initializer_range = 0.4;
     std::fs::create_dir_all(folder).unwrap();
     Model::init(config, Key::new(1, Purpose::Init)).unwrap().save(folder, SaveDtype::F32).unwrap();

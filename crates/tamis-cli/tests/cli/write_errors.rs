@@ -14,7 +14,7 @@ use tamis_run::durable::{Disk, DiskFault, DiskOperation};
 use tamis_run::log::progress::Progress;
 use tamis_train::error::RunError;
 use tamis_train::interrupt::Interrupt;
-use tamis_train::run::{Begin, ConfigText, Opened, Run, RunSummary};
+use tamis_train::run::{ConfigText, Opened, Run, RunStart, RunSummary};
 
 /// Noise on top of the verifier, so that there is a journal; the same each time, so that runs can be
 /// compared.
@@ -130,7 +130,7 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
         let directory = format!("run.dir={}", target.join("runs").display());
         let loaded = load(&[folder.join("config.yaml")], &[directory]).expect("a sound configuration");
         let config = ConfigText::of(loaded, Vec::new());
-        let run = Run::open_on(disk, Begin::New(config), quiet, Interrupt::new());
+        let run = Run::open_on(disk, RunStart::New(config), quiet, Interrupt::new());
         finish(run).map(|_| ()).map_err(|error| error.to_string())
     };
     let counting = Disk::unflushed();
@@ -204,7 +204,7 @@ fn resume(run: &Path) {
     let loaded = load(&[directory.config()], &[]).expect("a sound configuration");
     let was = Box::new(loaded.config.clone());
     let now = ConfigText::of(loaded, Vec::new());
-    let run = Run::open(Begin::Resume { directory, was, now }, quiet, Interrupt::new());
+    let run = Run::open(RunStart::Resume { directory, was, now }, quiet, Interrupt::new());
     finish(run).expect("goes on");
 }
 

@@ -25,7 +25,7 @@ use crate::yaml;
 
 /// What a configuration is loaded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum LoadPurpose {
     /// A whole run.
     Training,
     /// Measuring a policy on held-out prompts: rules about training alone are left out.
@@ -34,15 +34,15 @@ pub(crate) enum Purpose {
 
 /// Checks a configuration against every rule. Rules about a key whose own value is wrong are left out: the
 /// value in `config` is then not the user's.
-pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Purpose) -> Vec<Diagnostic> {
+pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: LoadPurpose) -> Vec<Diagnostic> {
     let mut checker = Checker { config, tree, reader, found: Vec::new() };
     checker.model();
-    if purpose == Purpose::Training {
+    if purpose == LoadPurpose::Training {
         checker.training_prompts();
     }
     checker.prompts();
     checker.rewards();
-    if purpose == Purpose::Evaluation {
+    if purpose == LoadPurpose::Evaluation {
         checker.evaluation();
         checker.has_servers();
         return checker.found;

@@ -34,7 +34,7 @@ pub use early_stop::{
     CollapseForm, EarlyStopConfig, EmptyStepsConfig, LowSuccessConfig, RewardCollapseConfig,
 };
 pub use filter::FilterConfig;
-pub use model::{Architecture, InitConfig, ModelConfig, SaveDtype};
+pub use model::{CheckpointDtype, InitArchitecture, InitConfig, ModelConfig};
 pub use objective::{
     AdaptiveEntropyConfig, AdaptiveKlConfig, Aggregation, CispoBound, EntropyConfig, GspoForm,
     ImportanceLevel, KlConfig, KlEstimator, KlPlace, LossConfig, LossKind, MasksConfig, ObjectiveConfig,

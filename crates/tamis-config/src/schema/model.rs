@@ -7,7 +7,7 @@ use crate::value::{ByteSize, TokenizerSource};
 
 choice! {
     /// A decoder-only architecture of the native engine.
-    pub enum Architecture {
+    pub enum InitArchitecture {
         /// Qwen2: biases on query, key and value.
         Qwen2 = "qwen2",
         /// Qwen3: normalised queries and keys, no biases.
@@ -19,7 +19,7 @@ choice! {
 
 choice! {
     /// The number format that weights are saved in. Computation is in f32 whatever it is.
-    pub enum SaveDtype {
+    pub enum CheckpointDtype {
         /// 32 bits: what was trained, exactly.
         F32 = "f32",
         /// bfloat16: half the size, 8 bits of precision.
@@ -33,7 +33,7 @@ section! {
     /// A model that starts from random weights.
     pub struct InitConfig {
         /// Architecture.
-        architecture: Architecture = "qwen3", Any, Fixed;
+        architecture: InitArchitecture = "qwen3", Any, Fixed;
         /// Width of the residual stream.
         hidden_size: usize = "128", Between(1.0, 16_777_216.0), Fixed;
         /// Width inside the feed-forward part.
@@ -72,7 +72,7 @@ section! {
         /// where the advantages need one.
         value_head: bool = "false", Any, Fixed;
         /// Number format of saved weights.
-        save_dtype: SaveDtype = "f32", Any, Free;
+        save_dtype: CheckpointDtype = "f32", Any, Free;
         /// File with a Jinja chat template that replaces the model's own.
         chat_template: Option<PathBuf> = "null", NotEmpty, Fixed;
         /// Recompute activations in the backward pass: about a third more computation, much less memory.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::define::{choice, section, tagged};
 use crate::reader::Reader;
 use crate::setting::Setting;
-use crate::tree::{Entry, Node, Value, join};
+use crate::tree::{MapEntry, Node, Value, join};
 use crate::value::{FreeMap, Program};
 use tamis_core::setting::{Check, KeySpec, Resume, Shape};
 
@@ -265,7 +265,7 @@ impl Setting for SourceRewards {
             let path = join(path, &entry.key);
             let named = match &entry.node.value {
                 Value::Scalar { .. } if !entry.node.is_null() => Node {
-                    value: Value::Map(vec![Entry {
+                    value: Value::Map(vec![MapEntry {
                         key: "kind".to_owned(),
                         origin: entry.origin.clone(),
                         node: entry.node.clone(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::jsonl::JsonLines;
 use crate::parquet_file;
-use crate::records::{Format, RecordError};
+use crate::records::{FileFormat, RecordError};
 use crate::whole_file::WholeFile;
 
 /// What a copy took and left.
@@ -30,7 +30,7 @@ pub fn copy_rows(
 ) -> Result<Copied, RecordError> {
     let mut format = None;
     for source in sources {
-        let own = Format::of(source)?;
+        let own = FileFormat::of(source)?;
         match format {
             None => format = Some((own, source)),
             Some((first, path)) if first != own => {
@@ -46,8 +46,8 @@ pub fn copy_rows(
     let write = |source| RecordError::Write { path: target.to_owned(), source };
     let mut file = WholeFile::create(target).map_err(write)?;
     let copied = match format {
-        Some((Format::Parquet, _)) => parquet_file::copy_rows(sources, &mut keep, &mut file, target)?,
-        Some((Format::Jsonl, _)) | None => {
+        Some((FileFormat::Parquet, _)) => parquet_file::copy_rows(sources, &mut keep, &mut file, target)?,
+        Some((FileFormat::Jsonl, _)) | None => {
             let mut copied = Copied::default();
             for (index, source) in sources.iter().enumerate() {
                 let mut lines = JsonLines::open(source)?;

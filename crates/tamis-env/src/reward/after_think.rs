@@ -2,7 +2,7 @@
 
 use tamis_data::prompt::Prompt;
 
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 
 /// Hands the inner function what follows the last `</think>`; a completion without one is handed on as empty,
 /// which every verifier scores as wrong (TRL's `reasoning_accuracy_reward`, 1.16.0).
@@ -18,7 +18,7 @@ impl AfterThink {
 }
 
 impl RewardFunction for AfterThink {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let after =
             |completion: &str| completion.rfind("</think>").map_or(completion.len(), |place| place + 8);
         let cut: Vec<RewardInput<'_>> = batch

@@ -13,7 +13,7 @@ use super::combine::excerpt;
 use super::gsm8k::Gsm8k;
 use super::math::Math;
 use super::math_dapo::MathDapo;
-use super::{Logged, Outcome, RewardFailure, RewardFunction, RewardInput};
+use super::{Logged, RewardFailure, RewardFunction, RewardInput, RewardOutcome};
 
 /// What verl does with a data source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,16 +162,16 @@ impl BySource {
 }
 
 impl RewardFunction for BySource {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         self.score_logged(batch).0
     }
 
-    fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<Outcome>, Vec<Logged>) {
+    fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<RewardOutcome>, Vec<Logged>) {
         let mut rows_of: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (row, input) in batch.iter().enumerate() {
             rows_of.entry(&input.prompt.data_source).or_default().push(row);
         }
-        let mut outcomes = vec![Outcome::NoAnswer; batch.len()];
+        let mut outcomes = vec![RewardOutcome::NoAnswer; batch.len()];
         let mut logged = vec![Logged::default(); batch.len()];
         for (source, rows) in rows_of {
             let (answers, logs) = match self.route(source) {
@@ -181,7 +181,7 @@ impl RewardFunction for BySource {
                 }
                 Err(reason) => {
                     let message = format!("data source `{}` has no verifier: {reason}", excerpt(source));
-                    (vec![Outcome::Failed(RewardFailure::Function { message }); rows.len()], Vec::new())
+                    (vec![RewardOutcome::Failed(RewardFailure::Function { message }); rows.len()], Vec::new())
                 }
             };
             for (&row, answer) in rows.iter().zip(answers) {
@@ -293,6 +293,6 @@ mod tests {
         insta::assert_snapshot!(said(&own(ANY)), @"`taco`, 2 rows: its answers are programs, and there is no sandbox to run them in");
         assert_eq!(said(&own("taco")).lines().count(), 2);
         let input = RewardInput::text(&prompts[0], "print()");
-        assert!(matches!(BySource::default().score(&[input])[0], Outcome::Failed(_)));
+        assert!(matches!(BySource::default().score(&[input])[0], RewardOutcome::Failed(_)));
     }
 }

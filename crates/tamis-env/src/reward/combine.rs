@@ -9,7 +9,9 @@ use tamis_core::printable::one_line;
 use tamis_data::prompt::{Prompt, PromptContent};
 
 use super::failure::LARGEST_SCORE;
-use super::{Logged, Outcome, RewardError, RewardFailure, RewardFunction, RewardInput, Scores, TrainerState};
+use super::{
+    Logged, RewardError, RewardFailure, RewardFunction, RewardInput, RewardOutcome, Scores, TrainerState,
+};
 
 /// Columns of a row that a warning shows.
 const MAX_COLUMNS: usize = 30;
@@ -184,9 +186,8 @@ impl Rewards {
                 all.extend(&named.name, own);
             }
             let checked = checked(answers, batch);
-            let is_fatal =
-                |outcome: &&Outcome| matches!(outcome, Outcome::Failed(failure) if failure.is_fatal());
-            if let Some(Outcome::Failed(failure)) = checked.iter().find(is_fatal) {
+            let is_fatal = |outcome: &&RewardOutcome| matches!(outcome, RewardOutcome::Failed(failure) if failure.is_fatal());
+            if let Some(RewardOutcome::Failed(failure)) = checked.iter().find(is_fatal) {
                 return Err(RewardError::fatal(&named.name, failure));
             }
             outcomes.push(checked);
@@ -272,7 +273,7 @@ impl Rewards {
         external.map(|named| named.function.concurrency().max(1)).max().unwrap_or(0)
     }
 
-    fn combine<'o>(&self, outcomes: impl Iterator<Item = &'o Outcome>) -> Scored {
+    fn combine<'o>(&self, outcomes: impl Iterator<Item = &'o RewardOutcome>) -> Scored {
         let all_shaping = self.functions.iter().all(|named| named.function.is_shaping());
         // What weighs nothing only measures: its answer alone is no reward of 0.
         let is_weighed = self.functions.iter().any(|named| named.weight != 0.0);
@@ -281,9 +282,9 @@ impl Rewards {
         let mut answered = Vec::with_capacity(self.functions.len());
         let mut raw = f64::NAN;
         for (named, outcome) in self.functions.iter().zip(outcomes) {
-            let Outcome::Scored(given) = outcome else {
+            let RewardOutcome::Scored(given) = outcome else {
                 scores.insert(named.name.clone(), Score::unanswered());
-                if let Outcome::Failed(failure) = outcome {
+                if let RewardOutcome::Failed(failure) = outcome {
                     failures.insert(named.name.clone(), failure.to_string());
                 }
                 continue;
@@ -316,9 +317,9 @@ impl Rewards {
     }
 }
 
-/// Replaces what breaks the contract of [`Outcome::Scored`]: NaN is no answer, infinities and wrong lengths
-/// are failures.
-fn checked(mut outcomes: Vec<Outcome>, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+/// Replaces what breaks the contract of [`RewardOutcome::Scored`]: NaN is no answer, infinities and wrong
+/// lengths are failures.
+fn checked(mut outcomes: Vec<RewardOutcome>, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
     let expected = batch.len();
     if outcomes.len() != expected {
         let failure = RewardFailure::Shape {
@@ -326,14 +327,14 @@ fn checked(mut outcomes: Vec<Outcome>, batch: &[RewardInput<'_>]) -> Vec<Outcome
             expected: format!("{expected} for {expected} completions"),
             actual: outcomes.len().to_string(),
         };
-        return vec![Outcome::Failed(failure); expected];
+        return vec![RewardOutcome::Failed(failure); expected];
     }
     for (outcome, input) in outcomes.iter_mut().zip(batch) {
-        if let Outcome::Scored(scores) = outcome {
+        if let RewardOutcome::Scored(scores) = outcome {
             match check_scores(scores, input.completion_ids.len(), input.num_turns()) {
                 Ok(true) => {}
-                Ok(false) => *outcome = Outcome::NoAnswer,
-                Err(failure) => *outcome = Outcome::Failed(failure),
+                Ok(false) => *outcome = RewardOutcome::NoAnswer,
+                Err(failure) => *outcome = RewardOutcome::Failed(failure),
             }
         }
     }
@@ -442,10 +443,10 @@ mod tests {
     use tamis_data::prompt::Message;
 
     /// Says what it is told, whatever it is asked.
-    struct Says(Vec<Outcome>, bool);
+    struct Says(Vec<RewardOutcome>, bool);
 
     impl RewardFunction for Says {
-        fn score(&self, _batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        fn score(&self, _batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
             self.0.clone()
         }
 
@@ -454,7 +455,7 @@ mod tests {
         }
     }
 
-    fn named(name: &str, weight: f64, outcomes: Vec<Outcome>, is_shaping: bool) -> NamedReward {
+    fn named(name: &str, weight: f64, outcomes: Vec<RewardOutcome>, is_shaping: bool) -> NamedReward {
         NamedReward { name: name.to_owned(), weight, function: Box::new(Says(outcomes, is_shaping)) }
     }
 
@@ -485,19 +486,27 @@ mod tests {
                 named(
                     "right",
                     2.0,
-                    vec![Outcome::verified(-1.0, false), Outcome::NoAnswer, Outcome::NoAnswer],
+                    vec![
+                        RewardOutcome::verified(-1.0, false),
+                        RewardOutcome::NoAnswer,
+                        RewardOutcome::NoAnswer,
+                    ],
                     false,
                 ),
                 named(
                     "other",
                     1.0,
-                    vec![Outcome::verified(0.5, true), Outcome::verified(1.0, true), Outcome::NoAnswer],
+                    vec![
+                        RewardOutcome::verified(0.5, true),
+                        RewardOutcome::verified(1.0, true),
+                        RewardOutcome::NoAnswer,
+                    ],
                     false,
                 ),
                 named(
                     "short",
                     0.5,
-                    vec![Outcome::score(-1.0), Outcome::score(-0.5), Outcome::NoAnswer],
+                    vec![RewardOutcome::score(-1.0), RewardOutcome::score(-0.5), RewardOutcome::NoAnswer],
                     true,
                 ),
             ],
@@ -523,12 +532,12 @@ no reward function answered 1 of 3 completions; they stay unscored; the first:
 
     #[test]
     fn shaping_alone_is_the_raw_outcome_only_where_there_is_nothing_else() {
-        let alone = scoring(vec![named("short", 0.5, vec![Outcome::score(-1.0)], true)], 0);
+        let alone = scoring(vec![named("short", 0.5, vec![RewardOutcome::score(-1.0)], true)], 0);
         assert_eq!(row(&alone.rows[0]), "score=-0.5 short=-1 -> -0.5");
         let shaped = scoring(
             vec![
-                named("right", 1.0, vec![Outcome::NoAnswer], false),
-                named("short", 0.5, vec![Outcome::score(-1.0)], true),
+                named("right", 1.0, vec![RewardOutcome::NoAnswer], false),
+                named("short", 0.5, vec![RewardOutcome::score(-1.0)], true),
             ],
             0,
         );
@@ -537,16 +546,16 @@ no reward function answered 1 of 3 completions; they stay unscored; the first:
 
     #[test]
     fn what_weighs_nothing_is_no_reward() {
-        let judged = |answer: Outcome| {
-            let measured = named("length", 0.0, vec![Outcome::score(12.0)], false);
+        let judged = |answer: RewardOutcome| {
+            let measured = named("length", 0.0, vec![RewardOutcome::score(12.0)], false);
             scoring(vec![measured, named("judge", 1.0, vec![answer], false)], 0)
         };
-        let unanswered = judged(Outcome::NoAnswer);
+        let unanswered = judged(RewardOutcome::NoAnswer);
         assert_eq!(row(&unanswered.rows[0]), "judge=NaN length=12 score=NaN -> NaN");
         assert_eq!(unanswered.warnings.len(), 1, "{:?}", unanswered.warnings);
-        assert_eq!(row(&judged(Outcome::score(-3.0)).rows[0]), "judge=-3 length=12 score=-3 -> -3");
+        assert_eq!(row(&judged(RewardOutcome::score(-3.0)).rows[0]), "judge=-3 length=12 score=-3 -> -3");
         // Where nothing weighs, what was measured is all there is.
-        let all = scoring(vec![named("length", 0.0, vec![Outcome::score(12.0)], false)], 0);
+        let all = scoring(vec![named("length", 0.0, vec![RewardOutcome::score(12.0)], false)], 0);
         assert_eq!(row(&all.rows[0]), "length=12 score=0 -> 0");
     }
 
@@ -554,14 +563,17 @@ no reward function answered 1 of 3 completions; they stay unscored; the first:
     fn finer_numbers_stay_with_their_functions() {
         let fine = |per_token: Option<Vec<f64>>, per_turn: Option<Vec<f64>>| {
             let value = per_token.as_ref().or(per_turn.as_ref()).map_or(1.0, |parts| parts.iter().sum());
-            vec![Outcome::Scored(Scores::from([("score".to_owned(), Score { value, per_token, per_turn })]))]
+            vec![RewardOutcome::Scored(Scores::from([(
+                "score".to_owned(),
+                Score { value, per_token, per_turn },
+            )]))]
         };
         let message = |role: &str| Message { role: role.to_owned(), content: "x".to_owned() };
         let turns = ["assistant", "tool", "assistant"].map(message);
         let functions = vec![
             named("steps", 2.0, fine(Some(vec![0.5, 0.0, -1.0]), None), false),
             named("turns", 1.0, fine(None, Some(vec![3.0, 4.0])), false),
-            named("whole", 10.0, vec![Outcome::score(1.0)], false),
+            named("whole", 10.0, vec![RewardOutcome::score(1.0)], false),
         ];
         let scoring = scoring_of(functions, 3, Some(&turns));
         let reward = &scoring.rows[0].reward;
@@ -575,29 +587,29 @@ no reward function answered 1 of 3 completions; they stay unscored; the first:
     #[test]
     fn broken_answers_are_failures() {
         let parts = |per_token: Vec<f64>| {
-            Outcome::Scored(Scores::from([(
+            RewardOutcome::Scored(Scores::from([(
                 "score".to_owned(),
                 Score { value: 1.0, per_token: Some(per_token), per_turn: None },
             )]))
         };
         let extra = |value: f64| {
-            Outcome::Scored(Scores::from([
+            RewardOutcome::Scored(Scores::from([
                 ("score".to_owned(), Score::of(1.0)),
                 ("bonus".to_owned(), Score::of(value)),
             ]))
         };
-        let say = |outcome: Outcome| {
+        let say = |outcome: RewardOutcome| {
             let scoring = scoring(vec![named("f", 1.0, vec![outcome], false)], 2);
             format!("{}\n{}", row(&scoring.rows[0]), scoring.warnings.first().cloned().unwrap_or_default())
         };
-        insta::assert_snapshot!(say(Outcome::score(f64::NAN)), @r"
+        insta::assert_snapshot!(say(RewardOutcome::score(f64::NAN)), @r"
 f=NaN score=NaN -> NaN
 no reward function answered 1 of 1 completions; they stay unscored; the first:
   prompt 0: `1?`
   completion: `a\nb`
   ground truth: `1`, data source: `test`
 ");
-        insta::assert_snapshot!(say(Outcome::score(f64::NEG_INFINITY)), @r"
+        insta::assert_snapshot!(say(RewardOutcome::score(f64::NEG_INFINITY)), @r"
 f=NaN score=NaN -> NaN
 reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must be finite, got -inf
   prompt 0: `1?`
@@ -605,7 +617,7 @@ reward function `f` failed on 1 of 1 completions and gives them no score; the fi
   ground truth: `1`, data source: `test`
 ");
         let turns = Score { per_turn: Some(vec![0.5, 0.5]), ..Score::of(1.0) };
-        insta::assert_snapshot!(say(Outcome::Scored(Scores::from([("score".to_owned(), turns)]))), @r#"
+        insta::assert_snapshot!(say(RewardOutcome::Scored(Scores::from([("score".to_owned(), turns)]))), @r#"
 f=NaN score=NaN -> NaN
 reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` per turn: expected 1 numbers, one for each turn of the assistant in the completion, got 2
   prompt 0: `1?`
@@ -619,7 +631,7 @@ reward function `f` failed on 1 of 1 completions and gives them no score; the fi
   completion: `a\nb`
   ground truth: `1`, data source: `test`
 ");
-        insta::assert_snapshot!(say(Outcome::score(-1e308)), @r#"
+        insta::assert_snapshot!(say(RewardOutcome::score(-1e308)), @r#"
         f=NaN score=NaN -> NaN
         reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must lie within plus and minus 1e100, got -1e308
           prompt 0: `1?`
@@ -644,8 +656,8 @@ no reward function answered 1 of 1 completions; they stay unscored; the first:
 ");
         let huge = |second: f64| {
             let functions = vec![
-                named("f", 2.0, vec![Outcome::verified(1e100, true)], false),
-                named("g", 2.0, vec![Outcome::score(second)], false),
+                named("f", 2.0, vec![RewardOutcome::verified(1e100, true)], false),
+                named("g", 2.0, vec![RewardOutcome::score(second)], false),
             ];
             let scoring = scoring(functions, 0);
             format!(
@@ -665,8 +677,8 @@ the weighted sum of the scores of 1 of 1 completions is beyond plus and minus 1e
         assert!(huge(-1e100).ends_with("score=0 -> 0\n"), "{}", huge(-1e100));
         let two = scoring(
             vec![
-                named("f", 1.0, vec![Outcome::score(1.0); 2], false),
-                named("g", 1.0, vec![Outcome::score(1.0)], false),
+                named("f", 1.0, vec![RewardOutcome::score(1.0); 2], false),
+                named("g", 1.0, vec![RewardOutcome::score(1.0)], false),
             ],
             0,
         );
@@ -686,7 +698,7 @@ reward function `g` failed on 2 of 2 completions and gives them no score; the fi
         let mut prompt = test_prompt("1");
         prompt.columns.insert("level".to_owned(), serde_json::json!({"of": [1, 2]}));
         prompt.columns.insert("solution".to_owned(), "long\n".repeat(100).into());
-        let rewards = Rewards::new(vec![named("f", 1.0, vec![Outcome::NoAnswer], false)]).unwrap();
+        let rewards = Rewards::new(vec![named("f", 1.0, vec![RewardOutcome::NoAnswer], false)]).unwrap();
         let warned =
             |prompt: &Prompt| rewards.score(&[RewardInput::text(prompt, "a")]).unwrap().warnings.remove(0);
         let shown = warned(&prompt).replace(r"long\n", "L");
@@ -718,7 +730,7 @@ reward function `g` failed on 2 of 2 completions and gives them no score; the fi
             answers in proptest::collection::vec((proptest::option::of(-2.0f64..2.0), -3.0f64..3.0), 1..6),
         ) {
             let functions = answers.iter().enumerate().map(|(i, (score, weight))| {
-                let outcome = score.map_or(Outcome::NoAnswer, Outcome::score);
+                let outcome = score.map_or(RewardOutcome::NoAnswer, RewardOutcome::score);
                 named(&format!("f{i}"), *weight, vec![outcome], i % 2 == 1)
             });
             let scoring = scoring(functions.collect(), 0);

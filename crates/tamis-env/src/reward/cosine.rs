@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use tamis_data::prompt::Prompt;
 
-use super::{Outcome, RewardError, RewardFunction, RewardInput};
+use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 /// The four ends of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -80,16 +80,16 @@ impl Cosine {
 }
 
 impl RewardFunction for Cosine {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let outcomes = self.verifier.score(batch);
-        let shape = |(outcome, input): (Outcome, &RewardInput<'_>)| match outcome.get("acc") {
+        let shape = |(outcome, input): (RewardOutcome, &RewardInput<'_>)| match outcome.get("acc") {
             Some(acc) => {
                 let is_correct = acc >= 1.0;
                 let value = self.schedule.value(is_correct, input.completion_ids.len() as u64);
-                Outcome::verified(value, is_correct)
+                RewardOutcome::verified(value, is_correct)
             }
-            None if matches!(outcome, Outcome::Failed(_)) => outcome,
-            None => Outcome::NoAnswer,
+            None if matches!(outcome, RewardOutcome::Failed(_)) => outcome,
+            None => RewardOutcome::NoAnswer,
         };
         outcomes.into_iter().zip(batch).map(shape).collect()
     }

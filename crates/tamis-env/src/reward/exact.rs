@@ -2,7 +2,7 @@
 
 use tamis_data::prompt::Prompt;
 
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 
 /// `score` and `acc` are 1 where completion and ground truth are the same text after white space at both ends
 /// is removed, else 0; no answer where the prompt has no ground truth. Nothing else is normalised: `.5` is
@@ -11,12 +11,12 @@ use super::{Outcome, RewardFunction, RewardInput};
 pub struct Exact;
 
 impl RewardFunction for Exact {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let judge = |input: &RewardInput<'_>| match &input.prompt.ground_truth {
-            None => Outcome::NoAnswer,
+            None => RewardOutcome::NoAnswer,
             Some(gold) => {
                 let is_correct = input.completion.trim() == gold.trim();
-                Outcome::verified(f64::from(u8::from(is_correct)), is_correct)
+                RewardOutcome::verified(f64::from(u8::from(is_correct)), is_correct)
             }
         };
         batch.iter().map(judge).collect()

@@ -2,7 +2,7 @@
 
 use regex::{Regex, RegexBuilder};
 
-use super::{Outcome, RewardError, RewardFunction, RewardInput};
+use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 /// `score` is 1 where the pattern matches the whole completion, else 0. Shaping. The syntax is the `regex`
 /// crate's: linear time, no look-around and no back-references; `.` matches a line break too.
@@ -25,9 +25,9 @@ impl Format {
 }
 
 impl RewardFunction for Format {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let judge = |input: &RewardInput<'_>| {
-            Outcome::score(f64::from(u8::from(self.pattern.is_match(input.completion))))
+            RewardOutcome::score(f64::from(u8::from(self.pattern.is_match(input.completion))))
         };
         batch.iter().map(judge).collect()
     }

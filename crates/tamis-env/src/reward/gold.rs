@@ -11,7 +11,7 @@ use tamis_core::figure::shortest;
 use tamis_data::prompt::Prompt;
 
 use super::combine::excerpt;
-use super::{Listener, NamedReward, Nobody, Outcome, RewardError, RewardInput, Rewards, TrainerState};
+use super::{Listener, NamedReward, Nobody, RewardError, RewardInput, RewardOutcome, Rewards, TrainerState};
 pub use rivals::Rival;
 use rivals::best_form;
 
@@ -45,7 +45,7 @@ pub struct GoldExample {
 
 /// The scores that gold answers got.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spread {
+pub struct GoldSpread {
     /// Their mean.
     pub mean: f64,
     /// The smallest.
@@ -54,7 +54,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-impl Spread {
+impl GoldSpread {
     fn of(scores: &[f64]) -> Option<Self> {
         let (min, max) = scores
             .iter()
@@ -87,7 +87,7 @@ pub struct FunctionGold {
     /// The function failed in every form.
     pub failed: usize,
     /// `score` over the prompts that got one, each in the form that got most; `None` where none did.
-    pub spread: Option<Spread>,
+    pub spread: Option<GoldSpread>,
     /// What scores no less than the gold answers, or may: see [`Rival::is_proven`].
     pub rivals: Vec<Rival>,
     /// Accepted and checked prompts of each data source, in order of their names.
@@ -150,7 +150,7 @@ impl fmt::Display for FunctionGold {
             }
             let rest = if rest.is_empty() { String::new() } else { format!(": {}", rest.join(", ")) };
             match self.spread {
-                Some(Spread { mean, min, max }) => writeln!(
+                Some(GoldSpread { mean, min, max }) => writeln!(
                     f,
                     "reward `{name}`: gold answers score {} on average, {} to {} ({checked} prompts{rest})",
                     rounded(mean),
@@ -288,7 +288,7 @@ impl Check<'_> {
         let checked = asked.len();
         let is_external = self.named.function.is_external();
         let mut pace = Pace::begin(&self.named.name, checked, is_external, self.listener);
-        let mut said: Vec<Option<(usize, Outcome)>> = vec![None; self.prompts.len()];
+        let mut said: Vec<Option<(usize, RewardOutcome)>> = vec![None; self.prompts.len()];
         let num_forms = self.candidates.iter().map(Vec::len).max().unwrap_or(0);
         // Scores of each form on the first block, on which functions from outside are asked about all of
         // them.
@@ -298,10 +298,10 @@ impl Check<'_> {
         let mut forms: Vec<(usize, usize)> = (0..num_forms).map(|form| (0, form)).collect();
         let (first, rest) = asked.split_at(checked.min(FIRST_BLOCK));
         for (block, rows) in std::iter::once(first).chain(rest.chunks(BLOCK)).enumerate() {
-            let is_enough = |outcome: &Outcome| match outcome.get("acc") {
+            let is_enough = |outcome: &RewardOutcome| match outcome.get("acc") {
                 _ if !is_external => is_accepted(outcome),
                 Some(acc) => block > 0 && acc > 0.0,
-                None => block > 0 && matches!(outcome, Outcome::Scored(_)),
+                None => block > 0 && matches!(outcome, RewardOutcome::Scored(_)),
             };
             let mut open = rows.to_vec();
             for &(_, form) in &forms {
@@ -310,7 +310,7 @@ impl Check<'_> {
                 let pairs: Vec<(usize, &str)> =
                     tried.iter().map(|&row| (row, self.candidates[row][form].as_str())).collect();
                 for (row, outcome) in tried.into_iter().zip(self.ask(&pairs)?) {
-                    if let Outcome::Scored(scores) = &outcome {
+                    if let RewardOutcome::Scored(scores) = &outcome {
                         score_names.extend(scores.keys().cloned());
                     }
                     if let Some((scores, score)) = form_scores.get_mut(form).zip(outcome.get("score"))
@@ -320,7 +320,7 @@ impl Check<'_> {
                     }
                     // What one form said is not hidden by another that said less.
                     let is_better =
-                        |before: &Outcome| rank(&outcome, is_external) > rank(before, is_external);
+                        |before: &RewardOutcome| rank(&outcome, is_external) > rank(before, is_external);
                     if said[row].as_ref().is_none_or(|(_, before)| is_better(before)) {
                         said[row] = Some((form, outcome));
                     }
@@ -328,7 +328,7 @@ impl Check<'_> {
                 open.retain(|&row| !said[row].as_ref().is_some_and(|(_, outcome)| is_enough(outcome)));
             }
             for (form, outcome) in rows.iter().filter_map(|&row| said[row].as_ref()) {
-                if matches!(outcome, Outcome::Scored(_)) && (is_external || is_accepted(outcome)) {
+                if matches!(outcome, RewardOutcome::Scored(_)) && (is_external || is_accepted(outcome)) {
                     forms.iter_mut().filter(|(_, other)| other == form).for_each(|(wins, _)| *wins += 1);
                 }
             }
@@ -348,7 +348,7 @@ impl Check<'_> {
     }
 
     /// Scores completions of prompts, by their rows.
-    fn ask(&self, pairs: &[(usize, &str)]) -> Result<Vec<Outcome>, RewardError> {
+    fn ask(&self, pairs: &[(usize, &str)]) -> Result<Vec<RewardOutcome>, RewardError> {
         if self.listener.is_interrupted() {
             return Err(RewardError::Interrupted);
         }
@@ -364,7 +364,7 @@ impl Check<'_> {
             .collect();
         let outcomes = self.named.function.score(&inputs);
         let fatal = outcomes.iter().find_map(|outcome| match outcome {
-            Outcome::Failed(failure) if failure.is_fatal() => Some(failure),
+            RewardOutcome::Failed(failure) if failure.is_fatal() => Some(failure),
             _ => None,
         });
         match fatal {
@@ -373,15 +373,15 @@ impl Check<'_> {
         }
     }
 
-    fn judged(&self, asked: &[usize], said: &[Option<(usize, Outcome)>]) -> FunctionGold {
+    fn judged(&self, asked: &[usize], said: &[Option<(usize, RewardOutcome)>]) -> FunctionGold {
         let is_external = self.named.function.is_external();
         let outcome = |row: usize| said[row].as_ref().map(|(_, outcome)| outcome);
         let accs = || asked.iter().filter_map(|&row| outcome(row)?.get("acc"));
         let is_binary = accs().all(|acc| [0.0, 1.0].contains(&acc));
-        let takes = |outcome: &Outcome| match outcome.get("acc") {
+        let takes = |outcome: &RewardOutcome| match outcome.get("acc") {
             _ if !is_external => is_accepted(outcome),
             Some(acc) => !is_binary || acc >= 1.0,
-            None => matches!(outcome, Outcome::Scored(_)),
+            None => matches!(outcome, RewardOutcome::Scored(_)),
         };
         let scores: Vec<f64> = asked.iter().filter_map(|&row| outcome(row)?.get("score")).collect();
         let mut function = FunctionGold {
@@ -392,7 +392,7 @@ impl Check<'_> {
             rejected: 0,
             unanswered: 0,
             failed: 0,
-            spread: Spread::of(&scores),
+            spread: GoldSpread::of(&scores),
             rivals: Vec::new(),
             by_source: Vec::new(),
             examples: Vec::new(),
@@ -407,9 +407,9 @@ impl Check<'_> {
                     function.accepted += 1;
                     continue;
                 }
-                Some(Outcome::Scored(_)) => &mut function.rejected,
-                Some(Outcome::Failed(_)) => &mut function.failed,
-                Some(Outcome::NoAnswer) | None => &mut function.unanswered,
+                Some(RewardOutcome::Scored(_)) => &mut function.rejected,
+                Some(RewardOutcome::Failed(_)) => &mut function.failed,
+                Some(RewardOutcome::NoAnswer) | None => &mut function.unanswered,
             };
             *place += 1;
             if function.examples.len() < NUM_EXAMPLES {
@@ -422,15 +422,15 @@ impl Check<'_> {
         function
     }
 
-    fn example(&self, row: usize, said: Option<&(usize, Outcome)>) -> GoldExample {
+    fn example(&self, row: usize, said: Option<&(usize, RewardOutcome)>) -> GoldExample {
         let (form, answer) = match said {
-            Some((form, Outcome::Scored(scores))) => {
+            Some((form, RewardOutcome::Scored(scores))) => {
                 let numbers: Vec<String> =
                     scores.iter().map(|(name, score)| format!("{name} {}", shortest(score.value))).collect();
                 (*form, numbers.join(", "))
             }
-            Some((form, Outcome::Failed(failure))) => (*form, format!("a failure: {failure}")),
-            Some((form, Outcome::NoAnswer)) => (*form, "no answer".to_owned()),
+            Some((form, RewardOutcome::Failed(failure))) => (*form, format!("a failure: {failure}")),
+            Some((form, RewardOutcome::NoAnswer)) => (*form, "no answer".to_owned()),
             None => (0, "no answer".to_owned()),
         };
         GoldExample {
@@ -470,17 +470,17 @@ impl<'a> Pace<'a> {
 }
 
 /// What is told of a prompt in preference to something else: of a function from outside the highest score.
-fn rank(outcome: &Outcome, is_external: bool) -> (u8, f64) {
+fn rank(outcome: &RewardOutcome, is_external: bool) -> (u8, f64) {
     match outcome {
-        Outcome::Scored(_) if is_external => (2, outcome.get("score").unwrap_or(f64::NEG_INFINITY)),
+        RewardOutcome::Scored(_) if is_external => (2, outcome.get("score").unwrap_or(f64::NEG_INFINITY)),
         outcome if is_accepted(outcome) => (3, 0.0),
-        Outcome::Scored(_) => (2, 0.0),
-        Outcome::NoAnswer => (1, 0.0),
-        Outcome::Failed(_) => (0, 0.0),
+        RewardOutcome::Scored(_) => (2, 0.0),
+        RewardOutcome::NoAnswer => (1, 0.0),
+        RewardOutcome::Failed(_) => (0, 0.0),
     }
 }
 
-fn is_accepted(outcome: &Outcome) -> bool {
+fn is_accepted(outcome: &RewardOutcome) -> bool {
     match outcome.get("acc") {
         Some(acc) => acc >= 1.0,
         None => outcome.get("score").is_some_and(|score| score > 0.0),

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tamis_data::prompt::Prompt;
 
 use super::boxed::last_chars;
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 
 /// Characters from the end that are looked at.
 const CLIP_CHARS: usize = 300;
@@ -100,13 +100,13 @@ pub fn answer_part(truth: &str) -> Option<&str> {
 }
 
 impl RewardFunction for Gsm8k {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let judge = |input: &RewardInput<'_>| {
-            let Some(truth) = &input.prompt.ground_truth else { return Outcome::NoAnswer };
+            let Some(truth) = &input.prompt.ground_truth else { return RewardOutcome::NoAnswer };
             match extract(input.completion, self.method) {
-                None => Outcome::verified(0.0, false),
-                Some(answer) if answer == gold(truth) => Outcome::verified(1.0, true),
-                Some(_) => Outcome::verified(self.format_score, false),
+                None => RewardOutcome::verified(0.0, false),
+                Some(answer) if answer == gold(truth) => RewardOutcome::verified(1.0, true),
+                Some(_) => RewardOutcome::verified(self.format_score, false),
             }
         };
         batch.iter().map(judge).collect()
@@ -128,7 +128,7 @@ mod tests {
     use serde_json::Value;
     use std::io::BufRead as _;
 
-    fn outcome(function: Gsm8k, truth: &str, completion: &str) -> Outcome {
+    fn outcome(function: Gsm8k, truth: &str, completion: &str) -> RewardOutcome {
         function.score(&[RewardInput::text(&test_prompt(truth), completion)]).remove(0)
     }
 

@@ -1,6 +1,6 @@
 //! `length`: a penalty outside a range of lengths.
 
-use super::{Outcome, RewardError, RewardFunction, RewardInput};
+use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 /// `score` is 0 for completions of `min..=max` tokens and falls linearly outside, to −1 at a distance of
 /// `scale` tokens and beyond. Shaping.
@@ -33,8 +33,11 @@ impl Length {
 }
 
 impl RewardFunction for Length {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
-        batch.iter().map(|input| Outcome::score(self.penalty(input.completion_ids.len() as u64))).collect()
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
+        batch
+            .iter()
+            .map(|input| RewardOutcome::score(self.penalty(input.completion_ids.len() as u64)))
+            .collect()
     }
 
     fn is_shaping(&self) -> bool {

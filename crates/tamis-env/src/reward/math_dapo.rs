@@ -14,7 +14,7 @@ use tamis_data::prompt::Prompt;
 
 use super::boxed::{last_boxed, last_chars};
 use super::gsm8k::answer_part;
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 
 /// Characters from the end that are looked at.
 const CLIP_CHARS: usize = 300;
@@ -162,13 +162,13 @@ pub struct MathDapo {
 }
 
 impl RewardFunction for MathDapo {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let judge = |input: &RewardInput<'_>| match &input.prompt.ground_truth {
-            None => Outcome::NoAnswer,
+            None => RewardOutcome::NoAnswer,
             Some(truth) => {
                 let truth = answer_part(truth).unwrap_or(truth);
                 let (is_correct, _) = verify(input.completion, truth, self.strict_box);
-                Outcome::verified(if is_correct { 1.0 } else { -1.0 }, is_correct)
+                RewardOutcome::verified(if is_correct { 1.0 } else { -1.0 }, is_correct)
             }
         };
         batch.iter().map(judge).collect()

@@ -1,8 +1,8 @@
 //! Rewards: functions that turn completions into named scores, and their weighted sum.
 //!
-//! A [`RewardFunction`] answers each completion of a batch with an [`Outcome`]: named scores, no answer, or a
-//! failure. [`Rewards`] holds the functions of a run under names and weights and combines their outcomes into
-//! one [`Scored`] per completion; [`gold`] asks every function, before anything is generated, whether it
+//! A [`RewardFunction`] answers each completion of a batch with a [`RewardOutcome`]: named scores, no answer,
+//! or a failure. [`Rewards`] holds the functions of a run under names and weights and combines their outcomes
+//! into one [`Scored`] per completion; [`gold`] asks every function, before anything is generated, whether it
 //! accepts the dataset's own answers.
 //!
 //! Verifiers answer `score` (what is trained on) and `acc` (1 correct, 0 wrong), so that a filter can look at
@@ -126,7 +126,7 @@ pub type Scores = BTreeMap<String, Score>;
 
 /// What one function says of one completion.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum RewardOutcome {
     /// Named scores with at least `score`; none of them NaN or infinite.
     Scored(Scores),
     /// The function does not apply: its score is left out of the weighted sum.
@@ -135,7 +135,7 @@ pub enum Outcome {
     Failed(RewardFailure),
 }
 
-impl Outcome {
+impl RewardOutcome {
     /// `score` alone.
     pub fn score(value: f64) -> Self {
         Self::Scored(BTreeMap::from([("score".to_owned(), Score::of(value))]))
@@ -161,11 +161,11 @@ impl Outcome {
 /// A function from completions to scores.
 pub trait RewardFunction: Send + Sync {
     /// One outcome for each input, in order.
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome>;
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome>;
 
     /// As [`RewardFunction::score`], with what was logged of each input; an empty list where this function
     /// never logs.
-    fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<Outcome>, Vec<Logged>) {
+    fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<RewardOutcome>, Vec<Logged>) {
         (self.score(batch), Vec::new())
     }
 

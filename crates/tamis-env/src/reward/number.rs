@@ -3,7 +3,7 @@
 use tamis_data::prompt::Prompt;
 
 use super::gsm8k::answer_part;
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 use crate::rational::canonical_decimal;
 
 /// `score` and `acc` are 1 where the whole completion is one decimal number (see [`canonical_decimal`]) and
@@ -13,17 +13,17 @@ use crate::rational::canonical_decimal;
 pub struct Number;
 
 impl RewardFunction for Number {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let judge = |input: &RewardInput<'_>| match input
             .prompt
             .ground_truth
             .as_deref()
             .and_then(|truth| canonical_decimal(answer_part(truth).unwrap_or(truth)))
         {
-            None => Outcome::NoAnswer,
+            None => RewardOutcome::NoAnswer,
             Some(gold) => {
                 let is_correct = canonical_decimal(input.completion).is_some_and(|answer| answer == gold);
-                Outcome::verified(f64::from(u8::from(is_correct)), is_correct)
+                RewardOutcome::verified(f64::from(u8::from(is_correct)), is_correct)
             }
         };
         batch.iter().map(judge).collect()

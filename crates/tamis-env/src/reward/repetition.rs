@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Outcome, RewardError, RewardFunction, RewardInput};
+use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 /// `score = (1 − unique / total) · max_penalty` over the n-grams of completion tokens (TRL's
 /// `get_repetition_penalty_reward`, 1.16.0, after Yeo et al. 2025, arXiv 2502.03373, appendix B.6): 0 where
@@ -39,8 +39,8 @@ impl Repetition {
 }
 
 impl RewardFunction for Repetition {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
-        batch.iter().map(|input| Outcome::score(self.penalty(input.completion_ids))).collect()
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
+        batch.iter().map(|input| RewardOutcome::score(self.penalty(input.completion_ids))).collect()
     }
 
     fn is_shaping(&self) -> bool {

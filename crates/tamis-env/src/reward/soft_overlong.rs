@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, RewardError, RewardFunction, RewardInput};
+use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 /// Which form of the punishment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -74,8 +74,11 @@ impl SoftOverlong {
 }
 
 impl RewardFunction for SoftOverlong {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
-        batch.iter().map(|input| Outcome::score(self.punishment(input.completion_ids.len() as u64))).collect()
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
+        batch
+            .iter()
+            .map(|input| RewardOutcome::score(self.punishment(input.completion_ids.len() as u64)))
+            .collect()
     }
 
     fn is_shaping(&self) -> bool {

@@ -66,7 +66,7 @@ fn verifiers_by_hand() {
     assert_eq!(judge(&think, "5", "5"), wrong);
     let no_truth = Prompt { ground_truth: None, ..test_prompt("") };
     for (name, function) in verifiers() {
-        assert_eq!(function.score(&[RewardInput::text(&no_truth, "5")]), [Outcome::NoAnswer], "{name}");
+        assert_eq!(function.score(&[RewardInput::text(&no_truth, "5")]), [RewardOutcome::NoAnswer], "{name}");
     }
 }
 
@@ -111,7 +111,7 @@ proptest! {
                 let wrong = function.score(&[RewardInput { completion: "certainly no answer", ..input }]).remove(0);
                 prop_assert!(outcome.get("score") >= wrong.get("score") || acc == 0.0, "{}: right earns at least as much", name);
             } else {
-                prop_assert_eq!(&outcome, &Outcome::NoAnswer, "{}", name);
+                prop_assert_eq!(&outcome, &RewardOutcome::NoAnswer, "{}", name);
             }
             prop_assert!(!function.gold_completions(&prompt).is_empty(), "{}", name);
         }
@@ -129,7 +129,7 @@ proptest! {
         let inputs: Vec<RewardInput<'_>> =
             prompts.iter().zip(&texts).map(|(prompt, text)| RewardInput::text(prompt, text)).collect();
         for (name, function) in verifiers().into_iter().chain(shaping()) {
-            let alone: Vec<Outcome> = inputs.iter().flat_map(|input| function.score(&[*input])).collect();
+            let alone: Vec<RewardOutcome> = inputs.iter().flat_map(|input| function.score(&[*input])).collect();
             prop_assert_eq!(function.score(&inputs), alone, "{}", name);
         }
     }

@@ -1,6 +1,6 @@
 //! `think_format`: TRL's `think_format_reward`.
 
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 
 /// `score` is 1 where the completion begins with `<think>`, holds no second `<think>` and has a `</think>`
 /// after it, else 0: what TRL 1.16.0 writes as `^<think>(?!.*<think>)(.*?)</think>.*$` over all lines.
@@ -16,10 +16,10 @@ pub fn is_well_formed(completion: &str) -> bool {
 }
 
 impl RewardFunction for ThinkFormat {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         batch
             .iter()
-            .map(|input| Outcome::score(f64::from(u8::from(is_well_formed(input.completion)))))
+            .map(|input| RewardOutcome::score(f64::from(u8::from(is_well_formed(input.completion)))))
             .collect()
     }
 

@@ -13,7 +13,7 @@ use safetensors::{Dtype, SafeTensors};
 use thiserror::Error;
 
 use crate::config::ConfigError;
-use crate::layout::{Layout, Tensor};
+use crate::layout::{Tensor, WeightLayout};
 pub(crate) use write::write_tensors;
 pub use write::{Fill, SaveDtype, write_file};
 
@@ -128,7 +128,7 @@ pub enum CheckpointError {
 /// types (so that nothing is allocated by the word of a configuration alone).
 pub(crate) fn read_weights(
     folder: &Path,
-    layout: &Layout,
+    layout: &WeightLayout,
     mut buffer: Option<&mut [f32]>,
 ) -> Result<(), CheckpointError> {
     let single = folder.join("model.safetensors");
@@ -178,7 +178,7 @@ fn weight_map(text: &str) -> Option<BTreeMap<String, String>> {
 
 /// Whether a name may stand in a checkpoint: a tensor of the layout, a head beside a tied embedding, or
 /// stored frequencies.
-fn known(layout: &Layout, name: &str) -> bool {
+fn known(layout: &WeightLayout, name: &str) -> bool {
     layout.tensors.iter().any(|tensor| tensor.name == name)
         || (layout.head == layout.embedding && name == "lm_head.weight")
         || name.ends_with("rotary_emb.inv_freq")
@@ -188,7 +188,7 @@ fn known(layout: &Layout, name: &str) -> bool {
 /// Without a buffer, checks.
 pub(crate) fn read_file(
     path: &Path,
-    layout: &Layout,
+    layout: &WeightLayout,
     tensors: &[&Tensor],
     prefix: &str,
     mut buffer: Option<&mut [f32]>,

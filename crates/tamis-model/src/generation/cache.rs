@@ -4,7 +4,7 @@
 //! product reads.
 
 use crate::attention::{Head, Span};
-use crate::config::ModelConfig;
+use crate::config::TransformerConfig;
 use crate::floats::Floats;
 use crate::simd::PANEL;
 
@@ -13,14 +13,14 @@ pub(super) const BLOCK: usize = 64;
 
 /// Sizes of a block.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct CacheShape {
     layers: usize,
     kv_heads: usize,
     head: Head,
 }
 
-impl Shape {
-    pub(super) fn new(config: &ModelConfig) -> Self {
+impl CacheShape {
+    pub(super) fn new(config: &TransformerConfig) -> Self {
         Self { layers: config.num_layers, kv_heads: config.num_kv_heads, head: Head::new(config.head_dim) }
     }
 
@@ -49,7 +49,7 @@ pub(super) struct Cache {
 
 impl Cache {
     /// Makes room for `count` more positions.
-    pub(super) fn reserve(&mut self, shape: Shape, count: usize, free: &mut Vec<Floats>) {
+    pub(super) fn reserve(&mut self, shape: CacheShape, count: usize, free: &mut Vec<Floats>) {
         while self.blocks.len() * BLOCK < self.len + count {
             self.blocks.push(free.pop().unwrap_or_else(|| Floats::zeros(shape.len())));
         }
@@ -64,7 +64,7 @@ impl Cache {
     /// Writes one position of one layer and head; `key` has `dim` values, `value` too.
     pub(super) fn write(
         &mut self,
-        shape: Shape,
+        shape: CacheShape,
         layer: usize,
         kv_head: usize,
         position: usize,
@@ -85,7 +85,7 @@ impl Cache {
     /// The first `len` positions of one layer and head, block by block.
     pub(super) fn spans(
         &self,
-        shape: Shape,
+        shape: CacheShape,
         layer: usize,
         kv_head: usize,
         len: usize,

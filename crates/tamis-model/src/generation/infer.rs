@@ -4,14 +4,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::cache::{Cache, Shape};
+use super::cache::{Cache, CacheShape};
 use crate::activation;
 use crate::attention::{Head, mix, normalise, score, softmax};
 use crate::floats::Floats;
 use crate::linear;
 use crate::model::Model;
 use crate::norm;
-use crate::product::Begin;
+use crate::product::ChainStart;
 use crate::rotary::Rotary;
 use crate::simd::{PANEL, SimdLevel};
 use crate::threads::{Parts, Threads};
@@ -58,7 +58,7 @@ struct Unit {
 
 /// Buffers of a forward step.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct InferScratch {
     stream: Floats,
     normed: Floats,
     raw_q: Floats,
@@ -78,19 +78,19 @@ pub(super) struct Scratch {
 
 /// What a step reads.
 #[derive(Clone, Copy)]
-pub(super) struct Context<'a> {
+pub(super) struct InferContext<'a> {
     pub threads: &'a Threads,
     pub model: &'a Model,
     pub rotary: &'a Rotary,
-    pub shape: Shape,
-    /// Looked at between two layers, see [`Generator::stop_on`](super::Generator::stop_on).
+    pub shape: CacheShape,
+    /// Looked at between two layers, see [`BatchGenerator::stop_on`](super::BatchGenerator::stop_on).
     pub stop: Option<&'a AtomicBool>,
 }
 
 /// Runs the items' new tokens, extends their caches, and leaves the logits after each item's last token in
 /// the scratch.
-pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch) {
-    let Context { threads, model, .. } = context;
+pub(super) fn infer(context: InferContext, items: &mut [Item], scratch: &mut InferScratch) {
+    let InferContext { threads, model, .. } = context;
     let config = model.config();
     let layout = model.layout();
     let rows: usize = items.iter().map(|item| item.tokens.len()).sum();
@@ -125,7 +125,16 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
         norm::forward(threads, &scratch.stream, model.weight(tensors.input_norm), eps, &mut scratch.normed);
         let bias = |i: usize| tensors.qkv_bias.map(|bias| bias[i]);
         for (i, weight, out) in [(1, tensors.k, &mut scratch.raw_k), (2, tensors.v, &mut scratch.raw_v)] {
-            linear::forward(threads, model, weight, bias(i), &scratch.normed, out, kv_width, Begin::Zero);
+            linear::forward(
+                threads,
+                model,
+                weight,
+                bias(i),
+                &scratch.normed,
+                out,
+                kv_width,
+                ChainStart::Zero,
+            );
         }
         place_keys(context, index, items, scratch);
         if index + 1 == layout.layers.len() && positions.len() > items.len() {
@@ -155,7 +164,7 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
             &scratch.normed,
             &mut scratch.raw_q,
             q_width,
-            Begin::Zero,
+            ChainStart::Zero,
         );
         place_queries(context, index, &positions, scratch);
         attend(context, index, items, &units, scratch, rows);
@@ -167,7 +176,7 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
             &scratch.mixed,
             &mut scratch.stream,
             d,
-            Begin::Output,
+            ChainStart::Output,
         );
         norm::forward(threads, &scratch.stream, model.weight(tensors.mlp_norm), eps, &mut scratch.normed);
         linear::forward(
@@ -178,9 +187,18 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
             &scratch.normed,
             &mut scratch.gate,
             f,
-            Begin::Zero,
+            ChainStart::Zero,
         );
-        linear::forward(threads, model, tensors.up, None, &scratch.normed, &mut scratch.up, f, Begin::Zero);
+        linear::forward(
+            threads,
+            model,
+            tensors.up,
+            None,
+            &scratch.normed,
+            &mut scratch.up,
+            f,
+            ChainStart::Zero,
+        );
         activation::forward(threads, &scratch.gate, &scratch.up, &mut scratch.act);
         linear::forward(
             threads,
@@ -190,7 +208,7 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
             &scratch.act,
             &mut scratch.stream,
             d,
-            Begin::Output,
+            ChainStart::Output,
         );
     }
     for item in items.iter_mut() {
@@ -211,12 +229,12 @@ pub(super) fn infer(context: Context, items: &mut [Item], scratch: &mut Scratch)
         &scratch.normed,
         &mut scratch.logits,
         vocab,
-        Begin::Zero,
+        ChainStart::Zero,
     );
 }
 
 /// Keeps each item's last row of the residual stream and of the normed rows.
-fn keep_last(items: &[Item], width: usize, scratch: &mut Scratch) {
+fn keep_last(items: &[Item], width: usize, scratch: &mut InferScratch) {
     for buffer in [&mut scratch.stream, &mut scratch.normed] {
         let mut end = 0;
         for (i, item) in items.iter().enumerate() {
@@ -263,13 +281,13 @@ fn units(items: &[Item], shared: usize) -> Vec<Unit> {
 }
 
 /// Rotates keys, and writes keys and values to the caches.
-fn place_keys(context: Context, layer: usize, items: &mut [Item], scratch: &mut Scratch) {
-    let Context { threads, model, rotary, shape, .. } = context;
+fn place_keys(context: InferContext, layer: usize, items: &mut [Item], scratch: &mut InferScratch) {
+    let InferContext { threads, model, rotary, shape, .. } = context;
     let config = model.config();
     let (kv, head) = (config.num_kv_heads, Head::new(config.head_dim));
     let eps = config.rms_norm_eps as f32;
     let norm = model.layout().layers[layer].qk_norm.map(|[_, k]| model.weight(k));
-    let Scratch { head: buffer, raw_k, raw_v, .. } = scratch;
+    let InferScratch { head: buffer, raw_k, raw_v, .. } = scratch;
     buffer.resize(head.dim, 0.0);
     let mut row = 0;
     for item in items {
@@ -287,13 +305,13 @@ fn place_keys(context: Context, layer: usize, items: &mut [Item], scratch: &mut 
 }
 
 /// Rotates the queries of rows at the given positions.
-fn place_queries(context: Context, layer: usize, positions: &[usize], scratch: &mut Scratch) {
-    let Context { threads, model, rotary, .. } = context;
+fn place_queries(context: InferContext, layer: usize, positions: &[usize], scratch: &mut InferScratch) {
+    let InferContext { threads, model, rotary, .. } = context;
     let config = model.config();
     let (heads, shared, head) = (config.num_heads, config.heads_per_kv(), Head::new(config.head_dim));
     let eps = config.rms_norm_eps as f32;
     let norm = model.layout().layers[layer].qk_norm.map(|[q, _]| model.weight(q));
-    let Scratch { raw_q, queries, .. } = scratch;
+    let InferScratch { raw_q, queries, .. } = scratch;
     for (row, &position) in positions.iter().enumerate() {
         let angles = rotary.at(position);
         for h in 0..heads {
@@ -306,14 +324,14 @@ fn place_queries(context: Context, layer: usize, positions: &[usize], scratch: &
 
 /// Attention of every unit, into `mixed`.
 fn attend(
-    context: Context,
+    context: InferContext,
     layer: usize,
     items: &[Item],
     units: &[Unit],
-    scratch: &mut Scratch,
+    scratch: &mut InferScratch,
     rows: usize,
 ) {
-    let Context { threads, model, .. } = context;
+    let InferContext { threads, model, .. } = context;
     let config = model.config();
     let (heads, kv, shared) = (config.num_heads, config.num_kv_heads, config.heads_per_kv());
     let head = Head::new(config.head_dim);
@@ -344,7 +362,7 @@ thread_local! {
 }
 
 fn attend_unit(
-    context: Context,
+    context: InferContext,
     layer: usize,
     kv_head: usize,
     items: &[Item],
@@ -352,7 +370,7 @@ fn attend_unit(
     queries: &[f32],
     out: &mut [f32],
 ) {
-    let Context { threads, model, shape, .. } = context;
+    let InferContext { threads, model, shape, .. } = context;
     let shared = model.config().heads_per_kv();
     let (level, head) = (threads.level(), Head::new(model.config().head_dim));
     let mine =
@@ -400,11 +418,11 @@ fn attend_unit(
             };
             sums.push(softmax(level, row, visible, end, head.scale).1);
         }
-        let mut begin = Begin::Zero;
+        let mut begin = ChainStart::Zero;
         let mut at = 0;
         for span in common() {
             mix(level, head, &scores[at..], width, queries_total, &span, out, begin);
-            begin = Begin::Output;
+            begin = ChainStart::Output;
             at += span.len;
         }
         if unit.joined {
@@ -414,7 +432,7 @@ fn attend_unit(
                 for span in item.cache.spans(shape, layer, kv_head, own(item)) {
                     let out = &mut out[rows * head.stride..][..shared * head.stride];
                     mix(level, head, &scores[rows * width + at..], width, shared, &span, out, begin);
-                    begin = Begin::Output;
+                    begin = ChainStart::Output;
                     at += span.len;
                 }
             }

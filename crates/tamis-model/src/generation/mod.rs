@@ -17,14 +17,14 @@ use std::sync::atomic::AtomicBool;
 use tamis_core::random::Key;
 use thiserror::Error;
 
-use crate::config::ModelConfig;
+use crate::config::TransformerConfig;
 use crate::floats::Floats;
 use crate::model::Model;
 use crate::rotary::Rotary;
 use crate::simd::PANEL;
 use crate::threads::{Parts, Threads};
-use cache::{Cache, Shape};
-use infer::{Context, Item, infer};
+use cache::{Cache, CacheShape};
+use infer::{InferContext, Item, infer};
 pub use sampling::{Alternatives, SamplingError, SamplingParams};
 
 /// Tokens of prompts computed in one go.
@@ -53,7 +53,7 @@ pub trait TokenMask: Send + Sync {
 
 /// A prompt and the keys of its samples.
 #[derive(Clone)]
-pub struct Request {
+pub struct GenerationRequest {
     /// Token ids, at least one.
     pub prompt: Vec<u32>,
     /// One key per sample; token t of sample i is drawn with `keys[i].uniform(t)`.
@@ -77,7 +77,7 @@ pub enum CompletionEnd {
     Stop,
     /// `max_new_tokens`, or the model's last position: truncated.
     Length,
-    /// [`Generator::abort`].
+    /// [`BatchGenerator::abort`].
     Aborted,
 }
 
@@ -169,7 +169,7 @@ pub struct GeneratorSettings {
     /// sample runs in any case.
     pub max_cached_tokens: usize,
     /// A prompt stays apart from its only sample, so that further samples can be added as long as it runs
-    /// ([`Generator::add_sample`]).
+    /// ([`BatchGenerator::add_sample`]).
     pub shares_prompts: bool,
 }
 
@@ -180,8 +180,8 @@ impl Default for GeneratorSettings {
 }
 
 /// A request with its prompt's cache.
-struct Group {
-    request: Request,
+struct RequestGroup {
+    request: GenerationRequest,
     /// Samples that have not started, in order.
     queue: VecDeque<usize>,
     /// Whether the prompt is computed, or will be in this step.
@@ -194,7 +194,7 @@ struct Group {
     logits: Vec<f32>,
 }
 
-impl Group {
+impl RequestGroup {
     /// Positions that the prompt takes.
     fn cached(&self) -> usize {
         if self.is_begun { self.request.prompt.len() } else { 0 }
@@ -230,18 +230,18 @@ impl Masked {
 /// Buffers of one thread's part of a step.
 #[derive(Default)]
 struct Scratch {
-    infer: infer::Scratch,
-    sampling: sampling::Scratch,
+    infer: infer::InferScratch,
+    sampling: sampling::SamplingScratch,
 }
 
 /// Requests in, completions out, one token per running sample and step.
-pub struct Generator {
+pub struct BatchGenerator {
     settings: GeneratorSettings,
-    config: ModelConfig,
-    shape: Shape,
+    config: TransformerConfig,
+    shape: CacheShape,
     rotary: Rotary,
     next_id: u64,
-    groups: BTreeMap<RequestId, Group>,
+    groups: BTreeMap<RequestId, RequestGroup>,
     waiting: VecDeque<RequestId>,
     running: Vec<Running>,
     free: Vec<Floats>,
@@ -251,13 +251,13 @@ pub struct Generator {
     stop: Option<Arc<AtomicBool>>,
 }
 
-impl Generator {
+impl BatchGenerator {
     /// A generator for models of one configuration.
-    pub fn new(config: &ModelConfig, settings: GeneratorSettings) -> Self {
+    pub fn new(config: &TransformerConfig, settings: GeneratorSettings) -> Self {
         Self {
             settings,
             config: config.clone(),
-            shape: Shape::new(config),
+            shape: CacheShape::new(config),
             rotary: Rotary::new(config),
             next_id: 0,
             groups: BTreeMap::new(),
@@ -278,7 +278,7 @@ impl Generator {
     }
 
     /// Queues a request.
-    pub fn submit(&mut self, request: Request) -> Result<RequestId, RequestError> {
+    pub fn submit(&mut self, request: GenerationRequest) -> Result<RequestId, RequestError> {
         request.params.validate()?;
         let (len, limit, vocab_size) =
             (request.prompt.len(), self.config.max_position_embeddings, self.config.vocab_size);
@@ -297,7 +297,7 @@ impl Generator {
         let id = RequestId(self.next_id);
         self.next_id += 1;
         let open = request.keys.len();
-        let group = Group {
+        let group = RequestGroup {
             request,
             queue: (0..open).collect(),
             is_begun: false,
@@ -353,7 +353,7 @@ impl Generator {
     }
 
     /// A request that has not ended, with the keys added to it.
-    pub fn request(&self, request: RequestId) -> Option<&Request> {
+    pub fn request(&self, request: RequestId) -> Option<&GenerationRequest> {
         self.groups.get(&request).map(|group| &group.request)
     }
 
@@ -442,7 +442,7 @@ impl Generator {
         self.scratch.resize_with(1.max(self.scratch.len()), Scratch::default);
         let scratch = &mut self.scratch[0].infer;
         let stop = self.stop.as_deref();
-        let context = Context { threads, model, rotary: &self.rotary, shape: self.shape, stop };
+        let context = InferContext { threads, model, rotary: &self.rotary, shape: self.shape, stop };
         for running in &mut self.running {
             let tokens = known(running);
             running.cache.release(&mut self.free);
@@ -550,13 +550,13 @@ impl Generator {
     }
 
     /// Positions that a sample of a request may take beyond the prompt.
-    fn longest(config: &ModelConfig, request: &Request) -> usize {
+    fn longest(config: &TransformerConfig, request: &GenerationRequest) -> usize {
         request.params.max_new_tokens.min(config.max_position_embeddings - request.prompt.len())
     }
 
     /// Computes prompts.
     fn prefill(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
-        let mut groups: Vec<&mut Group> = Vec::new();
+        let mut groups: Vec<&mut RequestGroup> = Vec::new();
         for (id, group) in &mut self.groups {
             if prompts.contains(id) {
                 group.cache.reserve(self.shape, group.request.prompt.len(), &mut self.free);
@@ -571,7 +571,7 @@ impl Generator {
         let serial = Threads::with_level(1, threads.level());
         let inner = if cuts.len() > 1 { &serial } else { threads };
         let stop = self.stop.as_deref();
-        let context = Context { threads: inner, model, rotary: &self.rotary, shape: self.shape, stop };
+        let context = InferContext { threads: inner, model, rotary: &self.rotary, shape: self.shape, stop };
         let parts = (Parts::new(&mut groups, cuts.iter().copied()), Parts::chunks(&mut self.scratch, 1));
         threads.run(cuts.len(), |task| {
             let (groups, scratch) = (parts.0.take(task), &mut parts.1.take(task)[0].infer);
@@ -605,7 +605,7 @@ impl Generator {
         let serial = Threads::with_level(1, level);
         let inner = if cuts.len() > 1 { &serial } else { threads };
         let stop = self.stop.as_deref();
-        let context = Context { threads: inner, model, rotary: &self.rotary, shape: self.shape, stop };
+        let context = InferContext { threads: inner, model, rotary: &self.rotary, shape: self.shape, stop };
         let (groups, config) = (&self.groups, &self.config);
         let parts =
             (Parts::new(&mut self.running, cuts.iter().copied()), Parts::chunks(&mut self.scratch, 1));
@@ -660,13 +660,13 @@ impl Generator {
 /// Draws a sample's next token from logits, and decides whether it ends.
 fn extend(
     level: crate::simd::SimdLevel,
-    config: &ModelConfig,
-    group: &Group,
+    config: &TransformerConfig,
+    group: &RequestGroup,
     running: &mut Running,
     logits: &[f32],
-    scratch: &mut sampling::Scratch,
+    scratch: &mut sampling::SamplingScratch,
 ) {
-    let Request { prompt, keys, params, stop, mask } = &group.request;
+    let GenerationRequest { prompt, keys, params, stop, mask } = &group.request;
     let index = running.tokens.len() as u64;
     let history = [&prompt[..], &running.tokens[..]];
     let allowed = running.masked.as_ref().map(|masked| &*masked.allowed);
@@ -688,7 +688,7 @@ fn extend(
         || running.masked.as_ref().is_some_and(is_over);
     if stopped {
         running.finish = Some(CompletionEnd::Stop);
-    } else if running.tokens.len() >= Generator::longest(config, &group.request) {
+    } else if running.tokens.len() >= BatchGenerator::longest(config, &group.request) {
         running.finish = Some(CompletionEnd::Length);
     }
 }

@@ -106,7 +106,7 @@ impl SamplingParams {
 
 /// Buffers of a draw.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct SamplingScratch {
     weights: Vec<f32>,
     /// Logits after penalty and mask.
     altered: Vec<f32>,
@@ -125,10 +125,10 @@ pub(super) fn draw(
     allowed: Option<&[u64]>,
     key: Key,
     index: u64,
-    scratch: &mut Scratch,
+    scratch: &mut SamplingScratch,
 ) -> (u32, f32, f32) {
     let inverse = 1.0 / params.logprob_temperature();
-    let Scratch { weights, altered, order } = scratch;
+    let SamplingScratch { weights, altered, order } = scratch;
     let alters = (params.repetition_penalty - 1.0).abs() > 0.0 || allowed.is_some();
     if alters {
         penalise(logits, params.repetition_penalty, history, altered);
@@ -289,7 +289,7 @@ mod tests {
             None,
             key,
             index,
-            &mut Scratch::default(),
+            &mut SamplingScratch::default(),
         );
         (drawn.0, drawn.1)
     }
@@ -351,7 +351,7 @@ mod tests {
     fn a_mask_is_a_truncation() {
         let key = Key::new(5, Purpose::Rollout);
         let drawn = |logits: &[f32], params: &SamplingParams, allowed: u64, index| {
-            let mut scratch = Scratch::default();
+            let mut scratch = SamplingScratch::default();
             draw(SimdLevel::detect(), logits, params, [&[], &[]], Some(&[allowed]), key, index, &mut scratch)
         };
         let plain = SamplingParams::default();
@@ -382,8 +382,16 @@ mod tests {
         ] {
             let key = Key::new(5, Purpose::Rollout);
             let history = [&[0, 0][..], &[]];
-            let (.., entropy) =
-                draw(SimdLevel::detect(), &halves(), &params, history, None, key, 0, &mut Scratch::default());
+            let (.., entropy) = draw(
+                SimdLevel::detect(),
+                &halves(),
+                &params,
+                history,
+                None,
+                key,
+                0,
+                &mut SamplingScratch::default(),
+            );
             assert!((entropy - expected).abs() < 1e-6, "{entropy}");
         }
     }

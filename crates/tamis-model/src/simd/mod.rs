@@ -72,7 +72,7 @@ impl SimdLevel {
 }
 
 /// How elements multiply and add at a level; row kernels are written once over it.
-pub(crate) trait Arithmetic {
+pub(crate) trait MulAdd {
     /// `a * b + c`, fused where the level has the instruction.
     fn fma(a: f32, b: f32, c: f32) -> f32;
 }
@@ -82,7 +82,7 @@ pub(crate) struct Fused;
 /// Two roundings.
 pub(crate) struct Separate;
 
-impl Arithmetic for Fused {
+impl MulAdd for Fused {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "must become an instruction of the caller's CPU feature")]
     fn fma(a: f32, b: f32, c: f32) -> f32 {
@@ -90,7 +90,7 @@ impl Arithmetic for Fused {
     }
 }
 
-impl Arithmetic for Separate {
+impl MulAdd for Separate {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "must become an instruction of the caller's CPU feature")]
     fn fma(a: f32, b: f32, c: f32) -> f32 {
@@ -139,7 +139,7 @@ pub(crate) unsafe fn tile(level: SimdLevel, rows: usize, panels: usize, tile: &T
     }
 }
 
-/// Defines a function once and compiles it for each level; inside, `F` is the level's [`Arithmetic`].
+/// Defines a function once and compiles it for each level; inside, `F` is the level's [`MulAdd`].
 macro_rules! multiversion {
     ($(#[$meta:meta])* fn $name:ident<$f:ident>($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         $(#[$meta])*
@@ -149,7 +149,7 @@ macro_rules! multiversion {
             #[inline(always)]
             #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
             #[allow(clippy::too_many_arguments, reason = "kernels take slices and sizes")]
-            fn body<$f: $crate::simd::Arithmetic>($($arg: $type),*) $(-> $result)? $body
+            fn body<$f: $crate::simd::MulAdd>($($arg: $type),*) $(-> $result)? $body
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma")]
             #[allow(clippy::too_many_arguments, reason = "kernels take slices and sizes")]

@@ -1,7 +1,7 @@
 //! The register tile in plain Rust, for machines without AVX2: up to 4 x 16 outputs (eight NEON registers'
 //! worth by four rows).
 
-use super::{Arithmetic, PANEL, Separate, Tile};
+use super::{MulAdd, PANEL, Separate, Tile};
 
 /// # Safety
 /// As [`super::tile`].

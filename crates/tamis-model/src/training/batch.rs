@@ -8,11 +8,11 @@
 use std::ops::Range;
 
 use super::{Cut, Sequence, SequenceError};
-use crate::config::ModelConfig;
+use crate::config::TransformerConfig;
 
 /// Consecutive sequences with the same context.
 #[derive(Debug, Clone)]
-pub(super) struct Group {
+pub(super) struct PackedGroup {
     pub rows: Range<usize>,
     /// How many of the rows are the shared context; 0 where there is one sequence alone.
     pub shared: usize,
@@ -22,7 +22,7 @@ pub(super) struct Group {
 
 /// A row's place.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Row {
+pub(super) struct PackedRow {
     pub group: u32,
     /// Position in its sequence.
     pub position: u32,
@@ -37,9 +37,9 @@ pub(super) struct Target {
 
 /// The rows of a pass.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Batch {
-    pub groups: Vec<Group>,
-    pub rows: Vec<Row>,
+pub(super) struct PackedBatch {
+    pub groups: Vec<PackedGroup>,
+    pub rows: Vec<PackedRow>,
     /// Token of each row.
     pub tokens: Vec<u32>,
     /// Rows that reach the vocabulary, ascending.
@@ -51,11 +51,11 @@ pub(super) struct Batch {
     pub first_flat: usize,
 }
 
-impl Batch {
+impl PackedBatch {
     /// The sequences' rows, whole groups each, in as many batches of about equal size as `cut` says for their
     /// number (fewer where groups are large).
     pub(super) fn cut(
-        config: &ModelConfig,
+        config: &TransformerConfig,
         sequences: &[Sequence],
         cut: impl FnOnce(usize) -> Cut,
     ) -> Result<(Cut, Vec<Self>), SequenceError> {
@@ -96,30 +96,34 @@ impl Batch {
     fn append(&mut self, other: Self) {
         let (rows, targets, groups) = (self.rows.len(), self.targets.len(), self.groups.len() as u32);
         let flat = (other.first_flat - self.first_flat) as u32;
-        self.rows.extend(other.rows.iter().map(|row| Row { group: groups, ..*row }));
+        self.rows.extend(other.rows.iter().map(|row| PackedRow { group: groups, ..*row }));
         self.tokens.extend(other.tokens);
         self.scored.extend(other.scored.iter().map(|row| row + rows));
         self.first_target.extend(other.first_target.iter().map(|first| first + targets));
         self.targets
             .extend(other.targets.iter().map(|target| Target { flat: target.flat + flat, ..*target }));
-        let moved = |group: Group| Group { rows: group.rows.start + rows..group.rows.end + rows, ..group };
+        let moved = |group: PackedGroup| PackedGroup {
+            rows: group.rows.start + rows..group.rows.end + rows,
+            ..group
+        };
         self.groups.extend(other.groups.into_iter().map(moved));
     }
 
     /// Every row of one sequence, the last included; nothing is scored.
-    pub(super) fn whole(config: &ModelConfig, tokens: &[u32]) -> Result<Self, SequenceError> {
+    pub(super) fn whole(config: &TransformerConfig, tokens: &[u32]) -> Result<Self, SequenceError> {
         check(config, 0, &Sequence { tokens, start: tokens.len() })?;
         let mut batch = Self::default();
         batch.extend(tokens, 0);
-        batch.groups.push(Group { rows: 0..tokens.len(), shared: 0, members: vec![tokens.len()] });
+        batch.groups.push(PackedGroup { rows: 0..tokens.len(), shared: 0, members: vec![tokens.len()] });
         Ok(batch)
     }
 
     /// Rows of the tokens from position `first` on, for the group to come.
     fn extend(&mut self, tokens: &[u32], first: usize) {
         let group = self.groups.len() as u32;
-        self.rows
-            .extend((first..first + tokens.len()).map(|position| Row { group, position: position as u32 }));
+        self.rows.extend(
+            (first..first + tokens.len()).map(|position| PackedRow { group, position: position as u32 }),
+        );
         self.tokens.extend_from_slice(tokens);
     }
 
@@ -165,7 +169,7 @@ impl Batch {
             }
             flat += (len - start) as u32;
         }
-        self.groups.push(Group { rows: begin..self.rows.len(), shared, members: rows });
+        self.groups.push(PackedGroup { rows: begin..self.rows.len(), shared, members: rows });
     }
 
     pub(super) fn num_rows(&self) -> usize {
@@ -179,7 +183,7 @@ impl Batch {
 }
 
 fn check(
-    config: &ModelConfig,
+    config: &TransformerConfig,
     sequence: usize,
     Sequence { tokens, start }: &Sequence,
 ) -> Result<(), SequenceError> {
@@ -203,10 +207,10 @@ mod tests {
     use super::*;
     use crate::config::Architecture;
 
-    fn cut(sequences: &[(&[u32], usize)], chunks: usize) -> Vec<Batch> {
-        let config = ModelConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);
+    fn cut(sequences: &[(&[u32], usize)], chunks: usize) -> Vec<PackedBatch> {
+        let config = TransformerConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 64);
         let sequences: Vec<_> = sequences.iter().map(|&(tokens, start)| Sequence { tokens, start }).collect();
-        Batch::cut(&config, &sequences, |_| Cut { shards: 1, chunks }).unwrap().1
+        PackedBatch::cut(&config, &sequences, |_| Cut { shards: 1, chunks }).unwrap().1
     }
 
     #[test]
@@ -232,7 +236,7 @@ mod tests {
         // A group is never cut.
         for chunks in [2, 7] {
             let batches = cut(&sequences, chunks);
-            assert_eq!(batches.iter().map(Batch::num_rows).collect::<Vec<_>>(), [4, 3]);
+            assert_eq!(batches.iter().map(PackedBatch::num_rows).collect::<Vec<_>>(), [4, 3]);
             let [_, second] = &batches[..] else { panic!("two groups") };
             assert_eq!((second.first_flat, second.targets[0].flat, second.first_target.len()), (5, 0, 2));
         }

@@ -1,13 +1,13 @@
 //! What stands on the last layer: final norm, then a value head, or logits in blocks of rows,
 //! log-probabilities and entropies; and the way back.
 
-use super::layer::Context;
+use super::layer::LayerContext;
 use super::{Gradients, PassOptions, Upstream, value_head};
-use crate::config::{ModelConfig, OutputHead};
+use crate::config::{OutputHead, TransformerConfig};
 use crate::floats::Floats;
 use crate::linear::{self, Flipped};
 use crate::norm;
-use crate::product::Begin;
+use crate::product::ChainStart;
 use crate::simd::PANEL;
 use crate::threads::Parts;
 use crate::vocabulary::{self, RowBack, Statistics};
@@ -20,7 +20,7 @@ const ROWS: usize = 16;
 
 /// What the backward pass needs of the scored rows of a chunk.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct KeptRows {
     /// Scored rows `[S][d]`, before and after the final norm.
     rows: Floats,
     normed: Floats,
@@ -31,7 +31,7 @@ pub(super) struct Kept {
 
 /// Buffers shared by all chunks.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct HeadScratch {
     /// A block of logits.
     logits: Floats,
     derivative: Floats,
@@ -39,7 +39,7 @@ pub(super) struct Scratch {
     flipped: Floats,
 }
 
-impl Kept {
+impl KeptRows {
     /// Values held.
     pub(super) fn len(&self) -> usize {
         let Self { rows, normed, logits, .. } = self;
@@ -47,7 +47,7 @@ impl Kept {
     }
 }
 
-impl Scratch {
+impl HeadScratch {
     /// Values held.
     pub(super) fn len(&self) -> usize {
         let Self { logits, derivative, packed, flipped } = self;
@@ -56,7 +56,7 @@ impl Scratch {
 }
 
 /// Bytes of the logits of so many rows.
-pub(super) fn bytes(config: &ModelConfig, rows: usize) -> usize {
+pub(super) fn bytes(config: &TransformerConfig, rows: usize) -> usize {
     4 * rows * config.vocab_size.next_multiple_of(PANEL)
 }
 
@@ -66,27 +66,27 @@ pub(crate) fn block_rows(vocab: usize) -> usize {
 }
 
 /// Logits of scored rows `first..first + count` into `out`.
-fn logits(context: &Context, normed: &[f32], out: &mut [f32], vocab: usize) {
-    let Context { threads, model, .. } = *context;
-    linear::forward(threads, model, model.layout().head, None, normed, out, vocab, Begin::Zero);
+fn logits(context: &LayerContext, normed: &[f32], out: &mut [f32], vocab: usize) {
+    let LayerContext { threads, model, .. } = *context;
+    linear::forward(threads, model, model.layout().head, None, normed, out, vocab, ChainStart::Zero);
 }
 
 /// What a chunk's targets have, in the order of its sequences: log-probabilities and entropies, or values.
 pub(super) fn forward(
-    context: &Context,
+    context: &LayerContext,
     stream: &[f32],
     options: PassOptions,
     keep: bool,
-    kept: &mut Kept,
-    scratch: &mut Scratch,
+    kept: &mut KeptRows,
+    scratch: &mut HeadScratch,
     (out_logprobs, out_entropies): (&mut [f32], &mut [f32]),
 ) {
-    let Context { threads, model, batch, .. } = *context;
+    let LayerContext { threads, model, batch, .. } = *context;
     let config = model.config();
     let (width, size) = (config.hidden_size, config.vocab_size);
     let vocab = size.next_multiple_of(PANEL);
     let scored = &batch.scored;
-    let Kept { rows, normed, logits: values, statistics } = kept;
+    let KeptRows { rows, normed, logits: values, statistics } = kept;
     rows.resize(scored.len() * width);
     normed.resize(scored.len() * width);
     for (&row, out) in scored.iter().zip(rows.chunks_exact_mut(width)) {
@@ -150,16 +150,16 @@ pub(super) fn forward(
 /// norm.
 #[expect(clippy::too_many_arguments, reason = "a pass with its buffers")]
 pub(super) fn backward(
-    context: &Context,
+    context: &LayerContext,
     options: PassOptions,
     keep: bool,
-    kept: &mut Kept,
-    scratch: &mut Scratch,
+    kept: &mut KeptRows,
+    scratch: &mut HeadScratch,
     upstream: &Upstream,
     gradients: &mut Gradients,
     out: &mut [f32],
 ) {
-    let Context { threads, model, batch, .. } = *context;
+    let LayerContext { threads, model, batch, .. } = *context;
     let config = model.config();
     let width = config.hidden_size;
     let scored = &batch.scored;
@@ -172,7 +172,7 @@ pub(super) fn backward(
             value_head::backward(context, &kept.normed, &upstream.first, &mut scratch.derivative, gradients);
         }
     }
-    let Kept { rows, normed, .. } = kept;
+    let KeptRows { rows, normed, .. } = kept;
     // `normed` has served; it takes the derivative by the rows.
     normed.fill(0.0);
     let norm = model.layout().norm;
@@ -187,21 +187,21 @@ pub(super) fn backward(
 
 /// Sets `scratch.derivative` (by the normalised rows) and adds to the gradient of the vocabulary's weights.
 fn vocabulary_backward(
-    context: &Context,
+    context: &LayerContext,
     options: PassOptions,
     keep: bool,
-    kept: &mut Kept,
-    scratch: &mut Scratch,
+    kept: &mut KeptRows,
+    scratch: &mut HeadScratch,
     upstream: &Upstream,
     gradients: &mut Gradients,
 ) {
-    let Context { threads, model, batch, .. } = *context;
+    let LayerContext { threads, model, batch, .. } = *context;
     let config = model.config();
     let (width, size) = (config.hidden_size, config.vocab_size);
     let vocab = size.next_multiple_of(PANEL);
     let scored = &batch.scored;
-    let Kept { normed, logits: values, statistics, .. } = kept;
-    let Scratch { logits: block_values, derivative, packed, flipped } = scratch;
+    let KeptRows { normed, logits: values, statistics, .. } = kept;
+    let HeadScratch { logits: block_values, derivative, packed, flipped } = scratch;
     let block = block_rows(vocab).min(scored.len().max(1));
     let values = if keep {
         values
@@ -257,7 +257,7 @@ fn vocabulary_backward(
             vocab,
             &mut derivative[here],
             &mut flipped,
-            Begin::Zero,
+            ChainStart::Zero,
         );
     }
 }

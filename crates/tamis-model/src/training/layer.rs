@@ -1,17 +1,17 @@
 //! One transformer layer over ragged rows, forward and backward.
 
 use super::Gradients;
-use super::batch::{self, Batch};
-use super::workspace::Watch;
+use super::batch::{self, PackedBatch};
+use super::workspace::PassWatch;
 use crate::activation;
-use crate::attention::{self, Back, Group, Head};
+use crate::attention::{self, AttentionGroup, Back, Head};
 use crate::floats::Floats;
 use crate::lanes::{LANES, padded};
 use crate::layout::Layer;
 use crate::linear::{self, Flipped};
 use crate::model::Model;
 use crate::norm;
-use crate::product::Begin;
+use crate::product::ChainStart;
 use crate::rotary::{Rotary, rotate, rotate_back, rotate_into};
 use crate::threads::{Parts, Threads};
 
@@ -20,15 +20,15 @@ const ROWS: usize = 64;
 
 /// What a layer reads besides its input.
 #[derive(Clone, Copy)]
-pub(super) struct Context<'a> {
+pub(super) struct LayerContext<'a> {
     pub threads: &'a Threads,
     pub model: &'a Model,
     pub rotary: &'a Rotary,
-    pub batch: &'a Batch,
+    pub batch: &'a PackedBatch,
     /// Weights in the order of the backward product, where they are kept.
     pub flipped: Option<&'a [Floats]>,
     /// Asked by whoever runs the layers; a layer that is begun is finished.
-    pub watch: &'a Watch,
+    pub watch: &'a PassWatch,
 }
 
 /// What the backward pass needs of a layer's forward pass.
@@ -53,7 +53,7 @@ pub(super) struct Saved {
 
 /// Buffers shared by all layers.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct LayerScratch {
     /// Derivative by the residual stream `[N][d]`.
     pub stream: Floats,
     normed: Floats,
@@ -78,7 +78,7 @@ impl Saved {
     }
 }
 
-impl Scratch {
+impl LayerScratch {
     /// Values held.
     pub(super) fn len(&self) -> usize {
         let Self { stream, normed, raw_v, act, heads, dheads, dq, dk, dv, drows, dnormed, packed, flipped } =
@@ -99,7 +99,7 @@ struct Shape {
     head: Head,
 }
 
-impl Context<'_> {
+impl LayerContext<'_> {
     fn shape(&self) -> Shape {
         let config = self.model.config();
         Shape {
@@ -117,7 +117,7 @@ impl Context<'_> {
     }
 
     /// Group, kv head and first value (of `per_row` each) of a part.
-    fn part(&self, task: usize, per_row: usize) -> (&batch::Group, usize, usize) {
+    fn part(&self, task: usize, per_row: usize) -> (&batch::PackedGroup, usize, usize) {
         let kv = self.model.config().num_kv_heads;
         let (group, head) = (&self.batch.groups[task / kv], task % kv);
         (group, head, (group.rows.start * kv + head * group.rows.len()) * per_row)
@@ -130,14 +130,14 @@ impl Context<'_> {
 
 /// `out = layer(x)`.
 pub(super) fn forward(
-    context: &Context,
+    context: &LayerContext,
     tensors: &Layer,
     x: &[f32],
     saved: &mut Saved,
-    scratch: &mut Scratch,
+    scratch: &mut LayerScratch,
     out: &mut [f32],
 ) {
-    let Context { threads, model, batch, .. } = *context;
+    let LayerContext { threads, model, batch, .. } = *context;
     let config = model.config();
     let shape = context.shape();
     let rows = batch.num_rows();
@@ -153,7 +153,7 @@ pub(super) fn forward(
         (2, tensors.v, &mut scratch.raw_v, kv_width),
     ] {
         out.resize(rows * width);
-        linear::forward(threads, model, weight, bias(i), &scratch.normed, out, width, Begin::Zero);
+        linear::forward(threads, model, weight, bias(i), &scratch.normed, out, width, ChainStart::Zero);
     }
     split_heads(context, tensors, saved, &scratch.raw_v);
     attend(context, saved, &mut scratch.heads);
@@ -169,18 +169,27 @@ pub(super) fn forward(
         &saved.mixed,
         &mut saved.middle,
         config.hidden_size,
-        Begin::Output,
+        ChainStart::Output,
     );
     norm::forward(threads, &saved.middle, model.weight(tensors.mlp_norm), eps, &mut scratch.normed);
     let width = config.intermediate_size;
     for (weight, out) in [(tensors.gate, &mut saved.gate), (tensors.up, &mut saved.up)] {
         out.resize(rows * width);
-        linear::forward(threads, model, weight, None, &scratch.normed, out, width, Begin::Zero);
+        linear::forward(threads, model, weight, None, &scratch.normed, out, width, ChainStart::Zero);
     }
     scratch.act.resize(rows * width);
     activation::forward(threads, &saved.gate, &saved.up, &mut scratch.act);
     out.copy_from_slice(&saved.middle);
-    linear::forward(threads, model, tensors.down, None, &scratch.act, out, config.hidden_size, Begin::Output);
+    linear::forward(
+        threads,
+        model,
+        tensors.down,
+        None,
+        &scratch.act,
+        out,
+        config.hidden_size,
+        ChainStart::Output,
+    );
 }
 
 /// Normalises (where the family does) and rotates one head from `raw` into `out`.
@@ -217,8 +226,8 @@ fn copy_head(values: &[f32], out: &mut [f32]) {
 }
 
 /// From rows to heads, normalised and rotated.
-fn split_heads(context: &Context, tensors: &Layer, saved: &mut Saved, raw_v: &[f32]) {
-    let Context { threads, model, rotary, batch, .. } = *context;
+fn split_heads(context: &LayerContext, tensors: &Layer, saved: &mut Saved, raw_v: &[f32]) {
+    let LayerContext { threads, model, rotary, batch, .. } = *context;
     let Shape { heads, kv, shared, head } = context.shape();
     let eps = model.config().rms_norm_eps as f32;
     let weights = tensors.qk_norm.map(|[q, k]| (model.weight(q), model.weight(k)));
@@ -252,8 +261,8 @@ fn split_heads(context: &Context, tensors: &Layer, saved: &mut Saved, raw_v: &[f
 }
 
 /// Attention of every group and head into `out`, laid out as q.
-fn attend(context: &Context, saved: &mut Saved, out: &mut Floats) {
-    let Context { threads, batch, .. } = *context;
+fn attend(context: &LayerContext, saved: &mut Saved, out: &mut Floats) {
+    let LayerContext { threads, batch, .. } = *context;
     let Shape { heads, shared, head, .. } = context.shape();
     out.resize(saved.q.len());
     saved.lse.resize(batch.num_rows() * heads);
@@ -268,12 +277,18 @@ fn attend(context: &Context, saved: &mut Saved, out: &mut Floats) {
     });
 }
 
-fn group<'a>(context: &Context<'a>, q: &'a [f32], k: &'a [f32], v: &'a [f32], task: usize) -> Group<'a> {
+fn group<'a>(
+    context: &LayerContext<'a>,
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
+    task: usize,
+) -> AttentionGroup<'a> {
     let Shape { shared, head, .. } = context.shape();
     let (_, _, first) = context.part(task, head.stride);
     let rows = &context.batch.groups[task / context.model.config().num_kv_heads];
     let size = rows.rows.len() * head.stride;
-    Group {
+    AttentionGroup {
         prompt: rows.shared,
         members: &rows.members,
         q: &q[first * shared..][..size * shared],
@@ -283,8 +298,8 @@ fn group<'a>(context: &Context<'a>, q: &'a [f32], k: &'a [f32], v: &'a [f32], ta
 }
 
 /// From heads back to rows.
-fn merge_heads(context: &Context, heads_out: &[f32], rows_out: &mut Floats) {
-    let Context { threads, batch, .. } = *context;
+fn merge_heads(context: &LayerContext, heads_out: &[f32], rows_out: &mut Floats) {
+    let LayerContext { threads, batch, .. } = *context;
     let Shape { heads, head, .. } = context.shape();
     let width = heads * head.dim;
     rows_out.resize(batch.num_rows() * width);
@@ -300,7 +315,7 @@ fn merge_heads(context: &Context, heads_out: &[f32], rows_out: &mut Floats) {
 }
 
 /// Index of a row's head in a `[group][heads][rows]` buffer.
-fn place(context: &Context, row: usize, head: usize, heads: usize) -> usize {
+fn place(context: &LayerContext, row: usize, head: usize, heads: usize) -> usize {
     let rows = &context.batch.groups[context.batch.rows[row].group as usize].rows;
     rows.start * heads + head * rows.len() + row - rows.start
 }
@@ -308,35 +323,35 @@ fn place(context: &Context, row: usize, head: usize, heads: usize) -> usize {
 /// From the derivative by the layer's output in `stream` to that by its input, adding to the weights'
 /// gradients.
 pub(super) fn backward(
-    context: &Context,
+    context: &LayerContext,
     tensors: &Layer,
     x: &[f32],
     saved: &mut Saved,
-    scratch: &mut Scratch,
+    scratch: &mut LayerScratch,
     gradients: &mut Gradients,
     stream: &mut [f32],
 ) {
-    let Context { threads, model, batch, .. } = *context;
+    let LayerContext { threads, model, batch, .. } = *context;
     let config = model.config();
     let shape = context.shape();
     let rows = batch.num_rows();
     let eps = config.rms_norm_eps as f32;
     let (d, f) = (config.hidden_size, config.intermediate_size);
-    let Scratch { normed, act, packed, flipped, dnormed, .. } = scratch;
+    let LayerScratch { normed, act, packed, flipped, dnormed, .. } = scratch;
     let flipped = &mut Flipped { all: context.flipped, scratch: flipped };
     normed.resize(rows * d);
     dnormed.resize(rows * d);
 
     // Feed-forward: `act` holds the derivative by the activation's output, then that output.
     act.resize(rows * f);
-    linear::backward_input(threads, model, tensors.down, stream, d, act, flipped, Begin::Zero);
+    linear::backward_input(threads, model, tensors.down, stream, d, act, flipped, ChainStart::Zero);
     activation::backward(threads, &mut saved.gate, &mut saved.up, act);
     linear::pack_input(threads, act, f, packed);
     linear::backward_weight(threads, (d, f), packed, rows, stream, d, gradients.of_mut(tensors.down));
     norm::forward(threads, &saved.middle, model.weight(tensors.mlp_norm), eps, normed);
     linear::pack_input(threads, normed, d, packed);
     for (weight, dy, begin) in
-        [(tensors.gate, &saved.gate, Begin::Zero), (tensors.up, &saved.up, Begin::Output)]
+        [(tensors.gate, &saved.gate, ChainStart::Zero), (tensors.up, &saved.up, ChainStart::Output)]
     {
         linear::backward_weight(threads, (f, d), packed, rows, dy, f, gradients.of_mut(weight));
         linear::backward_input(threads, model, weight, dy, f, dnormed, flipped, begin);
@@ -352,21 +367,30 @@ pub(super) fn backward(
     linear::pack_input(threads, &saved.mixed, q_width, packed);
     linear::backward_weight(threads, (d, q_width), packed, rows, stream, d, gradients.of_mut(tensors.o));
     scratch.drows.resize(rows * q_width);
-    linear::backward_input(threads, model, tensors.o, stream, d, &mut scratch.drows, flipped, Begin::Zero);
+    linear::backward_input(
+        threads,
+        model,
+        tensors.o,
+        stream,
+        d,
+        &mut scratch.drows,
+        flipped,
+        ChainStart::Zero,
+    );
     attend_backward(context, saved, scratch);
     norm::forward(threads, x, model.weight(tensors.input_norm), eps, &mut scratch.normed);
     linear::pack_input(threads, &scratch.normed, d, &mut scratch.packed);
     let widths = [q_width, shape.kv * shape.head.dim, shape.kv * shape.head.dim];
     for (i, weight) in [tensors.q, tensors.k, tensors.v].into_iter().enumerate() {
         rows_backward(context, tensors, saved, scratch, i, gradients);
-        let Scratch { drows, dnormed, packed, flipped, .. } = &mut *scratch;
+        let LayerScratch { drows, dnormed, packed, flipped, .. } = &mut *scratch;
         let flipped = &mut Flipped { all: context.flipped, scratch: flipped };
         let n = widths[i];
         if let Some(bias) = tensors.qkv_bias {
             linear::backward_bias(drows, n, gradients.of_mut(bias[i]));
         }
         linear::backward_weight(threads, (n, d), packed, rows, drows, n, gradients.of_mut(weight));
-        let begin = if i == 0 { Begin::Zero } else { Begin::Output };
+        let begin = if i == 0 { ChainStart::Zero } else { ChainStart::Output };
         linear::backward_input(threads, model, weight, drows, n, dnormed, flipped, begin);
     }
     let weight = model.weight(tensors.input_norm);
@@ -374,10 +398,10 @@ pub(super) fn backward(
 }
 
 /// From the derivative by attention's rows (`drows`) to those by its heads (`dq`, `dk`, `dv`).
-fn attend_backward(context: &Context, saved: &Saved, scratch: &mut Scratch) {
+fn attend_backward(context: &LayerContext, saved: &Saved, scratch: &mut LayerScratch) {
     let threads = context.threads;
     let Shape { heads, shared, head, .. } = context.shape();
-    let Scratch { drows, dheads, dq, dk, dv, .. } = scratch;
+    let LayerScratch { drows, dheads, dq, dk, dv, .. } = scratch;
     dheads.resize(saved.q.len());
     dq.resize(saved.q.len());
     dk.resize(saved.k.len());
@@ -411,14 +435,14 @@ fn attend_backward(context: &Context, saved: &Saved, scratch: &mut Scratch) {
 /// The derivative by the rows of q, k or v (`which` = 0, 1, 2) into `drows`: rotated back, and back through
 /// the head norm.
 fn rows_backward(
-    context: &Context,
+    context: &LayerContext,
     tensors: &Layer,
     saved: &Saved,
-    scratch: &mut Scratch,
+    scratch: &mut LayerScratch,
     which: usize,
     gradients: &mut Gradients,
 ) {
-    let Context { threads, model, rotary, batch, .. } = *context;
+    let LayerContext { threads, model, rotary, batch, .. } = *context;
     let Shape { heads, kv, head, .. } = context.shape();
     let eps = model.config().rms_norm_eps as f32;
     let count = if which == 0 { heads } else { kv };

@@ -17,18 +17,18 @@ use thiserror::Error;
 
 use crate::config::OutputHead;
 use crate::floats::Floats;
-use crate::layout::{Layout, Order};
+use crate::layout::{TensorOrder, WeightLayout};
 use crate::linear;
 use crate::model::Model;
 use crate::norm;
 use crate::panels;
-use crate::product::Begin;
+use crate::product::ChainStart;
 use crate::threads::{Parts, Threads};
-use batch::Batch;
+use batch::PackedBatch;
 pub(crate) use head::block_rows;
 pub(crate) use layer::place_head;
 pub use workspace::Workspace;
-use workspace::{Chunk, Watch, Work, add_shards, clear_shards};
+use workspace::{Chunk, PassWatch, Work, add_shards, clear_shards};
 pub(crate) use workspace::{Cut, stay_near};
 
 /// A sequence and where its scored part begins: tokens `start..` are scored, those before are context.
@@ -108,7 +108,7 @@ pub enum SequenceError {
 
 /// Per scored token, row i for sequence i, nats.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scores {
+pub struct TokenScores {
     /// `log_softmax(logits / temperature)` at the token.
     pub logprobs: Ragged<f32>,
     /// Entropy of `softmax(logits / temperature)` at the token's position.
@@ -116,7 +116,7 @@ pub struct Scores {
 }
 
 /// Derivatives of the objective by each scored token's log-probability and entropy, flat in the order of
-/// [`Scores`].
+/// [`TokenScores`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Coefficients {
     /// d objective / d logp.
@@ -147,7 +147,7 @@ impl Default for PassOptions {
 #[derive(Debug, Clone)]
 pub struct Gradients {
     pub(crate) values: Floats,
-    layout: std::sync::Arc<Layout>,
+    layout: std::sync::Arc<WeightLayout>,
 }
 
 impl Gradients {
@@ -192,9 +192,9 @@ pub fn score(
     workspace: &mut Workspace,
     sequences: &[Sequence],
     temperature: f32,
-) -> Result<Scores, SequenceError> {
+) -> Result<TokenScores, SequenceError> {
     let options = PassOptions { temperature, recompute: true, keep_logits_bytes: 0 };
-    pass(threads, model, workspace, sequences, options, Scores::HEAD, None::<Backward<Scores>>)
+    pass(threads, model, workspace, sequences, options, TokenScores::HEAD, None::<Backward<TokenScores>>)
 }
 
 /// Forward, then `objective` on what came out, then backward: adds the gradient of
@@ -206,13 +206,13 @@ pub fn forward_backward(
     sequences: &[Sequence],
     options: PassOptions,
     gradients: &mut Gradients,
-    mut objective: impl FnMut(&Scores) -> Coefficients,
-) -> Result<Scores, SequenceError> {
-    let mut ask = |scores: &Scores| {
+    mut objective: impl FnMut(&TokenScores) -> Coefficients,
+) -> Result<TokenScores, SequenceError> {
+    let mut ask = |scores: &TokenScores| {
         let Coefficients { logprob, entropy } = objective(scores);
         Upstream { first: logprob, second: entropy }
     };
-    pass(threads, model, workspace, sequences, options, Scores::HEAD, Some((gradients, &mut ask)))
+    pass(threads, model, workspace, sequences, options, TokenScores::HEAD, Some((gradients, &mut ask)))
 }
 
 /// What a critic expects still to come at each scored token, row i for sequence i: the value is that of the
@@ -254,11 +254,11 @@ pub fn logits(
 ) -> Result<Vec<f32>, SequenceError> {
     let config = model.config();
     check_head(config.head, OutputHead::Vocabulary)?;
-    let batch = Batch::whole(config, tokens)?;
+    let batch = PackedBatch::whole(config, tokens)?;
     let rotary = workspace.rotary(config, tokens.len());
-    let watch = Watch::default();
+    let watch = PassWatch::default();
     let context =
-        layer::Context { threads, model, rotary: &rotary, batch: &batch, flipped: None, watch: &watch };
+        layer::LayerContext { threads, model, rotary: &rotary, batch: &batch, flipped: None, watch: &watch };
     let mut from = Floats::zeros(tokens.len() * config.hidden_size);
     let mut to = Floats::zeros(from.len());
     embed(model, &batch, &mut from);
@@ -271,7 +271,7 @@ pub fn logits(
     norm::forward(threads, &from, model.weight(model.layout().norm), config.rms_norm_eps as f32, &mut to);
     let mut out = vec![0.0; tokens.len() * config.vocab_size];
     let head = model.layout().head;
-    linear::forward(threads, model, head, None, &to, &mut out, config.vocab_size, Begin::Zero);
+    linear::forward(threads, model, head, None, &to, &mut out, config.vocab_size, ChainStart::Zero);
     workspace.rotary = Some((config.clone(), rotary));
     Ok(out)
 }
@@ -291,11 +291,11 @@ trait HeadOutput {
     fn of(columns: [Ragged<f32>; 2]) -> Self;
 }
 
-impl Scores {
+impl TokenScores {
     const HEAD: OutputHead = OutputHead::Vocabulary;
 }
 
-impl HeadOutput for Scores {
+impl HeadOutput for TokenScores {
     const DERIVATIVES: [&'static str; 2] = ["log-probability", "entropy"];
 
     fn of([logprobs, entropies]: [Ragged<f32>; 2]) -> Self {
@@ -333,7 +333,7 @@ fn pass<O: HeadOutput>(
         return Err(SequenceError::Temperature { temperature: options.temperature });
     }
     let config = model.config();
-    let (cut, batches) = Batch::cut(config, sequences, |rows| Cut::of(model.num_parameters(), rows))?;
+    let (cut, batches) = PackedBatch::cut(config, sequences, |rows| Cut::of(model.num_parameters(), rows))?;
     let longest = sequences.iter().map(|sequence| sequence.tokens.len()).max().unwrap_or(0);
     let rotary = workspace.rotary(config, longest);
     let watch = workspace.watch();
@@ -362,7 +362,7 @@ fn pass<O: HeadOutput>(
             Parts::new(&mut second, targets().map(|len| seconds * len)),
         );
         outer.run(batches.len(), |task| {
-            let context = layer::Context {
+            let context = layer::LayerContext {
                 threads: inner,
                 model,
                 rotary: &rotary,
@@ -413,7 +413,7 @@ fn pass<O: HeadOutput>(
             outer.run(num_shards, |shard| {
                 let (chunks, gradients) = (parts.0.take(shard), &mut parts.1.take(shard)[0]);
                 for (chunk, batch) in chunks.iter_mut().zip(&batches[first(shard)..]) {
-                    let context = layer::Context {
+                    let context = layer::LayerContext {
                         threads: inner,
                         model,
                         rotary: &rotary,
@@ -435,7 +435,7 @@ fn pass<O: HeadOutput>(
 
 /// What the head gives for a chunk's targets, and what the backward pass needs where it is kept.
 fn forward(
-    context: &layer::Context,
+    context: &layer::LayerContext,
     options: PassOptions,
     keep: bool,
     keep_logits: bool,
@@ -467,7 +467,7 @@ fn forward(
 
 /// Adds a chunk's gradients.
 fn backward_chunk(
-    context: &layer::Context,
+    context: &layer::LayerContext,
     options: PassOptions,
     keep_logits: bool,
     chunk: &mut Chunk,
@@ -499,7 +499,7 @@ fn backward_chunk(
 }
 
 /// Rows of the embedding.
-fn embed(model: &Model, batch: &Batch, out: &mut [f32]) {
+fn embed(model: &Model, batch: &PackedBatch, out: &mut [f32]) {
     let width = model.config().hidden_size;
     for (&token, row) in batch.tokens.iter().zip(out.chunks_exact_mut(width)) {
         embed_token(model, token, row);
@@ -509,7 +509,7 @@ fn embed(model: &Model, batch: &Batch, out: &mut [f32]) {
 /// One row of the embedding.
 pub(crate) fn embed_token(model: &Model, token: u32, row: &mut [f32]) {
     let (weight, width, token) = (model.weight(model.layout().embedding), row.len(), token as usize);
-    if model.layout().tensors[model.layout().embedding].order == Order::Panels {
+    if model.layout().tensors[model.layout().embedding].order == TensorOrder::Panels {
         let lane = &weight[panels::place(width, token, 0)..];
         row.iter_mut().zip(lane.iter().step_by(crate::simd::PANEL)).for_each(|(out, &value)| *out = value);
     } else {
@@ -518,9 +518,9 @@ pub(crate) fn embed_token(model: &Model, token: u32, row: &mut [f32]) {
 }
 
 /// Adds each row's derivative to its token's embedding, in order.
-fn embed_backward(model: &Model, batch: &Batch, stream: &[f32], gradients: &mut Gradients) {
+fn embed_backward(model: &Model, batch: &PackedBatch, stream: &[f32], gradients: &mut Gradients) {
     let width = model.config().hidden_size;
-    let tied = model.layout().tensors[model.layout().embedding].order == Order::Panels;
+    let tied = model.layout().tensors[model.layout().embedding].order == TensorOrder::Panels;
     let gradient = gradients.of_mut(model.layout().embedding);
     for (&token, row) in batch.tokens.iter().zip(stream.chunks_exact(width)) {
         if tied {

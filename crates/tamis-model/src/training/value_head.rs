@@ -1,7 +1,7 @@
 //! A critic's head: one number per scored row, `w·x + b` of the normalised row.
 
 use super::Gradients;
-use super::layer::Context;
+use super::layer::LayerContext;
 use crate::lanes::dot;
 use crate::simd::multiversion;
 use crate::threads::Parts;
@@ -33,7 +33,7 @@ multiversion! {
 }
 
 /// Values of a chunk's targets: those of the rows before them, in the order of its sequences.
-pub(super) fn forward(context: &Context, normed: &[f32], out: &mut [f32]) {
+pub(super) fn forward(context: &LayerContext, normed: &[f32], out: &mut [f32]) {
     let (weight, bias) = head(context);
     let width = weight.len();
     let mut values = vec![0.0; normed.len() / width];
@@ -55,7 +55,7 @@ pub(super) fn forward(context: &Context, normed: &[f32], out: &mut [f32]) {
 
 /// Sets the derivative by the normalised rows and adds to the gradients of weights and bias.
 pub(super) fn backward(
-    context: &Context,
+    context: &LayerContext,
     normed: &[f32],
     upstream: &[f32],
     derivative: &mut [f32],
@@ -78,7 +78,7 @@ pub(super) fn backward(
 }
 
 /// Weights and bias.
-fn head<'a>(context: &Context<'a>) -> (&'a [f32], f32) {
+fn head<'a>(context: &LayerContext<'a>) -> (&'a [f32], f32) {
     let (model, layout) = (context.model, context.model.layout());
     (model.weight(layout.head), layout.head_bias.map_or(0.0, |bias| model.weight(bias)[0]))
 }

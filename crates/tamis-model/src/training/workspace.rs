@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Gradients;
 use super::head;
-use super::layer::{Saved, Scratch};
-use crate::config::ModelConfig;
+use super::layer::{LayerScratch, Saved};
+use crate::config::TransformerConfig;
 use crate::floats::Floats;
 use crate::model::Model;
 use crate::rotary::Rotary;
@@ -55,7 +55,7 @@ pub(super) struct Chunk {
     pub inputs: Vec<Floats>,
     /// Of each layer; none where they are recomputed.
     pub saved: Vec<Saved>,
-    pub head: head::Kept,
+    pub head: head::KeptRows,
 }
 
 impl Chunk {
@@ -78,15 +78,15 @@ pub(super) struct Work {
     pub chunk: Chunk,
     /// Of the layer at hand, where it is not kept.
     pub saved: Saved,
-    pub scratch: Scratch,
-    pub head: head::Scratch,
+    pub scratch: LayerScratch,
+    pub head: head::HeadScratch,
 }
 
 /// [`Work`] for as many threads as ask at once.
 #[derive(Debug, Default)]
-pub(super) struct Pool(Mutex<Vec<Work>>);
+pub(super) struct WorkPool(Mutex<Vec<Work>>);
 
-impl Pool {
+impl WorkPool {
     /// Lends buffers to `run`.
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut Work) -> T) -> T {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,23 +108,23 @@ impl Pool {
 #[derive(Debug, Default)]
 pub struct Workspace {
     pub(super) chunks: Vec<Chunk>,
-    pub(super) pool: Pool,
+    pub(super) pool: WorkPool,
     /// Gradients of the shards after the first.
     pub(super) shards: Vec<Gradients>,
     /// Weights in the order of the backward product, by tensor.
     pub(super) flipped: Vec<Floats>,
-    pub(super) rotary: Option<(ModelConfig, Rotary)>,
+    pub(super) rotary: Option<(TransformerConfig, Rotary)>,
     stop: Option<Arc<AtomicBool>>,
 }
 
 /// Whether a pass is still wanted: asked between two layers and between two blocks of logits.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct PassWatch {
     stop: Option<Arc<AtomicBool>>,
     given_up: AtomicBool,
 }
 
-impl Watch {
+impl PassWatch {
     /// Whether what is under way is to be left as it is. Once it is, the pass has no result.
     pub(super) fn gives_up(&self) -> bool {
         if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
@@ -146,8 +146,8 @@ impl Workspace {
         self.stop = stop;
     }
 
-    pub(super) fn watch(&self) -> Watch {
-        Watch { stop: self.stop.clone(), given_up: AtomicBool::new(false) }
+    pub(super) fn watch(&self) -> PassWatch {
+        PassWatch { stop: self.stop.clone(), given_up: AtomicBool::new(false) }
     }
 
     /// Bytes of the activations and of what computes them, as far as they grow with the batch.
@@ -156,7 +156,7 @@ impl Workspace {
     }
 
     /// Rotary angles of a configuration, made once.
-    pub(super) fn rotary(&mut self, config: &ModelConfig, reach: usize) -> Rotary {
+    pub(super) fn rotary(&mut self, config: &TransformerConfig, reach: usize) -> Rotary {
         let mut rotary = match self.rotary.take() {
             Some((known, rotary)) if known == *config => rotary,
             _ => Rotary::new(config),

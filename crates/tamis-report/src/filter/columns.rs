@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use tamis_data::records::{DataRecord, Records, lookup};
 
-use super::{Absent, FilterFileError, Layout};
+use super::{Absent, FilterFileError, GroupLayout};
 
 /// The metric of every trajectory and the group of every row.
 #[derive(Debug, Default)]
-pub(super) struct Columns {
+pub(super) struct RolloutColumns {
     /// The metric's name.
     pub(super) metric: String,
     /// Group of each row \[file\]\[row\], and which of its members it is; `None` where the row holds them
@@ -22,7 +22,7 @@ pub(super) struct Columns {
     pub(super) warnings: Vec<String>,
 }
 
-impl Columns {
+impl RolloutColumns {
     /// All metrics, groups concatenated, and where groups begin and the last ends.
     pub(super) fn flat(&self) -> (Vec<f64>, Vec<usize>) {
         let mut metric = Vec::with_capacity(self.groups.iter().map(Vec::len).sum());
@@ -59,14 +59,16 @@ impl Columns {
 const ROWS_LISTED: usize = 100;
 
 /// Reads the columns that the layout names.
-pub(super) fn read(inputs: &[PathBuf], layout: &Layout) -> Result<Columns, FilterFileError> {
-    let mut columns = Columns {
+pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutColumns, FilterFileError> {
+    let mut columns = RolloutColumns {
         metric: match layout {
-            Layout::Long { metric, .. } => metric.clone(),
-            Layout::Wide { metrics } if metrics.is_empty() => return Err(FilterFileError::NoMetricColumns),
-            Layout::Wide { metrics } => metrics.join(", "),
+            GroupLayout::Long { metric, .. } => metric.clone(),
+            GroupLayout::Wide { metrics } if metrics.is_empty() => {
+                return Err(FilterFileError::NoMetricColumns);
+            }
+            GroupLayout::Wide { metrics } => metrics.join(", "),
         },
-        ..Columns::default()
+        ..RolloutColumns::default()
     };
     if inputs.is_empty() {
         return Err(FilterFileError::NoInput);
@@ -74,22 +76,22 @@ pub(super) fn read(inputs: &[PathBuf], layout: &Layout) -> Result<Columns, Filte
     for file in inputs {
         let mut seen = Seen::default();
         let rows = match layout {
-            Layout::Long { group_by, metric } if group_by.is_empty() && holds_lists(file, metric)? => {
+            GroupLayout::Long { group_by, metric } if group_by.is_empty() && holds_lists(file, metric)? => {
                 lists(file, metric, &mut columns.groups, &mut seen)?
             }
-            Layout::Long { group_by, metric } => {
+            GroupLayout::Long { group_by, metric } => {
                 let (rows, warnings) = long(file, group_by, metric, &mut columns.groups, &mut seen)?;
                 columns.warnings.extend(warnings);
                 rows
             }
-            Layout::Wide { metrics } => wide(file, metrics, &mut columns.groups, &mut seen)?,
+            GroupLayout::Wide { metrics } => wide(file, metrics, &mut columns.groups, &mut seen)?,
         };
         if rows.is_empty() {
             return Err(FilterFileError::NoRows { file: file.clone() });
         }
         let asked: &[String] = match layout {
-            Layout::Long { metric, .. } => std::slice::from_ref(metric),
-            Layout::Wide { metrics } => metrics,
+            GroupLayout::Long { metric, .. } => std::slice::from_ref(metric),
+            GroupLayout::Wide { metrics } => metrics,
         };
         let absent = seen.absent_metrics(asked);
         if !absent.is_empty() {
@@ -200,7 +202,7 @@ fn long(
         let record = record?;
         seen.look(&record);
         if group_by.is_empty() && inferred.is_empty() {
-            let known = Layout::GROUP_COLUMNS.iter().find(|name| lookup(&record.values, name).is_some());
+            let known = GroupLayout::GROUP_COLUMNS.iter().find(|name| lookup(&record.values, name).is_some());
             match known {
                 Some(name) => inferred.push((*name).to_owned()),
                 None => return Err(seen.no_group(file, &record, vec![Absent::AnyGroup], metric, records)),

@@ -16,19 +16,19 @@ mod summary;
 use std::path::{Path, PathBuf};
 
 use tamis_core::filter::{FilterError, GroupFilter, OutcomeScale, judge_columns};
-use tamis_data::records::{Format, Place, RecordError, RowFault, copy_rows};
+use tamis_data::records::{FileFormat, RecordError, RowFault, RowPlace, copy_rows};
 use thiserror::Error;
 
 pub use summary::FilterSummary;
 
 /// How rows make up groups. Columns may be nested: `175b_finetuning.is_correct`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Layout {
+pub enum GroupLayout {
     /// One row a trajectory; or, where the metric of the first row is a list and no group is named, one row a
     /// group with a number a trajectory.
     Long {
         /// Columns whose values together name the group; the rows of one need not stand together. Empty: the
-        /// first there is of [`Layout::GROUP_COLUMNS`].
+        /// first there is of [`GroupLayout::GROUP_COLUMNS`].
         group_by: Vec<String>,
         /// The metric's column.
         metric: String,
@@ -40,7 +40,7 @@ pub enum Layout {
     },
 }
 
-impl Layout {
+impl GroupLayout {
     /// Columns that name the group in rollouts of tamis and verl.
     pub const GROUP_COLUMNS: [&'static str; 4] = ["group_id", "uid", "group", "prompt_id"];
 }
@@ -51,7 +51,7 @@ pub struct FilterOptions {
     /// JSONL or Parquet files, all of one format. A group does not reach over files.
     pub inputs: Vec<PathBuf>,
     /// How rows make up groups.
-    pub layout: Layout,
+    pub layout: GroupLayout,
     /// The filter.
     pub filter: GroupFilter,
     /// Where the metric says wrong and correct; `None` where it says neither (a length).
@@ -84,7 +84,7 @@ pub enum FilterFileError {
     #[error("{place}: no value in the group column `{column}`")]
     NoGroup {
         /// Where.
-        place: Place,
+        place: RowPlace,
         /// The column.
         column: String,
     },
@@ -92,7 +92,7 @@ pub enum FilterFileError {
     #[error("{place}: `{column}` must be a number, true, false or null, got {actual}")]
     NotANumber {
         /// Where.
-        place: Place,
+        place: RowPlace,
         /// The column.
         column: String,
         /// What it is.
@@ -102,7 +102,7 @@ pub enum FilterFileError {
     #[error("{place}: `{column}` must be a list of numbers, as in the first row, got {actual}")]
     NotAList {
         /// Where.
-        place: Place,
+        place: RowPlace,
         /// The column.
         column: String,
         /// What it is.
@@ -144,7 +144,7 @@ pub enum FilterFileError {
         /// The input that is copied from.
         input: PathBuf,
         /// The input's format.
-        format: Format,
+        format: FileFormat,
     },
     /// The output is there already.
     #[error("{} exists already", path.display())]
@@ -165,7 +165,7 @@ pub enum FilterFileError {
     #[error("{place}: the group column `{column}` holds a number with more digits than are read ({read})")]
     GroupDigits {
         /// Where.
-        place: Place,
+        place: RowPlace,
         /// The column.
         column: String,
         /// The nearest number that can be held.
@@ -206,7 +206,7 @@ impl std::fmt::Display for Absent {
                 return write!(
                     formatter,
                     "no column that is known to name the group ({})",
-                    listed(&Layout::GROUP_COLUMNS)
+                    listed(&GroupLayout::GROUP_COLUMNS)
                 );
             }
         };
@@ -278,17 +278,17 @@ impl FilterFileError {
     }
 }
 
-fn named(format: Format) -> &'static str {
+fn named(format: FileFormat) -> &'static str {
     match format {
-        Format::Jsonl => "JSON lines",
-        Format::Parquet => "Parquet",
+        FileFormat::Jsonl => "JSON lines",
+        FileFormat::Parquet => "Parquet",
     }
 }
 
-fn ending(format: Format) -> &'static str {
+fn ending(format: FileFormat) -> &'static str {
     match format {
-        Format::Jsonl => "jsonl",
-        Format::Parquet => "parquet",
+        FileFormat::Jsonl => "jsonl",
+        FileFormat::Parquet => "parquet",
     }
 }
 
@@ -375,12 +375,12 @@ fn check_outputs(options: &FilterOptions) -> Result<(), FilterFileError> {
         return Err(FilterFileError::OutputExists { path: (*path).clone() });
     }
     let Some(input) = options.inputs.first().filter(|_| !outputs.is_empty()) else { return Ok(()) };
-    let format = Format::of(input)?;
+    let format = FileFormat::of(input)?;
     let promises_other = |path: &&PathBuf| {
         let promised =
             path.extension().and_then(|ending| match ending.to_string_lossy().to_lowercase().as_str() {
-                "parquet" => Some(Format::Parquet),
-                "jsonl" | "json" | "ndjson" => Some(Format::Jsonl),
+                "parquet" => Some(FileFormat::Parquet),
+                "jsonl" | "json" | "ndjson" => Some(FileFormat::Jsonl),
                 _ => None,
             });
         promised.is_some_and(|promised| promised != format)

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tamis_core::figure::{fixed, shortest};
 use tamis_core::filter::{Bounds, DropReason, GroupFilter, GroupStatistics, Pool, Verdict};
 
-use super::columns::Columns;
+use super::columns::RolloutColumns;
 
 /// What a filter found. `Display` is the text for a person, `Serialize` the JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -152,7 +152,7 @@ impl FilterSummary {
     pub(super) fn new(
         name: &'static str,
         filter: &GroupFilter,
-        columns: &Columns,
+        columns: &RolloutColumns,
         verdicts: &[Verdict],
         statistics: &[GroupStatistics],
         outputs: Vec<(PathBuf, u64)>,

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-fn options(inputs: Vec<PathBuf>, layout: Layout) -> FilterOptions {
+fn options(inputs: Vec<PathBuf>, layout: GroupLayout) -> FilterOptions {
     FilterOptions {
         inputs,
         layout,
@@ -17,12 +17,15 @@ fn options(inputs: Vec<PathBuf>, layout: Layout) -> FilterOptions {
     }
 }
 
-fn long(group_by: &[&str], metric: &str) -> Layout {
-    Layout::Long { group_by: group_by.iter().map(ToString::to_string).collect(), metric: metric.to_owned() }
+fn long(group_by: &[&str], metric: &str) -> GroupLayout {
+    GroupLayout::Long {
+        group_by: group_by.iter().map(ToString::to_string).collect(),
+        metric: metric.to_owned(),
+    }
 }
 
-fn wide(metrics: &[&str]) -> Layout {
-    Layout::Wide { metrics: metrics.iter().map(ToString::to_string).collect() }
+fn wide(metrics: &[&str]) -> GroupLayout {
+    GroupLayout::Wide { metrics: metrics.iter().map(ToString::to_string).collect() }
 }
 
 fn write(folder: &TempDir, name: &str, text: &str) -> PathBuf {
@@ -270,7 +273,7 @@ fn what_cannot_be_filtered() {
         "nested.jsonl",
         "{\"id\": 1, \"model\": {\"is_correct\": true, \"text\": \"x\"}, \"tags\": [1]}\n{\"id\": null, \"model\": {}}\n",
     );
-    let on = |path: &PathBuf, layout: Layout| options(vec![path.clone()], layout);
+    let on = |path: &PathBuf, layout: GroupLayout| options(vec![path.clone()], layout);
     refuse(&on(&input, long(&["uid"], "accuracy")));
     refuse(&on(&input, long(&["prompt"], "acc")));
     refuse(&on(&nested, long(&["id"], "is_correct")));

@@ -8,7 +8,7 @@ use tamis_core::group::{Group, GroupId};
 use tamis_core::random::{Key, Purpose};
 use tamis_core::schedule::{Command, Event, StepClose};
 
-use super::flight::{Course, Flight, Member};
+use super::flight::{Course, GroupFlight, MemberState};
 use super::replay::Taken;
 use super::round::Round;
 use super::{Dependencies, DispatchError, Dispatcher, Next};
@@ -109,7 +109,7 @@ impl Dispatcher {
     /// that goes on is in flight at the end of a run; between two steps those that are settle as ever.
     pub(super) fn hear_out(&mut self, with: &mut Dependencies<'_>) -> Result<(), DispatchError> {
         let until = Instant::now() + LAST_WORD;
-        let is_unheard = |flight: &Flight| flight.course == Course::Aborted;
+        let is_unheard = |flight: &GroupFlight| flight.course == Course::Aborted;
         while self.flights.values().any(is_unheard) {
             while let Some(arrival) = self.next_arrival() {
                 self.take(with, arrival)?;
@@ -144,7 +144,7 @@ impl Dispatcher {
         &mut self,
         with: &mut Dependencies<'_>,
     ) -> Result<(), DispatchError> {
-        let is_unheard = |flight: &Flight| flight.course == Course::Aborted;
+        let is_unheard = |flight: &GroupFlight| flight.course == Course::Aborted;
         let unheard: Vec<GroupId> =
             self.flights.iter().filter(|(_, flight)| is_unheard(flight)).map(|(id, _)| *id).collect();
         unheard.into_iter().try_for_each(|group| self.hear_no_more(with, group))
@@ -157,7 +157,7 @@ impl Dispatcher {
         group: GroupId,
     ) -> Result<(), DispatchError> {
         let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
-        flight.members.fill(Member::Lost);
+        flight.members.fill(MemberState::Lost);
         self.note(with, &Taken::Unheard { group: group.0 })?;
         self.group_settled(with, group)
     }
@@ -214,8 +214,8 @@ impl Dispatcher {
                 }
             }
             let place = self.add_to_round(serial, id);
-            let members = samples.into_iter().map(Member::Sampling).collect();
-            let flight = Flight { members, ..Flight::of(serial, place) };
+            let members = samples.into_iter().map(MemberState::Sampling).collect();
+            let flight = GroupFlight { members, ..GroupFlight::of(serial, place) };
             self.flights.insert(id, flight);
             self.held.insert(id, record);
         }
@@ -271,7 +271,7 @@ impl Dispatcher {
         let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
         flight.course = Course::Aborted;
         self.stop_members(with, group);
-        let landed = self.flights.get(&group).is_some_and(Flight::has_landed);
+        let landed = self.flights.get(&group).is_some_and(GroupFlight::has_landed);
         if landed { self.group_settled(with, group) } else { Ok(()) }
     }
 
@@ -288,7 +288,7 @@ impl Dispatcher {
         });
         for member in &unasked {
             if let Some(member) = flight.members.get_mut(*member as usize) {
-                *member = Member::Lost;
+                *member = MemberState::Lost;
             }
         }
         let has_landed = flight.has_landed();

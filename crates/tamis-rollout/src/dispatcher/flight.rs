@@ -5,7 +5,7 @@ use crate::record::Generation;
 
 /// Where one member of a group is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Member {
+pub(super) enum MemberState {
     /// The generator has it, under this number.
     Sampling(SampleId),
     /// It ended, and is not scored yet.
@@ -29,9 +29,9 @@ pub(super) enum Course {
 
 /// A group in flight.
 #[derive(Debug, Clone)]
-pub(super) struct Flight {
+pub(super) struct GroupFlight {
     /// Its members \[n\].
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<MemberState>,
     pub(super) course: Course,
     /// What it cost, and when it ended: kept here too, because a group that is given up leaves with its step,
     /// before its last word.
@@ -44,7 +44,7 @@ pub(super) struct Flight {
     pub(super) is_settled: bool,
 }
 
-impl Flight {
+impl GroupFlight {
     /// Without a member, at a place in a round.
     pub(super) fn of(round: u64, place: usize) -> Self {
         Self {
@@ -63,11 +63,11 @@ impl Flight {
 
     /// Whether the generator has none of its members any more.
     pub(super) fn has_landed(&self) -> bool {
-        !self.members.iter().any(|member| matches!(member, Member::Sampling(_)))
+        !self.members.iter().any(|member| matches!(member, MemberState::Sampling(_)))
     }
 
     /// Whether all of its members are scored.
     pub(super) fn is_complete(&self) -> bool {
-        self.is_on() && self.members.iter().all(|member| *member == Member::Scored)
+        self.is_on() && self.members.iter().all(|member| *member == MemberState::Scored)
     }
 }

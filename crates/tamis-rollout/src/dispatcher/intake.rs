@@ -7,9 +7,9 @@ use tamis_core::group::{GroupId, Trajectory};
 use tamis_core::schedule::ScheduleError;
 use tamis_env::reward::Scored;
 
-use super::flight::{Course, Flight, Member};
+use super::flight::{Course, GroupFlight, MemberState};
 use super::replay::{Arrival, SampleEnd, Taken};
-use super::round::Row;
+use super::round::ScoredMember;
 use super::{Dependencies, DispatchError, Dispatcher};
 use crate::generator::{GeneratorError, GeneratorEvent, Sample, SampleId, SamplePurpose, Wait};
 use crate::inbox::Unexpected;
@@ -37,22 +37,23 @@ impl Dispatcher {
             let Some(record) = self.held.get(&id) else { continue };
             if !record.fate.is_open() {
                 // It had failed, and the last word of its other members was still to come.
-                let members = vec![Member::Lost; size];
+                let members = vec![MemberState::Lost; size];
                 let (course, generation) = (Course::Failed, record.generation);
-                let flight = Flight { members, course, generation, ..Flight::of(serial, place) };
+                let flight = GroupFlight { members, course, generation, ..GroupFlight::of(serial, place) };
                 self.flights.insert(id, flight);
                 self.resumed.push(id);
                 continue;
             }
-            let mut members: Vec<Member> =
-                (0..size).map(|member| Member::Sampling(SampleId::of_member(id, member as u32))).collect();
+            let mut members: Vec<MemberState> = (0..size)
+                .map(|member| MemberState::Sampling(SampleId::of_member(id, member as u32)))
+                .collect();
             let mut rows = Vec::new();
             for trajectory in &record.group.trajectories {
                 let Some(member) = members.get_mut(trajectory.sample_index as usize) else { continue };
-                *member = Member::Sampled;
+                *member = MemberState::Sampled;
                 // A round is looked at when it is whole, with what is said of its members then.
                 if let Some(row) = scored_before(record, trajectory).filter(|_| !is_by_rounds) {
-                    *member = Member::Scored;
+                    *member = MemberState::Scored;
                     rows.push(((id, trajectory.sample_index), row));
                 }
             }
@@ -60,11 +61,12 @@ impl Dispatcher {
                 round.rows.extend(rows);
             }
             let missing = members.iter().filter_map(|member| match member {
-                Member::Sampling(sample) => Some(*sample),
+                MemberState::Sampling(sample) => Some(*sample),
                 _ => None,
             });
             self.again.extend(missing);
-            let flight = Flight { members, generation: record.generation, ..Flight::of(serial, place) };
+            let flight =
+                GroupFlight { members, generation: record.generation, ..GroupFlight::of(serial, place) };
             self.flights.insert(id, flight);
             self.resumed.push(id);
         }
@@ -158,7 +160,7 @@ impl Dispatcher {
 
     /// Nothing goes on, and something is waited for.
     pub(super) fn stuck(&self) -> DispatchError {
-        let is_sampling = |member: &&Member| matches!(member, Member::Sampling(_));
+        let is_sampling = |member: &&MemberState| matches!(member, MemberState::Sampling(_));
         let members = || self.flights.values().flat_map(|flight| &flight.members);
         let num_samples = members().filter(is_sampling).count();
         if let Some(version) = self.publishing {
@@ -185,7 +187,7 @@ impl Dispatcher {
             return Ok(());
         }
         for id in std::mem::take(&mut self.again) {
-            let is_waited_for = self.member(id).is_ok_and(|member| *member == Member::Sampling(id));
+            let is_waited_for = self.member(id).is_ok_and(|member| *member == MemberState::Sampling(id));
             if is_waited_for
                 && !self.replay.keeps(id)
                 && let Some(record) = self.held.get(&GroupId(id.group))
@@ -212,7 +214,8 @@ impl Dispatcher {
                 self.group_settled(with, id)?;
                 continue;
             }
-            let sampled = flight.members.iter().enumerate().filter(|(_, member)| **member == Member::Sampled);
+            let sampled =
+                flight.members.iter().enumerate().filter(|(_, member)| **member == MemberState::Sampled);
             let members: Vec<u32> = sampled.map(|(member, _)| member as u32).collect();
             for member in members {
                 self.member_ended(with, id, member);
@@ -227,7 +230,7 @@ impl Dispatcher {
     }
 
     /// The member that a number means, whatever its attempt.
-    pub(super) fn member(&self, id: SampleId) -> Result<&Member, Unexpected> {
+    pub(super) fn member(&self, id: SampleId) -> Result<&MemberState, Unexpected> {
         let flight = self.flights.get(&GroupId(id.group)).ok_or(if id.group < self.next_group {
             Unexpected::Late
         } else {
@@ -243,11 +246,13 @@ impl Dispatcher {
             return Err(if id.group < asked { Unexpected::Late } else { Unexpected::Foreign });
         }
         match self.member(id)? {
-            Member::Sampling(expected) if *expected == id => Ok(()),
-            Member::Sampling(expected) if id.attempt > expected.attempt => Err(Unexpected::Foreign),
-            Member::Sampling(_) | Member::Lost => Err(Unexpected::Late),
-            Member::Sampled | Member::Scored if id.attempt >= MOST_ATTEMPTS => Err(Unexpected::Foreign),
-            Member::Sampled | Member::Scored => Err(Unexpected::Duplicate),
+            MemberState::Sampling(expected) if *expected == id => Ok(()),
+            MemberState::Sampling(expected) if id.attempt > expected.attempt => Err(Unexpected::Foreign),
+            MemberState::Sampling(_) | MemberState::Lost => Err(Unexpected::Late),
+            MemberState::Sampled | MemberState::Scored if id.attempt >= MOST_ATTEMPTS => {
+                Err(Unexpected::Foreign)
+            }
+            MemberState::Sampled | MemberState::Scored => Err(Unexpected::Duplicate),
         }
     }
 
@@ -299,20 +304,20 @@ impl Dispatcher {
         let Some(member) = flight.members.get_mut(id.member as usize) else { return Ok(()) };
         match outcome {
             Outcome::Sampled(sample) if is_on => {
-                *member = Member::Sampled;
+                *member = MemberState::Sampled;
                 self.keep_sample(group, id.member, sample);
                 self.member_ended(with, group, id.member);
             }
             Outcome::Aborted(_) if is_on && id.attempt + 1 < MOST_ATTEMPTS => {
-                *member = Member::Sampling(id.again());
+                *member = MemberState::Sampling(id.again());
                 self.again.push(id.again());
             }
             Outcome::Sampled(_) => {
-                *member = Member::Lost;
+                *member = MemberState::Lost;
                 self.member_ended(with, group, id.member);
             }
             Outcome::Failed(..) | Outcome::Aborted(_) => {
-                *member = Member::Lost;
+                *member = MemberState::Lost;
                 if is_on {
                     flight.course = Course::Failed;
                     let reason = match outcome {
@@ -363,12 +368,15 @@ impl Dispatcher {
 
 /// What was said of a member before the state of the run was saved; `None` where nothing was. What functions
 /// failed is not known any more.
-fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<Row> {
+fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<ScoredMember> {
     let mut scores = trajectory.scores.clone();
     let reward = scores.remove("reward")?;
     let logged = record.logged.get(trajectory.sample_index as usize).cloned().unwrap_or_default();
     let failures = BTreeMap::new();
-    Some(Row { scored: Scored { reward, scores, failures, logged, is_beyond: false }, is_new: false })
+    Some(ScoredMember {
+        scored: Scored { reward, scores, failures, logged, is_beyond: false },
+        is_new: false,
+    })
 }
 
 /// What a request of a group came to.

@@ -8,11 +8,11 @@ use tamis_core::filter::Metric;
 use tamis_core::group::Trajectory;
 use tamis_core::schedule::{ScheduleSettings, StreamingSettings, Surplus};
 use tamis_env::reward::exact::Exact;
-use tamis_env::reward::{Outcome, RewardFunction, RewardInput};
+use tamis_env::reward::{RewardFunction, RewardInput, RewardOutcome};
 
 use super::tests::{Heard, Rows, scorer, settings};
 use super::*;
-use crate::fake::{FakeGenerator, FakeSettings, Faults};
+use crate::fake::{FakeFaults, FakeGenerator, FakeSettings};
 use crate::generator::Wait;
 use crate::generator::Weights;
 use crate::record::End;
@@ -32,14 +32,14 @@ struct Plan {
     batch_size: usize,
     per_epoch: u64,
     steps: u64,
-    faults: Faults,
+    faults: FakeFaults,
 }
 
 /// Scores exactly, so many completions at a time.
 struct Batches(usize);
 
 impl RewardFunction for Batches {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         Exact.score(batch)
     }
 
@@ -91,7 +91,7 @@ fn plan() -> impl Strategy<Value = Plan> {
                 batch_size,
                 per_epoch,
                 steps,
-                faults: Faults { transient, permanent, duplicate, hang, late, foreign },
+                faults: FakeFaults { transient, permanent, duplicate, hang, late, foreign },
             }
         },
     )
@@ -354,8 +354,8 @@ proptest! {
         let plan = Plan { carries, ..plan };
         // What fails is a function of the key; how long it takes, and what comes twice, late or from nowhere,
         // is not. What hangs fails by a time-out, which is one of timing.
-        let faults = Faults { hang: 0.0, ..plan.faults };
-        let quiet = FakeSettings { seed: 0, max_delay: 0, faults: Faults { duplicate: 0.0, late: 0.0, foreign: 0.0, ..faults } };
+        let faults = FakeFaults { hang: 0.0, ..plan.faults };
+        let quiet = FakeSettings { seed: 0, max_delay: 0, faults: FakeFaults { duplicate: 0.0, late: 0.0, foreign: 0.0, ..faults } };
         let expected = play(&plan, quiet, None);
         for seed in seeds {
             let found = play(&plan, FakeSettings { seed, max_delay, faults }, None);
@@ -372,7 +372,7 @@ proptest! {
     ) {
         let kill = Kill { after, save_every, stop_after };
         let is_exact = !plan.carries || (!plan.is_streaming && plan.rounds_in_flight == 1);
-        let faults = Faults { hang: 0.0, ..plan.faults };
+        let faults = FakeFaults { hang: 0.0, ..plan.faults };
         let fake = FakeSettings { seed: seed >> 1, max_delay, faults };
         let found = play(&plan, fake, Some(kill));
         if is_exact {
@@ -411,7 +411,7 @@ fn every_fault_is_met_and_counted() {
             batch_size: 1,
             per_epoch: 1000,
             steps: 12,
-            faults: Faults::all(0.05),
+            faults: FakeFaults::all(0.05),
         };
         let story = play(&plan, FakeSettings { seed: 11, max_delay: 30, faults: plan.faults }, None);
         assert_eq!(story.batches.len(), 12);

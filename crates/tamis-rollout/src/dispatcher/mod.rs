@@ -41,7 +41,7 @@ use tamis_core::schedule::{Command, Event, RoundReport, ScheduleError, Scheduler
 use tamis_env::reward::{RewardError, Rewards};
 use thiserror::Error;
 
-use self::flight::{Course, Flight};
+use self::flight::{Course, GroupFlight};
 use self::replay::Replay;
 pub use self::replay::{OrderLog, SampleEnd, Taken};
 use self::round::Round;
@@ -217,7 +217,7 @@ pub struct Dispatcher {
     machine: Scheduler,
     /// Of every group that is in flight or kept.
     held: BTreeMap<GroupId, Record>,
-    flights: BTreeMap<GroupId, Flight>,
+    flights: BTreeMap<GroupId, GroupFlight>,
     rounds: BTreeMap<u64, Round>,
     next_round: u64,
     /// Still to be carried out.

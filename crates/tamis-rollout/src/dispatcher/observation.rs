@@ -6,7 +6,7 @@ use tamis_core::filter::{AvailableMetrics, Metric};
 use tamis_core::group::GroupId;
 use tamis_env::reward::{RewardInput, Scored, TrainerState};
 
-use super::round::{Round, Row};
+use super::round::{Round, ScoredMember};
 use super::{Dependencies, DispatchError, Dispatcher, Observer};
 use crate::reward_health::MOST_FAILED_ROUNDS;
 
@@ -18,7 +18,7 @@ impl Dispatcher {
         round: &Round,
     ) -> Result<(), DispatchError> {
         let mut inputs = Vec::new();
-        let mut rows: Vec<&Row> = Vec::new();
+        let mut rows: Vec<&ScoredMember> = Vec::new();
         for id in &round.groups {
             let of_group = || round.rows.range((*id, 0)..=(*id, u32::MAX));
             let Some(record) = self.held.get(id) else { continue };

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use tamis_core::group::GroupId;
 use tamis_env::reward::Scored;
 
-use crate::scorer::Member;
+use crate::scorer::MemberId;
 
 /// What was said of a completion.
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct ScoredMember {
     pub(super) scored: Scored,
     /// Whether reward functions were asked now.
     pub(super) is_new: bool,
@@ -29,7 +29,7 @@ pub(super) struct Round {
     /// Groups that are not settled.
     pub(super) num_open: usize,
     /// What was said of its completions so far.
-    pub(super) rows: BTreeMap<Member, Row>,
+    pub(super) rows: BTreeMap<MemberId, ScoredMember>,
     /// Completions that have ended, by the batch in which they are scored.
     ended: BTreeMap<usize, usize>,
 }

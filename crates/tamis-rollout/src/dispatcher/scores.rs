@@ -5,9 +5,9 @@ use tamis_core::ragged::Ragged;
 use tamis_core::schedule::{Event, GroupFacts};
 use tamis_env::reward::Logged;
 
-use super::flight::{Course, Flight, Member};
+use super::flight::{Course, GroupFlight, MemberState};
 use super::replay::Taken;
-use super::round::Row;
+use super::round::ScoredMember;
 use super::{Dependencies, DispatchError, Dispatcher};
 use crate::record::metric_values;
 use crate::scorer::{ScoreEvent, ScoreRequest};
@@ -47,7 +47,7 @@ impl Dispatcher {
     /// A member to be scored; `None` where it is lost.
     pub(super) fn score_request(&self, group: GroupId, member: u32) -> Option<ScoreRequest> {
         let flight = self.flights.get(&group).filter(|flight| flight.is_on())?;
-        if flight.members.get(member as usize) != Some(&Member::Sampled) {
+        if flight.members.get(member as usize) != Some(&MemberState::Sampled) {
             return None;
         }
         let record = self.held.get(&group)?;
@@ -80,7 +80,7 @@ impl Dispatcher {
         };
         let (serial, size) = (flight.round, self.settings.group_size);
         match flight.members.get_mut(member as usize) {
-            Some(state) if *state == Member::Sampled => *state = Member::Scored,
+            Some(state) if *state == MemberState::Sampled => *state = MemberState::Scored,
             _ => return Ok(()),
         }
         let is_complete = flight.is_complete();
@@ -102,7 +102,7 @@ impl Dispatcher {
             }
         }
         if let Some(round) = self.rounds.get_mut(&serial) {
-            round.rows.insert((group, member), Row { scored, is_new });
+            round.rows.insert((group, member), ScoredMember { scored, is_new });
         }
         if is_complete {
             return self.group_settled(with, group);
@@ -177,12 +177,12 @@ impl Dispatcher {
         with: &mut Dependencies<'_>,
         groups: &[GroupId],
     ) -> Result<(), DispatchError> {
-        let is_complete = |id: &&GroupId| self.flights.get(id).is_some_and(Flight::is_on);
+        let is_complete = |id: &&GroupId| self.flights.get(id).is_some_and(GroupFlight::is_on);
         let complete: Vec<GroupId> = groups.iter().filter(is_complete).copied().collect();
         if !self.pass_reference(with, &complete)? {
             return Ok(());
         }
-        let settled: Vec<(GroupId, Flight)> =
+        let settled: Vec<(GroupId, GroupFlight)> =
             groups.iter().filter_map(|id| Some((*id, self.flights.remove(id)?))).collect();
         let (mut complete, lost): (Vec<_>, Vec<_>) =
             settled.into_iter().partition(|(_, flight)| flight.is_on());

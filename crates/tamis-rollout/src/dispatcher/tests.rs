@@ -10,15 +10,15 @@ use tamis_core::schedule::ScheduleSettings;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::RewardInput;
 use tamis_env::reward::exact::Exact;
-use tamis_env::reward::{NamedReward, Outcome as Answered, RewardFunction, Rewards};
+use tamis_env::reward::{NamedReward, RewardFunction, RewardOutcome as Answered, Rewards};
 
 use super::*;
-use crate::fake::{FakeGenerator, FakeSettings, Faults, sampling};
+use crate::fake::{FakeFaults, FakeGenerator, FakeSettings, sampling};
 use crate::generator::{AbortScope, GeneratorEvent, Sample, SamplePurpose, SampleRequest, Wait};
 use crate::generator::{FailureKind, VersionSpan};
 use crate::record::End;
 use crate::source::DrawnPrompt;
-use crate::source::{Drawn, PreparedPrompt};
+use crate::source::{DrawnPrompts, PreparedPrompt};
 
 /// So many prompts an epoch, each the number of its row; what is given back comes first.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ pub(crate) fn prompt(row: u64) -> PreparedPrompt {
 }
 
 impl PromptSource for Rows {
-    fn draw(&mut self, n: usize) -> Drawn {
+    fn draw(&mut self, n: usize) -> DrawnPrompts {
         let mut prompts = Vec::new();
         while prompts.len() < n {
             let (epoch, row) = match self.given_back.pop_front() {
@@ -64,7 +64,7 @@ impl PromptSource for Rows {
             };
             prompts.push(DrawnPrompt { epoch, prompt: prompt(row) });
         }
-        Drawn { prompts, exhausted: self.next == self.per_epoch && self.given_back.is_empty() }
+        DrawnPrompts { prompts, exhausted: self.next == self.per_epoch && self.given_back.is_empty() }
     }
 
     fn give_back(&mut self, prompts: Vec<DrawnPrompt>) {
@@ -444,7 +444,7 @@ fn every_group_takes_one_reference_pass_before_the_filter() {
 fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
     let mut generator = FakeGenerator::new(FakeSettings {
         max_delay: 6,
-        faults: Faults { duplicate: 0.5, ..Faults::default() },
+        faults: FakeFaults { duplicate: 0.5, ..FakeFaults::default() },
         ..FakeSettings::faultless(5)
     });
     let mut inbox = Inbox::default();

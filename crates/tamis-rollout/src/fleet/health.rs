@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::member::{Member, State};
+use super::member::{FleetMember, State};
 use super::{Fleet, FleetMessage, SAY_EVERY};
 use crate::generator::{FailureKind, GeneratorError};
 use crate::server::Report;
@@ -176,7 +176,7 @@ impl Fleet {
 
     /// Each server with what came of it last.
     pub(super) fn tried(&self) -> Vec<String> {
-        let one = |member: &Member| match &member.last_fault {
+        let one = |member: &FleetMember| match &member.last_fault {
             _ if member.is_draining => format!("{}: drained", member.server.name()),
             Some(fault) => format!("{}: {fault}", member.server.name()),
             None => format!("{}: no answer yet", member.server.name()),

@@ -18,7 +18,7 @@ pub(super) enum State {
     Out { until: Instant },
 }
 
-pub(super) struct Member {
+pub(super) struct FleetMember {
     pub(super) server: Box<dyn Server>,
     pub(super) state: State,
     pub(super) limit: Limit,
@@ -47,7 +47,7 @@ pub(super) struct Member {
     pub(super) last_fault: Option<Fault>,
 }
 
-impl Member {
+impl FleetMember {
     pub(super) fn takes(&self, current: Option<PolicyVersion>) -> bool {
         self.state == State::Usable && !self.is_publishing && !self.is_draining && self.holds == current
     }

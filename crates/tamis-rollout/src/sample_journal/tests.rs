@@ -10,16 +10,16 @@ use tamis_env::reward::exact::Exact;
 
 use super::*;
 use crate::dispatcher::tests::{Gone, Heard, Rows, scorer, settings};
-use crate::fake::{FakeGenerator, FakeSettings, Faults};
+use crate::fake::{FakeFaults, FakeGenerator, FakeSettings};
 use crate::generator::Weights;
 use crate::{Dependencies, Dispatcher, End, Record, RewardHealth};
 
 /// What is on the disk: it stays when a process goes.
 #[derive(Clone, Default)]
-struct Disk(Arc<Mutex<Vec<(u64, Asked, SampleOutcome)>>>);
+struct Disk(Arc<Mutex<Vec<(u64, SampleIdentity, SampleOutcome)>>>);
 
 impl Disk {
-    fn all(&self) -> Vec<(u64, Asked, SampleOutcome)> {
+    fn all(&self) -> Vec<(u64, SampleIdentity, SampleOutcome)> {
         self.0.lock().expect("lock").clone()
     }
 }
@@ -28,7 +28,7 @@ impl Disk {
 struct Memory {
     disk: Disk,
     /// Of the process before, not taken yet.
-    known: Vec<(u64, Asked, SampleOutcome)>,
+    known: Vec<(u64, SampleIdentity, SampleOutcome)>,
 }
 
 impl Memory {
@@ -38,12 +38,12 @@ impl Memory {
 }
 
 impl SampleJournal for Memory {
-    fn take(&mut self, asked: &Asked) -> Option<SampleOutcome> {
+    fn take(&mut self, asked: &SampleIdentity) -> Option<SampleOutcome> {
         let place = self.known.iter().position(|(_, earlier, _)| asked.is_answered_by(earlier))?;
         Some(self.known.remove(place).2)
     }
 
-    fn put(&mut self, step: u64, outcomes: &[(Asked, SampleOutcome)]) -> Result<(), GeneratorError> {
+    fn put(&mut self, step: u64, outcomes: &[(SampleIdentity, SampleOutcome)]) -> Result<(), GeneratorError> {
         let mut disk = self.disk.0.lock().expect("lock");
         disk.extend(outcomes.iter().map(|(asked, outcome)| (step, *asked, outcome.clone())));
         Ok(())
@@ -67,7 +67,7 @@ fn server(seed: u64, count: &Arc<AtomicU64>) -> FakeGenerator {
         let is_right = request.key.with(number).uniform(0) < 0.5;
         if is_right { "x".to_owned() } else { format!("y{number}") }
     };
-    let faults = Faults { permanent: 0.03, duplicate: 0.1, late: 0.1, ..Faults::default() };
+    let faults = FakeFaults { permanent: 0.03, duplicate: 0.1, late: 0.1, ..FakeFaults::default() };
     FakeGenerator::answering(FakeSettings { seed, max_delay: 12, faults }, Box::new(answer))
 }
 
@@ -232,7 +232,7 @@ fn a_run_that_is_killed_at_any_instant_has_the_samples_it_had() {
 fn nothing_that_was_read_back_goes_with_a_generator_that_is_lost() {
     let id = SampleId::of_member(tamis_core::group::GroupId(0), 0);
     let key = Key::new(1, tamis_core::random::Purpose::Rollout);
-    let asked = Asked { id, key, version: PolicyVersion(0), was_in_flight: false };
+    let asked = SampleIdentity { id, key, version: PolicyVersion(0), was_in_flight: false };
     let failed =
         SampleOutcome::Failed { kind: FailureKind::Permanent, reason: "known".to_owned(), num_tokens: 3 };
     let disk = Disk::default();

@@ -1,11 +1,11 @@
 //! What the routes that sample have in common: a request is handed over, and told in one piece or in parts. A
-//! route's [`Form`] says in what words.
+//! route's [`RouteFormat`] says in what words.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::engine::{Ended, Event, Piece};
+use super::engine::{ChoiceEvent, Ended, Piece};
 use super::error::ApiError;
 use super::field::Fields;
 use super::running::{Choice, Running, broken};
@@ -15,7 +15,7 @@ use super::text::{GrowingText, TokenTexts, stop_reason, whole};
 use super::{App, FINGERPRINT, Reply};
 
 /// What is known of a request before it is sampled.
-pub(super) struct Asked {
+pub(super) struct OpenRequest {
     pub(super) app: Arc<App>,
     /// With the route's prefix.
     pub(super) id: String,
@@ -34,7 +34,7 @@ pub(super) struct Asked {
 }
 
 /// What is told of a choice: all of it, or what is new.
-pub(super) struct Told<'a> {
+pub(super) struct ChoiceOutput<'a> {
     pub(super) index: usize,
     pub(super) text: String,
     pub(super) piece: &'a Piece,
@@ -48,7 +48,7 @@ pub(super) struct Told<'a> {
 }
 
 /// The words of a route.
-pub(super) trait Form: Send {
+pub(super) trait RouteFormat: Send {
     /// Whether the text is told; where not it is made only for stop strings.
     fn tells_text(&self) -> bool {
         true
@@ -58,24 +58,24 @@ pub(super) trait Form: Send {
     fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece, count: usize) -> Result<Value, ApiError>;
 
     /// A choice of an answer in one piece.
-    fn choice(&self, asked: &Asked, told: Told<'_>) -> Value;
+    fn choice(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value;
 
     /// An answer in one piece.
-    fn whole(&self, asked: &Asked, choices: Value, usage: Value) -> Value;
+    fn whole(&self, asked: &OpenRequest, choices: Value, usage: Value) -> Value;
 
     /// A choice of a part.
-    fn part(&self, asked: &Asked, told: Told<'_>) -> Value;
+    fn part(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value;
 
     /// A part: a choice, or the `usage` behind the last.
-    fn chunk(&self, asked: &Asked, choices: Value, usage: Option<Value>, is_first: bool) -> Value;
+    fn chunk(&self, asked: &OpenRequest, choices: Value, usage: Option<Value>, is_first: bool) -> Value;
 
     /// Parts before the first token.
-    fn opening(&self, _: &Asked) -> Vec<Value> {
+    fn opening(&self, _: &OpenRequest) -> Vec<Value> {
         Vec::new()
     }
 }
 
-impl Asked {
+impl OpenRequest {
     /// From the fields that all routes have; `alternatives` as in
     /// [`num_alternatives`](tamis_model::SamplingParams::num_alternatives).
     pub(super) fn read(
@@ -110,7 +110,7 @@ impl Asked {
     /// Samples it; `numbered` as in [`App::submit`].
     pub(super) async fn answer(
         mut self,
-        form: impl Form + 'static,
+        form: impl RouteFormat + 'static,
         numbered: bool,
     ) -> Result<Reply, ApiError> {
         let running =
@@ -124,7 +124,7 @@ impl Asked {
         Ok(Reply::Json(self.whole(&form, running).await?))
     }
 
-    async fn whole(&self, form: &impl Form, running: Running) -> Result<Value, ApiError> {
+    async fn whole(&self, form: &impl RouteFormat, running: Running) -> Result<Value, ApiError> {
         let Self { app, how, .. } = self;
         let done = running.collect().await?;
         let mut choices = Vec::with_capacity(done.len());
@@ -136,7 +136,7 @@ impl Asked {
             let last = piece.token_ids.last();
             let by_token = stop_reason(how, &app.end_token_ids, last, None, ended.finish);
             num_tokens += piece.token_ids.len();
-            let told = Told {
+            let told = ChoiceOutput {
                 index,
                 text,
                 is_first: true,
@@ -154,7 +154,12 @@ impl Asked {
         TokenTexts::new(self.app.tokenizer.clone(), self.as_ids)
     }
 
-    fn logprobs(&self, form: &impl Form, texts: &mut TokenTexts, piece: &Piece) -> Result<Value, ApiError> {
+    fn logprobs(
+        &self,
+        form: &impl RouteFormat,
+        texts: &mut TokenTexts,
+        piece: &Piece,
+    ) -> Result<Value, ApiError> {
         self.logprobs.map_or(Ok(Value::Null), |count| form.logprobs(texts, piece, count))
     }
 
@@ -219,7 +224,7 @@ impl Asked {
 
 /// Chunks of one form.
 struct Parts<F> {
-    asked: Asked,
+    asked: OpenRequest,
     form: F,
     choices: Vec<Growing>,
     is_begun: bool,
@@ -233,7 +238,7 @@ struct Growing {
 }
 
 impl<F> Parts<F> {
-    fn new(asked: Asked, form: F) -> Self {
+    fn new(asked: OpenRequest, form: F) -> Self {
         let how = Arc::new(asked.how.clone());
         let growing = |_| Growing {
             text: GrowingText::new(asked.app.tokenizer.clone(), how.clone()),
@@ -245,18 +250,18 @@ impl<F> Parts<F> {
     }
 }
 
-impl<F: Form> Chunks for Parts<F> {
+impl<F: RouteFormat> Chunks for Parts<F> {
     fn head(&mut self) -> Vec<Value> {
         self.form.opening(&self.asked)
     }
 
-    fn chunk(&mut self, event: Event) -> Result<Value, ApiError> {
-        let Event { choice: index, piece, ended } = event;
+    fn chunk(&mut self, event: ChoiceEvent) -> Result<Value, ApiError> {
+        let ChoiceEvent { choice: index, piece, ended } = event;
         let Self { asked, form, choices, .. } = self;
         self.num_tokens += piece.token_ids.len();
         let Some(growing) = choices.get_mut(index) else { return Err(broken()) };
         let text = growing.text.push(&piece.token_ids, ended.is_some())?;
-        let told = Told {
+        let told = ChoiceOutput {
             index,
             text,
             is_first: !std::mem::replace(&mut growing.is_begun, true),

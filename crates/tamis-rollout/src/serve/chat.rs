@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::answer::{Asked, Form, Told};
+use super::answer::{ChoiceOutput, OpenRequest, RouteFormat};
 use super::engine::Piece;
 use super::error::ApiError;
 use super::field::{Fields, Refused};
@@ -43,7 +43,7 @@ pub(super) async fn answer(
     let how = app.how_sampled(fields, fields, max_tokens, app.max_model_len()).await?;
     let id = format!("chatcmpl-{}", app.request_id(fields, request_id)?);
     let logprobs = (wants_logprobs.then(|| top.unwrap_or(0)), top.filter(|&count| count > 0));
-    Asked::read(app, fields, id, how, vec![prompt], logprobs)?.answer(Chat, false).await
+    OpenRequest::read(app, fields, id, how, vec![prompt], logprobs)?.answer(Chat, false).await
 }
 
 /// The tokens of a conversation, as the template writes it.
@@ -114,12 +114,12 @@ pub(super) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32
 /// The words of a conversation.
 struct Chat;
 
-impl Form for Chat {
+impl RouteFormat for Chat {
     fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece, count: usize) -> Result<Value, ApiError> {
         texts.logprobs(piece, count)
     }
 
-    fn choice(&self, asked: &Asked, told: Told<'_>) -> Value {
+    fn choice(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
         json!({
             "index": told.index,
             "message": {
@@ -139,14 +139,14 @@ impl Form for Chat {
         })
     }
 
-    fn whole(&self, asked: &Asked, choices: Value, usage: Value) -> Value {
+    fn whole(&self, asked: &OpenRequest, choices: Value, usage: Value) -> Value {
         let mut value = asked.openai_whole("chat.completion", choices, usage);
         value["prompt_logprobs"] = asked.prompt_logprobs(0);
         value["prompt_token_ids"] = json!(asked.tells_ids.then(|| asked.prompt(0)));
         value
     }
 
-    fn part(&self, asked: &Asked, told: Told<'_>) -> Value {
+    fn part(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
         let mut choice = json!({
             "index": told.index,
             "delta": {"content": told.text},
@@ -162,12 +162,12 @@ impl Form for Chat {
         choice
     }
 
-    fn chunk(&self, asked: &Asked, choices: Value, usage: Option<Value>, _: bool) -> Value {
+    fn chunk(&self, asked: &OpenRequest, choices: Value, usage: Option<Value>, _: bool) -> Value {
         asked.openai_chunk("chat.completion.chunk", choices, usage)
     }
 
     /// Who speaks, of each choice.
-    fn opening(&self, asked: &Asked) -> Vec<Value> {
+    fn opening(&self, asked: &OpenRequest) -> Vec<Value> {
         let opening = |index| {
             let delta = json!({"role": "assistant", "content": ""});
             let choice = json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": null});

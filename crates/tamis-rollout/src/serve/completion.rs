@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::answer::{Asked, Form, Told};
+use super::answer::{ChoiceOutput, OpenRequest, RouteFormat};
 use super::engine::Piece;
 use super::error::ApiError;
 use super::field::{Fields, token_ids};
@@ -36,7 +36,7 @@ pub(super) async fn answer(
     let how = app.how_sampled(fields, fields, max_tokens, MAX_TOKENS).await?;
     let id = format!("cmpl-{}", app.request_id(fields, request_id)?);
     let logprobs = (logprobs, logprobs.filter(|&count| count > 0));
-    Asked::read(app, fields, id, how, prompts, logprobs)?.answer(Completion, true).await
+    OpenRequest::read(app, fields, id, how, prompts, logprobs)?.answer(Completion, true).await
 }
 
 /// The prompts of a request: a text, a list of token ids, or a list of either.
@@ -80,7 +80,7 @@ async fn prompts(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<Vec<u32>>, Ap
 /// The words of completions.
 struct Completion;
 
-impl Form for Completion {
+impl RouteFormat for Completion {
     fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece, count: usize) -> Result<Value, ApiError> {
         let (mut offsets, mut tokens, mut tops) = (Vec::new(), Vec::new(), Vec::new());
         for (i, (&token, &logprob)) in piece.token_ids.iter().zip(&piece.logprobs).enumerate() {
@@ -103,7 +103,7 @@ impl Form for Completion {
         )
     }
 
-    fn choice(&self, asked: &Asked, told: Told<'_>) -> Value {
+    fn choice(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
         json!({
             "index": told.index,
             "text": told.text,
@@ -117,11 +117,11 @@ impl Form for Completion {
         })
     }
 
-    fn whole(&self, asked: &Asked, choices: Value, usage: Value) -> Value {
+    fn whole(&self, asked: &OpenRequest, choices: Value, usage: Value) -> Value {
         asked.openai_whole("text_completion", choices, usage)
     }
 
-    fn part(&self, asked: &Asked, told: Told<'_>) -> Value {
+    fn part(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
         json!({
             "index": told.index,
             "text": told.text,
@@ -133,7 +133,7 @@ impl Form for Completion {
         })
     }
 
-    fn chunk(&self, asked: &Asked, choices: Value, usage: Option<Value>, _: bool) -> Value {
+    fn chunk(&self, asked: &OpenRequest, choices: Value, usage: Option<Value>, _: bool) -> Value {
         asked.openai_chunk("text_completion", choices, usage)
     }
 }

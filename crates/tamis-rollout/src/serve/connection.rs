@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Sleep, sleep};
 
 use super::App;
-use super::engine::Command;
+use super::engine::EngineCommand;
 use super::route::answer;
 
 /// How often it is looked whether to stop.
@@ -69,7 +69,7 @@ pub(super) async fn accept(
     }
     drop(listener);
     app.metrics.is_stopping.store(true, Ordering::SeqCst);
-    let _ = app.commands.send(Command::Stop);
+    let _ = app.commands.send(EngineCommand::Stop);
     let _ = stopping.send(true);
     drop(told);
     let all = u32::try_from(most).unwrap_or(u32::MAX);

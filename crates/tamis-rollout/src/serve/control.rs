@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
-use tamis_model::{Model, ModelConfig};
+use tamis_model::{Model, TransformerConfig};
 use tokio::sync::oneshot;
 
-use super::engine::{Command, PauseMode};
+use super::engine::{EngineCommand, PauseMode};
 use super::error::ApiError;
 use super::field::Fields;
 use super::running::broken;
 use super::{App, Reply, off_thread};
 
 /// Asks the worker and waits for its word.
-async fn ask<T>(app: &App, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, ApiError> {
+async fn ask<T>(app: &App, command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand) -> Result<T, ApiError> {
     let (done, answer) = oneshot::channel();
     app.commands.send(command(done)).map_err(|_| broken())?;
     answer.await.map_err(|_| broken())
@@ -50,18 +50,18 @@ pub(super) async fn pause(app: &App, query: &str) -> Result<Reply, ApiError> {
         }
     };
     let clears_cache = flag(query, "clear_cache", true)?;
-    ask(app, |done| Command::Pause { mode, clears_cache, done }).await?;
+    ask(app, |done| EngineCommand::Pause { mode, clears_cache, done }).await?;
     Ok(Reply::Json(json!({"status": "paused"})))
 }
 
 pub(super) async fn resume(app: &App) -> Result<Reply, ApiError> {
-    ask(app, |done| Command::Resume { done }).await?;
+    ask(app, |done| EngineCommand::Resume { done }).await?;
     Ok(Reply::Json(json!({"status": "resumed"})))
 }
 
 pub(super) async fn reset_prefix_cache(app: &App, query: &str) -> Result<Reply, ApiError> {
     let running = flag(query, "reset_running_requests", false)?;
-    let success = ask(app, |done| Command::ResetCache { running, done }).await?;
+    let success = ask(app, |done| EngineCommand::ResetCache { running, done }).await?;
     Ok(Reply::Json(json!({"success": success})))
 }
 
@@ -76,7 +76,7 @@ pub(super) async fn abort(app: &App, body: &Value, may_mean_all: bool) -> Result
     let sent = ids.len();
     let wanted = if ids.is_empty() { None } else { Some(ids.into_iter().collect()) };
     let is_all = wanted.is_none();
-    let found = ask(app, |done| Command::Abort { ids: wanted, done }).await?;
+    let found = ask(app, |done| EngineCommand::Abort { ids: wanted, done }).await?;
     if !may_mean_all {
         return Ok(Reply::Empty);
     }
@@ -96,7 +96,7 @@ pub(super) async fn update_weight_version(app: &App, body: &Value) -> Result<Rep
     let Some(version) = fields.text("new_version")? else {
         return Err(ApiError::field("new_version", "Missing 'new_version' in request body"));
     };
-    ask(app, |done| Command::SetVersion { version: version.into(), done }).await?;
+    ask(app, |done| EngineCommand::SetVersion { version: version.into(), done }).await?;
     Ok(Reply::Json(json!({"success": true, "new_version": version})))
 }
 
@@ -130,7 +130,7 @@ async fn reload(app: &Arc<App>, path: Option<PathBuf>) -> Result<(), ApiError> {
             format!("the weights in {} cannot be used: {problem}; the old ones stay", path.display());
         ApiError::field("weights_path", message)
     })?;
-    ask(app, |done| Command::Install { model: Box::new(model), done }).await?;
+    ask(app, |done| EngineCommand::Install { model: Box::new(model), done }).await?;
     *app.folder() = path;
     Ok(())
 }
@@ -147,8 +147,8 @@ fn load(app: &App, path: &Path) -> Result<Model, String> {
 }
 
 /// Where two models differ in what the engine has been laid out for.
-fn difference(old: &ModelConfig, new: &ModelConfig) -> Option<String> {
-    let sizes = |config: &ModelConfig| {
+fn difference(old: &TransformerConfig, new: &TransformerConfig) -> Option<String> {
+    let sizes = |config: &TransformerConfig| {
         [
             ("vocab_size", config.vocab_size),
             ("hidden_size", config.hidden_size),
@@ -164,7 +164,8 @@ fn difference(old: &ModelConfig, new: &ModelConfig) -> Option<String> {
     if let Some(((name, old), (_, new))) = pairs.find(|(old, new)| old.1 != new.1) {
         return Some(format!("its {name} is {new}, that of the model served {old}"));
     }
-    let rest = |config: &ModelConfig| (config.architecture, config.rope_theta.to_bits(), config.rope_scaling);
+    let rest =
+        |config: &TransformerConfig| (config.architecture, config.rope_theta.to_bits(), config.rope_scaling);
     (rest(old) != rest(new))
         .then(|| "its architecture or its rotary frequencies are not those of the model served".to_owned())
 }

@@ -11,14 +11,14 @@ use std::time::Instant;
 
 use tamis_core::random::Key;
 use tamis_model::{
-    Alternatives, Completion, CompletionEnd, CompletionProgress, Generator, GeneratorSettings, Model,
-    Request, RequestId, SamplingParams, Sequence, Threads, Workspace, score,
+    Alternatives, BatchGenerator, Completion, CompletionEnd, CompletionProgress, GenerationRequest,
+    GeneratorSettings, Model, RequestId, SamplingParams, Sequence, Threads, Workspace, score,
 };
 use tamis_text::regex_mask::RegexMask;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use super::metrics::Metrics;
+use super::metrics::ServeMetrics;
 use super::slow::SlowDown;
 use crate::native::{StopText, token_mask};
 
@@ -54,12 +54,12 @@ pub(super) struct Job {
     /// Tokens are told as they come.
     pub(super) is_streamed: bool,
     /// Where to.
-    pub(super) events: UnboundedSender<Event>,
+    pub(super) events: UnboundedSender<ChoiceEvent>,
 }
 
 /// Tokens of a choice, and its end.
 #[derive(Debug)]
-pub(super) struct Event {
+pub(super) struct ChoiceEvent {
     /// Which choice.
     pub(super) choice: usize,
     /// Tokens that were not told before.
@@ -88,7 +88,7 @@ pub(super) struct Ended {
 }
 
 /// What the worker is asked for.
-pub(super) enum Command {
+pub(super) enum EngineCommand {
     /// Sample.
     Submit(Job),
     /// Give up the jobs of these ids; `None`: all. The answer is how many jobs there were.
@@ -120,7 +120,7 @@ struct Live {
     is_streamed: bool,
     /// Tokens told already.
     told: usize,
-    events: UnboundedSender<Event>,
+    events: UnboundedSender<ChoiceEvent>,
     /// Labels and where their spans ended, the running one left out.
     versions: Vec<(Arc<str>, usize)>,
     since: Instant,
@@ -168,9 +168,9 @@ struct Open {
 pub(super) struct Worker {
     threads: Threads,
     model: Box<Model>,
-    generator: Generator,
-    commands: Receiver<Command>,
-    metrics: Arc<Metrics>,
+    generator: BatchGenerator,
+    commands: Receiver<EngineCommand>,
+    metrics: Arc<ServeMetrics>,
     version: Arc<str>,
     live: HashMap<(RequestId, usize), Live>,
     num_streamed: usize,
@@ -193,15 +193,15 @@ pub(super) struct Setup {
     pub(super) threads: usize,
     pub(super) model: Box<Model>,
     pub(super) settings: GeneratorSettings,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<ServeMetrics>,
     pub(super) version: Arc<str>,
     pub(super) slow_down: Option<SlowDown>,
 }
 
 impl Worker {
-    pub(super) fn new(setup: Setup, commands: Receiver<Command>) -> Self {
+    pub(super) fn new(setup: Setup, commands: Receiver<EngineCommand>) -> Self {
         let Setup { threads, model, settings, metrics, version, slow_down } = setup;
-        let generator = Generator::new(model.config(), settings);
+        let generator = BatchGenerator::new(model.config(), settings);
         Self {
             threads: Threads::new(threads),
             generator,
@@ -240,7 +240,7 @@ impl Worker {
             };
             let mut next = first;
             while let Some(command) = next {
-                if matches!(command, Command::Stop) {
+                if matches!(command, EngineCommand::Stop) {
                     self.abort(|_, _| true);
                     return;
                 }
@@ -255,19 +255,19 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn obey(&mut self, command: EngineCommand) {
         // Who asked may have gone.
         match command {
-            Command::Submit(job) if self.paused.is_some() => self.held.push_back((job, Instant::now())),
-            Command::Submit(job) => self.submit(job, Instant::now()),
-            Command::Abort { ids, done } => {
+            EngineCommand::Submit(job) if self.paused.is_some() => self.held.push_back((job, Instant::now())),
+            EngineCommand::Submit(job) => self.submit(job, Instant::now()),
+            EngineCommand::Abort { ids, done } => {
                 let wanted = |id: &str| ids.as_ref().is_none_or(|ids| ids.contains(id));
                 let _ = done.send(self.abort(|id, _| wanted(id)));
             }
-            Command::Forget { serials } => {
+            EngineCommand::Forget { serials } => {
                 self.abort(|_, serial| serials.contains(&serial));
             }
-            Command::Pause { mode, clears_cache, done } => {
+            EngineCommand::Pause { mode, clears_cache, done } => {
                 if self.paused == Some(PauseMode::Keep) && mode == PauseMode::Wait && self.clears_cache {
                     self.refresh();
                 }
@@ -282,7 +282,7 @@ impl Worker {
                     let _ = done.send(());
                 }
             }
-            Command::Resume { done } => {
+            EngineCommand::Resume { done } => {
                 let was = self.paused;
                 self.set_paused(None);
                 if was == Some(PauseMode::Keep) && self.clears_cache {
@@ -293,22 +293,22 @@ impl Worker {
                 }
                 let _ = done.send(());
             }
-            Command::ResetCache { running, done } => {
+            EngineCommand::ResetCache { running, done } => {
                 let is_busy = !self.generator.is_idle();
                 if running {
                     self.refresh();
                 }
                 let _ = done.send(running || !is_busy);
             }
-            Command::Install { model, done } => {
+            EngineCommand::Install { model, done } => {
                 self.install(model);
                 let _ = done.send(());
             }
-            Command::SetVersion { version, done } => {
+            EngineCommand::SetVersion { version, done } => {
                 self.set_version(version);
                 let _ = done.send(());
             }
-            Command::Score { tokens, done } => {
+            EngineCommand::Score { tokens, done } => {
                 // Tokens that cannot be scored were refused before; whoever waits is told by the closed
                 // channel.
                 let sequence = Sequence { tokens: &tokens, start: 1 };
@@ -319,7 +319,7 @@ impl Worker {
                     let _ = done.send(scores.logprobs.values().to_vec());
                 }
             }
-            Command::Stop => {}
+            EngineCommand::Stop => {}
         }
     }
 
@@ -342,7 +342,7 @@ impl Worker {
             let shared = self.shared.get(&key).copied();
             let added = shared.and_then(|id| Some((id, self.generator.add_sample(id, sample_key)?)));
             let place = added.or_else(|| {
-                let request = Request {
+                let request = GenerationRequest {
                     prompt: job.prompt.to_vec(),
                     keys: vec![sample_key],
                     params: job.params.clone(),
@@ -411,7 +411,7 @@ impl Worker {
                 };
                 self.metrics.finished(CompletionEnd::Aborted, since.elapsed());
                 let event =
-                    Event { choice: job.first_choice + i, piece: Piece::default(), ended: Some(ended) };
+                    ChoiceEvent { choice: job.first_choice + i, piece: Piece::default(), ended: Some(ended) };
                 let _ = job.events.send(event);
             }
         }
@@ -440,7 +440,7 @@ impl Worker {
             };
             let Some((again, key)) = self.generator.request(request).and_then(|request| {
                 let key = *request.keys.get(sample)?;
-                Some((Request { keys: vec![key], ..request.clone() }, key))
+                Some((GenerationRequest { keys: vec![key], ..request.clone() }, key))
             }) else {
                 continue;
             };
@@ -515,7 +515,7 @@ impl Worker {
                 if !std::mem::replace(&mut live.begun, true) {
                     self.metrics.first_token(live.since.elapsed());
                 }
-                let _ = live.events.send(Event { choice: live.choice, piece, ended: None });
+                let _ = live.events.send(ChoiceEvent { choice: live.choice, piece, ended: None });
             }
         }
     }
@@ -555,7 +555,7 @@ impl Worker {
         }
         let piece = Piece { token_ids: tokens, logprobs, alternatives };
         let ended = Ended { finish, versions: live.versions, entropy };
-        let _ = live.events.send(Event { choice: live.choice, piece, ended: Some(ended) });
+        let _ = live.events.send(ChoiceEvent { choice: live.choice, piece, ended: Some(ended) });
     }
 
     /// Answers those who wait for the last sample in flight.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::answer::{Asked, Form, Told};
+use super::answer::{ChoiceOutput, OpenRequest, RouteFormat};
 use super::engine::{Ended, Piece};
 use super::error::ApiError;
 use super::field::Fields;
@@ -42,7 +42,7 @@ pub(super) async fn answer(
     let max_tokens = sampling.count("max_tokens", 1, i64::MAX)?;
     let how = app.how_sampled(sampling, fields, max_tokens, MAX_TOKENS).await?;
     let id = format!("generate-tokens-{}", app.request_id(fields, request_id)?);
-    let asked = Asked::read(app, fields, id, how, vec![prompt], (logprobs, logprobs))?;
+    let asked = OpenRequest::read(app, fields, id, how, vec![prompt], (logprobs, logprobs))?;
     asked.answer(Generate { is_text }, false).await
 }
 
@@ -68,7 +68,7 @@ impl Generate {
     }
 }
 
-impl Form for Generate {
+impl RouteFormat for Generate {
     fn tells_text(&self) -> bool {
         self.is_text
     }
@@ -96,7 +96,7 @@ impl Form for Generate {
     }
 
     /// Our own field comes where ours came.
-    fn choice(&self, asked: &Asked, told: Told<'_>) -> Value {
+    fn choice(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
         let mut choice = json!({
             "index": told.index,
             "finish_reason": told.ended.map(finish_name),
@@ -116,7 +116,7 @@ impl Form for Generate {
         choice
     }
 
-    fn whole(&self, asked: &Asked, choices: Value, usage: Value) -> Value {
+    fn whole(&self, asked: &OpenRequest, choices: Value, usage: Value) -> Value {
         json!({
             "request_id": asked.id,
             "model": asked.app.name,
@@ -129,11 +129,11 @@ impl Form for Generate {
         })
     }
 
-    fn part(&self, asked: &Asked, told: Told<'_>) -> Value {
+    fn part(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
         self.choice(asked, told)
     }
 
-    fn chunk(&self, asked: &Asked, choices: Value, usage: Option<Value>, is_first: bool) -> Value {
+    fn chunk(&self, asked: &OpenRequest, choices: Value, usage: Option<Value>, is_first: bool) -> Value {
         let mut value = json!({"request_id": asked.id, "usage": usage});
         if asked.tells_ids && is_first {
             value["prompt_token_ids"] = json!(asked.prompt(0));

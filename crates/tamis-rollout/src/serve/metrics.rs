@@ -9,7 +9,7 @@ use tamis_model::CompletionEnd;
 
 /// Counters and gauges; the worker and the connections share them.
 #[derive(Debug, Default)]
-pub(super) struct Metrics {
+pub(super) struct ServeMetrics {
     /// Samples taken in that have not ended.
     in_flight: AtomicUsize,
     pub(super) running: AtomicUsize,
@@ -50,7 +50,7 @@ impl Sum {
     }
 }
 
-impl Metrics {
+impl ServeMetrics {
     /// Takes room for samples; `false` where there is none.
     pub(super) fn enter(&self, count: usize, limit: usize) -> bool {
         let room = |now: usize| now.checked_add(count).filter(|&after| after <= limit);

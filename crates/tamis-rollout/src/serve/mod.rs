@@ -34,16 +34,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
-use tamis_model::{Generator, GeneratorSettings, Model, ModelConfig, available_memory};
+use tamis_model::{BatchGenerator, GeneratorSettings, Model, TransformerConfig, available_memory};
 use tamis_text::regex_mask::RegexMasks;
 use tamis_text::template::ChatTemplate;
 use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
-use engine::{Command, Setup, Worker};
+use engine::{EngineCommand, Setup, Worker};
 use error::ApiError;
 use field::Fields;
-use metrics::Metrics;
+use metrics::ServeMetrics;
 use running::Running;
 use sampling::{Defaults, HowSampled};
 pub use slow::SlowDown;
@@ -195,7 +195,7 @@ struct App {
     name: String,
     created: u64,
     /// Shape of the weights.
-    model: ModelConfig,
+    model: TransformerConfig,
     tokenizer: Arc<Tokenizer>,
     masks: RegexMasks,
     template: Option<ChatTemplate>,
@@ -206,21 +206,21 @@ struct App {
     folder: Mutex<PathBuf>,
     /// Held while others are loaded.
     reloading: tokio::sync::Mutex<()>,
-    metrics: Arc<Metrics>,
-    commands: Sender<Command>,
+    metrics: Arc<ServeMetrics>,
+    commands: Sender<EngineCommand>,
     number: AtomicU64,
     random: RandomState,
 }
 
-/// A server that has its port and its engine, and answers once it [runs](Server::run).
-pub struct Server {
+/// A server that has its port and its engine, and answers once it [runs](NativeServer::run).
+pub struct NativeServer {
     listener: TcpListener,
     address: SocketAddr,
     app: Arc<App>,
     worker: JoinHandle<()>,
 }
 
-impl Server {
+impl NativeServer {
     /// Takes the port and starts the engine.
     ///
     /// # Errors
@@ -237,7 +237,7 @@ impl Server {
             end_token_ids,
             load,
         } = policy;
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(ServeMetrics::default());
         metrics.set_version("default".into());
         let config = model.config().clone();
         let engine = GeneratorSettings {
@@ -327,8 +327,8 @@ fn listen(settings: &ServeSettings) -> Result<(TcpListener, SocketAddr), ServeEr
 }
 
 /// Positions that half of the memory that is free holds.
-fn affordable(config: &ModelConfig) -> usize {
-    let bytes = Generator::new(config, GeneratorSettings::default()).bytes_per_cached_token().max(1);
+fn affordable(config: &TransformerConfig) -> usize {
+    let bytes = BatchGenerator::new(config, GeneratorSettings::default()).bytes_per_cached_token().max(1);
     available_memory().map_or(usize::MAX, |free| (free / 2) as usize / bytes)
 }
 

@@ -7,23 +7,23 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::App;
-use super::engine::{Command, Ended, Event, Job, Piece};
+use super::engine::{ChoiceEvent, Ended, EngineCommand, Job, Piece};
 use super::error::ApiError;
 use super::sampling::HowSampled;
 
 /// Dropped before its end, it is given up.
 pub(super) struct Running {
-    events: UnboundedReceiver<Event>,
+    events: UnboundedReceiver<ChoiceEvent>,
     serials: Vec<u64>,
     /// Choices that have not ended.
     open: usize,
-    commands: Sender<Command>,
+    commands: Sender<EngineCommand>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         if self.open > 0 {
-            let _ = self.commands.send(Command::Forget { serials: std::mem::take(&mut self.serials) });
+            let _ = self.commands.send(EngineCommand::Forget { serials: std::mem::take(&mut self.serials) });
         }
     }
 }
@@ -36,7 +36,7 @@ pub(super) struct Choice {
 
 impl Running {
     /// The next event; `None` where the engine broke off.
-    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<ChoiceEvent>> {
         self.events.poll_recv(context).map(|event| {
             if event.as_ref().is_some_and(|event| event.ended.is_some()) {
                 self.open -= 1;
@@ -55,7 +55,7 @@ impl Running {
         let mut choices: Vec<Option<Choice>> = (0..self.open).map(|_| None).collect();
         while !self.is_finished() {
             let event = std::future::poll_fn(|context| self.poll_next(context)).await;
-            let Some(Event { choice, piece, ended }) = event else { return Err(broken()) };
+            let Some(ChoiceEvent { choice, piece, ended }) = event else { return Err(broken()) };
             if let (Some(place), Some(ended)) = (choices.get_mut(choice), ended) {
                 *place = Some(Choice { piece, ended });
             }
@@ -119,7 +119,7 @@ impl App {
                 is_streamed,
                 events: sender.clone(),
             };
-            if self.commands.send(Command::Submit(job)).is_err() {
+            if self.commands.send(EngineCommand::Submit(job)).is_err() {
                 return Err(broken());
             }
         }
@@ -132,7 +132,7 @@ impl App {
         // One by one, so that what is being sampled goes on between them.
         for tokens in prompts {
             let (done, scored) = tokio::sync::oneshot::channel();
-            self.commands.send(Command::Score { tokens, done }).map_err(|_| broken())?;
+            self.commands.send(EngineCommand::Score { tokens, done }).map_err(|_| broken())?;
             rows.push(scored.await.map_err(|_| broken())?);
         }
         Ok(rows)

@@ -8,7 +8,7 @@ use hyper::body::{Body, Bytes, Frame};
 use serde_json::Value;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::engine::Event;
+use super::engine::ChoiceEvent;
 use super::error::ApiError;
 use super::running::{Running, broken};
 
@@ -20,7 +20,7 @@ pub(super) trait Chunks: Send {
     }
 
     /// What an event becomes.
-    fn chunk(&mut self, event: Event) -> Result<Value, ApiError>;
+    fn chunk(&mut self, event: ChoiceEvent) -> Result<Value, ApiError>;
 
     /// What stands behind the last event, before `[DONE]`.
     fn tail(&mut self) -> Vec<Value>;

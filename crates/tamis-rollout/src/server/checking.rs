@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::publishing::version_of;
-use super::{ASK_AGAIN, Control, Errand, HttpServer, Protocol, Report, ServerEvent, Told};
+use super::{ASK_AGAIN, Control, ControlReply, Errand, HttpServer, Protocol, Report, ServerEvent};
 use crate::http::Exchange;
 use crate::wire::{Fault, FaultClass, vllm};
 
@@ -95,13 +95,14 @@ impl<P: Protocol> HttpServer<P> {
         let is_limited = self.is_known && exchange.as_ref().is_ok_and(|answer| answer.status == 429);
         let told = exchange.and_then(|answer| self.protocol.read_control(&control_of(look), &answer));
         let fault = match told {
-            Ok(Told::NotYet) => {
+            Ok(ControlReply::NotYet) => {
                 checking.left.push_front(look);
                 None
             }
-            Ok(Told::Models(models)) => {
-                let wanted =
-                    |model: &&vllm::Model| self.settings.model.as_ref().is_none_or(|name| model.id == *name);
+            Ok(ControlReply::Models(models)) => {
+                let wanted = |model: &&vllm::ServedModel| {
+                    self.settings.model.as_ref().is_none_or(|name| model.id == *name)
+                };
                 if let Some(model) = models.iter().find(wanted) {
                     self.max_model_len = model.max_model_len;
                     self.model = Some(model.id.clone());
@@ -113,7 +114,7 @@ impl<P: Protocol> HttpServer<P> {
                     Some(Fault::new(FaultClass::Refused, detail))
                 }
             }
-            Ok(Told::IsPaused(true)) => {
+            Ok(ControlReply::IsPaused(true)) => {
                 let since = *checking.paused_since.get_or_insert(now);
                 if !self.left_paused && now.saturating_duration_since(since) < self.settings.pause_grace {
                     checking.left.push_front(look);
@@ -122,15 +123,15 @@ impl<P: Protocol> HttpServer<P> {
                 }
                 None
             }
-            Ok(Told::IsPaused(false)) => {
+            Ok(ControlReply::IsPaused(false)) => {
                 checking.left.retain(|&look| look != Look::Resume);
                 None
             }
-            Ok(Told::Mode(mode)) => {
+            Ok(ControlReply::Mode(mode)) => {
                 self.mode = Some(mode);
                 None
             }
-            Ok(Told::Label(label)) => {
+            Ok(ControlReply::Label(label)) => {
                 if version_of(&self.settings.nonce, &label).is_none() {
                     // Another process maybe, which rounds otherwise.
                     self.rounding = None;
@@ -143,11 +144,11 @@ impl<P: Protocol> HttpServer<P> {
                     Fault::new(FaultClass::StaleWeights, detail)
                 })
             }
-            Ok(Told::Figures(figures)) => {
+            Ok(ControlReply::Figures(figures)) => {
                 checking.report.figures = figures;
                 None
             }
-            Ok(Told::Done | Told::Scores(_)) => None,
+            Ok(ControlReply::Done | ControlReply::Scores(_)) => None,
             Err(_) if is_limited => None,
             // Routes that a server may lack: it says neither what its weights are called nor how busy it is,
             // and is never paused.

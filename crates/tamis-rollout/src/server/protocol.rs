@@ -3,9 +3,10 @@
 use serde_json::{Map, Value};
 
 use crate::generator::{InFlight, Sampling};
-use crate::wire::vllm::{Figures, Interface, Model};
+use crate::wire::vllm::{Figures, Interface, ServedModel};
 use crate::wire::{
-    Answer, Ask, Call, Completion, Fault, FaultClass, LogprobsOf, ParameterError, openai, sglang, vllm,
+    Ask, Call, Fault, FaultClass, HttpAnswer, LogprobsOf, ParameterError, WireCompletion, openai, sglang,
+    vllm,
 };
 
 /// Something to be asked of a server besides samples.
@@ -41,13 +42,13 @@ pub enum Control<'a> {
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Told {
+pub enum ControlReply {
     /// It is done.
     Done,
     /// Not yet: to be asked again soon.
     NotYet,
     /// The models.
-    Models(Vec<Model>),
+    Models(Vec<ServedModel>),
     /// Whether it is paused.
     IsPaused(bool),
     /// Of which distribution.
@@ -81,7 +82,7 @@ pub trait Protocol: Default + Send {
     fn answered_id(&self, request_id: &str) -> String;
 
     /// Reads an answer to [`Self::sample`].
-    fn read(&self, answer: &Answer) -> Result<Completion, Fault>;
+    fn read(&self, answer: &HttpAnswer) -> Result<WireCompletion, Fault>;
 
     /// Gives requests up; empty where only closing the connection does.
     fn abort(&self, request_ids: &[String]) -> Vec<Call>;
@@ -95,7 +96,7 @@ pub trait Protocol: Default + Send {
     fn control(&self, control: &Control<'_>, model: Option<&str>, request_id: &str) -> Option<Call>;
 
     /// Reads an answer to [`Self::control`].
-    fn read_control(&mut self, control: &Control<'_>, answer: &Answer) -> Result<Told, Fault>;
+    fn read_control(&mut self, control: &Control<'_>, answer: &HttpAnswer) -> Result<ControlReply, Fault>;
 
     /// Of which distribution its log-probabilities are, where that is known without asking.
     fn known_mode(&self) -> Option<LogprobsOf>;
@@ -147,7 +148,7 @@ impl Protocol for Vllm {
         vllm::server_id(self.interface, request_id).0
     }
 
-    fn read(&self, answer: &Answer) -> Result<Completion, Fault> {
+    fn read(&self, answer: &HttpAnswer) -> Result<WireCompletion, Fault> {
         vllm::only(vllm::read(answer)?)
     }
 
@@ -180,30 +181,29 @@ impl Protocol for Vllm {
         })
     }
 
-    fn read_control(&mut self, control: &Control<'_>, answer: &Answer) -> Result<Told, Fault> {
+    fn read_control(&mut self, control: &Control<'_>, answer: &HttpAnswer) -> Result<ControlReply, Fault> {
         match control {
             Control::Program => {
                 self.is_tamis = vllm::read_is_tamis(answer)?;
-                Ok(if self.is_tamis { Told::Mode(LogprobsOf::Ours) } else { Told::Done })
+                Ok(if self.is_tamis { ControlReply::Mode(LogprobsOf::Ours) } else { ControlReply::Done })
             }
-            Control::Models => vllm::read_models(answer).map(Told::Models),
-            Control::IsPaused => vllm::read_is_paused(answer).map(Told::IsPaused),
+            Control::Models => vllm::read_models(answer).map(ControlReply::Models),
+            Control::IsPaused => vllm::read_is_paused(answer).map(ControlReply::IsPaused),
             // 403 where the server was started without --enable-scale-out, 404 where it is older than the
             // route.
             Control::LogprobsMode
                 if self.interface == Interface::Generate && matches!(answer.status, 403..=405) =>
             {
                 self.interface = Interface::Completions;
-                Ok(Told::NotYet)
+                Ok(ControlReply::NotYet)
             }
-            Control::LogprobsMode => vllm::read_mode(answer).map(Told::Mode),
-            Control::Label => vllm::read_label(answer).map(Told::Label),
-            Control::Figures => vllm::read_metrics(answer).map(Told::Figures),
-            Control::ResetCache => {
-                vllm::read_reset(answer).map(|happened| if happened { Told::Done } else { Told::NotYet })
-            }
-            Control::Score(tokens) => vllm::read_scores(answer, tokens).map(Told::Scores),
-            _ => answer.success().map(|()| Told::Done),
+            Control::LogprobsMode => vllm::read_mode(answer).map(ControlReply::Mode),
+            Control::Label => vllm::read_label(answer).map(ControlReply::Label),
+            Control::Figures => vllm::read_metrics(answer).map(ControlReply::Figures),
+            Control::ResetCache => vllm::read_reset(answer)
+                .map(|happened| if happened { ControlReply::Done } else { ControlReply::NotYet }),
+            Control::Score(tokens) => vllm::read_scores(answer, tokens).map(ControlReply::Scores),
+            _ => answer.success().map(|()| ControlReply::Done),
         }
     }
 
@@ -236,7 +236,7 @@ impl Protocol for Sglang {
         request_id.to_owned()
     }
 
-    fn read(&self, answer: &Answer) -> Result<Completion, Fault> {
+    fn read(&self, answer: &HttpAnswer) -> Result<WireCompletion, Fault> {
         sglang::read(answer)
     }
 
@@ -269,15 +269,15 @@ impl Protocol for Sglang {
         }
     }
 
-    fn read_control(&mut self, control: &Control<'_>, answer: &Answer) -> Result<Told, Fault> {
+    fn read_control(&mut self, control: &Control<'_>, answer: &HttpAnswer) -> Result<ControlReply, Fault> {
         match control {
-            Control::Models => vllm::read_models(answer).map(Told::Models),
-            Control::Label => vllm::read_label(answer).map(Told::Label),
-            Control::Reload(..) => sglang::read_reload(answer).map(|()| Told::Done),
+            Control::Models => vllm::read_models(answer).map(ControlReply::Models),
+            Control::Label => vllm::read_label(answer).map(ControlReply::Label),
+            Control::Reload(..) => sglang::read_reload(answer).map(|()| ControlReply::Done),
             // 400 while something is running.
-            Control::ResetCache if answer.status == 400 => Ok(Told::NotYet),
-            Control::Score(tokens) => sglang::read_scores(answer, tokens).map(Told::Scores),
-            _ => answer.success().map(|()| Told::Done),
+            Control::ResetCache if answer.status == 400 => Ok(ControlReply::NotYet),
+            Control::Score(tokens) => sglang::read_scores(answer, tokens).map(ControlReply::Scores),
+            _ => answer.success().map(|()| ControlReply::Done),
         }
     }
 
@@ -306,13 +306,13 @@ impl Protocol for OpenAi {
         request_id.to_owned()
     }
 
-    fn read(&self, answer: &Answer) -> Result<Completion, Fault> {
+    fn read(&self, answer: &HttpAnswer) -> Result<WireCompletion, Fault> {
         let read = openai::read(answer)?;
-        Ok(Completion {
+        Ok(WireCompletion {
             text: Some(read.text),
             finish: read.finish,
             num_counted: read.num_counted,
-            ..Completion::default()
+            ..WireCompletion::default()
         })
     }
 
@@ -329,9 +329,9 @@ impl Protocol for OpenAi {
         matches!(control, Control::Models).then(vllm::models)
     }
 
-    fn read_control(&mut self, control: &Control<'_>, answer: &Answer) -> Result<Told, Fault> {
+    fn read_control(&mut self, control: &Control<'_>, answer: &HttpAnswer) -> Result<ControlReply, Fault> {
         match control {
-            Control::Models => vllm::read_models(answer).map(Told::Models),
+            Control::Models => vllm::read_models(answer).map(ControlReply::Models),
             _ => Err(Fault::new(FaultClass::Refused, "OpenAI's interface has no such request")),
         }
     }

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use tamis_core::group::PolicyVersion;
 
-use super::{ASK_AGAIN, Control, Errand, HttpServer, Probe, Protocol, Server as _, ServerEvent, Told};
+use super::{
+    ASK_AGAIN, Control, ControlReply, Errand, HttpServer, Probe, Protocol, Server as _, ServerEvent,
+};
 use crate::generator::{AbortScope, InFlight, Publication, SamplePurpose, Weights};
 use crate::http::Exchange;
 use crate::wire::{Fault, FaultClass};
@@ -202,16 +204,16 @@ impl<P: Protocol> HttpServer<P> {
         };
         let told = exchange.and_then(|answer| self.protocol.read_control(&control, &answer));
         let fault = match told {
-            Ok(Told::NotYet) if publishing.tries < MOST_RESETS => {
+            Ok(ControlReply::NotYet) if publishing.tries < MOST_RESETS => {
                 publishing.tries += 1;
                 publishing.ask_again_at = Some(now + ASK_AGAIN);
                 return;
             }
-            Ok(Told::NotYet) => {
+            Ok(ControlReply::NotYet) => {
                 let detail = format!("the prefix cache could not be reset in {MOST_RESETS} tries");
                 Some(Fault::new(FaultClass::ServerError, detail))
             }
-            Ok(Told::Scores(scores)) => publishing.probe.as_ref().and_then(|probe| {
+            Ok(ControlReply::Scores(scores)) => publishing.probe.as_ref().and_then(|probe| {
                 let difference = probe.difference(&scores);
                 let spread = probe.spread();
                 let rounding = self.rounding.map(|part| part * spread);

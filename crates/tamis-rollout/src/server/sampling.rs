@@ -175,7 +175,7 @@ impl<P: Protocol> HttpServer<P> {
         })
     }
 
-    fn sample_of(&self, pending: &Pending, read: crate::wire::Completion) -> Result<Sample, Fault> {
+    fn sample_of(&self, pending: &Pending, read: crate::wire::WireCompletion) -> Result<Sample, Fault> {
         let limit = pending.request.sampling.max_response_length;
         let stop = StopStrings::new(pending.request.sampling.stop.clone())
             .map_err(|error| Fault::new(FaultClass::Refused, error.to_string()))?;

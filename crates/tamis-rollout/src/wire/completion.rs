@@ -41,7 +41,7 @@ pub struct LabelSpan {
 
 /// One completion as a server answered it; nothing in it has been checked yet.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Completion {
+pub struct WireCompletion {
     /// Which request it answers, in the server's spelling; `None` where it does not say.
     pub request_id: Option<String>,
     /// Completion tokens; `None` where the server gives text only.
@@ -95,7 +95,7 @@ const LOGPROB_ROUNDING: f64 = 1e-6;
 /// What vLLM's completions write for minus infinity.
 const IMPOSSIBLE: f64 = -9999.0;
 
-impl Completion {
+impl WireCompletion {
     /// Completion tokens that were spent on it, as far as it says.
     pub fn num_tokens(&self) -> u64 {
         let listed = self.token_ids.as_ref().map_or(0, Vec::len) as u64;

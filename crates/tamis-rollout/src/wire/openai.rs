@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::parameters::{ParameterError, extend, refuse_ours};
-use super::{Answer, Ask, Call, Fault, FaultClass, Finish, read_json, sse};
+use super::{Ask, Call, Fault, FaultClass, Finish, HttpAnswer, read_json, sse};
 use crate::generator::Sampling;
 
 /// Refuses what the interface has no words for.
@@ -103,7 +103,7 @@ struct Message {
 
 /// Reads an answer of `/v1/completions` or `/v1/chat/completions`, in one piece or in parts: the text of its
 /// first choice.
-pub fn read(answer: &Answer) -> Result<TextCompletion, Fault> {
+pub fn read(answer: &HttpAnswer) -> Result<TextCompletion, Fault> {
     answer.success()?;
     let mut completion = TextCompletion { text: String::new(), finish: None, num_counted: None };
     let mut num_choices = 0;

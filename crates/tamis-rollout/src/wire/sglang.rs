@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::parameters::{ParameterError, extend, refuse_ours};
-use super::{Answer, Ask, Call, Completion, Fault, FaultClass, Finish, LabelSpan};
+use super::{Ask, Call, Fault, FaultClass, Finish, HttpAnswer, LabelSpan, WireCompletion};
 use crate::generator::{InFlight, Sampling};
 
 /// Parameters that stand beside `sampling_params`, not in it.
@@ -56,7 +56,7 @@ pub fn sample(ask: &Ask<'_>) -> Call {
 }
 
 /// Reads an answer to [`sample`].
-pub fn read(answer: &Answer) -> Result<Completion, Fault> {
+pub fn read(answer: &HttpAnswer) -> Result<WireCompletion, Fault> {
     #[derive(Deserialize)]
     struct Body {
         text: Option<String>,
@@ -95,7 +95,7 @@ pub fn read(answer: &Answer) -> Result<Completion, Fault> {
         Value::String(label) => label,
         other => other.to_string(),
     });
-    Ok(Completion {
+    Ok(WireCompletion {
         request_id: body.meta_info.id,
         token_ids,
         logprobs: listed.map(|listed| listed.into_iter().map(|one| one.0).collect()),
@@ -130,7 +130,7 @@ pub fn reload(folder: &str, label: &str) -> Call {
 }
 
 /// Reads the answer to [`reload`], which may be 200 and say that it did not happen.
-pub fn read_reload(answer: &Answer) -> Result<(), Fault> {
+pub fn read_reload(answer: &HttpAnswer) -> Result<(), Fault> {
     #[derive(Deserialize)]
     struct Reloaded {
         success: bool,
@@ -163,7 +163,7 @@ pub fn score(request_id: &str, token_ids: &[u32]) -> Call {
 }
 
 /// Reads the answer to [`score`]: `log_softmax(logits)` of each token but the first \[T - 1\].
-pub fn read_scores(answer: &Answer, token_ids: &[u32]) -> Result<Vec<f64>, Fault> {
+pub fn read_scores(answer: &HttpAnswer, token_ids: &[u32]) -> Result<Vec<f64>, Fault> {
     #[derive(Deserialize)]
     struct Body {
         meta_info: Meta,

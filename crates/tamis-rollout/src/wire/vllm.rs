@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::parameters::{ParameterError, extend, refuse_ours};
-use super::{Answer, Ask, Call, Completion, Fault, FaultClass, Finish, LabelSpan, prometheus};
+use super::{Ask, Call, Fault, FaultClass, Finish, HttpAnswer, LabelSpan, WireCompletion, prometheus};
 use crate::generator::{InFlight, Sampling};
 
 /// Which of its two interfaces to sampling is used.
@@ -152,7 +152,7 @@ struct TokenLogprob {
 }
 
 /// Reads an answer to [`sample`], of either interface: one completion per choice.
-pub fn read(answer: &Answer) -> Result<Vec<Completion>, Fault> {
+pub fn read(answer: &HttpAnswer) -> Result<Vec<WireCompletion>, Fault> {
     let Body { request_id, choices, usage } = answer.json()?;
     let is_only = choices.len() == 1;
     let num_counted = usage.and_then(|usage| usage.completion_tokens).filter(|_| is_only);
@@ -171,7 +171,7 @@ pub fn read(answer: &Answer) -> Result<Vec<Completion>, Fault> {
             }
             Logprobs { token_logprobs, .. } => token_logprobs,
         });
-        Ok(Completion {
+        Ok(WireCompletion {
             request_id: request_id.clone(),
             token_ids: choice.token_ids,
             logprobs,
@@ -186,7 +186,7 @@ pub fn read(answer: &Answer) -> Result<Vec<Completion>, Fault> {
 }
 
 /// The only completion of an answer to one sample.
-pub fn only(completions: Vec<Completion>) -> Result<Completion, Fault> {
+pub fn only(completions: Vec<WireCompletion>) -> Result<WireCompletion, Fault> {
     let num = completions.len();
     let mut completions = completions.into_iter();
     match (completions.next(), completions.next()) {
@@ -236,7 +236,7 @@ pub fn reset_prefix_cache() -> Call {
 }
 
 /// Reads the answer to [`reset_prefix_cache`]: whether it happened. A busy server says 200 and `false`.
-pub fn read_reset(answer: &Answer) -> Result<bool, Fault> {
+pub fn read_reset(answer: &HttpAnswer) -> Result<bool, Fault> {
     #[derive(Deserialize)]
     struct Reset {
         success: bool,
@@ -255,7 +255,7 @@ pub fn label() -> Call {
 }
 
 /// Reads the answer to [`label`].
-pub fn read_label(answer: &Answer) -> Result<String, Fault> {
+pub fn read_label(answer: &HttpAnswer) -> Result<String, Fault> {
     #[derive(Deserialize)]
     struct Info {
         weight_version: String,
@@ -269,7 +269,7 @@ pub fn program() -> Call {
 }
 
 /// Reads the answer to [`program`]: whether it is `tamis serve`, which samples by our keys.
-pub fn read_is_tamis(answer: &Answer) -> Result<bool, Fault> {
+pub fn read_is_tamis(answer: &HttpAnswer) -> Result<bool, Fault> {
     #[derive(Deserialize)]
     struct Version {
         server: Option<String>,
@@ -281,7 +281,7 @@ pub fn read_is_tamis(answer: &Answer) -> Result<bool, Fault> {
 
 /// A model as a server describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Model {
+pub struct ServedModel {
     /// What requests call it.
     pub id: String,
     /// Longest prompt and completion together, in tokens; `None` where it does not say.
@@ -294,10 +294,10 @@ pub fn models() -> Call {
 }
 
 /// Reads the answer to [`models`].
-pub fn read_models(answer: &Answer) -> Result<Vec<Model>, Fault> {
+pub fn read_models(answer: &HttpAnswer) -> Result<Vec<ServedModel>, Fault> {
     #[derive(Deserialize)]
     struct Models {
-        data: Vec<Model>,
+        data: Vec<ServedModel>,
     }
     answer.json::<Models>().map(|models| models.data)
 }
@@ -317,7 +317,7 @@ pub fn metrics() -> Call {
 }
 
 /// Reads the answer to [`metrics`]; a figure that is not there is `None`.
-pub fn read_metrics(answer: &Answer) -> Result<Figures, Fault> {
+pub fn read_metrics(answer: &HttpAnswer) -> Result<Figures, Fault> {
     answer.success()?;
     let text = String::from_utf8_lossy(&answer.body);
     Ok(Figures {
@@ -351,7 +351,7 @@ pub fn score(interface: Interface, model: Option<&str>, request_id: &str, token_
 
 /// Reads the answer to [`score`]: `log_softmax(logits)` of each token but the first, of which nothing can be
 /// said \[T - 1\].
-pub fn read_scores(answer: &Answer, token_ids: &[u32]) -> Result<Vec<f64>, Fault> {
+pub fn read_scores(answer: &HttpAnswer, token_ids: &[u32]) -> Result<Vec<f64>, Fault> {
     #[derive(Deserialize)]
     struct Scored {
         prompt_logprobs: Option<PromptLogprobs>,
@@ -414,7 +414,7 @@ pub fn is_paused() -> Call {
 }
 
 /// Reads the answer to [`is_paused`].
-pub fn read_is_paused(answer: &Answer) -> Result<bool, Fault> {
+pub fn read_is_paused(answer: &HttpAnswer) -> Result<bool, Fault> {
     #[derive(Deserialize)]
     struct State {
         is_paused: bool,
@@ -423,7 +423,7 @@ pub fn read_is_paused(answer: &Answer) -> Result<bool, Fault> {
 }
 
 /// Reads the answer to [`ask_mode`].
-pub fn read_mode(answer: &Answer) -> Result<super::LogprobsOf, Fault> {
+pub fn read_mode(answer: &HttpAnswer) -> Result<super::LogprobsOf, Fault> {
     let completion = only(read(answer)?)?;
     match completion.logprobs.as_deref() {
         Some([Some(logprob)]) if logprob.abs() < 1e-6 => Ok(super::LogprobsOf::Drawn),

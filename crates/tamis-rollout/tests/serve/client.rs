@@ -8,7 +8,7 @@ use serde_json::Map;
 use tamis_core::group::PolicyVersion;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    Generator as Engine, GeneratorSettings, Request, SaveDtype, Sequence, Threads, Workspace, score,
+    BatchGenerator, GenerationRequest, GeneratorSettings, SaveDtype, Sequence, Threads, Workspace, score,
 };
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::FleetMessage;
@@ -101,9 +101,11 @@ fn alone(number: u64, request: &SampleRequest) -> (Vec<u32>, Vec<f32>, f64) {
     let mask = request.sampling.regex.as_ref().map(|regex| {
         token_mask(&Arc::new(RegexMask::new(regex, &tokenizer, &params.stop_token_ids).unwrap()))
     });
-    let mut engine = Engine::new(model.config(), GeneratorSettings::default());
+    let mut engine = BatchGenerator::new(model.config(), GeneratorSettings::default());
     let prompt = request.prompt_token_ids.to_vec();
-    engine.submit(Request { prompt, keys: vec![request.key], params, stop: stop.check(), mask }).unwrap();
+    engine
+        .submit(GenerationRequest { prompt, keys: vec![request.key], params, stop: stop.check(), mask })
+        .unwrap();
     let done = engine.run(&Threads::new(1), &model).remove(0);
     (done.tokens, done.logprobs, done.entropy)
 }

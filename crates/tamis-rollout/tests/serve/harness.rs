@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{Architecture, Model, ModelConfig};
-use tamis_rollout::serve::{ServeError, ServeSettings, ServedPolicy, Server, SlowDown};
+use tamis_model::{Architecture, Model, TransformerConfig};
+use tamis_rollout::serve::{NativeServer, ServeError, ServeSettings, ServedPolicy, SlowDown};
 use tamis_text::tokenizer::Tokenizer;
 
 /// Longest that anything in these tests may take.
@@ -28,7 +28,7 @@ pub(crate) fn tokenizer() -> Tokenizer {
 /// Random weights; another number, others.
 pub(crate) fn model(number: u64) -> Model {
     let rows = tokenizer().num_rows();
-    let mut config = ModelConfig::new(Architecture::Qwen3, rows, 16, 24, 2, 2, MODEL_LENGTH);
+    let mut config = TransformerConfig::new(Architecture::Qwen3, rows, 16, 24, 2, 2, MODEL_LENGTH);
     config.initializer_range = 0.4;
     Model::init(config, Key::new(number, Purpose::Init)).unwrap()
 }
@@ -67,7 +67,7 @@ pub(crate) struct Serving {
 }
 
 pub(crate) fn serve(settings: ServeSettings) -> Serving {
-    let server = Server::begin(policy(1), settings).unwrap();
+    let server = NativeServer::begin(policy(1), settings).unwrap();
     let (address, stop) = (server.address(), Arc::new(AtomicBool::new(false)));
     let flag = stop.clone();
     Serving { address, stop, thread: Some(std::thread::spawn(move || server.run(&flag))) }

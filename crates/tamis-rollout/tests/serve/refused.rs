@@ -1,7 +1,7 @@
 //! What is refused, with which status and what words.
 
 use serde_json::{Value, json};
-use tamis_rollout::serve::{ServeSettings, Server};
+use tamis_rollout::serve::{NativeServer, ServeSettings};
 
 use super::harness::*;
 
@@ -280,7 +280,8 @@ fn only_who_knows_the_key_is_answered() {
 
 #[test]
 fn without_a_key_only_this_machine_is_answered() {
-    let open = |host: &str| Server::begin(policy(1), ServeSettings { host: host.to_owned(), ..settings() });
+    let open =
+        |host: &str| NativeServer::begin(policy(1), ServeSettings { host: host.to_owned(), ..settings() });
     for host in ["0.0.0.0", "::"] {
         let error = open(host).err().expect("refused");
         assert!(
@@ -305,6 +306,6 @@ fn without_a_key_only_this_machine_is_answered() {
     assert_eq!(from("http://localhost:3000").status, 200);
     // A port that is taken is named.
     let taken = ServeSettings { port: server.address.port(), ..settings() };
-    let error = Server::begin(policy(1), taken).err().expect("taken");
+    let error = NativeServer::begin(policy(1), taken).err().expect("taken");
     assert!(!error.is_usage() && error.hint().unwrap().contains("choose another with --port"), "{error}");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    Generator, GeneratorSettings, Request, SamplingParams, Sequence, Threads, Workspace, score,
+    BatchGenerator, GenerationRequest, GeneratorSettings, SamplingParams, Sequence, Threads, Workspace, score,
 };
 use tamis_rollout::Sampling;
 use tamis_rollout::native::{StopText, engine_params, token_mask};
@@ -25,8 +25,10 @@ fn alone(prompt: &[u32], keys: Vec<Key>, sampling: &Sampling) -> Vec<(Vec<u32>, 
     let mask = sampling.regex.as_ref().map(|regex| {
         token_mask(&Arc::new(RegexMask::new(regex, &tokenizer, &params.stop_token_ids).unwrap()))
     });
-    let mut generator = Generator::new(model.config(), GeneratorSettings::default());
-    generator.submit(Request { prompt: prompt.to_vec(), keys, params, stop: stop.check(), mask }).unwrap();
+    let mut generator = BatchGenerator::new(model.config(), GeneratorSettings::default());
+    generator
+        .submit(GenerationRequest { prompt: prompt.to_vec(), keys, params, stop: stop.check(), mask })
+        .unwrap();
     let mut done = generator.run(&Threads::new(1), &model);
     done.sort_by_key(|done| done.sample);
     done.into_iter().map(|done| (done.tokens, done.logprobs, done.entropy)).collect()
@@ -349,9 +351,14 @@ fn alternatives_are_ranked() {
         assert_eq!(token["rank"], 1);
     }
     let greedy = SamplingParams { greedy: true, max_new_tokens: 10, ..SamplingParams::default() };
-    let mut generator = Generator::new(model(1).config(), GeneratorSettings::default());
-    let request =
-        Request { prompt: vec![10, 20, 30], keys: vec![key(0)], params: greedy, stop: None, mask: None };
+    let mut generator = BatchGenerator::new(model(1).config(), GeneratorSettings::default());
+    let request = GenerationRequest {
+        prompt: vec![10, 20, 30],
+        keys: vec![key(0)],
+        params: greedy,
+        stop: None,
+        mask: None,
+    };
     generator.submit(request).unwrap();
     let done = generator.run(&Threads::new(1), &model(1));
     assert!(done[0].tokens.starts_with(&tokens(&answer)));

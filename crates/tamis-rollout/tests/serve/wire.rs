@@ -283,16 +283,16 @@ fn metrics_have_vllms_names() {
 #[test]
 fn our_own_client_understands_the_server() {
     use tamis_rollout::wire::vllm::{self, Interface};
-    use tamis_rollout::wire::{self, Ask, Expected, Finish, Method};
+    use tamis_rollout::wire::{self, Ask, Expected, Finish, HttpMethod};
 
     let server = serve(settings());
     let send = |call: &wire::Call| {
-        let method = if call.method == Method::Get { "GET" } else { "POST" };
+        let method = if call.method == HttpMethod::Get { "GET" } else { "POST" };
         let headers = [("Content-Type", "application/json")];
         let headers = if call.body.is_empty() { &[][..] } else { &headers };
         let answer = ask(server.address, method, &call.path, headers, &call.body);
         let content_type = answer.header("content-type").unwrap_or_default().to_owned();
-        wire::Answer { status: answer.status, content_type, body: answer.body, retry_after: None }
+        wire::HttpAnswer { status: answer.status, content_type, body: answer.body, retry_after: None }
     };
     assert_eq!(vllm::read_is_tamis(&send(&vllm::program())), Ok(true));
     let models = vllm::read_models(&send(&vllm::models())).unwrap();
@@ -317,11 +317,17 @@ fn our_own_client_understands_the_server() {
     };
     let key = tamis_core::random::Key::new(3, tamis_core::random::Purpose::Rollout).with(5);
     let expected = {
-        use tamis_model::{Generator, GeneratorSettings, Request, Threads};
+        use tamis_model::{BatchGenerator, GenerationRequest, GeneratorSettings, Threads};
         let params = tamis_rollout::native::engine_params(&sampling, end.to_vec());
-        let mut generator = Generator::new(model(1).config(), GeneratorSettings::default());
+        let mut generator = BatchGenerator::new(model(1).config(), GeneratorSettings::default());
         generator
-            .submit(Request { prompt: prompt.to_vec(), keys: vec![key], params, stop: None, mask: None })
+            .submit(GenerationRequest {
+                prompt: prompt.to_vec(),
+                keys: vec![key],
+                params,
+                stop: None,
+                mask: None,
+            })
             .unwrap();
         generator.run(&Threads::new(1), &model(1)).remove(0)
     };

@@ -12,7 +12,7 @@ pub use definitions::CATALOGUE;
 
 /// What other system calls a metric so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum MetricSource {
     /// verl's name and definition.
     Verl,
     /// TRL's name and definition.
@@ -23,7 +23,7 @@ pub enum Source {
     Tamis,
 }
 
-impl Source {
+impl MetricSource {
     fn name(self) -> &'static str {
         match self {
             Self::Verl => "verl",
@@ -44,7 +44,7 @@ pub struct Definition {
     /// What it is, in one or two sentences.
     pub meaning: &'static str,
     /// Whose name it is.
-    pub source: Source,
+    pub source: MetricSource,
     /// The metric whose value it repeats.
     pub alias_of: Option<&'static str>,
     /// Whether it depends on the clock, so that two runs of one seed differ in it.

@@ -29,12 +29,12 @@ const MAX_BRANCHES: usize = 500;
 
 /// Instructions of a template.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct TemplateProgram {
     instructions: Instructions<'static>,
     blocks: BTreeMap<&'static str, Instructions<'static>>,
 }
 
-impl Program {
+impl TemplateProgram {
     /// Compiles a template. Its text stays in memory for as long as the process lives: a run has one
     /// template.
     pub(super) fn compile(source: String, syntax: &SyntaxConfig) -> Result<Self, Error> {

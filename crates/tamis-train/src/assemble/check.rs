@@ -22,7 +22,7 @@ use tamis_core::printable::cut_middle;
 use tamis_env::reward::cosine::Cosine;
 use tamis_env::reward::exact::Exact;
 use tamis_env::reward::{Listener, Nobody, RewardError};
-use tamis_model::ModelConfig;
+use tamis_model::TransformerConfig;
 use tamis_text::template::ChatTemplate;
 
 use super::early_stop::early_stop;
@@ -43,7 +43,7 @@ pub enum Placeholders {
 
 /// What a configuration is checked for: only what is read there is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose<'p> {
+pub enum CheckPurpose<'p> {
     /// A new run.
     Begin,
     /// Going on with a run, from this checkpoint where there is one: policy, tokenizer and critic are then
@@ -53,7 +53,7 @@ pub enum Purpose<'p> {
     Evaluate,
 }
 
-impl Purpose<'_> {
+impl CheckPurpose<'_> {
     /// Whether the folder of `model.path`, or `model.init`, is read.
     fn reads_model(self) -> bool {
         !matches!(self, Self::Resume(Some(_)))
@@ -61,7 +61,7 @@ impl Purpose<'_> {
 }
 
 /// Everything that is wrong with a configuration: [`settings`], then [`files`].
-pub fn all(loaded: &Loaded, purpose: Purpose<'_>, placeholders: Placeholders) -> Vec<Diagnostic> {
+pub fn all(loaded: &Loaded, purpose: CheckPurpose<'_>, placeholders: Placeholders) -> Vec<Diagnostic> {
     let mut found = settings(loaded, purpose);
     found.extend(files(loaded, purpose, placeholders));
     found
@@ -71,21 +71,21 @@ pub fn all(loaded: &Loaded, purpose: Purpose<'_>, placeholders: Placeholders) ->
 struct Checker<'c> {
     loaded: &'c Loaded,
     config: &'c Config,
-    purpose: Purpose<'c>,
+    purpose: CheckPurpose<'c>,
     found: Vec<Diagnostic>,
 }
 
 /// What is wrong with the settings alone; nothing is read and nothing is started.
-pub fn settings(loaded: &Loaded, purpose: Purpose<'_>) -> Vec<Diagnostic> {
+pub fn settings(loaded: &Loaded, purpose: CheckPurpose<'_>) -> Vec<Diagnostic> {
     let mut checker = Checker { loaded, config: &loaded.config, purpose, found: Vec::new() };
-    if purpose != Purpose::Evaluate {
+    if purpose != CheckPurpose::Evaluate {
         checker.run();
         checker.objective();
     }
     checker.task();
     checker.sampling();
     checker.rewards();
-    if purpose != Purpose::Evaluate {
+    if purpose != CheckPurpose::Evaluate {
         checker.schedule();
     }
     checker.found
@@ -94,12 +94,12 @@ pub fn settings(loaded: &Loaded, purpose: Purpose<'_>) -> Vec<Diagnostic> {
 /// What is wrong with the files and folders that are named: that they are there, that they are files, that a
 /// model is one, that the first rows of data are prompts that the templates render. No reward function is
 /// started.
-pub fn files(loaded: &Loaded, purpose: Purpose<'_>, placeholders: Placeholders) -> Vec<Diagnostic> {
+pub fn files(loaded: &Loaded, purpose: CheckPurpose<'_>, placeholders: Placeholders) -> Vec<Diagnostic> {
     let mut checker = Checker { loaded, config: &loaded.config, purpose, found: Vec::new() };
     checker.data_files(placeholders);
     checker.model_files(placeholders);
     checker.reward_files(placeholders);
-    if purpose == Purpose::Begin {
+    if purpose == CheckPurpose::Begin {
         checker.run_folder();
     }
     if checker.found.iter().all(|finding| finding.severity != Severity::Error) {
@@ -308,7 +308,7 @@ impl Checker<'_> {
         }
         let splits = [("data.train", &self.config.data.train), ("data.val", &self.config.data.val)];
         // The task `gsm8k_calculator` holds out what its training data has not.
-        let reads_train = self.purpose != Purpose::Evaluate || self.config.data.task.is_some();
+        let reads_train = self.purpose != CheckPurpose::Evaluate || self.config.data.task.is_some();
         for (key, paths) in splits.into_iter().skip(usize::from(!reads_train)) {
             let several = paths.len() > 1;
             for (index, path) in paths.into_iter().enumerate() {
@@ -384,7 +384,7 @@ impl Checker<'_> {
 
     fn model_files(&mut self, placeholders: Placeholders) {
         let model = &self.config.model;
-        let (trains, reads_model) = (self.purpose != Purpose::Evaluate, self.purpose.reads_model());
+        let (trains, reads_model) = (self.purpose != CheckPurpose::Evaluate, self.purpose.reads_model());
         if let Some(path) = model.path.as_ref().filter(|_| reads_model) {
             self.model("model.path", path, true, placeholders);
         }
@@ -456,7 +456,7 @@ impl Checker<'_> {
         }
         let has = |name: &str| path.join(name).is_file();
         // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
-        if self.purpose == Purpose::Evaluate && has(CHECKSUMS) {
+        if self.purpose == CheckPurpose::Evaluate && has(CHECKSUMS) {
             return;
         }
         let mut missing: Vec<&str> = needed.into_iter().filter(|name| !has(name)).collect();
@@ -469,8 +469,11 @@ impl Checker<'_> {
             self.refuse(&keys, &message, Some(hint));
             return;
         }
-        let config = match if with_tokenizer { ModelConfig::load(path) } else { ModelConfig::load_any(path) }
-        {
+        let config = match if with_tokenizer {
+            TransformerConfig::load(path)
+        } else {
+            TransformerConfig::load_any(path)
+        } {
             Ok(config) => config,
             // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
             Err(_) if has(CHECKSUMS) => return,

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use tamis_config::{Config, CriticOptimizerConfig};
 use tamis_core::objective::ValueTerm;
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{AdamWConfig, Model, ModelConfig};
+use tamis_model::{AdamWConfig, Model, TransformerConfig};
 
 use super::objective::aggregation;
 use super::policy::Companion;
@@ -52,7 +52,10 @@ pub fn plan(config: &Config, micro_batch: MicroBatch) -> Option<CriticPlan> {
 
 /// The critic's shape, before anything is allocated for it; `None` without one. The policy's where no
 /// checkpoint is named.
-pub fn shape(config: &Config, policy: &ModelConfig) -> Result<Option<ModelConfig>, AssembleError> {
+pub fn shape(
+    config: &Config,
+    policy: &TransformerConfig,
+) -> Result<Option<TransformerConfig>, AssembleError> {
     if !config.has_critic() {
         return Ok(None);
     }

@@ -19,7 +19,7 @@ use tamis_env::task::arithmetic::{Arithmetic, Difficulty, Operator as TaskOperat
 use tamis_env::task::gsm8k_calculator::CalculatorTask;
 use tamis_text::template::ChatTemplate;
 
-use super::check::Purpose;
+use super::check::CheckPurpose;
 use super::{AssembleError, policy};
 use crate::checkpoint::CHECKSUMS;
 use crate::prompts::codec::{Codec, CodecError};
@@ -143,7 +143,7 @@ const FIRST_DRAWN: usize = 1000;
 #[expect(clippy::result_large_err, reason = "made once, before a run")]
 pub(super) fn check_first_rows(
     config: &Config,
-    purpose: Purpose<'_>,
+    purpose: CheckPurpose<'_>,
     is_real: impl Fn(&Path) -> bool,
 ) -> Result<(), Unfit> {
     let data = &config.data;
@@ -168,8 +168,8 @@ pub(super) fn check_first_rows(
         all.push((file, of_file));
     }
     let checkpoint = match purpose {
-        Purpose::Resume(checkpoint) => checkpoint,
-        Purpose::Begin | Purpose::Evaluate => None,
+        CheckPurpose::Resume(checkpoint) => checkpoint,
+        CheckPurpose::Begin | CheckPurpose::Evaluate => None,
     };
     let path = config.model.path.as_deref().filter(|_| checkpoint.is_none());
     if path.is_some_and(|path| !is_real(path))
@@ -220,13 +220,13 @@ pub(super) fn check_first_rows(
 #[expect(clippy::result_large_err, reason = "made once, before a run")]
 fn first_of_files<'p>(
     data: &'p DataConfig,
-    purpose: Purpose<'_>,
+    purpose: CheckPurpose<'_>,
     is_real: &impl Fn(&Path) -> bool,
 ) -> Result<Vec<First<'p>>, Unfit> {
     let options = read_options(data);
     let mut firsts = Vec::new();
     let splits = [("train", &data.train.0), ("val", &data.val.0)];
-    for (split, paths) in splits.into_iter().skip(usize::from(purpose == Purpose::Evaluate)) {
+    for (split, paths) in splits.into_iter().skip(usize::from(purpose == CheckPurpose::Evaluate)) {
         let (mut is_empty, mut num_skipped) = (!paths.is_empty(), 0);
         for (index, path) in paths.iter().enumerate() {
             if !is_real(path) {

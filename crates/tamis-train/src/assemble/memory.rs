@@ -2,7 +2,7 @@
 
 use tamis_config::{BackendKind, Config, ScheduleMode, Surplus};
 use tamis_core::advantage::Column;
-use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, ModelConfig};
+use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, TransformerConfig};
 
 use super::settings::threads;
 use crate::native::KEEP_LOGITS_BYTES;
@@ -26,8 +26,8 @@ pub struct Lengths {
 /// generator the sequences of a round or of a validation, `rollout.max_num_seqs` of them at most.
 pub fn estimate(
     config: &Config,
-    model: &ModelConfig,
-    critic: Option<&ModelConfig>,
+    model: &TransformerConfig,
+    critic: Option<&TransformerConfig>,
     lengths: Lengths,
 ) -> MemoryEstimate {
     let reach = model.max_position_embeddings;
@@ -149,8 +149,8 @@ mod tests {
         tamis_config::load_sources(&[source], &overrides).unwrap_or_else(|errors| panic!("{errors}")).config
     }
 
-    fn model() -> ModelConfig {
-        let mut model = ModelConfig::new(tamis_model::Architecture::Llama, 32, 16, 32, 1, 1, 64);
+    fn model() -> TransformerConfig {
+        let mut model = TransformerConfig::new(tamis_model::Architecture::Llama, 32, 16, 32, 1, 1, 64);
         model.num_kv_heads = 1;
         model
     }

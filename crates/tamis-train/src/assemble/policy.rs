@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use tamis_config::{Architecture as ConfigArchitecture, BackendKind, Config, InitConfig, TokenizerSource};
+use tamis_config::{BackendKind, Config, InitArchitecture, InitConfig, TokenizerSource};
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{Architecture, Model, ModelConfig};
+use tamis_model::{Architecture, Model, TransformerConfig};
 use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};
 use tamis_text::tokenizer::Tokenizer;
 
@@ -14,7 +14,7 @@ use crate::prompts::codec::Codec;
 
 /// Where the policy's weights and words come from.
 #[derive(Debug)]
-pub struct Policy {
+pub struct InitialPolicy {
     /// Its weights before any training.
     pub model: Model,
     /// Tokenizer, template, end tokens.
@@ -113,9 +113,9 @@ pub fn shape(
     config: &Config,
     codec: &Codec,
     checkpoint: Option<&Path>,
-) -> Result<ModelConfig, AssembleError> {
+) -> Result<TransformerConfig, AssembleError> {
     let shape = match (checkpoint.or(config.model.path.as_deref()), &config.model.init) {
-        (Some(path), _) => ModelConfig::load(path)?,
+        (Some(path), _) => TransformerConfig::load(path)?,
         (None, Some(init)) => {
             let shape = shape_of(init, codec);
             shape.validate().map_err(|error| {
@@ -184,8 +184,8 @@ impl Companion {
         &self,
         path: &Path,
         config: &Config,
-        policy: &ModelConfig,
-    ) -> Result<ModelConfig, AssembleError> {
+        policy: &TransformerConfig,
+    ) -> Result<TransformerConfig, AssembleError> {
         let Self { key, name, without } = self;
         if !path.is_dir() {
             return Err(AssembleError::setting(
@@ -193,7 +193,7 @@ impl Companion {
                 format!("name a folder with config.json and model.safetensors, or leave it out: {without}"),
             ));
         }
-        let shape = ModelConfig::load_any(path)?;
+        let shape = TransformerConfig::load_any(path)?;
         if shape.vocab_size < policy.vocab_size {
             return Err(AssembleError::setting(
                 format!(
@@ -221,7 +221,7 @@ impl Companion {
 }
 
 /// The reference policy that the configuration names, where it names one: `None` is the policy as it begins.
-pub fn reference(config: &Config, policy: &ModelConfig) -> Result<Option<Model>, AssembleError> {
+pub fn reference(config: &Config, policy: &TransformerConfig) -> Result<Option<Model>, AssembleError> {
     let Some(path) = &config.model.reference else { return Ok(None) };
     let reference = Companion {
         key: "model.reference",
@@ -234,23 +234,23 @@ pub fn reference(config: &Config, policy: &ModelConfig) -> Result<Option<Model>,
 
 /// The sizes of a model from random weights, with a vocabulary of one: that of its tokenizer is not known
 /// yet.
-pub(super) fn shape_of_sizes(init: &InitConfig) -> ModelConfig {
+pub(super) fn shape_of_sizes(init: &InitConfig) -> TransformerConfig {
     shape_with(init, 1)
 }
 
-fn shape_of(init: &InitConfig, codec: &Codec) -> ModelConfig {
+fn shape_of(init: &InitConfig, codec: &Codec) -> TransformerConfig {
     let mut config = shape_with(init, codec.tokenizer().num_rows());
     config.eos_token_ids = codec.end_token_ids().to_vec();
     config
 }
 
-fn shape_with(init: &InitConfig, vocab_size: usize) -> ModelConfig {
+fn shape_with(init: &InitConfig, vocab_size: usize) -> TransformerConfig {
     let architecture = match init.architecture {
-        ConfigArchitecture::Qwen2 => Architecture::Qwen2,
-        ConfigArchitecture::Qwen3 => Architecture::Qwen3,
-        ConfigArchitecture::Llama => Architecture::Llama,
+        InitArchitecture::Qwen2 => Architecture::Qwen2,
+        InitArchitecture::Qwen3 => Architecture::Qwen3,
+        InitArchitecture::Llama => Architecture::Llama,
     };
-    let mut config = ModelConfig::new(
+    let mut config = TransformerConfig::new(
         architecture,
         vocab_size,
         init.hidden_size,

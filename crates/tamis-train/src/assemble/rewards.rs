@@ -11,7 +11,7 @@ use tamis_data::prompt::Prompt;
 use tamis_env::reward::by_source::{BySource, Unrouted};
 use tamis_env::reward::command::protocol::Introduction;
 use tamis_env::reward::command::python::{self, Kind, PythonFunction};
-use tamis_env::reward::command::{Command, CommandConfig};
+use tamis_env::reward::command::{CommandConfig, CommandReward};
 use tamis_env::reward::cosine::{Cosine, CosineSchedule};
 use tamis_env::reward::exact::Exact;
 use tamis_env::reward::format::Format;
@@ -336,7 +336,7 @@ pub(super) fn judge_settings(
 /// was named.
 fn introduce(
     reward: &RewardConfig,
-    command: &Command,
+    command: &CommandReward,
     style: Option<PythonStyle>,
     surroundings: &Surroundings<'_>,
 ) -> Result<(), AssembleError> {
@@ -427,8 +427,8 @@ fn external(
     reward: &RewardConfig,
     config: CommandConfig,
     surroundings: &Surroundings<'_>,
-) -> Result<Box<Command>, AssembleError> {
-    let command = Command::new(config, false).map_err(|error| match error {
+) -> Result<Box<CommandReward>, AssembleError> {
+    let command = CommandReward::new(config, false).map_err(|error| match error {
         RewardError::Start { failure } => AssembleError::setting(
             format!("reward `{}` {failure}", reward.name),
             "is the program installed and on PATH? A relative path is taken from `working_dir`, the folder of the configuration file unless set",

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tamis_model::{CheckpointError, Model, ModelConfig, SaveDtype};
+use tamis_model::{CheckpointError, Model, SaveDtype, TransformerConfig};
 use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
@@ -239,9 +239,9 @@ pub fn read_optimizer(folder: &Path, engine: &mut NativeEngine) -> Result<(), Sa
 }
 
 /// The shape of a checkpoint's critic.
-pub fn critic_shape(folder: &Path) -> Result<ModelConfig, SaveError> {
+pub fn critic_shape(folder: &Path) -> Result<TransformerConfig, SaveError> {
     let folder = folder.join(CRITIC);
-    Ok(ModelConfig::load_any(&folder).map_err(|source| CheckpointError::Config { folder, source })?)
+    Ok(TransformerConfig::load_any(&folder).map_err(|source| CheckpointError::Config { folder, source })?)
 }
 
 /// Reads a checkpoint's critic with its moments; `make` puts an optimizer around the weights.

@@ -6,7 +6,7 @@ use tamis_rollout::Record;
 
 /// The groups of a step, as they were collected for it.
 #[derive(Debug, Clone)]
-pub(crate) struct Batch {
+pub(crate) struct StepBatch {
     /// Groups to train on, in batch order.
     pub(crate) trained: Vec<Record>,
     /// Every other group that left the machine, in all attempts at the step.
@@ -19,7 +19,7 @@ pub(crate) struct Batch {
     pub(crate) num_given_up: usize,
 }
 
-impl Batch {
+impl StepBatch {
     /// Groups of a step that is not complete, as a batch of their own.
     pub(crate) fn part(step: u64, trained: Vec<Record>) -> Self {
         Self {

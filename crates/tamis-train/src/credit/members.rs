@@ -10,7 +10,7 @@ use crate::learner::left_out::LeftOut;
 
 /// What became of a member of a trained group.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Member {
+pub(crate) struct TrainedMember {
     /// Whether the filter chose it.
     pub(crate) is_chosen: bool,
     /// Why it bears no loss; `None`: it trains.
@@ -20,12 +20,12 @@ pub(crate) struct Member {
 }
 
 /// What the filter said of the members of the batch.
-pub(crate) struct Members {
+pub(crate) struct TrainedMembers {
     /// Whether the filter chose each `[P][G]`; `None`: it chooses whole groups.
     pub(crate) chosen: Option<Vec<Vec<bool>>>,
 }
 
-impl Members {
+impl TrainedMembers {
     /// Of the groups of a batch.
     pub(crate) fn of(recipe: &Recipe, trained: &[Record]) -> Self {
         Self { chosen: trained.iter().map(|record| recipe.sieve.chosen_of(record)).collect() }
@@ -37,11 +37,11 @@ impl Members {
         groups: &[&Group],
         left_out: &[Option<LeftOut>],
         advantages: &[f64],
-    ) -> Vec<Vec<Member>> {
+    ) -> Vec<Vec<TrainedMember>> {
         let mut members = left_out.iter().zip(advantages);
-        let mut of_group = |(place, group): (usize, &&Group)| -> Vec<Member> {
+        let mut of_group = |(place, group): (usize, &&Group)| -> Vec<TrainedMember> {
             let own = members.by_ref().take(group.trajectories.len()).enumerate();
-            own.map(|(i, (left_out, advantage))| Member {
+            own.map(|(i, (left_out, advantage))| TrainedMember {
                 is_chosen: self.is_chosen(place, i),
                 left_out: *left_out,
                 advantage: left_out.is_none().then_some(*advantage),

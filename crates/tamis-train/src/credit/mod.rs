@@ -27,8 +27,8 @@ use crate::learner::micro_batch::sequences;
 use crate::learner::optimizer_batch::mask_of;
 use crate::measure::validation::{Validation, sample};
 use crate::workers::Workers;
-use batch::Batch;
-use members::Members;
+use batch::StepBatch;
+use members::TrainedMembers;
 use passes::Passes;
 use reference::{penalty, recomputed_logprobs, reference_column, reference_logprobs};
 use tamis_run::metrics::summary::Summary;
@@ -36,7 +36,7 @@ use tamis_run::metrics::timings::Timings;
 
 /// Everything that advantages are made of. Rows are trajectories of the trained groups in order \[B\], or
 /// groups \[P\].
-pub(crate) struct Columns {
+pub(crate) struct CreditColumns {
     /// Rewards that are compared `[P][G]`, after the KL penalty where it is in the reward; NaN for a member
     /// that is not compared.
     pub(crate) rewards: Ragged<f64>,
@@ -151,10 +151,10 @@ pub(crate) fn columns(
     recipe: &Recipe,
     workers: &mut Workers,
     reward_kl: Option<KlState>,
-    batch: &Batch,
-    members: &Members,
+    batch: &StepBatch,
+    members: &TrainedMembers,
     timings: &mut Timings,
-) -> Result<Columns, Halt<RunError>> {
+) -> Result<CreditColumns, Halt<RunError>> {
     let groups = batch.groups();
     let micro_batch = recipe.update.micro_batch;
     let clock = Instant::now();
@@ -252,7 +252,7 @@ pub(crate) fn columns(
         }
     });
     timings.add("adv", clock.elapsed());
-    Ok(Columns {
+    Ok(CreditColumns {
         rewards,
         final_rewards,
         reward_kl,
@@ -277,8 +277,8 @@ pub(crate) fn columns(
 pub(crate) fn assign(
     recipe: &Recipe,
     before: &AdvantageState,
-    batch: &Batch,
-    columns: &Columns,
+    batch: &StepBatch,
+    columns: &CreditColumns,
     timings: &mut Timings,
 ) -> Result<Credit, RunError> {
     let clock = Instant::now();

@@ -9,7 +9,7 @@ use crate::learner::micro_batch::{MicroBatch, micro_batches, push_rows, sequence
 use crate::learner::{Learner, LearnerSequence, Pass};
 use crate::native::NativeEngine;
 use crate::workers::Workers;
-use crate::workers::servers::Sampler;
+use crate::workers::servers::RunSampler;
 
 /// Columns of the estimator that take a pass of their own `[B][T]`.
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl Passes {
         let plain = sequences(groups);
         // What is compared with a pass of now is a pass of now, where an earlier policy sampled a group, or a
         // server did.
-        let is_served = matches!(workers.sampler, Sampler::Servers { .. });
+        let is_served = matches!(workers.sampler, RunSampler::Servers { .. });
         let is_stale = (squares || gold) && (is_served || workers.any_is_stale(groups));
         let mut scored = |sequences: &[LearnerSequence<'_>], sharpness: f64| {
             scored(&mut workers.engine, recipe.update.micro_batch, sequences, sharpness)

@@ -349,7 +349,7 @@ mod tests {
     use super::*;
     use tamis_core::group::PromptId;
     use tamis_data::prompt::{Message, Prompt};
-    use tamis_env::reward::{NamedReward, Outcome as Answer, RewardFunction, Rewards};
+    use tamis_env::reward::{NamedReward, RewardFunction, RewardOutcome as Answer, Rewards};
     use tamis_rollout::SampleRequest;
     use tamis_rollout::fake::{FakeGenerator, FakeSettings};
 

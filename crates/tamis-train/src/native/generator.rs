@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_model::{
-    Completion, CompletionEnd as EngineFinish, Generator as Engine, GeneratorSettings, Model, Request,
-    RequestId, Threads,
+    BatchGenerator, Completion, CompletionEnd, GenerationRequest, GeneratorSettings, Model, RequestId,
+    Threads,
 };
 use tamis_rollout::native::{StopText, engine_params, token_mask};
 use tamis_rollout::{
@@ -71,7 +71,7 @@ pub struct NativeGenerator {
 /// What samples beside each other.
 #[derive(Default)]
 struct Lane {
-    engine: Option<Engine>,
+    engine: Option<BatchGenerator>,
     /// What the engine has.
     begun: HashMap<RequestId, Begun>,
     places: HashMap<SampleId, (RequestId, usize)>,
@@ -190,11 +190,11 @@ impl NativeGenerator {
         let engine = lane.engine.get_or_insert_with(|| {
             let settings =
                 GeneratorSettings { max_sequences: self.max_num_seqs, ..GeneratorSettings::default() };
-            let mut engine = Engine::new(weights.config(), settings);
+            let mut engine = BatchGenerator::new(weights.config(), settings);
             engine.stop_on(self.interrupt.flag());
             engine
         });
-        let submitted = engine.submit(Request {
+        let submitted = engine.submit(GenerationRequest {
             prompt: first.prompt_token_ids.to_vec(),
             keys: members.iter().map(|member| member.key).collect(),
             params: engine_params(sampling, self.end_token_ids.clone()),
@@ -241,7 +241,7 @@ impl NativeGenerator {
         }
         self.ids.remove(&id);
         let num_tokens = completion.tokens.len();
-        let event = if completion.finish == EngineFinish::Aborted {
+        let event = if completion.finish == CompletionEnd::Aborted {
             GeneratorEvent::Aborted { id, num_tokens: num_tokens as u64 }
         } else {
             let sample = Sample {
@@ -251,8 +251,8 @@ impl NativeGenerator {
                 token_ids: completion.tokens,
                 logprobs: completion.logprobs,
                 finish_reason: match completion.finish {
-                    EngineFinish::Stop => FinishReason::Stop,
-                    EngineFinish::Length | EngineFinish::Aborted => FinishReason::Length,
+                    CompletionEnd::Stop => FinishReason::Stop,
+                    CompletionEnd::Length | CompletionEnd::Aborted => FinishReason::Length,
                 },
             };
             GeneratorEvent::Sampled { id, sample }

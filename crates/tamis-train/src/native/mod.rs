@@ -220,7 +220,7 @@ impl NativeEngine {
 mod tests {
     use serde_json::Map;
     use tamis_core::random::{Key, Purpose};
-    use tamis_model::{Architecture, ModelConfig};
+    use tamis_model::{Architecture, TransformerConfig};
     use tamis_text::tokenizer::Tokenizer;
 
     use super::*;
@@ -230,7 +230,7 @@ mod tests {
     fn engine(interrupt: &Interrupt) -> NativeEngine {
         let tokenizer = Tokenizer::characters("ab").expect("a tokenizer");
         let codec = Codec::new(tokenizer, None, Map::new(), None).expect("a codec");
-        let config = ModelConfig::new(Architecture::Qwen3, 8, 16, 32, 2, 2, 16);
+        let config = TransformerConfig::new(Architecture::Qwen3, 8, 16, 32, 2, 2, 16);
         let model = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
         let settings = EngineSettings {
             threads: 1,

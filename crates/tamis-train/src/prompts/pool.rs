@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::PromptId;
-use tamis_data::sampler::{Position, PositionError, PromptOrder, Sampler};
-use tamis_rollout::{Drawn, DrawnPrompt, PreparedPrompt, PromptSource};
+use tamis_data::sampler::{DataPosition, PositionError, PromptOrder, PromptSampler};
+use tamis_rollout::{DrawnPrompt, DrawnPrompts, PreparedPrompt, PromptSource};
 
 /// A prompt that was drawn and given back: its pass over the data, and which it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct GivenBack {
 /// Prompts drawn epoch by epoch; the position and what was given back survive a resume.
 pub struct PromptPool {
     prompts: HashMap<PromptId, PreparedPrompt>,
-    sampler: Sampler,
+    sampler: PromptSampler,
     /// To be drawn before all others.
     given_back: VecDeque<GivenBack>,
 }
@@ -29,10 +29,10 @@ impl PromptPool {
     pub fn new(
         prompts: Vec<PreparedPrompt>,
         order: PromptOrder,
-        position: Position,
+        position: DataPosition,
     ) -> Result<Self, PositionError> {
         let ids = prompts.iter().map(|prepared| prepared.prompt.id).collect();
-        let sampler = Sampler::resume(ids, order, position)?;
+        let sampler = PromptSampler::resume(ids, order, position)?;
         let prompts = prompts.into_iter().map(|prepared| (prepared.prompt.id, prepared)).collect();
         Ok(Self { prompts, sampler, given_back: VecDeque::new() })
     }
@@ -50,7 +50,7 @@ impl PromptPool {
     }
 
     /// The place to save.
-    pub fn position(&self) -> Position {
+    pub fn position(&self) -> DataPosition {
         self.sampler.position()
     }
 
@@ -66,14 +66,14 @@ impl PromptPool {
 }
 
 impl PromptSource for PromptPool {
-    fn draw(&mut self, n: usize) -> Drawn {
+    fn draw(&mut self, n: usize) -> DrawnPrompts {
         let first: Vec<GivenBack> = self.given_back.drain(..n.min(self.given_back.len())).collect();
         let drawn = self.sampler.draw(n - first.len());
         let own = drawn.prompts.into_iter().map(|prompt| GivenBack { epoch: drawn.epoch, prompt });
         let prompts = first.into_iter().chain(own).filter_map(|GivenBack { epoch, prompt }| {
             Some(DrawnPrompt { epoch, prompt: self.prompts.get(&prompt)?.clone() })
         });
-        Drawn { prompts: prompts.collect(), exhausted: drawn.exhausted && self.given_back.is_empty() }
+        DrawnPrompts { prompts: prompts.collect(), exhausted: drawn.exhausted && self.given_back.is_empty() }
     }
 
     fn give_back(&mut self, prompts: Vec<DrawnPrompt>) {

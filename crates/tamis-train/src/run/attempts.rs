@@ -6,7 +6,7 @@ use tamis_core::schedule::StepReport;
 use tamis_rollout::{Collected, Dispatcher, Record};
 
 use super::early::Early;
-use crate::credit::batch::Batch;
+use crate::credit::batch::StepBatch;
 use tamis_run::metrics::timings::Timings;
 
 /// The present step, from the beginning of its first attempt.
@@ -47,7 +47,7 @@ impl Attempts {
 
     /// The batch of the step, with what all of its attempts generated, and what was trained on early of it.
     /// `dispatcher` holds the groups that the last one carried on.
-    pub(super) fn batch(&mut self, collected: Collected, dispatcher: &Dispatcher) -> (Batch, Early) {
+    pub(super) fn batch(&mut self, collected: Collected, dispatcher: &Dispatcher) -> (StepBatch, Early) {
         let report = self.whole(&collected.report);
         let is_carried = |record: &&Record| collected.carried_out.contains(&record.group.id);
         let carried_out = dispatcher.held().filter(is_carried).cloned().collect();
@@ -55,7 +55,7 @@ impl Attempts {
         others.append(&mut self.given_up);
         let (mut trained, mut early) = (collected.trained, std::mem::take(&mut self.early));
         early.give(&mut trained);
-        (Batch { trained, others, carried_out, report, num_given_up: self.num_given_up }, early)
+        (StepBatch { trained, others, carried_out, report, num_given_up: self.num_given_up }, early)
     }
 
     /// The report of the step: that of its last attempt, with all that was generated in the earlier ones.

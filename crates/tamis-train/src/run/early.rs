@@ -15,8 +15,8 @@ use tamis_rollout::Record;
 use super::state::RunState;
 use super::step::Updating;
 use crate::assemble::recipe::Recipe;
-use crate::credit::batch::Batch;
-use crate::credit::members::Members;
+use crate::credit::batch::StepBatch;
+use crate::credit::members::TrainedMembers;
 use crate::credit::{assign, columns};
 use crate::error::RunError;
 use crate::interrupt::Halt;
@@ -65,10 +65,10 @@ impl Early {
         groups: Vec<Record>,
     ) -> Result<(), Halt<RunError>> {
         workers.engine.keep_before();
-        let part = Batch::part(before.step + 1, groups);
+        let part = StepBatch::part(before.step + 1, groups);
         let mut timings = Timings::new();
         let groups = part.groups();
-        let members = Members::of(recipe, &part.trained);
+        let members = TrainedMembers::of(recipe, &part.trained);
         let columns = columns(recipe, workers, before.learning.reward_kl, &part, &members, &mut timings)?;
         let credit = assign(recipe, &before.learning.advantage, &part, &columns, &mut timings)?;
         let left_out = left_out(

@@ -15,7 +15,7 @@ use super::recorder::Diverged;
 use super::step::Step;
 use crate::assemble::objective::Divergence;
 use crate::assemble::recipe::Recipe;
-use crate::credit::batch::Batch;
+use crate::credit::batch::StepBatch;
 use crate::credit::{GreedyFacts, RewardKlFacts};
 use crate::learner::critic::CriticReport;
 use crate::learner::left_out::LeftOut;
@@ -127,7 +127,7 @@ impl CriticFacts {
 
 impl StepFacts {
     /// Of a step that has not been trained yet.
-    pub(crate) fn of(batch: &Batch) -> Self {
+    pub(crate) fn of(batch: &StepBatch) -> Self {
         Self {
             step: batch.report.step,
             report: batch.report,

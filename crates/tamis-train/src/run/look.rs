@@ -8,10 +8,10 @@ use tamis_config::{Config, GoldCheck, ResumeDifference, resume_differences};
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::gold::check_gold_heard;
 use tamis_env::reward::{Listener, Rewards};
-use tamis_model::ModelConfig;
+use tamis_model::TransformerConfig;
 use tamis_rollout::PreparedPrompt;
 
-use super::open::{Begin, ConfigText};
+use super::open::{ConfigText, RunStart};
 use super::state::RunState;
 use crate::assemble::memory::Lengths;
 use crate::assemble::{AssembleError, advantage, critic, data, objective, policy};
@@ -27,10 +27,10 @@ use tamis_run::log::progress::Progress;
 pub(super) const STARTED: &str = "started";
 
 /// The configuration, and the directory of a run to be resumed, whose differences are allowed.
-pub(super) fn settled(begin: Begin) -> Result<(ConfigText, Option<RunDirectory>), RunError> {
+pub(super) fn settled(begin: RunStart) -> Result<(ConfigText, Option<RunDirectory>), RunError> {
     let (directory, was, mut now) = match begin {
-        Begin::New(config) => return Ok((config, None)),
-        Begin::Resume { directory, was, now } => (directory, was, now),
+        RunStart::New(config) => return Ok((config, None)),
+        RunStart::Resume { directory, was, now } => (directory, was, now),
     };
     let (refused, changed): (Vec<_>, Vec<_>) = resume_differences(&was, &now.config)
         .into_iter()
@@ -228,8 +228,8 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
 /// only what is taken in any case is held, as completions may all end early.
 fn memory(
     config: &Config,
-    model: &ModelConfig,
-    critic: Option<&ModelConfig>,
+    model: &TransformerConfig,
+    critic: Option<&TransformerConfig>,
     lengths: Lengths,
     free: Option<u64>,
 ) -> Result<(String, Option<String>), RunError> {
@@ -312,8 +312,8 @@ mod tests {
         })
     }
 
-    fn model() -> ModelConfig {
-        let mut model = ModelConfig::new(Architecture::Llama, 32, 16, 384, 4, 1, 1024);
+    fn model() -> TransformerConfig {
+        let mut model = TransformerConfig::new(Architecture::Llama, 32, 16, 384, 4, 1, 1024);
         model.num_kv_heads = 1;
         model
     }

@@ -3,7 +3,7 @@
 
 use tamis_config::ValidateConfig;
 use tamis_core::early_stop::EarlyStop;
-use tamis_data::records::Format;
+use tamis_data::records::FileFormat;
 use tamis_data::samples::write_samples_to;
 use tamis_rollout::PreparedPrompt;
 
@@ -158,7 +158,7 @@ impl Run {
             let disk = self.recorder.directory.disk();
             disk.create_folder(&self.recorder.directory.validation())?;
             disk.write_file_with(&self.recorder.directory.validation_samples(step), |out| {
-                write_samples_to(out, &samples, Format::Jsonl)
+                write_samples_to(out, &samples, FileFormat::Jsonl)
             })?;
         }
         if std::mem::take(&mut self.measurement.is_pass_unproven) {

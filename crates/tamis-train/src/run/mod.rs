@@ -30,7 +30,7 @@ use recorder::Recorder;
 
 pub use ending::{Ending, RunSummary, Unbegun};
 pub use learns_nothing::Untrained;
-pub use open::{Begin, ConfigText, Opened};
+pub use open::{ConfigText, Opened, RunStart};
 pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
 
 /// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_config::{BackendKind, Config, Loaded, LoggerKind, length_may_change};
-use tamis_data::sampler::{Position, PromptOrder};
+use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::reward::Listener;
 use tamis_rollout::{
     Beginning, DispatchError, Dispatcher, DispatcherSettings, OrderLog as _, PreparedPrompt, Record, Scorer,
@@ -37,7 +37,7 @@ use crate::workers::answers::RecordedAnswers;
 use crate::workers::listener::RunListener;
 use crate::workers::order::RecordedOrder;
 use crate::workers::samples::RecordedSamples;
-use crate::workers::servers::{self, PublishedFolders, Sampler};
+use crate::workers::servers::{self, PublishedFolders, RunSampler};
 use tamis_run::directory::{LogPositions, RunDirectory};
 use tamis_run::durable::Disk;
 use tamis_run::journal::JournalError;
@@ -70,7 +70,7 @@ impl ConfigText {
 }
 
 /// How a run begins.
-pub enum Begin {
+pub enum RunStart {
     /// In a new directory.
     New(ConfigText),
     /// From the last checkpoint of a directory that this process holds.
@@ -98,7 +98,7 @@ impl Run {
     ///
     /// `progress` makes the display, given the run's steps and those already trained.
     pub fn open(
-        begin: Begin,
+        begin: RunStart,
         progress: impl FnOnce(Option<u64>, u64) -> Progress,
         interrupt: Interrupt,
     ) -> Result<Opened, RunError> {
@@ -109,7 +109,7 @@ impl Run {
     /// opened on.
     pub fn open_on(
         disk: &Disk,
-        begin: Begin,
+        begin: RunStart,
         progress: impl FnOnce(Option<u64>, u64) -> Progress,
         interrupt: Interrupt,
     ) -> Result<Opened, RunError> {
@@ -323,7 +323,7 @@ impl Run {
         let advantage = advantage::advantage(&config)?;
         let hints = hints(&config, &advantage, &engine, &train, &ui, &interrupt)
             .map_err(|halt| halt.map(RunError::from))?;
-        let position = state.as_ref().map_or(Position::default(), |(state, _)| state.schedule.position);
+        let position = state.as_ref().map_or(DataPosition::default(), |(state, _)| state.schedule.position);
         let given_back = state.iter().flat_map(|(state, _)| state.schedule.given_back.iter().copied());
         let pool = PromptPool::new(train, order, position)?.with_given_back(given_back);
         ui.say(&format!(
@@ -406,7 +406,7 @@ impl Run {
         };
         scorer.begin_step(at + 1);
         let workers = Workers {
-            sampler: Sampler::Native(Box::new(NativeGenerator::of(&engine))),
+            sampler: RunSampler::Native(Box::new(NativeGenerator::of(&engine))),
             servers,
             published,
             engine,

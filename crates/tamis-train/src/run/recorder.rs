@@ -110,9 +110,9 @@ impl Recorder {
             oldest: None,
             checkpoints: config.checkpoint.clone(),
             dtype: match config.model.save_dtype {
-                tamis_config::SaveDtype::F32 => SaveDtype::F32,
-                tamis_config::SaveDtype::Bf16 => SaveDtype::Bf16,
-                tamis_config::SaveDtype::F16 => SaveDtype::F16,
+                tamis_config::CheckpointDtype::F32 => SaveDtype::F32,
+                tamis_config::CheckpointDtype::Bf16 => SaveDtype::Bf16,
+                tamis_config::CheckpointDtype::F16 => SaveDtype::F16,
             },
             rollouts: config.rollout.save,
             metric: if sieve.filter.is_some() { sieve.metric.to_string() } else { String::new() },

@@ -10,7 +10,7 @@ use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog,
 use super::attempts::Attempts;
 use super::facts::StepMetrics;
 use super::step::step;
-use super::watch::Watch;
+use super::watch::StepWatch;
 use super::{Ending, MOST_SKIPPED_UPDATES, Run, RunSummary};
 use crate::assemble::schedule::no_such_metric;
 use crate::credit::reference::BeforeFilter;
@@ -340,7 +340,7 @@ impl Run {
         );
         let target = self.recipe.config.data.train_batch_size as u64;
         let ready = self.attempts.early.num_groups as u64;
-        let mut watch = Watch { progress: &self.recorder.progress, target, ready, round: (0, 0) };
+        let mut watch = StepWatch { progress: &self.recorder.progress, target, ready, round: (0, 0) };
         let interrupt = &workers.interrupt;
         let next = workers.dispatcher.next(Dependencies {
             source: &mut workers.pool,

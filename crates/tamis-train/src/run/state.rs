@@ -10,7 +10,7 @@ use tamis_core::early_stop::EarlyStopState;
 use tamis_core::group::{Group, PolicyVersion};
 use tamis_core::objective::{KlState, ObjectiveState};
 use tamis_core::schedule::Scheduler;
-use tamis_data::sampler::Position;
+use tamis_data::sampler::DataPosition;
 use tamis_env::reward::Logged;
 use tamis_rollout::{Dispatcher, Fate, Generation, Record, RewardHealth};
 
@@ -106,7 +106,7 @@ pub struct CriticState {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ScheduleState {
     /// Place in the data.
-    pub position: Position,
+    pub position: DataPosition,
     /// Prompts that were drawn before it and given back, which come first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given_back: Vec<GivenBack>,

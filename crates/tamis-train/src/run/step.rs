@@ -14,10 +14,10 @@ use super::recorder::{POLICY_RATE, diverged};
 use super::state::{CriticState, RunState, ScheduleState};
 use super::watch::Warnings;
 use crate::assemble::recipe::Recipe;
-use crate::credit::batch::{Batch, generated};
-use crate::credit::members::{Member, Members, counted, in_loss, of_trajectories};
+use crate::credit::batch::{StepBatch, generated};
+use crate::credit::members::{TrainedMember, TrainedMembers, counted, in_loss, of_trajectories};
 use crate::credit::reference::{BeforeFilter, policy_logprobs};
-use crate::credit::{Columns, Credit, assign, columns, dropped};
+use crate::credit::{Credit, CreditColumns, assign, columns, dropped};
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::critic::{CriticBatch, update_critic};
@@ -27,7 +27,7 @@ use crate::learner::update::{TrainingBatch, UpdatePlan, UpdateReport, UpdateSett
 use crate::measure::batch_metrics::num_tokens;
 use crate::measure::uniform_groups::warn_of_uniform_groups;
 use crate::workers::Workers;
-use crate::workers::servers::Sampler;
+use crate::workers::servers::RunSampler;
 use tamis_run::metrics::timings::{Timings, UPDATE};
 
 /// A group that was trained on, with what became of each of its members.
@@ -36,7 +36,7 @@ pub(crate) struct TrainedGroup {
     /// The group as it was collected: the filter's metric of its members, rewards, what was logged.
     pub(crate) record: Record,
     /// Its members \[G\].
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<TrainedMember>,
 }
 
 /// What a step makes of a state and a batch.
@@ -63,7 +63,7 @@ impl Step {
     }
 
     /// What became of every member of the trained groups, in order \[B\].
-    pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
+    pub(crate) fn members(&self) -> impl Iterator<Item = &TrainedMember> {
         self.trained.iter().flat_map(|trained| &trained.members)
     }
 
@@ -82,14 +82,14 @@ pub(crate) fn step(
     recipe: &Recipe,
     workers: &mut Workers,
     before: &RunState,
-    batch: Batch,
+    batch: StepBatch,
     early: Early,
 ) -> Result<Step, Halt<RunError>> {
     batch.report.accounting.check()?;
     let mut facts = StepFacts::of(&batch);
     facts.timings.append(&early.timings);
     let groups = batch.groups();
-    let members = Members::of(recipe, &batch.trained);
+    let members = TrainedMembers::of(recipe, &batch.trained);
     let mut learning = before.learning.clone();
     if recipe.tells_uniform_groups() {
         facts.uniform_groups =
@@ -211,8 +211,8 @@ fn train_critic(
     recipe: &Recipe,
     workers: &mut Workers,
     groups: &[&Group],
-    members: &Members,
-    columns: &Columns,
+    members: &TrainedMembers,
+    columns: &CreditColumns,
     credit: &Credit,
     facts: &mut StepFacts,
 ) -> Result<bool, Halt<RunError>> {
@@ -252,9 +252,9 @@ impl Updating {
     pub(super) fn of(
         recipe: &Recipe,
         workers: &mut Workers,
-        batch: &Batch,
+        batch: &StepBatch,
         left_out: &[Option<LeftOut>],
-        (columns, old_before): (&Columns, &Ragged<f32>),
+        (columns, old_before): (&CreditColumns, &Ragged<f32>),
         timings: &mut Timings,
     ) -> Result<Self, Halt<RunError>> {
         let (groups, step) = (batch.groups(), batch.report.step);
@@ -283,7 +283,7 @@ impl Updating {
         &'a self,
         recipe: &Recipe,
         groups: &'a [&'a Group],
-        columns: &'a Columns,
+        columns: &'a CreditColumns,
         credit: &'a Credit,
     ) -> TrainingBatch<'a> {
         TrainingBatch {
@@ -313,14 +313,14 @@ fn train_policy(
     recipe: &Recipe,
     workers: &mut Workers,
     (before, early): (&RunState, Early),
-    (batch, members, left_out): (&Batch, &Members, &[Option<LeftOut>]),
-    columns: &Columns,
+    (batch, members, left_out): (&StepBatch, &TrainedMembers, &[Option<LeftOut>]),
+    columns: &CreditColumns,
     credit: &Credit,
     facts: &mut StepFacts,
 ) -> Result<Option<(UpdateReport, ObjectiveState)>, Halt<RunError>> {
     let groups = batch.groups();
     let updating = Updating::of(recipe, workers, batch, left_out, (columns, &early.old), &mut facts.timings)?;
-    if let (Some(old), Sampler::Servers { .. }) = (&updating.old, &workers.sampler) {
+    if let (Some(old), RunSampler::Servers { .. }) = (&updating.old, &workers.sampler) {
         facts.agreement = agreement(&groups, old);
     }
     if !recipe.trains_policy(facts.step) {
@@ -356,8 +356,8 @@ fn old_logprobs(
     before: &Ragged<f32>,
 ) -> Result<Option<Ragged<f32>>, Halt<RunError>> {
     let is_needed = match &workers.sampler {
-        Sampler::Native(_) => recipe.is_decoupled() && workers.any_is_stale(groups),
-        Sampler::Servers { .. } => !recipe.bypasses_old(),
+        RunSampler::Native(_) => recipe.is_decoupled() && workers.any_is_stale(groups),
+        RunSampler::Servers { .. } => !recipe.bypasses_old(),
     };
     if !is_needed {
         return Ok(None);

@@ -6,7 +6,7 @@ use tamis_rollout::Observer;
 use tamis_run::log::progress::Progress;
 
 /// Speaks and moves the bar while a step is collected.
-pub(super) struct Watch<'a> {
+pub(super) struct StepWatch<'a> {
     pub(super) progress: &'a Progress,
     /// Groups that the step trains on.
     pub(super) target: u64,
@@ -16,7 +16,7 @@ pub(super) struct Watch<'a> {
     pub(super) round: (u64, usize),
 }
 
-impl Observer for Watch<'_> {
+impl Observer for StepWatch<'_> {
     fn round_begins(&mut self, _step: u64, round: u64, num_prompts: usize) {
         self.round = (round, num_prompts);
         self.groups_finished(0);

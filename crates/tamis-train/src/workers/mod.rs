@@ -15,7 +15,7 @@ use crate::measure::validation;
 use crate::native::NativeEngine;
 use crate::prompts::pool::PromptPool;
 use order::RecordedOrder;
-use servers::{PublishedFolders, Sampler, publish_to};
+use servers::{PublishedFolders, RunSampler, publish_to};
 
 /// What a step drives. Weights, and where generation stands, are theirs; every number of the run is in its
 /// state.
@@ -23,9 +23,9 @@ pub(crate) struct Workers {
     /// The learner.
     pub(crate) engine: NativeEngine,
     /// What samples; the native one shares the weights of the learner.
-    pub(crate) sampler: Sampler,
+    pub(crate) sampler: RunSampler,
     /// Servers that are to sample from the first published weights on: a warm start is measured without them.
-    pub(crate) servers: Option<Sampler>,
+    pub(crate) servers: Option<RunSampler>,
     /// Where weights are published for servers; `None` where there are none.
     pub(crate) published: Option<PublishedFolders>,
     /// The training prompts.

@@ -7,14 +7,14 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tamis_core::random::Key;
-use tamis_rollout::{Asked, GeneratorError, SampleJournal, SampleOutcome};
+use tamis_rollout::{GeneratorError, SampleIdentity, SampleJournal, SampleOutcome};
 
 use tamis_run::durable::Disk;
 use tamis_run::journal::{Journal, JournalError, SyncPolicy};
 
 #[derive(Serialize, Deserialize)]
 struct Entry {
-    asked: Asked,
+    asked: SampleIdentity,
     /// The training step in which it came.
     step: u64,
     outcome: SampleOutcome,
@@ -61,13 +61,13 @@ fn failed(error: impl std::error::Error + Send + Sync + 'static) -> GeneratorErr
 }
 
 impl SampleJournal for RecordedSamples {
-    fn take(&mut self, asked: &Asked) -> Option<SampleOutcome> {
+    fn take(&mut self, asked: &SampleIdentity) -> Option<SampleOutcome> {
         let known = self.known.get_mut(&asked.key)?;
         let place = known.iter().position(|entry| asked.is_answered_by(&entry.asked))?;
         known.remove(place).map(|entry| entry.outcome)
     }
 
-    fn put(&mut self, step: u64, outcomes: &[(Asked, SampleOutcome)]) -> Result<(), GeneratorError> {
+    fn put(&mut self, step: u64, outcomes: &[(SampleIdentity, SampleOutcome)]) -> Result<(), GeneratorError> {
         self.starts.entry(step).or_insert(self.journal.position());
         for (asked, outcome) in outcomes {
             let entry = Entry { asked: *asked, step, outcome: outcome.clone() };
@@ -98,8 +98,8 @@ mod tests {
 
     use super::*;
 
-    fn asked(group: u64, prompt: u64, version: u64) -> Asked {
-        Asked {
+    fn asked(group: u64, prompt: u64, version: u64) -> SampleIdentity {
+        SampleIdentity {
             id: SampleId::of_member(GroupId(group), 0),
             key: Key::new(1, Purpose::Rollout).with(prompt),
             version: PolicyVersion(version),
@@ -148,7 +148,7 @@ mod tests {
         // A group that was in flight is asked for by newer weights; another that has got its number and its
         // prompt wants its own answer.
         assert_eq!(samples.take(&asked(2, 9, 2)), None);
-        assert_eq!(samples.take(&Asked { was_in_flight: true, ..asked(2, 9, 2) }), Some(failure));
+        assert_eq!(samples.take(&SampleIdentity { was_in_flight: true, ..asked(2, 9, 2) }), Some(failure));
         // A validation has the number of an earlier one in every new process: the answers of older weights
         // are not its.
         let validation = |version: u64| {

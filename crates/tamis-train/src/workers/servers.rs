@@ -52,7 +52,7 @@ const PAUSE_GRACE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What a run samples with.
-pub(crate) enum Sampler {
+pub(crate) enum RunSampler {
     /// The engine that learns.
     Native(Box<NativeGenerator>),
     /// Servers.
@@ -67,7 +67,7 @@ pub(crate) enum Sampler {
     },
 }
 
-impl Sampler {
+impl RunSampler {
     /// As the dispatcher drives it.
     pub(crate) fn generator(&mut self) -> &mut dyn Generator {
         match self {
@@ -239,7 +239,7 @@ pub(crate) fn connect(
     (samples, begin): (RecordedSamples, Beginning),
     interrupt: &Interrupt,
     ui: &Progress,
-) -> Result<Sampler, RunError> {
+) -> Result<RunSampler, RunError> {
     let addresses = launched.as_ref().map_or(config.rollout.servers.as_slice(), LaunchedServers::addresses);
     let vocabulary = engine.model().config().vocab_size;
     let recomputes = recomputes_logprobs(config)?;
@@ -258,7 +258,7 @@ pub(crate) fn connect(
         ui.say(&format!("{server}: {other}: the learner computes them again"));
     }
     let generator = Box::new(Journalled::new(fleet, Box::new(samples), begin));
-    Ok(Sampler::Servers { generator, told: BTreeMap::new(), launched })
+    Ok(RunSampler::Servers { generator, told: BTreeMap::new(), launched })
 }
 
 /// What is sampled at servers, and what of it is used.

@@ -13,8 +13,8 @@
 //! restarts for each process were not followed by a single answer ([`RewardFailure::NeverAnswered`]): a
 //! program that cannot work is not started over and over.
 //!
-//! **Nothing hangs in silence.** The listener of [`Command::heard_by`] hears of every restart, and of an
-//! answer that is waited for longer than a few seconds; it may give up the wait.
+//! **Nothing hangs in silence.** The listener of [`CommandReward::heard_by`] hears of every restart, and of
+//! an answer that is waited for longer than a few seconds; it may give up the wait.
 //!
 //! **Numbers.** NaN (also as the bare word that Python writes) is no answer; an infinite score is a failure.
 
@@ -34,9 +34,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tamis_data::prompt::Prompt;
 
-use self::process::{Process, Request, Wait};
+use self::process::{AnswerWait, Process, RowRequest};
 use self::protocol::{Introduction, Reply};
-use super::{Listener, Logged, Nobody, Outcome, RewardError, RewardFailure, RewardFunction, RewardInput};
+use super::{
+    Listener, Logged, Nobody, RewardError, RewardFailure, RewardFunction, RewardInput, RewardOutcome,
+};
 
 /// How a command is run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -94,7 +96,7 @@ struct Health {
 }
 
 /// An external reward function. Its processes are killed, with their process groups, when it is dropped.
-pub struct Command {
+pub struct CommandReward {
     config: CommandConfig,
     slots: Vec<Mutex<Slot>>,
     health: Mutex<Health>,
@@ -113,7 +115,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Command {
+impl CommandReward {
     /// Starts the processes. Fails where the program cannot be started or the configuration is out of range.
     pub fn new(config: CommandConfig, is_shaping: bool) -> Result<Self, RewardError> {
         let fail = |expected, actual: &str| {
@@ -156,7 +158,7 @@ impl Command {
     }
 
     /// Passes a wait on to the listener. Returns whether to go on waiting.
-    fn waits(&self, wait: &Wait) -> bool {
+    fn waits(&self, wait: &AnswerWait) -> bool {
         if self.listener.is_interrupted() {
             return false;
         }
@@ -208,7 +210,7 @@ impl Command {
     fn ask(
         &self,
         slot: &mut Slot,
-        requests: &[Request<'_>],
+        requests: &[RowRequest<'_>],
         answered: &mut dyn FnMut(usize, Reply),
     ) -> Result<(), RewardFailure> {
         if self.listener.is_interrupted() {
@@ -286,8 +288,8 @@ impl Command {
     }
 
     /// Scores one chunk on one slot.
-    fn run_chunk(&self, slot: &mut Slot, requests: &[Request<'_>], replies: &Mutex<Vec<Option<Reply>>>) {
-        let failed = |failure| Reply { outcome: Outcome::Failed(failure), logged: Logged::default() };
+    fn run_chunk(&self, slot: &mut Slot, requests: &[RowRequest<'_>], replies: &Mutex<Vec<Option<Reply>>>) {
+        let failed = |failure| Reply { outcome: RewardOutcome::Failed(failure), logged: Logged::default() };
         let mut open: Vec<bool> = vec![true; requests.len()];
         let first_row = requests.first().map_or(0, |request| request.row);
         let mut set = |row: usize, reply: Reply| {
@@ -299,7 +301,7 @@ impl Command {
             }
         };
         let Err(failure) = self.ask(slot, requests, &mut set) else { return };
-        let owed: Vec<&Request<'_>> =
+        let owed: Vec<&RowRequest<'_>> =
             requests.iter().zip(&open).filter(|(_, is_open)| **is_open).map(|(request, _)| request).collect();
         if requests.len() == 1 || failure == RewardFailure::Interrupted {
             for request in owed {
@@ -321,12 +323,12 @@ impl Command {
     }
 }
 
-impl RewardFunction for Command {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+impl RewardFunction for CommandReward {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         self.score_logged(batch).0
     }
 
-    fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<Outcome>, Vec<Logged>) {
+    fn score_logged(&self, batch: &[RewardInput<'_>]) -> (Vec<RewardOutcome>, Vec<Logged>) {
         let first_id = self.next_id.fetch_add(batch.len() as u64, Ordering::Relaxed);
         let chunks: VecDeque<Range<usize>> = (0..batch.len())
             .step_by(self.config.batch_size)
@@ -346,9 +348,9 @@ impl RewardFunction for Command {
             let mut slot = { free }.next().unwrap_or_else(|| lock(&self.slots[first]));
             loop {
                 let Some(rows) = lock(&chunks).pop_front() else { return };
-                let requests: Vec<Request<'_>> = rows
+                let requests: Vec<RowRequest<'_>> = rows
                     .clone()
-                    .map(|row| Request {
+                    .map(|row| RowRequest {
                         row,
                         id: first_id + row as u64,
                         remaining: rows.end - 1 - row,
@@ -364,7 +366,7 @@ impl RewardFunction for Command {
             }
         });
         let replies = replies.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let none = || Reply { outcome: Outcome::NoAnswer, logged: Logged::default() };
+        let none = || Reply { outcome: RewardOutcome::NoAnswer, logged: Logged::default() };
         replies
             .into_iter()
             .map(|reply| reply.unwrap_or_else(none))

@@ -30,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A wait for the next answer, as it stands.
-pub(super) struct Wait {
+pub(super) struct AnswerWait {
     /// So far.
     pub(super) waited: Duration,
     /// At most.
@@ -43,7 +43,7 @@ pub(super) struct Wait {
 
 /// One completion on its way to a process.
 #[derive(Clone)]
-pub(super) struct Request<'a> {
+pub(super) struct RowRequest<'a> {
     /// Its place in the batch.
     pub(super) row: usize,
     /// Its number on the wire.
@@ -54,7 +54,7 @@ pub(super) struct Request<'a> {
     pub(super) input: &'a RewardInput<'a>,
 }
 
-impl Request<'_> {
+impl RowRequest<'_> {
     /// The same request as a call of its own.
     pub(super) fn alone(&self) -> Self {
         Self { remaining: 0, ..self.clone() }
@@ -135,10 +135,10 @@ impl Process {
     /// end it. On a failure the process must be dropped.
     pub(super) fn ask(
         &mut self,
-        requests: &[Request<'_>],
+        requests: &[RowRequest<'_>],
         config: &CommandConfig,
         answered: &mut dyn FnMut(usize, Reply),
-        goes_on: &dyn Fn(&Wait) -> bool,
+        goes_on: &dyn Fn(&AnswerWait) -> bool,
     ) -> Result<(), RewardFailure> {
         for request in requests {
             let line = protocol::request(request.id, request.remaining, request.input);
@@ -166,7 +166,7 @@ impl Process {
         &mut self,
         columns: Option<&BTreeSet<&str>>,
         config: &CommandConfig,
-        goes_on: &dyn Fn(&Wait) -> bool,
+        goes_on: &dyn Fn(&AnswerWait) -> bool,
     ) -> Result<Introduction, RewardFailure> {
         let _ = self.requests.as_ref().map(|queue| queue.send(protocol::introduce(columns)));
         protocol::introduction(&self.next_line(config, goes_on)?)
@@ -176,7 +176,7 @@ impl Process {
     fn next_line(
         &mut self,
         config: &CommandConfig,
-        goes_on: &dyn Fn(&Wait) -> bool,
+        goes_on: &dyn Fn(&AnswerWait) -> bool,
     ) -> Result<String, RewardFailure> {
         let began = Instant::now();
         let mut long = PATIENCE;
@@ -196,7 +196,7 @@ impl Process {
             if is_long {
                 long *= 2;
             }
-            if !goes_on(&Wait { waited, allowed, is_long, is_fresh: !self.has_answered }) {
+            if !goes_on(&AnswerWait { waited, allowed, is_long, is_fresh: !self.has_answered }) {
                 return Err(RewardFailure::Interrupted);
             }
             match self.lines.recv_timeout(left.min(LOOK_EVERY)) {

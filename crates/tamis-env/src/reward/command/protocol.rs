@@ -47,7 +47,7 @@ use tamis_core::group::Score;
 use tamis_core::printable::one_line;
 use tamis_data::prompt::{Message, PromptContent};
 
-use crate::reward::{Logged, Outcome, RewardFailure, RewardInput, Scores, TrainerState};
+use crate::reward::{Logged, RewardFailure, RewardInput, RewardOutcome, Scores, TrainerState};
 
 /// Characters of a bad line that an error shows.
 const EXCERPT_CHARS: usize = 120;
@@ -116,7 +116,7 @@ pub fn request(id: u64, remaining: usize, input: &RewardInput<'_>) -> Vec<u8> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
     /// Its scores, or why there are none.
-    pub outcome: Outcome,
+    pub outcome: RewardOutcome,
     /// What it logged beside them.
     pub logged: Logged,
 }
@@ -172,7 +172,7 @@ pub fn answer(line: &str) -> Result<(u64, Reply), RewardFailure> {
     };
     let unusable = |reason: String| RewardFailure::Unusable { line: excerpt(line), reason };
     let read = outcome(&answer).and_then(|outcome| Ok(Reply { outcome, logged: logged(&answer)? }));
-    let failed = |failure| Reply { outcome: Outcome::Failed(failure), logged: Logged::default() };
+    let failed = |failure| Reply { outcome: RewardOutcome::Failed(failure), logged: Logged::default() };
     Ok((
         id,
         read.unwrap_or_else(|problem| match problem {
@@ -182,17 +182,17 @@ pub fn answer(line: &str) -> Result<(u64, Reply), RewardFailure> {
     ))
 }
 
-fn outcome(answer: &Map<String, Value>) -> Result<Outcome, Problem> {
+fn outcome(answer: &Map<String, Value>) -> Result<RewardOutcome, Problem> {
     match answer.get("error") {
         None | Some(Value::Null) => {}
         Some(Value::String(message)) => {
-            return Ok(Outcome::Failed(RewardFailure::Function { message: message.clone() }));
+            return Ok(RewardOutcome::Failed(RewardFailure::Function { message: message.clone() }));
         }
         Some(_) => return Err(Problem::Shape("`error` is not text".to_owned())),
     }
     match scores(answer)? {
-        Some(scores) if scores.contains_key("score") => Ok(Outcome::Scored(scores)),
-        Some(_) => Ok(Outcome::NoAnswer),
+        Some(scores) if scores.contains_key("score") => Ok(RewardOutcome::Scored(scores)),
+        Some(_) => Ok(RewardOutcome::NoAnswer),
         None => Err(Problem::Shape(
             "it has neither `score`, `scores`, `per_token`, `per_turn` nor `error`".to_owned(),
         )),

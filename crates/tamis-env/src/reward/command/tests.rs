@@ -31,12 +31,12 @@ fn config(argv: &[&str]) -> CommandConfig {
     }
 }
 
-fn shell(script: &str) -> Command {
-    Command::new(config(&["sh", "-c", script]), false).unwrap()
+fn shell(script: &str) -> CommandReward {
+    CommandReward::new(config(&["sh", "-c", script]), false).unwrap()
 }
 
 /// Outcomes of `num` completions "0", "1", ... whose truths are the same texts.
-fn outcomes(command: &Command, num: usize) -> Vec<Outcome> {
+fn outcomes(command: &CommandReward, num: usize) -> Vec<RewardOutcome> {
     let texts: Vec<String> = (0..num).map(|i| i.to_string()).collect();
     let prompts: Vec<Prompt> = texts.iter().enumerate().map(|(i, text)| prompt(i as u64, text)).collect();
     let inputs: Vec<RewardInput<'_>> =
@@ -44,9 +44,9 @@ fn outcomes(command: &Command, num: usize) -> Vec<Outcome> {
     command.score(&inputs)
 }
 
-fn failure(command: &Command) -> String {
+fn failure(command: &CommandReward) -> String {
     match outcomes(command, 1).remove(0) {
-        Outcome::Failed(failure) => failure.to_string(),
+        RewardOutcome::Failed(failure) => failure.to_string(),
         outcome => panic!("no failure: {outcome:?}"),
     }
 }
@@ -90,7 +90,7 @@ fn the_page_on_rewards_names_every_field() {
 #[test]
 fn what_is_understood() {
     let read = |line: &str| match protocol::answer(line).map(|(id, reply)| (id, reply.outcome)) {
-        Ok((id, Outcome::Scored(scores))) => {
+        Ok((id, RewardOutcome::Scored(scores))) => {
             let scores: Vec<String> = scores
                 .iter()
                 .map(|(name, score)| {
@@ -99,8 +99,8 @@ fn what_is_understood() {
                 .collect();
             format!("{id}: {}", scores.join(", "))
         }
-        Ok((id, Outcome::NoAnswer)) => format!("{id}: no answer"),
-        Ok((id, Outcome::Failed(failure))) => format!("{id}: {failure}"),
+        Ok((id, RewardOutcome::NoAnswer)) => format!("{id}: no answer"),
+        Ok((id, RewardOutcome::Failed(failure))) => format!("{id}: {failure}"),
         Err(failure) => failure.to_string(),
     };
     insta::assert_snapshot!(read(r#"{"id": 1, "score": 0.5}"#), @"1: score=0.5 None None");
@@ -157,7 +157,7 @@ cannot import torch
         timeout: Duration::from_millis(1500),
         ..config(&["sh", "-c", "echo 'still loading' >&2; cat > /dev/null"])
     };
-    insta::assert_snapshot!(failure(&Command::new(hangs, false).unwrap()), @r"
+    insta::assert_snapshot!(failure(&CommandReward::new(hangs, false).unwrap()), @r"
 no answer within 1.5 s; the process was killed; its standard error ends:
 still loading
 ");
@@ -166,19 +166,19 @@ still loading
     insta::assert_snapshot!(failure(&shell("yes '{\"id\": 99, \"score\": 1}'")), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 99, "score": 1}`: no completion with id 99 is waiting for an answer; the process was killed"#);
     insta::assert_snapshot!(failure(&shell("read line; echo '{\"id\": 0, \"score\": Infinity}'; cat")), @"score `score` must be finite, got Infinity");
     let nan = shell("read line; echo '{\"id\": 0, \"score\": NaN}'; cat");
-    assert_eq!(outcomes(&nan, 1), [Outcome::NoAnswer]);
-    let error = |argv: &[&str]| Command::new(config(argv), false).err().unwrap().to_string();
+    assert_eq!(outcomes(&nan, 1), [RewardOutcome::NoAnswer]);
+    let error = |argv: &[&str]| CommandReward::new(config(argv), false).err().unwrap().to_string();
     insta::assert_snapshot!(error(&["no-such-program-of-this-name"]), @"reward `command` cannot start `no-such-program-of-this-name`: No such file or directory (os error 2); is the program installed and on PATH?");
     insta::assert_snapshot!(error(&[]), @"reward `command` needs a program in argv, got none");
     let zero = CommandConfig { num_processes: 0, ..config(&["cat"]) };
-    insta::assert_snapshot!(Command::new(zero, false).err().unwrap(), @"reward `command` needs num_processes and batch_size of at least 1, got 0");
+    insta::assert_snapshot!(CommandReward::new(zero, false).err().unwrap(), @"reward `command` needs num_processes and batch_size of at least 1, got 0");
     let zero = CommandConfig { timeout: Duration::ZERO, ..config(&["cat"]) };
-    insta::assert_snapshot!(Command::new(zero, false).err().unwrap(), @"reward `command` needs a timeout above 0 s, got 0 s");
+    insta::assert_snapshot!(CommandReward::new(zero, false).err().unwrap(), @"reward `command` needs a timeout above 0 s, got 0 s");
 }
 
 #[test]
 fn the_restart_limit_ends_it() {
-    let command = Command::new(CommandConfig { max_restarts: 2, ..config(&["false"]) }, false).unwrap();
+    let command = CommandReward::new(CommandConfig { max_restarts: 2, ..config(&["false"]) }, false).unwrap();
     let said = outcomes(&command, 5);
     insta::assert_snapshot!(
         said.iter().map(|outcome| format!("{outcome:?}")).collect::<Vec<_>>().join("\n"),
@@ -229,15 +229,20 @@ fn one_bad_completion_does_not_cost_the_others() {
         startup_timeout: Duration::from_secs(3),
         ..config(&["python3", "-c", FRAGILE])
     };
-    let command = Command::new(config, false).unwrap();
+    let command = CommandReward::new(config, false).unwrap();
     // Warm both processes, so that the hang is noticed after the short time-out.
     let said = outcomes(&command, 3);
     assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{said:?}");
     let said = outcomes(&command, 12);
     for (i, outcome) in said.iter().enumerate() {
         match i {
-            3 => assert!(matches!(outcome, Outcome::Failed(RewardFailure::Ended { .. })), "{outcome:?}"),
-            5 => assert!(matches!(outcome, Outcome::Failed(RewardFailure::TimedOut { .. })), "{outcome:?}"),
+            3 => {
+                assert!(matches!(outcome, RewardOutcome::Failed(RewardFailure::Ended { .. })), "{outcome:?}")
+            }
+            5 => assert!(
+                matches!(outcome, RewardOutcome::Failed(RewardFailure::TimedOut { .. })),
+                "{outcome:?}"
+            ),
             _ => assert_eq!(outcome.get("score"), Some(1.0), "{i}"),
         }
     }
@@ -264,7 +269,7 @@ fn a_long_wait_is_told_and_a_restart_too() {
         timeout: Duration::from_millis(1500),
         ..config(&["python3", "-c", SLOW_TO_START])
     };
-    let command = Command::new(config, false).unwrap().heard_by("judge", heard.clone());
+    let command = CommandReward::new(config, false).unwrap().heard_by("judge", heard.clone());
     let said = outcomes(&command, 4);
     assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{said:?}");
     let told = heard.text().replace(SLOW_TO_START, "SLOW");
@@ -274,7 +279,7 @@ fn a_long_wait_is_told_and_a_restart_too() {
     let heard = Arc::new(Heard::default());
     let config =
         CommandConfig { max_restarts: 1, ..super::tests::config(&["sh", "-c", "echo oh >&2; exit 3"]) };
-    let command = Command::new(config, false).unwrap().heard_by("judge", heard.clone());
+    let command = CommandReward::new(config, false).unwrap().heard_by("judge", heard.clone());
     outcomes(&command, 3);
     insta::assert_snapshot!(heard.text(), @r"
     warning: reward `judge`: its process is started again, restart 1 of at most 1: the process ended (exit status: 3) before it answered; its standard error ends:
@@ -288,7 +293,7 @@ fn a_program_that_never_answers_is_not_started_over_and_over() {
     let command = shell("echo broken >&2; exit 3").heard_by("judge", heard.clone());
     let said = outcomes(&command, 40);
     let last = said.last().and_then(|outcome| match outcome {
-        Outcome::Failed(failure) => Some(failure.to_string()),
+        RewardOutcome::Failed(failure) => Some(failure.to_string()),
         _ => None,
     });
     insta::assert_snapshot!(last.unwrap(), @r"
@@ -333,7 +338,7 @@ fn a_wait_can_be_given_up() {
 fn full_pipes_do_not_stop_it() {
     // `cat` answers before it has read everything: the echoes are no answers, so the first line is garbage;
     // with ids and scores made from the requests by sed they are answers.
-    let command = Command::new(
+    let command = CommandReward::new(
         CommandConfig { batch_size: 1000, ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"]) },
         false,
     )
@@ -376,7 +381,7 @@ fn python(
     name: &str,
     kind: impl Into<Option<Kind>>,
     kwargs: &Value,
-) -> (tempfile::TempDir, Command) {
+) -> (tempfile::TempDir, CommandReward) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("user.py");
     std::fs::write(&path, source).unwrap();
@@ -391,24 +396,24 @@ fn python(
         max_restarts: 0,
         ..CommandConfig::default()
     };
-    (folder, Command::new(config, false).unwrap())
+    (folder, CommandReward::new(config, false).unwrap())
 }
 
 /// Outcomes in short.
-fn said(outcomes: &[Outcome]) -> String {
-    let short = |outcome: &Outcome| match outcome {
-        Outcome::Scored(scores) => {
+fn said(outcomes: &[RewardOutcome]) -> String {
+    let short = |outcome: &RewardOutcome| match outcome {
+        RewardOutcome::Scored(scores) => {
             let parts: Vec<String> =
                 scores.iter().map(|(name, score)| format!("{name}={}", score.value)).collect();
             parts.join(" ")
         }
-        Outcome::NoAnswer => "no answer".to_owned(),
-        Outcome::Failed(RewardFailure::Function { message }) => {
+        RewardOutcome::NoAnswer => "no answer".to_owned(),
+        RewardOutcome::Failed(RewardFailure::Function { message }) => {
             let last: String =
                 message.trim_end().lines().last().unwrap_or_default().chars().take(150).collect();
             format!("error {last}")
         }
-        Outcome::Failed(failure) => failure.to_string(),
+        RewardOutcome::Failed(failure) => failure.to_string(),
     };
     outcomes.iter().map(short).collect::<Vec<_>>().join("; ")
 }
@@ -573,7 +578,8 @@ fn an_unusable_answer_costs_one_completion() {
             esac
         done"#;
     let command =
-        Command::new(CommandConfig { max_restarts: 0, ..config(&["sh", "-c", script]) }, false).unwrap();
+        CommandReward::new(CommandConfig { max_restarts: 0, ..config(&["sh", "-c", script]) }, false)
+            .unwrap();
     let said = said(&outcomes(&command, 6));
     insta::assert_snapshot!(said.replace("; ", "\n"), @r#"
     score=0.5

@@ -6,7 +6,7 @@ use std::fmt;
 use tamis_core::random::{Key, Purpose};
 
 use super::{Check, mean, rounded};
-use crate::reward::{Outcome, RewardError};
+use crate::reward::{RewardError, RewardOutcome};
 
 /// Prompts on which a gold answer is compared with what is no answer.
 pub(super) const NUM_RIVALS: usize = 100;
@@ -68,7 +68,7 @@ impl Check<'_> {
     pub(super) fn rivals(
         &self,
         asked: &[usize],
-        said: &[Option<(usize, Outcome)>],
+        said: &[Option<(usize, RewardOutcome)>],
         form: Option<usize>,
     ) -> Result<Vec<Rival>, RewardError> {
         // Rows, the form of each, and what its gold answer scores.

@@ -79,16 +79,16 @@ fn a_verifier_that_rejects_its_gold_is_reported() {
 struct External(AtomicUsize);
 
 impl RewardFunction for External {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         self.0.fetch_add(batch.len(), Ordering::Relaxed);
         let judge = |input: &RewardInput<'_>| {
             if input.completion.contains("bad") {
                 let message = "bad".to_owned();
-                return Outcome::Failed(RewardFailure::Function { message });
+                return RewardOutcome::Failed(RewardFailure::Function { message });
             }
             let score = f64::from(u8::from(input.completion.starts_with("#### ")));
-            let mut outcome = Outcome::score(score);
-            if let Outcome::Scored(scores) = &mut outcome {
+            let mut outcome = RewardOutcome::score(score);
+            if let RewardOutcome::Scored(scores) = &mut outcome {
                 scores.insert("fluency".to_owned(), tamis_core::group::Score::of(0.5));
             }
             outcome
@@ -109,11 +109,11 @@ struct Judge {
 }
 
 impl RewardFunction for Judge {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let judge = |input: &RewardInput<'_>| {
             let truth = input.prompt.ground_truth.as_deref().unwrap_or_default();
             let is_right = input.completion.strip_prefix("Answer: ") == Some(truth);
-            Outcome::score(if is_right { self.right } else { self.other })
+            RewardOutcome::score(if is_right { self.right } else { self.other })
         };
         batch.iter().map(judge).collect()
     }
@@ -153,9 +153,9 @@ fn functions_from_outside_get_the_distribution() {
 struct Made(fn(&str, &str) -> f64);
 
 impl RewardFunction for Made {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let truth = |input: &RewardInput<'_>| input.prompt.ground_truth.clone().unwrap_or_default();
-        batch.iter().map(|input| Outcome::score((self.0)(input.completion, &truth(input)))).collect()
+        batch.iter().map(|input| RewardOutcome::score((self.0)(input.completion, &truth(input)))).collect()
     }
 
     fn is_external(&self) -> bool {
@@ -262,10 +262,10 @@ fn a_function_that_does_not_look_at_the_answer_is_reported() {
     /// The length of the completion: any answer will do.
     struct Long;
     impl RewardFunction for Long {
-        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
             batch
                 .iter()
-                .map(|input| Outcome::score(f64::from(u8::from(!input.completion.is_empty()))))
+                .map(|input| RewardOutcome::score(f64::from(u8::from(!input.completion.is_empty()))))
                 .collect()
         }
         fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
@@ -349,7 +349,7 @@ fn gold_is_told_by_source() {
 /// The same one after it was handed over, to look at its count.
 struct Shared(std::sync::Arc<External>);
 impl RewardFunction for Shared {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         self.0.score(batch)
     }
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {

@@ -14,15 +14,15 @@ const MAX_DEPTH: usize = 24;
 
 /// What an answer says. Equal values are equal answers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Value {
+pub enum MathValue {
     /// A number or an expression in symbols.
     Number(Polynomial),
     /// A tuple or interval: opening bracket, entries in order, closing bracket.
-    Tuple(char, Vec<Value>, char),
+    Tuple(char, Vec<MathValue>, char),
     /// A set, or a list without brackets: entries in ascending order, once each.
-    Set(Vec<Value>),
+    Set(Vec<MathValue>),
     /// A union, in ascending order, once each.
-    Union(Vec<Value>),
+    Union(Vec<MathValue>),
     /// Anything else: the cleaned text without white space; words in lower case.
     Text(String),
 }
@@ -74,7 +74,7 @@ const CLEANED: [(&str, &str); 40] = [
 
 /// Reads an answer; `None` where it is empty, or several plain words outside `\text{}` (which is prose, no
 /// answer).
-pub fn read(answer: &str) -> Option<Value> {
+pub fn read(answer: &str) -> Option<MathValue> {
     let mut cleaned = answer.trim().to_owned();
     if cleaned.len() <= MAX_BYTES {
         for (before, after) in CLEANED {
@@ -96,7 +96,7 @@ pub fn read(answer: &str) -> Option<Value> {
             return Some(value);
         }
         if let Some(value) = without_unit(side).and_then(expression) {
-            return Some(Value::Number(value));
+            return Some(MathValue::Number(value));
         }
         let is_prose = !answer.contains('\\') && side.split_whitespace().count() > 1 && is_words(side);
         if is_prose {
@@ -104,7 +104,7 @@ pub fn read(answer: &str) -> Option<Value> {
         }
     }
     let text: String = cleaned.split_whitespace().collect();
-    Some(Value::Text(if is_words(&text) { text.to_lowercase() } else { text }))
+    Some(MathValue::Text(if is_words(&text) { text.to_lowercase() } else { text }))
 }
 
 fn is_words(text: &str) -> bool {
@@ -171,25 +171,25 @@ fn without_unit(text: &str) -> Option<&str> {
 }
 
 /// A set, tuple, interval, union, list or expression.
-fn collection(text: &str, depth: usize) -> Option<Value> {
+fn collection(text: &str, depth: usize) -> Option<MathValue> {
     let text = text.trim();
     if depth > MAX_DEPTH || text.is_empty() {
         return None;
     }
     let unions = split_top(text, "\\cup")?;
     if unions.len() > 1 {
-        return sorted(&unions, depth).map(Value::Union);
+        return sorted(&unions, depth).map(MathValue::Union);
     }
     if let Some(inside) = text.strip_prefix("\\{").and_then(|rest| rest.strip_suffix("\\}")) {
         let parts = split_top(inside, ",")?;
-        return sorted(&parts, depth).map(Value::Set);
+        return sorted(&parts, depth).map(MathValue::Set);
     }
     if is_grouped_number(text) {
-        return expression(&text.replace(',', "")).map(Value::Number);
+        return expression(&text.replace(',', "")).map(MathValue::Number);
     }
     let parts = split_top(text, ",")?;
     if parts.len() > 1 {
-        return sorted(&parts, depth).map(Value::Set);
+        return sorted(&parts, depth).map(MathValue::Set);
     }
     let brackets = (text.chars().next()?, text.chars().next_back()?);
     if let ('(' | '[', ')' | ']') = brackets
@@ -199,13 +199,13 @@ fn collection(text: &str, depth: usize) -> Option<Value> {
         && (parts.len() > 1 || brackets.0 == '[')
     {
         let entries = parts.iter().map(|part| collection(part, depth + 1)).collect::<Option<_>>()?;
-        return Some(Value::Tuple(brackets.0, entries, brackets.1));
+        return Some(MathValue::Tuple(brackets.0, entries, brackets.1));
     }
-    expression(text).map(Value::Number)
+    expression(text).map(MathValue::Number)
 }
 
-fn sorted(parts: &[&str], depth: usize) -> Option<Vec<Value>> {
-    let mut values: Vec<Value> =
+fn sorted(parts: &[&str], depth: usize) -> Option<Vec<MathValue>> {
+    let mut values: Vec<MathValue> =
         parts.iter().map(|part| collection(part, depth + 1)).collect::<Option<_>>()?;
     values.sort();
     values.dedup();

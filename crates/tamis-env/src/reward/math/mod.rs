@@ -12,7 +12,7 @@ use tamis_data::prompt::Prompt;
 
 use super::boxed::last_boxed;
 use super::gsm8k::answer_part;
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 
 /// `score` and `acc` are 1 where the last `\boxed{}` of the completion equals the ground truth, else 0 (also
 /// without a box, or with one that does not close). No answer where the ground truth is missing, empty, or
@@ -35,12 +35,12 @@ pub fn verify(completion: &str, truth: &str) -> Option<bool> {
 }
 
 impl RewardFunction for Math {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let judge = |input: &RewardInput<'_>| {
-            let Some(truth) = &input.prompt.ground_truth else { return Outcome::NoAnswer };
+            let Some(truth) = &input.prompt.ground_truth else { return RewardOutcome::NoAnswer };
             match verify(input.completion, truth) {
-                None => Outcome::NoAnswer,
-                Some(is_correct) => Outcome::verified(f64::from(u8::from(is_correct)), is_correct),
+                None => RewardOutcome::NoAnswer,
+                Some(is_correct) => RewardOutcome::verified(f64::from(u8::from(is_correct)), is_correct),
             }
         };
         batch.iter().map(judge).collect()
@@ -150,7 +150,7 @@ mod tests {
     /// Whether both sides are plain numbers or fractions, on which we promise to agree.
     fn is_numeric(completion: &str, truth: &str) -> bool {
         let is_number = |text: &str| match latex::read(text) {
-            Some(latex::Value::Number(value)) => value.as_rational().is_some(),
+            Some(latex::MathValue::Number(value)) => value.as_rational().is_some(),
             _ => false,
         };
         completion.matches("\\boxed{").count() == 1

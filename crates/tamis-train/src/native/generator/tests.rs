@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{AdamWConfig, Architecture, ModelConfig};
+use tamis_model::{AdamWConfig, Architecture, TransformerConfig};
 use tamis_rollout::Sampling;
 use tamis_text::regex_mask::WholeRegex;
 
@@ -12,7 +12,7 @@ use crate::prompts::codec::Codec;
 
 fn learner(interrupt: &Interrupt) -> NativeEngine {
     let tokenizer = Tokenizer::characters("0123").expect("characters");
-    let mut config = ModelConfig::new(Architecture::Llama, tokenizer.num_rows(), 16, 32, 1, 1, 64);
+    let mut config = TransformerConfig::new(Architecture::Llama, tokenizer.num_rows(), 16, 32, 1, 1, 64);
     config.num_kv_heads = 1;
     let codec = Codec::new(tokenizer, None, serde_json::Map::new(), None).expect("a codec");
     let model = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");

@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 use crate::native::{NativeCritic, NativeEngine};
 use crate::run::early::Early;
 use crate::run::facts::StepMetrics;
-use crate::run::{Begin, ConfigText, Opened, Run};
+use crate::run::{ConfigText, Opened, Run, RunStart};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Progress;
 
@@ -42,7 +42,7 @@ fn opened(overrides: &[&str]) -> (TempDir, Run) {
     overrides.push(format!("run.dir={}", folder.path().display()));
     let source = Source::new(SourceKind::File("tiny.yaml".into()), TINY.to_owned());
     let loaded = load_sources(&[source], &overrides).unwrap_or_else(|errors| panic!("{errors}"));
-    let begin = Begin::New(ConfigText::of(loaded, Vec::new()));
+    let begin = RunStart::New(ConfigText::of(loaded, Vec::new()));
     let progress = |total, done| Progress::plain(Box::new(sink()), total, done);
     let begun = Run::open_on(&Disk::new(), begin, progress, Interrupt::new());
     match begun.unwrap_or_else(|error| panic!("{error}")) {
@@ -52,7 +52,7 @@ fn opened(overrides: &[&str]) -> (TempDir, Run) {
 }
 
 /// The batch of the next step.
-fn batch(run: &mut Run) -> Batch {
+fn batch(run: &mut Run) -> StepBatch {
     loop {
         let collected = run.collect().unwrap_or_else(|halt| panic!("{halt:?}"));
         match collected.end {
@@ -67,7 +67,7 @@ fn batch(run: &mut Run) -> Batch {
 #[derive(Debug, PartialEq)]
 struct Left {
     after: serde_json::Value,
-    members: Vec<Member>,
+    members: Vec<TrainedMember>,
     metrics: Vec<(String, u64)>,
     warnings: Vec<String>,
     weights: Vec<u32>,
@@ -93,7 +93,7 @@ impl Left {
 }
 
 /// One step; weights may not move in a step that is given up.
-fn one_step(run: &mut Run, batch: Batch) -> Result<Step, Halt<RunError>> {
+fn one_step(run: &mut Run, batch: StepBatch) -> Result<Step, Halt<RunError>> {
     run.workers.engine.begin_updates(false);
     step(&run.recipe, &mut run.workers, &run.state, batch, Early::default())
 }
@@ -230,7 +230,7 @@ fn a_step_trained_on_in_parts_is_the_step_trained_on_at_once() {
                 let mut given = batch(&mut run);
                 let size = run.recipe.update.mini_batch_size.get();
                 assert_eq!(given.trained.len(), 2 * size, "{kind:?}");
-                let train = |run: &mut Run, given: &Batch, early: &mut Early| {
+                let train = |run: &mut Run, given: &StepBatch, early: &mut Early| {
                     let part = given.trained[early.num_groups..][..size].to_vec();
                     let trained = early.train(&run.recipe, &mut run.workers, &run.state, part);
                     trained.unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
@@ -298,7 +298,7 @@ fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() 
     let step = one_step(&mut run, given).expect("a step");
     assert_eq!(rewards(&step.groups()), before);
     assert!(before.iter().all(|reward| !reward.is_nan()));
-    let unchosen = |member: &&Member| member.left_out == Some(LeftOut::Unchosen);
+    let unchosen = |member: &&TrainedMember| member.left_out == Some(LeftOut::Unchosen);
     assert_eq!((step.members().count(), step.members().filter(unchosen).count()), (16, 8));
     for member in step.members() {
         assert_eq!(member.advantage.is_none(), member.left_out.is_some());
