@@ -24,10 +24,13 @@ pub(crate) fn name_of_today(key: &str) -> Option<&'static str> {
 pub(crate) fn convert(tree: &mut Node, root: &Shape) -> bool {
     let is_older = tree.at("objective.advantage").is_some_and(|advantage| {
         advantage.get("estimator").is_some() || advantage.get("norm_by_std").is_some()
-    });
+    }) || tree.at("objective.loss.log_ratio_limit").and_then(Node::as_text) == Some("off");
     if is_older {
         if let Some(advantage) = tree.at_mut("objective.advantage") {
             name_kind(advantage);
+        }
+        if let Some(loss) = tree.at_mut("objective.loss") {
+            set_free(loss);
         }
         drop_idle(tree, root);
     }
@@ -48,6 +51,17 @@ fn name_kind(advantage: &mut Node) {
         entries.retain(|entry| entry.key != key);
         let node = Node::plain(value, by_std.node.origin);
         entries.push(MapEntry { key: key.to_owned(), origin: by_std.origin, node });
+    }
+}
+
+/// The bound on log-ratios was null for the loss's own and `off` for none, which is null today.
+fn set_free(loss: &mut Node) {
+    let Value::Map(entries) = &mut loss.value else { return };
+    entries.retain(|entry| entry.key != "log_ratio_limit" || !entry.node.is_null());
+    for entry in entries.iter_mut().filter(|entry| entry.key == "log_ratio_limit") {
+        if entry.node.as_text() == Some("off") {
+            entry.node = Node::plain("null", entry.node.origin.clone());
+        }
     }
 }
 

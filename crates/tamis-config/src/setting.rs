@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 use crate::reader::Reader;
 use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
+use tamis_core::objective::{Importance, PolicyLoss};
 use tamis_core::schedule::{FillOrder, OnExhausted, OnLimit};
 use tamis_core::setting::{Described, PathKind, Shape};
 
@@ -62,7 +63,7 @@ macro_rules! owned {
     )*};
 }
 
-owned! { Advantage, Shaping, FillOrder, OnExhausted, OnLimit }
+owned! { Advantage, Shaping, PolicyLoss, Importance, FillOrder, OnExhausted, OnLimit }
 
 impl Setting for bool {
     fn shape() -> Shape {

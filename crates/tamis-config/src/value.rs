@@ -246,51 +246,6 @@ impl Setting for Frequency {
     }
 }
 
-/// The bound on log-ratios inside the exponential of a loss.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum LogRatioLimit {
-    /// None.
-    Off,
-    /// They are held between minus this and this, in nats.
-    At(f64),
-}
-
-impl Setting for LogRatioLimit {
-    fn shape() -> Shape {
-        Shape::NumberOrText("number above 0, or `off`")
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        let value = match &node.value {
-            Value::Scalar { text, .. } if text == "off" => Some(Self::Off),
-            Value::Scalar { text, plain: true } => parse_float(text).map(Self::At),
-            _ => None,
-        };
-        if value.is_none() {
-            reader.wrong_type(node, path, &Self::shape());
-        }
-        value
-    }
-
-    fn to_json(&self) -> Json {
-        match self {
-            Self::Off => Json::String("off".to_owned()),
-            Self::At(limit) => limit.to_json(),
-        }
-    }
-
-    fn numbers(&self) -> Vec<f64> {
-        match self {
-            Self::Off => Vec::new(),
-            Self::At(limit) => vec![*limit],
-        }
-    }
-
-    fn reals(&self) -> Vec<f64> {
-        self.numbers()
-    }
-}
-
 /// How many generation rounds a step may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoundLimit {

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
-    Config, EmptyRound, KlPlace, LossConfig, LossKind, OnExhausted, OnLimit, Preset, RoundLimit, Surplus,
-    load, load_sources,
+    Config, EmptyRound, KlPlace, OnExhausted, OnLimit, Preset, RoundLimit, Surplus, load, load_sources,
 };
+use tamis_core::objective::{ClipCov, KlCov, PolicyLoss};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/examples")
@@ -78,13 +78,11 @@ fn common_settings_of_the_filter() {
 
 #[test]
 fn losses_of_the_entropy_recipe() {
-    let LossConfig { kind, clip_low, clip_high, share, cov_low, cov_high, .. } =
-        example("clip_cov").objective.loss;
-    assert_eq!((kind, clip_low, clip_high), (LossKind::ClipCov, Some(1.0), Some(1.0)));
-    assert_eq!((share, cov_low, cov_high), (2e-4, 1.0, 5.0));
-    let LossConfig { kind, share, cov_coefficient, .. } = example("kl_cov").objective.loss;
-    assert_eq!((kind, share, cov_coefficient), (LossKind::KlCov, 2e-3, 1.0));
-    assert_eq!(example("entropy").objective.loss.kind, LossKind::Clip);
+    let clip_cov = ClipCov { clip_low: 1.0, clip_high: 1.0, share: 2e-4, cov_low: 1.0, cov_high: 5.0 };
+    assert_eq!(example("clip_cov").objective.loss, PolicyLoss::ClipCov(clip_cov));
+    let kl_cov = KlCov { share: 2e-3, cov_coefficient: 1.0 };
+    assert_eq!(example("kl_cov").objective.loss, PolicyLoss::KlCov(kl_cov));
+    assert_eq!(example("entropy").objective.loss.as_str(), "clip");
 }
 
 /// The table of `dapo-batch-size.md`.

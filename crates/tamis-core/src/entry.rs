@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::advantage::Advantage;
 use crate::advantage::shaping::Shaping;
 use crate::filter::GroupFilter;
+use crate::objective::PolicyLoss;
 use crate::setting::{Described, KeySpec};
 
 /// What kind of thing an entry names: the configuration key that takes its name.
@@ -134,6 +135,7 @@ impl Entry {
         let shape = match self.family {
             Family::Advantage => Advantage::shape(),
             Family::Shaping => Shaping::shape(),
+            Family::PolicyLoss => PolicyLoss::shape(),
             Family::Filter => GroupFilter::shape(),
             _ => {
                 let own = |text: &str| text.to_owned();

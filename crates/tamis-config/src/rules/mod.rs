@@ -8,7 +8,6 @@ mod critic;
 mod filter;
 mod model;
 mod objective;
-mod readers;
 mod rewards;
 mod schedule;
 mod servers;

@@ -3,14 +3,14 @@
 use super::Checker;
 use tamis_core::advantage::{Advantage, Cpo};
 
-use super::readers::{LEVELLED, LOSS_READERS};
-use crate::schema::{Aggregation, ImportanceLevel, KlPlace, LossKind};
+use tamis_core::objective::{CispoBound, Importance, PolicyLoss};
+
+use crate::schema::{Aggregation, KlPlace};
 
 impl Checker<'_> {
     pub(super) fn objective(&mut self) {
         let config = self.config;
         let objective = &config.objective;
-        self.unread("objective.loss", "loss", objective.loss.kind, LOSS_READERS);
         self.loss();
         if let Advantage::Cpo(cpo) = &objective.advantage {
             self.contrast(cpo);
@@ -34,24 +34,21 @@ impl Checker<'_> {
         self.kl();
     }
 
-    /// Warns of each key of a section that a user set and that the choice made there does not read.
-    fn unread<C: Copy + PartialEq + std::fmt::Display>(
-        &mut self,
-        section: &str,
-        what: &str,
-        chosen: C,
-        readers: &[(&str, &[C])],
-    ) {
-        for (key, _) in readers.iter().filter(|(_, readers)| !readers.contains(&chosen)) {
-            let reason = format!("the {what} `{chosen}` does not read it");
-            self.ignored(&[&format!("{section}.{key}")], &reason);
-        }
-    }
-
     fn loss(&mut self) {
         let objective = &self.config.objective;
-        let (loss, importance) = (objective.loss.kind, objective.importance);
-        if loss == LossKind::Luspo && objective.aggregation != Aggregation::SeqMeanTokenSum {
+        let (loss, importance) = (objective.loss, objective.importance);
+        if let PolicyLoss::Cispo(cispo) = loss {
+            match cispo.bound {
+                CispoBound::Relative => {
+                    self.ignored(&["objective.loss.max_ratio"], "the bound is `relative`")
+                }
+                CispoBound::Absolute => {
+                    let keys = ["objective.loss.clip_low", "objective.loss.clip_high"];
+                    self.ignored(&keys, "the bound is `absolute`");
+                }
+            }
+        }
+        if matches!(loss, PolicyLoss::Luspo(_)) && objective.aggregation != Aggregation::SeqMeanTokenSum {
             self.error(
                 &["objective.aggregation", "objective.loss.kind"],
                 format!(
@@ -62,14 +59,7 @@ impl Checker<'_> {
                 "set `objective.aggregation: seq-mean-token-sum`",
             );
         }
-        if loss == LossKind::Dro && objective.loss.beta.is_none() {
-            self.error(
-                &["objective.loss.beta", "objective.loss.kind"],
-                "`objective.loss.kind: dro` needs `objective.loss.beta`, the strength of its pull",
-                "set it, such as `objective.loss.beta: 0.5`",
-            );
-        }
-        if importance != ImportanceLevel::Token && !LEVELLED.contains(&loss) {
+        if importance != Importance::Token && !loss.has_importance_levels() {
             self.error(
                 &["objective.importance", "objective.loss.kind"],
                 format!(
@@ -79,7 +69,9 @@ impl Checker<'_> {
                 "set `objective.importance: token`",
             );
         }
-        if loss == LossKind::Vespo && !(objective.kl.place == KlPlace::Loss && objective.kl.bias_corrected) {
+        if matches!(loss, PolicyLoss::Vespo(_))
+            && !(objective.kl.place == KlPlace::Loss && objective.kl.bias_corrected)
+        {
             let reason = "the weight of `vespo` is the trajectory's own; the level reaches a bias-corrected KL in the \
                           loss alone";
             self.ignored(&["objective.importance"], reason);

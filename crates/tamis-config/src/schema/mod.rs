@@ -36,9 +36,8 @@ pub use early_stop::{
 pub use filter::FilterConfig;
 pub use model::{CheckpointDtype, InitArchitecture, InitConfig, ModelConfig};
 pub use objective::{
-    AdaptiveEntropyConfig, AdaptiveKlConfig, Aggregation, CispoBound, EntropyConfig, GspoForm,
-    ImportanceLevel, KlConfig, KlEstimator, KlPlace, LossConfig, LossKind, MasksConfig, ObjectiveConfig,
-    ZeroGroups,
+    AdaptiveEntropyConfig, AdaptiveKlConfig, Aggregation, EntropyConfig, KlConfig, KlEstimator, KlPlace,
+    MasksConfig, ObjectiveConfig, ZeroGroups,
 };
 pub use publish::{PublishConfig, PublishPause, PublishVerify};
 pub(crate) use reward::RAW_OUTCOME;

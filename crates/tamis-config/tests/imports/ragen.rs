@@ -4,6 +4,7 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 use tamis_config::{Import, import, load_sources};
+use tamis_core::objective::PolicyLoss;
 
 use crate::{converted, import_errors, loaded, notes};
 
@@ -28,7 +29,8 @@ fn defaults_of_ragen() {
         (config.train.total_steps, config.train.total_epochs, config.run.seed),
         (Some(200), None, 10_000)
     );
-    assert_eq!((config.objective.loss.clip_high, config.objective.entropy.coefficient), (Some(0.28), 0.001));
+    let PolicyLoss::Clip(clip) = config.objective.loss else { panic!("clip") };
+    assert_eq!((clip.clip_high, config.objective.entropy.coefficient), (0.28, 0.001));
     assert_eq!((config.validate.temperature, config.validate.max_prompts), (0.5, Some(512)));
     assert_eq!((config.rollout.max_response_length, config.filter.is_none()), (400, true));
     assert_eq!((config.objective.kl.coefficient, config.objective.kl.estimator.as_str()), (0.0, "k1"));

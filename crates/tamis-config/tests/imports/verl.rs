@@ -2,6 +2,7 @@
 
 use insta::assert_snapshot;
 use tamis_config::RoundLimit;
+use tamis_core::objective::PolicyLoss;
 
 use crate::{converted, import_errors, loaded, notes};
 
@@ -252,7 +253,8 @@ fn the_released_command_of_dapo() {
         (1536, 512, 32)
     );
     assert_eq!((config.rollout.n, config.rollout.max_response_length, config.rollout.top_k), (16, 20_480, 0));
-    assert_eq!((config.objective.loss.clip_high, config.objective.loss.dual_clip), (Some(0.28), Some(10.0)));
+    let PolicyLoss::Clip(clip) = config.objective.loss else { panic!("clip") };
+    assert_eq!((clip.clip_high, clip.dual_clip), (0.28, Some(10.0)));
     assert_eq!((config.validate.temperature, config.validate.top_p), (1.0, 0.7));
     let rewards: Vec<&str> = config.reward.iter().map(|reward| reward.kind.as_str()).collect();
     assert_eq!(rewards, ["by_source", "soft_overlong"]);

@@ -53,17 +53,6 @@ pub fn in_force(config: &Config) -> Vec<(String, Value)> {
         put("filter.metric", filter.metric.is_none(), metric.map(|metric| metric.to_string().into()));
     }
     if let Ok((objective, _)) = objective::objective(config) {
-        let (loss, policy) = (&settings.loss, json(&objective.policy));
-        // CISPO reads its bounds or its largest ratio.
-        let bound = field(&policy, "bound");
-        let read = |name: &str, unless: &str| {
-            field(&policy, name).filter(|_| bound.as_ref().is_none_or(|bound| bound != unless))
-        };
-        put("objective.loss.clip_low", loss.clip_low.is_none(), read("clip_low", "absolute"));
-        put("objective.loss.clip_high", loss.clip_high.is_none(), read("clip_high", "absolute"));
-        put("objective.loss.max_ratio", loss.max_ratio.is_none(), read("max_ratio", "relative"));
-        let limit = field(&policy, "log_ratio_limit");
-        put("objective.loss.log_ratio_limit", loss.log_ratio_limit.is_none(), limit);
         let is_null = settings.loss_scale_factor.is_none();
         put("objective.loss_scale_factor", is_null, field(&json(&objective.aggregation), "scale"));
         if let Some(bonus) = objective.entropy {
@@ -205,7 +194,7 @@ fn field(value: &Value, name: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use tamis_config::source::{Source, SourceKind};
-    use tamis_config::{Loaded, LossKind, Preset, load_sources};
+    use tamis_config::{Loaded, Preset, load_sources};
 
     use super::*;
 
@@ -259,9 +248,9 @@ mod tests {
         let mut cases =
             vec!["objective: {aggregation: seq-mean-token-sum-norm}\nfilter: {kind: variance}".to_owned()];
         cases.extend(Preset::ALL.iter().map(|preset| format!("preset: {preset}")));
-        for &kind in LossKind::ALL {
-            let aggregation = if kind == LossKind::Luspo { "seq-mean-token-sum" } else { "token-mean" };
-            let beta = if kind == LossKind::Dro { ", beta: 0.5" } else { "" };
+        for &kind in PolicyLoss::NAMES {
+            let aggregation = if kind == "luspo" { "seq-mean-token-sum" } else { "token-mean" };
+            let beta = if kind == "dro" { ", beta: 0.5" } else { "" };
             cases.push(format!("objective: {{aggregation: {aggregation}, loss: {{kind: {kind}{beta}}}}}"));
         }
         let sizes = "architecture: llama, hidden_size: 64, num_heads: 4, max_position_embeddings: 4096";

@@ -1,12 +1,11 @@
 //! CISPO: the clipped ratio as a constant weight of the policy gradient.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::ObjectiveError;
 use super::super::columns::Real;
 use super::trajectory::{TokenLoss, Trajectory};
 use super::{Loss, OwnMetric, bounds, limits, positive};
 use crate::entry::{Entry, Family};
+use crate::{choice, settings};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -15,13 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the policy gradient weighted by the clipped ratio, a constant: no token loses its gradient",
     formula: "l = -sg(clamp(r, bound))·A·logprob",
     source: "MiniMax, MiniMax-M1, arXiv 2506.13585, eq. 4 and 5",
-    defaults: &[
-        ("objective.loss.bound", "relative"),
-        ("objective.loss.clip_low", "0.2"),
-        ("objective.loss.clip_high", "0.2"),
-        ("objective.loss.max_ratio", "5 (with `bound: absolute`)"),
-        ("objective.loss.log_ratio_limit", "20"),
-    ],
+    defaults: &[],
     degenerate: &["the value of the loss means nothing, only its gradient does"],
     known_as: &[
         ("verl", "actor.policy_loss.loss_mode=cispo with clip_ratio_low, clip_ratio_high (bound relative)"),
@@ -32,34 +25,31 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// How the bound on the ratio is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CispoBound {
-    /// `clamp(r, 1 - clip_low, 1 + clip_high)`: the paper's notation, and verl's code.
-    #[default]
-    Relative,
-    /// `min(r, max_ratio)`: TRL's code.
-    Absolute,
+choice! {
+    /// How CISPO bounds the ratio.
+    pub enum CispoBound {
+        /// Between `1 - clip_low` and `1 + clip_high` (the paper, verl).
+        Relative = "relative",
+        /// At most `max_ratio` (TRL).
+        Absolute = "absolute",
+    }
 }
 
-/// Clipped importance-sampling weights. Derivative with respect to the log-probability: `-sg(clamp(r))·A`,
-/// never 0 for a bound.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Cispo {
-    /// How the bound on the ratio is read.
-    pub bound: CispoBound,
-    /// How far the ratio may fall below 1, where the bound is relative; in `[0, 1]`, and 1 is no bound, as
-    /// the paper trains.
-    pub clip_low: f64,
-    /// How far the ratio may rise above 1, where the bound is relative; at least 0.
-    pub clip_high: f64,
-    /// Largest ratio, where the bound is absolute; above 0 (ScaleRL takes 5).
-    pub max_ratio: f64,
-    /// `d` is clamped to plus and minus this; verl 20.
-    #[serde(default)]
-    pub log_ratio_limit: Option<f64>,
+settings! {
+    /// Clipped importance-sampling weights. Derivative with respect to the log-probability: `-sg(clamp(r))·A`, never 0 for a bound.
+    #[derive(Copy)]
+    pub struct Cispo {
+        /// How the ratio is bounded.
+        bound: CispoBound = CispoBound::Relative;
+        /// How far the ratio may fall below 1; read with `bound: relative`. 1: no bound, as the paper trains.
+        clip_low: f64 = 0.2, Between(0.0, 1.0);
+        /// How far the ratio may rise above 1; read with `bound: relative`.
+        clip_high: f64 = 0.2, NonNegative;
+        /// Largest ratio; read with `bound: absolute` (ScaleRL takes 5).
+        max_ratio: f64 = 5.0, Positive;
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        log_ratio_limit: Option<f64> = Some(20.0), Positive;
+    }
 }
 
 impl Loss for Cispo {

@@ -1,13 +1,12 @@
 //! The clipped ratio of PPO with separate bounds, the dual clip and the cap on the unclipped branch.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::ObjectiveError;
 use super::super::columns::Real;
 use super::super::exponential::{clamp, exp};
 use super::trajectory::{Token, TokenLoss, Trajectory};
 use super::{Loss, bounds, limits, positive};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -16,13 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the clipped ratio of PPO, with separate bounds, dual clip and a cap on the unclipped branch",
     formula: "l = max(-A·min(r, cap), -A·clamp(r, 1 - low, 1 + high)), and at most -A·dual where A < 0",
     source: "Schulman et al., arXiv 1707.06347, eq. 7; clip-higher: DAPO, arXiv 2503.14476, eq. 8; dual clip: arXiv 1912.09729, eq. 5; cap: INTELLECT-2, arXiv 2505.07291",
-    defaults: &[
-        ("objective.loss.clip_low", "0.2"),
-        ("objective.loss.clip_high", "0.2"),
-        ("objective.loss.dual_clip", "3"),
-        ("objective.loss.delta", "null"),
-        ("objective.loss.log_ratio_limit", "20"),
-    ],
+    defaults: &[],
     degenerate: &["without a token to train on the loss is 0 and so are its derivatives"],
     known_as: &[
         ("verl", "actor.policy_loss.loss_mode=vanilla"),
@@ -33,35 +26,30 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Clipped surrogate loss of one token.
-///
-/// With `d = logprob - old`, `r = exp(clamp(d, ±log_ratio_limit))` and
-/// `c = clamp(r, 1 - clip_low, 1 + clip_high)`: `l = max(-A·min(r, delta), -A·c)`, and where `A < 0` and a
-/// dual clip is set `l = min(l, -A·dual_clip)`.
-///
-/// Derivative with respect to the log-probability: `-A·r` where the larger branch moves with the ratio and
-/// the ratio is within its limit, else 0.
-///
-/// Source: Schulman et al., arXiv 1707.06347, eq. 7; separate bounds ("clip-higher"): DAPO, arXiv 2503.14476,
-/// eq. 8; dual clip: Ye et al., arXiv 1912.09729, eq. 5; `delta`: INTELLECT-2, arXiv 2505.07291, section 3.4
-/// (TRL).
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Clip {
-    /// How far the ratio may fall below 1 where the advantage is negative; in `[0, 1]`.
-    pub clip_low: f64,
-    /// How far the ratio may rise above 1 where the advantage is positive; at least 0.
-    pub clip_high: f64,
-    /// The loss of a token with negative advantage is at most `-A` times this; above 1 (verl `clip_ratio_c`).
-    #[serde(default)]
-    pub dual_clip: Option<f64>,
-    /// The ratio of the unclipped branch is at most this; above 0 (TRL `delta`). Binds only where the
-    /// advantage is negative, or where it is below `1 + clip_high`.
-    #[serde(default)]
-    pub delta: Option<f64>,
-    /// `d` is clamped to plus and minus this, with derivative 0 outside: verl 20; TRL has none.
-    #[serde(default)]
-    pub log_ratio_limit: Option<f64>,
+settings! {
+    /// Clipped surrogate loss of one token.
+    ///
+    /// With `d = logprob - old`, `r = exp(clamp(d, ±log_ratio_limit))` and `c = clamp(r, 1 - clip_low, 1 + clip_high)`:
+    /// `l = max(-A·min(r, delta), -A·c)`, and where `A < 0` and a dual clip is set `l = min(l, -A·dual_clip)`.
+    ///
+    /// Derivative with respect to the log-probability: `-A·r` where the larger branch moves with the ratio and the ratio is within
+    /// its limit, else 0.
+    ///
+    /// Source: Schulman et al., arXiv 1707.06347, eq. 7; separate bounds ("clip-higher"): DAPO, arXiv 2503.14476, eq. 8; dual clip:
+    /// Ye et al., arXiv 1912.09729, eq. 5; `delta`: INTELLECT-2, arXiv 2505.07291, section 3.4 (TRL).
+    #[derive(Copy)]
+    pub struct Clip {
+        /// How far the ratio may fall below 1 where the advantage is negative.
+        clip_low: f64 = 0.2, Between(0.0, 1.0);
+        /// How far the ratio may rise above 1 where the advantage is positive.
+        clip_high: f64 = 0.2, NonNegative;
+        /// Where `A < 0` the loss is at most `-A` times this (verl `clip_ratio_c`). Null: no such bound.
+        dual_clip: Option<f64> = Some(3.0), GreaterThan(1.0);
+        /// TRL's two-sided clip: the ratio itself is at most this. Null: no bound.
+        delta: Option<f64> = None, GreaterThan(1.0);
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        log_ratio_limit: Option<f64> = Some(20.0), Positive;
+    }
 }
 
 /// `max(-A·r, -A·clamp(r, 1 - low, 1 + high))` and its derivative: the clip and nothing else.
@@ -85,8 +73,7 @@ impl Clip {
         Self { clip_low: epsilon, clip_high: epsilon, dual_clip: None, delta: None, log_ratio_limit: None }
     }
 
-    /// What verl's `vanilla` computes with these bounds: log-ratio clamped to ±20, dual clip (its default is
-    /// 3).
+    /// What verl's `vanilla` computes with these bounds: log-ratio clamped to ±20, dual clip (its default is 3).
     pub fn verl(clip_low: f64, clip_high: f64, dual_clip: f64) -> Self {
         Self { clip_low, clip_high, dual_clip: Some(dual_clip), delta: None, log_ratio_limit: Some(20.0) }
     }

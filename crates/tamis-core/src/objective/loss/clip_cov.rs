@@ -1,7 +1,5 @@
 //! Clip-Cov: some of the tokens whose update would cost the most entropy are taken out of the gradient.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::columns::Real;
 use super::super::exponential::exp;
 use super::super::{ObjectiveError, in_range};
@@ -9,6 +7,7 @@ use super::clip::clipped;
 use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
 use super::{Loss, bounds, share};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -17,13 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the clipped ratio, with a few tokens of high covariance between advantage and log-probability taken out at random",
     formula: "cov_t = (A_t - mean A)·(logprob_t - mean logprob); of the unclipped tokens with cov_low < cov < cov_high, max(1, floor(share·N)) drawn by key have loss 0",
     source: "Cui et al., The entropy mechanism of reinforcement learning, arXiv 2505.22617, eq. 11 and 12",
-    defaults: &[
-        ("objective.loss.clip_low", "0.2"),
-        ("objective.loss.clip_high", "0.2"),
-        ("objective.loss.share", "2e-4"),
-        ("objective.loss.cov_low", "1"),
-        ("objective.loss.cov_high", "5"),
-    ],
+    defaults: &[],
     degenerate: &[
         "without a candidate no token is taken out",
         "a batch of equal advantages has no candidate for cov_low >= 0",
@@ -39,21 +32,21 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// The clipped ratio without the tokens that [`Objective::select`](super::super::Objective::select) drew.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ClipCov {
-    /// As [`Clip::clip_low`](super::Clip::clip_low).
-    pub clip_low: f64,
-    /// As [`Clip::clip_high`](super::Clip::clip_high).
-    pub clip_high: f64,
-    /// How many are taken out, as a share of the batch's tokens; at least one where there is a candidate. In
-    /// `(0, 1]`.
-    pub share: f64,
-    /// Lower end of the covariance range: candidates lie above.
-    pub cov_low: f64,
-    /// Upper end of the covariance range: candidates lie below.
-    pub cov_high: f64,
+settings! {
+    /// The clipped ratio without the tokens that [`Objective::select`](super::super::Objective::select) drew.
+    #[derive(Copy)]
+    pub struct ClipCov {
+        /// How far the ratio may fall below 1 where the advantage is negative.
+        clip_low: f64 = 0.2, Between(0.0, 1.0);
+        /// How far the ratio may rise above 1 where the advantage is positive.
+        clip_high: f64 = 0.2, NonNegative;
+        /// Share of the tokens of an optimizer batch that is taken out; at least one where there is a candidate.
+        share: f64 = 2e-4, Between(0.0, 1.0);
+        /// Tokens whose covariance is above this are candidates.
+        cov_low: f64 = 1.0;
+        /// Tokens whose covariance is below this are candidates.
+        cov_high: f64 = 5.0;
+    }
 }
 
 impl ClipCov {

@@ -1,13 +1,12 @@
 //! Decoupled PPO: the policy that sampled and the policy that the step stays near to are two.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::ObjectiveError;
 use super::super::columns::Real;
 use super::super::exponential::{LARGEST, LOWEST, clamp, exp};
 use super::trajectory::{TokenLoss, Trajectory};
 use super::{Clip, Loss, positive};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -16,13 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "decoupled PPO: clips against the proximal policy (`old`), weighs by what separates it from the policy that sampled (`behaviour`)",
     formula: "l = min(exp(old - behaviour), weight_cap)·clip(logprob - old)",
     source: "Hilton et al., Batch size-invariance for policy optimization, arXiv 2110.00641, eq. 3; asynchronous training: AReaL, arXiv 2505.24298, eq. 5",
-    defaults: &[
-        ("objective.loss.clip_low", "0.2"),
-        ("objective.loss.clip_high", "0.2"),
-        ("objective.loss.dual_clip", "3"),
-        ("objective.loss.weight_cap", "null"),
-        ("objective.loss.log_ratio_limit", "20"),
-    ],
+    defaults: &[],
     degenerate: &["where sampler and proximal policy agree it is `clip`"],
     known_as: &[
         ("AReaL", "use_decoupled_loss"),
@@ -33,23 +26,21 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// The clipped ratio to the proximal policy, weighted by the ratio of that to the behaviour policy.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Decoupled {
-    /// As [`Clip::clip_low`].
-    pub clip_low: f64,
-    /// As [`Clip::clip_high`].
-    pub clip_high: f64,
-    /// As [`Clip::dual_clip`].
-    #[serde(default)]
-    pub dual_clip: Option<f64>,
-    /// Upper bound of `exp(old - behaviour)`; above 0. `None`: none.
-    #[serde(default)]
-    pub weight_cap: Option<f64>,
-    /// As [`Clip::log_ratio_limit`].
-    #[serde(default)]
-    pub log_ratio_limit: Option<f64>,
+settings! {
+    /// The clipped ratio to the proximal policy, weighted by the ratio of that to the behaviour policy.
+    #[derive(Copy)]
+    pub struct Decoupled {
+        /// How far the ratio may fall below 1 where the advantage is negative.
+        clip_low: f64 = 0.2, Between(0.0, 1.0);
+        /// How far the ratio may rise above 1 where the advantage is positive.
+        clip_high: f64 = 0.2, NonNegative;
+        /// Where `A < 0` the loss is at most `-A` times this (verl `clip_ratio_c`). Null: no such bound.
+        dual_clip: Option<f64> = Some(3.0), GreaterThan(1.0);
+        /// Largest weight of the proximal over the behaviour policy. Null: no bound.
+        weight_cap: Option<f64> = None, Positive;
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        log_ratio_limit: Option<f64> = Some(20.0), Positive;
+    }
 }
 
 impl Decoupled {

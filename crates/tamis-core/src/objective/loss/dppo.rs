@@ -1,13 +1,12 @@
 //! DPPO: tokens whose probability has moved too far, by a divergence instead of a ratio, are left out.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::columns::Real;
 use super::super::exponential::exp;
 use super::super::{ObjectiveError, in_range};
 use super::trajectory::{Token, TokenLoss, Trajectory};
 use super::{Loss, limits, not_negative, positive};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 2] = [
@@ -17,12 +16,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
         meaning: "the policy gradient weighted by the truncated ratio, without tokens whose probability has moved further than a bound in the direction of their advantage",
         formula: "l = -A·sg(min(r, max_ratio))·logprob where p - p_old <= high (A > 0) or >= -low (else), 0 elsewhere",
         source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary total variation",
-        defaults: &[
-            ("objective.loss.clip_low", "0.2"),
-            ("objective.loss.clip_high", "0.2"),
-            ("objective.loss.max_ratio", "20"),
-            ("objective.loss.log_ratio_limit", "20"),
-        ],
+        defaults: &[],
         degenerate: &["a token at its old probability is always trained on"],
         known_as: &[(
             "verl",
@@ -39,12 +33,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
         meaning: "as dppo_tv, with the binary Kullback-Leibler divergence as the measure",
         formula: "l = -A·sg(min(r, max_ratio))·logprob where KL(p_old || p) <= bound or p moves back towards p_old, 0 elsewhere; KL = p_old·ln(p_old/p) + (1 - p_old)·ln((1 - p_old)/(1 - p))",
         source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary KL",
-        defaults: &[
-            ("objective.loss.clip_low", "0.2"),
-            ("objective.loss.clip_high", "0.2"),
-            ("objective.loss.max_ratio", "20"),
-            ("objective.loss.log_ratio_limit", "20"),
-        ],
+        defaults: &[],
         degenerate: &["a token at its old probability is always trained on"],
         known_as: &[(
             "verl",
@@ -57,39 +46,36 @@ pub(super) const ENTRIES: [Entry; 2] = [
     },
 ];
 
-/// Divergence proximal policy optimisation by total variation: the bound is on how far the token's
-/// probability has moved.
-///
-/// The ratio and the choice of tokens are constants; derivative `-A·min(r, max_ratio)` where the token is
-/// trained on.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DppoTv {
-    /// Bound on the divergence where the advantage is not positive; at least 0.
-    pub clip_low: f64,
-    /// Bound on the divergence where the advantage is positive; at least 0.
-    pub clip_high: f64,
-    /// The ratio's upper bound; above 0.
-    pub max_ratio: f64,
-    /// `d` is clamped to plus and minus this inside the ratio; verl 20.
-    #[serde(default)]
-    pub log_ratio_limit: Option<f64>,
+settings! {
+    /// Divergence proximal policy optimisation by total variation: the bound is on how far the token's probability has moved.
+    ///
+    /// The ratio and the choice of tokens are constants; derivative `-A·min(r, max_ratio)` where the token is trained on.
+    #[derive(Copy)]
+    pub struct DppoTv {
+        /// Bound on the divergence where the advantage is not positive.
+        clip_low: f64 = 0.2, Between(0.0, 1.0);
+        /// Bound on the divergence where the advantage is positive.
+        clip_high: f64 = 0.2, NonNegative;
+        /// Largest ratio.
+        max_ratio: f64 = 20.0, Positive;
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        log_ratio_limit: Option<f64> = Some(20.0), Positive;
+    }
 }
 
-/// Divergence proximal policy optimisation by the binary Kullback-Leibler divergence; as [`DppoTv`]
-/// otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DppoKl {
-    /// Bound on the divergence where the advantage is not positive; at least 0.
-    pub clip_low: f64,
-    /// Bound on the divergence where the advantage is positive; at least 0.
-    pub clip_high: f64,
-    /// The ratio's upper bound; above 0.
-    pub max_ratio: f64,
-    /// `d` is clamped to plus and minus this inside the ratio; verl 20.
-    #[serde(default)]
-    pub log_ratio_limit: Option<f64>,
+settings! {
+    /// Divergence proximal policy optimisation by the binary Kullback-Leibler divergence; as [`DppoTv`] otherwise.
+    #[derive(Copy)]
+    pub struct DppoKl {
+        /// Bound on the divergence where the advantage is not positive.
+        clip_low: f64 = 0.2, Between(0.0, 1.0);
+        /// Bound on the divergence where the advantage is positive.
+        clip_high: f64 = 0.2, NonNegative;
+        /// Largest ratio.
+        max_ratio: f64 = 20.0, Positive;
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        log_ratio_limit: Option<f64> = Some(20.0), Positive;
+    }
 }
 
 /// Whether the settings of either are in range.

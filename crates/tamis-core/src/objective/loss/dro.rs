@@ -1,12 +1,11 @@
 //! DRO: the policy gradient with a quadratic pull towards the old policy.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::ObjectiveError;
 use super::super::columns::Real;
 use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
 use super::{Loss, not_negative};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -15,18 +14,19 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "direct reward optimisation: the policy gradient, and a quadratic pull towards the policy that sampled",
     formula: "l = -A·logprob + (beta/2)·d²",
     source: "Richemond et al., Offline regularised reinforcement learning for LLM alignment, arXiv 2405.19107, eq. 11; per token as Kimi k1.5, arXiv 2501.12599, uses it",
-    defaults: &[("objective.loss.beta", "required")],
+    defaults: &[],
     degenerate: &["without old log-probabilities d is 0 and it is `reinforce`"],
     known_as: &[("verl", "actor.policy_loss.loss_mode=dro with dro_beta")],
     differences: &[],
 };
 
-/// Direct reward optimisation. Derivative: `-A + beta·d`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Dro {
-    /// Strength of the pull; at least 0.
-    pub beta: f64,
+settings! {
+    /// Direct reward optimisation. Derivative: `-A + beta·d`.
+    #[derive(Copy)]
+    pub struct Dro {
+        /// Strength of the quadratic pull.
+        beta: f64, NonNegative;
+    }
 }
 
 impl Loss for Dro {

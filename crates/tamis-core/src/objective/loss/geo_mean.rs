@@ -1,7 +1,5 @@
 //! GMPO: one ratio per trajectory, the geometric mean of its tokens' clipped ratios.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::ObjectiveError;
 use super::super::columns::Real;
 use super::super::exponential::{exp, exp_m1};
@@ -9,6 +7,7 @@ use super::super::selection::Selection;
 use super::trajectory::Trajectory;
 use super::{Loss, not_negative};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -17,7 +16,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "GMPO: the geometric mean of the token ratios, each clipped in log space, times the trajectory's advantage",
     formula: "q_t = min(d, high) where A > 0, max(d, -low) where A < 0; l = -mean_t(A)·exp(mean_t q_t)·exp(mean_t ln(weight_t))",
     source: "Zhao et al., Geometric-mean policy optimization, arXiv 2507.20673, eq. 4",
-    defaults: &[("objective.loss.clip_low", "0.4"), ("objective.loss.clip_high", "0.4")],
+    defaults: &[],
     degenerate: &[
         "a trajectory without a token to train on contributes nothing; TRL adds -A to the value of the loss",
         "a token with advantage 0 counts as ratio 1",
@@ -32,26 +31,25 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Geometric-mean policy optimisation.
-///
-/// One loss per trajectory, `-Ā·g·w`, with `g = exp(mean_t q_t)`; its share of the batch's loss is that times
-/// its length times the aggregation's weight, so that `seq-mean-token-mean` is the paper's mean over
-/// trajectories. Derivative of a token: an equal share where its `d` is not held by the bound, else 0.
-///
-/// Tokens left out by a mask over the optimizer batch are left out of all means.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GeoMean {
-    /// `d` counts down to minus this where the advantage is negative; at least 0, in nats.
-    pub clip_low: f64,
-    /// `d` counts up to this where the advantage is positive; at least 0, in nats.
-    pub clip_high: f64,
-    /// Added to the length in means; verl 1e-8.
-    #[serde(default)]
-    pub length_epsilon: f64,
-    /// Added to the weights before their logarithm; verl 1e-10.
-    #[serde(default)]
-    pub weight_epsilon: f64,
+settings! {
+    /// Geometric-mean policy optimisation.
+    ///
+    /// One loss per trajectory, `-Ā·g·w`, with `g = exp(mean_t q_t)`; its share of the batch's loss is that times its length times
+    /// the aggregation's weight, so that `seq-mean-token-mean` is the paper's mean over trajectories. Derivative of a token: an
+    /// equal share where its `d` is not held by the bound, else 0.
+    ///
+    /// Tokens left out by a mask over the optimizer batch are left out of all means.
+    #[derive(Copy)]
+    pub struct GeoMean {
+        /// The log-ratio counts down to minus this where the advantage is negative, in nats.
+        clip_low: f64 = 0.4, NonNegative;
+        /// The log-ratio counts up to this where the advantage is positive, in nats.
+        clip_high: f64 = 0.4, NonNegative;
+        /// Added to the length in means (verl 1e-8).
+        length_epsilon: f64 = 0.0, NonNegative;
+        /// Added to the weights before their logarithm (verl 1e-10).
+        weight_epsilon: f64 = 0.0, NonNegative;
+    }
 }
 
 impl GeoMean {

@@ -1,12 +1,11 @@
 //! KL-Cov: the tokens whose update would cost the most entropy are held near the old policy.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::ObjectiveError;
 use super::super::columns::Real;
 use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
 use super::{Loss, OwnMetric, not_negative, share};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -15,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the plain ratio without a clip; the tokens of highest covariance between advantage and log-probability pay for their distance from the old policy",
     formula: "l = -A·r, + coef·|d| for the max(1, floor(share·N)) tokens of largest cov_t",
     source: "Cui et al., The entropy mechanism of reinforcement learning, arXiv 2505.22617, eq. 13 and 14",
-    defaults: &[("objective.loss.share", "2e-4"), ("objective.loss.cov_coefficient", "1")],
+    defaults: &[],
     degenerate: &["equal covariances: the first in batch order", "at d = 0 the penalty has derivative 0"],
     known_as: &[("verl", "actor.policy_loss.loss_mode=kl_cov with kl_cov_ratio, ppo_kl_coef")],
     differences: &[
@@ -25,15 +24,15 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// The plain ratio, and a penalty on the tokens that [`Objective::select`](super::super::Objective::select)
-/// chose.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KlCov {
-    /// How many pay, as a share of the batch's tokens; at least one. In `(0, 1]`.
-    pub share: f64,
-    /// What one nat of distance costs; at least 0.
-    pub cov_coefficient: f64,
+settings! {
+    /// The plain ratio, and a penalty on the tokens that [`Objective::select`](super::super::Objective::select) chose.
+    #[derive(Copy)]
+    pub struct KlCov {
+        /// Share of the tokens of an optimizer batch that pays; at least one.
+        share: f64 = 2e-4, Between(0.0, 1.0);
+        /// What one nat of distance costs.
+        cov_coefficient: f64 = 1.0, NonNegative;
+    }
 }
 
 impl Loss for KlCov {

@@ -1,12 +1,11 @@
 //! LUSPO: the clipped ratio of the trajectory times its length.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::columns::Real;
 use super::super::{Aggregation, Objective, ObjectiveError};
 use super::trajectory::Trajectory;
 use super::{Clip, Importance, Loss, PolicyLoss};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -15,11 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the clipped ratio of the whole trajectory times its length, so that long answers are not discounted",
     formula: "mean_i |o_i|·max(-A·s, -A·clamp(s, 1 - low, 1 + high)), s = exp(mean_t d)",
     source: "LUSPO, length-unbiased sequence policy optimization, arXiv 2602.05261; bounds of its section 5.1",
-    defaults: &[
-        ("objective.loss.clip_low", "2e-3"),
-        ("objective.loss.clip_high", "2.5e-3"),
-        ("objective.loss.log_ratio_limit", "20"),
-    ],
+    defaults: &[],
     degenerate: &["a trajectory without a token to train on contributes nothing"],
     known_as: &[("TRL", "loss_type=luspo with importance_sampling_level=sequence")],
     differences: &[
@@ -29,18 +24,17 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// The clipped ratio under a sum over the trajectory, which is the ratio of the whole where the importance is
-/// the trajectory's.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Luspo {
-    /// How far the ratio may fall below 1 where the advantage is negative; in `[0, 1]`.
-    pub clip_low: f64,
-    /// How far the ratio may rise above 1 where the advantage is positive; at least 0.
-    pub clip_high: f64,
-    /// The log-ratio is clamped to plus and minus this, with derivative 0 outside.
-    #[serde(default)]
-    pub log_ratio_limit: Option<f64>,
+settings! {
+    /// The clipped ratio under a sum over the trajectory, which is the ratio of the whole where the importance is the trajectory's.
+    #[derive(Copy)]
+    pub struct Luspo {
+        /// How far the trajectory's ratio may fall below 1 where the advantage is negative.
+        clip_low: f64 = 2e-3, Between(0.0, 1.0);
+        /// How far the trajectory's ratio may rise above 1 where the advantage is positive.
+        clip_high: f64 = 2.5e-3, NonNegative;
+        /// Bound on the mean of `logp - old` over the trajectory, with derivative 0 beyond it. Null: none, as TRL.
+        log_ratio_limit: Option<f64> = Some(20.0), Positive;
+    }
 }
 
 impl Luspo {

@@ -1,7 +1,7 @@
 //! Policy losses. Each is a formula for one token in a file of its own: the loss and its derivative.
 //!
-//! A new loss is a file with its settings (named as the configuration's keys), its `Loss` and its catalogue
-//! entry, and one line in the list below.
+//! A new loss is a file with its settings (named as the configuration's keys), its [`Loss`] and its catalogue entry, and one
+//! line in the list below.
 
 mod cispo;
 mod clip;
@@ -17,8 +17,6 @@ mod reinforce;
 mod sapo;
 pub(crate) mod trajectory;
 mod vespo;
-
-use serde::{Deserialize, Serialize};
 
 pub use cispo::{Cispo, CispoBound};
 pub use clip::Clip;
@@ -38,6 +36,7 @@ pub use vespo::Vespo;
 use super::columns::Real;
 use super::{Aggregation, ObjectiveError, in_range};
 use crate::entry::Entry;
+use crate::{choice, tagged};
 use trajectory::{Trajectory, UNLIMITED};
 
 /// What a policy loss is: its settings' ranges, its formula, and in what it differs from most.
@@ -88,12 +87,13 @@ pub(super) trait Loss {
 }
 
 macro_rules! policy_losses {
-    ($($(#[$doc:meta])* $variant:ident($loss:ty) = $entry:expr,)*) => {
-        /// The policy loss of a token, before aggregation.
-        #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-        #[serde(tag = "kind", rename_all = "snake_case")]
-        pub enum PolicyLoss {
-            $($(#[$doc])* $variant($loss),)*
+    ($($(#[doc = $doc:literal])* $variant:ident($loss:ident) = $text:literal, $entry:expr;)*) => {
+        tagged! {
+            /// The policy loss of a token, before aggregation.
+            #[derive(Copy)]
+            pub enum PolicyLoss, default Clip {
+                $($(#[doc = $doc])* $variant($loss) = $text,)*
+            }
         }
 
         /// The catalogue's entries.
@@ -102,9 +102,7 @@ macro_rules! policy_losses {
         impl PolicyLoss {
             /// The name in the configuration.
             pub fn name(&self) -> &'static str {
-                match self {
-                    $(Self::$variant(_) => $entry.name,)*
-                }
+                self.as_str()
             }
 
             fn loss(&self) -> &dyn Loss {
@@ -124,61 +122,55 @@ macro_rules! policy_losses {
 }
 
 policy_losses! {
-    /// Clipped ratio (PPO, GRPO, DAPO).
-    Clip(Clip) = clip::ENTRY,
-    /// Clipped ratio of the whole trajectory.
-    Gspo(Gspo) = gspo::ENTRY,
-    /// Clipped ratio of the whole trajectory times its length.
-    Luspo(Luspo) = luspo::ENTRY,
-    /// Clipped ratio to the proximal policy, weighted by its ratio to the behaviour policy.
-    Decoupled(Decoupled) = decoupled::ENTRY,
-    /// Plain policy gradient.
-    Reinforce(Reinforce) = reinforce::ENTRIES[0],
-    /// Plain policy gradient under the name that GPG gives it.
-    Gpg(Reinforce) = reinforce::ENTRIES[1],
-    /// Clipped ratio without some tokens of high covariance.
-    ClipCov(ClipCov) = clip_cov::ENTRY,
-    /// Plain ratio with a penalty on tokens of high covariance.
-    KlCov(KlCov) = kl_cov::ENTRY,
-    /// Geometric mean of clipped ratios (GMPO).
-    GeoMean(GeoMean) = geo_mean::ENTRY,
-    /// Policy gradient weighted by the clipped ratio.
-    Cispo(Cispo) = cispo::ENTRY,
-    /// Soft gate in place of the clip.
-    Sapo(Sapo) = sapo::ENTRY,
-    /// Policy gradient within a bound on the total variation of the token.
-    DppoTv(DppoTv) = dppo::ENTRIES[0],
-    /// Policy gradient within a bound on the divergence of the token.
-    DppoKl(DppoKl) = dppo::ENTRIES[1],
-    /// Policy gradient with a quadratic pull towards the old policy.
-    Dro(Dro) = dro::ENTRY,
-    /// Policy gradient with a smooth weight of the trajectory's ratio.
-    Vespo(Vespo) = vespo::ENTRY,
+    /// The clipped ratio of PPO, GRPO and DAPO: the larger of `-A r` and `-A clip(r, 1 - clip_low, 1 + clip_high)`.
+    Clip(Clip) = "clip", clip::ENTRY;
+    /// The clipped ratio of the whole trajectory (arXiv 2507.18071).
+    Gspo(Gspo) = "gspo", gspo::ENTRY;
+    /// The clipped ratio of the whole trajectory times its length, with `aggregation: seq-mean-token-sum` (arXiv 2602.05261).
+    Luspo(Luspo) = "luspo", luspo::ENTRY;
+    /// The clipped ratio to the policy at the start of the step, weighted by its ratio to the one that sampled.
+    Decoupled(Decoupled) = "decoupled", decoupled::ENTRY;
+    /// The plain policy gradient.
+    Reinforce(Reinforce) = "reinforce", reinforce::ENTRIES[0];
+    /// The plain policy gradient under the name of GPG (arXiv 2504.02546).
+    Gpg(Reinforce) = "gpg", reinforce::ENTRIES[1];
+    /// The clipped ratio without some tokens of high covariance (arXiv 2505.22617).
+    ClipCov(ClipCov) = "clip_cov", clip_cov::ENTRY;
+    /// The plain ratio with a penalty on tokens of high covariance (arXiv 2505.22617).
+    KlCov(KlCov) = "kl_cov", kl_cov::ENTRY;
+    /// The geometric mean of clipped ratios (GMPO, arXiv 2507.20673).
+    GeoMean(GeoMean) = "geo_mean", geo_mean::ENTRY;
+    /// The policy gradient weighted by the clipped ratio (MiniMax-M1, arXiv 2506.13585).
+    Cispo(Cispo) = "cispo", cispo::ENTRY;
+    /// A soft gate in place of the clip (arXiv 2511.20347).
+    Sapo(Sapo) = "sapo", sapo::ENTRY;
+    /// The policy gradient within a bound on the total variation of the token (DPPO, arXiv 2602.04879).
+    DppoTv(DppoTv) = "dppo_tv", dppo::ENTRIES[0];
+    /// The policy gradient within a bound on the divergence of the token (DPPO, arXiv 2602.04879).
+    DppoKl(DppoKl) = "dppo_kl", dppo::ENTRIES[1];
+    /// The policy gradient with a quadratic pull towards the old policy.
+    Dro(Dro) = "dro", dro::ENTRY;
+    /// The policy gradient with a smooth weight of the trajectory's ratio (arXiv 2602.10693).
+    Vespo(Vespo) = "vespo", vespo::ENTRY;
 }
 
-/// What the importance ratio is a ratio of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Importance {
-    /// Each token's probability: `r_t = exp(d_t)`.
-    #[default]
-    Token,
-    /// The trajectory's, per token: `r = exp(mean_t d_t)` for all of its tokens, and every token moves it.
-    /// GSPO, arXiv 2507.18071 eq. 5 (TRL `importance_sampling_level=sequence`).
-    Sequence,
-    /// The same value as `sequence`, but each token answers for its own loss alone: GSPO-token, eq. 13 (TRL
-    /// `sequence_token`; verl's `gspo`).
-    SequenceToken,
+choice! {
+    /// What the importance ratio is a ratio of.
+    pub enum Importance {
+        /// Each token's probability.
+        Token = "token",
+        /// The trajectory's probability per token, moved by every one of them: GSPO, arXiv 2507.18071 eq. 5 (TRL
+        /// `importance_sampling_level: sequence`).
+        Sequence = "sequence",
+        /// The same value, each token answering for its own loss alone: GSPO-token, eq. 13 (TRL `sequence_token`; verl's `gspo`).
+        SequenceToken = "sequence_token",
+    }
 }
 
 impl Importance {
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Token => "token",
-            Self::Sequence => "sequence",
-            Self::SequenceToken => "sequence_token",
-        }
+        self.as_str()
     }
 }
 
@@ -194,14 +186,14 @@ pub(super) enum OwnMetric {
 }
 
 impl PolicyLoss {
-    /// Whether its ratio may be the trajectory's by a setting. The others have no ratio, or one whose level
-    /// is part of what they are.
+    /// Whether its ratio may be the trajectory's by a setting. The others have no ratio, or one whose level is part of what they
+    /// are.
     pub fn has_importance_levels(&self) -> bool {
         self.loss().has_importance_levels()
     }
 
-    /// Whether the weights of a trajectory's tokens are multiplied into one weight, so that a factor of them
-    /// all is no factor of the loss.
+    /// Whether the weights of a trajectory's tokens are multiplied into one weight, so that a factor of them all is no factor of
+    /// the loss.
     pub fn multiplies_weights(&self) -> bool {
         self.loss().multiplies_weights()
     }

@@ -1,12 +1,11 @@
 //! REINFORCE and GPG: the log-probability times the advantage, no ratio.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::ObjectiveError;
 use super::super::columns::Real;
 use super::Loss;
 use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 2] = [
@@ -36,10 +35,11 @@ pub(super) const ENTRIES: [Entry; 2] = [
     },
 ];
 
-/// The plain policy gradient: `l = -A·logprob`, derivative `-A`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Reinforce {}
+settings! {
+    /// The plain policy gradient: `l = -A·logprob`, derivative `-A`.
+    #[derive(Copy)]
+    pub struct Reinforce {}
+}
 
 impl Loss for Reinforce {
     fn check(&self) -> Result<(), ObjectiveError> {

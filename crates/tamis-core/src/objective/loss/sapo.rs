@@ -1,13 +1,12 @@
 //! SAPO: a soft gate in place of the clip.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::ObjectiveError;
 use super::super::columns::Real;
 use super::super::exponential::exp;
 use super::trajectory::{Token, TokenLoss, Trajectory};
 use super::{Loss, limits, positive};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -16,11 +15,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "a sigmoid of the ratio in place of the clip: updates fade as the policy leaves the old one, faster where the advantage is negative",
     formula: "l = -(4/tau)·sigmoid(tau·(r - 1))·A, tau = tau_positive where A > 0, else tau_negative",
     source: "Gao et al., Soft adaptive policy optimization, arXiv 2511.20347",
-    defaults: &[
-        ("objective.loss.tau_positive", "1"),
-        ("objective.loss.tau_negative", "1.05"),
-        ("objective.loss.log_ratio_limit", "20"),
-    ],
+    defaults: &[],
     degenerate: &["at r = 1 the derivative is -A, whatever the temperature"],
     known_as: &[
         ("verl", "actor.policy_loss.loss_mode=sapo with tau_pos, tau_neg"),
@@ -32,17 +27,17 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Soft adaptive policy optimisation. Derivative: `-4·σ·(1 - σ)·r·A`, 0 beyond the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Sapo {
-    /// Temperature where the advantage is positive; above 0.
-    pub tau_positive: f64,
-    /// Temperature where the advantage is 0 or negative; above 0.
-    pub tau_negative: f64,
-    /// `d` is clamped to plus and minus this, with derivative 0 outside; verl 20.
-    #[serde(default)]
-    pub log_ratio_limit: Option<f64>,
+settings! {
+    /// Soft adaptive policy optimisation. Derivative: `-4·σ·(1 - σ)·r·A`, 0 beyond the limit.
+    #[derive(Copy)]
+    pub struct Sapo {
+        /// Temperature where the advantage is positive.
+        tau_positive: f64 = 1.0, Positive;
+        /// Temperature where the advantage is 0 or negative.
+        tau_negative: f64 = 1.05, Positive;
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        log_ratio_limit: Option<f64> = Some(20.0), Positive;
+    }
 }
 
 impl Loss for Sapo {

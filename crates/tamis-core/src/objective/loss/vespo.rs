@@ -1,13 +1,12 @@
 //! VESPO: a smooth weight of the whole trajectory's ratio.
 
-use serde::{Deserialize, Serialize};
-
 use super::super::ObjectiveError;
 use super::super::columns::{Real, Row};
 use super::super::exponential::{LARGEST, clamp, exp};
 use super::trajectory::{TokenLoss, Trajectory, sum};
 use super::{Importance, Loss, OwnMetric, not_negative};
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -16,30 +15,26 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "the policy gradient weighted by a smooth function of the product of all token ratios, correction included",
     formula: "W = exp(clamp(sum_t clamp(d, ±20) + sum_t clamp(ln weight_t, ln 1e-8, 20), ln 1e-8, 20)); phi = W^k·exp(lambda·(1 - W)); l = -sg(phi)·A·logprob",
     source: "Shen et al., VESPO, variational sequence-level soft policy optimization, arXiv 2602.10693; W and its clamps as TRL 1.16 computes them",
-    defaults: &[
-        ("objective.loss.k_positive", "2"),
-        ("objective.loss.lambda_positive", "3"),
-        ("objective.loss.k_negative", "3"),
-        ("objective.loss.lambda_negative", "2"),
-    ],
+    defaults: &[],
     degenerate: &["on-policy W and phi are 1 and it is `reinforce`", "a weight of 0 counts as 1e-8"],
     known_as: &[("TRL", "loss_type=vespo with vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg")],
     differences: &["masked tokens do not enter W; TRL adds their weights, which are 1 unless set otherwise"],
 };
 
-/// Variational sequence-level soft policy optimisation. The weight phi is a constant; derivative `-phi·A`.
-/// The weight column enters phi and multiplies nothing else.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Vespo {
-    /// Power k of W where the advantage is at least 0.
-    pub k_positive: f64,
-    /// Decay lambda of phi where the advantage is at least 0.
-    pub lambda_positive: f64,
-    /// Power k of W where the advantage is negative.
-    pub k_negative: f64,
-    /// Decay lambda of phi where the advantage is negative.
-    pub lambda_negative: f64,
+settings! {
+    /// Variational sequence-level soft policy optimisation. The weight phi is a constant; derivative `-phi·A`. The weight column
+    /// enters phi and multiplies nothing else.
+    #[derive(Copy)]
+    pub struct Vespo {
+        /// Power of the trajectory's weight where the advantage is 0 or more.
+        k_positive: f64 = 2.0, NonNegative;
+        /// Decay of it there.
+        lambda_positive: f64 = 3.0, NonNegative;
+        /// Power of the trajectory's weight where the advantage is negative.
+        k_negative: f64 = 3.0, NonNegative;
+        /// Decay of it there.
+        lambda_negative: f64 = 2.0, NonNegative;
+    }
 }
 
 /// Upper bound of a single log-ratio and of their sum.
