@@ -1,4 +1,5 @@
-//! `objective`: loss, aggregation, KL, entropy and masks; advantages and losses are described by tamis-core, the [correction](super::correction) stands beside.
+//! `objective`: loss, aggregation, KL, entropy and masks; advantages and losses are described by tamis-core,
+//! the [correction](super::correction) stands beside.
 
 use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
@@ -12,7 +13,8 @@ choice! {
     pub enum ZeroGroups {
         /// Means are over what is trained on (verl).
         Drop = "drop",
-        /// Means are over what is trained on and what was dropped, as if the dropped had been trained on with advantage 0 (TRL).
+        /// Means are over what is trained on and what was dropped, as if the dropped had been trained on with
+        /// advantage 0 (TRL).
         Mask = "mask",
     }
 }
@@ -82,10 +84,11 @@ section! {
         estimator: KlEstimator = "k3", Any, Fixed;
         /// Coefficient.
         coefficient: f64 = "0.001", NonNegative, Fixed;
-        /// Take the value of the estimator and the gradient of `k2`, which is that of the divergence itself (verl's `k1+`, `k3+`).
+        /// Take the value of the estimator and the gradient of `k2`, which is that of the divergence itself
+        /// (verl's `k1+`, `k3+`).
         straight_through: bool = "false", Any, Fixed;
-        /// Multiply the estimate by the importance ratio, through which it is differentiated too, with the KL in the loss (DeepSeek-V3.2,
-        /// arXiv 2512.02556; TRL `use_bias_correction_kl`).
+        /// Multiply the estimate by the importance ratio, through which it is differentiated too, with the KL
+        /// in the loss (DeepSeek-V3.2, arXiv 2512.02556; TRL `use_bias_correction_kl`).
         bias_corrected: bool = "false", Any, Fixed;
         /// Adaptation of the coefficient, with the KL in the reward. Null: it stays as it is.
         adaptive: Option<AdaptiveKlConfig> = "null", Any, Fixed;
@@ -93,8 +96,8 @@ section! {
 }
 
 section! {
-    /// A coefficient that holds the entropy at a target (Skywork-OR1, arXiv 2505.22312): after each update it moves by `delta` towards it, and the
-    /// bonus is paid only while the entropy is at or below the target.
+    /// A coefficient that holds the entropy at a target (Skywork-OR1, arXiv 2505.22312): after each update it
+    /// moves by `delta` towards it, and the bonus is paid only while the entropy is at or below the target.
     pub struct AdaptiveEntropyConfig {
         /// Smallest coefficient.
         min: f64 = "0.0", Any, Fixed;
@@ -122,13 +125,14 @@ section! {
 section! {
     /// What is left out of the loss, beyond unscored trajectories and tokens that the policy did not produce.
     pub struct MasksConfig {
-        /// Leave trajectories that were cut at `rollout.max_response_length` out of the loss. Their scores still count in the
-        /// advantages of their group.
+        /// Leave trajectories that were cut at `rollout.max_response_length` out of the loss. Their scores
+        /// still count in the advantages of their group.
         truncated: bool = "false", Any, Fixed;
-        /// Share of the tokens of an optimizer batch, those of highest entropy, that carry the policy loss (arXiv 2506.01939 has 0.2). Null: all.
+        /// Share of the tokens of an optimizer batch, those of highest entropy, that carry the policy loss
+        /// (arXiv 2506.01939 has 0.2). Null: all.
         top_entropy: Option<f64> = "null", Probability, Fixed;
-        /// Divergence from the policy that sampled, in nats per token, above which a trajectory with negative advantage carries no policy
-        /// loss (DeepSeek-V3.2, arXiv 2512.02556). Null: no bound.
+        /// Divergence from the policy that sampled, in nats per token, above which a trajectory with negative
+        /// advantage carries no policy loss (DeepSeek-V3.2, arXiv 2512.02556). Null: no bound.
         off_policy: Option<f64> = "null", NonNegative, Fixed;
     }
 }
@@ -142,8 +146,8 @@ section! {
         shaping: Vec<Shaping> = "[]", Any, Fixed;
         /// The policy loss.
         loss: PolicyLoss = "{}", Any, Fixed;
-        /// What the importance ratio is a ratio of, in `clip`, `luspo`, `decoupled`, `cispo`, `sapo` and `vespo`; the other losses decide it
-        /// themselves.
+        /// What the importance ratio is a ratio of, in `clip`, `luspo`, `decoupled`, `cispo`, `sapo` and
+        /// `vespo`; the other losses decide it themselves.
         importance: Importance = "token", Any, Fixed;
         /// How the loss of tokens becomes one number, over an optimizer mini-batch.
         aggregation: Aggregation = "token-mean", Any, Fixed;

@@ -48,7 +48,8 @@ fn estimator(config: &Config) -> KlEstimator {
         ConfigKl::K3 => KlKind::K3,
         ConfigKl::Abs => KlKind::Abs,
     };
-    // verl's clamps: they only bind where the policy has left the reference altogether, and keep one token from drowning the rest.
+    // verl's clamps: they only bind where the policy has left the reference altogether, and keep one token
+    // from drowning the rest.
     KlEstimator { kind, clamped: true, straight_through: kl.straight_through && kl.place == KlPlace::Loss }
 }
 
@@ -82,20 +83,22 @@ fn entropy(config: &Config) -> Option<EntropyBonus> {
     })
 }
 
-/// The name of the correction: the one that is set; else, where groups of older weights are trained on as a rule (a stream that carries them), or
-/// nothing else would tell of their age (carried groups of servers), token weights up to 2. A loss that weighs them itself has none beside it.
+/// The name of the correction: the one that is set; else, where groups of older weights are trained on as a
+/// rule (a stream that carries them), or nothing else would tell of their age (carried groups of servers),
+/// token weights up to 2. A loss that weighs them itself has none beside it.
 pub fn correction_preset(config: &Config) -> Option<CorrectionPreset> {
     let settings = &config.objective.correction;
     let is_unset = settings.weights.is_none() && settings.rejections.is_empty();
-    // Old log-probabilities of the native engine's carried groups are those that they were sampled with, so that the loss's ratio tells of their age;
-    // servers' are computed at the start of the step.
+    // Old log-probabilities of the native engine's carried groups are those that they were sampled with, so
+    // that the loss's ratio tells of their age; servers' are computed at the start of the step.
     let lags = config.schedule.surplus == ConfigSurplus::Carry
         && (config.schedule.mode == ScheduleMode::Streaming || config.rollout.backend != BackendKind::Native);
     let is_wanted = is_unset && lags && !matches!(config.objective.loss, PolicyLoss::Decoupled(_));
     settings.preset.or(is_wanted.then_some(CorrectionPreset::DecoupledTokenIs))
 }
 
-/// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that sampled, and nothing else.
+/// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that
+/// sampled, and nothing else.
 pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> {
     let settings = &config.objective.correction;
     let preset = correction_preset(config);

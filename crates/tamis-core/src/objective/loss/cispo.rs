@@ -36,7 +36,8 @@ choice! {
 }
 
 settings! {
-    /// Clipped importance-sampling weights. Derivative with respect to the log-probability: `-sg(clamp(r))·A`, never 0 for a bound.
+    /// Clipped importance-sampling weights. Derivative with respect to the log-probability:
+    /// `-sg(clamp(r))·A`, never 0 for a bound.
     #[derive(Copy)]
     pub struct Cispo {
         /// How the ratio is bounded.
@@ -47,7 +48,8 @@ settings! {
         clip_high: f64 = 0.2, NonNegative;
         /// Largest ratio; read with `bound: absolute` (ScaleRL takes 5).
         max_ratio: f64 = 5.0, Positive;
-        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
+        /// Null: none, as TRL.
         log_ratio_limit: Option<f64> = Some(20.0), Positive;
     }
 }

@@ -29,14 +29,16 @@ pub(super) const ENTRY: Entry = Entry {
 settings! {
     /// Clipped surrogate loss of one token.
     ///
-    /// With `d = logprob - old`, `r = exp(clamp(d, ±log_ratio_limit))` and `c = clamp(r, 1 - clip_low, 1 + clip_high)`:
-    /// `l = max(-A·min(r, delta), -A·c)`, and where `A < 0` and a dual clip is set `l = min(l, -A·dual_clip)`.
+    /// With `d = logprob - old`, `r = exp(clamp(d, ±log_ratio_limit))` and
+    /// `c = clamp(r, 1 - clip_low, 1 + clip_high)`: `l = max(-A·min(r, delta), -A·c)`, and where `A < 0` and
+    /// a dual clip is set `l = min(l, -A·dual_clip)`.
     ///
-    /// Derivative with respect to the log-probability: `-A·r` where the larger branch moves with the ratio and the ratio is within
-    /// its limit, else 0.
+    /// Derivative with respect to the log-probability: `-A·r` where the larger branch moves with the ratio
+    /// and the ratio is within its limit, else 0.
     ///
-    /// Source: Schulman et al., arXiv 1707.06347, eq. 7; separate bounds ("clip-higher"): DAPO, arXiv 2503.14476, eq. 8; dual clip:
-    /// Ye et al., arXiv 1912.09729, eq. 5; `delta`: INTELLECT-2, arXiv 2505.07291, section 3.4 (TRL).
+    /// Source: Schulman et al., arXiv 1707.06347, eq. 7; separate bounds ("clip-higher"): DAPO, arXiv
+    /// 2503.14476, eq. 8; dual clip: Ye et al., arXiv 1912.09729, eq. 5; `delta`: INTELLECT-2, arXiv
+    /// 2505.07291, section 3.4 (TRL).
     #[derive(Copy)]
     pub struct Clip {
         /// How far the ratio may fall below 1 where the advantage is negative.
@@ -47,7 +49,8 @@ settings! {
         dual_clip: Option<f64> = Some(3.0), GreaterThan(1.0);
         /// TRL's two-sided clip: the ratio itself is at most this. Null: no bound.
         delta: Option<f64> = None, GreaterThan(1.0);
-        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
+        /// Null: none, as TRL.
         log_ratio_limit: Option<f64> = Some(20.0), Positive;
     }
 }
@@ -73,7 +76,8 @@ impl Clip {
         Self { clip_low: epsilon, clip_high: epsilon, dual_clip: None, delta: None, log_ratio_limit: None }
     }
 
-    /// What verl's `vanilla` computes with these bounds: log-ratio clamped to ±20, dual clip (its default is 3).
+    /// What verl's `vanilla` computes with these bounds: log-ratio clamped to ±20, dual clip (its default is
+    /// 3).
     pub fn verl(clip_low: f64, clip_high: f64, dual_clip: f64) -> Self {
         Self { clip_low, clip_high, dual_clip: Some(dual_clip), delta: None, log_ratio_limit: Some(20.0) }
     }

@@ -40,7 +40,8 @@ settings! {
         clip_low: f64 = 0.2, Between(0.0, 1.0);
         /// How far the ratio may rise above 1 where the advantage is positive.
         clip_high: f64 = 0.2, NonNegative;
-        /// Share of the tokens of an optimizer batch that is taken out; at least one where there is a candidate.
+        /// Share of the tokens of an optimizer batch that is taken out; at least one where there is a
+        /// candidate.
         share: f64 = 2e-4, Between(0.0, 1.0);
         /// Tokens whose covariance is above this are candidates.
         cov_low: f64 = 1.0;

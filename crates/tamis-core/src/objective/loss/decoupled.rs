@@ -38,7 +38,8 @@ settings! {
         dual_clip: Option<f64> = Some(3.0), GreaterThan(1.0);
         /// Largest weight of the proximal over the behaviour policy. Null: no bound.
         weight_cap: Option<f64> = None, Positive;
-        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
+        /// Null: none, as TRL.
         log_ratio_limit: Option<f64> = Some(20.0), Positive;
     }
 }

@@ -47,9 +47,11 @@ pub(super) const ENTRIES: [Entry; 2] = [
 ];
 
 settings! {
-    /// Divergence proximal policy optimisation by total variation: the bound is on how far the token's probability has moved.
+    /// Divergence proximal policy optimisation by total variation: the bound is on how far the token's
+    /// probability has moved.
     ///
-    /// The ratio and the choice of tokens are constants; derivative `-A·min(r, max_ratio)` where the token is trained on.
+    /// The ratio and the choice of tokens are constants; derivative `-A·min(r, max_ratio)` where the token is
+    /// trained on.
     #[derive(Copy)]
     pub struct DppoTv {
         /// Bound on the divergence where the advantage is not positive.
@@ -58,13 +60,15 @@ settings! {
         clip_high: f64 = 0.2, NonNegative;
         /// Largest ratio.
         max_ratio: f64 = 20.0, Positive;
-        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
+        /// Null: none, as TRL.
         log_ratio_limit: Option<f64> = Some(20.0), Positive;
     }
 }
 
 settings! {
-    /// Divergence proximal policy optimisation by the binary Kullback-Leibler divergence; as [`DppoTv`] otherwise.
+    /// Divergence proximal policy optimisation by the binary Kullback-Leibler divergence; as [`DppoTv`]
+    /// otherwise.
     #[derive(Copy)]
     pub struct DppoKl {
         /// Bound on the divergence where the advantage is not positive.
@@ -73,7 +77,8 @@ settings! {
         clip_high: f64 = 0.2, NonNegative;
         /// Largest ratio.
         max_ratio: f64 = 20.0, Positive;
-        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
+        /// Null: none, as TRL.
         log_ratio_limit: Option<f64> = Some(20.0), Positive;
     }
 }

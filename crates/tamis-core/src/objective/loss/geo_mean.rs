@@ -34,9 +34,10 @@ pub(super) const ENTRY: Entry = Entry {
 settings! {
     /// Geometric-mean policy optimisation.
     ///
-    /// One loss per trajectory, `-Ā·g·w`, with `g = exp(mean_t q_t)`; its share of the batch's loss is that times its length times
-    /// the aggregation's weight, so that `seq-mean-token-mean` is the paper's mean over trajectories. Derivative of a token: an
-    /// equal share where its `d` is not held by the bound, else 0.
+    /// One loss per trajectory, `-Ā·g·w`, with `g = exp(mean_t q_t)`; its share of the batch's loss is that
+    /// times its length times the aggregation's weight, so that `seq-mean-token-mean` is the paper's mean
+    /// over trajectories. Derivative of a token: an equal share where its `d` is not held by the bound, else
+    /// 0.
     ///
     /// Tokens left out by a mask over the optimizer batch are left out of all means.
     #[derive(Copy)]

@@ -43,9 +43,10 @@ choice! {
 settings! {
     /// Group sequence policy optimisation.
     ///
-    /// `s = exp(mean_t d)` over the unmasked tokens, `l_t = max(-A·s, -A·clamp(s, 1 - clip_low, 1 + clip_high))` for each of them.
-    /// Derivative: `-A·s` where the unclipped branch is the larger, spread evenly over the tokens (form `sequence`) or each to its
-    /// own (form `token`).
+    /// `s = exp(mean_t d)` over the unmasked tokens,
+    /// `l_t = max(-A·s, -A·clamp(s, 1 - clip_low, 1 + clip_high))` for each of them. Derivative: `-A·s` where
+    /// the unclipped branch is the larger, spread evenly over the tokens (form `sequence`) or each to its own
+    /// (form `token`).
     ///
     /// Source: Zheng et al., arXiv 2507.18071.
     #[derive(Copy)]
@@ -56,7 +57,8 @@ settings! {
         clip_high: f64 = 4e-4, NonNegative;
         /// Which gradient.
         form: GspoForm = GspoForm::Sequence;
-        /// Bound on the logarithm of the trajectory's ratio, with derivative 0 beyond it (verl 10). Null: none, as TRL.
+        /// Bound on the logarithm of the trajectory's ratio, with derivative 0 beyond it (verl 10). Null:
+        /// none, as TRL.
         log_ratio_limit: Option<f64> = Some(10.0), Positive;
     }
 }

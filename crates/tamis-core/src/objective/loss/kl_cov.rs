@@ -25,7 +25,8 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// The plain ratio, and a penalty on the tokens that [`Objective::select`](super::super::Objective::select) chose.
+    /// The plain ratio, and a penalty on the tokens that
+    /// [`Objective::select`](super::super::Objective::select) chose.
     #[derive(Copy)]
     pub struct KlCov {
         /// Share of the tokens of an optimizer batch that pays; at least one.

@@ -1,7 +1,7 @@
 //! Policy losses. Each is a formula for one token in a file of its own: the loss and its derivative.
 //!
-//! A new loss is a file with its settings (named as the configuration's keys), its [`Loss`] and its catalogue entry, and one
-//! line in the list below.
+//! A new loss is a file with its settings (named as the configuration's keys), its [`Loss`] and its catalogue
+//! entry, and one line in the list below.
 
 mod cispo;
 mod clip;
@@ -122,13 +122,16 @@ macro_rules! policy_losses {
 }
 
 policy_losses! {
-    /// The clipped ratio of PPO, GRPO and DAPO: the larger of `-A r` and `-A clip(r, 1 - clip_low, 1 + clip_high)`.
+    /// The clipped ratio of PPO, GRPO and DAPO: the larger of `-A r` and
+    /// `-A clip(r, 1 - clip_low, 1 + clip_high)`.
     Clip(Clip) = "clip", clip::ENTRY;
     /// The clipped ratio of the whole trajectory (arXiv 2507.18071).
     Gspo(Gspo) = "gspo", gspo::ENTRY;
-    /// The clipped ratio of the whole trajectory times its length, with `aggregation: seq-mean-token-sum` (arXiv 2602.05261).
+    /// The clipped ratio of the whole trajectory times its length, with `aggregation: seq-mean-token-sum`
+    /// (arXiv 2602.05261).
     Luspo(Luspo) = "luspo", luspo::ENTRY;
-    /// The clipped ratio to the policy at the start of the step, weighted by its ratio to the one that sampled.
+    /// The clipped ratio to the policy at the start of the step, weighted by its ratio to the one that
+    /// sampled.
     Decoupled(Decoupled) = "decoupled", decoupled::ENTRY;
     /// The plain policy gradient.
     Reinforce(Reinforce) = "reinforce", reinforce::ENTRIES[0];
@@ -159,10 +162,11 @@ choice! {
     pub enum Importance {
         /// Each token's probability.
         Token = "token",
-        /// The trajectory's probability per token, moved by every one of them: GSPO, arXiv 2507.18071 eq. 5 (TRL
-        /// `importance_sampling_level: sequence`).
+        /// The trajectory's probability per token, moved by every one of them: GSPO, arXiv 2507.18071 eq. 5
+        /// (TRL `importance_sampling_level: sequence`).
         Sequence = "sequence",
-        /// The same value, each token answering for its own loss alone: GSPO-token, eq. 13 (TRL `sequence_token`; verl's `gspo`).
+        /// The same value, each token answering for its own loss alone: GSPO-token, eq. 13 (TRL
+        /// `sequence_token`; verl's `gspo`).
         SequenceToken = "sequence_token",
     }
 }
@@ -186,14 +190,14 @@ pub(super) enum OwnMetric {
 }
 
 impl PolicyLoss {
-    /// Whether its ratio may be the trajectory's by a setting. The others have no ratio, or one whose level is part of what they
-    /// are.
+    /// Whether its ratio may be the trajectory's by a setting. The others have no ratio, or one whose level
+    /// is part of what they are.
     pub fn has_importance_levels(&self) -> bool {
         self.loss().has_importance_levels()
     }
 
-    /// Whether the weights of a trajectory's tokens are multiplied into one weight, so that a factor of them all is no factor of
-    /// the loss.
+    /// Whether the weights of a trajectory's tokens are multiplied into one weight, so that a factor of them
+    /// all is no factor of the loss.
     pub fn multiplies_weights(&self) -> bool {
         self.loss().multiplies_weights()
     }

@@ -35,7 +35,8 @@ settings! {
         tau_positive: f64 = 1.0, Positive;
         /// Temperature where the advantage is 0 or negative.
         tau_negative: f64 = 1.05, Positive;
-        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20). Null: none, as TRL.
+        /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
+        /// Null: none, as TRL.
         log_ratio_limit: Option<f64> = Some(20.0), Positive;
     }
 }

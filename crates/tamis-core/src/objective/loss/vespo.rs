@@ -22,8 +22,8 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 settings! {
-    /// Variational sequence-level soft policy optimisation. The weight phi is a constant; derivative `-phi·A`. The weight column
-    /// enters phi and multiplies nothing else.
+    /// Variational sequence-level soft policy optimisation. The weight phi is a constant; derivative
+    /// `-phi·A`. The weight column enters phi and multiplies nothing else.
     #[derive(Copy)]
     pub struct Vespo {
         /// Power of the trajectory's weight where the advantage is 0 or more.
