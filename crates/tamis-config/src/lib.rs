@@ -62,13 +62,15 @@ impl Default for Config {
 
 #[cfg(test)]
 mod tests {
+    use tamis_core::objective::{Clip, PolicyLoss};
+
     use super::*;
 
     #[test]
     fn defaults_are_read() {
         let config = Config::default();
         assert_eq!(config.rollout.n, 8);
-        assert_eq!(config.objective.loss.tau_negative.to_bits(), 1.05_f64.to_bits());
+        assert_eq!(config.objective.loss, PolicyLoss::Clip(Clip::default()));
         assert_eq!(config.data.arithmetic.levels[0].operators, [Operator::Add, Operator::Subtract]);
         assert_eq!(config.filter, None);
     }

@@ -24,7 +24,11 @@ pub(crate) fn name_of_today(key: &str) -> Option<&'static str> {
 pub(crate) fn convert(tree: &mut Node, root: &Shape) -> bool {
     let is_older = tree.at("objective.advantage").is_some_and(|advantage| {
         advantage.get("estimator").is_some() || advantage.get("norm_by_std").is_some()
-    }) || tree.at("objective.loss.log_ratio_limit").and_then(Node::as_text) == Some("off");
+    }) || tree.at("objective.loss").is_some_and(|loss| {
+        let has = |key: &str| loss.get(key).is_some();
+        loss.get("log_ratio_limit").and_then(Node::as_text) == Some("off")
+            || has("tau_positive") && has("k_positive")
+    });
     if is_older {
         if let Some(advantage) = tree.at_mut("objective.advantage") {
             name_kind(advantage);
@@ -134,6 +138,19 @@ mod tests {
             "{objective: {advantage: {kind: grpo_passk, epsilon: 1e-4, divide: false}}, filter: {kind: variance, metric: acc, \
              tolerance: 0.0, singleton: keep}}"
         );
+    }
+
+    #[test]
+    fn a_loss_with_the_keys_of_all_kinds_keeps_its_own() {
+        let all = "clip_low: null, clip_high: 0.28, dual_clip: null, max_ratio: null, weight_cap: null, tau_positive: 1.0, \
+                   k_positive: 2.0";
+        let of = |kind: &str, limit: &str| {
+            converted(&format!("objective: {{loss: {{kind: {kind}, {all}, log_ratio_limit: {limit}}}}}"))
+        };
+        let today = |keys: &str| (true, format!("{{objective: {{loss: {{{keys}}}}}}}"));
+        assert_eq!(of("clip", "null"), today("kind: clip, clip_high: 0.28, dual_clip: null"));
+        assert_eq!(of("gspo", "off"), today("kind: gspo, clip_high: 0.28, log_ratio_limit: null"));
+        assert_eq!(of("vespo", "5.0"), today("kind: vespo, k_positive: 2.0"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::Checker;
 use tamis_core::advantage::{Advantage, Cpo};
 
-use tamis_core::objective::{CispoBound, Importance, PolicyLoss};
+use tamis_core::objective::{Importance, PolicyLoss};
 
 use crate::schema::{Aggregation, KlPlace};
 
@@ -37,26 +37,22 @@ impl Checker<'_> {
     fn loss(&mut self) {
         let objective = &self.config.objective;
         let (loss, importance) = (objective.loss, objective.importance);
-        if let PolicyLoss::Cispo(cispo) = loss {
-            match cispo.bound {
-                CispoBound::Relative => {
-                    self.ignored(&["objective.loss.max_ratio"], "the bound is `relative`")
-                }
-                CispoBound::Absolute => {
-                    let keys = ["objective.loss.clip_low", "objective.loss.clip_high"];
-                    self.ignored(&keys, "the bound is `absolute`");
-                }
-            }
+        let (idle, reason) = loss.idle_keys();
+        for key in idle {
+            self.ignored(&[&format!("objective.loss.{key}")], reason);
         }
-        if matches!(loss, PolicyLoss::Luspo(_)) && objective.aggregation != Aggregation::SeqMeanTokenSum {
+        if let Some(needed) =
+            loss.needed_aggregation().filter(|needed| needed.name() != objective.aggregation.as_str())
+        {
             self.error(
                 &["objective.aggregation", "objective.loss.kind"],
                 format!(
-                    "`objective.loss.kind: luspo` with `objective.aggregation: {}`: the loss is a sum over \
-                     tokens, weighted by length",
-                    objective.aggregation
+                    "`objective.loss.kind: {loss}` with `objective.aggregation: {}`: the loss is defined with \
+                     `{}` alone",
+                    objective.aggregation,
+                    needed.name()
                 ),
-                "set `objective.aggregation: seq-mean-token-sum`",
+                format!("set `objective.aggregation: {}`", needed.name()),
             );
         }
         if importance != Importance::Token && !loss.has_importance_levels() {

@@ -263,8 +263,6 @@ fn defaults_said_and_not_said_are_the_same() {
 "recompute_activations": true, / "recompute_activations": false,
 "prompt": "prompt", / "prompt": null,
 "data_source": "data_source", / "data_source": null,
-"clip_low": 0.2, / "clip_low": null,
-"clip_high": 0.2, / "clip_high": null,
 "ppo_mini_batch_size": 256, / "ppo_mini_batch_size": null,
 "ppo_epochs": 1, / "ppo_epochs": null,
 "aggregation": "token-mean", / "aggregation": null,
@@ -293,7 +291,6 @@ fn defaults_of_ragen_said_and_not_said_are_the_same() {
     let bare: Vec<String> =
         files.into_iter().chain(["model_path=Qwen/Qwen2.5-3B-Instruct".to_owned()]).collect();
     assert_snapshot!(differences(&converted(&all), &converted(&bare)), @r#"
-"clip_low": 0.2, / "clip_low": null,
 "micro_batch_size": 4, / "micro_batch_size": null,
 "path": "Qwen/Qwen2.5-3B-Instruct" / "path": null
 "ppo_mini_batch_size": 2, / "ppo_mini_batch_size": null,

@@ -127,7 +127,7 @@ num_generations=8 -> rollout.n: 8
 seed is not given -> run.seed: 42 (TRL's default)
 per_device_train_batch_size is not given -> data.train_batch_size: 1, train.ppo_mini_batch_size: 1 (TRL's default)
 weight_decay is not given -> train.optimizer.weight_decay: 0.0 (TRL's default)
-a bound on the log-ratio is not given -> objective.loss.log_ratio_limit: off (TRL's default)
+a bound on the log-ratio is not given -> objective.loss.log_ratio_limit: null (TRL's default)
 scale_rewards is not given -> objective.advantage.epsilon: 1e-4 (TRL's default)
 lr_scheduler_type is not given -> train.lr_schedule.kind: linear (TRL's default)
 save_steps is not given -> checkpoint.save_freq: 500 (TRL's default)

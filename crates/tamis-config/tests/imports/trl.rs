@@ -71,7 +71,7 @@ objective:
     clip_low: 0.2  # TRL: epsilon_high=0.28
     clip_high: 0.28  # TRL: epsilon_high=0.28
     dual_clip: null  # TRL: epsilon_high=0.28
-    log_ratio_limit: off  # TRL: a bound on the log-ratio (default)
+    log_ratio_limit: null  # TRL: a bound on the log-ratio (default)
   aggregation: seq-mean-token-mean  # TRL: loss_type=grpo
   kl:
     in: loss  # TRL: beta=0.04
@@ -119,7 +119,7 @@ bf16=true has no effect: computation is in f32
 vllm_importance_sampling_mode is not given -> objective.correction.weights: {level: sequence, outside: mask, max: 3.0} (TRL's default)
 seed is not given -> run.seed: 42 (TRL's default)
 weight_decay is not given -> train.optimizer.weight_decay: 0.0 (TRL's default)
-a bound on the log-ratio is not given -> objective.loss.log_ratio_limit: off (TRL's default)
+a bound on the log-ratio is not given -> objective.loss.log_ratio_limit: null (TRL's default)
 save_steps is not given -> checkpoint.save_freq: 500 (TRL's default)
 save_total_limit is not given -> checkpoint.keep_last: null (TRL's default)
 max_prompt_length is not given: TRL has had no limit since 0.28; here a prompt longer than `data.max_prompt_length` stops the run

@@ -21,7 +21,7 @@ error: `objective.loss.log_ratio_limit` must be greater than 0, got 0
 1 error in the configuration
 "#);
     assert_snapshot!(loss("{log_ratio_limit: none}"), @r#"
-error: `objective.loss.log_ratio_limit` must be a number above 0, or `off`, not the text "none"
+error: `objective.loss.log_ratio_limit` must be a number, not the text "none"
  --> run.yaml:1:37
   |
 1 | objective: {loss: {log_ratio_limit: none}}
@@ -30,14 +30,16 @@ error: `objective.loss.log_ratio_limit` must be a number above 0, or `off`, not 
 
 1 error in the configuration
 "#);
-    assert_snapshot!(loss("{kind: geo_mean, log_ratio_limit: 5}"), @r#"
-warning: `objective.loss.log_ratio_limit` has no effect: the loss `geo_mean` does not read it
- --> run.yaml:1:53
+    assert_snapshot!(loss("{kind: geo_mean, log_ratio_limit: 5}"), @"
+error: unknown key `objective.loss.log_ratio_limit`: the kind here is `geo_mean`
+ --> run.yaml:1:36
   |
 1 | objective: {loss: {kind: geo_mean, log_ratio_limit: 5}}
-  |                                                     ^
-  hint: remove `objective.loss.log_ratio_limit`
-"#);
+  |                                    ^^^^^^^^^^^^^^^
+  hint: `clip`, `gspo`, `luspo`, `decoupled`, `cispo`, `sapo`, `dppo_tv` and `dppo_kl` have it; the keys here are clip_low, clip_high, length_epsilon, weight_epsilon
+
+1 error in the configuration
+");
 }
 
 #[test]
@@ -127,38 +129,38 @@ error: unknown key `objective.advantage.ddof`: the kind here is `rloo`
   |                                                 ^^^^
   hint: `grpo`, `grpo_passk`, `bnpo` and `cpo` have it; the keys here are singleton
 
-warning: `objective.loss.dual_clip` has no effect: the loss `gspo` does not read it
- --> run.yaml:1:89
+error: unknown key `objective.loss.dual_clip`: the kind here is `gspo`
+ --> run.yaml:1:78
   |
 1 | objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
-  |                                                                                         ^^^
-  hint: remove `objective.loss.dual_clip`
+  |                                                                              ^^^^^^^^^
+  hint: `clip` and `decoupled` have it; the keys here are clip_low, clip_high, form, log_ratio_limit
 
-warning: `objective.loss.beta` has no effect: the loss `gspo` does not read it
- --> run.yaml:1:100
+error: unknown key `objective.loss.beta`: the kind here is `gspo`
+ --> run.yaml:1:94
   |
 1 | objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}
-  |                                                                                                    ^^^
-  hint: remove `objective.loss.beta`
+  |                                                                                              ^^^^
+  hint: `dro` has it; the keys here are clip_low, clip_high, form, log_ratio_limit
 
-2 errors in the configuration
+4 errors in the configuration
 ");
 }
 
 #[test]
 fn losses_that_need_something() {
     assert_snapshot!(said("objective: {loss: {kind: dro}}", &[]), @"
-error: `objective.loss.kind: dro` needs `objective.loss.beta`, the strength of its pull
+error: `objective.loss.beta` is missing: a number, 0 or more
  --> run.yaml:1:26
   |
 1 | objective: {loss: {kind: dro}}
   |                          ^^^
-  hint: set it, such as `objective.loss.beta: 0.5`
+  hint: `tamis config explain objective.loss.beta` says more
 
 1 error in the configuration
 ");
     assert_snapshot!(said("objective: {loss: {kind: luspo}}", &[]), @"
-error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: the loss is a sum over tokens, weighted by length
+error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: the loss is defined with `seq-mean-token-sum` alone
  --> run.yaml:1:26
   |
 1 | objective: {loss: {kind: luspo}}

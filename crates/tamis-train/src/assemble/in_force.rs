@@ -143,19 +143,24 @@ pub fn headline(config: &Config) -> Result<String, AssembleError> {
     Ok(format!("objective: {}", parts.join("; ")))
 }
 
+/// The loss's name, its clip as `low/high`, and its other settings in force under their keys.
 fn loss_text(policy: &PolicyLoss) -> String {
     let settings = json(policy);
-    let number = |name: &str| field(&settings, name).and_then(|value| value.as_f64());
+    let (idle, _) = policy.idle_keys();
+    let is_shown = |key: &str| key != "kind" && key != "log_ratio_limit" && !idle.contains(&key);
+    let mut shown: Vec<_> =
+        settings.as_object().into_iter().flatten().filter(|(key, _)| is_shown(key)).collect();
     let mut text = policy.name().to_owned();
-    // CISPO reads one of the two.
-    let is_absolute = field(&settings, "bound").is_some_and(|bound| bound == "absolute");
-    if let (Some(low), Some(high), false) = (number("clip_low"), number("clip_high"), is_absolute) {
-        let _ = write!(text, " {}/{}", shortest(low), shortest(high));
+    let number = |value: &Value| value.as_f64().map_or_else(|| value.to_string(), shortest);
+    let at = |shown: &[(&String, &Value)], name: &str| {
+        shown.iter().find(|(key, _)| *key == name).map(|(_, value)| number(value))
+    };
+    if let (Some(low), Some(high)) = (at(&shown, "clip_low"), at(&shown, "clip_high")) {
+        let _ = write!(text, " {low}/{high}");
+        shown.retain(|(key, _)| !key.starts_with("clip_"));
     }
-    for (name, told) in [("dual_clip", "dual"), ("delta", "ratio up to"), ("max_ratio", "ratio up to")] {
-        if let Some(value) = number(name).filter(|_| name != "max_ratio" || is_absolute) {
-            let _ = write!(text, ", {told} {}", shortest(value));
-        }
+    for (key, value) in shown.into_iter().filter(|(_, value)| !value.is_null()) {
+        let _ = write!(text, ", {key} {}", value.as_str().map_or_else(|| number(value), str::to_owned));
     }
     text
 }
@@ -306,9 +311,6 @@ mod tests {
         insta::assert_snapshot!(lines.join("\n"), @"
 gen_batch_size: null  # in force: 64 (default)
 metric: null  # in force: acc (default)
-clip_low: null  # in force: 0.2 (default)
-clip_high: null  # in force: 0.2 (default)
-log_ratio_limit: null  # in force: 20.0 (default)
 ppo_mini_batch_size: null  # in force: 64 (default)
 ");
         // A loss that does not read a key has nothing in force there.
@@ -324,7 +326,7 @@ ppo_mini_batch_size: null  # in force: 64 (default)
             Preset::ALL.iter().map(|preset| line(&format!("preset: {preset}"))).collect();
         insta::assert_snapshot!(presets.join("\n"), @"
 objective: preset grpo; clip 0.2/0.2; seq-mean-token-mean; KL k3 times 0.04 in the loss; advantage grpo (divided by the deviation)
-objective: preset dapo; clip 0.2/0.28, dual 10; token-mean over the mini-batch; no KL; advantage grpo (divided by the deviation)
+objective: preset dapo; clip 0.2/0.28, dual_clip 10; token-mean over the mini-batch; no KL; advantage grpo (divided by the deviation)
 objective: preset dapo_paper; clip 0.2/0.28; group-token-mean; no KL; advantage grpo (divided by the deviation)
 objective: preset dr_grpo; clip 0.2/0.2; seq-mean-token-sum-norm divided by 512; no KL; advantage grpo (not divided by a deviation)
 objective: preset rloo; reinforce; seq-mean-token-sum; KL k1 times 0.05 in the reward; advantage rloo
@@ -334,14 +336,14 @@ objective: preset remax; reinforce; seq-mean-token-sum; KL k1 times 0.001 in the
 objective: preset opo; reinforce; seq-mean-token-sum; no KL; advantage opo
 objective: preset gpg; gpg; token-mean over the mini-batch; no KL; advantage gpg
 objective: preset bnpo; clip 0.2/0.2; token-mean over the mini-batch; no KL; advantage bnpo
-objective: preset gspo; gspo 0.0003/0.0004; seq-mean-token-mean; no KL; advantage grpo (divided by the deviation)
-objective: preset gmpo; geo_mean 0.4/0.4; seq-mean-token-mean; no KL; advantage grpo (divided by the deviation)
-objective: preset cispo; cispo, ratio up to 5; token-mean over the mini-batch; no KL; advantage grpo (divided by the deviation)
-objective: preset sapo; sapo; seq-mean-token-mean; no KL; advantage grpo (divided by the deviation)
+objective: preset gspo; gspo 0.0003/0.0004, form sequence; seq-mean-token-mean; no KL; advantage grpo (divided by the deviation)
+objective: preset gmpo; geo_mean 0.4/0.4, length_epsilon 0, weight_epsilon 0; seq-mean-token-mean; no KL; advantage grpo (divided by the deviation)
+objective: preset cispo; cispo, bound absolute, max_ratio 5; token-mean over the mini-batch; no KL; advantage grpo (divided by the deviation)
+objective: preset sapo; sapo, tau_positive 1, tau_negative 1.05; seq-mean-token-mean; no KL; advantage grpo (divided by the deviation)
 objective: preset ppo; clip 0.2/0.2; token-mean over the mini-batch; KL k1 times 0.02 in the reward; advantage gae
 ");
-        insta::assert_snapshot!(line("objective: {kl: {in: reward, estimator: k1, coefficient: 0.1, adaptive: {target: 0.02, horizon: 5000}}, entropy: {coefficient: 0.01}}"), @"objective: no preset; clip 0.2/0.2, dual 3; token-mean over the mini-batch; KL k1 times 0.1 in the reward, adaptive, target 0.02; advantage grpo (divided by the deviation); entropy bonus 0.01");
-        insta::assert_snapshot!(line("objective: {advantage: {scale: batch}, shaping: [{kind: keep_pos_ratio, ratio: 0.5}], correction: {preset: decoupled_token_is}}"), @"objective: no preset; clip 0.2/0.2, dual 3; token-mean over the mini-batch; no KL; advantage grpo (divided by the deviation of the batch); shaping keep_pos_ratio; correction decoupled_token_is");
-        insta::assert_snapshot!(line("objective: {advantage: {scale: none}, loss: {kind: clip}, importance: sequence}"), @"objective: no preset; clip 0.2/0.2, dual 3; importance sequence; token-mean over the mini-batch; no KL; advantage grpo (not divided by a deviation)");
+        insta::assert_snapshot!(line("objective: {kl: {in: reward, estimator: k1, coefficient: 0.1, adaptive: {target: 0.02, horizon: 5000}}, entropy: {coefficient: 0.01}}"), @"objective: no preset; clip 0.2/0.2, dual_clip 3; token-mean over the mini-batch; KL k1 times 0.1 in the reward, adaptive, target 0.02; advantage grpo (divided by the deviation); entropy bonus 0.01");
+        insta::assert_snapshot!(line("objective: {advantage: {scale: batch}, shaping: [{kind: keep_pos_ratio, ratio: 0.5}], correction: {preset: decoupled_token_is}}"), @"objective: no preset; clip 0.2/0.2, dual_clip 3; token-mean over the mini-batch; no KL; advantage grpo (divided by the deviation of the batch); shaping keep_pos_ratio; correction decoupled_token_is");
+        insta::assert_snapshot!(line("objective: {advantage: {scale: none}, loss: {kind: clip}, importance: sequence}"), @"objective: no preset; clip 0.2/0.2, dual_clip 3; importance sequence; token-mean over the mini-batch; no KL; advantage grpo (not divided by a deviation)");
     }
 }

@@ -55,6 +55,13 @@ settings! {
 }
 
 impl Loss for Cispo {
+    fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
+        match self.bound {
+            CispoBound::Relative => (&["max_ratio"], "the bound is `relative`"),
+            CispoBound::Absolute => (&["clip_low", "clip_high"], "the bound is `absolute`"),
+        }
+    }
+
     fn check(&self) -> Result<(), ObjectiveError> {
         bounds(self.clip_low, self.clip_high)?;
         positive("loss.max_ratio", Some(self.max_ratio))?;

@@ -55,7 +55,7 @@ settings! {
         clip_low: f64 = 3e-4, Between(0.0, 1.0);
         /// How far the trajectory's ratio may rise above 1 where the advantage is positive.
         clip_high: f64 = 4e-4, NonNegative;
-        /// Which gradient.
+        /// Whether the gradient of a token is that of the whole trajectory's ratio or of its own share.
         form: GspoForm = GspoForm::Sequence;
         /// Bound on the logarithm of the trajectory's ratio, with derivative 0 beyond it (verl 10). Null:
         /// none, as TRL.

@@ -70,6 +70,11 @@ pub(super) trait Loss {
         None
     }
 
+    /// Its keys that another of them makes idle, and why.
+    fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
+        (&[], "")
+    }
+
     /// Whether tokens are chosen over the whole optimizer batch first.
     fn needs_selection(&self) -> bool {
         false
@@ -202,6 +207,16 @@ impl PolicyLoss {
         self.loss().multiplies_weights()
     }
 
+    /// The aggregation without which it is another loss.
+    pub fn needed_aggregation(&self) -> Option<Aggregation> {
+        self.loss().aggregation()
+    }
+
+    /// Its keys that another of them makes idle (`max_ratio` of `cispo` with `bound: relative`), and why.
+    pub fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
+        self.loss().idle_keys()
+    }
+
     /// The level that it works on.
     pub(super) fn importance(&self, setting: Importance) -> Importance {
         self.loss().importance(setting)
@@ -231,7 +246,7 @@ impl PolicyLoss {
         if importance != Importance::Token && !self.has_importance_levels() {
             return Err(ObjectiveError::Importance { loss, importance: importance.name() });
         }
-        if let Some(expected) = self.loss().aggregation().filter(|expected| expected != aggregation) {
+        if let Some(expected) = self.needed_aggregation().filter(|expected| expected != aggregation) {
             let (aggregation, expected) = (aggregation.name(), expected.name());
             return Err(ObjectiveError::Aggregation { loss, aggregation, expected });
         }

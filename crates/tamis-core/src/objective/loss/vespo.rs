@@ -28,11 +28,11 @@ settings! {
     pub struct Vespo {
         /// Power of the trajectory's weight where the advantage is 0 or more.
         k_positive: f64 = 2.0, NonNegative;
-        /// Decay of it there.
+        /// Decay of the trajectory's weight where the advantage is 0 or more.
         lambda_positive: f64 = 3.0, NonNegative;
         /// Power of the trajectory's weight where the advantage is negative.
         k_negative: f64 = 3.0, NonNegative;
-        /// Decay of it there.
+        /// Decay of the trajectory's weight where the advantage is negative.
         lambda_negative: f64 = 2.0, NonNegative;
     }
 }
