@@ -148,10 +148,19 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["reward=[{kind: number},{kind: length, min_length: 9, max_length: 3}]"], "reward `length` needs"),
     (&["reward=[{kind: number},{kind: soft_overlong, penalty_factor: 1e300}]"], "single precision"),
     // Losses, advantages, corrections.
-    (&["objective.loss.clip_low=5"], "`objective.loss.clip_low`: it is 5; expected a number from 0 to 1"),
-    (&["objective.loss.kind=gspo", "objective.loss.clip_low=5"], "`objective.loss.clip_low`: it is 5"),
-    (&["objective.loss.kind=clip_cov", "objective.loss.clip_low=5"], "`objective.loss.clip_low`: it is 5"),
-    (&["objective.loss.kind=cispo", "objective.loss.clip_low=5"], "`objective.loss.clip_low`: it is 5"),
+    (&["objective.loss.clip_low=5"], "`objective.loss.clip_low` must be from 0 to 1, got 5"),
+    (
+        &["objective.loss.kind=gspo", "objective.loss.clip_low=5"],
+        "`objective.loss.clip_low` must be from 0 to 1, got 5",
+    ),
+    (
+        &["objective.loss.kind=clip_cov", "objective.loss.clip_low=5"],
+        "`objective.loss.clip_low` must be from 0 to 1, got 5",
+    ),
+    (
+        &["objective.loss.kind=cispo", "objective.loss.clip_low=5"],
+        "`objective.loss.clip_low` must be from 0 to 1, got 5",
+    ),
     (&["objective.entropy.adaptive={min: 1, max: 0}"], "`objective.entropy.adaptive.min`: it is 1"),
     (&["objective.importance=sequence", "objective.loss.kind=gspo"], "importance"),
     (&["objective.advantage.kind=bnpo", "objective.advantage.low=1"], "advantage setting"),
@@ -374,11 +383,12 @@ fn a_finding_in_a_file_has_its_line() {
     insta::assert_snapshot!(folder.tamis(&["config", "check", "tiny.yaml", "loss.yaml"]).shown(), @"
 exit code 2
 ----- stderr
-error: `objective.loss.clip_low`: it is 5; expected a number from 0 to 1
+error: `objective.loss.clip_low` must be from 0 to 1, got 5
  --> loss.yaml:4:15
   |
 4 |     clip_low: 5
   |               ^
+  hint: `tamis config explain objective.loss.clip_low` says more
 
 1 error in the configuration
 ");

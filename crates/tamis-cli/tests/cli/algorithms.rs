@@ -417,11 +417,12 @@ error: `objective.kl.in`: reward has no place in `bnpo`, which reads the rewards
 
 {loss: {kind: cispo, clip_low: 1.5}}
 exit code 2
-error: `objective.loss.clip_low`: it is 1.5; expected a number from 0 to 1
+error: `objective.loss.clip_low` must be from 0 to 1, got 1.5
   --> config.yaml:21:43
    |
 21 | objective: {loss: {kind: cispo, clip_low: 1.5}}
    |                                           ^^^
+  hint: `tamis config explain objective.loss.clip_low` says more
 
 1 error in the configuration
 

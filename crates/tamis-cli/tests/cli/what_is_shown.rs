@@ -325,7 +325,6 @@ objective: preset grpo; clip 0.2/0.28; seq-mean-token-mean; KL k3 times 0.04 in 
     insta::assert_snapshot!(in_force.join("\n"), @"
 head_dim: null  # in force: 8 (default)
 metric: null  # in force: acc (default)
-log_ratio_limit: null  # in force: 20.0 (default)
 ");
     // A resumed run writes it anew.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=2"]).succeeds();
