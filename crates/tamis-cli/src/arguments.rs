@@ -53,7 +53,7 @@ pub(crate) enum CliCommand {
 
 /// The command line, with options of other systems (TRL's `--num_generations 8`) as overrides
 /// (`num_generations=8`) where a configuration is read.
-pub(crate) fn typed() -> Vec<OsString> {
+pub(crate) fn read_arguments() -> Vec<OsString> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let Some(texts) = words.iter().map(|word| word.to_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
     else {

@@ -25,8 +25,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure that is told in full already.
-    pub(crate) fn told(code: u8, text: impl Into<String>) -> Self {
+    /// A failure with the whole text that is printed.
+    pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
 

@@ -11,11 +11,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, CliCommand, typed};
+use arguments::{Arguments, CliCommand, read_arguments};
 
 fn main() -> ExitCode {
     leave_caught_panics_unprinted();
-    let arguments = match Arguments::try_parse_from(typed()) {
+    let arguments = match Arguments::try_parse_from(read_arguments()) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help and version are no errors; clap knows which stream and code they want.

@@ -50,7 +50,8 @@ impl std::fmt::Debug for ParquetRows {
 impl ParquetRows {
     pub(crate) fn open(path: &Path) -> Result<Self, RecordError> {
         let reader = open(path)?;
-        let rows = guarded(|| Ok(reader.into_iter())).map_err(|detail| failed(path, 0, detail))?;
+        let rows =
+            catch_panics(|| Ok(reader.into_iter())).map_err(|detail| parquet_error(path, 0, detail))?;
         Ok(Self { path: path.into(), rows: Some(rows), read: 0 })
     }
 }
@@ -60,7 +61,7 @@ impl Iterator for ParquetRows {
 
     fn next(&mut self) -> Option<Self::Item> {
         let rows = self.rows.as_mut()?;
-        let next = guarded(|| rows.next().map(|row| row.map(row_to_json)).transpose());
+        let next = catch_panics(|| rows.next().map(|row| row.map(row_to_json)).transpose());
         match next {
             Ok(Some(Columns { values, binary, encoded })) => {
                 self.read += 1;
@@ -73,19 +74,20 @@ impl Iterator for ParquetRows {
             }
             Err(detail) => {
                 self.rows = None;
-                Some(Err(failed(&self.path, self.read, detail)))
+                Some(Err(parquet_error(&self.path, self.read, detail)))
             }
         }
     }
 }
 
-fn failed(path: &Path, row: u64, detail: String) -> RecordError {
+fn parquet_error(path: &Path, row: u64, detail: String) -> RecordError {
     RecordError::Parquet { path: path.to_owned(), row, detail }
 }
 
 fn open(path: &Path) -> Result<SerializedFileReader<File>, RecordError> {
     let file = jsonl::open(path)?;
-    let reader = guarded(|| SerializedFileReader::new(file)).map_err(|detail| failed(path, 0, detail))?;
+    let reader =
+        catch_panics(|| SerializedFileReader::new(file)).map_err(|detail| parquet_error(path, 0, detail))?;
     check(path, reader.metadata())?;
     Ok(reader)
 }
@@ -93,7 +95,7 @@ fn open(path: &Path) -> Result<SerializedFileReader<File>, RecordError> {
 /// Refuses what would fail later with a worse message, or never end.
 fn check(path: &Path, metadata: &ParquetMetaData) -> Result<(), RecordError> {
     if metadata.file_metadata().schema_descr().num_columns() == 0 {
-        return Err(failed(path, 0, "it has no columns".to_owned()));
+        return Err(parquet_error(path, 0, "it has no columns".to_owned()));
     }
     for group in metadata.row_groups() {
         for column in group.columns() {
@@ -116,7 +118,7 @@ fn check(path: &Path, metadata: &ParquetMetaData) -> Result<(), RecordError> {
                 });
             }
             if column.num_values() < group.num_rows() {
-                return Err(failed(
+                return Err(parquet_error(
                     path,
                     0,
                     format!(
@@ -133,7 +135,7 @@ fn check(path: &Path, metadata: &ParquetMetaData) -> Result<(), RecordError> {
 }
 
 /// Runs a call into the Parquet library; its errors and panics become text.
-fn guarded<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
+fn catch_panics<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
     catch(call)?.map_err(|error| error.to_string())
 }
 
@@ -278,8 +280,9 @@ pub(crate) fn copy_rows(
     target: &Path,
 ) -> Result<Copied, RecordError> {
     // The writer asserts what the reader let pass.
-    catch(|| copy(sources, keep, file, target))
-        .unwrap_or_else(|detail| Err(failed(sources.first().map_or(target, PathBuf::as_path), 0, detail)))
+    catch(|| copy(sources, keep, file, target)).unwrap_or_else(|detail| {
+        Err(parquet_error(sources.first().map_or(target, PathBuf::as_path), 0, detail))
+    })
 }
 
 fn copy(
@@ -331,12 +334,12 @@ fn copy(
             if num_kept == 0 {
                 continue;
             }
-            let read = |detail| failed(source, row - kept.len() as u64, detail);
-            let group = guarded(|| reader.get_row_group(group)).map_err(read)?;
+            let read = |detail| parquet_error(source, row - kept.len() as u64, detail);
+            let group = catch_panics(|| reader.get_row_group(group)).map_err(read)?;
             let mut target_group = writer.next_row_group().map_err(write)?;
             let mut column = 0;
             while let Some(mut target_column) = target_group.next_column().map_err(write)? {
-                let source_column = guarded(|| group.get_column_reader(column)).map_err(read)?;
+                let source_column = catch_panics(|| group.get_column_reader(column)).map_err(read)?;
                 let done = match source_column {
                     ColumnReader::BoolColumnReader(reader) => copy_column(reader, &mut target_column, &kept),
                     ColumnReader::Int32ColumnReader(reader) => copy_column(reader, &mut target_column, &kept),
@@ -380,7 +383,7 @@ fn copy_column<T: DataType>(
     kept: &[bool],
 ) -> Result<(), Failure> {
     let (mut definitions, mut repetitions, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    let (num_records, ..) = guarded(|| {
+    let (num_records, ..) = catch_panics(|| {
         reader.read_records(kept.len(), Some(&mut definitions), Some(&mut repetitions), &mut values)
     })
     .map_err(Failure::Read)?;

@@ -9,7 +9,7 @@ const CHUNK: usize = 16 * 1024;
 
 multiversion! {
     /// `out = silu(gate) * up`.
-    fn gated<F>(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    fn gate_forward<F>(gate: &[f32], up: &[f32], out: &mut [f32]) {
         for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
             *out = gate / (1.0 + exp::<F>(-gate)) * up;
         }
@@ -19,7 +19,7 @@ multiversion! {
 multiversion! {
     /// Given `d` = derivative by the output, leaves the derivatives by gate and up in `gate` and `up`, and
     /// the output in `d`.
-    fn gated_backward<F>(gate: &mut [f32], up: &mut [f32], d: &mut [f32]) {
+    fn gate_backward<F>(gate: &mut [f32], up: &mut [f32], d: &mut [f32]) {
         for ((gate, up), d) in gate.iter_mut().zip(up.iter_mut()).zip(d.iter_mut()) {
             let sigmoid = 1.0 / (1.0 + exp::<F>(-*gate));
             let silu = *gate * sigmoid;
@@ -32,23 +32,23 @@ multiversion! {
     }
 }
 
-/// [`gated`] on the pool.
+/// [`gate_forward`] on the pool.
 pub(crate) fn forward(threads: &Threads, gate: &[f32], up: &[f32], out: &mut [f32]) {
     let num_tasks = out.len().div_ceil(CHUNK);
     let parts = Parts::chunks(out, CHUNK);
     threads.run(num_tasks, |task| {
         let out = parts.take(task);
         let here = task * CHUNK..task * CHUNK + out.len();
-        gated(threads.level(), &gate[here.clone()], &up[here], out);
+        gate_forward(threads.level(), &gate[here.clone()], &up[here], out);
     });
 }
 
-/// [`gated_backward`] on the pool.
+/// [`gate_backward`] on the pool.
 pub(crate) fn backward(threads: &Threads, gate: &mut [f32], up: &mut [f32], d: &mut [f32]) {
     let num_tasks = d.len().div_ceil(CHUNK);
     let (gate, up, d) = (Parts::chunks(gate, CHUNK), Parts::chunks(up, CHUNK), Parts::chunks(d, CHUNK));
     threads
-        .run(num_tasks, |task| gated_backward(threads.level(), gate.take(task), up.take(task), d.take(task)));
+        .run(num_tasks, |task| gate_backward(threads.level(), gate.take(task), up.take(task), d.take(task)));
 }
 
 #[cfg(test)]

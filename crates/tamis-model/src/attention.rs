@@ -6,7 +6,7 @@
 //! follows a shared prompt those of the same row in a sequence alone.
 
 use crate::floats::Floats;
-use crate::lanes::{LANES, Lanes, dot, exp, padded, tree};
+use crate::lanes::{LANES, Lanes, dot, exp, pad, tree};
 use crate::panels::{self, pack_rows};
 use crate::product::{ChainStart, Left, Out, ProductShape, Right, product};
 use crate::simd::{PANEL, SimdLevel, multiversion};
@@ -60,7 +60,7 @@ multiversion! {
                 sums[i] += chunk[i];
             }
         }
-        let mut last = padded(tail, f32::NEG_INFINITY);
+        let mut last = pad(tail, f32::NEG_INFINITY);
         for i in 0..LANES {
             last[i] = exp::<F>((last[i] - max) * scale);
             sums[i] += last[i];

@@ -217,7 +217,7 @@ impl<'a> Reader<'a> {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
-    fn typed<T>(
+    fn read_typed<T>(
         &self,
         key: &'static str,
         expected: &'static str,
@@ -235,35 +235,37 @@ impl<'a> Reader<'a> {
 
     fn size(&self, key: &'static str) -> Result<Option<usize>, ConfigError> {
         // The bound keeps every product of sizes far from overflow.
-        self.typed(key, "a whole number from 1 to 16777216", |value| {
+        self.read_typed(key, "a whole number from 1 to 16777216", |value| {
             value.as_u64().filter(|&n| (1..=1 << 24).contains(&n)).map(|n| n as usize)
         })
     }
 
-    fn required(&self, key: &'static str) -> Result<usize, ConfigError> {
+    fn read_required(&self, key: &'static str) -> Result<usize, ConfigError> {
         self.size(key)?.ok_or(ConfigError::Missing { key })
     }
 
     fn positive(&self, key: &'static str) -> Result<Option<f64>, ConfigError> {
-        self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
+        self.read_typed(key, "a positive number", |value| {
+            value.as_f64().filter(|&x| x > 0.0 && x.is_finite())
+        })
     }
 
     fn flag(&self, key: &'static str) -> Result<Option<bool>, ConfigError> {
-        self.typed(key, "true or false", Value::as_bool)
+        self.read_typed(key, "true or false", Value::as_bool)
     }
 
     fn text(&self, key: &'static str) -> Result<Option<&'a str>, ConfigError> {
-        self.typed(key, "a text", Value::as_str)
+        self.read_typed(key, "a text", Value::as_str)
     }
 
     fn object(&self, key: &'static str) -> Result<Option<&'a Map<String, Value>>, ConfigError> {
-        self.typed(key, "an object", Value::as_object)
+        self.read_typed(key, "an object", Value::as_object)
     }
 
     /// One id or a list of ids.
     fn ids(&self, key: &'static str) -> Result<Option<Vec<u32>>, ConfigError> {
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-        self.typed(key, "a token id or a list of token ids", |value| match value {
+        self.read_typed(key, "a token id or a list of token ids", |value| match value {
             Value::Array(items) => items.iter().map(id).collect(),
             _ => id(value).map(|id| vec![id]),
         })
@@ -363,8 +365,9 @@ impl TransformerConfig {
     pub fn from_json(value: &Value) -> Result<Self, ConfigError> {
         let source = value.as_object().ok_or(ConfigError::NotAnObject)?;
         let reader = Reader(source);
-        let class = reader
-            .typed("architectures", "a list of class names", |value| value.as_array()?.first()?.as_str())?;
+        let class = reader.read_typed("architectures", "a list of class names", |value| {
+            value.as_array()?.first()?.as_str()
+        })?;
         let name =
             class.or(reader.text("model_type")?).ok_or(ConfigError::Missing { key: "architectures" })?;
         let (architecture, head) = Architecture::ALL
@@ -392,19 +395,19 @@ impl TransformerConfig {
         if head == OutputHead::Value && num_labels != 1 {
             return unsupported("number of labels", &num_labels.to_string(), "1, the value");
         }
-        let num_layers = reader.required("num_hidden_layers")?;
+        let num_layers = reader.read_required("num_hidden_layers")?;
         check_attention(&reader, num_layers)?;
         let (rope_theta, rope_scaling) = rope(&reader)?;
-        let num_heads = reader.required("num_attention_heads")?;
-        let hidden_size = reader.required("hidden_size")?;
+        let num_heads = reader.read_required("num_attention_heads")?;
+        let hidden_size = reader.read_required("hidden_size")?;
         let default_head = if architecture == Architecture::Qwen3 { 128 } else { hidden_size / num_heads };
         let attention_bias = reader.flag("attention_bias")?.unwrap_or(false);
         let config = Self {
             architecture,
             head,
-            vocab_size: reader.required("vocab_size")?,
+            vocab_size: reader.read_required("vocab_size")?,
             hidden_size,
-            intermediate_size: reader.required("intermediate_size")?,
+            intermediate_size: reader.read_required("intermediate_size")?,
             num_layers,
             num_heads,
             num_kv_heads: reader.size("num_key_value_heads")?.unwrap_or(num_heads),
@@ -412,7 +415,7 @@ impl TransformerConfig {
             rms_norm_eps: reader.positive("rms_norm_eps")?.unwrap_or(1e-6),
             rope_theta,
             rope_scaling,
-            max_position_embeddings: reader.required("max_position_embeddings")?,
+            max_position_embeddings: reader.read_required("max_position_embeddings")?,
             tie_word_embeddings: reader.flag("tie_word_embeddings")?.unwrap_or(false),
             qkv_bias: architecture == Architecture::Qwen2 || attention_bias,
             output_bias: architecture != Architecture::Qwen2 && attention_bias,
@@ -541,7 +544,7 @@ impl TransformerConfig {
     }
 
     /// The same layers with a head of its own.
-    pub(crate) fn untied(&self) -> Self {
+    pub(crate) fn to_untied(&self) -> Self {
         Self { tie_word_embeddings: false, ..self.clone() }
     }
 
@@ -563,7 +566,7 @@ impl TransformerConfig {
 
 /// Refuses attention windows that are in use.
 fn check_attention(reader: &Reader, num_layers: usize) -> Result<(), ConfigError> {
-    let kinds = reader.typed("layer_types", "a list of texts", |value| {
+    let kinds = reader.read_typed("layer_types", "a list of texts", |value| {
         value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>()
     })?;
     if let Some(kind) = kinds.iter().flatten().find(|&&kind| kind != "full_attention") {
@@ -575,7 +578,7 @@ fn check_attention(reader: &Reader, num_layers: usize) -> Result<(), ConfigError
     }
     let window = reader.size("sliding_window")?;
     let first = reader
-        .typed("max_window_layers", "a whole number", Value::as_u64)?
+        .read_typed("max_window_layers", "a whole number", Value::as_u64)?
         .map_or(usize::MAX, |first| first as usize);
     if let Some(window) = window
         && kinds.is_none()
@@ -621,7 +624,7 @@ fn rope(reader: &Reader) -> Result<(f64, Option<Llama3Scaling>), ConfigError> {
                 factor: number("factor")?,
                 low_freq_factor: number("low_freq_factor")?,
                 high_freq_factor: number("high_freq_factor")?,
-                original_max_position_embeddings: inner.required("original_max_position_embeddings")?,
+                original_max_position_embeddings: inner.read_required("original_max_position_embeddings")?,
             };
             Ok((theta, Some(scaling)))
         }

@@ -29,7 +29,7 @@ pub(crate) fn tree(lanes: &Lanes) -> f32 {
 /// The last, incomplete chunk of a row with `fill` in the missing places.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "compiled for the caller's CPU feature")]
-pub(crate) fn padded(tail: &[f32], fill: f32) -> Lanes {
+pub(crate) fn pad(tail: &[f32], fill: f32) -> Lanes {
     let mut lanes = [fill; LANES];
     lanes[..tail.len()].copy_from_slice(tail);
     lanes
@@ -48,7 +48,7 @@ pub(crate) fn dot<F: MulAdd>(left: &[f32], right: &[f32]) -> f32 {
         }
     }
     if !tail.is_empty() {
-        let (a, b) = (padded(tail, 0.0), padded(other_tail, 0.0));
+        let (a, b) = (pad(tail, 0.0), pad(other_tail, 0.0));
         for i in 0..LANES {
             sums[i] = F::fma(a[i], b[i], sums[i]);
         }

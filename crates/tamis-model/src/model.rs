@@ -66,11 +66,11 @@ impl Model {
     /// The same model with a head of its own, which begins as the embedding that it was tied to; a copy where
     /// it has one already. Both give the same log-probabilities until one of them is trained.
     #[must_use]
-    pub fn untied(&self) -> Self {
+    pub fn to_untied(&self) -> Self {
         if !self.config.is_tied() {
             return self.clone();
         }
-        let config = self.config.untied();
+        let config = self.config.to_untied();
         let layout = WeightLayout::new(&config);
         let mut weights = Floats::zeros(layout.len);
         let embedding = self.layout.embedding;

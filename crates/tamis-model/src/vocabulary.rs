@@ -1,6 +1,6 @@
 //! Log-probability and entropy of a row of logits, in one order for training and generation.
 
-use crate::lanes::{LANES, Lanes, exp, padded, tree};
+use crate::lanes::{LANES, Lanes, exp, pad, tree};
 use crate::simd::{MulAdd, SimdLevel, multiversion};
 
 /// What a softmax row comes down to; `z = logits / temperature`.
@@ -59,7 +59,7 @@ fn scan<F: MulAdd>(
         add(index, chunk);
     }
     if !tail.is_empty() {
-        add(chunks.len(), &padded(tail, f32::NEG_INFINITY));
+        add(chunks.len(), &pad(tail, f32::NEG_INFINITY));
     }
     Statistics { max, sum: tree(&sums), weighted: tree(&weighted) }
 }

@@ -52,7 +52,7 @@ impl TokenMask for InTurn {
         state + 1
     }
 
-    fn allowed(&self, state: u32) -> Arc<[u64]> {
+    fn allowed_tokens(&self, state: u32) -> Arc<[u64]> {
         let even = 0x5555_5555_5555_5555;
         vec![if state >= 3 { 0 } else { even << (state % 2) }].into()
     }

@@ -261,7 +261,7 @@ fn run(machine: Scheduler, steps: u64, iteration: &str, weights: &std::path::Pat
                 found.groups_a_step += collected.report.accounting.generated.groups as f64;
                 found.max_lag = found.max_lag.max(collected.report.max_lag);
             }
-            dispatcher.trained(0, 0).unwrap();
+            dispatcher.note_trained(0, 0).unwrap();
         }
         if step == warm_up {
             begun = Instant::now();

@@ -144,7 +144,7 @@ impl Fleet {
                 return Ok(fleet);
             }
             if now >= end || fleet.members.is_empty() || fleet.interrupted.load(Ordering::Relaxed) {
-                return Err(GeneratorError::Unreachable { tried: fleet.tried() });
+                return Err(GeneratorError::Unreachable { tried: fleet.describe_servers() });
             }
             fleet.sleep(now, end);
         }
@@ -281,10 +281,10 @@ impl Fleet {
                 let refuses = |member: &FleetMember| member.refused == Some(version) || member.is_draining;
                 if is_refused && self.members.iter().all(refuses) {
                     // Nothing that waiting would mend: the folder, or servers without the routes.
-                    return Err(GeneratorError::Unreachable { tried: self.tried() });
+                    return Err(GeneratorError::Unreachable { tried: self.describe_servers() });
                 }
             }
-            ServerEvent::Checked(result) => self.checked(place, result, now),
+            ServerEvent::Checked(result) => self.note_check(place, result, now),
         }
         Ok(())
     }

@@ -167,7 +167,7 @@ impl Running {
 
     /// How it ended, told once. Its workers, which would keep their GPU, end with it: at once, while the
     /// group has its number.
-    fn ended(&mut self) -> Option<ExitStatus> {
+    fn poll_end(&mut self) -> Option<ExitStatus> {
         if self.is_over {
             return None;
         }
@@ -282,7 +282,7 @@ impl Servers {
                 if interrupted.load(Ordering::SeqCst) {
                     return Ok(false);
                 }
-                if let Some(status) = server.ended() {
+                if let Some(status) = server.poll_end() {
                     let output = last_lines(&server.process.log);
                     return Err(LaunchError::Ended { command, status: status.to_string(), output });
                 }
@@ -310,7 +310,7 @@ impl Servers {
         let mut restarts = 0;
         while !is_over.load(Ordering::SeqCst) {
             for server in &mut self.0 {
-                if let Some(status) = server.ended() {
+                if let Some(status) = server.poll_end() {
                     let output = tail(&last_lines(&server.process.log));
                     let what = format!("the server `{}` ended ({status}){output}", server.process.shown);
                     if restarts == most_restarts {
@@ -353,7 +353,7 @@ impl Drop for Servers {
         }
         let began = Instant::now();
         while began.elapsed() < GRACE
-            && self.0.iter_mut().any(|server| !server.is_over && server.ended().is_none())
+            && self.0.iter_mut().any(|server| !server.is_over && server.poll_end().is_none())
         {
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -44,8 +44,8 @@ impl TokenMask for OfRegex {
         self.0.after(state, token)
     }
 
-    fn allowed(&self, state: u32) -> Arc<[u64]> {
-        self.0.allowed(state)
+    fn allowed_tokens(&self, state: u32) -> Arc<[u64]> {
+        self.0.allowed_tokens(state)
     }
 }
 

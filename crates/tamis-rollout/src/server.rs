@@ -217,7 +217,7 @@ fn other_logprobs<P: Protocol>(
     mode: Option<LogprobsOf>,
 ) -> Option<ParameterError> {
     let of = mode?;
-    let with = of.differs(sampling, parameters::altering(extra))?;
+    let with = of.differs(sampling, parameters::find_altering(extra))?;
     Some(ParameterError::OtherLogprobs { server: P::KIND, of: of.describe(), with })
 }
 
@@ -339,8 +339,8 @@ impl<P: Protocol> Server for HttpServer<P> {
                         if is_unproven { self.held.push(event) } else { self.ready.push(event) }
                     }
                 }
-                Some(Errand::Publishing) => self.published_stage(exchange, now),
-                Some(Errand::Checking) => self.looked(exchange, now),
+                Some(Errand::Publishing) => self.finish_stage(exchange, now),
+                Some(Errand::Checking) => self.read_check(exchange, now),
                 // An abort is acknowledged whatever it did; a number that is not known was given up.
                 Some(Errand::Abort) | None => {}
             }

@@ -215,7 +215,7 @@ impl Server for FakeServer {
                 ];
                 let class = classes[self.draw(4) as usize];
                 let num_tokens = self.draw(3);
-                ServerEvent::Failed { id, fault: Fault::new(class, "sometimes").spending(num_tokens) }
+                ServerEvent::Failed { id, fault: Fault::new(class, "sometimes").with_tokens(num_tokens) }
             } else {
                 let versions = vec![VersionSpan { version, start: 0, end: 3 }];
                 let sample = Sample {

@@ -305,7 +305,7 @@ mod tests {
     fn what_no_checkpoint_needs_is_removed() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("journal");
-        let open = |from| Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, from);
+        let open = |from| Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, from);
         let (mut journal, _) = open(0).expect("new");
         let mut positions = vec![journal.position()];
         let record = |number: u8| vec![number; 50 + usize::from(number)];
@@ -362,7 +362,7 @@ mod tests {
 
     fn written(path: &Path) -> u64 {
         let (mut journal, recovered) =
-            Journal::open(&Disk::unflushed(), path, SyncPolicy::EveryRecord, 0).expect("new");
+            Journal::open(&Disk::without_flush(), path, SyncPolicy::EveryRecord, 0).expect("new");
         assert_eq!(recovered, Recovered { from: 8, ..Recovered::default() });
         for payload in three() {
             journal.append(&payload).expect("append");
@@ -376,7 +376,8 @@ mod tests {
         let path = folder.path().join("journal");
         let end = written(&path);
         assert_eq!(end, 8 + (8 + 5) + 8 + (8 + 300), "hand-counted");
-        let open = |from| Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, from).expect("open");
+        let open =
+            |from| Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, from).expect("open");
         let (mut journal, recovered) = open(0);
         assert_eq!(payloads(&recovered), three());
         assert_eq!(recovered.records.iter().map(|(end, _)| *end).collect::<Vec<_>>(), [21, 29, 337]);
@@ -398,13 +399,13 @@ mod tests {
         for length in 0..=bytes.len() {
             std::fs::write(&path, &bytes[..length]).expect("write");
             let (mut journal, recovered) =
-                Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, 0).expect("open");
+                Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, 0).expect("open");
             let whole = [21, 29, 337].iter().filter(|&&end| end <= length).count();
             assert_eq!(payloads(&recovered), three()[..whole], "{length} bytes");
             // What is appended then is found again.
             journal.append(b"after").expect("append");
             let (_, recovered) =
-                Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, 0).expect("open");
+                Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, 0).expect("open");
             assert_eq!(recovered.records.len(), whole + 1);
             assert_eq!(recovered.cut, 0);
         }
@@ -421,7 +422,7 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[place] ^= 1 << (place % 8);
             std::fs::write(&path, &damaged).expect("write");
-            let open = |from| Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, from);
+            let open = |from| Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, from);
             if place < 8 {
                 assert!(matches!(open(end), Err(JournalError::NotAJournal { .. })));
                 continue;
@@ -450,7 +451,7 @@ mod tests {
             for at in 0..40 {
                 let folder = tempfile::tempdir().expect("folder");
                 let path = folder.path().join("journal");
-                let disk = Disk::failing(at, fault);
+                let disk = Disk::with_fault(at, fault);
                 let mut kept = Vec::new();
                 let outcome = (|| -> Result<(), JournalError> {
                     let (mut journal, _) = Journal::open(&disk, &path, SyncPolicy::EveryRecord, 0)?;
@@ -460,8 +461,8 @@ mod tests {
                     }
                     Ok(())
                 })();
-                let (_, recovered) =
-                    Journal::open(&Disk::unflushed(), &path, SyncPolicy::EveryRecord, 0).expect("recovers");
+                let (_, recovered) = Journal::open(&Disk::without_flush(), &path, SyncPolicy::EveryRecord, 0)
+                    .expect("recovers");
                 let found = payloads(&recovered);
                 assert!(found.starts_with(&kept), "{fault:?} at {at}: {} of {}", found.len(), kept.len());
                 assert!(three().starts_with(&found), "{fault:?} at {at}: nothing else is found");
@@ -492,7 +493,7 @@ mod tests {
             |error: JournalError| error.to_string().replace(&folder.path().display().to_string(), "DIR");
         let path = folder.path().join("journal");
         std::fs::write(&path, "{\"step\": 1}\n").expect("write");
-        let open = |promised| Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, promised);
+        let open = |promised| Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, promised);
         insta::assert_snapshot!(shown(open(0).expect_err("no journal")), @"read `DIR/journal`: not a journal of tamis (it does not begin with `TAMISJ1` or `TAMISJ2`)");
         std::fs::remove_file(&path).expect("remove");
         let end = written(&path);
@@ -501,7 +502,7 @@ mod tests {
         std::fs::remove_file(&path).expect("remove");
         insta::assert_snapshot!(shown(open(end).expect_err("gone")), @"read `DIR/journal`: it ends at byte 0, and had 337 bytes when the checkpoint was written");
         let full = Journal::open(
-            &Disk::failing(0, DiskFault::DiskFull),
+            &Disk::with_fault(0, DiskFault::DiskFull),
             &folder.path().join("new"),
             SyncPolicy::OnDemand,
             0,

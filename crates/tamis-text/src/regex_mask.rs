@@ -143,7 +143,7 @@ impl RegexMask {
         if mask.hopeless.contains(&mask.regex.start) {
             return Err(RegexMaskError::NoMatch);
         }
-        if mask.allowed(mask.start()).iter().all(|&word| word == 0) {
+        if mask.allowed_tokens(mask.start()).iter().all(|&word| word == 0) {
             return Err(RegexMaskError::Empty);
         }
         Ok(mask)
@@ -164,7 +164,7 @@ impl RegexMask {
 
     /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; none where the completion is
     /// over.
-    pub fn allowed(&self, state: u32) -> Arc<[u64]> {
+    pub fn allowed_tokens(&self, state: u32) -> Arc<[u64]> {
         let state = StateID::new(state as usize).unwrap_or(DEAD);
         let masks = self.masks.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(mask) = masks.of_states.get(&state) {
@@ -361,7 +361,7 @@ mod tests {
         let over = |ends: &[u32]| RegexMask::new("[0-9]+", &tokenizer, ends).expect("a mask");
         let (mask, other) = (over(&[letter, digit, 1]), over(&[1, digit, letter]));
         for generated in [&[][..], &[digit - 1]] {
-            let masks = [&mask, &other].map(|mask| allowed(mask, generated));
+            let masks = [&mask, &other].map(|mask| allowed_tokens(mask, generated));
             assert_eq!(masks[0], masks[1]);
             let is_allowed = |id: u32| masks[0][id as usize / 64] >> (id % 64) & 1 == 1;
             // A digit that ends the completion is no digit of it.
@@ -370,18 +370,18 @@ mod tests {
         assert!(is_over(&mask, &[digit - 1, digit]));
     }
 
-    fn allowed(mask: &RegexMask, generated: &[u32]) -> Arc<[u64]> {
-        mask.allowed(generated.iter().fold(mask.start(), |state, &token| mask.after(state, token)))
+    fn allowed_tokens(mask: &RegexMask, generated: &[u32]) -> Arc<[u64]> {
+        mask.allowed_tokens(generated.iter().fold(mask.start(), |state, &token| mask.after(state, token)))
     }
 
     fn is_over(mask: &RegexMask, generated: &[u32]) -> bool {
-        allowed(mask, generated).iter().all(|&word| word == 0)
+        allowed_tokens(mask, generated).iter().all(|&word| word == 0)
     }
 
     /// The characters that may follow a text, `$` for the end token.
     fn after(mask: &RegexMask, text: &str) -> String {
         let tokenizer = Tokenizer::characters(ALPHABET).expect("a tokenizer");
-        let allowed = allowed(mask, &tokenizer.encode(text, false).expect("in the alphabet"));
+        let allowed = allowed_tokens(mask, &tokenizer.encode(text, false).expect("in the alphabet"));
         let is_allowed = |id: usize| allowed[id / 64] >> (id % 64) & 1 == 1;
         assert!(!is_allowed(0), "padding");
         let end = is_allowed(1).then_some('$');
@@ -453,9 +453,9 @@ mod tests {
         let tokens: TokenBytes = ["[", "]", "a"].map(|text| Some(text.as_bytes().into())).to_vec().into();
         let over = |pattern: &str| RegexMask::over(pattern, tokens.clone(), &[1]);
         let mask = over(r"\[a*").expect("a mask");
-        assert_eq!([&[][..], &[0], &[0, 2]].map(|ids| allowed(&mask, ids)[0]), [0b001, 0b110, 0b110]);
+        assert_eq!([&[][..], &[0], &[0, 2]].map(|ids| allowed_tokens(&mask, ids)[0]), [0b001, 0b110, 0b110]);
         assert!(is_over(&mask, &[0, 1]), "nothing follows it");
-        assert_eq!(allowed(&over(r"\[a*\]?").expect("a mask"), &[0])[0], 0b110);
+        assert_eq!(allowed_tokens(&over(r"\[a*\]?").expect("a mask"), &[0])[0], 0b110);
         assert!(is_over(&over(r"\[\]?a?").expect("a mask"), &[0, 1]), "nor where the expression goes on");
         assert!(matches!(over(r"\[a\]").err(), Some(RegexMaskError::NoMatch)), "no other token writes it");
     }
@@ -477,7 +477,7 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &get("[0-9]{2,4}", &[1])));
         assert!(!Arc::ptr_eq(&first, &get("[0-9]{2,4}", &[])));
         // One or three digits more may follow: the same tokens.
-        assert!(Arc::ptr_eq(&allowed(&first, &[]), &allowed(&first, &[2])));
+        assert!(Arc::ptr_eq(&allowed_tokens(&first, &[]), &allowed_tokens(&first, &[2])));
         for length in 0..MAX_EXPRESSIONS {
             get(&format!("a{{{length},9}}"), &[1]);
         }
@@ -508,7 +508,7 @@ mod tests {
         let mask = RegexMask::new("(caf\u{e9}|caf\u{ea})!", &tokenizer, &[]).expect("a mask");
         let ids = tokenizer.encode("caf\u{e9}!", false).expect("ids");
         for (i, &id) in ids.iter().enumerate() {
-            let allowed = allowed(&mask, &ids[..i]);
+            let allowed = allowed_tokens(&mask, &ids[..i]);
             assert_eq!(allowed[id as usize / 64] >> (id % 64) & 1, 1, "token {i} of {ids:?}");
         }
         assert!(is_over(&mask, &ids));

@@ -73,7 +73,7 @@ impl StopStrings {
     }
 
     /// Length of the longest end of `text` that may grow into a stop string: text that must not be shown yet.
-    pub fn pending(&self, text: &str) -> usize {
+    pub fn pending_len(&self, text: &str) -> usize {
         self.strings
             .iter()
             .flat_map(|stop| {
@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn pending_ends() {
         let stop = stops(&["\n\nQ", "</a>"]);
-        assert_eq!(stop.pending("x\n\n"), 2);
-        assert_eq!(stop.pending("x\n"), 1);
-        assert_eq!(stop.pending("x</a"), 3);
-        assert_eq!(stop.pending("x"), 0);
+        assert_eq!(stop.pending_len("x\n\n"), 2);
+        assert_eq!(stop.pending_len("x\n"), 1);
+        assert_eq!(stop.pending_len("x</a"), 3);
+        assert_eq!(stop.pending_len("x"), 0);
     }
 
     #[test]

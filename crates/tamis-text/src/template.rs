@@ -154,10 +154,9 @@ impl ChatTemplate {
             if source.len() as u64 > tamis_file::MAX_TEMPLATE {
                 return Err(TemplateError::TooLong { length: source.len() });
             }
-            let program =
-                caught::catch(|| TemplateProgram::compile(generation::without_tags(source), &rules))
-                    .map_err(|detail| TemplateError::Syntax { line: 1, detail })?
-                    .map_err(|error| syntax(&error))?;
+            let program = caught::catch(|| TemplateProgram::compile(generation::remove_tags(source), &rules))
+                .map_err(|detail| TemplateError::Syntax { line: 1, detail })?
+                .map_err(|error| syntax(&error))?;
             programs.insert(name.clone(), program);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());

@@ -225,7 +225,7 @@ impl Tokenizer {
         };
         let model = parse("tokenizer.json")?;
         let bytes = files.get("tokenizer.json").map_or(&[][..], Vec::as_slice);
-        let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(bytes))
+        let mut inner = catch_panics(|| tokenizers::Tokenizer::from_bytes(bytes))
             .map_err(|detail| TokenizerError::Format { path: folder.join("tokenizer.json"), detail })?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| TokenizerError::Format {
@@ -275,7 +275,7 @@ impl Tokenizer {
     /// beginning token); texts rendered from a chat template carry their special tokens already and are
     /// encoded with `false`.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = guarded(|| self.inner.encode_fast(text, add_special)).map_err(|detail| {
+        let encoding = catch_panics(|| self.inner.encode_fast(text, add_special)).map_err(|detail| {
             self.unknown_character(text)
                 .unwrap_or_else(|| TokenizerError::Encode { text: shorten(text, 0), detail })
         })?;
@@ -456,7 +456,7 @@ fn byte_level(token: &str) -> Vec<u8> {
 }
 
 /// A call into the tokenizers library, its errors and panics as text.
-fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
+fn catch_panics<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     caught::catch(call)?.map_err(|error| error.to_string())
 }
 

@@ -157,7 +157,7 @@ pub enum RunError {
     /// A reward function fails on everything, or no completion has a reward.
     #[error(
         "{}{}, up to step {step}: the run does not learn; the first: {}",
-        as_before(*is_old), lacking(missing, key.as_deref()), missing.first.trim_start()
+        as_before(*is_old), describe_missing(missing, key.as_deref()), missing.first.trim_start()
     )]
     MissingRewards {
         /// What is missing.
@@ -277,7 +277,7 @@ fn upto(last_step: Option<u64>) -> String {
 }
 
 /// What is missing, as the beginning of a sentence.
-fn lacking(missing: &MissingRewards, key: Option<&str>) -> String {
+fn describe_missing(missing: &MissingRewards, key: Option<&str>) -> String {
     let rounds = match missing.num_rounds {
         1 => "the only round".to_owned(),
         rounds => format!("{rounds} rounds in a row"),

@@ -141,7 +141,7 @@ pub fn evaluate(
         // A checkpoint brings its own tokenizer.
         let codec = policy::codec(&of_run, String::new)?;
         policy::check_regex(&of_run, regex_place.as_deref(), &codec)?;
-        let prompts = prompts.formatted(&of_run, &codec)?;
+        let prompts = prompts.format_prompts(&of_run, &codec)?;
         // Servers of that interface have a model of their own.
         let has_own = of_run.rollout.backend == BackendKind::OpenAi;
         let model = if has_own { None } else { Some(policy::model(&of_run, &codec)?) };
@@ -170,7 +170,7 @@ pub fn evaluate(
     }
     let (engine_codec, of_engine) = (codec.clone(), engine_settings(config));
     let engine =
-        model.map(|model| NativeEngine::new(model, engine_codec, of_engine).interrupted_by(interrupt));
+        model.map(|model| NativeEngine::new(model, engine_codec, of_engine).with_interrupt(interrupt));
     let mut sampler = EvaluationSampler::new(config, engine, &codec, folder.path(), interrupt, progress)
         .map_err(|halt| halt.map(|error| EvaluateError::Servers(Box::new(error))))?;
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };

@@ -78,7 +78,7 @@ pub fn export(source: &Path, target: &Path, untie: bool, dtype: SaveDtype) -> Re
     let tokenizer = Tokenizer::load(source)?;
     let mut model = checkpoint::read_model(source)?;
     if untie {
-        model = model.untied();
+        model = model.to_untied();
     }
     if let Some((tensor, largest)) = model.overflow(dtype) {
         return Err(ExportError::Overflow { tensor: tensor.to_owned(), largest, dtype });

@@ -13,7 +13,7 @@ use crate::arguments::ConfigCommand;
 use crate::failure::{FAILED, Failure, USAGE};
 
 /// What a check leaves to a run, as it starts no program; nothing where there is none to start.
-fn not_checked(loaded: &Loaded) -> String {
+fn list_unchecked(loaded: &Loaded) -> String {
     let rewards = loaded.config.reward.iter().enumerate();
     let external: Vec<String> = rewards
         .filter(|(_, reward)| reward.kind.is_external())
@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
             let num_warnings = loaded.warnings.len();
             let plural = if num_warnings == 1 { "" } else { "s" };
             let _ = writeln!(text, "the configuration is sound ({num_warnings} warning{plural})");
-            text.push_str(&not_checked(&loaded));
+            text.push_str(&list_unchecked(&loaded));
             if let Some(servers) = ServerCommand::announcement(&loaded.config) {
                 let _ = writeln!(text, "{servers}");
             }
@@ -55,14 +55,14 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
         }
         ConfigCommand::Schema => {
             let text = serde_json::to_string_pretty(&json_schema()).map_err(|error| {
-                Failure::told(FAILED, format!("error: failed to write the schema: {error}"))
+                Failure::new(FAILED, format!("error: failed to write the schema: {error}"))
             })?;
             print(&format!("{text}\n"))?;
         }
         ConfigCommand::Import { arguments } => {
             let folder = std::env::current_dir().unwrap_or_default();
             let imported =
-                import(arguments, &folder).map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
+                import(arguments, &folder).map_err(|errors| Failure::new(USAGE, errors.to_string()))?;
             let mut text = imported.yaml.trim_end().to_owned();
             text.push_str("\n\n# What each key became:\n");
             for note in &imported.notes {

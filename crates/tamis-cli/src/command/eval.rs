@@ -19,7 +19,7 @@ use tamis_train::interrupt::{Halt, Interrupt, Interrupted};
 use tamis_train::measure::validation::Shown;
 use tamis_train::measure::validation_metrics::SourceResult;
 
-use super::train::{exit_code, listen, shortened};
+use super::train::{exit_code, listen, shorten};
 use super::{new_errors, new_notes, notes, print, show, with_findings};
 use crate::arguments::EvalArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     let (checkpoint, run_config) = find(&arguments.source)?;
     if run_config.is_none() && files.is_empty() && overrides.is_empty() {
         let source = arguments.source.display();
-        return Err(Failure::told(
+        return Err(Failure::new(
             USAGE,
             format!(
                 "error: {source} is a checkpoint outside a run, so nothing says what to evaluate it on\n  \
@@ -122,7 +122,7 @@ fn check_servers(run: &Path, own: &Config, config: &Config) -> Result<(), Failur
         return Ok(());
     };
     let Some(holder) = held_by(run) else { return Ok(()) };
-    Err(Failure::told(
+    Err(Failure::new(
         USAGE,
         format!(
             "error: rollout.servers: the run `{}` samples at {server} now ({holder} holds it), and an evaluation would give that server the weights of the checkpoint\n  \
@@ -136,7 +136,7 @@ fn check_servers(run: &Path, own: &Config, config: &Config) -> Result<(), Failur
 fn check_output(arguments: &EvalArguments) -> Result<(), Failure> {
     let Some(path) = &arguments.samples else {
         if arguments.overwrite {
-            return Err(Failure::told(
+            return Err(Failure::new(
                 USAGE,
                 "error: --overwrite without a file to replace\n  hint: name one with --samples",
             ));
@@ -146,14 +146,14 @@ fn check_output(arguments: &EvalArguments) -> Result<(), Failure> {
     let hint = "name it `samples.jsonl` or `samples.parquet`, say".to_owned();
     format_of(path).map_err(|error| Failure::of(USAGE, &error, Some(hint)))?;
     if path.exists() && !arguments.overwrite {
-        return Err(Failure::told(
+        return Err(Failure::new(
             USAGE,
             format!("error: {} exists already\n  hint: `--overwrite` replaces it", path.display()),
         ));
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        return Err(Failure::told(
+        return Err(Failure::new(
             USAGE,
             format!("error: there is no folder {} for the samples\n  hint: make it first", folder.display()),
         ));
@@ -163,7 +163,7 @@ fn check_output(arguments: &EvalArguments) -> Result<(), Failure> {
 
 /// Everything that was found, with what it was found with.
 fn as_json(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) -> Result<String, Failure> {
-    let failed = |error| Failure::told(FAILED, format!("error: failed to write the result: {error}"));
+    let failed = |error| Failure::new(FAILED, format!("error: failed to write the result: {error}"));
     let found = serde_json::to_value(evaluation).map_err(failed)?;
     let mut result = serde_json::Map::new();
     result.insert("checkpoint".to_owned(), checkpoint.display().to_string().into());
@@ -320,8 +320,8 @@ fn show_sample(sample: &Shown, text: &mut String) {
         text,
         "\n  {}\n    answer  {}{mark}\n    gold    {}\n",
         sample.question,
-        shortened(&sample.completion),
-        shortened(&sample.ground_truth)
+        shorten(&sample.completion),
+        shorten(&sample.ground_truth)
     );
 }
 
@@ -343,7 +343,7 @@ pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure>
                     "error: {run} has no checkpoint yet\n  hint: continue it with `tamis train --resume {run}`"
                 )
             };
-            return Err(Failure::told(FAILED, told));
+            return Err(Failure::new(FAILED, told));
         };
         return Ok((last, Some(source.join("config.yaml"))));
     }
@@ -353,7 +353,7 @@ pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure>
         let run = folder.parent().and_then(Path::parent).map(|run| run.join("config.yaml"));
         return Ok((source.to_owned(), run.filter(|config| config.is_file())));
     }
-    Err(Failure::told(
+    Err(Failure::new(
         USAGE,
         format!(
             "error: {} is neither a run directory nor a checkpoint folder\n  hint: a run directory holds `checkpoints/`, a checkpoint `config.json`",

@@ -10,12 +10,12 @@ use crate::failure::{Failure, USAGE};
 
 pub(crate) fn run(name: Option<&str>) -> Result<u8, Failure> {
     let Some(name) = name else {
-        print(&listing())?;
+        print(&list_names())?;
         return Ok(0);
     };
     let entries = catalogue::named(name);
     if entries.is_empty() {
-        return Err(Failure::told(USAGE, unknown(name)));
+        return Err(Failure::new(USAGE, describe_unknown(name)));
     }
     let mut text = String::new();
     if !entries.iter().any(|entry| is_own_name(name, entry)) {
@@ -31,7 +31,7 @@ pub(crate) fn run(name: Option<&str>) -> Result<u8, Failure> {
 }
 
 /// Every name with its meaning, family by family.
-fn listing() -> String {
+fn list_names() -> String {
     let width = catalogue::entries().map(|entry| entry.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for family in Family::ALL {
@@ -47,7 +47,7 @@ fn listing() -> String {
     text
 }
 
-fn unknown(name: &str) -> String {
+fn describe_unknown(name: &str) -> String {
     let hint = match catalogue::nearest(name).as_slice() {
         [] => "`tamis explain` lists every name; `tamis config explain KEY` explains configuration keys"
             .to_owned(),

@@ -10,7 +10,7 @@ use crate::arguments::FilterArguments;
 use crate::failure::{FAILED, Failure, USAGE};
 
 /// The keys of the filter that options gave.
-fn given(arguments: &FilterArguments) -> Map<String, Value> {
+fn read_options(arguments: &FilterArguments) -> Map<String, Value> {
     let exclude_zero = arguments.exclude_zero.then_some(false);
     let options = [
         ("tolerance", arguments.tolerance.map(Value::from)),
@@ -45,7 +45,7 @@ fn has(variant: &Variant, key: &str) -> bool {
 fn filter(arguments: &FilterArguments) -> Result<GroupFilter, Failure> {
     let strategy = arguments.strategy.as_str();
     let Shape::Tagged { variants, .. } = GroupFilter::shape() else { unreachable!("filters are tagged") };
-    let given = given(arguments);
+    let given = read_options(arguments);
     let Some(variant) = variants.iter().find(|variant| variant.name == strategy) else {
         unreachable!("a parsed strategy has a name")
     };
@@ -54,7 +54,7 @@ fn filter(arguments: &FilterArguments) -> Result<GroupFilter, Failure> {
         let other =
             variants.iter().find(|variant| has(variant, key)).map_or("variance", |variant| variant.name);
         let options: Vec<String> = ignored.iter().map(|key| option_of(key)).collect();
-        return Err(Failure::told(
+        return Err(Failure::new(
             USAGE,
             format!(
                 "error: --strategy {strategy} does not look at {}\n  hint: leave it out, or choose `--strategy {other}`",
@@ -63,7 +63,7 @@ fn filter(arguments: &FilterArguments) -> Result<GroupFilter, Failure> {
         ));
     }
     let lacks = |options: &str, hint: &str| {
-        Failure::told(USAGE, format!("error: --strategy {strategy} needs {options}\n  hint: {hint}"))
+        Failure::new(USAGE, format!("error: --strategy {strategy} needs {options}\n  hint: {hint}"))
     };
     if has(variant, "k") && !given.contains_key("k") && !given.contains_key("fraction") {
         return Err(lacks("--k or --fraction", "`--k 4` keeps four, `--fraction 0.5` the better half"));
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &FilterArguments) -> Result<u8, Failure> {
     }
     if arguments.json {
         let json = serde_json::to_string_pretty(&summary)
-            .map_err(|error| Failure::told(FAILED, format!("error: failed to write the summary: {error}")))?;
+            .map_err(|error| Failure::new(FAILED, format!("error: failed to write the summary: {error}")))?;
         print(&format!("{json}\n"))?;
     } else {
         show(&format!("{summary}\n"))?;
@@ -108,13 +108,13 @@ pub(crate) fn run(arguments: &FilterArguments) -> Result<u8, Failure> {
 /// Refuses options that the layout or the outputs have no use for.
 fn refuse_ignored(arguments: &FilterArguments) -> Result<(), Failure> {
     if arguments.metric.len() > 1 && !arguments.group.is_empty() {
-        return Err(Failure::told(
+        return Err(Failure::new(
             USAGE,
             "error: with several --metric each row is a group, so --group has nothing to do\n  hint: leave out --group, or give one --metric",
         ));
     }
     if arguments.overwrite && arguments.kept.is_none() && arguments.dropped.is_none() {
-        return Err(Failure::told(
+        return Err(Failure::new(
             USAGE,
             "error: --overwrite without an output to replace\n  hint: name one with --kept or --dropped",
         ));

@@ -23,7 +23,7 @@ use crate::failure::{FAILED, Failure, USAGE};
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::told(FAILED, format!("error: failed to write to stdout: {error}")))
+            Err(Failure::new(FAILED, format!("error: failed to write to stdout: {error}")))
         }
         _ => Ok(()),
     }
@@ -57,14 +57,14 @@ impl Layers {
     /// Loads the configuration, or tells everything that is wrong with it.
     pub(crate) fn load(&self) -> Result<Loaded, Failure> {
         let (files, overrides) = self.split();
-        load(&files, &overrides).map_err(|errors| Failure::told(USAGE, errors.to_string()))
+        load(&files, &overrides).map_err(|errors| Failure::new(USAGE, errors.to_string()))
     }
 
     /// As [`Self::load`], after everything that a run would be refused for before it begins.
     pub(crate) fn load_checked(&self, placeholders: Placeholders) -> Result<Loaded, Failure> {
         let loaded = self.load()?;
         let found = check::all(&loaded, CheckPurpose::Begin, placeholders);
-        with_findings(loaded, found).map_err(|errors| Failure::told(USAGE, errors.to_string()))
+        with_findings(loaded, found).map_err(|errors| Failure::new(USAGE, errors.to_string()))
     }
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn new_errors(own: Option<&Loaded>, mut errors: ConfigErrors) -> Fail
     errors.diagnostics.retain(|found| {
         found.severity == Severity::Error || !known.iter().any(|known| known.problem == found.problem)
     });
-    Failure::told(USAGE, errors.to_string())
+    Failure::new(USAGE, errors.to_string())
 }
 
 /// What is to be said about overrides on top of a run's own configuration. That one holds every default in so

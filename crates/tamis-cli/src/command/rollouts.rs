@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &RolloutsArguments) -> Result<u8, Failure> {
     })?;
     if arguments.json {
         let json = serde_json::to_string_pretty(&view)
-            .map_err(|error| Failure::told(FAILED, format!("error: failed to write the rows: {error}")))?;
+            .map_err(|error| Failure::new(FAILED, format!("error: failed to write the rows: {error}")))?;
         print(&format!("{json}\n"))?;
     } else {
         show(&view.to_string())?;

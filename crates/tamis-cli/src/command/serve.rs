@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
     let (source, name) = (arguments.source.clone(), name(arguments));
     let policy = match interrupt.or_abandon(move || read_policy(&source, name)) {
         Ok(policy) => policy?,
-        Err(Interrupted) => return Err(Failure::told(INTERRUPTED, "interrupted")),
+        Err(Interrupted) => return Err(Failure::new(INTERRUPTED, "interrupted")),
     };
     progress.say(&format!(
         "serving {} ({} parameters) on {} thread{}",
@@ -68,7 +68,7 @@ fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
         Some(run) => {
             let overrides = [format!("model.path={}", folder.display()), "model.init=null".to_owned()];
             let loaded = load_for_evaluation(Some(&run), &[], &overrides)
-                .map_err(|errors| Failure::told(USAGE, errors.to_string()))?;
+                .map_err(|errors| Failure::new(USAGE, errors.to_string()))?;
             policy::codec_of(&loaded.config, &folder)
         }
         None => own_codec(&folder).map_err(AssembleError::from),
@@ -77,7 +77,7 @@ fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
     let model = policy::load(&folder).map_err(|error| failed(&error))?;
     let rows = codec.tokenizer().num_rows();
     if rows > model.config().vocab_size {
-        return Err(Failure::told(
+        return Err(Failure::new(
             USAGE,
             format!(
                 "error: the tokenizer in {} has {rows} tokens, the model only {}\n  hint: use the tokenizer that belongs to the model",
@@ -93,7 +93,7 @@ fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
         template: codec.template().cloned(),
         template_arguments: codec.template_arguments().clone(),
         end_token_ids: codec.end_token_ids().to_vec(),
-        load: Box::new(|path| policy::load(path).map_err(|error| told(&error))),
+        load: Box::new(|path| policy::load(path).map_err(|error| format_chain(&error))),
         folder,
     })
 }
@@ -105,7 +105,7 @@ fn own_codec(folder: &Path) -> Result<Codec, CodecError> {
 }
 
 /// An error with its causes in one line.
-fn told(error: &dyn std::error::Error) -> String {
+fn format_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -144,7 +144,7 @@ fn read_key(path: &Path) -> Result<String, Failure> {
             "error: --api-key-file {}: {problem}\n  hint: write one line with the key, of letters, digits and signs",
             path.display()
         );
-        Err(Failure::told(USAGE, text))
+        Err(Failure::new(USAGE, text))
     };
     let text = match tamis_file::read_text(path, LONGEST_KEY) {
         Ok(text) => text,
@@ -170,7 +170,7 @@ fn slow_down(arguments: &ServeArguments) -> Result<Option<SlowDown>, Failure> {
         Some(&[median, sigma]) if median >= 1.0 && sigma >= 0.0 => Some((median, sigma)),
         None => None,
         Some(_) => {
-            return Err(Failure::told(
+            return Err(Failure::new(
                 USAGE,
                 "error: --test-lengths takes a median from 1 and a sigma from 0",
             ));
@@ -178,6 +178,6 @@ fn slow_down(arguments: &ServeArguments) -> Result<Option<SlowDown>, Failure> {
     };
     match (time(*test_step_ms), time(*test_sample_ms)) {
         (Ok(step), Ok(per_sample)) => Ok(Some(SlowDown { step, per_sample, lengths })),
-        _ => Err(Failure::told(USAGE, "error: --test-step-ms and --test-sample-ms take milliseconds from 0")),
+        _ => Err(Failure::new(USAGE, "error: --test-step-ms and --test-sample-ms take milliseconds from 0")),
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
     let begin = if let Some(path) = &arguments.resume {
         resume(arguments, path, &interrupt)?
     } else if arguments.layers.arguments.is_empty() {
-        return Err(Failure::told(
+        return Err(Failure::new(
             USAGE,
             "error: no configuration was given\n  hint: `tamis train configs/quickstart.yaml`, or `tamis train --resume RUN_DIR`",
         ));
@@ -35,17 +35,17 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
         let layers = arguments.layers.clone();
         let loaded = interrupt
             .or_abandon(move || layers.load_checked(Placeholders::Refused))
-            .map_err(|_| unbegun(&Unbegun::NotBegun))??;
+            .map_err(|_| fail_unbegun(&Unbegun::NotBegun))??;
         let notes = notes(&loaded);
         RunStart::New(ConfigText::of(loaded, notes))
     };
     let begun = Run::open(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
     let run = match begun {
         Opened::Ready(run) => run,
-        Opened::Interrupted(interrupted) => return Err(unbegun(&interrupted)),
+        Opened::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),
     };
     let summary = run.run().map_err(|error| fail(&error))?;
-    show(&closing(&summary))?;
+    show(&format_closing(&summary))?;
     Ok(match summary.ending {
         Ending::Finished(_) | Ending::StoppedEarly(_) => 0,
         Ending::Interrupted => INTERRUPTED,
@@ -68,7 +68,7 @@ pub(crate) fn listen(interrupt: &Interrupt, what: &'static str) -> Result<(), Fa
             std::process::exit(i32::from(INTERRUPTED));
         }
     })
-    .map_err(|error| Failure::told(FAILED, format!("error: failed to listen for Ctrl-C: {error}")))
+    .map_err(|error| Failure::new(FAILED, format!("error: failed to listen for Ctrl-C: {error}")))
 }
 
 fn resume(arguments: &TrainArguments, path: &Path, interrupt: &Interrupt) -> Result<RunStart, Failure> {
@@ -89,13 +89,14 @@ fn resume(arguments: &TrainArguments, path: &Path, interrupt: &Interrupt) -> Res
         let found = check::all(&now, purpose, Placeholders::Refused);
         with_findings(now, found)
     };
-    let now = interrupt.or_abandon(check).map_err(|_| unbegun(&Unbegun::NotResumed))?.map_err(refused)?;
+    let now =
+        interrupt.or_abandon(check).map_err(|_| fail_unbegun(&Unbegun::NotResumed))?.map_err(refused)?;
     let notes = super::new_notes(&was, &now);
     let now = ConfigText::of(now, notes);
     Ok(RunStart::Resume { directory, was: Box::new(was.config), now })
 }
 
-fn unbegun(interrupted: &Unbegun) -> Failure {
+fn fail_unbegun(interrupted: &Unbegun) -> Failure {
     Failure::of(INTERRUPTED, interrupted, interrupted.hint())
 }
 
@@ -140,7 +141,7 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
 }
 
 /// The closing words: before and after with samples, where the run is, what to type next.
-fn closing(summary: &RunSummary) -> String {
+fn format_closing(summary: &RunSummary) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
     let run = summary.run.display();
@@ -175,12 +176,12 @@ fn closing(summary: &RunSummary) -> String {
             let _ = writeln!(
                 text,
                 "\n  {}\n    before  {}{}\n    after   {}{}\n    gold    {}",
-                if before.question.is_empty() { shortened(&before.prompt) } else { before.question.clone() },
-                shortened(&before.completion),
+                if before.question.is_empty() { shorten(&before.prompt) } else { before.question.clone() },
+                shorten(&before.completion),
                 mark(before.is_correct),
-                shortened(&after.completion),
+                shorten(&after.completion),
                 mark(after.is_correct),
-                shortened(&before.ground_truth)
+                shorten(&before.ground_truth)
             );
         }
         text.push('\n');
@@ -209,7 +210,7 @@ fn closing(summary: &RunSummary) -> String {
 }
 
 /// A text on one line, shortened.
-pub(super) fn shortened(text: &str) -> String {
+pub(super) fn shorten(text: &str) -> String {
     const LONGEST: usize = 100;
     let flat = one_line(text);
     if flat.chars().count() <= LONGEST {

@@ -85,7 +85,7 @@ fn journalled(run: &Path) -> Vec<Entry> {
     if std::fs::copy(run.join("samples.bin"), &copy).is_err() {
         return Vec::new();
     }
-    let (_, found) = Journal::open(&Disk::unflushed(), &copy, SyncPolicy::OnDemand, 0).unwrap();
+    let (_, found) = Journal::open(&Disk::without_flush(), &copy, SyncPolicy::OnDemand, 0).unwrap();
     let entry = |(_, payload): &(u64, Vec<u8>)| {
         let entry: serde_json::Value = serde_json::from_slice(payload).unwrap();
         let asked = &entry["asked"];

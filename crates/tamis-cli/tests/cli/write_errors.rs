@@ -133,7 +133,7 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
         let run = Run::open_on(disk, RunStart::New(config), quiet, Interrupt::new());
         finish(run).map(|_| ()).map_err(|error| error.to_string())
     };
-    let counting = Disk::unflushed();
+    let counting = Disk::without_flush();
     let counted = Folder::new();
     run(&counting, &counted).expect("nothing fails");
 
@@ -181,7 +181,7 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
         let turn = if kind.0 == DiskOperation::Write { turn } else { turn / 4 };
         let fault = faults[turn % faults.len()];
         let target = Folder::new();
-        let disk = Disk::failing(at, fault);
+        let disk = Disk::with_fault(at, fault);
         let outcome = run(&disk, &target);
         let told = outcome.err().unwrap_or_default();
         checkpoints_are_whole(&target.join("runs/tiny"));
@@ -200,7 +200,7 @@ fn quiet(total: Option<u64>, done: u64) -> Progress {
 
 /// Goes on with a run in this process, on a disk that works.
 fn resume(run: &Path) {
-    let directory = RunDirectory::open(&Disk::unflushed(), run).expect("not held");
+    let directory = RunDirectory::open(&Disk::without_flush(), run).expect("not held");
     let loaded = load(&[directory.config()], &[]).expect("a sound configuration");
     let was = Box::new(loaded.config.clone());
     let now = ConfigText::of(loaded, Vec::new());

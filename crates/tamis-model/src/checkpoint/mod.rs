@@ -151,7 +151,7 @@ pub(crate) fn read_weights(
         by_file.entry(file).or_default().push(tensor);
     }
     for (name, file) in &files {
-        if !known(layout, name) {
+        if !is_known(layout, name) {
             return Err(CheckpointError::Unexpected { name: name.clone(), path: index });
         }
         by_file.entry(file).or_default();
@@ -178,7 +178,7 @@ fn weight_map(text: &str) -> Option<BTreeMap<String, String>> {
 
 /// Whether a name may stand in a checkpoint: a tensor of the layout, a head beside a tied embedding, or
 /// stored frequencies.
-fn known(layout: &WeightLayout, name: &str) -> bool {
+fn is_known(layout: &WeightLayout, name: &str) -> bool {
     layout.tensors.iter().any(|tensor| tensor.name == name)
         || (layout.head == layout.embedding && name == "lm_head.weight")
         || name.ends_with("rotary_emb.inv_freq")
@@ -201,7 +201,7 @@ pub(crate) fn read_file(
     names.sort_unstable();
     for name in names {
         let Some(name) = name.strip_prefix(prefix) else { continue };
-        if !wanted.contains(name) && !known(layout, name) {
+        if !wanted.contains(name) && !is_known(layout, name) {
             return Err(CheckpointError::Unexpected { name: name.to_owned(), path: path.to_owned() });
         }
     }

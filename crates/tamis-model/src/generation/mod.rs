@@ -48,7 +48,7 @@ pub trait TokenMask: Send + Sync {
 
     /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; ids beyond the words may not.
     /// Where there are none the completion is over; at the start there must be one.
-    fn allowed(&self, state: u32) -> Arc<[u64]>;
+    fn allowed_tokens(&self, state: u32) -> Arc<[u64]>;
 }
 
 /// A prompt and the keys of its samples.
@@ -223,7 +223,7 @@ struct Masked {
 
 impl Masked {
     fn at(mask: &dyn TokenMask, state: u32) -> Self {
-        Self { state, allowed: mask.allowed(state) }
+        Self { state, allowed: mask.allowed_tokens(state) }
     }
 }
 

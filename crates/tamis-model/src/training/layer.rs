@@ -6,7 +6,7 @@ use super::workspace::PassWatch;
 use crate::activation;
 use crate::attention::{self, AttentionGroup, Back, Head};
 use crate::floats::Floats;
-use crate::lanes::{LANES, padded};
+use crate::lanes::{LANES, pad};
 use crate::layout::Layer;
 use crate::linear::{self, Flipped};
 use crate::model::Model;
@@ -219,7 +219,7 @@ fn copy_head(values: &[f32], out: &mut [f32]) {
     // Whole registers: a call for so few values would cost more than they do.
     out.iter_mut().zip(lanes).for_each(|(out, lanes)| *out = *lanes);
     if let Some(last) = out.get_mut(lanes.len()) {
-        *last = padded(tail, 0.0);
+        *last = pad(tail, 0.0);
     } else {
         out_tail.copy_from_slice(tail);
     }

@@ -95,7 +95,7 @@ pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutCo
         };
         let absent = seen.absent_metrics(asked);
         if !absent.is_empty() {
-            return Err(seen.missing(file, absent));
+            return Err(seen.missing_error(file, absent));
         }
         columns.rows.push(rows);
     }
@@ -136,7 +136,7 @@ impl Seen {
         }
     }
 
-    fn missing(&self, file: &Path, absent: Vec<Absent>) -> FilterFileError {
+    fn missing_error(&self, file: &Path, absent: Vec<Absent>) -> FilterFileError {
         FilterFileError::MissingColumns { file: file.to_owned(), absent, columns: self.columns.clone() }
     }
 
@@ -178,7 +178,7 @@ impl Seen {
         if !has_metric {
             absent.insert(0, Absent::Metric { column: metric.to_owned(), nearest: self.nearest(metric) });
         }
-        self.missing(file, absent)
+        self.missing_error(file, absent)
     }
 }
 
@@ -350,14 +350,14 @@ fn lists(
                 return Err(not_a_list("an empty one".to_owned()));
             }
             Some(Value::Array(members)) => members,
-            Some(other) => return Err(not_a_list(described(other))),
+            Some(other) => return Err(not_a_list(describe(other))),
             None => return Err(not_a_list("nothing".to_owned())),
         };
         let members = members.iter().enumerate().map(|(place, member)| {
             as_number(member).ok_or_else(|| FilterFileError::NotANumber {
                 place: record.place.clone(),
                 column: format!("{metric}[{place}]"),
-                actual: described(member),
+                actual: describe(member),
             })
         });
         let members: Result<Vec<f64>, _> = members.collect();
@@ -376,7 +376,7 @@ fn number(record: &DataRecord, column: &str, seen: &mut Seen) -> Result<f64, Fil
     as_number(value).ok_or_else(|| FilterFileError::NotANumber {
         place: record.place.clone(),
         column: column.to_owned(),
-        actual: described(value),
+        actual: describe(value),
     })
 }
 
@@ -406,7 +406,7 @@ fn inexact(value: &Value) -> Option<f64> {
 }
 
 /// What a value is, for messages.
-fn described(value: &Value) -> String {
+fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(_) | Value::Number(_) => format!("the single value {value}"),
@@ -414,7 +414,7 @@ fn described(value: &Value) -> String {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(inner) => {
             let inside: Vec<&String> = inner.keys().take(10).collect();
-            format!("an object with {}", super::listed(&inside))
+            format!("an object with {}", super::list_names(&inside))
         }
     }
 }

@@ -71,7 +71,7 @@ pub enum FilterFileError {
     #[error(transparent)]
     Records(#[from] RecordError),
     /// Columns asked for that no row has: all of them at once.
-    #[error("{} has {}; it has {}", file.display(), all_of(absent), listed(columns))]
+    #[error("{} has {}; it has {}", file.display(), all_of(absent), list_names(columns))]
     MissingColumns {
         /// The file.
         file: PathBuf,
@@ -137,7 +137,7 @@ pub enum FilterFileError {
         other: &'static str,
     },
     /// An output's name promises another format than its rows would have.
-    #[error("{} would hold {}, as {} does", path.display(), named(*format), input.display())]
+    #[error("{} would hold {}, as {} does", path.display(), format_name(*format), input.display())]
     OutputFormat {
         /// The output.
         path: PathBuf,
@@ -206,7 +206,7 @@ impl std::fmt::Display for Absent {
                 return write!(
                     formatter,
                     "no column that is known to name the group ({})",
-                    listed(&GroupLayout::GROUP_COLUMNS)
+                    list_names(&GroupLayout::GROUP_COLUMNS)
                 );
             }
         };
@@ -253,7 +253,7 @@ impl FilterFileError {
                 ))
             }
             Self::OutputFormat { path, format, .. } => {
-                let path = path.with_extension(ending(*format));
+                let path = path.with_extension(file_extension(*format));
                 Some(format!("rows keep the format they come in: name it {}", path.display()))
             }
             Self::Records(RecordError::Row { place, fault: RowFault::Json { .. } }) if place.row == 1 => {
@@ -278,14 +278,14 @@ impl FilterFileError {
     }
 }
 
-fn named(format: FileFormat) -> &'static str {
+fn format_name(format: FileFormat) -> &'static str {
     match format {
         FileFormat::Jsonl => "JSON lines",
         FileFormat::Parquet => "Parquet",
     }
 }
 
-fn ending(format: FileFormat) -> &'static str {
+fn file_extension(format: FileFormat) -> &'static str {
     match format {
         FileFormat::Jsonl => "jsonl",
         FileFormat::Parquet => "parquet",
@@ -296,7 +296,7 @@ fn all_of(absent: &[Absent]) -> String {
     absent.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
-fn listed(names: &[impl AsRef<str>]) -> String {
+fn list_names(names: &[impl AsRef<str>]) -> String {
     const MOST: usize = 40;
     let mut text: Vec<String> = names.iter().take(MOST).map(|name| format!("`{}`", name.as_ref())).collect();
     if names.len() > MOST {

@@ -106,26 +106,26 @@ fn conditions(filter: &GroupFilter) -> (String, String) {
         }
         GroupFilter::TopP(filter) => {
             let (share, mass) = (percent(filter.p), filter.mass);
-            let condition = format!("best {share} of the {mass} mass, {}", ranked(filter.pool));
-            (condition, dropped_from("outside the mass", filter.pool))
+            let condition = format!("best {share} of the {mass} mass, {}", describe_ranking(filter.pool));
+            (condition, describe_dropped("outside the mass", filter.pool))
         }
         GroupFilter::TopK(filter) => {
             let number = filter.quota();
             (
-                format!("best {number}, {}", ranked(filter.pool)),
-                dropped_from(&format!("not among the best {number}"), filter.pool),
+                format!("best {number}, {}", describe_ranking(filter.pool)),
+                describe_dropped(&format!("not among the best {number}"), filter.pool),
             )
         }
         GroupFilter::MinP(filter) => {
             let share = percent(filter.p);
-            let condition = format!("within {share} of the best, {}", ranked(filter.pool));
-            (condition, dropped_from(&format!("not within {share} of the best"), filter.pool))
+            let condition = format!("within {share} of the best, {}", describe_ranking(filter.pool));
+            (condition, describe_dropped(&format!("not within {share} of the best"), filter.pool))
         }
         GroupFilter::Percentile(filter) => {
             let band = format!("{} to {} of the ranking", percent(filter.low), percent(filter.high));
             (
-                format!("{band}, {}", ranked(filter.pool)),
-                dropped_from(&format!("outside {band}"), filter.pool),
+                format!("{band}, {}", describe_ranking(filter.pool)),
+                describe_dropped(&format!("outside {band}"), filter.pool),
             )
         }
         GroupFilter::WithinGroup(filter) => {
@@ -140,11 +140,11 @@ fn percent(share: f64) -> String {
 }
 
 /// What is said of the groups that a selection leaves out.
-fn dropped_from(outside: &str, pool: Pool) -> String {
+fn describe_dropped(outside: &str, pool: Pool) -> String {
     if pool.include_zero { outside.to_owned() } else { format!("{outside}, or {}=0", pool.score) }
 }
 
-fn ranked(pool: Pool) -> String {
+fn describe_ranking(pool: Pool) -> String {
     format!("by {} {}", pool.prefer, pool.score)
 }
 

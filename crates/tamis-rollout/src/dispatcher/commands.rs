@@ -67,7 +67,7 @@ impl Dispatcher {
                     }
                     self.dispatch(with, step, round, num_prompts)?;
                 }
-                Command::Judged { group, verdict } => self.judged(group, verdict)?,
+                Command::Judged { group, verdict } => self.note_verdict(group, verdict)?,
                 Command::RoundComplete(report) => with.observer.round_complete(&report),
                 Command::Train { step, groups, .. } => {
                     with.observer.groups_ready(step, groups.len());
@@ -159,7 +159,7 @@ impl Dispatcher {
         let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
         flight.members.fill(MemberState::Lost);
         self.note(with, &Taken::Unheard { group: group.0 })?;
-        self.group_settled(with, group)
+        self.settle_group(with, group)
     }
 
     /// Draws prompts and starts a group for each.
@@ -272,7 +272,7 @@ impl Dispatcher {
         flight.course = Course::Aborted;
         self.stop_members(with, group);
         let landed = self.flights.get(&group).is_some_and(GroupFlight::has_landed);
-        if landed { self.group_settled(with, group) } else { Ok(()) }
+        if landed { self.settle_group(with, group) } else { Ok(()) }
     }
 
     /// Has the generator give up what it has of a group; what was to be asked for again is not.
@@ -293,7 +293,7 @@ impl Dispatcher {
         }
         let has_landed = flight.has_landed();
         for member in unasked {
-            self.member_ended(with, group, member);
+            self.end_member(with, group, member);
         }
         if !has_landed {
             with.generator.abort(AbortScope::Group { purpose: SamplePurpose::Rollout, group: group.0 });
@@ -301,7 +301,7 @@ impl Dispatcher {
     }
 
     /// Notes what the filter said of a group; what becomes of a kept one is known when the step closes.
-    pub(super) fn judged(&mut self, group: GroupId, verdict: Verdict) -> Result<(), DispatchError> {
+    pub(super) fn note_verdict(&mut self, group: GroupId, verdict: Verdict) -> Result<(), DispatchError> {
         let record = self.held.get_mut(&group).ok_or(DispatchError::UnknownGroup(group.0))?;
         if let Verdict::Dropped(reason) = verdict {
             record.fate = Fate::Dropped(reason);

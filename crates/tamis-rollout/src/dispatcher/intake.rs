@@ -203,22 +203,22 @@ impl Dispatcher {
             rounds.insert(flight.round);
             // Whoever looked at it last did not come to the end of that.
             if flight.is_complete() {
-                self.group_settled(with, id)?;
+                self.settle_group(with, id)?;
                 continue;
             }
             if !flight.is_on() {
                 // Those beside it in a batch of the reward functions wait for no member of it.
                 for member in 0..self.settings.group_size as u32 {
-                    self.member_ended(with, id, member);
+                    self.end_member(with, id, member);
                 }
-                self.group_settled(with, id)?;
+                self.settle_group(with, id)?;
                 continue;
             }
             let sampled =
                 flight.members.iter().enumerate().filter(|(_, member)| **member == MemberState::Sampled);
             let members: Vec<u32> = sampled.map(|(member, _)| member as u32).collect();
             for member in members {
-                self.member_ended(with, id, member);
+                self.end_member(with, id, member);
             }
         }
         // A stream's groups are looked at together with what is dispatched next.
@@ -265,7 +265,7 @@ impl Dispatcher {
             GeneratorEvent::Published { version } if self.publishing == Some(version) => {
                 self.publishing = None;
                 self.note(with, &Taken::Published { version })?;
-                return self.published(version);
+                return self.note_published(version);
             }
             GeneratorEvent::Published { .. } => {
                 self.inbox.ignored.count(Unexpected::Foreign);
@@ -306,7 +306,7 @@ impl Dispatcher {
             Outcome::Sampled(sample) if is_on => {
                 *member = MemberState::Sampled;
                 self.keep_sample(group, id.member, sample);
-                self.member_ended(with, group, id.member);
+                self.end_member(with, group, id.member);
             }
             Outcome::Aborted(_) if is_on && id.attempt + 1 < MOST_ATTEMPTS => {
                 *member = MemberState::Sampling(id.again());
@@ -314,7 +314,7 @@ impl Dispatcher {
             }
             Outcome::Sampled(_) => {
                 *member = MemberState::Lost;
-                self.member_ended(with, group, id.member);
+                self.end_member(with, group, id.member);
             }
             Outcome::Failed(..) | Outcome::Aborted(_) => {
                 *member = MemberState::Lost;
@@ -332,11 +332,11 @@ impl Dispatcher {
                     }
                     self.stop_members(with, group);
                 }
-                self.member_ended(with, group, id.member);
+                self.end_member(with, group, id.member);
             }
         }
         let landed = self.flights.get(&group).is_some_and(|flight| !flight.is_on() && flight.has_landed());
-        if landed { self.group_settled(with, group) } else { Ok(()) }
+        if landed { self.settle_group(with, group) } else { Ok(()) }
     }
 
     /// Whether every token has its log-probability, or will have it from the learner.

@@ -205,7 +205,7 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
             let weights = Weights::InProcess;
             generator.publish(&Publication { version: at_version, weights }, InFlight::Wait).expect("taken");
             generator.next(Wait::Forever).expect("published");
-            dispatcher = Dispatcher::resumed(plan.settings(), machine, next, at_version, held, health);
+            dispatcher = Dispatcher::resume(plan.settings(), machine, next, at_version, held, health);
             dispatcher.follow(noted.after(version));
             noted.step = version + 1;
         }
@@ -266,7 +266,7 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
                 let batch: Vec<Trained> = collected.trained.iter().map(told).collect();
                 assert!(batch.starts_with(&parts), "parts are the first of the batch: {plan:?} {fake:?}");
                 story.batches.push(batch);
-                dispatcher.trained(0, 0).expect("trained");
+                dispatcher.note_trained(0, 0).expect("trained");
                 version += 1;
                 let weights = Weights::InProcess;
                 let publication = Publication { version: PolicyVersion(version), weights };

@@ -250,12 +250,12 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// Around a machine at its start.
     pub fn new(settings: DispatcherSettings, machine: Scheduler) -> Self {
-        Self::resumed(settings, machine, 0, PolicyVersion(0), Vec::new(), RewardHealth::default())
+        Self::resume(settings, machine, 0, PolicyVersion(0), Vec::new(), RewardHealth::default())
     }
 
     /// Around a machine as it was saved, with the groups it held and the version that generates. Of held
     /// groups that the machine still waits for, what they lack is asked for again.
-    pub fn resumed(
+    pub fn resume(
         settings: DispatcherSettings,
         machine: Scheduler,
         next_group: u64,
@@ -354,7 +354,7 @@ impl Dispatcher {
 
     /// Tells the machine that the step it handed over was trained; so many members of its groups, with so
     /// many completion tokens, bore no loss.
-    pub fn trained(&mut self, left_out: u64, tokens: u64) -> Result<(), DispatchError> {
+    pub fn note_trained(&mut self, left_out: u64, tokens: u64) -> Result<(), DispatchError> {
         self.tell(Event::Trained { left_out, tokens })
     }
 
@@ -391,7 +391,7 @@ impl Dispatcher {
             }
         }
         if self.publishing.take().is_some() {
-            self.published(publication.version)?;
+            self.note_published(publication.version)?;
         }
         self.end_step(&mut with, is_interrupted, lost)
     }
@@ -401,13 +401,13 @@ impl Dispatcher {
         &mut self,
         mut with: Dependencies<'_>,
     ) -> Result<Option<GeneratorError>, DispatchError> {
-        self.published(self.version)?;
+        self.note_published(self.version)?;
         let is_interrupted = std::mem::replace(&mut with.is_interrupted, &|| false);
         self.end_step(&mut with, is_interrupted, None)
     }
 
     /// Groups are sampled by this version from now on.
-    fn published(&mut self, version: PolicyVersion) -> Result<(), DispatchError> {
+    fn note_published(&mut self, version: PolicyVersion) -> Result<(), DispatchError> {
         self.version = version;
         self.tell(Event::Published { version })
     }

@@ -141,7 +141,7 @@ impl Replay {
     }
 
     /// What comes next in it, where that is known without waiting.
-    fn known(&self) -> Option<Arrival> {
+    fn next_known(&self) -> Option<Arrival> {
         match self.taken.front()? {
             Taken::Sample { id, end: SampleEnd::Failed { reason, num_tokens } } => {
                 let (reason, kind) = (reason.clone(), FailureKind::Permanent);
@@ -188,7 +188,9 @@ impl Dispatcher {
         }
         self.ignore_unexpected();
         let (events, replay) = (&self.inbox.of_groups, &self.replay);
-        self.known().is_some() || replay.find(events).is_some() || replay.find_score(&self.scored).is_some()
+        self.next_known().is_some()
+            || replay.find(events).is_some()
+            || replay.find_score(&self.scored).is_some()
     }
 
     /// Ignores what has arrived and nobody waits for: its number may be that of a sample which is asked for
@@ -212,8 +214,8 @@ impl Dispatcher {
 
     /// What comes next in the order that is followed, where it is known without waiting, and somebody waits
     /// for it.
-    fn known(&self) -> Option<Arrival> {
-        self.replay.known().filter(|arrival| match arrival {
+    fn next_known(&self) -> Option<Arrival> {
+        self.replay.next_known().filter(|arrival| match arrival {
             Arrival::Event(GeneratorEvent::Failed { id, .. } | GeneratorEvent::Aborted { id, .. }) => {
                 self.expect(*id).is_ok()
             }
@@ -229,7 +231,7 @@ impl Dispatcher {
         if !self.replay.is_over() {
             self.ignore_unexpected();
         }
-        let known = self.known();
+        let known = self.next_known();
         let events = &mut self.inbox.of_groups;
         if self.replay.is_over() {
             let event = events.pop_front().map(Arrival::Event);

@@ -14,7 +14,7 @@ use crate::scorer::{ScoreEvent, ScoreRequest};
 
 impl Dispatcher {
     /// The generator is done with a member: whatever is to be scored with it is handed to the scorer.
-    pub(super) fn member_ended(&mut self, with: &mut Dependencies<'_>, group: GroupId, member: u32) {
+    pub(super) fn end_member(&mut self, with: &mut Dependencies<'_>, group: GroupId, member: u32) {
         let Some(flight) = self.flights.get(&group) else { return };
         let (serial, size) = (flight.round, self.settings.group_size);
         if !self.is_by_rounds() {
@@ -105,7 +105,7 @@ impl Dispatcher {
             round.rows.insert((group, member), ScoredMember { scored, is_new });
         }
         if is_complete {
-            return self.group_settled(with, group);
+            return self.settle_group(with, group);
         }
         if !is_by_rounds {
             // Before the filter looks at rewards after a KL penalty, nothing is certain.
@@ -133,7 +133,7 @@ impl Dispatcher {
 
     /// A group has come to something: all of its members are scored, or the generator has none of them any
     /// more.
-    pub(super) fn group_settled(
+    pub(super) fn settle_group(
         &mut self,
         with: &mut Dependencies<'_>,
         group: GroupId,

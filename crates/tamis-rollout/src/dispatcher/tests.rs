@@ -578,7 +578,7 @@ fn a_publication_comes_to_its_end() {
             .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
             .expect("goes on")
             .expect("a step");
-        dispatcher.trained(0, 0).expect("trained");
+        dispatcher.note_trained(0, 0).expect("trained");
         ends.store(is_interrupted, std::sync::atomic::Ordering::SeqCst);
         generator.num_lost = if is_gone { u32::MAX } else { 0 };
         let publication = Publication { version: PolicyVersion(1), weights: crate::Weights::InProcess };
@@ -593,7 +593,7 @@ fn a_publication_comes_to_its_end() {
         let (machine, held) = (dispatcher.machine().clone(), dispatcher.held().cloned().collect());
         let health = dispatcher.reward_health().clone();
         let (next, version) = (dispatcher.next_group(), PolicyVersion(1));
-        let mut resumed = Dispatcher::resumed(settings(4), machine, next, version, held, health);
+        let mut resumed = Dispatcher::resume(settings(4), machine, next, version, held, health);
         ends.store(false, std::sync::atomic::Ordering::SeqCst);
         let mut generator = FakeGenerator::new(fake);
         generator.publish(&publication, InFlight::Wait).expect("taken");
@@ -614,7 +614,7 @@ fn take_steps(num_steps: u64, dispatcher: &mut Dispatcher, in_flight: InFlight) 
     let (mut scorer, mut heard) = (scorer(Exact), Heard::default());
     for version in 0..num_steps {
         if version > 0 {
-            dispatcher.trained(0, 0).expect("trained");
+            dispatcher.note_trained(0, 0).expect("trained");
             let weights = crate::Weights::InProcess;
             let publication = Publication { version: PolicyVersion(version), weights };
             let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
@@ -679,7 +679,7 @@ fn a_publication_waits_for_what_is_in_flight_or_says_from_where_it_went_on() {
                     lags.push(version - 1 - member.versions.0.0);
                 }
             }
-            dispatcher.trained(0, 0).expect("trained");
+            dispatcher.note_trained(0, 0).expect("trained");
             let weights = crate::Weights::InProcess;
             let publication = Publication { version: PolicyVersion(version), weights };
             dispatcher

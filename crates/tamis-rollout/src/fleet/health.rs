@@ -67,7 +67,7 @@ impl Fleet {
         }
     }
 
-    pub(super) fn checked(&mut self, place: usize, result: Result<Report, Fault>, now: Instant) {
+    pub(super) fn note_check(&mut self, place: usize, result: Result<Report, Fault>, now: Instant) {
         let current = self.version();
         let member = &mut self.members[place];
         (member.is_checking, member.was_checked) = (false, true);
@@ -164,10 +164,10 @@ impl Fleet {
         let (since, said) = *self.lost_since.get_or_insert((now, now));
         let for_so_long = now.saturating_duration_since(since);
         if self.settings.give_up_after.is_some_and(|limit| for_so_long >= limit) {
-            return Err(GeneratorError::Unreachable { tried: self.tried() });
+            return Err(GeneratorError::Unreachable { tried: self.describe_servers() });
         }
         if said <= now {
-            let tried = self.tried();
+            let tried = self.describe_servers();
             (self.say)(FleetMessage::Waiting { for_so_long, tried });
             self.lost_since = Some((since, now + SAY_EVERY));
         }
@@ -175,7 +175,7 @@ impl Fleet {
     }
 
     /// Each server with what came of it last.
-    pub(super) fn tried(&self) -> Vec<String> {
+    pub(super) fn describe_servers(&self) -> Vec<String> {
         let one = |member: &FleetMember| match &member.last_fault {
             _ if member.is_draining => format!("{}: drained", member.server.name()),
             Some(fault) => format!("{}: {fault}", member.server.name()),

@@ -124,7 +124,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
             saved.clone();
         let mut version = version;
         let mut dispatcher =
-            Dispatcher::resumed(settings(3), machine, next_group, PolicyVersion(version), held, health);
+            Dispatcher::resume(settings(3), machine, next_group, PolicyVersion(version), held, health);
         let mut generator = Journalled::new(
             server(seed + process, &count),
             Box::new(Memory::open(&disk, journal)),
@@ -166,7 +166,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
                 End::Skipped(_) => continue,
                 End::Finished(_) | End::Stopped(_) => break true,
             }
-            dispatcher.trained(0, 0).expect("trained");
+            dispatcher.note_trained(0, 0).expect("trained");
             version += 1;
             let publication = Publication { version: PolicyVersion(version), weights: Weights::InProcess };
             let with = Dependencies {

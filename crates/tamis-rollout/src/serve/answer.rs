@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::engine::{ChoiceEvent, Ended, Piece};
 use super::error::ApiError;
 use super::field::Fields;
-use super::running::{Choice, Running, broken};
+use super::running::{Choice, Running, broken_error};
 use super::sampling::HowSampled;
 use super::stream::Chunks;
 use super::text::{GrowingText, TokenTexts, stop_reason, whole};
@@ -70,7 +70,7 @@ pub(super) trait RouteFormat: Send {
     fn chunk(&self, asked: &OpenRequest, choices: Value, usage: Option<Value>, is_first: bool) -> Value;
 
     /// Parts before the first token.
-    fn opening(&self, _: &OpenRequest) -> Vec<Value> {
+    fn opening_chunks(&self, _: &OpenRequest) -> Vec<Value> {
         Vec::new()
     }
 }
@@ -252,14 +252,14 @@ impl<F> Parts<F> {
 
 impl<F: RouteFormat> Chunks for Parts<F> {
     fn head(&mut self) -> Vec<Value> {
-        self.form.opening(&self.asked)
+        self.form.opening_chunks(&self.asked)
     }
 
     fn chunk(&mut self, event: ChoiceEvent) -> Result<Value, ApiError> {
         let ChoiceEvent { choice: index, piece, ended } = event;
         let Self { asked, form, choices, .. } = self;
         self.num_tokens += piece.token_ids.len();
-        let Some(growing) = choices.get_mut(index) else { return Err(broken()) };
+        let Some(growing) = choices.get_mut(index) else { return Err(broken_error()) };
         let text = growing.text.push(&piece.token_ids, ended.is_some())?;
         let told = ChoiceOutput {
             index,

@@ -167,7 +167,7 @@ impl RouteFormat for Chat {
     }
 
     /// Who speaks, of each choice.
-    fn opening(&self, asked: &OpenRequest) -> Vec<Value> {
+    fn opening_chunks(&self, asked: &OpenRequest) -> Vec<Value> {
         let opening = |index| {
             let delta = json!({"role": "assistant", "content": ""});
             let choice = json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": null});

@@ -12,14 +12,14 @@ use tokio::sync::oneshot;
 use super::engine::{EngineCommand, PauseMode};
 use super::error::ApiError;
 use super::field::Fields;
-use super::running::broken;
+use super::running::broken_error;
 use super::{App, Reply, off_thread};
 
 /// Asks the worker and waits for its word.
 async fn ask<T>(app: &App, command: impl FnOnce(oneshot::Sender<T>) -> EngineCommand) -> Result<T, ApiError> {
     let (done, answer) = oneshot::channel();
-    app.commands.send(command(done)).map_err(|_| broken())?;
-    answer.await.map_err(|_| broken())
+    app.commands.send(command(done)).map_err(|_| broken_error())?;
+    answer.await.map_err(|_| broken_error())
 }
 
 /// A parameter of the query.

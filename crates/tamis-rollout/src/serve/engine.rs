@@ -409,7 +409,7 @@ impl Worker {
                     versions: vec![(self.version.clone(), 0)],
                     entropy: f64::NAN,
                 };
-                self.metrics.finished(CompletionEnd::Aborted, since.elapsed());
+                self.metrics.count_finished(CompletionEnd::Aborted, since.elapsed());
                 let event =
                     ChoiceEvent { choice: job.first_choice + i, piece: Piece::default(), ended: Some(ended) };
                 let _ = job.events.send(event);
@@ -513,7 +513,7 @@ impl Worker {
                 };
                 live.told = tokens.len();
                 if !std::mem::replace(&mut live.begun, true) {
-                    self.metrics.first_token(live.since.elapsed());
+                    self.metrics.record_first_token(live.since.elapsed());
                 }
                 let _ = live.events.send(ChoiceEvent { choice: live.choice, piece, ended: None });
             }
@@ -547,7 +547,7 @@ impl Worker {
             Some(slow_down) => slow_down.reason(finish),
             None => finish,
         };
-        self.metrics.finished(finish, live.since.elapsed());
+        self.metrics.count_finished(finish, live.since.elapsed());
         tokens.drain(..live.told);
         logprobs.drain(..live.told);
         if !alternatives.is_empty() {

@@ -67,7 +67,7 @@ impl ServeMetrics {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    pub(super) fn finished(&self, finish: CompletionEnd, took: Duration) {
+    pub(super) fn count_finished(&self, finish: CompletionEnd, took: Duration) {
         let counter = match finish {
             CompletionEnd::Stop => &self.stopped,
             CompletionEnd::Length => &self.at_length,
@@ -77,7 +77,7 @@ impl ServeMetrics {
         self.latency.add(took);
     }
 
-    pub(super) fn first_token(&self, took: Duration) {
+    pub(super) fn record_first_token(&self, took: Duration) {
         self.to_first_token.add(took);
     }
 

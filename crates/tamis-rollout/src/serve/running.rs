@@ -55,17 +55,17 @@ impl Running {
         let mut choices: Vec<Option<Choice>> = (0..self.open).map(|_| None).collect();
         while !self.is_finished() {
             let event = std::future::poll_fn(|context| self.poll_next(context)).await;
-            let Some(ChoiceEvent { choice, piece, ended }) = event else { return Err(broken()) };
+            let Some(ChoiceEvent { choice, piece, ended }) = event else { return Err(broken_error()) };
             if let (Some(place), Some(ended)) = (choices.get_mut(choice), ended) {
                 *place = Some(Choice { piece, ended });
             }
         }
-        choices.into_iter().map(|choice| choice.ok_or_else(broken)).collect()
+        choices.into_iter().map(|choice| choice.ok_or_else(broken_error)).collect()
     }
 }
 
 /// The engine went away in the middle.
-pub(super) fn broken() -> ApiError {
+pub(super) fn broken_error() -> ApiError {
     ApiError::internal("the engine broke off; see the server's log")
 }
 
@@ -120,7 +120,7 @@ impl App {
                 events: sender.clone(),
             };
             if self.commands.send(EngineCommand::Submit(job)).is_err() {
-                return Err(broken());
+                return Err(broken_error());
             }
         }
         Ok(Running { events, serials, open: count, commands: self.commands.clone() })
@@ -132,8 +132,8 @@ impl App {
         // One by one, so that what is being sampled goes on between them.
         for tokens in prompts {
             let (done, scored) = tokio::sync::oneshot::channel();
-            self.commands.send(EngineCommand::Score { tokens, done }).map_err(|_| broken())?;
-            rows.push(scored.await.map_err(|_| broken())?);
+            self.commands.send(EngineCommand::Score { tokens, done }).map_err(|_| broken_error())?;
+            rows.push(scored.await.map_err(|_| broken_error())?);
         }
         Ok(rows)
     }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::engine::ChoiceEvent;
 use super::error::ApiError;
-use super::running::{Running, broken};
+use super::running::{Running, broken_error};
 
 /// Makes chunks of events.
 pub(super) trait Chunks: Send {
@@ -78,7 +78,7 @@ impl Stream {
                         text.push_str(DONE);
                     }
                 }
-                Poll::Ready(None) => self.fail(&broken(), &mut text),
+                Poll::Ready(None) => self.fail(&broken_error(), &mut text),
                 Poll::Pending if self.deadline.as_mut().poll(context).is_ready() => {
                     self.fail(&ApiError::timed_out(self.limit.as_secs()), &mut text);
                 }

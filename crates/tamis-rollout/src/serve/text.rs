@@ -102,7 +102,7 @@ impl GrowingText {
             Some(hit) if self.how.includes_stop => hit.end,
             Some(hit) => hit.start,
             None if is_last => text.len(),
-            None => text.len() - self.how.stop.strings().pending(text),
+            None => text.len() - self.how.stop.strings().pending_len(text),
         };
         let new = text.get(self.shown..end).unwrap_or_default().to_owned();
         self.shown = self.shown.max(end);

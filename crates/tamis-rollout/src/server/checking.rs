@@ -88,7 +88,7 @@ impl<P: Protocol> HttpServer<P> {
         }
     }
 
-    pub(super) fn looked(&mut self, exchange: Exchange, now: Instant) {
+    pub(super) fn read_check(&mut self, exchange: Exchange, now: Instant) {
         let Some(checking) = &mut self.checking else { return };
         let Some(look) = checking.left.pop_front() else { return };
         // It lives, and says that it is asked too often.

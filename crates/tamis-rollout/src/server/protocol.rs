@@ -79,7 +79,7 @@ pub trait Protocol: Default + Send {
     fn sample(&self, ask: &Ask<'_>) -> Call;
 
     /// What it calls a request of ours in its answer.
-    fn answered_id(&self, request_id: &str) -> String;
+    fn answer_id(&self, request_id: &str) -> String;
 
     /// Reads an answer to [`Self::sample`].
     fn read(&self, answer: &HttpAnswer) -> Result<WireCompletion, Fault>;
@@ -144,7 +144,7 @@ impl Protocol for Vllm {
         vllm::sample(self.interface, &Ask { seed, key, ..*ask })
     }
 
-    fn answered_id(&self, request_id: &str) -> String {
+    fn answer_id(&self, request_id: &str) -> String {
         vllm::server_id(self.interface, request_id).0
     }
 
@@ -232,7 +232,7 @@ impl Protocol for Sglang {
         sglang::sample(ask)
     }
 
-    fn answered_id(&self, request_id: &str) -> String {
+    fn answer_id(&self, request_id: &str) -> String {
         request_id.to_owned()
     }
 
@@ -302,7 +302,7 @@ impl Protocol for OpenAi {
         openai::sample(ask)
     }
 
-    fn answered_id(&self, request_id: &str) -> String {
+    fn answer_id(&self, request_id: &str) -> String {
         request_id.to_owned()
     }
 

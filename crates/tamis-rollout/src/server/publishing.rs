@@ -189,7 +189,7 @@ impl<P: Protocol> HttpServer<P> {
         }
     }
 
-    pub(super) fn published_stage(&mut self, exchange: Exchange, now: Instant) {
+    pub(super) fn finish_stage(&mut self, exchange: Exchange, now: Instant) {
         let Some(publishing) = &mut self.publishing else { return };
         let control = match publishing.stage {
             Stage::Emptying => return,
@@ -261,9 +261,10 @@ impl<P: Protocol> HttpServer<P> {
         self.left_paused |= publishing.may_be_paused();
         for event in std::mem::take(&mut self.held) {
             self.ready.push(match event {
-                ServerEvent::Sampled { id, sample } => {
-                    ServerEvent::Failed { id, fault: fault.clone().spending(sample.token_ids.len() as u64) }
-                }
+                ServerEvent::Sampled { id, sample } => ServerEvent::Failed {
+                    id,
+                    fault: fault.clone().with_tokens(sample.token_ids.len() as u64),
+                },
                 other => other,
             });
         }

@@ -43,7 +43,7 @@ fn finish_reason(finish: Option<&Finish>, spent: u64) -> Result<FinishReason, Fa
         Some(Finish::Other(name)) => (FaultClass::FinishReason, format!("finish reason {name:?}")),
         None => (FaultClass::HalfBody, "the answer ended before the completion did".to_owned()),
     };
-    Err(Fault::new(class, detail).spending(spent))
+    Err(Fault::new(class, detail).with_tokens(spent))
 }
 
 /// Characters of a text that does not match, as they are shown.
@@ -107,7 +107,7 @@ impl<P: Protocol> HttpServer<P> {
         let settings = Arc::clone(&self.settings);
         let number = self.number();
         let request_id = format!("{}-{number}", settings.nonce);
-        let altering = parameters::altering(&settings.extra);
+        let altering = parameters::find_altering(&settings.extra);
         let logprobs =
             !P::IS_TEXT_ONLY && self.mode.is_some_and(|of| of.differs(&request.sampling, altering).is_none());
         let prompt_text =
@@ -180,7 +180,7 @@ impl<P: Protocol> HttpServer<P> {
         let stop = StopStrings::new(pending.request.sampling.stop.clone())
             .map_err(|error| Fault::new(FaultClass::Refused, error.to_string()))?;
         let undecodable = |error: tamis_text::tokenizer::TokenizerError, spent: usize| {
-            Fault::new(FaultClass::Undecodable, error.to_string()).spending(spent as u64)
+            Fault::new(FaultClass::Undecodable, error.to_string()).with_tokens(spent as u64)
         };
         if P::IS_TEXT_ONLY {
             let spent = read.num_tokens();
@@ -200,7 +200,7 @@ impl<P: Protocol> HttpServer<P> {
                 versions,
             });
         }
-        let answered_id = self.protocol.answered_id(&pending.request_id);
+        let answered_id = self.protocol.answer_id(&pending.request_id);
         let expected = Expected {
             request_id: &answered_id,
             vocabulary: self.settings.vocabulary,
@@ -219,7 +219,7 @@ impl<P: Protocol> HttpServer<P> {
         }
         if let Some(form) = &pending.form {
             let is_whole = hit.is_none() && finish_reason == FinishReason::Stop;
-            check_form(form, &text, is_whole).map_err(|fault| fault.spending(num_tokens))?;
+            check_form(form, &text, is_whole).map_err(|fault| fault.with_tokens(num_tokens))?;
         }
         Ok(Sample { token_ids, logprobs, entropy, text, finish_reason, versions })
     }
@@ -244,7 +244,7 @@ impl<P: Protocol> HttpServer<P> {
                     "sampled by weights {:?}, where version {} is current: the server was restarted or given others",
                     span.label, self.version.0
                 );
-                return Err(Fault::new(FaultClass::StaleWeights, detail).spending(u64::from(num_tokens)));
+                return Err(Fault::new(FaultClass::StaleWeights, detail).with_tokens(u64::from(num_tokens)));
             };
             match versions.last_mut() {
                 Some(last) if last.version == version => last.end = span.end,

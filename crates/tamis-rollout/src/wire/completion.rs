@@ -17,7 +17,7 @@ pub enum Finish {
 
 impl Finish {
     /// The finish reason of that name.
-    pub fn named(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         match name {
             "stop" => Self::Stop,
             "length" => Self::Length,
@@ -108,7 +108,7 @@ impl WireCompletion {
     /// A [`Fault`] of the class of what does not hold, with the tokens that were spent.
     pub fn check(self, expected: &Expected<'_>) -> Result<Checked, Fault> {
         let spent = self.num_tokens();
-        self.check_fields(expected).map_err(|fault| fault.spending(spent))
+        self.check_fields(expected).map_err(|fault| fault.with_tokens(spent))
     }
 
     fn check_fields(self, expected: &Expected<'_>) -> Result<Checked, Fault> {

@@ -145,7 +145,7 @@ impl Fault {
 
     /// The same, with the tokens spent on it.
     #[must_use]
-    pub fn spending(mut self, num_tokens: u64) -> Self {
+    pub fn with_tokens(mut self, num_tokens: u64) -> Self {
         self.num_tokens = num_tokens;
         self
     }

@@ -113,7 +113,7 @@ pub fn read(answer: &HttpAnswer) -> Result<TextCompletion, Fault> {
             let text = choice.text.or_else(|| choice.message.and_then(|message| message.content));
             completion.text.push_str(&text.unwrap_or_default());
             completion.finish =
-                choice.finish_reason.as_deref().map(Finish::named).or(completion.finish.take());
+                choice.finish_reason.as_deref().map(Finish::from_name).or(completion.finish.take());
         }
         completion.num_counted =
             body.usage.and_then(|usage| usage.completion_tokens).or(completion.num_counted);

@@ -142,7 +142,7 @@ const HARMLESS: [&str; 10] = [
 
 /// The first parameter that may change the distribution of tokens. A name that is not known to be harmless
 /// may.
-pub fn altering(extra: &Map<String, Value>) -> Option<&str> {
+pub fn find_altering(extra: &Map<String, Value>) -> Option<&str> {
     extra.keys().map(String::as_str).find(|name| !HARMLESS.contains(name))
 }
 

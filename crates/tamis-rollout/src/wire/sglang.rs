@@ -87,7 +87,7 @@ pub fn read(answer: &HttpAnswer) -> Result<WireCompletion, Fault> {
         && ids != output
     {
         let detail = "the log-probabilities are of other tokens than the completion's";
-        return Err(Fault::new(FaultClass::TokenCount, detail).spending(output.len() as u64));
+        return Err(Fault::new(FaultClass::TokenCount, detail).with_tokens(output.len() as u64));
     }
     let token_ids = body.output_ids.or(ids);
     let num_tokens = token_ids.as_ref().map_or(0, Vec::len) as u32;
@@ -100,7 +100,7 @@ pub fn read(answer: &HttpAnswer) -> Result<WireCompletion, Fault> {
         token_ids,
         logprobs: listed.map(|listed| listed.into_iter().map(|one| one.0).collect()),
         text: body.text,
-        finish: body.meta_info.finish_reason.map(|reason| Finish::named(&reason.kind)),
+        finish: body.meta_info.finish_reason.map(|reason| Finish::from_name(&reason.kind)),
         spans: label.map(|label| vec![LabelSpan { label, start: 0, end: num_tokens }]),
         num_counted: body.meta_info.completion_tokens,
         entropy: None,

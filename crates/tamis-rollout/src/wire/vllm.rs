@@ -176,7 +176,7 @@ pub fn read(answer: &HttpAnswer) -> Result<Vec<WireCompletion>, Fault> {
             token_ids: choice.token_ids,
             logprobs,
             text: choice.text,
-            finish: choice.finish_reason.as_deref().map(Finish::named),
+            finish: choice.finish_reason.as_deref().map(Finish::from_name),
             spans: choice.weight_versions,
             num_counted,
             entropy: choice.tamis.and_then(|of| of.entropy),

@@ -72,7 +72,7 @@ impl Keep {
     /// let scores = BTreeMap::from([(10, 0.5), (20, 0.9), (30, 0.9), (40, 0.1)]);
     /// assert_eq!(Keep { last: 1, best: 1 }.removed(&[10, 20, 30, 40], &scores), [10, 30]);
     /// ```
-    pub fn removed(self, steps: &[u64], scores: &BTreeMap<u64, f64>) -> Vec<u64> {
+    pub fn select_removed(self, steps: &[u64], scores: &BTreeMap<u64, f64>) -> Vec<u64> {
         let mut newest: Vec<u64> = steps.to_vec();
         newest.sort_unstable();
         let mut ranked: Vec<(f64, u64)> = newest
@@ -118,7 +118,7 @@ impl RunDirectory {
     /// Removes the checkpoints that `keep` does not keep; returns their steps.
     pub fn prune(&self, keep: Keep, scores: &BTreeMap<u64, f64>) -> Result<Vec<u64>, RunDirectoryError> {
         let steps: Vec<u64> = self.list_checkpoints()?.iter().map(|checkpoint| checkpoint.step).collect();
-        let removed = keep.removed(&steps, scores);
+        let removed = keep.select_removed(&steps, scores);
         for &step in &removed {
             // Removing a folder takes many operations: under another name, a half-removed one is not taken
             // for complete.

@@ -56,7 +56,7 @@ pub enum RunDirectoryError {
     /// The run's name is taken, and with a number behind it it would be too long.
     #[error(
         "make a folder for the run `{name}` in `{}`: it is taken, and `{name}-{number}` has {} bytes, more than the {MAX_NAME} that the name of a folder can have \
-         (`run.name`)", parent.display(), numbered(name, *.number).len()
+         (`run.name`)", parent.display(), number_name(name, *.number).len()
     )]
     NameTaken {
         /// The name.
@@ -127,7 +127,7 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// The name of a run's folder: its own, or with a number where that is taken.
-fn numbered(name: &str, number: u64) -> String {
+fn number_name(name: &str, number: u64) -> String {
     if number == 1 { name.to_owned() } else { format!("{name}-{number}") }
 }
 
@@ -147,7 +147,7 @@ fn name_from(parent: &Path, name: &str, first: u64) -> Result<(String, u64), Run
         return Err(RunDirectoryError::Name { name: name.to_owned() });
     }
     for number in first.. {
-        let folder = numbered(name, number);
+        let folder = number_name(name, number);
         if folder.len() > MAX_NAME {
             return Err(RunDirectoryError::NameTaken {
                 name: name.to_owned(),

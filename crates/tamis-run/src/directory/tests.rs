@@ -39,7 +39,7 @@ fn a_second_start_makes_a_numbered_directory() {
     let parent = folder.path().join("deep").join("runs");
     let names: Vec<String> = (0..3)
         .map(|_| {
-            let run = RunDirectory::create(&Disk::unflushed(), &parent, "gsm8k").expect("create");
+            let run = RunDirectory::create(&Disk::without_flush(), &parent, "gsm8k").expect("create");
             run.path().file_name().expect("name").to_string_lossy().into_owned()
         })
         .collect();
@@ -49,21 +49,21 @@ fn a_second_start_makes_a_numbered_directory() {
 #[test]
 fn a_directory_is_held_by_one_process_and_freed_with_it() {
     let folder = tempfile::tempdir().expect("folder");
-    let run = new_run(&Disk::unflushed(), folder.path());
+    let run = new_run(&Disk::without_flush(), folder.path());
     let path = run.path().to_owned();
-    let error = RunDirectory::open(&Disk::unflushed(), &path).expect_err("held");
+    let error = RunDirectory::open(&Disk::without_flush(), &path).expect_err("held");
     insta::assert_snapshot!(shown(&error, folder.path()), @"
     failed to open the run `DIR/run`: process PID holds it
     hint: wait for it or stop it (Ctrl-C saves first), then resume
     ");
     drop(run);
-    RunDirectory::open(&Disk::unflushed(), &path).expect("free again");
+    RunDirectory::open(&Disk::without_flush(), &path).expect("free again");
 }
 
 #[test]
 fn unfinished_checkpoints_do_not_count_and_are_cleared() {
     let folder = tempfile::tempdir().expect("folder");
-    let run = new_run(&Disk::unflushed(), folder.path());
+    let run = new_run(&Disk::without_flush(), folder.path());
     save(&run, 20, b"b").expect("save");
     save(&run, 3, b"a").expect("save");
     let pending = run.begin_checkpoint(30).expect("begin");
@@ -73,7 +73,7 @@ fn unfinished_checkpoints_do_not_count_and_are_cleared() {
     assert_eq!(steps(&run), [3, 20]);
     let (left, path) = (pending.path().to_owned(), run.path().to_owned());
     drop(run);
-    let run = RunDirectory::open(&Disk::unflushed(), &path).expect("open");
+    let run = RunDirectory::open(&Disk::without_flush(), &path).expect("open");
     assert!(!left.exists());
     assert_eq!(steps(&run), [3, 20]);
 }
@@ -81,7 +81,7 @@ fn unfinished_checkpoints_do_not_count_and_are_cleared() {
 #[test]
 fn pruning_keeps_the_last_and_the_best() {
     let folder = tempfile::tempdir().expect("folder");
-    let run = new_run(&Disk::unflushed(), folder.path());
+    let run = new_run(&Disk::without_flush(), folder.path());
     for step in [1, 2, 3, 4, 10] {
         save(&run, step, b"x").expect("save");
     }
@@ -119,7 +119,7 @@ fn interrupted(run: &RunDirectory) -> [LogPositions; 2] {
 #[test]
 fn logs_are_cut_back_to_the_checkpoint() {
     let folder = tempfile::tempdir().expect("folder");
-    let run = new_run(&Disk::unflushed(), folder.path());
+    let run = new_run(&Disk::without_flush(), folder.path());
     let [first, second] = interrupted(&run);
     for (positions, step) in [(second, 2), (first, 1)] {
         for _ in 0..2 {
@@ -161,20 +161,20 @@ fn a_failure_at_any_operation_leaves_a_whole_checkpoint() {
     ] {
         for at in 0.. {
             let folder = tempfile::tempdir().expect("folder");
-            let run = new_run(&Disk::unflushed(), folder.path());
+            let run = new_run(&Disk::without_flush(), folder.path());
             save(&run, 1, b"one").expect("save");
             save(&run, 2, b"old two").expect("save");
             let path = run.path().to_owned();
             drop(run);
 
-            let disk = Disk::failing(at, fault);
+            let disk = Disk::with_fault(at, fault);
             let outcome = RunDirectory::open(&disk, &path).and_then(|run| {
                 save(&run, 2, b"new two")?;
                 save(&run, 3, b"three")?;
                 run.prune(Keep { last: 2, best: 0 }, &BTreeMap::new()).map(drop)
             });
 
-            let run = RunDirectory::open(&Disk::unflushed(), &path).expect("open again");
+            let run = RunDirectory::open(&Disk::without_flush(), &path).expect("open again");
             let found = run.list_checkpoints().expect("list");
             assert!(found.iter().any(|checkpoint| checkpoint.step == 2), "{fault:?} at {at}: step 2 is lost");
             for checkpoint in found {
@@ -205,39 +205,39 @@ fn messages() {
         |result: Result<RunDirectory, RunDirectoryError>| shown(&result.expect_err("refused"), folder.path());
     let create = |disk: &Disk, name: &str| of(RunDirectory::create(disk, folder.path(), name));
     for name in ["", ".", "..", "a/b", "/a"] {
-        let error = RunDirectory::create(&Disk::unflushed(), folder.path(), name).expect_err("no name");
+        let error = RunDirectory::create(&Disk::without_flush(), folder.path(), name).expect_err("no name");
         assert!(matches!(error, RunDirectoryError::Name { .. }), "{name}");
     }
-    insta::assert_snapshot!(create(&Disk::unflushed(), "runs/a"), @"failed to make a folder for the run `runs/a`: a name is one part of a path, without `/`, of at most 255 bytes without control characters, and not empty, `.` or `..` (`run.name`; the folder around it is `run.dir`)");
-    insta::assert_snapshot!(create(&Disk::failing(0, DiskFault::ReadOnly), "a"), @"
+    insta::assert_snapshot!(create(&Disk::without_flush(), "runs/a"), @"failed to make a folder for the run `runs/a`: a name is one part of a path, without `/`, of at most 255 bytes without control characters, and not empty, `.` or `..` (`run.name`; the folder around it is `run.dir`)");
+    insta::assert_snapshot!(create(&Disk::with_fault(0, DiskFault::ReadOnly), "a"), @"
     failed to make a run directory in `DIR` (`run.dir`): create the folder `DIR/a`: Read-only file system (os error 30)
     hint: the file system is read-only: mount it writable and continue with `--resume`, or name another folder (`run.dir`); files written before are whole
     ");
-    insta::assert_snapshot!(of(RunDirectory::open(&Disk::unflushed(), &folder.path().join("absent"))), @"
+    insta::assert_snapshot!(of(RunDirectory::open(&Disk::without_flush(), &folder.path().join("absent"))), @"
     failed to open the run `DIR/absent`: there is no such folder
     hint: name the folder that a run printed at its start; it holds `config.yaml`
     ");
-    insta::assert_snapshot!(of(RunDirectory::open(&Disk::unflushed(), folder.path())), @"
+    insta::assert_snapshot!(of(RunDirectory::open(&Disk::without_flush(), folder.path())), @"
     failed to open the run `DIR`: there is no `config.yaml` in it
     hint: name the folder that a run printed at its start; it holds `config.yaml`
     ");
     std::fs::write(folder.path().join("file"), "").expect("write");
-    insta::assert_snapshot!(of(RunDirectory::open(&Disk::unflushed(), &folder.path().join("file"))), @"
+    insta::assert_snapshot!(of(RunDirectory::open(&Disk::without_flush(), &folder.path().join("file"))), @"
     failed to open the run `DIR/file`: this is a file, not a folder
     hint: name the folder that a run printed at its start; it holds `config.yaml`
     ");
     std::fs::create_dir(folder.path().join("file-2")).expect("folder");
     assert_eq!(
-        RunDirectory::create(&Disk::unflushed(), folder.path(), "file").expect("numbered").path(),
+        RunDirectory::create(&Disk::without_flush(), folder.path(), "file").expect("numbered").path(),
         folder.path().join("file-3"),
         "neither a file nor an empty folder of the name is touched"
     );
-    insta::assert_snapshot!(of(RunDirectory::create(&Disk::unflushed(), &folder.path().join("file"), "a")), @"
+    insta::assert_snapshot!(of(RunDirectory::create(&Disk::without_flush(), &folder.path().join("file"), "a")), @"
     failed to make a run directory in `DIR/file` (`run.dir`): create the folder `DIR/file`: File exists (os error 17)
     hint: a part of this path is a file, not a folder: name another folder (`run.dir`)
     ");
 
-    let run = new_run(&Disk::unflushed(), folder.path());
+    let run = new_run(&Disk::without_flush(), folder.path());
     let cut = |name: &str, length| {
         let mut positions = LogPositions::default();
         positions.record(name, length);

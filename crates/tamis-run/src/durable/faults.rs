@@ -74,7 +74,7 @@ impl Faults {
     }
 
     /// Every operation so far with its path, in order.
-    pub(super) fn met(&self) -> Vec<(DiskOperation, PathBuf)> {
+    pub(super) fn operations(&self) -> Vec<(DiskOperation, PathBuf)> {
         self.met.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
@@ -157,12 +157,12 @@ impl Faults {
     }
 
     /// A file opened for appending whose present content counts as flushed.
-    pub(super) fn opened_at(&self, path: &Path, length: u64) {
+    pub(super) fn note_opened(&self, path: &Path, length: u64) {
         self.volatile().flushed.entry(path.to_owned()).or_insert(length);
     }
 
     /// Remembers what a rename will replace.
-    pub(super) fn renaming(&self, from: &Path, to: &Path) {
+    pub(super) fn note_rename(&self, from: &Path, to: &Path) {
         let replaced = std::fs::read(to).ok();
         self.volatile().renaming =
             Some(Entry::Renamed { from: from.to_owned(), to: to.to_owned(), replaced });

@@ -3,7 +3,7 @@
 //! Everything a run writes goes through a [`Disk`]. A whole file is written beside its final name, flushed to
 //! the device, renamed over it and the folder flushed ([`Disk::write_file`]), so that a reader, after a crash
 //! at any instant, finds either the old file or the new one. Logs grow through an [`AppendFile`], which takes
-//! a half-written tail back. A `Disk` is a handle that is cheap to clone; [`Disk::failing`] gives one that
+//! a half-written tail back. A `Disk` is a handle that is cheap to clone; [`Disk::with_fault`] gives one that
 //! fails at its k-th operation, for the tests of all that writes.
 
 use std::fs::{File, OpenOptions};
@@ -122,23 +122,23 @@ impl Disk {
     /// For tests: the file system with `fault` at operation number `at`, counted from 0 over all clones of
     /// this handle. Every create, write, flush, rename, cut and remove is one operation; reads are not
     /// counted.
-    pub fn failing(at: usize, fault: DiskFault) -> Self {
+    pub fn with_fault(at: usize, fault: DiskFault) -> Self {
         Self { faults: Some(Arc::new(Faults::new(at, fault))) }
     }
 
     /// For tests: a file system that fails nowhere, and flushes nothing to the device, which is fast.
-    pub fn unflushed() -> Self {
-        Self::failing(usize::MAX, DiskFault::Killed)
+    pub fn without_flush() -> Self {
+        Self::with_fault(usize::MAX, DiskFault::Killed)
     }
 
-    /// For tests: how many operations a handle made by [`Disk::failing`] has met; 0 for a real one.
+    /// For tests: how many operations a handle made by [`Disk::with_fault`] has met; 0 for a real one.
     pub fn num_operations(&self) -> usize {
         self.faults.as_ref().map_or(0, |faults| faults.count())
     }
 
     /// For tests: these operations in order, each with its path; none for a real handle.
     pub fn operations(&self) -> Vec<(DiskOperation, PathBuf)> {
-        self.faults.as_ref().map_or_else(Vec::new, |faults| faults.met())
+        self.faults.as_ref().map_or_else(Vec::new, |faults| faults.operations())
     }
 
     fn perform<T>(
@@ -214,7 +214,7 @@ impl Disk {
     /// Renames a file or folder and flushes the folder(s) concerned. A file at `to` is replaced.
     pub fn rename(&self, from: &Path, to: &Path) -> Result<(), DiskError> {
         if let Some(faults) = &self.faults {
-            faults.renaming(from, to);
+            faults.note_rename(from, to);
         }
         self.perform(DiskOperation::Rename, to, || std::fs::rename(from, to))?;
         self.sync_folder(parent(to))?;
@@ -290,7 +290,7 @@ impl Disk {
         };
         let length = file.metadata().map_err(|cause| DiskError::new(DiskOperation::Read, path, cause))?.len();
         if let Some(faults) = &self.faults {
-            faults.opened_at(path, length);
+            faults.note_opened(path, length);
         }
         Ok(AppendFile { disk: self.clone(), path: path.to_owned(), file, length })
     }

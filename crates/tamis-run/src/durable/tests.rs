@@ -13,7 +13,7 @@ const FAULTS: [DiskFault; 6] = [
 fn at_every_operation(mut act: impl FnMut(DiskFault, &Disk) -> bool) {
     for fault in FAULTS {
         for at in 0.. {
-            let disk = Disk::failing(at, fault);
+            let disk = Disk::with_fault(at, fault);
             let failed = act(fault, &disk);
             if disk.num_operations() <= at {
                 assert!(!failed, "{fault:?} at {at} was not reached, yet something failed");
@@ -31,7 +31,7 @@ fn the_previous_file_is_whole_after_a_failure_at_any_operation() {
     at_every_operation(|fault, disk| {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("state.json");
-        Disk::unflushed().write_file(&path, &old).expect("the first version");
+        Disk::without_flush().write_file(&path, &old).expect("the first version");
         let outcome = disk.write_file(&path, &new);
         let content = std::fs::read(&path).expect("there is always a file");
         assert!(content == old || content == new, "{fault:?}: torn, {} bytes", content.len());
@@ -49,14 +49,14 @@ fn a_file_written_without_error_is_there_after_a_loss_of_power() {
     for fault in [DiskFault::PowerLoss, DiskFault::PowerLossAfterRename] {
         let folder = tempfile::tempdir().expect("folder");
         let deep = folder.path().join("a").join("b");
-        let probe = Disk::failing(usize::MAX, fault);
+        let probe = Disk::with_fault(usize::MAX, fault);
         let write = |disk: &Disk, root: &Path| -> Result<(), DiskError> {
             disk.create_folder(&root.join("a").join("b"))?;
             disk.write_file(&root.join("a").join("b").join("x"), b"content")
         };
         write(&probe, tempfile::tempdir().expect("folder").path()).expect("no fault");
         // The power fails right after the last operation.
-        let disk = Disk::failing(probe.num_operations(), fault);
+        let disk = Disk::with_fault(probe.num_operations(), fault);
         write(&disk, folder.path()).expect("no fault yet");
         disk.sync_folder(folder.path()).expect_err("the power is off");
         assert_eq!(std::fs::read(deep.join("x")).expect("there"), b"content");
@@ -88,9 +88,9 @@ fn a_cut_never_lengthens() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("log");
     std::fs::write(&path, "0123456789").expect("write");
-    Disk::unflushed().cut_file(&path, 20).expect("shorter already");
+    Disk::without_flush().cut_file(&path, 20).expect("shorter already");
     assert_eq!(std::fs::read(&path).expect("read"), b"0123456789");
-    Disk::unflushed().cut_file(&path, 4).expect("cut");
+    Disk::without_flush().cut_file(&path, 4).expect("cut");
     assert_eq!(std::fs::read(&path).expect("read"), b"0123");
 }
 
@@ -135,7 +135,7 @@ fn messages() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("metrics.jsonl");
     let message = |at, fault| {
-        shown(&Disk::failing(at, fault).write_file(&path, b"x").expect_err("a fault"), folder.path())
+        shown(&Disk::with_fault(at, fault).write_file(&path, b"x").expect_err("a fault"), folder.path())
     };
     insta::assert_snapshot!(message(0, DiskFault::ReadOnly), @"
     failed to create `DIR/metrics.jsonl`: Read-only file system (os error 30)
@@ -159,13 +159,13 @@ fn messages() {
     ");
     let inside_a_file = path.join("x");
     std::fs::write(&path, "").expect("write");
-    let error = Disk::unflushed().create_folder(&inside_a_file).expect_err("a file is in the way");
+    let error = Disk::without_flush().create_folder(&inside_a_file).expect_err("a file is in the way");
     insta::assert_snapshot!(shown(&error, folder.path()), @"
     failed to create the folder `DIR/metrics.jsonl`: File exists (os error 17)
     hint: a part of this path is a file, not a folder: name another folder (`run.dir`)
     ");
-    let error = Disk::unflushed().read_file(&folder.path().join("absent")).expect_err("absent");
+    let error = Disk::without_flush().read_file(&folder.path().join("absent")).expect_err("absent");
     insta::assert_snapshot!(shown(&error, folder.path()), @"failed to read `DIR/absent`: No such file or directory (os error 2)");
-    let error = Disk::unflushed().cut_file(&folder.path().join("absent"), 3).expect_err("absent");
+    let error = Disk::without_flush().cut_file(&folder.path().join("absent"), 3).expect_err("absent");
     insta::assert_snapshot!(shown(&error, folder.path()), @"failed to open `DIR/absent`: No such file or directory (os error 2)");
 }

@@ -42,7 +42,7 @@ impl JsonlLogger {
     /// Goes on after the last row of a file that was cut back to a checkpoint, which may still be added to. A
     /// row that is not the end of the file, or not a row, is left alone.
     #[must_use]
-    pub fn going_on_after(mut self, row: Option<&str>) -> Self {
+    pub fn continue_after(mut self, row: Option<&str>) -> Self {
         self.last = row.and_then(|row| {
             let object: Map<String, Value> = serde_json::from_str(row).ok()?;
             let step = object.get("step")?.as_u64()?;
@@ -170,7 +170,7 @@ mod tests {
     fn a_step_that_is_added_to_keeps_one_row_through_a_resume() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("metrics.jsonl");
-        let disk = Disk::unflushed();
+        let disk = Disk::without_flush();
         let one = |name: &str, value: f64| {
             let mut metrics = Metrics::new();
             metrics.set(name, value);
@@ -191,7 +191,7 @@ mod tests {
             disk.cut_file(&path, positions.files[METRICS]).expect("cut");
             let row = positions.last_row.clone().expect("a row");
             disk.append_to(&path).expect("open").append(row.as_bytes()).expect("append");
-            let mut logger = JsonlLogger::open(&disk, &path).expect("open").going_on_after(Some(&row));
+            let mut logger = JsonlLogger::open(&disk, &path).expect("open").continue_after(Some(&row));
             logger.amend(2, &one("loss", 3.0)).expect("amend");
             assert_eq!(std::fs::read_to_string(&path).expect("read"), whole);
             // What belongs to no row that can be added to is a row of its own.

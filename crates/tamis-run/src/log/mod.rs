@@ -120,8 +120,8 @@ mod tests {
         let (bad, good) = (folder.path().join("bad.jsonl"), folder.path().join("good.jsonl"));
         let mut loggers = Loggers::new();
         // Creation and flush of the folder are operations 0 and 1; the first line is written at 2.
-        loggers.add(JsonlLogger::open(&Disk::failing(2, DiskFault::DiskFull), &bad).expect("open"));
-        loggers.add(JsonlLogger::open(&Disk::unflushed(), &good).expect("open"));
+        loggers.add(JsonlLogger::open(&Disk::with_fault(2, DiskFault::DiskFull), &bad).expect("open"));
+        loggers.add(JsonlLogger::open(&Disk::without_flush(), &good).expect("open"));
         let error = loggers.log(7, &one(0.5)).expect_err("full");
         let shown = format!(
             "failed to {error}: {}: {}\nhint: {}",
@@ -143,7 +143,7 @@ mod tests {
     fn logs_cut_back_and_continued_equal_those_of_an_uninterrupted_run() {
         use crate::directory::RunDirectory;
         let folder = tempfile::tempdir().expect("folder");
-        let disk = Disk::unflushed();
+        let disk = Disk::without_flush();
         let start = |name: &str| {
             let run = RunDirectory::create(&disk, folder.path(), name).expect("create");
             disk.write_file(&run.config(), b"").expect("config");

@@ -330,7 +330,7 @@ mod tests {
         let path = folder.path().join("run.log");
         let progress = Progress::plain(Box::new(std::io::sink()), None, 0);
         assert_eq!(progress.sync().expect("no log yet"), 0);
-        progress.copy_to(RunLog::open(&Disk::unflushed(), &path).expect("open"));
+        progress.copy_to(RunLog::open(&Disk::without_flush(), &path).expect("open"));
         progress.say("one\ntwo");
         progress.warn("three");
         progress.note(LineKind::Error, "four");
@@ -344,7 +344,7 @@ mod tests {
     fn a_log_that_cannot_be_written_is_told_once_and_by_name() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("run.log");
-        let disk = Disk::failing(2, DiskFault::DiskFull);
+        let disk = Disk::with_fault(2, DiskFault::DiskFull);
         let screen = Captured::default();
         let progress = Progress::plain(Box::new(screen.clone()), None, 0);
         progress.copy_to(RunLog::open(&disk, &path).expect("open"));

@@ -40,7 +40,7 @@ impl RunLog {
 
     /// Appends a text, each of its lines with the time.
     pub fn write(&mut self, level: LineKind, text: &str) -> Result<(), DiskError> {
-        self.file.append(stamped(SystemTime::now(), level, text).as_bytes())
+        self.file.append(stamp_lines(SystemTime::now(), level, text).as_bytes())
     }
 
     /// Flushes to the device; returns the length in bytes.
@@ -50,7 +50,7 @@ impl RunLog {
     }
 }
 
-fn stamped(now: SystemTime, level: LineKind, text: &str) -> String {
+fn stamp_lines(now: SystemTime, level: LineKind, text: &str) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = timestamp(since.as_secs(), since.subsec_millis());
     text.lines().fold(String::new(), |stamped, line| stamped + &time + " " + level.name() + " " + line + "\n")
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn each_line_is_stamped() {
-        let text = stamped(UNIX_EPOCH + Duration::from_millis(61_007), LineKind::Warning, "one\ntwo");
+        let text = stamp_lines(UNIX_EPOCH + Duration::from_millis(61_007), LineKind::Warning, "one\ntwo");
         assert_eq!(text, "1970-01-01T00:01:01.007Z warning one\n1970-01-01T00:01:01.007Z warning two\n");
     }
 }

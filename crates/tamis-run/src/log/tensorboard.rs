@@ -106,15 +106,15 @@ fn record(event: &[u8]) -> Vec<u8> {
     let length = (event.len() as u64).to_le_bytes();
     let mut bytes = Vec::with_capacity(event.len() + 16);
     bytes.extend_from_slice(&length);
-    bytes.extend_from_slice(&masked(crc32c(&length)).to_le_bytes());
+    bytes.extend_from_slice(&mask_checksum(crc32c(&length)).to_le_bytes());
     bytes.extend_from_slice(event);
-    bytes.extend_from_slice(&masked(crc32c(event)).to_le_bytes());
+    bytes.extend_from_slice(&mask_checksum(crc32c(event)).to_le_bytes());
     bytes
 }
 
 /// The checksum as TFRecord stores it: rotated and shifted, so that a checksum of checksums keeps its
 /// strength.
-fn masked(checksum: u32) -> u32 {
+fn mask_checksum(checksum: u32) -> u32 {
     checksum.rotate_right(15).wrapping_add(0xA282_EAD8)
 }
 
@@ -248,9 +248,9 @@ pub(super) mod tests {
         while !bytes.is_empty() {
             let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
             let crc = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
-            assert_eq!(crc(8), masked(crc32c(&bytes[..8])));
+            assert_eq!(crc(8), mask_checksum(crc32c(&bytes[..8])));
             let event = &bytes[12..12 + length];
-            assert_eq!(crc(12 + length), masked(crc32c(event)));
+            assert_eq!(crc(12 + length), mask_checksum(crc32c(event)));
             found.push(fields(event));
             bytes = &bytes[16 + length..];
         }
@@ -283,8 +283,8 @@ pub(super) mod tests {
     /// As `masked_crc32c` of the package tensorboard 2.21 gives them.
     #[test]
     fn masking() {
-        assert_eq!(masked(crc32c(&[0; 8])), 0x0798_0329);
-        assert_eq!(masked(crc32c(b"tamis")), 0x1CD2_C726);
+        assert_eq!(mask_checksum(crc32c(&[0; 8])), 0x0798_0329);
+        assert_eq!(mask_checksum(crc32c(b"tamis")), 0x1CD2_C726);
     }
 
     /// Bytes worked out by hand from the protobuf encoding.
@@ -311,7 +311,7 @@ pub(super) mod tests {
         let mut metrics = Metrics::new();
         metrics.set("actor/lr", 0.5);
         metrics.set("critic/rewards/mean", f64::NAN);
-        let mut logger = TensorBoardLogger::open(&Disk::unflushed(), &path, 1).expect("open");
+        let mut logger = TensorBoardLogger::open(&Disk::without_flush(), &path, 1).expect("open");
         for step in [1, 200] {
             logger.log(step, &metrics).expect("log");
         }
@@ -331,7 +331,7 @@ pub(super) mod tests {
     #[test]
     fn a_resumed_run_begins_a_later_file_with_a_session_start() {
         let folder = tempfile::tempdir().expect("folder");
-        let disk = Disk::unflushed();
+        let disk = Disk::without_flush();
         for first_step in [1, 41, 81] {
             let mut logger = TensorBoardLogger::open(&disk, folder.path(), first_step).expect("open");
             let mut positions = LogPositions::default();

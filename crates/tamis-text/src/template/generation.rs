@@ -2,7 +2,7 @@
 
 /// The template with `generation` and `endgeneration` tags replaced by an `if true` of the same whitespace
 /// control and on the same line, so that what is between them is rendered and error lines stay right.
-pub(super) fn without_tags(source: &str) -> String {
+pub(super) fn remove_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
@@ -54,9 +54,9 @@ mod tests {
     #[test]
     fn tags_keep_their_whitespace_control() {
         assert_eq!(
-            without_tags("a{%- generation %}b{%endgeneration-%}c{% set generation = 1 %}"),
+            remove_tags("a{%- generation %}b{%endgeneration-%}c{% set generation = 1 %}"),
             "a{%- if true %}b{% endif -%}c{% set generation = 1 %}"
         );
-        assert_eq!(without_tags("{% unclosed"), "{% unclosed");
+        assert_eq!(remove_tags("{% unclosed"), "{% unclosed");
     }
 }

@@ -73,7 +73,7 @@ const TOO_LARGE: &str = "a value of more than 4 MiB: does it double a text in a 
 const TOO_DEEP: &str = "more than 64 lists or mappings within each other";
 const HELD_NAMESPACE: &str = "a namespace inside a list, a mapping or another namespace";
 
-fn exceeded(what: &'static str) -> Error {
+fn limit_error(what: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, what).with_source(Exceeded(what))
 }
 
@@ -90,17 +90,17 @@ pub(super) fn begin() {
 fn charge(bytes: usize) -> Result<(), Error> {
     let left = WORK_LEFT.get().checked_sub(bytes);
     WORK_LEFT.set(left.unwrap_or(0));
-    left.map(|_| ()).ok_or_else(|| exceeded(TOO_MUCH_WORK))
+    left.map(|_| ()).ok_or_else(|| limit_error(TOO_MUCH_WORK))
 }
 
 /// Asks for a value of so many bytes before it is built.
 fn afford(bytes: usize) -> Result<(), Error> {
-    if bytes > MAX_VALUE { Err(exceeded(TOO_LARGE)) } else { charge(bytes) }
+    if bytes > MAX_VALUE { Err(limit_error(TOO_LARGE)) } else { charge(bytes) }
 }
 
 /// Whether a text that is being written may go on.
 pub(super) fn within(bytes: usize) -> Result<(), Error> {
-    if bytes > MAX_VALUE { Err(exceeded(TOO_LARGE)) } else { Ok(()) }
+    if bytes > MAX_VALUE { Err(limit_error(TOO_LARGE)) } else { Ok(()) }
 }
 
 fn is_namespace(value: &Value) -> bool {
@@ -125,14 +125,14 @@ impl Size {
 
     fn add(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > MAX_DEPTH {
-            return Err(exceeded(TOO_DEEP));
+            return Err(limit_error(TOO_DEEP));
         }
         self.values += 1;
         self.text += ITEM;
         match value.kind() {
             ValueKind::String => self.text += value.as_str().map_or(0, str::len),
             ValueKind::Bytes => self.text += value.as_bytes().map_or(0, <[u8]>::len),
-            ValueKind::Map if depth > 0 && is_namespace(value) => return Err(exceeded(HELD_NAMESPACE)),
+            ValueKind::Map if depth > 0 && is_namespace(value) => return Err(limit_error(HELD_NAMESPACE)),
             ValueKind::Map => {
                 for key in value.try_iter()? {
                     self.add(&value.get_item(&key)?, depth + 1)?;
@@ -146,27 +146,27 @@ impl Size {
             }
             _ => {}
         }
-        if self.text > MAX_VALUE { Err(exceeded(TOO_LARGE)) } else { Ok(()) }
+        if self.text > MAX_VALUE { Err(limit_error(TOO_LARGE)) } else { Ok(()) }
     }
 
     /// Work of a copy that shares its texts.
-    fn shared(self) -> usize {
+    fn copy_work(self) -> usize {
         self.values * VISIT
     }
 
     /// Work of comparing it with another.
-    fn comparing(self) -> usize {
-        self.shared() + self.text / 2
+    fn compare_work(self) -> usize {
+        self.copy_work() + self.text / 2
     }
 
     /// Work of going through all of it, character by character.
-    fn reading(self) -> usize {
-        self.shared() + 2 * self.text
+    fn read_work(self) -> usize {
+        self.copy_work() + 2 * self.text
     }
 }
 
 /// Work of finding a place in a value: characters are counted, items are not.
-fn glancing(value: &Value) -> usize {
+fn glance_work(value: &Value) -> usize {
     value.as_str().map_or(VISIT, str::len)
 }
 
@@ -190,11 +190,11 @@ fn built(value: &Value) -> Result<Value, Error> {
                 size.add(&item, 1)?;
                 items.push(item);
             }
-            charge(size.shared())?;
+            charge(size.copy_work())?;
             Ok(Value::from(items))
         }
         ValueKind::Seq | ValueKind::Map => {
-            charge(Size::of(value)?.shared())?;
+            charge(Size::of(value)?.copy_work())?;
             Ok(value.clone())
         }
         _ => Ok(value.clone()),
@@ -202,10 +202,10 @@ fn built(value: &Value) -> Result<Value, Error> {
 }
 
 /// A value that is about to be compared, searched or converted.
-fn looked_at(value: &Value) -> Result<Value, Error> {
+fn charge_look(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => {
-            charge(Size::of(value)?.comparing())?;
+            charge(Size::of(value)?.compare_work())?;
         }
         _ => {}
     }
@@ -213,8 +213,8 @@ fn looked_at(value: &Value) -> Result<Value, Error> {
 }
 
 /// A value of which a part is asked for.
-fn glanced_at(value: &Value) -> Result<Value, Error> {
-    charge(glancing(value))?;
+fn charge_glance(value: &Value) -> Result<Value, Error> {
+    charge(glance_work(value))?;
     Ok(value.clone())
 }
 
@@ -234,11 +234,11 @@ fn cut(value: &Value) -> Result<Value, Error> {
     }
 }
 
-fn stored(value: &Value) -> Result<Value, Error> {
-    if is_namespace(value) { Err(exceeded(HELD_NAMESPACE)) } else { Ok(value.clone()) }
+fn check_stored(value: &Value) -> Result<Value, Error> {
+    if is_namespace(value) { Err(limit_error(HELD_NAMESPACE)) } else { Ok(value.clone()) }
 }
 
-fn unsupported(operator: &str, left: &Value, right: &Value) -> Error {
+fn unsupported_error(operator: &str, left: &Value, right: &Value) -> Error {
     let detail =
         format!("tried to use {operator} operator on unsupported types {} and {}", left.kind(), right.kind());
     Error::new(ErrorKind::InvalidOperation, detail)
@@ -286,13 +286,13 @@ fn add(left: &Value, right: &Value) -> Result<Value, Error> {
     if is_list(left) && is_list(right) && left.is_tuple() == right.is_tuple() {
         let (one, other) = (Size::of(left)?, Size::of(right)?);
         if one.text + other.text > MAX_VALUE {
-            return Err(exceeded(TOO_LARGE));
+            return Err(limit_error(TOO_LARGE));
         }
-        charge(one.shared() + other.shared())?;
+        charge(one.copy_work() + other.copy_work())?;
         let items: Vec<Value> = left.try_iter()?.chain(right.try_iter()?).collect();
         return Ok(if left.is_tuple() { Value::from(Tuple::from(items)) } else { Value::from(items) });
     }
-    Err(unsupported("+", left, right))
+    Err(unsupported_error("+", left, right))
 }
 
 fn concat(left: &Value, right: &Value) -> Result<Value, Error> {
@@ -308,13 +308,13 @@ fn multiply(left: &Value, right: &Value) -> Result<Value, Error> {
     }
     let (repeated, times) = if is_number(right) { (left, right) } else { (right, left) };
     if !is_number(times) || !(is_list(repeated) || repeated.as_str().is_some()) {
-        return Err(unsupported("*", left, right));
+        return Err(unsupported_error("*", left, right));
     }
     // As in Python, fewer than none is none.
     let times = if times.kind() == ValueKind::Bool {
         usize::from(times.is_true())
     } else {
-        let times = i128::try_from(times.clone()).map_err(|_| unsupported("*", left, right))?;
+        let times = i128::try_from(times.clone()).map_err(|_| unsupported_error("*", left, right))?;
         usize::try_from(times.max(0)).unwrap_or(usize::MAX)
     };
     afford(size(repeated)?.saturating_mul(times))?;
@@ -445,7 +445,7 @@ impl Price {
         let (mut given, mut texts) = (CALL, 0_usize);
         for argument in arguments {
             let size = Size::of(argument)?;
-            given = given.saturating_add(size.reading());
+            given = given.saturating_add(size.read_work());
             if argument.is_kwargs() || argument.as_str().is_some() {
                 texts = texts.saturating_add(size.text);
             }
@@ -453,12 +453,14 @@ impl Price {
         let num_items = if value.as_str().is_some() { 0 } else { value.len().unwrap_or(0) };
         let visiting = num_items.saturating_mul(CALL.saturating_add(texts));
         let own = match (self, value.as_str()) {
-            (Self::Glance, _) => glancing(value),
+            (Self::Glance, _) => glance_work(value),
             (Self::Visit, None) => visiting,
             (Self::Trim, Some(text)) if !arguments.is_empty() => text.len().saturating_mul(texts.max(1)),
-            (Self::Visit | Self::Read | Self::Trim, _) => Size::of(value)?.reading().saturating_add(visiting),
+            (Self::Visit | Self::Read | Self::Trim, _) => {
+                Size::of(value)?.read_work().saturating_add(visiting)
+            }
             (Self::Sort, _) => {
-                let once = Size::of(value)?.reading().saturating_add(visiting);
+                let once = Size::of(value)?.read_work().saturating_add(visiting);
                 // As often as a sorted half is merged with another, and once more.
                 once.saturating_mul(1 + num_items.max(1).ilog2() as usize)
             }
@@ -502,8 +504,9 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.set_fuel(Some(MAX_STEPS));
     environment.set_recursion_limit(MAX_RECURSION);
     environment.set_formatter(|output, state, value| {
-        let work =
-            value.as_str().map_or_else(|| Ok(Size::of(value)?.reading()), |text| Ok::<_, Error>(text.len()));
+        let work = value
+            .as_str()
+            .map_or_else(|| Ok(Size::of(value)?.read_work()), |text| Ok::<_, Error>(text.len()));
         charge(work?)?;
         escape_formatter(output, state, value)
     });
@@ -512,9 +515,9 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter(MULTIPLY, multiply);
     environment.add_filter(BUILT, built);
     environment.add_filter(CUT, cut);
-    environment.add_filter(GLANCED_AT, glanced_at);
-    environment.add_filter(LOOKED_AT, looked_at);
-    environment.add_filter(STORED, stored);
+    environment.add_filter(GLANCED_AT, charge_glance);
+    environment.add_filter(LOOKED_AT, charge_look);
+    environment.add_filter(STORED, check_stored);
     // It writes out every variable there is.
     environment.remove_global("debug");
     for (name, filter) in priced_filters() {

@@ -104,7 +104,7 @@ fn statement<'s>(node: &Stmt<'s>) -> Stmt<'s> {
         Stmt::ForLoop(each) => Stmt::ForLoop(Spanned::new(
             ast::ForLoop {
                 target: target(&each.target),
-                iter: glanced_at(&each.iter),
+                iter: mark_glanced_at(&each.iter),
                 filter_expr: each.filter_expr.as_ref().map(expression),
                 recursive: each.recursive,
                 body: body(&each.body),
@@ -131,7 +131,7 @@ fn statement<'s>(node: &Stmt<'s>) -> Stmt<'s> {
         Stmt::Set(set) => {
             let mut expr = expression(&set.expr);
             if matches!(set.target, Expr::GetAttr(_)) {
-                expr = filtered(expr, STORED, Vec::new());
+                expr = apply_filter(expr, STORED, Vec::new());
             }
             Stmt::Set(Spanned::new(ast::Set { target: target(&set.target), expr }, set.span()))
         }
@@ -212,28 +212,28 @@ fn target<'s>(node: &Expr<'s>) -> Expr<'s> {
 }
 
 /// A value after a filter.
-fn filtered<'s>(value: Expr<'s>, name: &'static str, arguments: Vec<Expr<'s>>) -> Expr<'s> {
+fn apply_filter<'s>(value: Expr<'s>, name: &'static str, arguments: Vec<Expr<'s>>) -> Expr<'s> {
     let span: Span = value.span();
     let args = arguments.into_iter().map(CallArg::Pos).collect();
     Expr::Filter(Spanned::new(Filter { name, expr: Some(value), args }, span))
 }
 
-fn built(value: Expr<'_>) -> Expr<'_> {
-    filtered(value, BUILT, Vec::new())
+fn mark_built(value: Expr<'_>) -> Expr<'_> {
+    apply_filter(value, BUILT, Vec::new())
 }
 
 /// A value that is about to be read through: what takes long to read is counted.
-fn looked_at<'s>(node: &Expr<'s>) -> Expr<'s> {
-    if is_short(node) { expression(node) } else { filtered(expression(node), LOOKED_AT, Vec::new()) }
+fn mark_looked_at<'s>(node: &Expr<'s>) -> Expr<'s> {
+    if is_short(node) { expression(node) } else { apply_filter(expression(node), LOOKED_AT, Vec::new()) }
 }
 
 /// A value of which a part is asked for, or that a function gets.
-fn glanced_at<'s>(node: &Expr<'s>) -> Expr<'s> {
+fn mark_glanced_at<'s>(node: &Expr<'s>) -> Expr<'s> {
     match node {
         // `self.name()` is a block, and a loop is no value.
         Expr::Var(name) if matches!(name.id, "self" | "loop") => expression(node),
         _ if is_short(node) => expression(node),
-        _ => filtered(expression(node), GLANCED_AT, Vec::new()),
+        _ => apply_filter(expression(node), GLANCED_AT, Vec::new()),
     }
 }
 
@@ -252,14 +252,14 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
             let part = |bound: &Option<Expr<'s>>| bound.as_ref().map(expression);
             let cut = Expr::Slice(Spanned::new(
                 ast::Slice {
-                    expr: glanced_at(&slice.expr),
+                    expr: mark_glanced_at(&slice.expr),
                     start: part(&slice.start),
                     stop: part(&slice.stop),
                     step: part(&slice.step),
                 },
                 slice.span(),
             ));
-            filtered(cut, CUT, Vec::new())
+            apply_filter(cut, CUT, Vec::new())
         }
         Expr::UnaryOp(operation) => {
             let is_not = matches!(operation.op, ast::UnaryOpKind::Not);
@@ -283,7 +283,7 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
             }
             let side = match operation.op {
                 BinOpKind::ScAnd | BinOpKind::ScOr => expression,
-                _ => looked_at,
+                _ => mark_looked_at,
             };
             Expr::BinOp(Spanned::new(
                 ast::BinOp { op: operation.op, left: side(&operation.left), right: side(&operation.right) },
@@ -294,9 +294,12 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
             let ops = compare
                 .ops
                 .iter()
-                .map(|next| ast::CompareOp { op: next.op, expr: looked_at(&next.expr) })
+                .map(|next| ast::CompareOp { op: next.op, expr: mark_looked_at(&next.expr) })
                 .collect();
-            Expr::Compare(Spanned::new(ast::Compare { expr: looked_at(&compare.expr), ops }, compare.span()))
+            Expr::Compare(Spanned::new(
+                ast::Compare { expr: mark_looked_at(&compare.expr), ops },
+                compare.span(),
+            ))
         }
         Expr::IfExpr(choice) => Expr::IfExpr(Spanned::new(
             ast::IfExpr {
@@ -330,24 +333,24 @@ fn expression<'s>(node: &Expr<'s>) -> Expr<'s> {
             // Only a mapping has a place for a short text, and finds it at once.
             let is_key = is_short(&item.subscript_expr)
                 && matches!(&item.subscript_expr, Expr::Const(key) if key.value.as_str().is_some());
-            let expr = if is_key { expression(&item.expr) } else { glanced_at(&item.expr) };
+            let expr = if is_key { expression(&item.expr) } else { mark_glanced_at(&item.expr) };
             Expr::GetItem(Spanned::new(
-                ast::GetItem { expr, subscript_expr: looked_at(&item.subscript_expr) },
+                ast::GetItem { expr, subscript_expr: mark_looked_at(&item.subscript_expr) },
                 item.span(),
             ))
         }
-        Expr::Call(node) => built(Expr::Call(call(node))),
+        Expr::Call(node) => mark_built(Expr::Call(call(node))),
         Expr::List(list) => {
             let items = list.items.iter().map(expression).collect();
-            built(Expr::List(Spanned::new(ast::List { items }, list.span())))
+            mark_built(Expr::List(Spanned::new(ast::List { items }, list.span())))
         }
         Expr::Tuple(tuple) => {
             let items = tuple.items.iter().map(expression).collect();
-            built(Expr::Tuple(Spanned::new(ast::Tuple { items }, tuple.span())))
+            mark_built(Expr::Tuple(Spanned::new(ast::Tuple { items }, tuple.span())))
         }
-        Expr::Map(map) => built(Expr::Map(Spanned::new(
+        Expr::Map(map) => mark_built(Expr::Map(Spanned::new(
             ast::Map {
-                keys: map.keys.iter().map(looked_at).collect(),
+                keys: map.keys.iter().map(mark_looked_at).collect(),
                 values: map.values.iter().map(expression).collect(),
             },
             map.span(),
@@ -361,10 +364,13 @@ fn call<'s>(node: &Spanned<Call<'s>>) -> Spanned<Call<'s>> {
         // `loop.changed` compares; other methods charge for themselves.
         Expr::GetAttr(method) => {
             let expr = expression(&method.expr);
-            (Expr::GetAttr(Spanned::new(ast::GetAttr { expr, name: method.name }, method.span())), looked_at)
+            (
+                Expr::GetAttr(Spanned::new(ast::GetAttr { expr, name: method.name }, method.span())),
+                mark_looked_at,
+            )
         }
         // A macro takes a list as it is; a function may read a text.
-        other => (expression(other), glanced_at),
+        other => (expression(other), mark_glanced_at),
     };
     Spanned::new(Call { expr, args: arguments(&node.args, argument) }, node.span())
 }

@@ -128,16 +128,16 @@ impl Checker<'_> {
     fn objective(&mut self) {
         let config = self.config;
         if let Err(error) = objective::objective(config) {
-            self.assembled(&error, "objective");
+            self.report_assembly(&error, "objective");
         }
         if let Err(error) = objective::correction(config) {
-            self.assembled(&error, "objective.correction");
+            self.report_assembly(&error, "objective.correction");
         }
         if let Err(error) = advantage::advantage(config) {
-            self.assembled(&error, "objective.advantage");
+            self.report_assembly(&error, "objective.advantage");
         }
         if let Err(error) = advantage::shapings(config) {
-            self.assembled(&error, "objective.shaping");
+            self.report_assembly(&error, "objective.shaping");
         }
         if let Err(error) = early_stop(&config.train.early_stop) {
             self.refuse(&["train.early_stop".to_owned()], &error.to_string(), None);
@@ -156,7 +156,7 @@ impl Checker<'_> {
     }
 
     /// Shows an error of a constructor at the key that it names, else at its section.
-    fn assembled(&mut self, error: &AssembleError, section: &str) {
+    fn report_assembly(&mut self, error: &AssembleError, section: &str) {
         let setting = match error {
             AssembleError::Objective(ObjectiveError::Setting { setting, .. })
             | AssembleError::Advantage(AdvantageError::Setting { setting, .. })
@@ -264,7 +264,7 @@ impl Checker<'_> {
                 return;
             }
         };
-        let sieve = schedule::Sieve::unannounced(filter);
+        let sieve = schedule::Sieve::of_filter(filter);
         // What is wrong with the objective is found where that is checked.
         if let Err(AssembleError::Schedule(error)) = schedule::scheduler(self.config, &sieve) {
             self.refuse(&["schedule".to_owned()], &error.to_string(), None);

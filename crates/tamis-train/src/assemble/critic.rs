@@ -80,7 +80,7 @@ pub fn critic(config: &Config, model: Model) -> NativeCritic {
 }
 
 /// The critic that `critic.model.path` names; `None` where it begins with the policy's layers.
-pub fn named(config: &Config) -> Result<Option<NativeCritic>, AssembleError> {
+pub fn load_named(config: &Config) -> Result<Option<NativeCritic>, AssembleError> {
     match &config.critic.model.path {
         Some(path) if config.has_critic() => {
             verify(path, Extent::ForUse)?;

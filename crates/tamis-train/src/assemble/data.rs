@@ -201,7 +201,7 @@ pub(super) fn check_first_rows(
             .is_some_and(|init| matches!(init.tokenizer, TokenizerSource::Character));
     let has_alphabet = !is_made || data.task == Some(TaskKind::Arithmetic);
     for (file, prompts) in all {
-        let prompts = prompts.formatted(config, &codec).map_err(|error| unfit(&form, file, error))?;
+        let prompts = prompts.format_prompts(config, &codec).map_err(|error| unfit(&form, file, error))?;
         for (split, prompts) in [("training", &prompts.train), ("validation", &prompts.validation)] {
             for prompt in prompts {
                 let checked =
@@ -460,7 +460,7 @@ impl Prompts {
     ///
     /// # Errors
     /// The first prompt that cannot have it.
-    pub fn formatted(mut self, config: &Config, codec: &Codec) -> Result<Self, AssembleError> {
+    pub fn format_prompts(mut self, config: &Config, codec: &Codec) -> Result<Self, AssembleError> {
         let data = &config.data;
         let formatter = Formatter {
             format: match data.prompt_format {

@@ -34,7 +34,7 @@ pub struct Sieve {
 impl Sieve {
     /// A sieve of a filter alone, for the settings of the machine: nothing is said of it, and it is never
     /// asked.
-    pub(super) fn unannounced(filter: Option<GroupFilter>) -> Self {
+    pub(super) fn of_filter(filter: Option<GroupFilter>) -> Self {
         Self { filter, metric: Metric::SeqReward, announcement: String::new(), warning: None }
     }
 
@@ -44,7 +44,7 @@ impl Sieve {
     }
 
     /// Which members of a kept group train; `None`: all.
-    pub fn chosen_of(&self, record: &Record) -> Option<Vec<bool>> {
+    pub fn choose_members(&self, record: &Record) -> Option<Vec<bool>> {
         let filter = self.filter.as_ref()?;
         filter.members(&record.values)
     }
@@ -106,7 +106,7 @@ pub fn sieve(
         "filter on: {} keeps {} of `{metric}`{chosen}; {}",
         built.name(),
         built.rule(),
-        filling(config)
+        describe_filling(config)
     );
     let warning = if is_group_relative(config) { admission(&built, &metric) } else { None };
     Ok(Sieve { filter: Some(built), metric, announcement, warning })
@@ -164,7 +164,7 @@ fn admission(filter: &GroupFilter, metric: &Metric) -> Option<String> {
 }
 
 /// How a batch is filled, in words.
-fn filling(config: &Config) -> String {
+fn describe_filling(config: &Config) -> String {
     let size = config.data.train_batch_size;
     if !config.refills() {
         return format!("one round a step, trained on what it leaves of {} groups", config.gen_batch_size());

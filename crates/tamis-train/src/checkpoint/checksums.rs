@@ -185,7 +185,7 @@ impl Write for Summed<'_> {
 
 /// The folder whose checksums know the files of a folder, and what their names begin with there: the folder
 /// itself, or the checkpoint that it is a part of.
-fn summed(folder: &Path) -> Option<(&Path, String)> {
+fn find_checksums(folder: &Path) -> Option<(&Path, String)> {
     if folder.join(CHECKSUMS).exists() {
         return Some((folder, String::new()));
     }
@@ -200,7 +200,7 @@ fn summed(folder: &Path) -> Option<(&Path, String)> {
 /// # Errors
 /// The first file by name that has changed, or (where the whole counts) is gone.
 pub fn verify(folder: &Path, extent: Extent) -> Result<(), ChecksumError> {
-    let Some((folder, prefix)) = summed(folder) else { return Ok(()) };
+    let Some((folder, prefix)) = find_checksums(folder) else { return Ok(()) };
     let bytes = Disk::new().read_file(&folder.join(CHECKSUMS))?;
     let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|source| ChecksumError::Unreadable {
         checkpoint: folder.to_owned(),
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     fn written(root: &Path) {
-        let disk = Disk::unflushed();
+        let disk = Disk::without_flush();
         let mut folder = SummedFolder::new(&disk, root);
         folder.folder("critic").unwrap();
         folder

@@ -81,7 +81,7 @@ impl SaveError {
                     None => "training had diverged when this was saved: begin a new run with a lower train.optimizer.learning_rate".to_owned(),
                 })
             }
-            Self::State { path, .. } => Some(damaged(path)),
+            Self::State { path, .. } => Some(repair_hint(path)),
             Self::Weights(
                 CheckpointError::Config { folder: place, .. }
                 | CheckpointError::NoWeights { folder: place }
@@ -92,14 +92,14 @@ impl SaveError {
                 | CheckpointError::Dtype { path: place, .. }
                 | CheckpointError::Shape { path: place, .. }
                 | CheckpointError::Unexpected { path: place, .. },
-            ) => Some(damaged(place)),
+            ) => Some(repair_hint(place)),
             Self::Shape { .. } | Self::Weights(_) => None,
         }
     }
 }
 
 /// What to do about a file of a checkpoint that cannot be read.
-fn damaged(file: &Path) -> String {
+fn repair_hint(file: &Path) -> String {
     let folder = file.ancestors().find(|folder| step_of_checkpoint(folder).is_some());
     match folder.and_then(|folder| Some((folder, checkpoint_before(folder)?))) {
         Some((folder, before)) => format!(

@@ -28,7 +28,7 @@ pub(crate) struct TrainedMembers {
 impl TrainedMembers {
     /// Of the groups of a batch.
     pub(crate) fn of(recipe: &Recipe, trained: &[Record]) -> Self {
-        Self { chosen: trained.iter().map(|record| recipe.sieve.chosen_of(record)).collect() }
+        Self { chosen: trained.iter().map(|record| recipe.sieve.choose_members(record)).collect() }
     }
 
     /// What became of each member, group by group: why it is left out \[B\], or its advantage \[B\].
@@ -72,7 +72,7 @@ impl TrainedMembers {
     }
 
     /// Which members are compared: chosen, and scored `[P][G]`.
-    pub(crate) fn compared(&self, groups: &[&Group]) -> Ragged<bool> {
+    pub(crate) fn comparison_mask(&self, groups: &[&Group]) -> Ragged<bool> {
         self.rows(groups, |member, is_chosen| is_chosen && member.is_scored())
     }
 }
@@ -88,7 +88,7 @@ pub(crate) fn in_loss(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Ragged
 }
 
 /// How many members are left out, and their completion tokens.
-pub(crate) fn counted(groups: &[&Group], left_out: &[Option<LeftOut>]) -> (u64, u64) {
+pub(crate) fn count_left_out(groups: &[&Group], left_out: &[Option<LeftOut>]) -> (u64, u64) {
     let members = groups.iter().flat_map(|group| &group.trajectories).zip(left_out);
     members
         .filter(|(_, left_out)| left_out.is_some())

@@ -319,7 +319,7 @@ pub(crate) fn assign(
 }
 
 /// What the filter dropped in the step, where it stays in the denominators of the loss.
-pub(crate) fn dropped(recipe: &Recipe, others: &[Record]) -> Result<Option<Normalisers>, RunError> {
+pub(crate) fn count_dropped(recipe: &Recipe, others: &[Record]) -> Result<Option<Normalisers>, RunError> {
     if !recipe.counts_dropped() {
         return Ok(None);
     }
@@ -346,7 +346,7 @@ fn greedy_rewards(
     let journal = format!("greedy/{step}");
     let settings = recipe.greedy();
     let Validation { prompts: rows, report, .. } =
-        sample(workers.sampling(), &prompts, &settings, &journal, step, &mut |_| {})?;
+        sample(workers.validation_workers(), &prompts, &settings, &journal, step, &mut |_| {})?;
     let rewards: Vec<f64> = rows
         .iter()
         .map(|row| row.scores.get("reward").and_then(|values| values.first()).copied().unwrap_or(f64::NAN))

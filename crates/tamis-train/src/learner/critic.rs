@@ -132,7 +132,7 @@ fn pass(
     own: &OptimizerBatch<'_>,
     settings: &CriticSettings,
 ) -> Pass<ValueMetrics> {
-    let (old, returns) = (own.gathered(batch.old), own.gathered(batch.returns));
+    let (old, returns) = (own.gather(batch.old), own.gather(batch.returns));
     let mut all: Vec<ValueSums> = vec![ValueSums::default(); own.sequences.len()];
     let (mut derivatives, mut sums) = (Vec::new(), Vec::new());
     own.for_each_micro(settings.micro_batch, |micro, normalisers| {

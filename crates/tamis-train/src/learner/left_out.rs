@@ -80,7 +80,7 @@ impl LeftOut {
 
 /// What becomes of every member of a batch, in order \[B\]. `chosen` and `kept` are `[P][G]`; `None`: all
 /// are.
-pub fn left_out(
+pub fn select_left_out(
     groups: &[&Group],
     chosen: Option<&[Vec<bool>]>,
     kept: Option<&Ragged<bool>>,
@@ -171,12 +171,12 @@ mod tests {
         let chosen = [vec![true, false, true, false, true, true]];
         let kept = Ragged::from_rows([[true, true, true, true, false, true]]);
         let names = |mask_truncated| -> Vec<&str> {
-            let all = left_out(&[&group], Some(&chosen), Some(&kept), mask_truncated);
+            let all = select_left_out(&[&group], Some(&chosen), Some(&kept), mask_truncated);
             all.into_iter().map(|left_out| left_out.map_or("trained", LeftOut::name)).collect()
         };
         assert_eq!(names(true), ["trained", "unscored", "truncated", "unchosen", "shaped", "masked"]);
         assert_eq!(names(false)[2], "trained");
-        let mut all = left_out(&[&group], Some(&chosen), Some(&kept), true);
+        let mut all = select_left_out(&[&group], Some(&chosen), Some(&kept), true);
         reject(&mut all, &[true; 6]);
         let names: Vec<&str> = all.into_iter().flatten().map(LeftOut::name).collect();
         assert_eq!(names, ["rejected", "unscored", "truncated", "unchosen", "shaped", "masked"]);
@@ -202,7 +202,7 @@ mod tests {
                     group(members.iter().map(|(flags, mask)| member(flags[2], flags[3], mask.clone())).collect())
                 })
                 .collect();
-            let all = left_out(&made.iter().collect::<Vec<_>>(), Some(&chosen), Some(&kept), mask_truncated);
+            let all = select_left_out(&made.iter().collect::<Vec<_>>(), Some(&chosen), Some(&kept), mask_truncated);
             prop_assert_eq!(all.len(), made.iter().map(|group| group.trajectories.len()).sum::<usize>());
             // As the update masks them: members that are not chosen have no reward there.
             let mut places = all.iter();

@@ -108,7 +108,7 @@ impl<'a> OptimizerBatch<'a> {
     }
 
     /// A column of the step's batch, one row per trajectory, as it stands in this one: flat \[N\].
-    pub(crate) fn gathered<T: Copy>(&self, column: &Ragged<T>) -> Vec<T> {
+    pub(crate) fn gather<T: Copy>(&self, column: &Ragged<T>) -> Vec<T> {
         self.rows.iter().flat_map(|&row| column.row(row)).copied().collect()
     }
 

@@ -246,7 +246,7 @@ impl Updates {
         self.reference_kls.extend(outcome.metrics.kl);
         // What the correction measured of the policy that sampled stands in place of the objective's own
         // figure of that name.
-        let of_objective = named(&outcome.metrics)
+        let of_objective = name_metrics(&outcome.metrics)
             .into_iter()
             .filter(|(name, _)| corrected.metrics.iter().all(|(other, _)| other != name))
             .map(|(name, value)| (name.to_owned(), value));
@@ -305,7 +305,7 @@ struct BatchCorrection {
     scores: Option<PolicyScores>,
 }
 
-fn named(metrics: &Metrics) -> Vec<(&'static str, f64)> {
+fn name_metrics(metrics: &Metrics) -> Vec<(&'static str, f64)> {
     metrics.named()
 }
 
@@ -339,13 +339,13 @@ impl<'a> MiniBatch<'a> {
         Self {
             behaviour: members().flat_map(|member| &member.logprobs).copied().collect(),
             is_behaviour_known: members().all(Trajectory::has_logprobs),
-            old: batch.old.map(|column| own.gathered(column)),
-            reference: batch.reference.map(|column| own.gathered(column)),
+            old: batch.old.map(|column| own.gather(column)),
+            reference: batch.reference.map(|column| own.gather(column)),
             advantages: match batch.advantages {
                 Advantages::PerTrajectory(rows) => {
                     places.iter().flat_map(|&place| rows.row(place)).copied().collect()
                 }
-                Advantages::PerToken(rows) => own.gathered(rows),
+                Advantages::PerToken(rows) => own.gather(rows),
             },
             is_per_token: matches!(batch.advantages, Advantages::PerToken(_)),
             policy_factor: batch.policy_factor,

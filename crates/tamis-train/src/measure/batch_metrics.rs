@@ -37,7 +37,7 @@ impl<'a> From<&'a Advantages> for BatchNumbers<'a> {
 impl BatchNumbers<'_> {
     fn summary(self, members: &[&Trajectory], loss_tokens: &[usize]) -> Option<Summary> {
         match self {
-            Self::PerTrajectory(values) => weighted(values, loss_tokens),
+            Self::PerTrajectory(values) => summarise_weighted(values, loss_tokens),
             Self::PerToken(rows) => {
                 let trained =
                     rows.rows().zip(members).zip(loss_tokens).filter(|(_, num_tokens)| **num_tokens > 0);
@@ -86,7 +86,7 @@ impl<'a> Members<'a> {
     }
 
     /// Those that the filter chose.
-    fn chosen(groups: &[&'a Group], left_out: &[Option<LeftOut>]) -> Self {
+    fn of_chosen(groups: &[&'a Group], left_out: &[Option<LeftOut>]) -> Self {
         let mut places = left_out.iter();
         let mut is_chosen = |_: &&Trajectory| places.next() != Some(&Some(LeftOut::Unchosen));
         let of_group =
@@ -115,7 +115,7 @@ pub fn trained_metrics(
 ) -> TrainedFacts {
     let batch: Vec<&Trajectory> = Members::all(groups).iter().collect();
     let left_out = |place: usize| columns.left_out.get(place).copied().flatten();
-    let chosen = Members::chosen(groups, columns.left_out);
+    let chosen = Members::of_chosen(groups, columns.left_out);
     let members: Vec<&Trajectory> = chosen.iter().collect();
     let raw = Summary::of(members.iter().map(|member| member.reward));
     set_extremes(metrics, "critic/score", raw);
@@ -143,7 +143,7 @@ pub fn trained_metrics(
         set_share(metrics, "prompt_length/clip_ratio", at_limit.count(), groups.len());
     }
     metrics.set_some("train/pass_rate", pass_rate(&members));
-    metrics.set("train/num_unscored", unscored(&members));
+    metrics.set("train/num_unscored", count_unscored(&members));
     metrics.set("train/num_loss_tokens", loss_tokens.iter().sum::<usize>() as f64);
     for reason in LeftOut::ALL {
         let number = columns.left_out.iter().filter(|left_out| **left_out == Some(reason)).count();
@@ -185,7 +185,7 @@ pub fn generated_metrics(groups: &[&Group], metrics: &mut Metrics) -> GeneratedF
     let accuracy = pass_rate(&members);
     metrics.set_some("all/pass_rate", accuracy);
     metrics.set_some("rollout/in_group_reward_std", in_group_reward_std(groups));
-    metrics.set("all/num_unscored", unscored(&members));
+    metrics.set("all/num_unscored", count_unscored(&members));
     let identical = groups.iter().filter(|group| group.is_identical_in_text()).count();
     metrics.set("train/num_identical_in_text", identical as f64);
     GeneratedFacts { rewards, accuracy }
@@ -263,11 +263,11 @@ fn pass_rate(members: &[&Trajectory]) -> Option<f64> {
     accuracy(members.iter().map(|member| &member.scores))
 }
 
-fn unscored(members: &[&Trajectory]) -> f64 {
+fn count_unscored(members: &[&Trajectory]) -> f64 {
     members.iter().filter(|member| !member.is_scored()).count() as f64
 }
 
-fn weighted(values: &[f64], weights: &[usize]) -> Option<Summary> {
+fn summarise_weighted(values: &[f64], weights: &[usize]) -> Option<Summary> {
     let pairs: Vec<(f64, f64)> = values
         .iter()
         .zip(weights)

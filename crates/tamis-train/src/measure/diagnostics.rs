@@ -22,7 +22,7 @@ fn rows<'a, T>(groups: &[&'a Group], of: impl Fn(&'a Trajectory) -> T) -> Ragged
 
 /// `diagnostics/pass_rate/*` by `acc` (1 or more), where that score is there, and `collapse/*`, over all
 /// generated groups.
-pub fn of_generated(groups: &[&Group], metrics: &mut Metrics) {
+pub fn set_generated(groups: &[&Group], metrics: &mut Metrics) {
     let passes = |one: &Trajectory| match one.scores.get("acc") {
         Some(acc) if !acc.value.is_nan() => f64::from(acc.value >= 1.0),
         _ => f64::NAN,
@@ -36,7 +36,7 @@ pub fn of_generated(groups: &[&Group], metrics: &mut Metrics) {
 
 /// `diagnostics/zero_advantage/*`, over the trained tokens. Members that are left out have none; an empty
 /// `left_out` \[B\] says that there are no such members.
-pub fn of_trained(
+pub fn set_trained(
     groups: &[&Group],
     advantages: &Advantages,
     left_out: &[Option<LeftOut>],
@@ -98,7 +98,7 @@ mod tests {
             of(&[("7", f64::NAN, 1), ("8", f64::NAN, 1)]),
         ];
         let mut metrics = Metrics::new();
-        of_generated(&groups.iter().collect::<Vec<_>>(), &mut metrics);
+        set_generated(&groups.iter().collect::<Vec<_>>(), &mut metrics);
         // One of two scored groups has no correct member, the other one in two; the unscored one is outside.
         assert_eq!(value(&metrics, "diagnostics/pass_rate/none"), Some(0.5));
         assert_eq!(value(&metrics, "diagnostics/pass_rate/2_of_4"), Some(0.5));
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(value(&metrics, "collapse/reward_variance_within"), Some(0.125));
         // What does not exist is not written.
         let mut metrics = Metrics::new();
-        of_generated(&[], &mut metrics);
+        set_generated(&[], &mut metrics);
         assert_eq!(value(&metrics, "diagnostics/pass_rate/none"), None);
     }
 
@@ -127,14 +127,14 @@ mod tests {
         ]));
         for advantages in [per_trajectory, per_token] {
             let mut metrics = Metrics::new();
-            of_trained(&groups, &advantages, &[], &mut metrics);
+            set_trained(&groups, &advantages, &[], &mut metrics);
             assert_eq!(value(&metrics, "diagnostics/zero_advantage/tokens"), Some(0.6));
             assert_eq!(value(&metrics, "diagnostics/zero_advantage/trajectories"), Some(0.5));
             assert_eq!(value(&metrics, "diagnostics/zero_advantage/groups"), Some(0.5));
             // Without the third: 2 of the 6 tokens that are left, 1 of 3 trajectories.
             let left_out = [None, None, Some(LeftOut::Unchosen), None];
             let mut metrics = Metrics::new();
-            of_trained(&groups, &advantages, &left_out, &mut metrics);
+            set_trained(&groups, &advantages, &left_out, &mut metrics);
             assert_eq!(value(&metrics, "diagnostics/zero_advantage/tokens"), Some(2.0 / 6.0));
             assert_eq!(value(&metrics, "diagnostics/zero_advantage/trajectories"), Some(1.0 / 3.0));
         }

@@ -95,7 +95,7 @@ impl OutcomeKind {
     /// assert_eq!(OutcomeKind::Score.told(Some(0.0312)), "mean score 0.031");
     /// assert_eq!(OutcomeKind::Unscored.told(None), "no score");
     /// ```
-    pub fn told(self, mean: Option<f64>) -> String {
+    pub fn describe_mean(self, mean: Option<f64>) -> String {
         match self.figure(mean) {
             Some(figure) => format!("{} {figure}", self.name()),
             None => Self::Unscored.name().to_owned(),
@@ -465,7 +465,7 @@ mod tests {
         let lengths: Vec<usize> = rows.iter().flat_map(|row| row.lengths.clone()).collect();
         let mean = lengths.iter().sum::<usize>() as f64 / lengths.len() as f64;
         assert_eq!((report.accuracy, report.mean_length), (None, Some(mean)));
-        assert_eq!(report.outcome.told(report.accuracy), "no score");
+        assert_eq!(report.outcome.describe_mean(report.accuracy), "no score");
     }
 
     #[test]
@@ -488,11 +488,11 @@ mod tests {
 
     #[test]
     fn an_accuracy_and_a_mean_score_are_told_apart() {
-        let told = |kind: OutcomeKind| kind.told(Some(0.031_25));
-        assert_eq!(told(OutcomeKind::Accuracy), "accuracy 3.1%");
-        assert_eq!(told(OutcomeKind::Score), "mean score 0.031");
+        let describe_mean = |kind: OutcomeKind| kind.describe_mean(Some(0.031_25));
+        assert_eq!(describe_mean(OutcomeKind::Accuracy), "accuracy 3.1%");
+        assert_eq!(describe_mean(OutcomeKind::Score), "mean score 0.031");
         // As in a checkpoint of an earlier build, which holds 0 there.
-        assert_eq!(told(OutcomeKind::Unscored), "no score");
-        assert_eq!(OutcomeKind::Accuracy.told(None), "no score");
+        assert_eq!(describe_mean(OutcomeKind::Unscored), "no score");
+        assert_eq!(OutcomeKind::Accuracy.describe_mean(None), "no score");
     }
 }

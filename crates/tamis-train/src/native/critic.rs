@@ -5,7 +5,7 @@ use tamis_model::{
 };
 
 use super::NativeEngine;
-use super::learner::{as_engine, joined, refused};
+use super::learner::{as_engine, join_tokens, sequence_error};
 use crate::interrupt::Halt;
 use crate::learner::{AskValueLoss, CriticLearner, LearnerError, LearnerSequence, OptimizerReport, Pass};
 
@@ -62,10 +62,10 @@ impl CriticLearner for NativeEngine {
             return Err(Halt::Interrupted);
         }
         let critic = self.critic.as_ref().ok_or(LearnerError::NoCritic)?;
-        let tokens = joined(sequences);
+        let tokens = join_tokens(sequences);
         let batch = as_engine(&tokens, sequences);
         let said = values(&self.threads, &critic.model, &mut self.workspace, &batch)
-            .map_err(|error| refused(&error))?;
+            .map_err(|error| sequence_error(&error))?;
         Ok(said.values().to_vec())
     }
 
@@ -80,7 +80,7 @@ impl CriticLearner for NativeEngine {
             critic.gradients.clear();
             return Err(Halt::Interrupted);
         }
-        let tokens = joined(sequences);
+        let tokens = join_tokens(sequences);
         let batch = as_engine(&tokens, sequences);
         let options =
             PassOptions { recompute: self.settings.recompute_activations, ..PassOptions::default() };
@@ -105,7 +105,7 @@ impl CriticLearner for NativeEngine {
         if matches!(passed, Err(SequenceError::GivenUp)) {
             critic.gradients.clear();
         }
-        passed.map_err(|error| refused(&error))?;
+        passed.map_err(|error| sequence_error(&error))?;
         Ok(answered?)
     }
 

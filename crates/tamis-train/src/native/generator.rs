@@ -103,13 +103,13 @@ struct Begun {
     version: PolicyVersion,
 }
 
-fn broken(error: &dyn std::fmt::Display) -> GeneratorError {
+fn engine_error(error: &dyn std::fmt::Display) -> GeneratorError {
     GeneratorError::Broken { reason: error.to_string() }
 }
 
 /// Text of a completion without end tokens and, where one was met, the stop string and what follows it.
 fn text(stop: &StopText, tokens: &[u32]) -> Result<String, GeneratorError> {
-    let (mut text, hit) = stop.read(tokens).map_err(|error| broken(&error))?;
+    let (mut text, hit) = stop.read(tokens).map_err(|error| engine_error(&error))?;
     if let Some(hit) = hit {
         text.truncate(hit.start);
     }
@@ -171,11 +171,11 @@ impl NativeGenerator {
         };
         let sampling = &first.sampling;
         let stop = StopText::new(sampling.stop.clone(), Arc::clone(&self.tokenizer));
-        let stop = Arc::new(stop.map_err(|error| broken(&error))?);
+        let stop = Arc::new(stop.map_err(|error| engine_error(&error))?);
         let mask = match &sampling.regex {
             Some(regex) => {
                 let mask = self.masks.get(regex, &self.end_token_ids);
-                Some(token_mask(&mask.map_err(|error| broken(&error))?))
+                Some(token_mask(&mask.map_err(|error| engine_error(&error))?))
             }
             None => None,
         };

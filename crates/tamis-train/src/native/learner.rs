@@ -14,7 +14,7 @@ use crate::learner::{
 /// Logits kept from the forward pass for the backward pass, at most; beyond it they are computed again.
 pub(crate) const KEEP_LOGITS_BYTES: usize = 256 << 20;
 
-pub(super) fn joined(sequences: &[LearnerSequence<'_>]) -> Vec<Vec<u32>> {
+pub(super) fn join_tokens(sequences: &[LearnerSequence<'_>]) -> Vec<Vec<u32>> {
     sequences.iter().map(|sequence| [sequence.prompt, sequence.completion].concat()).collect()
 }
 
@@ -26,7 +26,7 @@ pub(super) fn as_engine<'a>(tokens: &'a [Vec<u32>], sequences: &[LearnerSequence
         .collect()
 }
 
-pub(super) fn refused(error: &SequenceError) -> Halt<LearnerError> {
+pub(super) fn sequence_error(error: &SequenceError) -> Halt<LearnerError> {
     match error {
         SequenceError::GivenUp => Halt::Interrupted,
         error => Halt::Failed(LearnerError::Engine { reason: error.to_string() }),
@@ -43,11 +43,11 @@ impl NativeEngine {
         if self.gives_up() {
             return Err(Halt::Interrupted);
         }
-        let tokens = joined(sequences);
+        let tokens = join_tokens(sequences);
         let batch = as_engine(&tokens, sequences);
         let temperature = (self.settings.temperature / sharpness) as f32;
         let scores = score(&self.threads, model, &mut self.workspace, &batch, temperature)
-            .map_err(|error| refused(&error))?;
+            .map_err(|error| sequence_error(&error))?;
         Ok(PolicyScores {
             logprobs: scores.logprobs.values().to_vec(),
             entropies: scores.entropies.values().to_vec(),
@@ -65,7 +65,7 @@ impl Learner for NativeEngine {
             self.gradients.clear();
             return Err(Halt::Interrupted);
         }
-        let tokens = joined(sequences);
+        let tokens = join_tokens(sequences);
         let batch = as_engine(&tokens, sequences);
         let options = PassOptions {
             temperature: self.settings.temperature as f32,
@@ -99,7 +99,7 @@ impl Learner for NativeEngine {
         if matches!(passed, Err(SequenceError::GivenUp)) {
             self.gradients.clear();
         }
-        passed.map_err(|error| refused(&error))?;
+        passed.map_err(|error| sequence_error(&error))?;
         Ok(answered?)
     }
 
@@ -138,12 +138,12 @@ impl Learner for NativeEngine {
         if self.gives_up() {
             return Err(Halt::Interrupted);
         }
-        let tokens = joined(sequences);
+        let tokens = join_tokens(sequences);
         let batch = as_engine(&tokens, sequences);
         let reference = self.reference.as_ref().unwrap_or(self.model.as_ref());
         let scores =
             score(&self.threads, reference, &mut self.workspace, &batch, self.settings.temperature as f32)
-                .map_err(|error| refused(&error))?;
+                .map_err(|error| sequence_error(&error))?;
         Ok(scores.logprobs.values().to_vec())
     }
 }

@@ -98,7 +98,7 @@ impl NativeEngine {
     /// Gives up generation and passes of every model, between two of its layers, once this interrupt is
     /// requested; updates as [`Self::begin_updates`] says.
     #[must_use]
-    pub fn interrupted_by(mut self, interrupt: &Interrupt) -> Self {
+    pub fn with_interrupt(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = interrupt.clone();
         self
     }
@@ -240,7 +240,7 @@ mod tests {
             max_num_seqs: 4,
             optimizer: AdamWConfig::default(),
         };
-        NativeEngine::new(model, codec, settings).interrupted_by(interrupt)
+        NativeEngine::new(model, codec, settings).with_interrupt(interrupt)
     }
 
     /// Forward and backward; Ctrl-C comes between the two where it is to.

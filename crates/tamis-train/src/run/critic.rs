@@ -12,11 +12,11 @@ use crate::error::RunError;
 use crate::native::NativeCritic;
 
 /// The critic of the last checkpoint, or the one that the configuration names where the run begins.
-pub(super) fn given(
+pub(super) fn load_critic(
     config: &Config,
     last: Option<&(RunState, PathBuf)>,
 ) -> Result<Option<NativeCritic>, RunError> {
-    let Some((state, folder)) = last else { return Ok(critic::named(config)?) };
+    let Some((state, folder)) = last else { return Ok(critic::load_named(config)?) };
     let read = |_| checkpoint::read_critic(folder, |model| critic::critic(config, model));
     Ok(state.critic.map(read).transpose()?)
 }

@@ -20,7 +20,7 @@ use crate::credit::members::TrainedMembers;
 use crate::credit::{assign, columns};
 use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::learner::left_out::left_out;
+use crate::learner::left_out::select_left_out;
 use crate::learner::update::Updates;
 use crate::workers::Workers;
 use tamis_run::metrics::timings::{Timings, UPDATE};
@@ -71,7 +71,7 @@ impl Early {
         let members = TrainedMembers::of(recipe, &part.trained);
         let columns = columns(recipe, workers, before.learning.reward_kl, &part, &members, &mut timings)?;
         let credit = assign(recipe, &before.learning.advantage, &part, &columns, &mut timings)?;
-        let left_out = left_out(
+        let left_out = select_left_out(
             &groups,
             members.chosen.as_deref(),
             credit.shaped.kept.as_ref(),
@@ -87,7 +87,7 @@ impl Early {
         self.objective = Some(objective);
         timings.add(UPDATE, clock.elapsed());
         self.num_groups += groups.len();
-        for row in updating.old(&groups) {
+        for row in updating.old_logprobs(&groups) {
             self.old.push_row(row.iter().copied());
         }
         self.timings.append(&timings);

@@ -44,7 +44,7 @@ impl Run {
     }
 
     /// Ends a run that a stop has fired for: says so, logs it, validates and saves.
-    pub(super) fn stopped_early(&mut self, reason: StopReason) -> Result<Ending, Halt<RunError>> {
+    pub(super) fn stop_early(&mut self, reason: StopReason) -> Result<Ending, Halt<RunError>> {
         self.recorder.progress.say(&format!("early stop ({}): {reason}", reason.name()));
         let mut metrics = Metrics::new();
         metrics.set("train/early_stopped", 1.0);

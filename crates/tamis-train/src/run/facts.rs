@@ -234,12 +234,12 @@ impl StepMetrics {
             max_prompt_length: Some(recipe.config.data.max_prompt_length),
         };
         let trained = trained_metrics(&groups, &columns, &mut metrics);
-        let zero_advantage = diagnostics::of_trained(&groups, &facts.advantages, &left_out, &mut metrics);
+        let zero_advantage = diagnostics::set_trained(&groups, &facts.advantages, &left_out, &mut metrics);
         let records = step.generated();
         logged_metrics(&records, &mut metrics);
         let generated: Vec<&Group> = records.into_iter().map(|record| &record.group).collect();
         let of_generated = generated_metrics(&generated, &mut metrics);
-        diagnostics::of_generated(&generated, &mut metrics);
+        diagnostics::set_generated(&generated, &mut metrics);
         metrics.extend(facts.report.metrics());
         if step.members().any(|member| !member.is_chosen) {
             // The machine knows whole groups only; those that the filter did not choose are not trained on.

@@ -52,7 +52,7 @@ impl Run {
         let mut measured = 0;
         let outcome = std::cell::Cell::new(OutcomeKind::default());
         let told = |accuracy: Option<f64>| {
-            accuracy.map_or_else(String::new, |_| format!(", {}", outcome.get().told(accuracy)))
+            accuracy.map_or_else(String::new, |_| format!(", {}", outcome.get().describe_mean(accuracy)))
         };
         let (interrupt, directory) = (self.interrupt.clone(), &self.recorder.directory);
         let report = warm_start(

@@ -38,7 +38,7 @@ impl Untrained {
 impl Run {
     /// Saves and makes the error of a run whose rewards are missing. A resume asks anew for what was answered
     /// since the last trained step: the function may be mended by then.
-    pub(super) fn without_rewards(&mut self, step: u64, missing: MissingRewards) -> RunError {
+    pub(super) fn fail_without_rewards(&mut self, step: u64, missing: MissingRewards) -> RunError {
         self.rewardless(step, missing, None)
     }
 
@@ -58,7 +58,7 @@ impl Run {
             key: place.map(|place| format!("reward[{place}]")),
             step,
             run: self.recorder.directory.path().to_owned(),
-            is_old: further.is_some() && self.generated_nothing(),
+            is_old: further.is_some() && self.has_generated_nothing(),
             further: further.or_else(|| self.further()),
         }
     }
@@ -82,12 +82,12 @@ impl Run {
     }
 
     /// Whether this process found a run without a step left: what is wrong with it is no news.
-    fn generated_nothing(&self) -> bool {
+    fn has_generated_nothing(&self) -> bool {
         self.workers.dispatcher.next_group() == self.first_group
     }
 
     /// The error of a run that makes no updates.
-    pub(super) fn nothing_trained(&self, steps: u64) -> RunError {
+    pub(super) fn nothing_trained_error(&self, steps: u64) -> RunError {
         RunError::NothingTrained {
             steps,
             step: self.state.step,
@@ -109,9 +109,9 @@ impl Run {
             return Err(self.rewardless(steps, missing, Some(further)));
         }
         if steps > 0 && self.recipe.trains_policy(steps) && self.workers.engine.optimizer().num_steps() == 0 {
-            let mut error = self.nothing_trained(steps);
+            let mut error = self.nothing_trained_error(steps);
             if let RunError::NothingTrained { further: how, is_old, .. } = &mut error {
-                (*how, *is_old) = (Some(further), self.generated_nothing());
+                (*how, *is_old) = (Some(further), self.has_generated_nothing());
             }
             return Err(error);
         }

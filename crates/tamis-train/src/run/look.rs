@@ -27,7 +27,7 @@ use tamis_run::log::progress::Progress;
 pub(super) const STARTED: &str = "started";
 
 /// The configuration, and the directory of a run to be resumed, whose differences are allowed.
-pub(super) fn settled(begin: RunStart) -> Result<(ConfigText, Option<RunDirectory>), RunError> {
+pub(super) fn settle_differences(begin: RunStart) -> Result<(ConfigText, Option<RunDirectory>), RunError> {
     let (directory, was, mut now) = match begin {
         RunStart::New(config) => return Ok((config, None)),
         RunStart::Resume { directory, was, now } => (directory, was, now),
@@ -87,7 +87,7 @@ impl Start {
                 Some(folder) => policy::codec_of(&of_run, folder)?,
                 None => policy::codec(&of_run, || prompts.alphabet())?,
             };
-            let prompts = prompts.formatted(&of_run, &codec)?;
+            let prompts = prompts.format_prompts(&of_run, &codec)?;
             let lengths = lengths(&of_run, &codec, &prompts);
             Ok((prompts, codec, lengths))
         })??;
@@ -118,7 +118,7 @@ pub(super) fn new_directory(disk: &Disk, given: &ConfigText) -> Result<RunDirect
 }
 
 /// The first line: where the run is, and where it goes on.
-pub(super) fn opening(directory: &RunDirectory, step: Option<u64>, is_new: bool) -> String {
+pub(super) fn opening_line(directory: &RunDirectory, step: Option<u64>, is_new: bool) -> String {
     let path = directory.path().display();
     match (step, is_new) {
         (_, true) => format!("run directory {path}"),
@@ -161,7 +161,7 @@ pub(super) fn score_names(
 }
 
 /// The prompts of a split as the model sees them; says what was left out or cut.
-pub(super) fn prepared(
+pub(super) fn prepare_prompts(
     codec: &Codec,
     config: &Config,
     prompts: Vec<Prompt>,

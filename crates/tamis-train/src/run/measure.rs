@@ -132,7 +132,7 @@ impl Run {
         self.workers.scorer.set_trainer_state(self.recipe.trainer_state(step, after.num_tokens));
         let (progress, num_prompts) = (&self.recorder.progress, self.measurement.prompts.len());
         let Validation { prompts: rows, report, samples } = validation::sample(
-            self.workers.sampling(),
+            self.workers.validation_workers(),
             &self.measurement.prompts,
             &self.measurement.settings,
             &format!("validation/{step}"),
@@ -185,7 +185,7 @@ impl Run {
         }
         self.recorder.progress.say(&format!(
             "validation after step {step}: {} ({} prompts){}",
-            report.outcome.told(report.accuracy),
+            report.outcome.describe_mean(report.accuracy),
             report.num_prompts,
             report.mean_length.map_or_else(String::new, |length| format!(", mean length {length:.1} tokens"))
         ));

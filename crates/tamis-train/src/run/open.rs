@@ -12,7 +12,9 @@ use tamis_rollout::{
 };
 
 use super::attempts::Attempts;
-use super::look::{STARTED, Start, new_directory, opening, prepared, score_names, settled};
+use super::look::{
+    STARTED, Start, new_directory, opening_line, prepare_prompts, score_names, settle_differences,
+};
 use super::measure::Measurement;
 use super::recorder::Recorder;
 use super::state::{RunState, ScheduleState};
@@ -113,7 +115,7 @@ impl Run {
         progress: impl FnOnce(Option<u64>, u64) -> Progress,
         interrupt: Interrupt,
     ) -> Result<Opened, RunError> {
-        let (given, existing) = settled(begin)?;
+        let (given, existing) = settle_differences(begin)?;
         let is_new = existing.is_none();
         let interrupted = if is_new { Unbegun::NotBegun } else { Unbegun::NotResumed };
         let start = match Start::look(&given, existing.as_ref(), &interrupt) {
@@ -204,10 +206,10 @@ impl Run {
                 let cut = directory.cut_back(&positions, at)?;
                 (cut.positions, cut.warnings)
             };
-            warnings.extend(no_step_left(&config, directory.path(), at));
+            warnings.extend(explain_no_step_left(&config, directory.path(), at));
         }
         ui.copy_to(RunLog::open(directory.disk(), &directory.run_log())?);
-        ui.say(&opening(&directory, state.as_ref().map(|(state, _)| state.step), is_new));
+        ui.say(&opening_line(&directory, state.as_ref().map(|(state, _)| state.step), is_new));
         for note in notes.iter().chain(&prompts.notes) {
             ui.say(note);
         }
@@ -261,7 +263,7 @@ impl Run {
             scorer = scorer.with_journal(Box::new(answers));
         }
 
-        let train = prepared(&codec, &config, prompts.train, "training", &ui, &interrupt)?;
+        let train = prepare_prompts(&codec, &config, prompts.train, "training", &ui, &interrupt)?;
         if let Some(first) = train.first() {
             ui.say(&codec.introduction(first).map_err(AssembleError::from)?);
         }
@@ -276,7 +278,7 @@ impl Run {
             }
         };
         let validation_prompts =
-            prepared(&codec, &config, prompts.validation, "validation", &ui, &interrupt)?;
+            prepare_prompts(&codec, &config, prompts.validation, "validation", &ui, &interrupt)?;
 
         let best_figure = best_figure(&config, &validation_prompts, &score_names)?;
         if is_complete
@@ -314,7 +316,7 @@ impl Run {
             interrupt.or_abandon(move || policy::model(&config, &codec))??
         };
         let mut engine =
-            NativeEngine::new(loaded, codec, engine_settings(&config)).interrupted_by(&interrupt);
+            NativeEngine::new(loaded, codec, engine_settings(&config)).with_interrupt(&interrupt);
         let order = if config.data.shuffle {
             PromptOrder::Shuffled { seed: config.run.seed }
         } else {
@@ -344,7 +346,7 @@ impl Run {
         {
             engine.set_reference(reference);
         }
-        if let Some(critic) = super::critic::given(&config, state.as_ref())? {
+        if let Some(critic) = super::critic::load_critic(&config, state.as_ref())? {
             engine.set_critic(critic);
         }
         let dispatcher_settings = DispatcherSettings {
@@ -366,9 +368,9 @@ impl Run {
                 // How much is drawn ahead depends on how much is to come.
                 is_longer = (was.total_steps, was.total_epochs) != (fresh.total_steps, fresh.total_epochs);
                 machine.set_length(fresh.total_steps, fresh.total_epochs);
-                let (carried, health) = (carried(schedule, &pool)?, schedule.reward_health.clone());
+                let (carried, health) = (restore_carried(schedule, &pool)?, schedule.reward_health.clone());
                 let (next, version) = (schedule.next_group, state.version);
-                Dispatcher::resumed(dispatcher_settings, machine, next, version, carried, health)
+                Dispatcher::resume(dispatcher_settings, machine, next, version, carried, health)
             }
             None => Dispatcher::new(dispatcher_settings, schedule::scheduler(&config, &sieve)?),
         };
@@ -462,7 +464,7 @@ fn loggers(
             LoggerKind::Console => {}
             LoggerKind::Jsonl => {
                 let logger = JsonlLogger::open(directory.disk(), &directory.metrics())?;
-                loggers.add(logger.going_on_after(last_row));
+                loggers.add(logger.continue_after(last_row));
             }
             LoggerKind::Tensorboard => {
                 loggers.add(TensorBoardLogger::open(directory.disk(), &directory.tensorboard(), first_step)?);
@@ -472,7 +474,7 @@ fn loggers(
     Ok(loggers)
 }
 
-fn carried(schedule: &ScheduleState, pool: &PromptPool) -> Result<Vec<Record>, DispatchError> {
+fn restore_carried(schedule: &ScheduleState, pool: &PromptPool) -> Result<Vec<Record>, DispatchError> {
     let metric = &schedule.machine.settings().metric;
     let group_size = schedule.machine.settings().group_size;
     schedule
@@ -518,7 +520,7 @@ fn fingerprint(prompts: &[PreparedPrompt]) -> u32 {
 }
 
 /// A run that is to have no more steps than it has: what it says, and how to go on.
-fn no_step_left(config: &Config, run: &Path, steps: u64) -> Option<String> {
+fn explain_no_step_left(config: &Config, run: &Path, steps: u64) -> Option<String> {
     let total = config.train.total_steps.map(|total| total as u64).filter(|&total| total <= steps)?;
     let how = how_to_train_further(config, run, steps);
     Some(format!(

@@ -44,7 +44,7 @@ impl Diverged {
 }
 
 /// What of policy and critic is no number any more; `learning_rate` is the key of the policy's.
-pub(crate) fn diverged(policy: &NativeEngine, learning_rate: &'static str) -> Option<Diverged> {
+pub(crate) fn find_divergence(policy: &NativeEngine, learning_rate: &'static str) -> Option<Diverged> {
     let critic = policy.critic();
     let places = [
         ("the policy's weights", policy.model().non_finite(), learning_rate),
@@ -69,7 +69,7 @@ pub(crate) fn check_finite(
     step: u64,
     learning_rate: &'static str,
 ) -> Result<(), RunError> {
-    diverged(policy, learning_rate).map_or(Ok(()), |diverged| Err(diverged.error(directory, step)))
+    find_divergence(policy, learning_rate).map_or(Ok(()), |diverged| Err(diverged.error(directory, step)))
 }
 
 /// What writes a run down, and says what it does.

@@ -75,10 +75,10 @@ impl Run {
         // A kill may have come between a checkpoint and the removal of older ones.
         self.recorder.prune(&self.state)?;
         match self.go_on() {
-            Err(Halt::Interrupted) => self.interrupted(),
+            Err(Halt::Interrupted) => self.save_interrupted(),
             // They may come back: what was trained is kept, and a resume goes on.
             Err(Halt::Failed(error)) if error.is_lost_fleet() => {
-                self.interrupted()?;
+                self.save_interrupted()?;
                 Err(error)
             }
             Err(Halt::Failed(error)) => Err(error),
@@ -94,7 +94,7 @@ impl Run {
         self.recorder.progress.steps_begin();
         loop {
             if let Some(reason) = self.measurement.early_stop.stopped() {
-                return self.stopped_early(reason);
+                return self.stop_early(reason);
             }
             let step = self.state.step + 1;
             if self.interrupt.is_requested() {
@@ -107,7 +107,7 @@ impl Run {
             let collected = match self.collect() {
                 Err(Halt::Failed(RunError::Dispatch(DispatchError::MissingRewards(missing)))) => {
                     self.write_unfinished(step)?;
-                    return Err(self.without_rewards(step, *missing).into());
+                    return Err(self.fail_without_rewards(step, *missing).into());
                 }
                 collected => collected?,
             };
@@ -152,7 +152,7 @@ impl Run {
                         .reward_health()
                         .missing_for(rounds, self.workers.scorer.rewards());
                     if let Some(missing) = missing {
-                        return Err(self.without_rewards(step, missing).into());
+                        return Err(self.fail_without_rewards(step, missing).into());
                     }
                     let run = self.recorder.directory.path().to_owned();
                     return Err(RunError::Stopped { diagnosis: diagnosis.clone(), run }.into());
@@ -163,14 +163,14 @@ impl Run {
 
     fn check_rewards(&mut self, step: u64) -> Result<(), RunError> {
         match self.workers.dispatcher.missing_rewards(self.workers.scorer.rewards()) {
-            Some(missing) => Err(self.without_rewards(step, missing)),
+            Some(missing) => Err(self.fail_without_rewards(step, missing)),
             None => Ok(()),
         }
     }
 
     /// Saves the state after the last trained step, where it is not saved yet. What was begun after it is
     /// done again by a resume.
-    fn interrupted(&mut self) -> Result<Ending, RunError> {
+    fn save_interrupted(&mut self) -> Result<Ending, RunError> {
         self.workers.engine.give_up_updates();
         // Weights of a step that came to no end are those of no state.
         if self.recorder.saved != Some(self.state.step) && !self.workers.engine.has_moved() {
@@ -183,7 +183,7 @@ impl Run {
     pub(super) fn finish(&mut self) -> Result<(), Halt<RunError>> {
         let totals = self.workers.dispatcher.machine().totals();
         totals.check()?;
-        self.recorder.progress.say(&told(totals));
+        self.recorder.progress.say(&format_accounting(totals));
         self.last_measurement()?;
         let steps = self.state.step;
         self.tell_untrained_policy(steps);
@@ -292,7 +292,7 @@ impl Run {
         } else if skipped >= MOST_SKIPPED_UPDATES {
             RunError::NotFinite { updates: skipped, step, run }
         } else {
-            self.nothing_trained(u64::from(untrained.steps))
+            self.nothing_trained_error(u64::from(untrained.steps))
         })
     }
 
@@ -372,7 +372,7 @@ impl Run {
 }
 
 /// Where the groups of the whole run went, in one line.
-fn told(totals: &Accounting) -> String {
+fn format_accounting(totals: &Accounting) -> String {
     let [(_, generated), (_, carried_in), (_, in_flight_in), places @ ..] = totals.places();
     let went: Vec<String> = places
         .into_iter()
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn the_groups_of_a_run_in_one_line() {
-        assert_eq!(told(&Accounting::default()), "groups of the run: 0 generated = 0");
+        assert_eq!(format_accounting(&Accounting::default()), "groups of the run: 0 generated = 0");
         let mut totals = Accounting {
             generated: Count::of(10, 4, 100),
             trained: Count::of(4, 4, 40),
@@ -417,10 +417,13 @@ mod tests {
             surplus: Count::of(1, 4, 10),
             ..Accounting::default()
         };
-        assert_eq!(told(&totals), "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus");
+        assert_eq!(
+            format_accounting(&totals),
+            "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus"
+        );
         totals.leave_out(7, 20);
         assert_eq!(
-            told(&totals),
+            format_accounting(&totals),
             "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus; 7 trajectories of trained groups left out of the loss"
         );
     }

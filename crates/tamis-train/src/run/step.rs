@@ -10,18 +10,18 @@ use tamis_rollout::{Dependencies, GeneratorError, OrderLog, Publication, Record,
 
 use super::early::Early;
 use super::facts::{CriticFacts, StepFacts};
-use super::recorder::{POLICY_RATE, diverged};
+use super::recorder::{POLICY_RATE, find_divergence};
 use super::state::{CriticState, RunState, ScheduleState};
 use super::watch::Warnings;
 use crate::assemble::recipe::Recipe;
 use crate::credit::batch::{StepBatch, generated};
-use crate::credit::members::{TrainedMember, TrainedMembers, counted, in_loss, of_trajectories};
+use crate::credit::members::{TrainedMember, TrainedMembers, count_left_out, in_loss, of_trajectories};
 use crate::credit::reference::{BeforeFilter, policy_logprobs};
-use crate::credit::{Credit, CreditColumns, assign, columns, dropped};
+use crate::credit::{Credit, CreditColumns, assign, columns, count_dropped};
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::critic::{CriticBatch, update_critic};
-use crate::learner::left_out::{LeftOut, left_out, reject};
+use crate::learner::left_out::{LeftOut, reject, select_left_out};
 use crate::learner::micro_batch::sequences;
 use crate::learner::update::{TrainingBatch, UpdatePlan, UpdateReport, UpdateSettings};
 use crate::measure::batch_metrics::num_tokens;
@@ -100,7 +100,7 @@ pub(crate) fn step(
     let columns = columns(recipe, workers, reward_kl, &batch, &members, &mut facts.timings)?;
     let credit = assign(recipe, &before.learning.advantage, &batch, &columns, &mut facts.timings)?;
     (facts.greedy, facts.reward_kl) = (columns.greedy_facts, columns.kl_facts);
-    let mut left_out = left_out(
+    let mut left_out = select_left_out(
         &groups,
         members.chosen.as_deref(),
         credit.shaped.kept.as_ref(),
@@ -116,7 +116,7 @@ pub(crate) fn step(
         &credit,
         &mut facts,
     )?;
-    facts.diverged = diverged(&workers.engine, POLICY_RATE);
+    facts.diverged = find_divergence(&workers.engine, POLICY_RATE);
     let mut publication = None;
     if let Some((report, objective)) = updated {
         // Weights that are not trained are not published anew: what they sampled is still theirs.
@@ -136,11 +136,11 @@ pub(crate) fn step(
     learning.advantage = credit.state.clone();
     learning.reward_kl = columns.reward_kl;
 
-    let (num_left_out, tokens_left_out) = counted(&groups, &left_out);
+    let (num_left_out, tokens_left_out) = count_left_out(&groups, &left_out);
     facts.report.leave_out(num_left_out, tokens_left_out);
     facts.report.accounting.check()?;
     facts.warn_of_updates(left_out.len(), num_left_out, left_out.iter().flatten().next());
-    workers.dispatcher.trained(num_left_out, tokens_left_out)?;
+    workers.dispatcher.note_trained(num_left_out, tokens_left_out)?;
     let lost = publish(recipe, workers, before, publication.as_ref(), &mut facts)?;
     let advantages = of_trajectories(&credit.shaped.advantages, &groups);
     let fates = members.fates(&groups, &left_out, &advantages);
@@ -223,7 +223,7 @@ fn train_critic(
     let learning_rate = plan.learning_rate.rate(facts.step - 1, recipe.planned_steps());
     let mut settings = plan.settings;
     settings.shuffle = settings.shuffle.map(|key| key.with(facts.step));
-    let compared = members.compared(groups);
+    let compared = members.comparison_mask(groups);
     let batch = CriticBatch { groups, old, returns, kept: Some(&compared) };
     let report = update_critic(&mut workers.engine, batch, &settings, learning_rate)?;
     facts.timings.add("update_critic", clock.elapsed());
@@ -242,7 +242,7 @@ pub(super) struct Updating {
 
 impl Updating {
     /// Log-probabilities at the start of the step of every member \[B\], as the updates take them.
-    pub(super) fn old<'a>(&'a self, groups: &'a [&'a Group]) -> impl Iterator<Item = &'a [f32]> {
+    pub(super) fn old_logprobs<'a>(&'a self, groups: &'a [&'a Group]) -> impl Iterator<Item = &'a [f32]> {
         let members = groups.iter().flat_map(|group| &group.trajectories).enumerate();
         members.map(|(row, member)| self.old.as_ref().map_or(member.logprobs.as_slice(), |old| old.row(row)))
     }
@@ -272,7 +272,7 @@ impl Updating {
         Ok(Self {
             old,
             in_loss: in_loss(&groups, left_out),
-            dropped: dropped(recipe, &batch.others)?,
+            dropped: count_dropped(recipe, &batch.others)?,
             settings,
             learning_rate: recipe.learning_rate.rate(step - 1, recipe.planned_steps()),
         })

@@ -103,7 +103,7 @@ mod tests {
     }
 
     fn open(path: &Path, from: u64) -> RecordedAnswers {
-        RecordedAnswers::open(&Disk::unflushed(), path, from, 1).expect("opens")
+        RecordedAnswers::open(&Disk::without_flush(), path, from, 1).expect("opens")
     }
 
     fn put(answers: &mut RecordedAnswers, step: u64, key: &str, value: f64) {
@@ -159,11 +159,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("journal");
         let (mut journal, _) =
-            Journal::open(&Disk::unflushed(), &path, SyncPolicy::OnDemand, 0).expect("opens");
+            Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, 0).expect("opens");
         let line = br#"{"key": "rollout/1/0", "answer": {"scores": {}, "reward": {"value": 0.5}}}"#;
         journal.append(line).expect("append");
         drop(journal);
-        let open = || RecordedAnswers::open(&Disk::unflushed(), &path, 0, 9).expect("opens");
+        let open = || RecordedAnswers::open(&Disk::without_flush(), &path, 0, 9).expect("opens");
         let mut answers = open();
         assert_eq!(answers.settle(9), 8, "step 9 is still to be made: all behind the head of the file");
         assert_eq!(answers.take("rollout/1/0"), Some(answer(0.5)));

@@ -51,7 +51,7 @@ impl Workers {
     }
 
     /// What completes and scores a list of prompts.
-    pub(crate) fn sampling(&mut self) -> validation::ValidationWorkers<'_> {
+    pub(crate) fn validation_workers(&mut self) -> validation::ValidationWorkers<'_> {
         validation::ValidationWorkers {
             generator: self.sampler.generator(),
             inbox: self.dispatcher.inbox(),

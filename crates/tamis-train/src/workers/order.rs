@@ -75,7 +75,7 @@ impl RecordedOrder {
     }
 }
 
-fn failed(error: impl std::error::Error + Send + Sync + 'static) -> GeneratorError {
+fn journal_error(error: impl std::error::Error + Send + Sync + 'static) -> GeneratorError {
     GeneratorError::Journal(Box::new(error))
 }
 
@@ -83,7 +83,7 @@ impl OrderLog for RecordedOrder {
     fn note(&mut self, taken: &Taken) -> Result<(), GeneratorError> {
         self.starts.entry(self.step).or_insert(self.journal.position());
         let entry = Entry { step: self.step, taken: taken.clone() };
-        self.journal.append(&serde_json::to_vec(&entry).map_err(failed)?).map_err(failed)
+        self.journal.append(&serde_json::to_vec(&entry).map_err(journal_error)?).map_err(journal_error)
     }
 
     fn forget(&mut self, num_left: usize) -> Result<(), GeneratorError> {
@@ -91,7 +91,7 @@ impl OrderLog for RecordedOrder {
         let Some(&end) = self.read.get(kept) else { return Ok(()) };
         self.read.truncate(kept);
         self.starts.retain(|_, start| *start < end);
-        self.journal.cut(end).map_err(failed)
+        self.journal.cut(end).map_err(journal_error)
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn open(path: &Path, from: u64, step: u64) -> (RecordedOrder, Vec<Taken>) {
-        RecordedOrder::open(&Disk::unflushed(), path, from, step).expect("opens")
+        RecordedOrder::open(&Disk::without_flush(), path, from, step).expect("opens")
     }
 
     fn scores(members: std::ops::Range<u32>) -> Vec<Taken> {

@@ -56,7 +56,7 @@ impl RecordedSamples {
     }
 }
 
-fn failed(error: impl std::error::Error + Send + Sync + 'static) -> GeneratorError {
+fn journal_error(error: impl std::error::Error + Send + Sync + 'static) -> GeneratorError {
     GeneratorError::Journal(Box::new(error))
 }
 
@@ -71,9 +71,11 @@ impl SampleJournal for RecordedSamples {
         self.starts.entry(step).or_insert(self.journal.position());
         for (asked, outcome) in outcomes {
             let entry = Entry { asked: *asked, step, outcome: outcome.clone() };
-            self.journal.append(&serde_json::to_vec(&entry).map_err(failed)?).map_err(failed)?;
+            self.journal
+                .append(&serde_json::to_vec(&entry).map_err(journal_error)?)
+                .map_err(journal_error)?;
         }
-        self.journal.sync().map_err(failed)
+        self.journal.sync().map_err(journal_error)
     }
 
     fn settle(&mut self, next: u64) -> u64 {
@@ -86,7 +88,7 @@ impl SampleJournal for RecordedSamples {
     }
 
     fn shorten(&mut self, position: u64) -> Result<(), GeneratorError> {
-        self.journal.shorten(position).map_err(failed)
+        self.journal.shorten(position).map_err(journal_error)
     }
 }
 
@@ -119,7 +121,7 @@ mod tests {
     }
 
     fn open(path: &Path, from: u64) -> RecordedSamples {
-        RecordedSamples::open(&Disk::unflushed(), path, from).expect("opens")
+        RecordedSamples::open(&Disk::without_flush(), path, from).expect("opens")
     }
 
     #[test]

@@ -246,7 +246,7 @@ pub(crate) fn connect(
     let other_logprobs = if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse };
     let how = How { sampling: &sampling(config), other_logprobs };
     let mut fleet =
-        fleet(config, addresses, (engine.codec(), vocabulary), how, Some(folders), interrupt, ui)?;
+        connect_fleet(config, addresses, (engine.codec(), vocabulary), how, Some(folders), interrupt, ui)?;
     fleet.drain_by(folders.run.join("drain"));
     if let Some((server, other)) = fleet.other_logprobs(how.sampling).into_iter().next() {
         if !recomputes {
@@ -274,7 +274,7 @@ struct How<'a> {
 ///
 /// # Errors
 /// As [`connect`].
-fn fleet(
+fn connect_fleet(
     config: &Config,
     urls: &[String],
     (codec, vocabulary): (&Codec, usize),
@@ -404,7 +404,7 @@ impl EvaluationSampler {
         let how = How { sampling, other_logprobs: OtherLogprobs::Recompute };
         let Some(mut engine) = engine else {
             let known = (codec, usize::MAX);
-            let fleet = fleet(config, &config.rollout.servers, known, how, None, interrupt, ui)?;
+            let fleet = connect_fleet(config, &config.rollout.servers, known, how, None, interrupt, ui)?;
             return Ok(Self::Servers { fleet: Box::new(fleet), launched: None, folders: None });
         };
         if config.rollout.backend == BackendKind::Native {
@@ -417,7 +417,7 @@ impl EvaluationSampler {
             let addresses =
                 launched.as_ref().map_or(config.rollout.servers.as_slice(), LaunchedServers::addresses);
             let known = (codec, engine.model().config().vocab_size);
-            let fleet = fleet(config, addresses, known, how, Some(&folders), interrupt, ui);
+            let fleet = connect_fleet(config, addresses, known, how, Some(&folders), interrupt, ui);
             if interrupt.is_requested() {
                 return Err(Halt::Interrupted);
             }
@@ -506,7 +506,7 @@ impl PublishedFolders {
         self.disk.create_folder(&self.root)?;
         self.disk.remove_folder(folder)?;
         let tokenizer = Some(engine.codec().tokenizer());
-        checkpoint::write_folder(&self.disk, folder, &engine.model().untied(), tokenizer, SaveDtype::F32)?;
+        checkpoint::write_folder(&self.disk, folder, &engine.model().to_untied(), tokenizer, SaveDtype::F32)?;
         Ok(())
     }
 

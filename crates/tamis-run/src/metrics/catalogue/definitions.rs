@@ -32,7 +32,7 @@ pub const CATALOGUE: &[Section] = &[
             verl("critic/returns/min", "", "Smallest return over tokens that bear loss; for group-relative estimators the same as the advantage."),
             trl("rewards/{name}/mean", "", "Mean of the score `name`, unweighted, over the trajectories that have it."),
             trl("rewards/{name}/std", "", "Deviation of the score `name` over the trajectories that have it (ddof 1); none below two of them."),
-            trl("reward", "", "Mean reward of the batch.").repeating("critic/rewards/mean"),
+            trl("reward", "", "Mean reward of the batch.").alias_of("critic/rewards/mean"),
             trl("reward_std", "", "Deviation of the reward over all scored trajectories of the batch (ddof 1), not within groups; none below two of them."),
             trl("frac_reward_zero_std", "share", "Share of groups whose scored members (two or more) have exactly the same reward (max == min). Always within groups; TRL takes the deviation of the whole batch where rewards are scaled by the batch."),
             tamis("train/pass_rate", "share", "Share of those trajectories that are correct by `acc` (1 or more), where that score is there."),
@@ -51,10 +51,10 @@ pub const CATALOGUE: &[Section] = &[
             verl("prompt_length/max", "tokens", "Largest number of prompt tokens, each trajectory counting once."),
             verl("prompt_length/min", "tokens", "Smallest number of prompt tokens, each trajectory counting once."),
             verl("prompt_length/clip_ratio", "share", "Share of prompts that have the maximal number of tokens of the configuration."),
-            trl("completions/mean_length", "tokens", "Mean completion length.").repeating("response_length/mean"),
-            trl("completions/min_length", "tokens", "Smallest completion length.").repeating("response_length/min"),
-            trl("completions/max_length", "tokens", "Largest completion length.").repeating("response_length/max"),
-            trl("completions/clipped_ratio", "share", "Share of truncated completions.").repeating("response_length/clip_ratio"),
+            trl("completions/mean_length", "tokens", "Mean completion length.").alias_of("response_length/mean"),
+            trl("completions/min_length", "tokens", "Smallest completion length.").alias_of("response_length/min"),
+            trl("completions/max_length", "tokens", "Largest completion length.").alias_of("response_length/max"),
+            trl("completions/clipped_ratio", "share", "Share of truncated completions.").alias_of("response_length/clip_ratio"),
             trl("completions/mean_terminated_length", "tokens", "Mean length of the completions that ended by themselves; 0 where none did."),
             trl("completions/min_terminated_length", "tokens", "Smallest length of the completions that ended by themselves; 0 where none did."),
             trl("completions/max_terminated_length", "tokens", "Largest length of the completions that ended by themselves; 0 where none did."),
@@ -74,7 +74,7 @@ pub const CATALOGUE: &[Section] = &[
             tamis("actor/ratio_max", "", "Largest ratio."),
             tamis("actor/ratio_min", "", "Smallest ratio."),
             verl("actor/entropy", "nats", "Mean entropy of the policy over tokens."),
-            trl("entropy", "nats", "Mean entropy.").repeating("actor/entropy"),
+            trl("entropy", "nats", "Mean entropy.").alias_of("actor/entropy"),
             verl("actor/kl_loss", "nats", "Divergence from the reference as aggregated in the loss, before its coefficient."),
             verl("actor/kl_coef", "", "Coefficient of the KL loss."),
             verl("actor/reward_kl_penalty", "nats", "Mean divergence from the reference that was taken off the rewards."),
@@ -109,9 +109,9 @@ pub const CATALOGUE: &[Section] = &[
             tamis("actor/num_updates", "updates", "Optimizer updates done in the step."),
             tamis("actor/num_skipped_updates", "updates", "Updates of the step left out because a gradient was not finite."),
             verl("actor/grad_norm", "", "Norm of the gradient before clipping."),
-            trl("grad_norm", "", "Norm of the gradient before clipping.").repeating("actor/grad_norm"),
+            trl("grad_norm", "", "Norm of the gradient before clipping.").alias_of("actor/grad_norm"),
             verl("actor/lr", "", "Learning rate of the step's last update. This and the other figures of the policy's updates are left out in steps in which the critic learns alone."),
-            trl("learning_rate", "", "Learning rate.").repeating("actor/lr"),
+            trl("learning_rate", "", "Learning rate.").alias_of("actor/lr"),
         ],
     },
     Section {
@@ -139,7 +139,7 @@ pub const CATALOGUE: &[Section] = &[
             guide("train/filter_rate", "share", "Dropped over generated groups of the step."),
             guide("train/mean_metric_std", "", "Mean over all generated groups of the filter metric's deviation within the group (ddof 0)."),
             guide("train/num_kept_prompts", "groups", "Groups kept by the filter, before the batch was cut to size."),
-            tamis("dynamic_sampling/num_gen_batches", "rounds", "Generation rounds.").repeating("train/num_gen_batches"),
+            tamis("dynamic_sampling/num_gen_batches", "rounds", "Generation rounds.").alias_of("train/num_gen_batches"),
             tamis("dynamic_sampling/num_accumulated_prompts", "groups", "Groups ready before the batch was cut to size, those carried over from earlier steps included."),
             tamis("dynamic_sampling/target_prompt_num", "groups", "Groups wanted for the step (`data.train_batch_size`)."),
             tamis("dynamic_sampling/num_prompts_used", "groups", "Groups trained on."),
@@ -205,7 +205,7 @@ pub const CATALOGUE: &[Section] = &[
             tamis("all/rewards/{name}/mean", "", "As `rewards/{name}/mean`, over all generated trajectories."),
             tamis("all/rewards/{name}/std", "", "As `rewards/{name}/std`, over all generated trajectories."),
             tamis("rollout/in_group_reward_std", "", "Mean over all generated groups of the reward's deviation within the group (ddof 1), as RAGEN logs it; `train.early_stop.reward_collapse` watches it round by round."),
-            guide("train/in_group_reward_std", "", "The same.").repeating("rollout/in_group_reward_std"),
+            guide("train/in_group_reward_std", "", "The same.").alias_of("rollout/in_group_reward_std"),
             tamis("reward_log/{name}", "", "Mean of what reward functions logged as `name` (TRL's `log_metric`), over all calls for the step's generated trajectories."),
             tamis("all/pass_rate", "share", "Share of all scored generated trajectories that are correct: by the filter metric where its values say what is correct, else by `acc` (1 or more)."),
             tamis("all/response_length/mean", "tokens", "Mean number of completion tokens, over all generated trajectories."),
@@ -250,11 +250,11 @@ pub const CATALOGUE: &[Section] = &[
             verl("timing_s/step", "s", "The whole step.").by_the_clock(),
             tamis("timing_s/reward/{name}", "s", "Time in the reward function `name`, over everything scored for the step (validation not).").by_the_clock(),
             verl("timing_s/{stage}", "s", "Time spent in a stage, summed over the step: `gen`, `gen_max` (greedy completions), `reward`, `filter`, `ref`, `values` (the critic's pass), `old_log_prob`, `advantage_passes` (forward passes that some estimators ask for), `adv`, `update_critic`, `update_actor`, `testing`, `save_checkpoint`, ...").by_the_clock(),
-            trl("step_time", "s", "Time of the step.").repeating("timing_s/step").by_the_clock(),
+            trl("step_time", "s", "Time of the step.").alias_of("timing_s/step").by_the_clock(),
             verl("timing_per_token_ms/gen", "ms", "Generation time per completion token of all generated trajectories. verl divides by the tokens of the kept ones.").by_the_clock(),
             verl("timing_per_token_ms/{stage}", "ms", "Time of a stage per prompt and completion token of the trained batch.").by_the_clock(),
             verl("perf/total_num_tokens", "tokens", "Prompt and completion tokens of the trajectories trained on."),
-            verl("perf/time_per_step", "s", "Time of the step.").repeating("timing_s/step").by_the_clock(),
+            verl("perf/time_per_step", "s", "Time of the step.").alias_of("timing_s/step").by_the_clock(),
             verl("perf/throughput", "tokens/s", "`perf/total_num_tokens` per second of the step, per device.").by_the_clock(),
             tamis("perf/gen_throughput", "tokens/s", "Completion tokens of all generated trajectories per second of generation.").by_the_clock(),
             verl("perf/{resource}", "", "Use of a resource of the machine (`cpu_memory_used_gb`, ...).").by_the_clock(),
@@ -292,7 +292,7 @@ const fn tamis(pattern: &'static str, unit: &'static str, meaning: &'static str)
 }
 
 impl Definition {
-    const fn repeating(mut self, original: &'static str) -> Self {
+    const fn alias_of(mut self, original: &'static str) -> Self {
         self.alias_of = Some(original);
         self
     }

@@ -24,7 +24,7 @@ fn learner(interrupt: &Interrupt) -> NativeEngine {
         max_num_seqs: 8,
         optimizer: AdamWConfig::default(),
     };
-    NativeEngine::new(model, codec, settings).interrupted_by(interrupt)
+    NativeEngine::new(model, codec, settings).with_interrupt(interrupt)
 }
 
 fn request(group: u64, member: u32, sampling: &Arc<Sampling>) -> SampleRequest {
