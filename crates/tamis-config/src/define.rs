@@ -133,95 +133,6 @@ macro_rules! choice {
     };
 }
 
-/// Defines a tagged choice: an enum whose variants carry keys of their own, chosen by the key `kind` beside
-/// them.
-macro_rules! tagged {
-    (
-        $(#[doc = $doc:literal])*
-        pub enum $name:ident {
-            $(
-                $(#[doc = $variant_doc:literal])*
-                $variant:ident = $text:literal {
-                    $(
-                        $(#[doc = $key_doc:literal])*
-                        $field:ident : $ty:ty = $default:literal, $check:expr, $resume:ident;
-                    )*
-                }
-            )*
-        }
-    ) => {
-        $(#[doc = $doc])*
-        #[allow(clippy::large_enum_variant, reason = "a configuration holds few of them")]
-        #[derive(Debug, Clone, PartialEq)]
-        pub enum $name {
-            $(
-                $(#[doc = $variant_doc])*
-                $variant {
-                    $( $(#[doc = $key_doc])* $field: $ty, )*
-                },
-            )*
-        }
-
-        impl $name {
-            /// The name of every kind, in the order of the documentation.
-            pub const NAMES: &'static [&'static str] = &[$($text),*];
-
-            /// The kind as it is written in a configuration.
-            pub const fn as_str(&self) -> &'static str {
-                match self { $(Self::$variant { .. } => $text,)* }
-            }
-
-            pub(crate) fn variants() -> Vec<tamis_core::setting::Variant> {
-                #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
-                use tamis_core::setting::Check::*;
-                vec![$(
-                    tamis_core::setting::Variant {
-                        name: $text,
-                        doc: concat!($($variant_doc, "\n"),*),
-                        keys: vec![$(
-                            tamis_core::setting::KeySpec {
-                                name: stringify!($field),
-                                doc: concat!($($key_doc, "\n"),*),
-                                default: $default.into(),
-                                check: $check,
-                                resume: tamis_core::setting::Resume::$resume,
-                                shape: <$ty as $crate::setting::Setting>::shape,
-                            },
-                        )*],
-                    },
-                )*]
-            }
-
-            pub(crate) fn parameters(&self) -> Vec<(&'static str, serde_json::Value)> {
-                match self {
-                    $(Self::$variant { $($field),* } => {
-                        vec![$((stringify!($field), $crate::setting::Setting::to_json($field))),*]
-                    })*
-                }
-            }
-
-            pub(crate) fn read_kind(
-                kind: &str,
-                section: &$crate::tree::Node,
-                path: &str,
-                reader: &mut $crate::reader::Reader,
-            ) -> Option<Self> {
-                #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
-                use tamis_core::setting::Check::*;
-                match kind {
-                    $($text => {
-                        $(
-                            let $field = reader.key::<$ty>(section, path, stringify!($field), $default, $check);
-                        )*
-                        Some(Self::$variant { $($field: $field?),* })
-                    })*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
 /// Defines a section of which `kind` decides what keys it has: those of a tagged enum that its owner
 /// describes, and some of its own that all kinds have.
 macro_rules! kinded {
@@ -291,4 +202,4 @@ macro_rules! kinded {
     };
 }
 
-pub(crate) use {choice, kinded, section, tagged};
+pub(crate) use {choice, kinded, section};

@@ -110,7 +110,7 @@ fn schema_of(shape: &Shape, check: Check) -> Json {
         Shape::Integer => json!({"type": "integer", "minimum": 0}),
         Shape::Number => json!({"type": "number"}),
         Shape::Text(_) | Shape::Path(_) => json!({"type": "string"}),
-        Shape::NumberOrText(_) => json!({"type": ["string", "number"]}),
+        Shape::NumberOrText(_) | Shape::TimeSpan => json!({"type": ["string", "number"]}),
         Shape::Choice(values) => json!({"enum": values.iter().map(|(name, _)| *name).collect::<Vec<_>>()}),
         Shape::List(item) => json!({"type": "array", "items": schema_of(item, check)}),
         Shape::Tuple(item, length) => {
@@ -284,11 +284,14 @@ fn explain_one(text: &mut String, entry: &table::ConfigKey) {
             let _ = writeln!(text, "  preset     {preset}: {}", flow(&node.to_json()));
         }
     }
-    let values = choice_values(&entry.shape);
-    if !values.is_empty() {
-        text.push_str("  values\n");
-        for (name, doc) in values {
-            let _ = writeln!(text, "    {name}: {}", doc_text(doc));
+    for (title, names) in [("values", choice_values(&entry.shape)), ("kinds", kinds(&entry.shape))] {
+        if !names.is_empty() {
+            let _ = writeln!(text, "  {title}");
+        }
+        let is_kind = title == "kinds" || spec.name == "kind";
+        for (name, doc) in names {
+            let doc = doc_text(doc);
+            let _ = writeln!(text, "    {name}: {}", if is_kind { opening(&doc) } else { &doc });
         }
     }
     let others = foreign::keys_for(&entry.path);
@@ -302,6 +305,26 @@ fn explain_one(text: &mut String, entry: &table::ConfigKey) {
             };
             let _ = writeln!(text, "    {} ({owner}{default})", other.key);
         }
+    }
+}
+
+/// A text up to its first full stop or colon outside of code.
+pub(crate) fn opening(text: &str) -> &str {
+    let mut is_code = false;
+    let mut ends = text.char_indices().filter_map(|(place, c)| {
+        is_code ^= c == '`';
+        let rest = text.get(place + 1..).unwrap_or_default();
+        (matches!(c, '.' | ':') && !is_code && (rest.is_empty() || rest.starts_with(' '))).then_some(place)
+    });
+    ends.next().and_then(|end| text.get(..end)).unwrap_or(text)
+}
+
+/// The kinds of a section, each with its documentation; none where it has no `kind`.
+fn kinds(shape: &Shape) -> Vec<(&'static str, &'static str)> {
+    match shape {
+        Shape::Nullable(inner) | Shape::List(inner) => kinds(inner),
+        Shape::Tagged { variants, .. } => variants.iter().map(|kind| (kind.name, kind.doc)).collect(),
+        _ => Vec::new(),
     }
 }
 

@@ -43,7 +43,7 @@ pub use reference::reference_markdown;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
 pub use server_command::ServerCommand;
-pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, Paths, Program, RoundLimit, TokenizerSource};
+pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, Paths, RoundLimit, TokenizerSource};
 
 use reader::Reader;
 use setting::Setting;

@@ -17,14 +17,15 @@ use crate::override_argument::{Operation, Override};
 use crate::preset;
 use crate::preset_difference::{self, PresetDifference};
 use crate::reader::{KnownNames, Reader};
-use crate::rules::{self, LoadPurpose};
-use crate::schema::{Config, Preset, RewardKind, TaskKind};
+use crate::rules::{self, Purpose};
+use crate::schema::{Config, Preset, TaskKind};
 use crate::setting::Setting;
 use crate::source::{Origin, Source, SourceKind};
 use crate::table::{self, Place};
 use crate::tree::{MapEntry, Node, Value, forget_other_kind};
 use crate::yaml;
 use tamis_core::setting::Shape;
+use tamis_env::reward::RewardKind;
 
 /// The defaults of every key, as commented YAML.
 pub const DEFAULTS_YAML: &str = include_str!("../defaults.yaml");
@@ -469,7 +470,8 @@ fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
         Some(Node { value: Value::Scalar { text, .. }, .. }) => text.clone(),
         _ => String::new(),
     };
-    let has_verifier = items.iter().any(|item| RewardKind::is_verifier_name(&kind_of(item)));
+    let is_verifier = |item| RewardKind::of_name(&kind_of(item)).is_some_and(|kind| kind.is_verifier());
+    let has_verifier = items.iter().any(is_verifier);
     let task = TaskKind::ALL.iter().find(|kind| kind.as_str() == task);
     if let Some(task) = task.filter(|_| !has_verifier) {
         let pair = |key: &str, value: &str| MapEntry {

@@ -2,15 +2,17 @@
 //! collected.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde_json::Value as Json;
 use tamis_core::setting::{Check, Described, KeySpec, Shape, Variant};
 
 use crate::diagnostic::{Diagnostic, Problem};
+use crate::path::PathText as _;
 use crate::setting::Setting;
 use crate::source::{Origin, Source, SourceKind};
 use crate::suggest;
-use crate::tree::{Node, Value, join, parse_bool, parse_float};
+use crate::tree::{Entry, Node, Value, join, parse_bool, parse_float};
 
 /// The names that an unknown key is compared with, beyond those of its own section.
 #[derive(Debug, Clone, Copy)]
@@ -213,13 +215,52 @@ impl Reader {
                 object.insert("kind".to_owned(), Json::from(variant.name));
                 Some(Json::Object(object))
             }
-            Shape::Path(_)
-            | Shape::NumberOrText(_)
-            | Shape::Tuple(..)
-            | Shape::OneOrMany(_)
-            | Shape::Free
-            | Shape::Named(_) => unreachable!("types of this shape are read by themselves"),
+            Shape::Path(kind) => match &node.value {
+                Value::Scalar { text, .. } if !node.is_null() => {
+                    Some(Json::from(kind.resolve(text, &node.origin).to_string_lossy()))
+                }
+                _ => {
+                    self.wrong_type(node, path, shape);
+                    None
+                }
+            },
+            Shape::TimeSpan => Duration::read(node, path, self).map(|duration| duration.to_json()),
+            Shape::Free => match node.to_json() {
+                Json::Object(map) => Some(Json::Object(map)),
+                Json::Null => Some(Json::Object(serde_json::Map::new())),
+                _ => {
+                    self.wrong_type(node, path, shape);
+                    None
+                }
+            },
+            Shape::Named(inner) => self.named(node, path, inner),
+            Shape::NumberOrText(_) | Shape::Tuple(..) | Shape::OneOrMany(_) => {
+                unreachable!("types of this shape are read by themselves")
+            }
         }
+    }
+
+    /// Reads a mapping from names to values of a shape; the name of a kind alone stands for the kind.
+    fn named(&mut self, node: &Node, path: &str, inner: &Shape) -> Option<Json> {
+        if !matches!(node.value, Value::Map(_)) && !node.is_null() {
+            self.wrong_type(node, path, &Shape::Free);
+            return None;
+        }
+        // All values are read before any failure counts, so that all violations are reported.
+        let read = |entry: &Entry, reader: &mut Self| {
+            let mut value = entry.node.clone();
+            if let (Shape::Tagged { .. }, Value::Scalar { .. }, false) =
+                (inner, &value.value, value.is_null())
+            {
+                let origin = entry.origin.clone();
+                let kind = Entry { key: "kind".to_owned(), origin, node: entry.node.clone() };
+                value.value = Value::Map(vec![kind]);
+            }
+            Some((entry.key.clone(), reader.shaped(&value, &join(path, &entry.key), inner)?))
+        };
+        let values: Vec<Option<(String, Json)>> =
+            node.entries().iter().map(|entry| read(entry, self)).collect();
+        values.into_iter().collect::<Option<serde_json::Map<_, _>>>().map(Json::Object)
     }
 
     /// The keys of an open section by their shapes.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use tamis_core::setting::{KeySpec, Resume, Shape};
 
 use crate::foreign::{self, Becomes, Owner};
-use crate::generate::{default_keys, doc_text};
+use crate::generate::{default_keys, doc_text, opening};
 use crate::preset::Preset;
 use crate::table;
 use crate::tree::join;
@@ -146,7 +146,10 @@ fn push_key(text: &mut String, path: &str, spec: &KeySpec) {
         let _ = write!(text, "\n{doc}\n");
     }
     for (index, (name, doc)) in values.into_iter().enumerate() {
-        let _ = writeln!(text, "{}- `{name}`: {}", if index == 0 { "\n" } else { "" }, doc_text(doc));
+        let doc = doc_text(doc);
+        // A kind has a section of its own.
+        let doc = if spec.name == "kind" { opening(&doc) } else { &doc };
+        let _ = writeln!(text, "{}- `{name}`: {doc}", if index == 0 { "\n" } else { "" });
     }
 }
 

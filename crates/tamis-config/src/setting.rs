@@ -11,7 +11,7 @@ use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
 use tamis_core::objective::{Importance, PolicyLoss};
 use tamis_core::schedule::{FillOrder, OnExhausted, OnLimit};
-use tamis_core::setting::{Described, PathKind, Shape};
+use tamis_core::setting::{Described, PathKind, Shape, TimeSpan};
 
 use crate::path::PathText as _;
 use crate::tree::{Node, Value, parse_bool, parse_float};
@@ -195,7 +195,7 @@ impl Setting for PathBuf {
         match &node.value {
             Value::Scalar { text, .. } if !node.is_null() => Some(PathKind::Path.resolve(text, &node.origin)),
             _ => {
-                reader.wrong_type(node, path, &Self::shape());
+                reader.wrong_type(node, path, &Shape::Path(PathKind::Path));
                 None
             }
         }
@@ -212,43 +212,23 @@ impl Setting for PathBuf {
 
 impl Setting for Duration {
     fn shape() -> Shape {
-        Shape::NumberOrText("duration such as 500ms, 30s, 5m, 1h, or a number of seconds")
+        Shape::TimeSpan
     }
 
     fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
         let value = match &node.value {
-            Value::Scalar { text, .. } => parse_duration(text),
+            Value::Scalar { text, .. } => TimeSpan::parse(text),
             Value::List(_) | Value::Map(_) => None,
         };
         if value.is_none() {
             reader.wrong_type(node, path, &Self::shape());
         }
-        value
+        value.map(|TimeSpan(duration)| duration)
     }
 
     fn to_json(&self) -> Json {
-        if self.subsec_nanos() == 0 {
-            Json::String(format!("{}s", self.as_secs()))
-        } else if self.subsec_nanos().is_multiple_of(1_000_000) {
-            Json::String(format!("{}ms", self.as_millis()))
-        } else {
-            Json::String(format!("{}s", self.as_secs_f64()))
-        }
+        Json::String(TimeSpan(*self).to_string())
     }
-}
-
-fn parse_duration(text: &str) -> Option<Duration> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
-    let (number, unit) = (text.get(..digits)?, text.get(digits..)?);
-    let seconds = match unit {
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return None,
-    };
-    let value = parse_float(number)? * seconds;
-    Duration::try_from_secs_f64(value).ok().filter(|duration| !duration.is_zero())
 }
 
 impl<T: Setting> Setting for Option<T> {

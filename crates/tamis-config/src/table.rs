@@ -63,6 +63,7 @@ fn collect(path: &str, shape: &Shape, keys: &mut Vec<ConfigKey>) {
         | Shape::Text(_)
         | Shape::Path(_)
         | Shape::NumberOrText(_)
+        | Shape::TimeSpan
         | Shape::Choice(_)
         | Shape::Tuple(..)
         | Shape::OneOrMany(_)

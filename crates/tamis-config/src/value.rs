@@ -88,44 +88,6 @@ impl Setting for TokenizerSource {
     }
 }
 
-/// A program: its path, or a bare name that is looked up on `PATH`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Program(pub PathBuf);
-
-impl Deref for Program {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Setting for Program {
-    fn shape() -> Shape {
-        Shape::Path(PathKind::OrProgram)
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        match &node.value {
-            Value::Scalar { text, .. } if !node.is_null() => {
-                Some(Self(PathKind::OrProgram.resolve(text, &node.origin)))
-            }
-            _ => {
-                reader.wrong_type(node, path, &Self::shape());
-                None
-            }
-        }
-    }
-
-    fn to_json(&self) -> Json {
-        self.0.to_json()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.as_os_str().is_empty()
-    }
-}
-
 /// A mapping whose keys tamis does not look at.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FreeMap(pub serde_json::Map<String, Json>);

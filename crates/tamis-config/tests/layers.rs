@@ -3,10 +3,11 @@
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
-    Aggregation, ConfigErrors, Frequency, Loaded, Preset, RewardKind, explain, load_sources,
-    resume_differences,
+    Aggregation, ConfigErrors, Frequency, Loaded, Preset, explain, load_sources, resume_differences,
 };
 use tamis_core::objective::PolicyLoss;
+use tamis_env::reward::RewardKind;
+use tamis_env::reward::soft_overlong::SoftOverlongSettings;
 
 const BASE: &str = "model: {path: m}\ndata: {task: arithmetic}\ntrain: {total_steps: 10}\n";
 
@@ -81,7 +82,10 @@ fn rewards_are_completed_by_task_and_preset() {
     let own = "reward=[{kind: exact}, {kind: soft_overlong, buffer: 100}]";
     let loaded = sound(&[BASE], &["preset=dapo", own]);
     assert_eq!(kinds(&loaded), ["exact:exact", "soft_overlong:soft_overlong"]);
-    assert!(matches!(loaded.config.reward[1].kind, RewardKind::SoftOverlong { buffer: Some(100), .. }));
+    assert!(matches!(
+        loaded.config.reward[1].kind,
+        RewardKind::SoftOverlong(SoftOverlongSettings { buffer: Some(100), .. })
+    ));
     assert_eq!(
         kinds(&sound(&[BASE], &["reward=[{kind: length, weight: 0.1}]"])),
         ["length:length", "number:number"]
@@ -388,6 +392,14 @@ filter
   preset     cispo: {kind: variance, metric: acc}
   preset     sapo: null
   preset     ppo: null
+  kinds
+    variance: Dropped where the metric is the same for all members (largest minus smallest at most `tolerance`)
+    mean_range: Kept where the group's mean of the metric lies between `low` and `high`
+    top_p: Of each generation round, the best groups that together hold the share `p` of the mass (RAGEN)
+    top_k: Of each generation round, the `k` best groups, or a `fraction` of all
+    min_p: Of each generation round, the groups whose score is at least the share `p` of the best
+    percentile: Of each generation round, the groups ranked from the share `low` to the share `high`, best first
+    within_group: Every group, of which only the `k` members (or a `fraction`) train whose metric varies most
   also known as
     actor_rollout_ref.rollout.rollout_filter_strategy (RAGEN, default top_p there)
     actor_rollout_ref.rollout.rollout_filter_value (RAGEN, default 1.0 there)
@@ -400,6 +412,27 @@ filter
     actor_rollout_ref.rollout.rollout_filter_percentile_low (RAGEN, default 0.0 there)
     actor_rollout_ref.rollout.rollout_filter_percentile_high (RAGEN, default 1.0 there)
 ");
+    // What a stranger asks first: which rewards are there?
+    let kinds = |key: &str| -> String {
+        let text = explain(key).unwrap();
+        text.lines()
+            .filter(|line| line.starts_with("    ") && !line.ends_with(')'))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    assert_snapshot!(kinds("reward"), @r"
+    exact: 1 where the completion, trimmed, is the ground truth, otherwise 0
+    number: 1 where the whole completion is one number that equals the ground truth (`.5` = `0.50`), otherwise 0
+    gsm8k: verl's GSM8K verifier
+    math: The last `\boxed{}` compared by exact arithmetic
+    by_source: The verifier of each row by its `data_source`, as verl routes it
+    format: 1 where a regular expression matches the whole completion, otherwise 0
+    length: 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of `scale` tokens
+    soft_overlong: DAPO's soft overlong punishment
+    command: A program that speaks JSON lines
+    python: A Python function, run unchanged in processes of their own
+    ");
+    assert_eq!(kinds("reward[].kind"), kinds("reward"));
     assert_snapshot!(explain("algorithm.use_dynamic_sample").unwrap(), @r#"
 algorithm.use_dynamic_sample
 

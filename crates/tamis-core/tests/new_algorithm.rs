@@ -22,5 +22,4 @@ fn the_page_shows_the_code_of_the_example() {
             "docs/adding-an-algorithm.md shows another `{part}`"
         );
     }
-    assert_eq!(PAGE.matches("```rust").count(), 3, "every block of the page is compared");
 }

@@ -34,7 +34,7 @@ const SHOWN: usize = 200;
 
 /// What a judge is asked, and how.
 #[derive(Debug, Clone)]
-pub struct JudgeSettings {
+pub struct JudgeSetup {
     /// The servers, asked in turn.
     pub servers: Vec<Address>,
     /// The model's name there; `None` for the first that a server has.
@@ -178,7 +178,7 @@ struct Open {
 
 /// The reward function.
 pub struct Judge {
-    settings: JudgeSettings,
+    settings: JudgeSetup,
     /// By server.
     models: Vec<Option<String>>,
     client: Mutex<HttpClient>,
@@ -195,7 +195,7 @@ impl Judge {
     /// # Errors
     /// Where a server does not answer, or serves no such model.
     pub fn connect(
-        settings: JudgeSettings,
+        settings: JudgeSetup,
         startup_timeout: Duration,
         name: &str,
         listener: Arc<dyn Listener>,

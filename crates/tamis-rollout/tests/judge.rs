@@ -16,10 +16,10 @@ use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::reward::{Listener, Nobody, RewardFailure, RewardFunction as _, RewardInput, RewardOutcome};
 use tamis_rollout::GeneratorError;
 use tamis_rollout::http::Address;
-use tamis_rollout::judge::{Judge, JudgeError, JudgeSettings, Template};
+use tamis_rollout::judge::{Judge, JudgeError, JudgeSetup, Template};
 
-fn settings(url: &str) -> JudgeSettings {
-    JudgeSettings {
+fn settings(url: &str) -> JudgeSetup {
+    JudgeSetup {
         servers: vec![Address::parse(url).unwrap()],
         model: None,
         key: None,
@@ -64,7 +64,7 @@ fn says(text: &str) -> Reply {
     )
 }
 
-fn judge(settings: JudgeSettings) -> Judge {
+fn judge(settings: JudgeSetup) -> Judge {
     Judge::connect(settings, Duration::from_secs(10), "helpful", Arc::new(Nobody)).unwrap().unwrap()
 }
 
@@ -105,7 +105,7 @@ fn a_judge_is_told_what_its_template_names() {
     let mut parameters = serde_json::Map::new();
     parameters.insert("max_tokens".to_owned(), Value::Null);
     parameters.insert("max_completion_tokens".to_owned(), json!(64));
-    let judge = judge(JudgeSettings {
+    let judge = judge(JudgeSetup {
         key: Some("secret".to_owned()),
         system: Some("You grade.".to_owned()),
         template: Template::new(
@@ -147,7 +147,7 @@ fn a_judge_is_told_what_its_template_names() {
 #[test]
 fn a_score_is_found_in_words_or_it_is_none() {
     let server = server(|_, completion| says(completion));
-    let numbers = judge(JudgeSettings {
+    let numbers = judge(JudgeSetup {
         min_score: Some(0.0),
         max_score: Some(10.0),
         pass_score: Some(6.0),
@@ -158,7 +158,7 @@ fn a_score_is_found_in_words_or_it_is_none() {
     assert!(message(&outcomes[2]).ends_with("the judge's score -2 is out of range in \"-2\""));
     assert!(message(&outcomes[3]).contains("out of range"));
     assert!(message(&outcomes[4]).ends_with("no score is in the judge's answer \"none\""));
-    let words = judge(JudgeSettings {
+    let words = judge(JudgeSetup {
         pattern: Regex::new(r"(?i)verdict: (\w+)").unwrap(),
         verdicts: vec![("yes".to_owned(), 1.0), ("no".to_owned(), -1.0)],
         ..settings(&server.url())
@@ -190,7 +190,7 @@ fn an_answer_that_was_cut_is_no_score() {
             _ => Reply::json(200, &json!({"choices": [choice]})),
         }
     });
-    let judge = judge(JudgeSettings { max_attempts: 2, ..settings(&server.url()) });
+    let judge = judge(JudgeSetup { max_attempts: 2, ..settings(&server.url()) });
     let outcomes = scored(&judge, &["length", "content_filter"]);
     assert!(message(&outcomes[0]).contains("cut at `max_tokens`: raise it"), "{:?}", outcomes[0]);
     assert!(message(&outcomes[1]).contains("content_filter"), "{:?}", outcomes[1]);
@@ -257,8 +257,8 @@ fn an_attempt_goes_to_the_next_server() {
         })
     });
     let servers = [broken.url(), fine.url()].map(|url| Address::parse(&url).unwrap()).to_vec();
-    let judge = judge(JudgeSettings { servers, max_attempts: 2, ..settings(&fine.url()) });
-    assert_eq!(scored(&judge, &["x"; 7]), vec![RewardOutcome::score(5.0); 7]);
+    let judge = judge(JudgeSetup { servers, max_attempts: 2, ..settings(&fine.url()) });
+    assert_eq!(scored(&judge, &["x"; 7]), vec![Outcome::score(5.0); 7]);
     assert_eq!(counts.map(|count| count.load(Ordering::SeqCst)), [4, 7]);
 }
 
@@ -286,7 +286,7 @@ fn as_many_are_asked_about_at_once_as_there_may_be() {
 
 #[test]
 fn a_judge_that_is_not_there_or_has_another_model_is_told_at_the_start() {
-    let connect = |settings: JudgeSettings| match Judge::connect(
+    let connect = |settings: JudgeSetup| match Judge::connect(
         settings,
         Duration::from_secs(1),
         "helpful",
@@ -304,7 +304,7 @@ fn a_judge_that_is_not_there_or_has_another_model_is_told_at_the_start() {
         "{nowhere}"
     );
     let server = server(|_, _| says("1"));
-    let other = JudgeSettings { model: Some("gpt".to_owned()), ..settings(&server.url()) };
+    let other = JudgeSetup { model: Some("gpt".to_owned()), ..settings(&server.url()) };
     assert!(connect(other).contains("it serves no model \"gpt\", but grader"));
 }
 

@@ -1,9 +1,10 @@
 //! Rules about the list of rewards.
 
 use tamis_core::group::RESERVED_SCORES;
+use tamis_env::reward::settings::Conflict;
 
 use super::Checker;
-use crate::schema::{RAW_OUTCOME, RewardConfig, RewardKind};
+use crate::schema::{RAW_OUTCOME, RewardConfig};
 use crate::source::SourceKind;
 use crate::tree::Node;
 
@@ -29,7 +30,12 @@ impl Checker<'_> {
         }
         for (index, reward) in config.reward.iter().enumerate() {
             self.reward_name(index, reward);
-            self.reward_kind(index, &reward.kind);
+            let limit = config.rollout.max_response_length;
+            for Conflict { keys, message, hint } in reward.kind.conflicts(&format!("reward[{index}]"), limit)
+            {
+                let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+                self.error(&keys, message, hint);
+            }
         }
     }
 
@@ -57,49 +63,6 @@ impl Checker<'_> {
                 format!("two rewards are called `{name}`"),
                 hint,
             );
-        }
-    }
-
-    fn reward_kind(&mut self, index: usize, kind: &RewardKind) {
-        let key = |name: &str| format!("reward[{index}].{name}");
-        match kind {
-            RewardKind::Repetition { max_penalty: value, .. } if *value > 0.0 => {
-                let key = key("max_penalty");
-                let message = format!("`{key}` is {value}: a penalty is 0 or less");
-                self.error(&[&key], message, format!("write {}", -value));
-            }
-            RewardKind::Judge { servers, prompt, .. } => {
-                if servers.is_empty() {
-                    self.error(
-                        &[&key("servers"), &key("kind")],
-                        format!("`{}` is empty: the judge needs a server", key("servers")),
-                        "set it: `servers: [http://HOST:PORT]`, or `[https://HOST]`",
-                    );
-                }
-                if !prompt.contains("{completion}") {
-                    self.error(
-                        &[&key("prompt"), &key("kind")],
-                        format!(
-                            "`{}` has no `{{completion}}` in it: the judge would not see the completion",
-                            key("prompt")
-                        ),
-                        "write `{completion}` where the policy's text belongs; `{prompt}`, `{ground_truth}` and \
-                         columns of the data may stand there too",
-                    );
-                }
-            }
-            RewardKind::SoftOverlong { buffer: Some(buffer), max_length, .. } => {
-                let max_length = max_length.unwrap_or(self.config.rollout.max_response_length);
-                if *buffer > max_length {
-                    let key = key("buffer");
-                    self.error(
-                        &[&key, "rollout.max_response_length"],
-                        format!("`{key}` ({buffer}) is above the response limit ({max_length})"),
-                        format!("use {max_length} or less"),
-                    );
-                }
-            }
-            _ => {}
         }
     }
 }

@@ -41,7 +41,7 @@ pub use objective::{
 };
 pub use publish::{PublishConfig, PublishPause, PublishVerify};
 pub(crate) use reward::RAW_OUTCOME;
-pub use reward::{Gsm8kMethod, OverlongForm, PythonStyle, RewardCommon, RewardConfig, RewardKind};
+pub use reward::{RewardCommon, RewardConfig};
 pub use rollout::{BackendKind, LaunchConfig, RolloutConfig, SaveRollouts};
 pub use run::{LoggerKind, RunConfig};
 pub use schedule::{ScheduleConfig, ScheduleMode, SelectorKind, Surplus};

@@ -61,9 +61,10 @@ macro_rules! choice {
 
 /// Defines a struct whose fields are configuration keys.
 ///
-/// A field reads `key: Type = default, check;`: the default is a value of the type, the *check* a
-/// [`Check`](crate::setting::Check), which may be left out. A key without a default must be given; a struct
-/// without such keys has a `Default`. `..field: Type;` at the end takes in the keys of another such struct,
+/// A field reads `key: Type = default, check, resume;`: the default is a value of the type, the *check* a
+/// [`Check`](crate::setting::Check), *resume* `Free` where the key may differ when a run is resumed; the
+/// latter two may be left out. A key without a default must be given; a struct without such keys has a
+/// `Default`. `..field: Type;` at the end takes in the keys of another such struct,
 /// beside the own ones.
 ///
 /// ```
@@ -83,7 +84,7 @@ macro_rules! settings {
         $(#[doc = $doc:literal])*
         $(#[derive($($derive:ident),*)])?
         pub struct $name:ident {
-            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty = $default:expr $(, $check:expr)?; )*
+            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty = $default:expr $(, $check:expr $(, $resume:ident)?)?; )*
             $( ..$rest:ident : $rest_type:ty; )?
         }
     ) => {
@@ -92,7 +93,7 @@ macro_rules! settings {
             $(#[doc = $doc])*
             $(#[derive($($derive),*)])?
             pub struct $name {
-                $( $(#[doc = $key_doc])* $key : $type = ($default) $(, $check)?; )*
+                $( $(#[doc = $key_doc])* $key : $type = ($default) $(, $check $(, $resume)?)?; )*
                 $( ..$rest : $rest_type; )?
             }
         }
@@ -107,7 +108,7 @@ macro_rules! settings {
         $(#[doc = $doc:literal])*
         $(#[derive($($derive:ident),*)])?
         pub struct $name:ident {
-            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty $(= $default:expr)? $(, $check:expr)?; )*
+            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty $(= $default:expr)? $(, $check:expr $(, $resume:ident)?)?; )*
             $( ..$rest:ident : $rest_type:ty; )?
         }
     ) => {
@@ -116,7 +117,7 @@ macro_rules! settings {
             $(#[doc = $doc])*
             $(#[derive($($derive),*)])?
             pub struct $name {
-                $( $(#[doc = $key_doc])* $key : $type $(= ($default))? $(, $check)?; )*
+                $( $(#[doc = $key_doc])* $key : $type $(= ($default))? $(, $check $(, $resume)?)?; )*
                 $( ..$rest : $rest_type; )?
             }
         }
@@ -126,7 +127,7 @@ macro_rules! settings {
         $(#[doc = $doc:literal])*
         $(#[derive($($derive:ident),*)])?
         pub struct $name:ident {
-            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty $(= ($default:expr))? $(, $check:expr)?; )*
+            $( $(#[doc = $key_doc:literal])* $key:ident : $type:ty $(= ($default:expr))? $(, $check:expr $(, $resume:ident)?)?; )*
             $( ..$rest:ident : $rest_type:ty; )?
         }
     ) => {
@@ -154,7 +155,7 @@ macro_rules! settings {
                         doc: concat!($($key_doc, "\n"),*),
                         default: $crate::settings!(@text $type $(, $default)?).into(),
                         check: $crate::settings!(@check $($check)?),
-                        resume: $crate::setting::Resume::Fixed,
+                        resume: $crate::settings!(@resume $($($resume)?)?),
                         shape: <$type as $crate::setting::Described>::shape,
                     },
                 )*];
@@ -168,6 +169,8 @@ macro_rules! settings {
         let default: $type = $default;
         $crate::setting::default_text(&default)
     }};
+    (@resume) => { $crate::setting::Resume::Fixed };
+    (@resume $resume:ident) => { $crate::setting::Resume::$resume };
     (@check) => { $crate::setting::Check::Any };
     (@check $check:expr) => { $check };
 }
@@ -188,6 +191,7 @@ macro_rules! tagged {
         }
     ) => {
         $(#[doc = $doc])*
+        #[allow(clippy::large_enum_variant, reason = "a configuration holds few of them")]
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
         $(#[derive($($derive),*)])?
         #[serde(tag = "kind")]

@@ -15,9 +15,14 @@
 
 mod macros;
 mod shape;
+mod value;
+
+use std::path::PathBuf;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+pub use value::{Program, TimeSpan};
 
 pub use shape::{Check, KeySpec, PathKind, Resume, Shape, Variant};
 
@@ -46,6 +51,18 @@ plain! { bool = Bool, u8 = Integer, u32 = Integer, u64 = Integer, usize = Intege
 impl Described for String {
     fn shape() -> Shape {
         Shape::Text("text")
+    }
+}
+
+impl Described for PathBuf {
+    fn shape() -> Shape {
+        Shape::Path(PathKind::Path)
+    }
+}
+
+impl Described for serde_json::Map<String, serde_json::Value> {
+    fn shape() -> Shape {
+        Shape::Free
     }
 }
 
@@ -106,9 +123,10 @@ pub fn default_text<T: Serialize>(value: &T) -> String {
     }
 }
 
-/// Whether YAML takes an unquoted text for itself: the names of choices.
+/// Whether YAML takes an unquoted text for itself: the names of choices, and times such as `30s`.
 fn is_plain(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_alphabetic())
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.parse::<f64>().is_err()
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
         && !matches!(text, "null" | "true" | "false")
 }
@@ -142,7 +160,7 @@ mod tests {
             /// Its radius.
             radius: f64, Positive;
             /// Its colour.
-            colour: Colour = Colour::Green;
+            colour: Colour = Colour::Green, Any, Free;
             ..shared: Shared;
         }
     }
@@ -187,6 +205,8 @@ mod tests {
         let keys: Vec<_> = variants[0].keys.iter().map(|key| (key.name, &*key.default)).collect();
         assert_eq!(keys, [("radius", ""), ("colour", "dark-green"), ("width", "2.0")]);
         assert!(variants[0].keys[0].is_required() && !variants[0].keys[1].is_required());
+        let resume: Vec<Resume> = variants[0].keys.iter().map(|key| key.resume).collect();
+        assert_eq!(resume, [Resume::Fixed, Resume::Free, Resume::Fixed]);
 
         let circle = AnyForm::Circle(Circle { radius: 1.0, colour: Colour::Red, shared: Shared::default() });
         let json = serde_json::json!({"kind": "circle", "radius": 1.0, "colour": "red", "width": 2.0});
@@ -203,5 +223,8 @@ mod tests {
         assert_eq!(default_text(&None::<f64>), "null");
         assert_eq!(default_text(&"a b"), "\"a b\"");
         assert_eq!(default_text(&Colour::Green), "dark-green");
+        assert_eq!(default_text(&TimeSpan::seconds(30)), "30s");
+        assert_eq!(default_text(&Program("python3".into())), "python3");
+        assert_eq!(default_text(&"30"), "\"30\"");
     }
 }

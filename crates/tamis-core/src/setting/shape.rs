@@ -100,7 +100,7 @@ pub struct KeySpec {
 impl KeySpec {
     /// Whether it must be given.
     pub fn is_required(&self) -> bool {
-        matches!(&*self.default, "" | "''")
+        matches!(&*self.default, "" | "''" | "\"\"")
     }
 }
 
@@ -130,6 +130,8 @@ pub enum Shape {
     Path(PathKind),
     /// A number or a text, described in words.
     NumberOrText(&'static str),
+    /// A length of time, in the forms that [`TimeSpan`](super::TimeSpan) reads.
+    TimeSpan,
     /// One of named values, each with its documentation.
     Choice(Vec<(&'static str, &'static str)>),
     /// A list.
@@ -218,6 +220,7 @@ impl Shape {
             Self::Path(PathKind::Path) => "a path".to_owned(),
             Self::Path(PathKind::OrCharacters) => "a path, or `char`".to_owned(),
             Self::Path(PathKind::OrProgram) => "a path, or the name of a program".to_owned(),
+            Self::TimeSpan => "a duration such as 500ms, 30s, 5m, 1h, or a number of seconds".to_owned(),
             Self::Choice(values) => {
                 format!("one of {}", values.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "))
             }

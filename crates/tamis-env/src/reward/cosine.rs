@@ -2,9 +2,76 @@
 
 use std::f64::consts::PI;
 
+use serde_json::Value as Json;
 use tamis_data::prompt::Prompt;
 
-use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
+use super::exact::Exact;
+use super::kind::RewardKind;
+use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::{Outcome, RewardError, RewardFunction, RewardInput};
+
+tamis_core::settings! {
+    /// The schedule of [`Cosine`], whose verifier is the first of the configuration.
+    #[derive(Copy)]
+    pub struct CosineSettings {
+        /// The score of a wrong answer of no length.
+        min_value_wrong: f64 = -1.0;
+        /// The score of a wrong answer at full length.
+        max_value_wrong: f64 = -0.5;
+        /// The score of a right answer at full length.
+        min_value_correct: f64 = 0.5;
+        /// The score of a right answer of no length.
+        max_value_correct: f64 = 1.0;
+        /// The full length. Null: `rollout.max_response_length`.
+        max_length: Option<usize> = None, AtLeast(1.0);
+    }
+}
+
+impl CosineSettings {
+    fn schedule(&self, limit: usize) -> CosineSchedule {
+        CosineSchedule {
+            max_length: self.max_length.unwrap_or(limit) as u64,
+            min_value_wrong: self.min_value_wrong,
+            max_value_wrong: self.max_value_wrong,
+            min_value_correct: self.min_value_correct,
+            max_value_correct: self.max_value_correct,
+        }
+    }
+}
+
+/// The first verifier of a configuration, with its name.
+fn verifier_of<'a>(context: &RewardContext<'a>) -> Result<(&'a str, &'a RewardKind), BuildError> {
+    let verifier = context.rewards.iter().find(|(_, kind)| kind.is_verifier());
+    verifier.copied().ok_or_else(|| BuildError::Setting {
+        message: format!(
+            "reward `{}` scores by correctness and length, and no verifier says what is correct",
+            context.name
+        ),
+        hint: "add a verifier before it, such as `{kind: gsm8k, weight: 0}`".to_owned(),
+    })
+}
+
+impl RewardSettings for CosineSettings {
+    fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        let (name, verifier) = verifier_of(context)?;
+        let verifier = verifier.build(&context.named(name))?;
+        Ok(Box::new(Cosine::new(verifier, self.schedule(context.max_length))?))
+    }
+
+    fn is_verifier(&self) -> bool {
+        false
+    }
+
+    fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
+        verifier_of(context)?;
+        Cosine::new(Box::new(Exact {}), self.schedule(context.max_length))?;
+        Ok(())
+    }
+
+    fn in_force(&self, limit: usize) -> Vec<(&'static str, Json)> {
+        self.max_length.is_none().then(|| ("max_length", limit.into())).into_iter().collect()
+    }
+}
 
 /// The four ends of the schedule.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -110,7 +177,7 @@ impl RewardFunction for Cosine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reward::{exact::Exact, length::Length};
+    use crate::reward::length::Length;
 
     #[test]
     fn reference_vectors() {
@@ -138,11 +205,11 @@ mod tests {
     fn errors() {
         let make =
             |verifier: Box<dyn RewardFunction>, schedule| Cosine::new(verifier, schedule).err().unwrap();
-        insta::assert_snapshot!(make(Box::new(Exact), CosineSchedule::with_max_length(0)), @"reward `cosine` needs a max_length of at least 1 token, got 0");
+        insta::assert_snapshot!(make(Box::new(Exact {}), CosineSchedule::with_max_length(0)), @"reward `cosine` needs a max_length of at least 1 token, got 0");
         let length = Box::new(Length::new(0, 1, 1).unwrap());
         insta::assert_snapshot!(make(length, CosineSchedule::with_max_length(8)), @"reward `cosine` needs a verifier that answers `acc`, got one that does not");
         let schedule =
             CosineSchedule { min_value_wrong: f64::INFINITY, ..CosineSchedule::with_max_length(8) };
-        insta::assert_snapshot!(make(Box::new(Exact), schedule), @"reward `cosine` needs finite values, got inf");
+        insta::assert_snapshot!(make(Box::new(Exact {}), schedule), @"reward `cosine` needs finite values, got inf");
     }
 }

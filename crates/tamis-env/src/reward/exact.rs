@@ -2,13 +2,26 @@
 
 use tamis_data::prompt::Prompt;
 
-use super::{RewardFunction, RewardInput, RewardOutcome};
+use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::{Outcome, RewardFunction, RewardInput};
 
-/// `score` and `acc` are 1 where completion and ground truth are the same text after white space at both ends
-/// is removed, else 0; no answer where the prompt has no ground truth. Nothing else is normalised: `.5` is
-/// not `0.5` here (see `number`).
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Exact;
+tamis_core::settings! {
+    /// `score` and `acc` are 1 where completion and ground truth are the same text after white space at both ends
+    /// is removed, else 0; no answer where the prompt has no ground truth. Nothing else is normalised: `.5` is
+    /// not `0.5` here (see `number`).
+    #[derive(Copy)]
+    pub struct Exact {}
+}
+
+impl RewardSettings for Exact {
+    fn build(&self, _context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        Ok(Box::new(*self))
+    }
+
+    fn is_verifier(&self) -> bool {
+        true
+    }
+}
 
 impl RewardFunction for Exact {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {

@@ -2,7 +2,26 @@
 
 use regex::{Regex, RegexBuilder};
 
-use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
+use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::{Outcome, RewardError, RewardFunction, RewardInput};
+
+tamis_core::settings! {
+    /// What [`Format`] looks for.
+    pub struct FormatSettings {
+        /// The regular expression; `.` matches a line break too.
+        pattern: String = String::new(), NotEmpty;
+    }
+}
+
+impl RewardSettings for FormatSettings {
+    fn build(&self, _context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        Ok(Box::new(Format::new(&self.pattern)?))
+    }
+
+    fn is_verifier(&self) -> bool {
+        false
+    }
+}
 
 /// `score` is 1 where the pattern matches the whole completion, else 0. Shaping. The syntax is the `regex`
 /// crate's: linear time, no look-around and no back-references; `.` matches a line break too.

@@ -11,11 +11,11 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
-use serde::{Deserialize, Serialize};
 use tamis_data::prompt::Prompt;
 
 use super::boxed::last_chars;
-use super::{RewardFunction, RewardInput, RewardOutcome};
+use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::{Outcome, RewardFunction, RewardInput};
 
 /// Characters from the end that are looked at.
 const CLIP_CHARS: usize = 300;
@@ -25,37 +25,38 @@ static STRICT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"#### (-?[0-9.,]+)
 #[expect(clippy::unwrap_used, reason = "a constant pattern; every test compiles it")]
 static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"-?[0-9.,]+").unwrap());
 
-/// How the answer is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    /// After `#### `.
-    #[default]
-    Strict,
-    /// The last number.
-    Flexible,
+tamis_core::choice! {
+    /// How a GSM8K answer is found in a completion.
+    pub enum Gsm8kMethod {
+        /// The last `#### number`.
+        Strict = "strict",
+        /// The last number.
+        Flexible = "flexible",
+    }
 }
 
-/// `score` is 1 for the right answer, `format_score` for another one that could be extracted, 0 where none
-/// could; `acc` is 1 or 0. No answer where the prompt has no ground truth. A ground truth that is a whole
-/// GSM8K solution is reduced by [`gold`].
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Gsm8k {
-    /// How the answer is found.
-    pub method: Method,
-    /// Score of a wrong answer that could be extracted (verl's `format_score`, 0 unless set).
-    pub format_score: f64,
+tamis_core::settings! {
+    /// `score` is 1 for the right answer, `format_score` for another one that could be extracted, 0 where
+    /// none could; `acc` is 1 or 0. No answer where the prompt has no ground truth. A ground truth that is a
+    /// whole GSM8K solution is reduced by [`gold`].
+    #[derive(Copy)]
+    pub struct Gsm8k {
+        /// How the answer is found.
+        method: Gsm8kMethod = Gsm8kMethod::Strict;
+        /// The score of a wrong answer in the right format.
+        format_score: f64 = 0.0;
+    }
 }
 
 /// The answer of a completion.
-pub fn extract(completion: &str, method: Method) -> Option<String> {
+pub fn extract(completion: &str, method: Gsm8kMethod) -> Option<String> {
     let tail = last_chars(completion, CLIP_CHARS);
     match method {
-        Method::Strict => {
+        Gsm8kMethod::Strict => {
             let number = STRICT.captures_iter(tail).last()?.get(1)?;
             Some(number.as_str().replace(',', ""))
         }
-        Method::Flexible => {
+        Gsm8kMethod::Flexible => {
             let mut numbers = NUMBER.find_iter(tail).map(|found| found.as_str());
             let first = numbers.next()?;
             Some(numbers.filter(|number| *number != ".").last().unwrap_or(first).to_owned())
@@ -99,6 +100,16 @@ pub fn answer_part(truth: &str) -> Option<&str> {
     is_number.then_some(answer)
 }
 
+impl RewardSettings for Gsm8k {
+    fn build(&self, _context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        Ok(Box::new(*self))
+    }
+
+    fn is_verifier(&self) -> bool {
+        true
+    }
+}
+
 impl RewardFunction for Gsm8k {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let judge = |input: &RewardInput<'_>| {
@@ -138,7 +149,7 @@ mod tests {
             let name = &case["name"];
             let solution = case["inputs"]["solution"].as_str().unwrap();
             let truth = case["inputs"]["ground_truth"].as_str().unwrap();
-            for (key, method) in [("strict", Method::Strict), ("flexible", Method::Flexible)] {
+            for (key, method) in [("strict", Gsm8kMethod::Strict), ("flexible", Gsm8kMethod::Flexible)] {
                 let expected = &case["outputs"][key];
                 assert_eq!(
                     extract(solution, method).as_deref(),
@@ -168,8 +179,8 @@ mod tests {
                     outcome(Gsm8k { method, format_score: 0.0 }, truth, solution).get("acc") == Some(1.0)
                 };
                 num_solutions += 1;
-                flexible += usize::from(says(Method::Flexible) == is_correct);
-                strict += usize::from(says(Method::Strict) == is_correct);
+                flexible += usize::from(says(Gsm8kMethod::Flexible) == is_correct);
+                strict += usize::from(says(Gsm8kMethod::Strict) == is_correct);
             }
         }
         assert_eq!((num_solutions, flexible, strict), (2640, 2640, 1654));

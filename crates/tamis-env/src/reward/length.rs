@@ -1,6 +1,37 @@
 //! `length`: a penalty outside a range of lengths.
 
-use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
+use serde_json::Value as Json;
+
+use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::{Outcome, RewardError, RewardFunction, RewardInput};
+
+tamis_core::settings! {
+    /// The range of [`Length`].
+    #[derive(Copy)]
+    pub struct LengthSettings {
+        /// Shortest length without punishment, in tokens.
+        min_length: usize = 0;
+        /// Longest length without punishment, in tokens. Null: `rollout.max_response_length`.
+        max_length: Option<usize> = None, AtLeast(1.0);
+        /// Tokens outside the range at which the full punishment is reached.
+        scale: usize = 1, AtLeast(1.0);
+    }
+}
+
+impl RewardSettings for LengthSettings {
+    fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        let max_length = self.max_length.unwrap_or(context.max_length);
+        Ok(Box::new(Length::new(self.min_length as u64, max_length as u64, self.scale as u64)?))
+    }
+
+    fn is_verifier(&self) -> bool {
+        false
+    }
+
+    fn in_force(&self, limit: usize) -> Vec<(&'static str, Json)> {
+        self.max_length.is_none().then(|| ("max_length", limit.into())).into_iter().collect()
+    }
+}
 
 /// `score` is 0 for completions of `min..=max` tokens and falls linearly outside, to −1 at a distance of
 /// `scale` tokens and beyond. Shaping.

@@ -4,7 +4,7 @@
 //! what follows the last `Answer:` (any case) up to the end of the line, normalised as in Lewkowycz et al.
 //! 2022 (Minerva, appendix D.1) and compared with the normalised ground truth; without an `Answer:` it is the
 //! inside of the last `\boxed{}` of the last 100 characters, compared as it stands; without either it is
-//! `[INVALID]`. `strict_box` looks at the box alone. The normalisation is textual and hits inside words (`a `
+//! `[INVALID]`. The normalisation is textual and hits inside words (`a `
 //! of `banana `); it is reproduced as it is.
 
 use std::sync::LazyLock;
@@ -14,7 +14,8 @@ use tamis_data::prompt::Prompt;
 
 use super::boxed::{last_boxed, last_chars};
 use super::gsm8k::answer_part;
-use super::{RewardFunction, RewardInput, RewardOutcome};
+use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::{Outcome, RewardFunction, RewardInput};
 
 /// Characters from the end that are looked at.
 const CLIP_CHARS: usize = 300;
@@ -138,12 +139,9 @@ pub fn normalize(answer: &str) -> String {
 }
 
 /// Whether a completion is right, and the answer that was found in it.
-pub fn verify(completion: &str, truth: &str, strict_box: bool) -> (bool, Option<String>) {
+pub fn verify(completion: &str, truth: &str) -> (bool, Option<String>) {
     let tail = last_chars(completion, CLIP_CHARS);
     let boxed = || last_boxed(last_chars(tail, BOX_CHARS));
-    if strict_box {
-        return (boxed() == Some(truth), boxed().map(str::to_owned));
-    }
     let answer = ANSWER.captures_iter(tail).last().and_then(|found| found.get(1));
     let answer = normalize(answer.map_or(INVALID, |found| found.as_str()));
     if answer == INVALID
@@ -154,11 +152,20 @@ pub fn verify(completion: &str, truth: &str, strict_box: bool) -> (bool, Option<
     (answer == normalize(truth), Some(answer))
 }
 
-/// `score` is 1 or −1, `acc` 1 or 0; no answer where the prompt has no ground truth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MathDapo {
-    /// Look at `\boxed{}` alone and compare it as it stands.
-    pub strict_box: bool,
+tamis_core::settings! {
+    /// `score` is 1 or −1, `acc` 1 or 0; no answer where the prompt has no ground truth.
+    #[derive(Copy)]
+    pub struct MathDapo {}
+}
+
+impl RewardSettings for MathDapo {
+    fn build(&self, _context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        Ok(Box::new(*self))
+    }
+
+    fn is_verifier(&self) -> bool {
+        true
+    }
 }
 
 impl RewardFunction for MathDapo {
@@ -167,8 +174,8 @@ impl RewardFunction for MathDapo {
             None => RewardOutcome::NoAnswer,
             Some(truth) => {
                 let truth = answer_part(truth).unwrap_or(truth);
-                let (is_correct, _) = verify(input.completion, truth, self.strict_box);
-                RewardOutcome::verified(if is_correct { 1.0 } else { -1.0 }, is_correct)
+                let (is_correct, _) = verify(input.completion, truth);
+                Outcome::verified(if is_correct { 1.0 } else { -1.0 }, is_correct)
             }
         };
         batch.iter().map(judge).collect()
@@ -181,7 +188,7 @@ impl RewardFunction for MathDapo {
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let wrap = |truth: &String| {
             let truth = answer_part(truth).unwrap_or(truth);
-            if self.strict_box { format!("\\boxed{{{truth}}}") } else { format!("Answer: {truth}") }
+            format!("Answer: {truth}")
         };
         prompt.ground_truth.iter().map(wrap).collect()
     }
@@ -202,14 +209,12 @@ mod tests {
                 case["outputs"]["normalized_ground_truth"].as_str().unwrap(),
                 "{name}"
             );
-            for (key, strict_box) in [("default", false), ("strict_box", true)] {
-                let expected = &case["outputs"][key];
-                let (is_correct, answer) = verify(solution, truth, strict_box);
-                assert_eq!(Some(is_correct), expected["acc"].as_bool(), "{name} {key}");
-                assert_eq!(answer.as_deref(), expected["pred"].as_str(), "{name} {key}");
-                let score = if is_correct { 1.0 } else { -1.0 };
-                assert_eq!(Some(score), expected["score"].as_f64(), "{name} {key}");
-            }
+            let expected = &case["outputs"]["default"];
+            let (is_correct, answer) = verify(solution, truth);
+            assert_eq!(Some(is_correct), expected["acc"].as_bool(), "{name}");
+            assert_eq!(answer.as_deref(), expected["pred"].as_str(), "{name}");
+            let score = if is_correct { 1.0 } else { -1.0 };
+            assert_eq!(Some(score), expected["score"].as_f64(), "{name}");
         }
     }
 }

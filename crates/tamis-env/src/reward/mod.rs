@@ -8,6 +8,9 @@
 //! Verifiers answer `score` (what is trained on) and `acc` (1 correct, 0 wrong), so that a filter can look at
 //! correctness while the trained reward is shaped. Functions that say nothing about correctness (length,
 //! format, repetition, ...) are marked by [`RewardFunction::is_shaping`].
+//!
+//! A file of this folder is a whole reward: its keys ([`tamis_core::settings`]), what they mean and how the
+//! function is built from them ([`RewardSettings`]), and the function. One line of [`kind`] registers it.
 
 pub mod after_think;
 pub mod boxed;
@@ -20,12 +23,15 @@ pub mod failure;
 pub mod format;
 pub mod gold;
 pub mod gsm8k;
+pub mod judge;
+pub mod kind;
 pub mod length;
 pub mod listener;
 pub mod math;
 pub mod math_dapo;
 pub mod number;
 pub mod repetition;
+pub mod settings;
 pub mod soft_overlong;
 pub mod think_format;
 
@@ -38,7 +44,9 @@ use thiserror::Error;
 
 pub use combine::{NamedReward, Rewards, Scored, Scoring};
 pub use failure::RewardFailure;
+pub use kind::RewardKind;
 pub use listener::{Listener, Nobody};
+pub use settings::{BuildError, RewardContext, RewardHost, RewardSettings};
 
 /// One completion to be scored.
 #[derive(Debug, Clone, Copy)]

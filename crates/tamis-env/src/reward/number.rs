@@ -3,14 +3,27 @@
 use tamis_data::prompt::Prompt;
 
 use super::gsm8k::answer_part;
-use super::{RewardFunction, RewardInput, RewardOutcome};
+use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::{Outcome, RewardFunction, RewardInput};
 use crate::rational::canonical_decimal;
 
-/// `score` and `acc` are 1 where the whole completion is one decimal number (see [`canonical_decimal`]) and
-/// equals the ground truth's, exactly and at any length: `.5` = `0.50`. Else 0. No answer where the ground
-/// truth is missing or no decimal number.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Number;
+tamis_core::settings! {
+    /// `score` and `acc` are 1 where the whole completion is one decimal number (see [`canonical_decimal`]) and
+    /// equals the ground truth's, exactly and at any length: `.5` = `0.50`. Else 0. No answer where the ground
+    /// truth is missing or no decimal number.
+    #[derive(Copy)]
+    pub struct Number {}
+}
+
+impl RewardSettings for Number {
+    fn build(&self, _context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        Ok(Box::new(*self))
+    }
+
+    fn is_verifier(&self) -> bool {
+        true
+    }
+}
 
 impl RewardFunction for Number {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {

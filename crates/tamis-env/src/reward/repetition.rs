@@ -2,31 +2,48 @@
 
 use std::collections::HashSet;
 
-use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
+use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
+use super::{Outcome, RewardError, RewardFunction, RewardInput};
 
-/// `score = (1 − unique / total) · max_penalty` over the n-grams of completion tokens (TRL's
-/// `get_repetition_penalty_reward`, 1.16.0, after Yeo et al. 2025, arXiv 2502.03373, appendix B.6): 0 where
-/// no n-gram repeats or the completion is shorter than n, at worst `max_penalty`. Shaping.
-#[derive(Debug, Clone, Copy)]
-pub struct Repetition {
-    ngram_size: usize,
-    max_penalty: f64,
+tamis_core::settings! {
+    /// `score = (1 − unique / total) · max_penalty` over the n-grams of completion tokens (TRL's
+    /// `get_repetition_penalty_reward`, 1.16.0, after Yeo et al. 2025, arXiv 2502.03373, appendix B.6): 0 where
+    /// no n-gram repeats or the completion is shorter than n, at worst `max_penalty`. Shaping.
+    #[derive(Copy)]
+    pub struct Repetition {
+        /// Tokens of an n-gram.
+        ngram_size: usize = 3, AtLeast(1.0);
+        /// The score where everything repeats; not above 0.
+        max_penalty: f64 = -1.0;
+    }
+}
+
+impl RewardSettings for Repetition {
+    fn build(&self, _context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        let fail =
+            |expected, actual| Err(RewardError::Parameter { kind: "repetition", expected, actual }.into());
+        if self.ngram_size == 0 {
+            return fail("an ngram_size of at least 1", "0".to_owned());
+        }
+        if !(self.max_penalty.is_finite() && self.max_penalty <= 0.0) {
+            return fail("a max_penalty of at most 0", tamis_core::figure::shortest(self.max_penalty));
+        }
+        Ok(Box::new(*self))
+    }
+
+    fn is_verifier(&self) -> bool {
+        false
+    }
+
+    fn conflicts(&self, path: &str, _limit: usize) -> Vec<Conflict> {
+        let (key, value) = (format!("{path}.max_penalty"), self.max_penalty);
+        let message = format!("`{key}` is {value}: a penalty is 0 or less");
+        let conflict = Conflict { keys: vec![key], message, hint: format!("write {}", -value) };
+        (value > 0.0).then_some(conflict).into_iter().collect()
+    }
 }
 
 impl Repetition {
-    /// `ngram_size` at least 1, `max_penalty` at most 0 (TRL's defaults: 3 and −1).
-    pub fn new(ngram_size: usize, max_penalty: f64) -> Result<Self, RewardError> {
-        let fail =
-            |expected, actual: String| Err(RewardError::Parameter { kind: "repetition", expected, actual });
-        if ngram_size == 0 {
-            return fail("an ngram_size of at least 1", ngram_size.to_string());
-        }
-        if !(max_penalty.is_finite() && max_penalty <= 0.0) {
-            return fail("a max_penalty of at most 0", tamis_core::figure::shortest(max_penalty));
-        }
-        Ok(Self { ngram_size, max_penalty })
-    }
-
     /// The penalty of a token sequence.
     pub fn penalty(self, token_ids: &[u32]) -> f64 {
         let total = (token_ids.len() + 1).saturating_sub(self.ngram_size);
@@ -61,7 +78,7 @@ mod tests {
                 .collect();
             let ngram_size = case["params"]["ngram_size"].as_u64().unwrap() as usize;
             let max_penalty = case["params"]["max_penalty"].as_f64().unwrap();
-            let penalty = Repetition::new(ngram_size, max_penalty).unwrap().penalty(&ids);
+            let penalty = Repetition { ngram_size, max_penalty }.penalty(&ids);
             let expected = case["outputs"]["reward"].as_f64().unwrap();
             tamis_golden::assert_close(case["name"].as_str().unwrap(), &[penalty], &[expected], 1e-12, 1e-12);
         }
@@ -69,7 +86,10 @@ mod tests {
 
     #[test]
     fn errors() {
-        insta::assert_snapshot!(Repetition::new(0, -1.0).unwrap_err(), @"reward `repetition` needs an ngram_size of at least 1, got 0");
-        insta::assert_snapshot!(Repetition::new(3, 0.5).unwrap_err(), @"reward `repetition` needs a max_penalty of at most 0, got 0.5");
+        let error = |ngram_size, max_penalty| {
+            Repetition { ngram_size, max_penalty }.build(&RewardContext::alone("r", 8)).err().unwrap()
+        };
+        insta::assert_snapshot!(error(0, -1.0), @"reward `repetition` needs an ngram_size of at least 1, got 0");
+        insta::assert_snapshot!(error(3, 0.5), @"reward `repetition` needs a max_penalty of at most 0, got 0.5");
     }
 }

@@ -9,21 +9,78 @@
 //! -1                  L < |y|
 //! ```
 
-use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
-use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
+use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
+use super::{Outcome, RewardError, RewardFunction, RewardInput};
 
-/// Which form of the punishment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Form {
-    /// Equation 13: bounded by −1 (the paper and TRL 1.16.0). A buffer of 0 gives 0 up to the limit, −1
-    /// beyond.
-    #[default]
-    Paper,
-    /// verl 0.9.1 (`overlong_buffer`): `min(−(|y| − (L − C)) / C, 0)`, growing past the limit. C must be at
-    /// least 1.
-    Verl,
+tamis_core::choice! {
+    /// The form of the soft overlong punishment.
+    pub enum OverlongForm {
+        /// As in the paper and TRL: 0 up to `max_length - buffer`, then falling to -1, and -1 beyond
+        /// `max_length`.
+        Bounded = "bounded",
+        /// As in verl: the same line, continued below -1 beyond `max_length`.
+        Verl = "verl",
+    }
+}
+
+tamis_core::settings! {
+    /// The lengths and the weight of [`SoftOverlong`].
+    #[derive(Copy)]
+    pub struct SoftOverlongSettings {
+        /// How the punishment continues beyond `max_length`.
+        form: OverlongForm = OverlongForm::Bounded;
+        /// Tokens before `max_length` over which the punishment grows. Null: a fifth of `max_length`.
+        buffer: Option<usize> = None, AtLeast(1.0);
+        /// The limit. Null: `rollout.max_response_length`.
+        max_length: Option<usize> = None, AtLeast(1.0);
+        /// Punishment at `max_length`.
+        penalty_factor: f64 = 1.0, NonNegative;
+    }
+}
+
+impl SoftOverlongSettings {
+    /// `max_length` and `buffer`, with what they are where they are null.
+    ///
+    /// ```
+    /// use tamis_env::reward::soft_overlong::SoftOverlongSettings;
+    /// let settings = SoftOverlongSettings { max_length: Some(100), ..SoftOverlongSettings::default() };
+    /// assert_eq!(settings.lengths(512), (100, 20));
+    /// ```
+    pub fn lengths(&self, limit: usize) -> (usize, usize) {
+        let max_length = self.max_length.unwrap_or(limit);
+        (max_length, self.buffer.unwrap_or((max_length / 5).max(1)))
+    }
+}
+
+impl RewardSettings for SoftOverlongSettings {
+    fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        let (max_length, buffer) = self.lengths(context.max_length);
+        Ok(Box::new(SoftOverlong::new(max_length as u64, buffer as u64, self.penalty_factor, self.form)?))
+    }
+
+    fn is_verifier(&self) -> bool {
+        false
+    }
+
+    fn conflicts(&self, path: &str, limit: usize) -> Vec<Conflict> {
+        let (max_length, buffer) = self.lengths(limit);
+        let key = format!("{path}.buffer");
+        let message = format!("`{key}` ({buffer}) is above the response limit ({max_length})");
+        let hint = format!("use {max_length} or less");
+        let conflict = Conflict { keys: vec![key, "rollout.max_response_length".to_owned()], message, hint };
+        (buffer > max_length).then_some(conflict).into_iter().collect()
+    }
+
+    fn in_force(&self, limit: usize) -> Vec<(&'static str, Json)> {
+        let (max_length, buffer) = self.lengths(limit);
+        let buffer = self.buffer.is_none().then(|| ("buffer", buffer.into()));
+        buffer
+            .into_iter()
+            .chain(self.max_length.is_none().then(|| ("max_length", max_length.into())))
+            .collect()
+    }
 }
 
 /// `score` is the punishment (0 or negative). Shaping.
@@ -32,20 +89,20 @@ pub struct SoftOverlong {
     max_length: u64,
     buffer: u64,
     factor: f64,
-    form: Form,
+    form: OverlongForm,
 }
 
 impl SoftOverlong {
     /// `max_length` and `buffer` in tokens; the punishment is multiplied by `factor` (verl's
     /// `penalty_factor`, 1 unless set).
-    pub fn new(max_length: u64, buffer: u64, factor: f64, form: Form) -> Result<Self, RewardError> {
+    pub fn new(max_length: u64, buffer: u64, factor: f64, form: OverlongForm) -> Result<Self, RewardError> {
         let fail = |expected, actual: String| {
             Err(RewardError::Parameter { kind: "soft_overlong", expected, actual })
         };
-        if form == Form::Verl && buffer == 0 {
+        if form == OverlongForm::Verl && buffer == 0 {
             return fail("a buffer of at least 1 token in the form `verl`", buffer.to_string());
         }
-        if form == Form::Verl && buffer > max_length {
+        if form == OverlongForm::Verl && buffer > max_length {
             return fail(
                 "a buffer of at most the response limit in the form `verl`",
                 format!("{buffer} > {max_length}"),
@@ -63,7 +120,7 @@ impl SoftOverlong {
         let length = length as f64;
         let punishment = if length <= start {
             0.0
-        } else if self.form == Form::Verl || length <= self.max_length as f64 {
+        } else if self.form == OverlongForm::Verl || length <= self.max_length as f64 {
             (start - length) / self.buffer as f64
         } else {
             -1.0
@@ -98,7 +155,7 @@ mod tests {
                 parameter("max_completion_len"),
                 parameter("soft_punish_cache"),
                 1.0,
-                Form::Paper,
+                OverlongForm::Bounded,
             )
             .unwrap();
             let rewards: Vec<f64> = tamis_golden::numbers(&case["inputs"]["length"])
@@ -121,7 +178,7 @@ mod tests {
                 parameter("max_resp_len"),
                 parameter("overlong_buffer_len"),
                 factor,
-                Form::Verl,
+                OverlongForm::Verl,
             )
             .unwrap();
             let lengths = tamis_golden::numbers(&case["inputs"]["length"]);
@@ -151,8 +208,8 @@ mod tests {
 
     #[test]
     fn errors() {
-        insta::assert_snapshot!(SoftOverlong::new(10, 0, 1.0, Form::Verl).unwrap_err(), @"reward `soft_overlong` needs a buffer of at least 1 token in the form `verl`, got 0");
-        insta::assert_snapshot!(SoftOverlong::new(10, 11, 1.0, Form::Verl).unwrap_err(), @"reward `soft_overlong` needs a buffer of at most the response limit in the form `verl`, got 11 > 10");
-        insta::assert_snapshot!(SoftOverlong::new(10, 1, f64::NAN, Form::Paper).unwrap_err(), @"reward `soft_overlong` needs a factor that is finite and not negative, got NaN");
+        insta::assert_snapshot!(SoftOverlong::new(10, 0, 1.0, OverlongForm::Verl).unwrap_err(), @"reward `soft_overlong` needs a buffer of at least 1 token in the form `verl`, got 0");
+        insta::assert_snapshot!(SoftOverlong::new(10, 11, 1.0, OverlongForm::Verl).unwrap_err(), @"reward `soft_overlong` needs a buffer of at most the response limit in the form `verl`, got 11 > 10");
+        insta::assert_snapshot!(SoftOverlong::new(10, 1, f64::NAN, OverlongForm::Bounded).unwrap_err(), @"reward `soft_overlong` needs a factor that is finite and not negative, got NaN");
     }
 }

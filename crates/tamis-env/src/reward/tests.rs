@@ -9,38 +9,37 @@ use super::after_think::AfterThink;
 use super::cosine::{Cosine, CosineSchedule};
 use super::exact::Exact;
 use super::format::Format;
-use super::gsm8k::{Gsm8k, Method};
+use super::gsm8k::{Gsm8k, Gsm8kMethod};
 use super::length::Length;
 use super::math::Math;
 use super::math_dapo::MathDapo;
 use super::number::Number;
 use super::repetition::Repetition;
-use super::soft_overlong::{Form, SoftOverlong};
+use super::soft_overlong::{OverlongForm, SoftOverlong};
 use super::think_format::ThinkFormat;
 use super::*;
 
 fn verifiers() -> Vec<(&'static str, Box<dyn RewardFunction>)> {
     vec![
-        ("exact", Box::new(Exact)),
-        ("number", Box::new(Number)),
-        ("gsm8k strict", Box::new(Gsm8k { method: Method::Strict, format_score: 0.1 })),
-        ("gsm8k flexible", Box::new(Gsm8k { method: Method::Flexible, format_score: 0.1 })),
-        ("math", Box::new(Math)),
-        ("math after think", Box::new(AfterThink::new(Box::new(Math)))),
-        ("math_dapo", Box::new(MathDapo { strict_box: false })),
-        ("math_dapo box", Box::new(MathDapo { strict_box: true })),
-        ("cosine", Box::new(Cosine::new(Box::new(Number), CosineSchedule::with_max_length(8)).unwrap())),
+        ("exact", Box::new(Exact {})),
+        ("number", Box::new(Number {})),
+        ("gsm8k strict", Box::new(Gsm8k { method: Gsm8kMethod::Strict, format_score: 0.1 })),
+        ("gsm8k flexible", Box::new(Gsm8k { method: Gsm8kMethod::Flexible, format_score: 0.1 })),
+        ("math", Box::new(Math {})),
+        ("math after think", Box::new(AfterThink::new(Box::new(Math {})))),
+        ("math_dapo", Box::new(MathDapo {})),
+        ("cosine", Box::new(Cosine::new(Box::new(Number {}), CosineSchedule::with_max_length(8)).unwrap())),
     ]
 }
 
 fn shaping() -> Vec<(&'static str, Box<dyn RewardFunction>)> {
     vec![
         ("format", Box::new(Format::new("(a|aa)*<answer>.*").unwrap())),
-        ("think_format", Box::new(ThinkFormat)),
+        ("think_format", Box::new(ThinkFormat {})),
         ("length", Box::new(Length::new(2, 5, 3).unwrap())),
-        ("repetition", Box::new(Repetition::new(2, -1.0).unwrap())),
-        ("soft_overlong", Box::new(SoftOverlong::new(8, 4, 1.0, Form::Paper).unwrap())),
-        ("soft_overlong verl", Box::new(SoftOverlong::new(8, 4, 1.0, Form::Verl).unwrap())),
+        ("repetition", Box::new(Repetition { ngram_size: 2, max_penalty: -1.0 })),
+        ("soft_overlong", Box::new(SoftOverlong::new(8, 4, 1.0, OverlongForm::Bounded).unwrap())),
+        ("soft_overlong verl", Box::new(SoftOverlong::new(8, 4, 1.0, OverlongForm::Verl).unwrap())),
     ]
 }
 
@@ -52,16 +51,16 @@ fn verifiers_by_hand() {
         (outcome.get("score"), outcome.get("acc"))
     };
     let (right, wrong, none) = ((Some(1.0), Some(1.0)), (Some(0.0), Some(0.0)), (None, None));
-    assert_eq!(judge(&Exact, " 12\n", "12"), right);
-    assert_eq!(judge(&Exact, "0.5", ".5"), wrong);
-    assert_eq!(judge(&Number, "0.50", ".5"), right);
-    assert_eq!(judge(&Number, "1,200", "1200.0"), right);
-    assert_eq!(judge(&Number, "24 apples", "24"), wrong);
-    assert_eq!(judge(&Number, "", "24"), wrong);
-    assert_eq!(judge(&Number, "24", "many"), none);
+    assert_eq!(judge(&Exact {}, " 12\n", "12"), right);
+    assert_eq!(judge(&Exact {}, "0.5", ".5"), wrong);
+    assert_eq!(judge(&Number {}, "0.50", ".5"), right);
+    assert_eq!(judge(&Number {}, "1,200", "1200.0"), right);
+    assert_eq!(judge(&Number {}, "24 apples", "24"), wrong);
+    assert_eq!(judge(&Number {}, "", "24"), wrong);
+    assert_eq!(judge(&Number {}, "24", "many"), none);
     assert_eq!(judge(&MathDapo::default(), "Answer: 5", "5"), (Some(1.0), Some(1.0)));
     assert_eq!(judge(&MathDapo::default(), "5", "5"), (Some(-1.0), Some(0.0)));
-    let think = AfterThink::new(Box::new(Exact));
+    let think = AfterThink::new(Box::new(Exact {}));
     assert_eq!(judge(&think, "<think>4</think>5", "5"), right);
     assert_eq!(judge(&think, "5", "5"), wrong);
     let no_truth = Prompt { ground_truth: None, ..test_prompt("") };

@@ -1,18 +1,31 @@
 //! `think_format`: TRL's `think_format_reward`.
 
-use super::{RewardFunction, RewardInput, RewardOutcome};
+use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::{Outcome, RewardFunction, RewardInput};
 
-/// `score` is 1 where the completion begins with `<think>`, holds no second `<think>` and has a `</think>`
-/// after it, else 0: what TRL 1.16.0 writes as `^<think>(?!.*<think>)(.*?)</think>.*$` over all lines.
-/// Shaping.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ThinkFormat;
+tamis_core::settings! {
+    /// `score` is 1 where the completion begins with `<think>`, holds no second `<think>` and has a `</think>`
+    /// after it, else 0: what TRL 1.16.0 writes as `^<think>(?!.*<think>)(.*?)</think>.*$` over all lines.
+    /// Shaping.
+    #[derive(Copy)]
+    pub struct ThinkFormat {}
+}
 
 /// Whether a completion has the form.
 pub fn is_well_formed(completion: &str) -> bool {
     completion
         .strip_prefix("<think>")
         .is_some_and(|rest| !rest.contains("<think>") && rest.contains("</think>"))
+}
+
+impl RewardSettings for ThinkFormat {
+    fn build(&self, _context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        Ok(Box::new(*self))
+    }
+
+    fn is_verifier(&self) -> bool {
+        false
+    }
 }
 
 impl RewardFunction for ThinkFormat {

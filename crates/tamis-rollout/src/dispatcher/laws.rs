@@ -39,8 +39,8 @@ struct Plan {
 struct Batches(usize);
 
 impl RewardFunction for Batches {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        Exact.score(batch)
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+        Exact {}.score(batch)
     }
 
     fn batch_size(&self) -> usize {

@@ -190,7 +190,7 @@ fn events_that_nobody_waits_for_are_counted_and_used_for_nothing() {
     };
     let mut dispatcher = one_round();
     let mut heard = Heard::default();
-    let collected = collect(&mut dispatcher, &mut Says(right(), strange), &mut scorer(Exact), &mut heard)
+    let collected = collect(&mut dispatcher, &mut Says(right(), strange), &mut scorer(Exact {}), &mut heard)
         .expect("a step");
     assert_eq!(collected.trained.len(), 2);
     for record in &collected.trained {
@@ -216,8 +216,9 @@ fn a_sample_without_log_probabilities_is_taken_where_the_learner_computes_them()
         let mut dispatcher = one_round();
         dispatcher.settings.recomputes_logprobs = recomputes_logprobs;
         let mut heard = Heard::default();
-        let collected = collect(&mut dispatcher, &mut Says(right(), silent), &mut scorer(Exact), &mut heard)
-            .expect("a step");
+        let collected =
+            collect(&mut dispatcher, &mut Says(right(), silent), &mut scorer(Exact {}), &mut heard)
+                .expect("a step");
         let members: Vec<&Trajectory> =
             collected.trained.iter().flat_map(|record| &record.group.trajectories).collect();
         assert_eq!(members.len(), if recomputes_logprobs { 4 } else { 0 });
@@ -243,8 +244,8 @@ fn a_member_that_fails_fails_its_group_with_all_that_it_cost() {
     };
     let mut dispatcher = one_round();
     let mut heard = Heard::default();
-    let collected =
-        collect(&mut dispatcher, &mut Says(right(), fails), &mut scorer(Exact), &mut heard).expect("a step");
+    let collected = collect(&mut dispatcher, &mut Says(right(), fails), &mut scorer(Exact {}), &mut heard)
+        .expect("a step");
     assert_eq!(collected.trained.iter().map(|record| record.group.id.0).collect::<Vec<_>>(), [1]);
     assert_eq!(collected.others[0].fate, Fate::Failed("the server says no".to_owned()));
     assert_eq!(heard.warnings, ["group 0 failed: the server says no"]);
@@ -264,7 +265,7 @@ fn the_groups_of_an_unfinished_attempt_are_there() {
     };
     let mut dispatcher = one_round();
     let broken =
-        collect(&mut dispatcher, &mut Says(right(), lost), &mut scorer(Exact), &mut Heard::default())
+        collect(&mut dispatcher, &mut Says(right(), lost), &mut scorer(Exact {}), &mut Heard::default())
             .expect_err("it is waited for");
     assert_eq!(broken.to_string(), "the generator stopped: 1 samples are in flight and none of them goes on");
     let unfinished = dispatcher.unfinished(1);
@@ -287,8 +288,9 @@ fn what_is_given_up_without_a_word_is_asked_for_again() {
         };
         let mut dispatcher = one_round();
         let mut generator = Says(right(), given_up);
-        let collected = collect(&mut dispatcher, &mut generator, &mut scorer(Exact), &mut Heard::default())
-            .expect("a step");
+        let collected =
+            collect(&mut dispatcher, &mut generator, &mut scorer(Exact {}), &mut Heard::default())
+                .expect("a step");
         assert_eq!(collected.trained.len(), 1 + usize::from(is_trained));
         assert!(collected.report.accounting.check().is_ok());
     }
@@ -372,7 +374,7 @@ fn an_interruption_ends_the_collection() {
     let ended = one_round().collect(Dependencies {
         source: &mut Rows::new(10),
         generator: &mut FakeGenerator::new(fake),
-        scorer: &mut scorer(Exact),
+        scorer: &mut scorer(Exact {}),
         reference: None,
         observer: &mut Heard::default(),
         order: None,
@@ -419,7 +421,7 @@ fn every_group_takes_one_reference_pass_before_the_filter() {
             .collect(Dependencies {
                 source: &mut Rows::new(100),
                 generator: &mut FakeGenerator::new(fake),
-                scorer: &mut scorer(Exact),
+                scorer: &mut scorer(Exact {}),
                 reference: Some(&mut passes),
                 observer: &mut Heard::default(),
                 order: None,
@@ -531,7 +533,7 @@ impl RewardFunction for Until {
         if self.0.load(std::sync::atomic::Ordering::SeqCst) {
             return vec![Answered::Failed(tamis_env::reward::RewardFailure::Interrupted); batch.len()];
         }
-        Exact.score(batch)
+        Exact {}.score(batch)
     }
 }
 
@@ -611,7 +613,7 @@ fn a_publication_comes_to_its_end() {
 fn take_steps(num_steps: u64, dispatcher: &mut Dispatcher, in_flight: InFlight) {
     let fake = FakeSettings { max_delay: 60, ..FakeSettings::faultless(4) };
     let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
-    let (mut scorer, mut heard) = (scorer(Exact), Heard::default());
+    let (mut scorer, mut heard) = (scorer(Exact {}), Heard::default());
     for version in 0..num_steps {
         if version > 0 {
             dispatcher.note_trained(0, 0).expect("trained");
@@ -662,7 +664,7 @@ fn a_publication_waits_for_what_is_in_flight_or_says_from_where_it_went_on() {
         let mut dispatcher = stream(2, 4);
         let fake = FakeSettings { max_delay: 40, ..FakeSettings::faultless(4) };
         let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
-        let (mut scorer, mut heard) = (scorer(Exact), Heard::default());
+        let (mut scorer, mut heard) = (scorer(Exact {}), Heard::default());
         let mut lags = Vec::new();
         for version in 1..8 {
             let collected = dispatcher

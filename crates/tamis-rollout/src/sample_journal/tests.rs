@@ -130,7 +130,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
             Box::new(Memory::open(&disk, journal)),
             Beginning { version: PolicyVersion(version), step: version + 1, next_group },
         );
-        let mut scorer = scorer(Exact);
+        let mut scorer = scorer(Exact {});
         let is_killed = || {
             looks.set(looks.get() + 1);
             assert!(looks.get() < 100_000, "it hangs: {place}");

@@ -9,20 +9,17 @@
 //! generates anything.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use tamis_config::{
-    Config, Diagnostic, Loaded, Problem, RewardKind, Severity, TokenizerSource, is_placeholder,
-};
+use tamis_config::{Config, Diagnostic, Loaded, Problem, Severity, TokenizerSource, is_placeholder};
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
 use tamis_core::objective::ObjectiveError;
 use tamis_core::printable::cut_middle;
-use tamis_env::reward::cosine::Cosine;
-use tamis_env::reward::exact::Exact;
-use tamis_env::reward::{Listener, Nobody, RewardError};
-use tamis_model::TransformerConfig;
+use tamis_env::reward::settings::RewardFile;
+use tamis_env::reward::{Listener, Nobody, RewardContext, RewardError};
+use tamis_model::ModelConfig;
 use tamis_text::template::ChatTemplate;
 
 use super::early_stop::early_stop;
@@ -219,39 +216,27 @@ impl Checker<'_> {
         let config = self.config;
         let disk = Disk::new();
         let listener: Arc<dyn Listener> = Arc::new(Nobody);
-        let surroundings = rewards::Surroundings {
-            folder: Path::new(""),
-            disk: &disk,
-            listener: &listener,
-            max_length: config.rollout.max_response_length,
-            rows: &[],
-        };
+        let kinds = rewards::named_kinds(&config.reward);
         for (index, reward) in config.reward.iter().enumerate() {
-            if matches!(reward.kind, RewardKind::Judge { .. }) {
-                if let Err(error) = rewards::judge_settings(reward, &surroundings) {
-                    let keys = [format!("reward[{index}]"), "reward".to_owned()];
-                    self.refuse(&keys, &error.to_string(), error.hint().as_deref());
-                }
-                continue;
-            }
-            if reward.kind.is_external() {
-                continue;
-            }
-            let built = match rewards::cosine_schedule(&reward.kind, config.rollout.max_response_length) {
-                Some(schedule) if config.reward.iter().any(|other| other.kind.is_verifier()) => {
-                    Cosine::new(Box::new(Exact), schedule).map(|_| ()).map_err(AssembleError::from)
-                }
-                _ => rewards::plain(reward, &surroundings).map(|_| ()),
+            let context = RewardContext {
+                name: &reward.name,
+                max_length: config.rollout.max_response_length,
+                rows: &[],
+                rewards: &kinds,
+                listener: &listener,
+                host: &rewards::Host { folder: Path::new(""), disk: &disk },
             };
-            let Err(error) = built else { continue };
-            let key = match &error {
-                AssembleError::Reward(RewardError::Pattern { .. }) => "pattern",
-                _ => "kind",
-            };
+            let Err(error) = reward.kind.check(&context) else { continue };
+            let error = AssembleError::from(error);
             let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             let cause = cause.lines().last().unwrap_or_default().trim();
             let message = if cause.is_empty() { error.to_string() } else { format!("{error}: {cause}") };
-            let keys = [format!("reward[{index}].{key}"), format!("reward[{index}]"), "reward".to_owned()];
+            let mut keys = vec![format!("reward[{index}]"), "reward".to_owned()];
+            if !reward.kind.is_external() {
+                let is_pattern = matches!(error, AssembleError::Reward(RewardError::Pattern { .. }));
+                let key = if is_pattern { "pattern" } else { "kind" };
+                keys.insert(0, format!("reward[{index}].{key}"));
+            }
             self.refuse(&keys, &message, error.hint().as_deref());
         }
     }
@@ -502,34 +487,15 @@ impl Checker<'_> {
 
     fn reward_files(&mut self, placeholders: Placeholders) {
         for (index, reward) in self.config.reward.iter().enumerate() {
-            let reward_key = format!("reward[{index}]");
-            match &reward.kind {
-                RewardKind::BySource { sources } => {
-                    for (source, kind) in &sources.0 {
-                        self.reward_file(&format!("{reward_key}.sources.{source}"), kind, placeholders);
+            for RewardFile { key, path, hint } in reward.kind.files() {
+                let key = format!("reward[{index}].{key}");
+                match hint {
+                    Some(hint) => {
+                        self.file(&key, &path, hint, placeholders);
                     }
+                    None => self.program(&key, &path, placeholders),
                 }
-                kind => self.reward_file(&reward_key, kind, placeholders),
             }
-        }
-    }
-
-    fn reward_file(&mut self, key: &str, kind: &RewardKind, placeholders: Placeholders) {
-        match kind {
-            RewardKind::Python { path, python, .. } => {
-                self.file(
-                    &format!("{key}.path"),
-                    path,
-                    "name the Python file that holds the function",
-                    placeholders,
-                );
-                self.program(&format!("{key}.python"), python, placeholders);
-            }
-            RewardKind::Command { argv, .. } => {
-                let program = argv.first().map(PathBuf::from).unwrap_or_default();
-                self.program(&format!("{key}.argv"), &program, placeholders);
-            }
-            _ => {}
         }
     }
 

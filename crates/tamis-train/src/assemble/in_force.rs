@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tamis_config::{Config, KlPlace, RewardKind, ScheduleMode};
+use tamis_config::{Config, KlPlace, ScheduleMode};
 use tamis_core::advantage::{Advantage, Grpo, Scale};
 use tamis_core::figure::shortest;
 use tamis_core::filter::{AvailableMetrics, Metric};
@@ -14,7 +14,6 @@ use tamis_core::objective::{Aggregation, Importance, KlController, KlEstimator, 
 use super::AssembleError;
 use super::objective::Divergence;
 use super::policy::shape_of_sizes;
-use super::rewards::overlong_lengths;
 use super::{advantage, critic, objective};
 use crate::learner::micro_batch::MicroBatch;
 
@@ -32,7 +31,10 @@ pub fn in_force(config: &Config) -> Vec<(String, Value)> {
         put("model.init.head_dim", init.head_dim.is_none(), Some(shape.head_dim.into()));
     }
     for (index, reward) in config.reward.iter().enumerate() {
-        let values = of_reward(&reward.kind, config.rollout.max_response_length);
+        let values: Map<String, Value> =
+            (reward.kind.in_force(config.rollout.max_response_length).into_iter())
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect();
         put(&format!("reward.{index}"), !values.is_empty(), Some(Value::Object(values)));
     }
     let (data, train, settings) = (&config.data, &config.train, &config.objective);
@@ -73,32 +75,6 @@ pub fn in_force(config: &Config) -> Vec<(String, Value)> {
         put("critic.aggregation", critic.aggregation.is_none(), aggregation);
     }
     found
-}
-
-/// Values in force of a reward function's null keys.
-fn of_reward(kind: &RewardKind, limit: usize) -> Map<String, Value> {
-    let mut values = Map::new();
-    let mut put = |key: &str, is_null: bool, value: Value| {
-        if is_null {
-            values.insert(key.to_owned(), value);
-        }
-    };
-    match kind {
-        RewardKind::Length { max_length, .. } | RewardKind::Cosine { max_length, .. } => {
-            put("max_length", max_length.is_none(), limit.into());
-        }
-        RewardKind::SoftOverlong { buffer, max_length, .. } => {
-            let (whole, falling) = overlong_lengths(*max_length, *buffer, limit);
-            put("buffer", buffer.is_none(), falling.into());
-            put("max_length", max_length.is_none(), whole.into());
-        }
-        // The run asks the interpreter.
-        RewardKind::Python { style, .. } => {
-            put("style", style.is_none(), "the one that its parameters fit".into());
-        }
-        _ => {}
-    }
-    values
 }
 
 /// The objective in one line: preset, loss and its bounds, aggregation, divergence, advantage, and what else
@@ -200,6 +176,7 @@ fn field(value: &Value, name: &str) -> Option<Value> {
 mod tests {
     use tamis_config::source::{Source, SourceKind};
     use tamis_config::{Loaded, Preset, load_sources};
+    use tamis_env::reward::RewardKind;
 
     use super::*;
 
@@ -280,9 +257,7 @@ mod tests {
                     .reward
                     .iter()
                     .map(|reward| match &reward.kind {
-                        RewardKind::SoftOverlong { buffer, max_length, .. } => {
-                            format!("{:?}", overlong_lengths(*max_length, *buffer, 512))
-                        }
+                        RewardKind::SoftOverlong(settings) => format!("{:?}", settings.lengths(512)),
                         kind => format!("{kind:?}"),
                     })
                     .collect();

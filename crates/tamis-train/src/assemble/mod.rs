@@ -57,8 +57,7 @@ pub(crate) fn learning_rate(peak: f64, schedule: &LrScheduleConfig) -> LearningR
     }
 }
 
-/// How relative paths are taken.
-pub(crate) const RELATIVE: &str = "a relative path in a file is taken from that file's folder, one on the command line from where tamis is started";
+pub(crate) use tamis_env::reward::settings::RELATIVE;
 
 /// A part of the run cannot be built.
 #[derive(Debug, Error)]

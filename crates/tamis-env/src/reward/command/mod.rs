@@ -23,6 +23,7 @@ pub mod guard;
 mod process;
 pub mod protocol;
 pub mod python;
+mod settings;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -36,9 +37,8 @@ use tamis_data::prompt::Prompt;
 
 use self::process::{AnswerWait, Process, RowRequest};
 use self::protocol::{Introduction, Reply};
-use super::{
-    Listener, Logged, Nobody, RewardError, RewardFailure, RewardFunction, RewardInput, RewardOutcome,
-};
+pub use self::settings::{CommandSettings, ProcessPool};
+use super::{Listener, Logged, Nobody, Outcome, RewardError, RewardFailure, RewardFunction, RewardInput};
 
 /// How a command is run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -101,7 +101,6 @@ pub struct CommandReward {
     slots: Vec<Mutex<Slot>>,
     health: Mutex<Health>,
     next_id: AtomicU64,
-    is_shaping: bool,
     name: String,
     listener: Arc<dyn Listener>,
     // When a wait was last told of: the processes of the pool do not each say the same.
@@ -117,7 +116,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl CommandReward {
     /// Starts the processes. Fails where the program cannot be started or the configuration is out of range.
-    pub fn new(config: CommandConfig, is_shaping: bool) -> Result<Self, RewardError> {
+    pub fn new(config: CommandConfig) -> Result<Self, RewardError> {
         let fail = |expected, actual: &str| {
             Err(RewardError::Parameter { kind: "command", expected, actual: actual.to_owned() })
         };
@@ -142,7 +141,6 @@ impl CommandReward {
             slots,
             health,
             next_id: AtomicU64::new(0),
-            is_shaping,
             listener: Arc::new(Nobody),
             told: Mutex::default(),
             introduced: Mutex::default(),
@@ -372,10 +370,6 @@ impl RewardFunction for CommandReward {
             .map(|reply| reply.unwrap_or_else(none))
             .map(|reply| (reply.outcome, reply.logged))
             .unzip()
-    }
-
-    fn is_shaping(&self) -> bool {
-        self.is_shaping
     }
 
     fn is_external(&self) -> bool {

@@ -1,87 +1,159 @@
-//! Runs a user's Python reward function unchanged, through a small program that is shipped inside tamis.
+//! `python`: a user's Python function, run unchanged through a small program that is shipped inside tamis.
 
-use std::io;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+use tamis_core::setting::Program;
+
+use super::protocol::Introduction;
+use super::{Command, ProcessPool};
+use crate::reward::settings::{BuildError, RELATIVE, RewardContext, RewardFile, RewardSettings};
+use crate::reward::{RewardError, RewardFailure, RewardFunction};
 
 /// The program: `python3 tamis_reward.py --path FILE --name FUNCTION [--kind
 /// verl|trl|easyr1|easyr1_sequential] [--kwargs JSON]`.
 pub const PROGRAM: &str = include_str!("../../../python/tamis_reward.py");
 
-/// How the function is called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// verl: `compute_score(data_source, solution_str, ground_truth, extra_info, **kwargs)` for each
-    /// completion, returning a number or a dictionary with `score`.
-    Verl,
-    /// TRL: `f(prompts=, completions=, completion_ids=, **columns, trainer_state=, log_extra=, log_metric=)`
-    /// for a list of completions, returning a list of numbers or None.
-    Trl,
-    /// EasyR1: `compute_score([{response, response_length, ground_truth}], **kwargs)` for a list of
-    /// completions, or for one where the file says `REWARD_TYPE = "sequential"`, returning dictionaries whose
-    /// `overall` is the score.
-    #[serde(rename = "easyr1")]
-    EasyR1,
-    /// EasyR1, one completion a call where the file does not say otherwise.
-    #[serde(rename = "easyr1_sequential")]
-    EasyR1Sequential,
-}
-
-impl Kind {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Verl => "verl",
-            Self::Trl => "trl",
-            Self::EasyR1 => "easyr1",
-            Self::EasyR1Sequential => "easyr1_sequential",
-        }
-    }
-}
-
-/// A Python function as a reward.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PythonFunction {
-    /// The interpreter, `python3` unless another is wanted.
-    pub interpreter: String,
-    /// The user's file.
-    pub path: PathBuf,
-    /// The function in it (verl's default: `compute_score`).
-    pub name: String,
-    /// How it is called; `None`: as its parameters say.
-    pub kind: Option<Kind>,
-    /// Further keyword arguments (verl's `reward_kwargs`).
-    pub kwargs: serde_json::Map<String, serde_json::Value>,
-}
-
 /// Name of the program's file.
 pub const FILE: &str = "tamis_reward.py";
 
-impl PythonFunction {
-    /// Writes the shipped program into `folder` (as `tamis_reward.py`, replacing one that is there) and
-    /// returns the command line for [`super::CommandConfig::argv`].
-    pub fn argv(&self, folder: &Path) -> io::Result<Vec<String>> {
-        let program = folder.join(FILE);
-        std::fs::write(&program, PROGRAM)?;
-        Ok(self.command_line(&program))
+tamis_core::choice! {
+    /// Whose calling convention a Python reward function has.
+    pub enum PythonStyle {
+        /// verl: `compute_score(data_source, solution_str, ground_truth, extra_info)`, one completion a call.
+        Verl = "verl",
+        /// TRL: `f(prompts, completions, completion_ids, **columns)`, a batch a call.
+        Trl = "trl",
+        /// EasyR1: `compute_score([{response, response_length, ground_truth}])`, a batch a call, or one where
+        /// the file says `REWARD_TYPE = "sequential"`; `overall` is the score.
+        EasyR1 = "easyr1",
+        /// As `easyr1`, one completion a call where the file does not say otherwise (EasyR1's
+        /// `reward_type: sequential`).
+        EasyR1Sequential = "easyr1_sequential",
     }
+}
 
+tamis_core::settings! {
+    /// A Python function as a reward, and how its processes are kept.
+    pub struct PythonSettings {
+        /// Python file with the function.
+        path: PathBuf = PathBuf::new(), NotEmpty;
+        /// The function's name.
+        function: String = "compute_score".to_owned(), NotEmpty;
+        /// Calling convention of the function. Null: the only one that its parameters fit, `verl` where
+        /// several do. A function that does not fit is refused before anything is generated.
+        style: Option<PythonStyle> = None;
+        /// Further keyword arguments of every call.
+        kwargs: Map<String, Json> = Map::new();
+        /// Python interpreter.
+        python: Program = Program("python3".into()), NotEmpty, Free;
+        ..pool: ProcessPool;
+    }
+}
+
+impl PythonSettings {
     /// The command line, where the shipped program lies at `program`.
     pub fn command_line(&self, program: &Path) -> Vec<String> {
         let mut argv = vec![
-            self.interpreter.clone(),
+            self.python.display().to_string(),
             program.display().to_string(),
             "--path".to_owned(),
             self.path.display().to_string(),
             "--name".to_owned(),
-            self.name.clone(),
+            self.function.clone(),
         ];
-        argv.extend(self.kind.iter().flat_map(|kind| ["--kind".to_owned(), kind.as_str().to_owned()]));
+        argv.extend(self.style.iter().flat_map(|style| ["--kind".to_owned(), style.to_string()]));
         if !self.kwargs.is_empty() {
             argv.push("--kwargs".to_owned());
-            argv.push(serde_json::Value::Object(self.kwargs.clone()).to_string());
+            argv.push(Json::Object(self.kwargs.clone()).to_string());
         }
         argv
+    }
+
+    /// Refuses a function that cannot be called in its style, and says which style was taken where none was
+    /// named.
+    fn introduce(&self, command: &Command, context: &RewardContext<'_>) -> Result<(), BuildError> {
+        let columns: BTreeSet<&str> =
+            context.prompts().flat_map(|prompt| prompt.columns.keys().map(String::as_str)).collect();
+        let has_rows = context.prompts().next().is_some();
+        let name = context.name;
+        let introduction = match command.introduce(has_rows.then_some(&columns)) {
+            Ok(introduction) => introduction,
+            Err(RewardFailure::Interrupted) => return Err(RewardError::Interrupted.into()),
+            Err(failure) => {
+                let hint = "its file is imported by `python` (the interpreter) when a run begins, and must end without an error by itself";
+                return Err(BuildError::Setting {
+                    message: format!("reward `{name}` cannot be used: {failure}"),
+                    hint: hint.to_owned(),
+                });
+            }
+        };
+        let Introduction { style: taken, fits, signature, problem } = introduction;
+        let Some(problem) = problem else {
+            if self.style.is_none() && taken != PythonStyle::Verl.as_str() {
+                context.listener.say(&format!(
+                    "reward `{name}`: {signature} is called as `style: {taken}`, the only style that its parameters fit"
+                ));
+            }
+            return Ok(());
+        };
+        let chosen = match self.style {
+            Some(_) => "",
+            None if taken == PythonStyle::Verl.as_str() => ", which is taken where no other fits,",
+            None => ", which its parameters suggest,",
+        };
+        let others: Vec<String> =
+            fits.iter().filter(|fit| **fit != taken).map(|fit| format!("`style: {fit}`")).collect();
+        let hint = if fits.contains(&taken) {
+            "give the rows that column, the parameter a default, or its value in `kwargs`".to_owned()
+        } else if others.is_empty() {
+            "its parameters fit none of the styles verl, trl and easyr1; docs/rewards.md shows how each calls a function".to_owned()
+        } else {
+            format!("its parameters fit {}: write that", others.join(" and "))
+        };
+        let message = format!("{signature} cannot be called as `style: {taken}`{chosen} calls it: {problem}");
+        Err(context.fail(&message, hint))
+    }
+}
+
+impl RewardSettings for PythonSettings {
+    fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        if !self.path.is_file() {
+            let message = format!(
+                "reward `{}` is a Python file that is not there: {}",
+                context.name,
+                self.path.display()
+            );
+            return Err(BuildError::Setting { message, hint: format!("set its `path`; {RELATIVE}") });
+        }
+        let program = context.host.install(FILE, PROGRAM)?;
+        let command = self.pool.start(self.command_line(&program), None, context)?;
+        self.introduce(&command, context)?;
+        Ok(Box::new(command))
+    }
+
+    fn is_verifier(&self) -> bool {
+        true
+    }
+
+    fn is_external(&self) -> bool {
+        true
+    }
+
+    fn check(&self, _context: &RewardContext<'_>) -> Result<(), BuildError> {
+        Ok(())
+    }
+
+    // The run asks the interpreter.
+    fn in_force(&self, _limit: usize) -> Vec<(&'static str, Json)> {
+        let style = self.style.is_none().then(|| ("style", "the one that its parameters fit".into()));
+        style.into_iter().collect()
+    }
+
+    fn files(&self) -> Vec<RewardFile> {
+        let hint = Some("name the Python file that holds the function");
+        let file = RewardFile { key: "path".to_owned(), path: self.path.clone(), hint };
+        vec![file, RewardFile { key: "python".to_owned(), path: self.python.0.clone(), hint: None }]
     }
 }

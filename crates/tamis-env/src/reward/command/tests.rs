@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use tamis_core::group::PromptId;
 use tamis_data::prompt::{Message, PromptContent};
 
-use super::python::{Kind, PythonFunction};
+use super::python::{FILE, PROGRAM, PythonSettings, PythonStyle};
 use super::*;
 use crate::reward::listener::Heard;
 use crate::reward::{NamedReward, Rewards, TrainerState};
@@ -31,8 +31,8 @@ fn config(argv: &[&str]) -> CommandConfig {
     }
 }
 
-fn shell(script: &str) -> CommandReward {
-    CommandReward::new(config(&["sh", "-c", script]), false).unwrap()
+fn shell(script: &str) -> Command {
+    Command::new(config(&["sh", "-c", script])).unwrap()
 }
 
 /// Outcomes of `num` completions "0", "1", ... whose truths are the same texts.
@@ -157,7 +157,7 @@ cannot import torch
         timeout: Duration::from_millis(1500),
         ..config(&["sh", "-c", "echo 'still loading' >&2; cat > /dev/null"])
     };
-    insta::assert_snapshot!(failure(&CommandReward::new(hangs, false).unwrap()), @r"
+    insta::assert_snapshot!(failure(&Command::new(hangs).unwrap()), @r"
 no answer within 1.5 s; the process was killed; its standard error ends:
 still loading
 ");
@@ -166,19 +166,19 @@ still loading
     insta::assert_snapshot!(failure(&shell("yes '{\"id\": 99, \"score\": 1}'")), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 99, "score": 1}`: no completion with id 99 is waiting for an answer; the process was killed"#);
     insta::assert_snapshot!(failure(&shell("read line; echo '{\"id\": 0, \"score\": Infinity}'; cat")), @"score `score` must be finite, got Infinity");
     let nan = shell("read line; echo '{\"id\": 0, \"score\": NaN}'; cat");
-    assert_eq!(outcomes(&nan, 1), [RewardOutcome::NoAnswer]);
-    let error = |argv: &[&str]| CommandReward::new(config(argv), false).err().unwrap().to_string();
+    assert_eq!(outcomes(&nan, 1), [Outcome::NoAnswer]);
+    let error = |argv: &[&str]| Command::new(config(argv)).err().unwrap().to_string();
     insta::assert_snapshot!(error(&["no-such-program-of-this-name"]), @"reward `command` cannot start `no-such-program-of-this-name`: No such file or directory (os error 2); is the program installed and on PATH?");
     insta::assert_snapshot!(error(&[]), @"reward `command` needs a program in argv, got none");
     let zero = CommandConfig { num_processes: 0, ..config(&["cat"]) };
-    insta::assert_snapshot!(CommandReward::new(zero, false).err().unwrap(), @"reward `command` needs num_processes and batch_size of at least 1, got 0");
+    insta::assert_snapshot!(Command::new(zero).err().unwrap(), @"reward `command` needs num_processes and batch_size of at least 1, got 0");
     let zero = CommandConfig { timeout: Duration::ZERO, ..config(&["cat"]) };
-    insta::assert_snapshot!(CommandReward::new(zero, false).err().unwrap(), @"reward `command` needs a timeout above 0 s, got 0 s");
+    insta::assert_snapshot!(Command::new(zero).err().unwrap(), @"reward `command` needs a timeout above 0 s, got 0 s");
 }
 
 #[test]
 fn the_restart_limit_ends_it() {
-    let command = CommandReward::new(CommandConfig { max_restarts: 2, ..config(&["false"]) }, false).unwrap();
+    let command = Command::new(CommandConfig { max_restarts: 2, ..config(&["false"]) }).unwrap();
     let said = outcomes(&command, 5);
     insta::assert_snapshot!(
         said.iter().map(|outcome| format!("{outcome:?}")).collect::<Vec<_>>().join("\n"),
@@ -229,7 +229,7 @@ fn one_bad_completion_does_not_cost_the_others() {
         startup_timeout: Duration::from_secs(3),
         ..config(&["python3", "-c", FRAGILE])
     };
-    let command = CommandReward::new(config, false).unwrap();
+    let command = Command::new(config).unwrap();
     // Warm both processes, so that the hang is noticed after the short time-out.
     let said = outcomes(&command, 3);
     assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{said:?}");
@@ -269,7 +269,7 @@ fn a_long_wait_is_told_and_a_restart_too() {
         timeout: Duration::from_millis(1500),
         ..config(&["python3", "-c", SLOW_TO_START])
     };
-    let command = CommandReward::new(config, false).unwrap().heard_by("judge", heard.clone());
+    let command = Command::new(config).unwrap().heard_by("judge", heard.clone());
     let said = outcomes(&command, 4);
     assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{said:?}");
     let told = heard.text().replace(SLOW_TO_START, "SLOW");
@@ -279,7 +279,7 @@ fn a_long_wait_is_told_and_a_restart_too() {
     let heard = Arc::new(Heard::default());
     let config =
         CommandConfig { max_restarts: 1, ..super::tests::config(&["sh", "-c", "echo oh >&2; exit 3"]) };
-    let command = CommandReward::new(config, false).unwrap().heard_by("judge", heard.clone());
+    let command = Command::new(config).unwrap().heard_by("judge", heard.clone());
     outcomes(&command, 3);
     insta::assert_snapshot!(heard.text(), @r"
     warning: reward `judge`: its process is started again, restart 1 of at most 1: the process ended (exit status: 3) before it answered; its standard error ends:
@@ -338,11 +338,9 @@ fn a_wait_can_be_given_up() {
 fn full_pipes_do_not_stop_it() {
     // `cat` answers before it has read everything: the echoes are no answers, so the first line is garbage;
     // with ids and scores made from the requests by sed they are answers.
-    let command = CommandReward::new(
-        CommandConfig { batch_size: 1000, ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"]) },
-        false,
-    )
-    .unwrap();
+    let command =
+        Command::new(CommandConfig { batch_size: 1000, ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"]) })
+            .unwrap();
     let text = "x".repeat(2000);
     let prompt = prompt(0, "1");
     let inputs = vec![RewardInput::text(&prompt, &text); 1000];
@@ -379,24 +377,30 @@ fn nothing_is_left_running() {
 fn python(
     source: &str,
     name: &str,
-    kind: impl Into<Option<Kind>>,
+    style: impl Into<Option<PythonStyle>>,
     kwargs: &Value,
 ) -> (tempfile::TempDir, CommandReward) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("user.py");
     std::fs::write(&path, source).unwrap();
     let kwargs = kwargs.as_object().cloned().unwrap_or_default();
-    let kind = kind.into();
-    let function =
-        PythonFunction { interpreter: "python3".to_owned(), path, name: name.to_owned(), kind, kwargs };
+    let function = PythonSettings {
+        path,
+        function: name.to_owned(),
+        style: style.into(),
+        kwargs,
+        ..PythonSettings::default()
+    };
+    let program = folder.path().join(FILE);
+    std::fs::write(&program, PROGRAM).unwrap();
     let config = CommandConfig {
-        argv: function.argv(folder.path()).unwrap(),
+        argv: function.command_line(&program),
         num_processes: 1,
         timeout: Duration::from_secs(20),
         max_restarts: 0,
         ..CommandConfig::default()
     };
-    (folder, CommandReward::new(config, false).unwrap())
+    (folder, Command::new(config).unwrap())
 }
 
 /// Outcomes in short.
@@ -439,11 +443,11 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonu
 async def slow(data_source, solution_str, ground_truth, extra_info):
     return len(solution_str)
 "#;
-    let (_folder, command) = python(source, "compute_score", Kind::Verl, &json!({"bonus": 1}));
+    let (_folder, command) = python(source, "compute_score", PythonStyle::Verl, &json!({"bonus": 1}));
     insta::assert_snapshot!(said(&outcomes(&command, 8)), @r#"acc=1 score=1; no answer; error ValueError: two; acc=1 score=1.5; no answer; score `score` must be finite, got Infinity; error KeyError: "the function returned a dictionary without `score`: its keys are ['acc']"; acc=1 score=1"#);
-    let (_folder, command) = python(source, "slow", Kind::Verl, &Value::Null);
+    let (_folder, command) = python(source, "slow", PythonStyle::Verl, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"acc=1 score=1; acc=1 score=1");
-    let (_folder, command) = python(source, "fast", Kind::Verl, &Value::Null);
+    let (_folder, command) = python(source, "fast", PythonStyle::Verl, &Value::Null);
     let message = said(&outcomes(&command, 1));
     assert!(message.contains("has no function `fast`; it has compute_score, slow"), "{message}");
 }
@@ -506,7 +510,7 @@ async def escapes(data_source, solution_str, ground_truth, extra_info):
     return await asyncio.create_task(task())
 "#;
     let lines = |said: String| said.replace("; ", "\n");
-    let (_folder, command) = python(source, "verl", Kind::Verl, &Value::Null);
+    let (_folder, command) = python(source, "verl", PythonStyle::Verl, &Value::Null);
     let verl = said(&outcomes(&command, 17));
     insta::assert_snapshot!(lines(verl.clone()), @r"
     acc=1 score=1
@@ -527,7 +531,7 @@ async def escapes(data_source, solution_str, ground_truth, extra_info):
     error SystemExit: \udfff
     acc=1 score=1
     ");
-    let (_folder, command) = python(source, "trl", Kind::Trl, &Value::Null);
+    let (_folder, command) = python(source, "trl", PythonStyle::Trl, &Value::Null);
     insta::assert_snapshot!(lines(said(&outcomes(&command, 17))), @r"
     score=1
     error ValueError: half a pair: \ud800
@@ -547,10 +551,10 @@ async def escapes(data_source, solution_str, ground_truth, extra_info):
     error SystemExit: \udfff
     score=1
     ");
-    let (_folder, command) = python(source, "escapes", Kind::Verl, &Value::Null);
+    let (_folder, command) = python(source, "escapes", PythonStyle::Verl, &Value::Null);
     let escaped = said(&outcomes(&command, 17));
     assert_eq!(escaped.matches("error").count(), verl.matches("error").count(), "{escaped}");
-    let (_folder, command) = python(source, "names", Kind::Verl, &Value::Null);
+    let (_folder, command) = python(source, "names", PythonStyle::Verl, &Value::Null);
     insta::assert_snapshot!(lines(said(&outcomes(&command, 8))), @r"
     acc=1 score=1
     error ValueError: the function returned a name of 1000000 characters, nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn … nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn: a
@@ -577,9 +581,7 @@ fn an_unusable_answer_costs_one_completion() {
                 *) echo "{\"id\": $id, \"score\": \"0.5\"}" ;;
             esac
         done"#;
-    let command =
-        CommandReward::new(CommandConfig { max_restarts: 0, ..config(&["sh", "-c", script]) }, false)
-            .unwrap();
+    let command = Command::new(CommandConfig { max_restarts: 0, ..config(&["sh", "-c", script]) }).unwrap();
     let said = said(&outcomes(&command, 6));
     insta::assert_snapshot!(said.replace("; ", "\n"), @r#"
     score=0.5
@@ -619,7 +621,7 @@ part = functools.partial(solved, solution=None)
 number = 3
 built_in = max
 "#;
-    let tell = |name: &str, kind: Option<Kind>, kwargs: &Value| {
+    let tell = |name: &str, kind: Option<PythonStyle>, kwargs: &Value| {
         let (folder, command) = python(source, name, kind, kwargs);
         let columns = BTreeSet::from(["answer", "level"]);
         match command.introduce(Some(&columns)) {
@@ -668,12 +670,12 @@ built_in = max
     TypeError: `number` of FOLDER/user.py is 3 (int), not a function
     AttributeError: FOLDER/user.py has no function `absent`; it has reward_len, solved, closed, compute_score, bonus, batch, judge, judge_one, anything, Callable, instance, part, built_in
     "#);
-    insta::assert_snapshot!(tell("reward_len", Some(Kind::Verl), &Value::Null), @r#"reward_len(completions, **kwargs) as verl refused: missing a required argument: 'completions'; fits ["trl"]"#);
-    insta::assert_snapshot!(tell("compute_score", Some(Kind::Trl), &Value::Null), @r#"compute_score(data_source, solution_str, ground_truth, extra_info=None) as trl refused: missing a required argument: 'data_source' (the columns of the rows: answer, level); fits ["verl"]"#);
-    insta::assert_snapshot!(tell("compute_score", Some(Kind::EasyR1), &Value::Null), @r#"compute_score(data_source, solution_str, ground_truth, extra_info=None) as easyr1 refused: missing a required argument: 'solution_str'; fits ["verl"]"#);
-    insta::assert_snapshot!(tell("bonus", Some(Kind::Verl), &json!({"bonus": 2})), @r#"bonus(solution_str, bonus, **kwargs) as verl runs; fits ["verl"]"#);
-    insta::assert_snapshot!(tell("bonus", Some(Kind::Verl), &json!({"bonus": 2, "extra_info": 3})), @r#"bonus(solution_str, bonus, **kwargs) as verl runs; fits ["verl"]"#);
-    insta::assert_snapshot!(tell("solved", Some(Kind::Trl), &json!({"solution": []})), @r#"solved(prompts, completions, solution, **kwargs) as trl runs; fits ["trl"]"#);
+    insta::assert_snapshot!(tell("reward_len", Some(PythonStyle::Verl), &Value::Null), @r#"reward_len(completions, **kwargs) as verl refused: missing a required argument: 'completions'; fits ["trl"]"#);
+    insta::assert_snapshot!(tell("compute_score", Some(PythonStyle::Trl), &Value::Null), @r#"compute_score(data_source, solution_str, ground_truth, extra_info=None) as trl refused: missing a required argument: 'data_source' (the columns of the rows: answer, level); fits ["verl"]"#);
+    insta::assert_snapshot!(tell("compute_score", Some(PythonStyle::EasyR1), &Value::Null), @r#"compute_score(data_source, solution_str, ground_truth, extra_info=None) as easyr1 refused: missing a required argument: 'solution_str'; fits ["verl"]"#);
+    insta::assert_snapshot!(tell("bonus", Some(PythonStyle::Verl), &json!({"bonus": 2})), @r#"bonus(solution_str, bonus, **kwargs) as verl runs; fits ["verl"]"#);
+    insta::assert_snapshot!(tell("bonus", Some(PythonStyle::Verl), &json!({"bonus": 2, "extra_info": 3})), @r#"bonus(solution_str, bonus, **kwargs) as verl runs; fits ["verl"]"#);
+    insta::assert_snapshot!(tell("solved", Some(PythonStyle::Trl), &json!({"solution": []})), @r#"solved(prompts, completions, solution, **kwargs) as trl runs; fits ["trl"]"#);
     // Introduced, and then asked: as it says.
     let (_folder, command) = python(source, "reward_len", None, &Value::Null);
     assert_eq!(command.introduce(None).unwrap().style, "trl");
@@ -749,12 +751,12 @@ async def slow(completions, **kwargs):
 def short(completions, **kwargs):
     return [1.0]
 "#;
-    let (_folder, command) = python(source, "reward", Kind::Trl, &Value::Null);
+    let (_folder, command) = python(source, "reward", PythonStyle::Trl, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 3)), @"score=3; no answer; score=5");
     insta::assert_snapshot!(said(&outcomes(&command, 5)), @"score=1; no answer; score=3; error RuntimeError: three; score=5");
-    let (_folder, command) = python(source, "slow", Kind::Trl, &Value::Null);
+    let (_folder, command) = python(source, "slow", PythonStyle::Trl, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
-    let (_folder, command) = python(source, "short", Kind::Trl, &Value::Null);
+    let (_folder, command) = python(source, "short", PythonStyle::Trl, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error NoList: the function returned 1 rewards for 2 completions; error NoList: the function returned 1 rewards for 2 completions");
 }
 
@@ -786,15 +788,16 @@ def numbers(reward_inputs):
 def main(reward_inputs):
     return []
 "#;
-    let (_folder, command) = python(batch, "compute_score", Kind::EasyR1, &json!({"format_weight": 0.5}));
+    let (_folder, command) =
+        python(batch, "compute_score", PythonStyle::EasyR1, &json!({"format_weight": 0.5}));
     insta::assert_snapshot!(said(&outcomes(&command, 4)), @r#"acc=1 accuracy=1 accuracy_normalized=1 format=1 score=1.5; acc=0 accuracy=-1 accuracy_normalized=0 format=1 score=-0.5; error ValueError: two; error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has ['accuracy']"#);
-    let (_folder, command) = python(batch, "lengths", Kind::EasyR1, &Value::Null);
+    let (_folder, command) = python(batch, "lengths", PythonStyle::EasyR1, &Value::Null);
     let first = prompt(0, "1");
     let input = RewardInput { completion_ids: &[4, 2, 7], ..RewardInput::text(&first, "1") };
     insta::assert_snapshot!(said(&command.score(&[input])), @"score=3");
-    let (_folder, command) = python(batch, "numbers", Kind::EasyR1, &Value::Null);
+    let (_folder, command) = python(batch, "numbers", PythonStyle::EasyR1, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 1)), @"error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has float");
-    let (_folder, command) = python(batch, "main", Kind::EasyR1, &Value::Null);
+    let (_folder, command) = python(batch, "main", PythonStyle::EasyR1, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 1)), @"error NoList: the function returned 0 rewards for 1 completions");
 
     let sequential = r#"
@@ -803,15 +806,15 @@ REWARD_TYPE = "sequential"
 def compute_score(reward_input):
     return {"overall": float(reward_input["response"] == reward_input["ground_truth"]), "format": None}
 "#;
-    let (_folder, command) = python(sequential, "compute_score", Kind::EasyR1, &Value::Null);
+    let (_folder, command) = python(sequential, "compute_score", PythonStyle::EasyR1, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
     let line = "REWARD_TYPE = \"sequential\"";
     assert!(sequential.contains(line));
     let unsaid = sequential.replace(line, "");
-    let (_folder, command) = python(&unsaid, "compute_score", Kind::EasyR1Sequential, &Value::Null);
+    let (_folder, command) = python(&unsaid, "compute_score", PythonStyle::EasyR1Sequential, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
     let wrong = sequential.replace(line, "REWARD_TYPE = \"single\"");
-    let (_folder, command) = python(&wrong, "compute_score", Kind::EasyR1, &Value::Null);
+    let (_folder, command) = python(&wrong, "compute_score", PythonStyle::EasyR1, &Value::Null);
     insta::assert_snapshot!(said(&outcomes(&command, 1)), @r#"error REWARD_TYPE must be "batch" or "sequential", not 'single'"#);
 }
 
@@ -825,7 +828,7 @@ def reward(prompts, completions, answer, scale, **kwargs):
     assert prompts[0] == [{"role": "user", "content": "1?"}], prompts
     return [scale * (c[-1]["content"] == a and c[-1]["role"] == "assistant") for c, a in zip(completions, answer)]
 "#;
-    let (_folder, command) = python(source, "reward", Kind::Trl, &json!({"scale": 3}));
+    let (_folder, command) = python(source, "reward", PythonStyle::Trl, &json!({"scale": 3}));
     let mut prompt = prompt(0, "1");
     prompt.content =
         PromptContent::Messages(vec![Message { role: "user".to_owned(), content: "1?".to_owned() }]);
@@ -847,7 +850,7 @@ fn an_external_function_is_weighed_and_checked_like_any_other() {
 def compute_score(data_source, solution_str, ground_truth, extra_info):
     return {"score": float(solution_str.removeprefix('#' * 4 + ' ') == ground_truth and solution_str[0] == '#'), "length": len(solution_str)}
 "#;
-    let (_folder, command) = python(source, "compute_score", Kind::Verl, &Value::Null);
+    let (_folder, command) = python(source, "compute_score", PythonStyle::Verl, &Value::Null);
     let function = NamedReward { name: "mine".to_owned(), weight: 0.5, function: Box::new(command) };
     let rewards = Rewards::new(vec![function]).unwrap();
     let prompts: Vec<Prompt> = (0..100).map(|id| prompt(id, &id.to_string())).collect();

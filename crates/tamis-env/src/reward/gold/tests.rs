@@ -2,7 +2,7 @@ use super::rivals::NUM_RIVALS;
 use super::*;
 use crate::reward::by_source::BySource;
 use crate::reward::exact::Exact;
-use crate::reward::gsm8k::{Gsm8k, Method};
+use crate::reward::gsm8k::{Gsm8k, Gsm8kMethod};
 use crate::reward::length::Length;
 use crate::reward::math::Math;
 use crate::reward::math_dapo::MathDapo;
@@ -38,27 +38,29 @@ fn built_in_verifiers_accept_their_gold() {
     let report = check_gold(
         &prompts,
         &rewards(vec![
-            ("exact", Box::new(Exact)),
-            ("number", Box::new(Number)),
-            ("strict", Box::new(Gsm8k { method: Method::Strict, format_score: 0.0 })),
-            ("flexible", Box::new(Gsm8k { method: Method::Flexible, format_score: 0.0 })),
-            ("math", Box::new(Math)),
-            ("dapo", Box::new(MathDapo { strict_box: false })),
-            ("dapo_box", Box::new(MathDapo { strict_box: true })),
+            ("exact", Box::new(Exact {})),
+            ("number", Box::new(Number {})),
+            ("strict", Box::new(Gsm8k { method: Gsm8kMethod::Strict, format_score: 0.0 })),
+            ("flexible", Box::new(Gsm8k { method: Gsm8kMethod::Flexible, format_score: 0.0 })),
+            ("math", Box::new(Math {})),
+            ("dapo", Box::new(MathDapo {})),
             ("length", Box::new(Length::new(0, 1, 1).unwrap())),
         ]),
     )
     .unwrap();
     assert!(report.is_clean(), "{report}");
-    assert_eq!(report.functions.len(), 7, "shaping has no notion of a right answer");
+    assert_eq!(report.functions.len(), 6, "shaping has no notion of a right answer");
 }
 
 #[test]
 fn a_verifier_that_rejects_its_gold_is_reported() {
     let mut prompts: Vec<Prompt> = ["72", "seven apples", "1e3", "#### 1,000"].map(test_prompt).into();
     prompts.push(Prompt { ground_truth: None, ..test_prompt("") });
-    let functions: Vec<(&str, Box<dyn RewardFunction>)> =
-        vec![("gsm8k", Box::new(Gsm8k::default())), ("math", Box::new(Math)), ("number", Box::new(Number))];
+    let functions: Vec<(&str, Box<dyn RewardFunction>)> = vec![
+        ("gsm8k", Box::new(Gsm8k::default())),
+        ("math", Box::new(Math {})),
+        ("number", Box::new(Number {})),
+    ];
     let report = check_gold(&prompts, &rewards(functions)).unwrap();
     assert!(!report.is_clean());
     insta::assert_snapshot!(report, @r"
@@ -254,7 +256,7 @@ fn a_few_prompts_are_too_few_to_tell() {
 
     // A verifier that takes two ground truths for equal, as it should.
     let equal = ["72", "72.0"].map(test_prompt);
-    assert!(checked("number", &equal, Number).is_clean());
+    assert!(checked("number", &equal, Number {}).is_clean());
 }
 
 #[test]
@@ -292,9 +294,9 @@ fn whole_solutions_are_told_and_compared_by_their_answer() {
     let prompts: Vec<Prompt> = (1000..1020).map(|number| test_prompt(&solution(number))).collect();
     let functions: Vec<(&str, Box<dyn RewardFunction>)> = vec![
         ("gsm8k", Box::new(Gsm8k::default())),
-        ("math", Box::new(Math)),
+        ("math", Box::new(Math {})),
         ("dapo", Box::new(MathDapo::default())),
-        ("number", Box::new(Number)),
+        ("number", Box::new(Number {})),
     ];
     let report = check_gold(&prompts, &rewards(functions)).unwrap();
     insta::assert_snapshot!(report, @r"
@@ -307,8 +309,8 @@ fn whole_solutions_are_told_and_compared_by_their_answer() {
     let judge = |function: &dyn RewardFunction, completion: &str| {
         function.score(&[RewardInput::text(&prompts[7], completion)])[0].get("acc")
     };
-    assert_eq!((judge(&Number, "1007"), judge(&Number, "1008")), (Some(1.0), Some(0.0)));
-    assert_eq!((judge(&Math, "\\boxed{1{,}007}"), judge(&Math, "\\boxed{7}")), (Some(1.0), Some(0.0)));
+    assert_eq!((judge(&Number {}, "1007"), judge(&Number {}, "1008")), (Some(1.0), Some(0.0)));
+    assert_eq!((judge(&Math {}, "\\boxed{1{,}007}"), judge(&Math {}, "\\boxed{7}")), (Some(1.0), Some(0.0)));
     assert_eq!(judge(&MathDapo::default(), "Answer: 1007"), Some(1.0));
 }
 
@@ -324,9 +326,9 @@ fn gsm8k_as_it_is_released() {
     let prompts: Vec<Prompt> = text.lines().map(prompt).collect();
     let functions: Vec<(&str, Box<dyn RewardFunction>)> = vec![
         ("by_source", Box::new(BySource::default())),
-        ("math", Box::new(Math)),
+        ("math", Box::new(Math {})),
         ("math_dapo", Box::new(MathDapo::default())),
-        ("number", Box::new(Number)),
+        ("number", Box::new(Number {})),
     ];
     let report = check_gold(&prompts, &rewards(functions)).unwrap();
     assert!(report.is_clean(), "{report}");

@@ -12,15 +12,18 @@ use tamis_data::prompt::Prompt;
 
 use super::boxed::last_boxed;
 use super::gsm8k::answer_part;
-use super::{RewardFunction, RewardInput, RewardOutcome};
+use super::settings::{BuildError, RewardContext, RewardSettings};
+use super::{Outcome, RewardFunction, RewardInput};
 
-/// `score` and `acc` are 1 where the last `\boxed{}` of the completion equals the ground truth, else 0 (also
-/// without a box, or with one that does not close). No answer where the ground truth is missing, empty, or
-/// several words of prose.
-///
-/// The ground truth may be an answer or a solution that ends in a box of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Math;
+tamis_core::settings! {
+    /// `score` and `acc` are 1 where the last `\boxed{}` of the completion equals the ground truth, else 0 (also
+    /// without a box, or with one that does not close). No answer where the ground truth is missing, empty, or
+    /// several words of prose.
+    ///
+    /// The ground truth may be an answer or a solution that ends in a box of its own.
+    #[derive(Copy)]
+    pub struct Math {}
+}
 
 /// The part of a ground truth that is compared: the inside of its last box, else the answer of a GSM8K
 /// solution, or all of it.
@@ -32,6 +35,16 @@ pub fn gold(truth: &str) -> &str {
 pub fn verify(completion: &str, truth: &str) -> Option<bool> {
     let gold = latex::read(gold(truth))?;
     Some(last_boxed(completion).and_then(latex::read).is_some_and(|answer| answer == gold))
+}
+
+impl RewardSettings for Math {
+    fn build(&self, _context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        Ok(Box::new(*self))
+    }
+
+    fn is_verifier(&self) -> bool {
+        true
+    }
 }
 
 impl RewardFunction for Math {
@@ -169,9 +182,9 @@ mod tests {
             let schedule =
                 CosineSchedule::with_max_length(case["params"]["cosine_max_len"].as_u64().unwrap());
             let functions: [(&str, &str, Box<dyn RewardFunction>); 3] = [
-                ("accuracy", "completion", Box::new(Math)),
-                ("reasoning_accuracy", "reasoning_completion", Box::new(AfterThink::new(Box::new(Math)))),
-                ("cosine", "completion", Box::new(Cosine::new(Box::new(Math), schedule).unwrap())),
+                ("accuracy", "completion", Box::new(Math {})),
+                ("reasoning_accuracy", "reasoning_completion", Box::new(AfterThink::new(Box::new(Math {})))),
+                ("cosine", "completion", Box::new(Cosine::new(Box::new(Math {}), schedule).unwrap())),
             ];
             for (output, input, function) in functions {
                 let completion = case["inputs"][input].as_str().unwrap();

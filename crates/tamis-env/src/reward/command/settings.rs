@@ -1,0 +1,92 @@
+//! The keys of `command`, and how its processes are started.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tamis_core::setting::TimeSpan;
+
+use super::{Command, CommandConfig};
+use crate::reward::settings::{BuildError, RELATIVE, RewardContext, RewardFile, RewardSettings};
+use crate::reward::{RewardError, RewardFunction};
+
+tamis_core::settings! {
+    /// How the processes of an external function are kept.
+    pub struct ProcessPool {
+        /// Processes kept running.
+        num_processes: usize = 2, Between(1.0, 1024.0), Free;
+        /// How long an answer may take.
+        timeout: TimeSpan = TimeSpan::seconds(30), Any, Free;
+        /// Added to `timeout` for the first answer of a fresh process (imports, a model to load).
+        startup_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
+        /// Restarts of crashed or late processes in a run, at most.
+        max_restarts: usize = 10, Any, Free;
+    }
+}
+
+impl ProcessPool {
+    /// Starts the processes of a command line; the listener hears of them under the reward's name.
+    pub(super) fn start(
+        &self,
+        argv: Vec<String>,
+        working_dir: Option<PathBuf>,
+        context: &RewardContext<'_>,
+    ) -> Result<Command, BuildError> {
+        let config = CommandConfig {
+            argv,
+            working_dir,
+            num_processes: self.num_processes,
+            timeout: self.timeout.0,
+            startup_timeout: self.startup_timeout.0,
+            max_restarts: u32::try_from(self.max_restarts).unwrap_or(u32::MAX),
+            ..CommandConfig::default()
+        };
+        let command = Command::new(config).map_err(|error| match error {
+            RewardError::Start { failure } => BuildError::Setting {
+                message: format!("reward `{}` {failure}", context.name),
+                hint: "is the program installed and on PATH? A relative path is taken from `working_dir`, the folder of the configuration file unless set"
+                    .to_owned(),
+            },
+            error => error.into(),
+        })?;
+        Ok(command.heard_by(context.name, Arc::clone(context.listener)))
+    }
+}
+
+tamis_core::settings! {
+    /// A program that scores, and how its processes are kept.
+    pub struct CommandSettings {
+        /// The program and its arguments.
+        argv: Vec<String> = Vec::new(), NotEmpty;
+        /// Working directory of the program, from which relative paths in `argv` are taken. Null: the folder
+        /// of the configuration file that holds `argv`, or the current one for the command line.
+        working_dir: Option<PathBuf> = None, NotEmpty, Free;
+        ..pool: ProcessPool;
+    }
+}
+
+impl RewardSettings for CommandSettings {
+    fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        if let Some(folder) = self.working_dir.as_ref().filter(|folder| !folder.is_dir()) {
+            let message = format!("there is no folder {} to start it in", folder.display());
+            return Err(context.fail(&message, format!("set its `working_dir`; {RELATIVE}")));
+        }
+        Ok(Box::new(self.pool.start(self.argv.clone(), self.working_dir.clone(), context)?))
+    }
+
+    fn is_verifier(&self) -> bool {
+        true
+    }
+
+    fn is_external(&self) -> bool {
+        true
+    }
+
+    fn check(&self, _context: &RewardContext<'_>) -> Result<(), BuildError> {
+        Ok(())
+    }
+
+    fn files(&self) -> Vec<RewardFile> {
+        let path = self.argv.first().map(PathBuf::from).unwrap_or_default();
+        vec![RewardFile { key: "argv".to_owned(), path, hint: None }]
+    }
+}

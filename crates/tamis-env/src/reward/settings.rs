@@ -1,0 +1,203 @@
+//! What a kind of reward says of itself in its own file: how its function is built, and what its keys mean.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use serde_json::Value as Json;
+use tamis_data::prompt::Prompt;
+use thiserror::Error;
+
+use super::judge::JudgeSettings;
+use super::kind::RewardKind;
+use super::{Listener, Nobody, RewardError, RewardFunction};
+
+/// The settings of one kind of reward, from which its function is built.
+///
+/// Their keys are written with [`settings!`](tamis_core::settings); every key has a default, an empty one
+/// where the user must give the key.
+pub trait RewardSettings {
+    /// Builds the function.
+    ///
+    /// # Errors
+    /// What the settings, the rows or the machine lack for it.
+    fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError>;
+
+    /// Whether its score says if an answer is right, so that it is a raw outcome (`acc`) and not a shaping
+    /// term. External functions count as verifiers: what they score is not known.
+    fn is_verifier(&self) -> bool;
+
+    /// Whether the scores come from a program or server of the user, whose names are not known before it
+    /// answers.
+    fn is_external(&self) -> bool {
+        false
+    }
+
+    /// Builds as much of the function as needs neither rows nor programs nor servers: `tamis config check`.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
+        self.build(context).map(drop)
+    }
+
+    /// What is wrong between values that are each allowed. `path` is where the settings stand (`reward[0]`),
+    /// `limit` is `rollout.max_response_length`.
+    fn conflicts(&self, path: &str, limit: usize) -> Vec<Conflict> {
+        let _ = (path, limit);
+        Vec::new()
+    }
+
+    /// The values that keys have where they are null; `limit` is `rollout.max_response_length`.
+    fn in_force(&self, limit: usize) -> Vec<(&'static str, Json)> {
+        let _ = limit;
+        Vec::new()
+    }
+
+    /// The files that it reads or starts.
+    fn files(&self) -> Vec<RewardFile> {
+        Vec::new()
+    }
+}
+
+/// Values of a reward that do not go together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// The keys, the one to show first in front.
+    pub keys: Vec<String>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+}
+
+/// A file that a reward needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RewardFile {
+    /// The key that names it, without the reward (`path`).
+    pub key: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// What to do where it is not there; `None`: it is a program, which may be looked up on `PATH`.
+    pub hint: Option<&'static str>,
+}
+
+/// What a reward is built with, beyond its settings.
+#[derive(Clone, Copy)]
+pub struct RewardContext<'a> {
+    /// The reward's name in the configuration.
+    pub name: &'a str,
+    /// `rollout.max_response_length`.
+    pub max_length: usize,
+    /// The rows that will be scored; empty where they are not known yet.
+    pub rows: &'a [&'a [Prompt]],
+    /// Every reward of the configuration with its name.
+    pub rewards: &'a [(&'a str, &'a RewardKind)],
+    /// Hears of what external functions keep waiting.
+    pub listener: &'a Arc<dyn Listener>,
+    /// The program that the reward runs in.
+    pub host: &'a dyn RewardHost,
+}
+
+impl<'a> RewardContext<'a> {
+    /// A context without rows, other rewards, programs and servers, as tests of one reward need.
+    pub fn alone(name: &'a str, max_length: usize) -> Self {
+        static NOBODY: LazyLock<Arc<dyn Listener>> = LazyLock::new(|| Arc::new(Nobody));
+        Self { name, max_length, rows: &[], rewards: &[], listener: &NOBODY, host: &NoHost }
+    }
+
+    /// The same for a reward of another name.
+    #[must_use]
+    pub fn named<'b>(&self, name: &'b str) -> RewardContext<'b>
+    where
+        'a: 'b,
+    {
+        RewardContext { name, ..*self }
+    }
+
+    /// Every row that will be scored.
+    pub fn prompts(&self) -> impl Iterator<Item = &'a Prompt> {
+        self.rows.iter().copied().flatten()
+    }
+
+    /// A failure of this reward: `reward NAME: MESSAGE`.
+    pub fn fail(&self, message: &str, hint: impl Into<String>) -> BuildError {
+        BuildError::Setting { message: format!("reward `{}`: {message}", self.name), hint: hint.into() }
+    }
+}
+
+/// What rewards need of the program that they run in.
+pub trait RewardHost {
+    /// Writes a program that tamis ships to where the processes of a run find it.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    fn install(&self, name: &str, program: &str) -> Result<PathBuf, BuildError>;
+
+    /// Says what a judge's settings lack, without asking it.
+    ///
+    /// # Errors
+    /// What they lack.
+    fn check_judge(&self, judge: &JudgeSettings, context: &RewardContext<'_>) -> Result<(), BuildError>;
+
+    /// A judge that answers.
+    ///
+    /// # Errors
+    /// What its settings lack, or that it does not answer.
+    fn connect_judge(
+        &self,
+        judge: &JudgeSettings,
+        context: &RewardContext<'_>,
+    ) -> Result<Box<dyn RewardFunction>, BuildError>;
+}
+
+/// A program that has neither files nor servers for rewards.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoHost;
+
+impl NoHost {
+    fn lacks(what: &str) -> BuildError {
+        let hint = "score with a reward that needs none".to_owned();
+        BuildError::Setting { message: format!("there is no {what} for rewards here"), hint }
+    }
+}
+
+impl RewardHost for NoHost {
+    fn install(&self, _name: &str, _program: &str) -> Result<PathBuf, BuildError> {
+        Err(Self::lacks("folder of programs"))
+    }
+
+    fn check_judge(&self, _judge: &JudgeSettings, _context: &RewardContext<'_>) -> Result<(), BuildError> {
+        Err(Self::lacks("server"))
+    }
+
+    fn connect_judge(
+        &self,
+        _judge: &JudgeSettings,
+        _context: &RewardContext<'_>,
+    ) -> Result<Box<dyn RewardFunction>, BuildError> {
+        Err(Self::lacks("server"))
+    }
+}
+
+/// A reward cannot be built.
+#[derive(Debug, Error)]
+pub enum BuildError {
+    /// Settings lack something, found out only with rows, programs or servers at hand.
+    #[error("{message}")]
+    Setting {
+        /// What is wrong.
+        message: String,
+        /// What to do.
+        hint: String,
+    },
+    /// The function refuses its settings.
+    #[error(transparent)]
+    Reward(#[from] RewardError),
+    /// An error of the [`RewardHost`], handed through to it.
+    #[error(transparent)]
+    Host(Box<dyn Error + Send + Sync>),
+}
+
+/// How relative paths of a configuration are taken.
+pub const RELATIVE: &str = "a relative path in a file is taken from that file's folder, one on the command line from where tamis is started";
