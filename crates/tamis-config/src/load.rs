@@ -17,7 +17,7 @@ use crate::override_argument::{Operation, Override};
 use crate::preset;
 use crate::preset_difference::{self, PresetDifference};
 use crate::reader::{KnownNames, Reader};
-use crate::rules::{self, Purpose};
+use crate::rules::{self, LoadPurpose};
 use crate::schema::{Config, Preset, TaskKind};
 use crate::setting::Setting;
 use crate::source::{Origin, Source, SourceKind};

@@ -12,7 +12,7 @@ use crate::path::PathText as _;
 use crate::setting::Setting;
 use crate::source::{Origin, Source, SourceKind};
 use crate::suggest;
-use crate::tree::{Entry, Node, Value, join, parse_bool, parse_float};
+use crate::tree::{MapEntry, Node, Value, join, parse_bool, parse_float};
 
 /// The names that an unknown key is compared with, beyond those of its own section.
 #[derive(Debug, Clone, Copy)]
@@ -247,13 +247,13 @@ impl Reader {
             return None;
         }
         // All values are read before any failure counts, so that all violations are reported.
-        let read = |entry: &Entry, reader: &mut Self| {
+        let read = |entry: &MapEntry, reader: &mut Self| {
             let mut value = entry.node.clone();
             if let (Shape::Tagged { .. }, Value::Scalar { .. }, false) =
                 (inner, &value.value, value.is_null())
             {
                 let origin = entry.origin.clone();
-                let kind = Entry { key: "kind".to_owned(), origin, node: entry.node.clone() };
+                let kind = MapEntry { key: "kind".to_owned(), origin, node: entry.node.clone() };
                 value.value = Value::Map(vec![kind]);
             }
             Some((entry.key.clone(), reader.shaped(&value, &join(path, &entry.key), inner)?))

@@ -9,7 +9,7 @@ use tamis_core::group::PromptId;
 use tamis_core::{settings, tagged};
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::{
-    BuildError, Outcome, RewardContext, RewardFunction, RewardInput, RewardSettings,
+    BuildError, RewardContext, RewardFunction, RewardInput, RewardOutcome, RewardSettings,
 };
 
 // [reward]
@@ -24,12 +24,12 @@ settings! {
 }
 
 impl RewardFunction for Keywords {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let score = |input: &RewardInput<'_>| {
             let found = self.words.iter().filter(|word| input.completion.contains(word.as_str())).count();
             let share = found as f64 / self.words.len() as f64;
             // `score` is trained on, `acc` says whether the answer is right.
-            Outcome::verified(share, share >= self.enough)
+            RewardOutcome::verified(share, share >= self.enough)
         };
         batch.iter().map(score).collect()
     }

@@ -6,10 +6,8 @@
 mod example;
 
 const PAGE: &str = include_str!("../../../docs/adding-an-algorithm.md");
-const EXAMPLES: [&str; 2] = [
-    include_str!("../examples/new_reward.rs"),
-    include_str!("../../tamis-core/examples/new_algorithm.rs"),
-];
+const EXAMPLES: [&str; 2] =
+    [include_str!("../examples/new_reward.rs"), include_str!("../../tamis-core/examples/new_algorithm.rs")];
 
 #[test]
 fn the_example_runs() -> Result<(), Box<dyn std::error::Error>> {

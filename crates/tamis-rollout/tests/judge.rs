@@ -258,7 +258,7 @@ fn an_attempt_goes_to_the_next_server() {
     });
     let servers = [broken.url(), fine.url()].map(|url| Address::parse(&url).unwrap()).to_vec();
     let judge = judge(JudgeSetup { servers, max_attempts: 2, ..settings(&fine.url()) });
-    assert_eq!(scored(&judge, &["x"; 7]), vec![Outcome::score(5.0); 7]);
+    assert_eq!(scored(&judge, &["x"; 7]), vec![RewardOutcome::score(5.0); 7]);
     assert_eq!(counts.map(|count| count.load(Ordering::SeqCst)), [4, 7]);
 }
 

@@ -19,7 +19,7 @@ use super::kind::RewardKind;
 use super::math::Math;
 use super::math_dapo::MathDapo;
 use super::settings::{BuildError, Conflict, RewardContext, RewardFile, RewardSettings};
-use super::{Logged, Outcome, RewardFailure, RewardFunction, RewardInput};
+use super::{Logged, RewardFailure, RewardFunction, RewardInput, RewardOutcome};
 
 /// What verl does with a data source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

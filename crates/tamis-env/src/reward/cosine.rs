@@ -8,7 +8,7 @@ use tamis_data::prompt::Prompt;
 use super::exact::Exact;
 use super::kind::RewardKind;
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{Outcome, RewardError, RewardFunction, RewardInput};
+use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// The schedule of [`Cosine`], whose verifier is the first of the configuration.

@@ -3,7 +3,7 @@
 use tamis_data::prompt::Prompt;
 
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// `score` and `acc` are 1 where completion and ground truth are the same text after white space at both ends

@@ -3,7 +3,7 @@
 use regex::{Regex, RegexBuilder};
 
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{Outcome, RewardError, RewardFunction, RewardInput};
+use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// What [`Format`] looks for.

@@ -15,7 +15,7 @@ use tamis_data::prompt::Prompt;
 
 use super::boxed::last_chars;
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 
 /// Characters from the end that are looked at.
 const CLIP_CHARS: usize = 300;

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{Outcome, RewardError, RewardFunction, RewardInput};
+use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// The range of [`Length`].

@@ -15,7 +15,7 @@ use tamis_data::prompt::Prompt;
 use super::boxed::{last_boxed, last_chars};
 use super::gsm8k::answer_part;
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 
 /// Characters from the end that are looked at.
 const CLIP_CHARS: usize = 300;
@@ -175,7 +175,7 @@ impl RewardFunction for MathDapo {
             Some(truth) => {
                 let truth = answer_part(truth).unwrap_or(truth);
                 let (is_correct, _) = verify(input.completion, truth);
-                Outcome::verified(if is_correct { 1.0 } else { -1.0 }, is_correct)
+                RewardOutcome::verified(if is_correct { 1.0 } else { -1.0 }, is_correct)
             }
         };
         batch.iter().map(judge).collect()

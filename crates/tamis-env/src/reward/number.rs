@@ -4,7 +4,7 @@ use tamis_data::prompt::Prompt;
 
 use super::gsm8k::answer_part;
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 use crate::rational::canonical_decimal;
 
 tamis_core::settings! {

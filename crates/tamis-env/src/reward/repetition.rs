@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
-use super::{Outcome, RewardError, RewardFunction, RewardInput};
+use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// `score = (1 − unique / total) · max_penalty` over the n-grams of completion tokens (TRL's

@@ -12,7 +12,7 @@
 use serde_json::Value as Json;
 
 use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
-use super::{Outcome, RewardError, RewardFunction, RewardInput};
+use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::choice! {
     /// The form of the soft overlong punishment.

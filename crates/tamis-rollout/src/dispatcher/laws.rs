@@ -39,7 +39,7 @@ struct Plan {
 struct Batches(usize);
 
 impl RewardFunction for Batches {
-    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Outcome> {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         Exact {}.score(batch)
     }
 

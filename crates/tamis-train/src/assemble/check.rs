@@ -19,7 +19,7 @@ use tamis_core::objective::ObjectiveError;
 use tamis_core::printable::cut_middle;
 use tamis_env::reward::settings::RewardFile;
 use tamis_env::reward::{Listener, Nobody, RewardContext, RewardError};
-use tamis_model::ModelConfig;
+use tamis_model::TransformerConfig;
 use tamis_text::template::ChatTemplate;
 
 use super::early_stop::early_stop;

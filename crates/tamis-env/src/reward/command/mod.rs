@@ -38,7 +38,9 @@ use tamis_data::prompt::Prompt;
 use self::process::{AnswerWait, Process, RowRequest};
 use self::protocol::{Introduction, Reply};
 pub use self::settings::{CommandSettings, ProcessPool};
-use super::{Listener, Logged, Nobody, Outcome, RewardError, RewardFailure, RewardFunction, RewardInput};
+use super::{
+    Listener, Logged, Nobody, RewardError, RewardFailure, RewardFunction, RewardInput, RewardOutcome,
+};
 
 /// How a command is run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 use tamis_core::setting::Program;
 
 use super::protocol::Introduction;
-use super::{Command, ProcessPool};
+use super::{CommandReward, ProcessPool};
 use crate::reward::settings::{BuildError, RELATIVE, RewardContext, RewardFile, RewardSettings};
 use crate::reward::{RewardError, RewardFailure, RewardFunction};
 
@@ -73,7 +73,7 @@ impl PythonSettings {
 
     /// Refuses a function that cannot be called in its style, and says which style was taken where none was
     /// named.
-    fn introduce(&self, command: &Command, context: &RewardContext<'_>) -> Result<(), BuildError> {
+    fn introduce(&self, command: &CommandReward, context: &RewardContext<'_>) -> Result<(), BuildError> {
         let columns: BTreeSet<&str> =
             context.prompts().flat_map(|prompt| prompt.columns.keys().map(String::as_str)).collect();
         let has_rows = context.prompts().next().is_some();

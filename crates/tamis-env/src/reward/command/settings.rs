@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tamis_core::setting::TimeSpan;
 
-use super::{Command, CommandConfig};
+use super::{CommandConfig, CommandReward};
 use crate::reward::settings::{BuildError, RELATIVE, RewardContext, RewardFile, RewardSettings};
 use crate::reward::{RewardError, RewardFunction};
 
@@ -30,7 +30,7 @@ impl ProcessPool {
         argv: Vec<String>,
         working_dir: Option<PathBuf>,
         context: &RewardContext<'_>,
-    ) -> Result<Command, BuildError> {
+    ) -> Result<CommandReward, BuildError> {
         let config = CommandConfig {
             argv,
             working_dir,
@@ -40,7 +40,7 @@ impl ProcessPool {
             max_restarts: u32::try_from(self.max_restarts).unwrap_or(u32::MAX),
             ..CommandConfig::default()
         };
-        let command = Command::new(config).map_err(|error| match error {
+        let command = CommandReward::new(config).map_err(|error| match error {
             RewardError::Start { failure } => BuildError::Setting {
                 message: format!("reward `{}` {failure}", context.name),
                 hint: "is the program installed and on PATH? A relative path is taken from `working_dir`, the folder of the configuration file unless set"

@@ -31,8 +31,8 @@ fn config(argv: &[&str]) -> CommandConfig {
     }
 }
 
-fn shell(script: &str) -> Command {
-    Command::new(config(&["sh", "-c", script])).unwrap()
+fn shell(script: &str) -> CommandReward {
+    CommandReward::new(config(&["sh", "-c", script])).unwrap()
 }
 
 /// Outcomes of `num` completions "0", "1", ... whose truths are the same texts.
@@ -157,7 +157,7 @@ cannot import torch
         timeout: Duration::from_millis(1500),
         ..config(&["sh", "-c", "echo 'still loading' >&2; cat > /dev/null"])
     };
-    insta::assert_snapshot!(failure(&Command::new(hangs).unwrap()), @r"
+    insta::assert_snapshot!(failure(&CommandReward::new(hangs).unwrap()), @r"
 no answer within 1.5 s; the process was killed; its standard error ends:
 still loading
 ");
@@ -166,19 +166,19 @@ still loading
     insta::assert_snapshot!(failure(&shell("yes '{\"id\": 99, \"score\": 1}'")), @r#"expected one JSON object with `id` and `score` a line, got `{"id": 99, "score": 1}`: no completion with id 99 is waiting for an answer; the process was killed"#);
     insta::assert_snapshot!(failure(&shell("read line; echo '{\"id\": 0, \"score\": Infinity}'; cat")), @"score `score` must be finite, got Infinity");
     let nan = shell("read line; echo '{\"id\": 0, \"score\": NaN}'; cat");
-    assert_eq!(outcomes(&nan, 1), [Outcome::NoAnswer]);
-    let error = |argv: &[&str]| Command::new(config(argv)).err().unwrap().to_string();
+    assert_eq!(outcomes(&nan, 1), [RewardOutcome::NoAnswer]);
+    let error = |argv: &[&str]| CommandReward::new(config(argv)).err().unwrap().to_string();
     insta::assert_snapshot!(error(&["no-such-program-of-this-name"]), @"reward `command` cannot start `no-such-program-of-this-name`: No such file or directory (os error 2); is the program installed and on PATH?");
     insta::assert_snapshot!(error(&[]), @"reward `command` needs a program in argv, got none");
     let zero = CommandConfig { num_processes: 0, ..config(&["cat"]) };
-    insta::assert_snapshot!(Command::new(zero).err().unwrap(), @"reward `command` needs num_processes and batch_size of at least 1, got 0");
+    insta::assert_snapshot!(CommandReward::new(zero).err().unwrap(), @"reward `command` needs num_processes and batch_size of at least 1, got 0");
     let zero = CommandConfig { timeout: Duration::ZERO, ..config(&["cat"]) };
-    insta::assert_snapshot!(Command::new(zero).err().unwrap(), @"reward `command` needs a timeout above 0 s, got 0 s");
+    insta::assert_snapshot!(CommandReward::new(zero).err().unwrap(), @"reward `command` needs a timeout above 0 s, got 0 s");
 }
 
 #[test]
 fn the_restart_limit_ends_it() {
-    let command = Command::new(CommandConfig { max_restarts: 2, ..config(&["false"]) }).unwrap();
+    let command = CommandReward::new(CommandConfig { max_restarts: 2, ..config(&["false"]) }).unwrap();
     let said = outcomes(&command, 5);
     insta::assert_snapshot!(
         said.iter().map(|outcome| format!("{outcome:?}")).collect::<Vec<_>>().join("\n"),
@@ -229,7 +229,7 @@ fn one_bad_completion_does_not_cost_the_others() {
         startup_timeout: Duration::from_secs(3),
         ..config(&["python3", "-c", FRAGILE])
     };
-    let command = Command::new(config).unwrap();
+    let command = CommandReward::new(config).unwrap();
     // Warm both processes, so that the hang is noticed after the short time-out.
     let said = outcomes(&command, 3);
     assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{said:?}");
@@ -269,7 +269,7 @@ fn a_long_wait_is_told_and_a_restart_too() {
         timeout: Duration::from_millis(1500),
         ..config(&["python3", "-c", SLOW_TO_START])
     };
-    let command = Command::new(config).unwrap().heard_by("judge", heard.clone());
+    let command = CommandReward::new(config).unwrap().heard_by("judge", heard.clone());
     let said = outcomes(&command, 4);
     assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{said:?}");
     let told = heard.text().replace(SLOW_TO_START, "SLOW");
@@ -279,7 +279,7 @@ fn a_long_wait_is_told_and_a_restart_too() {
     let heard = Arc::new(Heard::default());
     let config =
         CommandConfig { max_restarts: 1, ..super::tests::config(&["sh", "-c", "echo oh >&2; exit 3"]) };
-    let command = Command::new(config).unwrap().heard_by("judge", heard.clone());
+    let command = CommandReward::new(config).unwrap().heard_by("judge", heard.clone());
     outcomes(&command, 3);
     insta::assert_snapshot!(heard.text(), @r"
     warning: reward `judge`: its process is started again, restart 1 of at most 1: the process ended (exit status: 3) before it answered; its standard error ends:
@@ -338,9 +338,11 @@ fn a_wait_can_be_given_up() {
 fn full_pipes_do_not_stop_it() {
     // `cat` answers before it has read everything: the echoes are no answers, so the first line is garbage;
     // with ids and scores made from the requests by sed they are answers.
-    let command =
-        Command::new(CommandConfig { batch_size: 1000, ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"]) })
-            .unwrap();
+    let command = CommandReward::new(CommandConfig {
+        batch_size: 1000,
+        ..config(&["sed", "-u", "s/,.*/, \"score\": 1}/"])
+    })
+    .unwrap();
     let text = "x".repeat(2000);
     let prompt = prompt(0, "1");
     let inputs = vec![RewardInput::text(&prompt, &text); 1000];
@@ -400,7 +402,7 @@ fn python(
         max_restarts: 0,
         ..CommandConfig::default()
     };
-    (folder, Command::new(config).unwrap())
+    (folder, CommandReward::new(config).unwrap())
 }
 
 /// Outcomes in short.
@@ -581,7 +583,8 @@ fn an_unusable_answer_costs_one_completion() {
                 *) echo "{\"id\": $id, \"score\": \"0.5\"}" ;;
             esac
         done"#;
-    let command = Command::new(CommandConfig { max_restarts: 0, ..config(&["sh", "-c", script]) }).unwrap();
+    let command =
+        CommandReward::new(CommandConfig { max_restarts: 0, ..config(&["sh", "-c", script]) }).unwrap();
     let said = said(&outcomes(&command, 6));
     insta::assert_snapshot!(said.replace("; ", "\n"), @r#"
     score=0.5

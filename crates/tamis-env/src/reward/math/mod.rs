@@ -13,7 +13,7 @@ use tamis_data::prompt::Prompt;
 use super::boxed::last_boxed;
 use super::gsm8k::answer_part;
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{Outcome, RewardFunction, RewardInput};
+use super::{RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// `score` and `acc` are 1 where the last `\boxed{}` of the completion equals the ground truth, else 0 (also
