@@ -94,7 +94,8 @@ pub enum PromptFault {
     Row(RowFault),
     /// There is no column for the prompt.
     #[error(
-        "expected a column `prompt` (text or messages), `question` or `problem`, but the row has {columns}; name it with data.columns.prompt"
+        "expected a column `prompt` (text or messages), `question` or `problem`, but the row has {columns}; \
+             name it with data.columns.prompt"
     )]
     NoPrompt {
         /// Columns of the row.
@@ -158,7 +159,9 @@ pub enum PromptFault {
     },
     /// A column beside the prompt holds bytes.
     #[error(
-        "`{column}` holds bytes that are no text (not UTF-8), and every column of a row goes to reward functions as JSON; set data.binary_columns=base64 to pass such columns in base64, or take the column out of the file"
+        "`{column}` holds bytes that are no text (not UTF-8), and every column of a row goes to reward \
+             functions as JSON; set data.binary_columns=base64 to pass such columns in base64, or take the \
+             column out of the file"
     )]
     BinaryColumn {
         /// The column.

@@ -45,7 +45,8 @@ pub enum Fitted {
 /// A prompt over the limit where none may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "the prompt has {length} tokens, over the limit of {limit}; raise data.max_prompt_length to {length}, or set data.overlong_prompts to drop, left, right or middle"
+    "the prompt has {length} tokens, over the limit of {limit}; raise data.max_prompt_length to {length}, or \
+         set data.overlong_prompts to drop, left, right or middle"
 )]
 pub struct OverlongError {
     /// Its tokens.
@@ -107,6 +108,7 @@ mod tests {
     #[test]
     fn the_error_names_both_numbers() {
         let error = OverlongPrompts::Error.fit(&[1, 2, 3], 2).unwrap_err();
-        insta::assert_snapshot!(error, @"the prompt has 3 tokens, over the limit of 2; raise data.max_prompt_length to 3, or set data.overlong_prompts to drop, left, right or middle");
+        insta::assert_snapshot!(error, @"the prompt has 3 tokens, over the limit of 2; raise \
+             data.max_prompt_length to 3, or set data.overlong_prompts to drop, left, right or middle");
     }
 }

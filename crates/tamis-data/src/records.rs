@@ -72,7 +72,8 @@ pub enum RowFault {
     },
     /// A number that Python writes and JSON does not know.
     #[error(
-        "not valid JSON at column {column}: `{literal}` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)"
+        "not valid JSON at column {column}: `{literal}` is no JSON number; write null where there is no \
+             value (Python: json.dumps(row, allow_nan=False) refuses such numbers)"
     )]
     NoJsonNumber {
         /// Byte of the line, from 1.
@@ -158,7 +159,9 @@ pub enum RecordError {
     },
     /// A column is compressed with a codec that this build does not have.
     #[error(
-        "column `{column}` of {} is compressed with {codec}, which this build cannot read ({supported}); write the file again with snappy: python -c \"import pandas as pd; pd.read_parquet('{}').to_parquet('{}', compression='snappy')\"",
+        "column `{column}` of {} is compressed with {codec}, which this build cannot read ({supported}); \
+             write the file again with snappy: python -c \"import pandas as pd; \
+             pd.read_parquet('{}').to_parquet('{}', compression='snappy')\"",
         path.display(), path.display(), path.display()
     )]
     Codec {

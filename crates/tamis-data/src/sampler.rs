@@ -167,7 +167,8 @@ mod tests {
     fn a_place_beyond_the_data_is_refused() {
         let position = DataPosition { epoch: 2, position: 6 };
         let error = PromptSampler::resume(prompts(5), PromptOrder::Sequential, position).unwrap_err();
-        insta::assert_snapshot!(error, @"position 6 of epoch 2 is beyond the 5 prompts of the data: the data has changed since it was saved");
+        insta::assert_snapshot!(error, @"position 6 of epoch 2 is beyond the 5 prompts of the data: the data \
+             has changed since it was saved");
         assert!(PromptSampler::resume(prompts(6), PromptOrder::Sequential, position).is_ok());
     }
 

@@ -77,7 +77,8 @@ impl<R> TableColumns<R> {
         };
         let lines = |columns: &[TableColumn<R>]| columns.iter().map(line).collect::<String>();
         format!(
-            "| column | type | |\n|---|---|---|\n{}| one for each score, by its name | double, nullable | null: the reward gave no answer. A \
+            "| column | type | |\n|---|---|---|\n{}| one for each score, by its name | double, nullable | \
+             null: the reward gave no answer. A \
              score that has the name of another column gets `score_` in front |\n{}",
             lines(&self.before),
             lines(&self.after)

@@ -309,7 +309,8 @@ mod tests {
         let less =
             MemoryEstimate::new(&config, &MemoryPlan { recompute: true, keep_logits_bytes: 0, ..plan });
         assert!(less.activations * 4 < full.activations);
-        insta::assert_snapshot!(full, @"25.5 GiB (weights 2.0, gradients 2.0, optimizer moments 3.9, transposed weights 0.5, activations 17.1)");
+        insta::assert_snapshot!(full, @"25.5 GiB (weights 2.0, gradients 2.0, optimizer moments 3.9, \
+             transposed weights 0.5, activations 17.1)");
     }
 
     #[test]

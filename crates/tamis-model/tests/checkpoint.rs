@@ -182,9 +182,11 @@ fn weights_that_are_no_numbers_are_refused() {
 fn messages_about_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
-    insta::assert_snapshot!(load_error(path), @"failed to use the configuration in DIR: failed to read DIR/config.json: No such file or directory (os error 2)");
+    insta::assert_snapshot!(load_error(path), @"failed to use the configuration in DIR: failed to read \
+         DIR/config.json: No such file or directory (os error 2)");
     std::fs::write(path.join("config.json"), "{").unwrap();
-    insta::assert_snapshot!(load_error(path), @"failed to use the configuration in DIR: DIR/config.json is not valid JSON: EOF while parsing an object at line 1 column 1");
+    insta::assert_snapshot!(load_error(path), @"failed to use the configuration in DIR: DIR/config.json is \
+         not valid JSON: EOF while parsing an object at line 1 column 1");
     tiny(Architecture::Qwen2).save(path, SaveDtype::F32).unwrap();
     std::fs::remove_file(path.join("model.safetensors")).unwrap();
     insta::assert_snapshot!(load_error(path), @"DIR holds neither model.safetensors nor model.safetensors.index.json");
@@ -200,10 +202,12 @@ fn messages_about_files() {
         let text = load_error(path);
         match index {
             0 => {
-                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder");
+                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from \
+                     tensor names to files of its folder");
             }
             1 => {
-                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from tensor names to files of its folder");
+                insta::assert_snapshot!(text, @"DIR/model.safetensors.index.json has no `weight_map` from \
+                     tensor names to files of its folder");
             }
             _ => {
                 insta::assert_snapshot!(text, @"tensor `model.embed_tokens.weight` is missing from DIR/model.safetensors.index.json");
@@ -214,7 +218,8 @@ fn messages_about_files() {
     let index: Value =
         serde_json::from_slice(&std::fs::read(path.join("model.safetensors.index.json")).unwrap()).unwrap();
     std::fs::remove_file(path.join(index["weight_map"]["model.norm.weight"].as_str().unwrap())).unwrap();
-    insta::assert_snapshot!(load_error(path), @"failed to read DIR/model-00011-of-00011.safetensors: No such file or directory (os error 2)");
+    insta::assert_snapshot!(load_error(path), @"failed to read DIR/model-00011-of-00011.safetensors: No such \
+         file or directory (os error 2)");
     tiny(Architecture::Qwen2).save(path, SaveDtype::F32).unwrap();
     std::fs::write(path.join("model.safetensors"), "short").unwrap();
     insta::assert_snapshot!(load_error(path), @"DIR/model.safetensors is not a valid safetensors file: header too small");
@@ -237,7 +242,9 @@ fn with(key: &str, value: Value) -> Result<TransformerConfig, ConfigError> {
 fn messages_about_configurations() {
     let error = |key: &str, value: Value| with(key, value).unwrap_err().to_string();
     insta::assert_snapshot!(TransformerConfig::from_json(&json!([])).unwrap_err(), @"expected a JSON object");
-    insta::assert_snapshot!(error("architectures", json!(["GPT2LMHeadModel"])), @"architecture `GPT2LMHeadModel` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)");
+    insta::assert_snapshot!(error("architectures", json!(["GPT2LMHeadModel"])), @"architecture \
+         `GPT2LMHeadModel` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, \
+         LlamaForCausalLM)");
     insta::assert_snapshot!(error("architectures", json!("Llama")), @r#"`architectures` must be a list of class names, got "Llama""#);
     insta::assert_snapshot!(error("architectures", json!(null)), @"`architectures` is missing");
     insta::assert_snapshot!(error("hidden_size", json!(null)), @"`hidden_size` is missing");
@@ -245,7 +252,8 @@ fn messages_about_configurations() {
     insta::assert_snapshot!(error("vocab_size", json!("9".repeat(200))), @r#"`vocab_size` must be a whole number from 1 to 16777216, got "9999999999999999999999999999999999999999999999999999999999999999999999999999999..."#);
     insta::assert_snapshot!(error("hidden_act", json!("gelu")), @"activation `gelu` is not supported (supported: silu)");
     insta::assert_snapshot!(error("mlp_bias", json!(true)), @"mlp_bias `true` is not supported (supported: false)");
-    insta::assert_snapshot!(error("num_key_value_heads", json!(3)), @"num_attention_heads must be a multiple of num_key_value_heads: 2 and 3");
+    insta::assert_snapshot!(error("num_key_value_heads", json!(3)), @"num_attention_heads must be a multiple \
+         of num_key_value_heads: 2 and 3");
     insta::assert_snapshot!(error("head_dim", json!(5)), @"head_dim must be a multiple of 2: 5 and 2");
     insta::assert_snapshot!(error("num_hidden_layers", json!(5000)), @"num_hidden_layers must not exceed the limit: 5000 and 4096");
     insta::assert_snapshot!({
@@ -261,10 +269,13 @@ fn messages_about_configurations() {
     insta::assert_snapshot!(error("partial_rotary_factor", json!(0.5)), @"partial_rotary_factor `0.5` is not supported (supported: 1)");
     insta::assert_snapshot!(error("layer_types", json!(["full_attention", "sliding_attention"])), @"layer type `sliding_attention` is not supported (supported: full_attention)");
     insta::assert_snapshot!(error("eos_token_id", json!([1, "2"])), @r#"`eos_token_id` must be a token id or a list of token ids, got [1,"2"]"#);
-    insta::assert_snapshot!(error("eos_token_id", json!(11)), @"`eos_token_id` in config.json is 11, and the model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(error("eos_token_id", json!(11)), @"`eos_token_id` in config.json is 11, and the \
+         model has 11 tokens (0 to 10)");
     insta::assert_snapshot!(error("eos_token_id", json!([3, 4_294_967_295_u32])), @"`eos_token_id` in config.json is 4294967295, and the model has 11 tokens (0 to 10)");
-    insta::assert_snapshot!(error("pad_token_id", json!(11)), @"`pad_token_id` in config.json is 11, and the model has 11 tokens (0 to 10)");
-    insta::assert_snapshot!(error("bos_token_id", json!(12)), @"`bos_token_id` in config.json is 12, and the model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(error("pad_token_id", json!(11)), @"`pad_token_id` in config.json is 11, and the \
+         model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(error("bos_token_id", json!(12)), @"`bos_token_id` in config.json is 12, and the \
+         model has 11 tokens (0 to 10)");
     assert!(with("pad_token_id", json!(-1)).is_ok(), "there is none");
     assert!(with("eos_token_id", json!(10)).is_ok());
     let window = json!({
@@ -272,7 +283,8 @@ fn messages_about_configurations() {
         "num_attention_heads": 2, "vocab_size": 11, "max_position_embeddings": 32,
         "use_sliding_window": true, "sliding_window": 16, "max_window_layers": 1,
     });
-    insta::assert_snapshot!(TransformerConfig::from_json(&window).unwrap_err(), @"sliding_window `16` is not supported (supported: null, or use_sliding_window false)");
+    insta::assert_snapshot!(TransformerConfig::from_json(&window).unwrap_err(), @"sliding_window `16` is not \
+         supported (supported: null, or use_sliding_window false)");
     let mut config = TransformerConfig::new(Architecture::Llama, 11, 8, 12, 2, 2, 32);
     config.vocab_size = 0;
     insta::assert_snapshot!(Model::init(config, Key::new(1, Purpose::Init)).unwrap_err(), @"every size must be within these bounds, and one is not (lower bound, size): 1 and 0");
@@ -284,7 +296,8 @@ fn an_end_token_of_generation_beyond_the_vocabulary_is_refused() {
     tiny(Architecture::Llama).save(folder.path(), SaveDtype::F32).unwrap();
     assert!(TransformerConfig::load(folder.path()).is_ok());
     std::fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": [3, 999]}"#).unwrap();
-    insta::assert_snapshot!(TransformerConfig::load(folder.path()).unwrap_err(), @"`eos_token_id` in generation_config.json is 999, and the model has 11 tokens (0 to 10)");
+    insta::assert_snapshot!(TransformerConfig::load(folder.path()).unwrap_err(), @"`eos_token_id` in \
+         generation_config.json is 999, and the model has 11 tokens (0 to 10)");
 }
 
 #[test]

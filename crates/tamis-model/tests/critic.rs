@@ -267,7 +267,8 @@ fn files() {
     assert!(Model::load_critic(path).unwrap().same_weights(&policy.critic()));
     // A critic is none.
     policy.critic().save(path, SaveDtype::F32).unwrap();
-    insta::assert_snapshot!(told(Model::load(path)), @"failed to use the configuration in DIR: `Qwen2ForTokenClassification` is a critic, not a language model");
+    insta::assert_snapshot!(told(Model::load(path)), @"failed to use the configuration in DIR: \
+         `Qwen2ForTokenClassification` is a critic, not a language model");
     let config: Value = serde_json::from_slice(&std::fs::read(path.join("config.json")).unwrap()).unwrap();
     let write = |edit: &dyn Fn(&mut Value)| {
         let mut config = config.clone();
@@ -275,12 +276,15 @@ fn files() {
         std::fs::write(path.join("config.json"), config.to_string()).unwrap();
     };
     write(&|config| config["id2label"] = serde_json::json!({"0": "no", "1": "yes"}));
-    insta::assert_snapshot!(told(Model::load_critic(path)), @"failed to use the configuration in DIR: number of labels `2` is not supported (supported: 1, the value)");
+    insta::assert_snapshot!(told(Model::load_critic(path)), @"failed to use the configuration in DIR: number \
+         of labels `2` is not supported (supported: 1, the value)");
     write(&|config| drop(config.as_object_mut().unwrap().remove("id2label")));
-    insta::assert_snapshot!(told(Model::load_critic(path)), @"failed to use the configuration in DIR: number of labels `2` is not supported (supported: 1, the value)");
+    insta::assert_snapshot!(told(Model::load_critic(path)), @"failed to use the configuration in DIR: number \
+         of labels `2` is not supported (supported: 1, the value)");
     // Weights and configuration of different heads.
     write(&|config| config["architectures"] = serde_json::json!(["Qwen2ForCausalLM"]));
-    insta::assert_snapshot!(told(Model::load_critic(path)), @"tensor `score.bias` in DIR/model.safetensors does not belong to this architecture");
+    insta::assert_snapshot!(told(Model::load_critic(path)), @"tensor `score.bias` in DIR/model.safetensors \
+         does not belong to this architecture");
     policy.save(path, SaveDtype::F32).unwrap();
     write(&|_| {});
     insta::assert_snapshot!(told(Model::load_critic(path)), @"tensor `score.weight` is missing from DIR/model.safetensors");

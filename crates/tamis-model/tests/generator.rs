@@ -222,7 +222,8 @@ fn messages() {
     let mut error = |request: GenerationRequest| generator.submit(request).unwrap_err().to_string();
     insta::assert_snapshot!(error(request(&[], 1, 1)), @"the prompt is empty");
     insta::assert_snapshot!(error(request(&[1], 0, 1)), @"the request asks for no samples");
-    insta::assert_snapshot!(error(request(&[1; 48], 1, 1)), @"the prompt has 48 tokens, which leaves no room within max_position_embeddings (48)");
+    insta::assert_snapshot!(error(request(&[1; 48], 1, 1)), @"the prompt has 48 tokens, which leaves no room \
+         within max_position_embeddings (48)");
     insta::assert_snapshot!(error(request(&[1, 31], 1, 1)), @"the prompt holds token 31, but the vocabulary has 31");
     insta::assert_snapshot!(error(request(&[1], 1, 0)), @"max_new_tokens must be at least 1, got 0");
     assert!(generator.is_idle());

@@ -89,7 +89,13 @@ fn gradients_and_three_steps_of_adamw() {
     for (name, mut model, expected) in checkpoints() {
         let training = &expected["training"];
         let what = training["what"].as_str().unwrap();
-        assert!(what.ends_with("clip_grad_norm 1.0 over all parameters; AdamW lr 1e-3 betas .9 .999 eps 1e-8 weight_decay 0.01 on every parameter"), "{what}");
+        assert!(
+            what.ends_with(
+                "clip_grad_norm 1.0 over all parameters; AdamW lr 1e-3 betas .9 .999 eps 1e-8 \
+             weight_decay 0.01 on every parameter"
+            ),
+            "{what}"
+        );
         let rows: Vec<Vec<u32>> = training["sequences"].as_array().unwrap().iter().map(tokens).collect();
         let sequences: Vec<_> = rows.iter().map(|tokens| Sequence { tokens, start: 1 }).collect();
         let coefs: Vec<f32> =

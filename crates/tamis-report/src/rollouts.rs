@@ -102,7 +102,8 @@ impl RolloutsError {
         match self {
             Self::NotARun { .. } => Some("name the folder that a run printed at its start, or a file".to_owned()),
             Self::NoneSaved { .. } => Some(
-                "a run writes them after each step, unless `rollout.save` is `off` (`kept`: only trajectories of trained groups)".to_owned(),
+                "a run writes them after each step, unless `rollout.save` is `off` (`kept`: only \
+                     trajectories of trained groups)".to_owned(),
             ),
             Self::StepOfFile { .. } => Some("leave it out, or name the run".to_owned()),
             Self::NoSuchVerdict { .. } => {
@@ -367,10 +368,14 @@ pub fn reference_markdown() -> String {
         "# Rollouts, validation samples, evaluations\n\n\
          <!-- Generated from the tables in crates/tamis-data and crates/tamis-report by scripts/generate; do not edit. -->\n\n\
          ## `rollouts/step_N.parquet`\n\n\
-         Every trajectory that step N generated, trained or not, one row each; a step that was given up and tried again has the rows of all \
-         its attempts, and so has one in whose middle the run ended for want of rewards or of the filter's metric. `rollout.save: kept` writes the trajectories of trained groups alone, `off` nothing. A resumed run writes the files \
+         Every trajectory that step N generated, trained or not, one row each; a step that was given up \
+         and tried again has the rows of all \
+         its attempts, and so has one in whose middle the run ended for want of rewards or of the filter's \
+         metric. `rollout.save: kept` writes the trajectories of trained groups alone, `off` nothing. A \
+         resumed run writes the files \
          of the steps after its checkpoint anew.\n\n\
-         `tamis rollouts RUN` shows them (`--step N`, `--verdict trained`, `--group ID`, `--prompt ID`, `--limit 5`, `--json`), `tamis filter` \
+         `tamis rollouts RUN` shows them (`--step N`, `--verdict trained`, `--group ID`, `--prompt ID`, \
+         `--limit 5`, `--json`), `tamis filter` \
          judges them again by any filter, and pandas, polars and DuckDB read them:\n\n\
          ```python\n\
          import pandas as pd\n\
@@ -378,7 +383,8 @@ pub fn reference_markdown() -> String {
          rows[rows.verdict == \"trained\"].groupby(\"group_id\").reward.agg([\"mean\", \"std\"])\n\
          ```\n\n\
          {}\n\
-         A column that a reward function logs (TRL's `log_extra`) follows the scores, as nullable text; where its name is taken, with `extra_` \
+         A column that a reward function logs (TRL's `log_extra`) follows the scores, as nullable text; \
+         where its name is taken, with `extra_` \
          in front.\n\n\
          `verdict` is one of:\n\n\
          - {};\n\
@@ -392,7 +398,8 @@ pub fn reference_markdown() -> String {
          {}\n\
          What a reward function logs (`log_extra`) follows the scores here too.\n\n\
          ## `evaluations/step_N.json`\n\n\
-         What `tamis eval` found for the checkpoint of step N: one JSON object, the one that `--json` prints. A second evaluation of the same \
+         What `tamis eval` found for the checkpoint of step N: one JSON object, the one that `--json` \
+         prints. A second evaluation of the same \
          checkpoint is `step_N-2.json`, and so on; nothing is overwritten. For a checkpoint that is in no run nothing is kept.\n\n\
          | key | |\n|---|---|\n\
          | `checkpoint` | the folder that was evaluated |\n\

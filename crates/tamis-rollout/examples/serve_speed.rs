@@ -98,7 +98,8 @@ fn served(load: &Load, address: SocketAddr, clients: usize) -> f64 {
                     })
                     .to_string();
                     let head = format!(
-                        "POST /inference/v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                        "POST /inference/v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: \
+                             application/json\r\nContent-Length: {}\r\n\r\n{body}",
                         body.len()
                     );
                     stream.get_mut().write_all(head.as_bytes()).unwrap();

@@ -494,13 +494,16 @@ mod tests {
         let path = folder.path().join("journal");
         std::fs::write(&path, "{\"step\": 1}\n").expect("write");
         let open = |promised| Journal::open(&Disk::without_flush(), &path, SyncPolicy::OnDemand, promised);
-        insta::assert_snapshot!(shown(open(0).expect_err("no journal")), @"read `DIR/journal`: not a journal of tamis (it does not begin with `TAMISJ1` or `TAMISJ2`)");
+        insta::assert_snapshot!(shown(open(0).expect_err("no journal")), @"read `DIR/journal`: not a journal \
+             of tamis (it does not begin with `TAMISJ1` or `TAMISJ2`)");
         std::fs::remove_file(&path).expect("remove");
         let end = written(&path);
         std::fs::write(&path, &std::fs::read(&path).expect("read")[..40]).expect("write");
-        insta::assert_snapshot!(shown(open(end).expect_err("cut")), @"read `DIR/journal`: it ends at byte 40, and had 337 bytes when the checkpoint was written");
+        insta::assert_snapshot!(shown(open(end).expect_err("cut")), @"read `DIR/journal`: it ends at byte \
+             40, and had 337 bytes when the checkpoint was written");
         std::fs::remove_file(&path).expect("remove");
-        insta::assert_snapshot!(shown(open(end).expect_err("gone")), @"read `DIR/journal`: it ends at byte 0, and had 337 bytes when the checkpoint was written");
+        insta::assert_snapshot!(shown(open(end).expect_err("gone")), @"read `DIR/journal`: it ends at byte \
+             0, and had 337 bytes when the checkpoint was written");
         let full = Journal::open(
             &Disk::with_fault(0, DiskFault::DiskFull),
             &folder.path().join("new"),
@@ -508,7 +511,9 @@ mod tests {
             0,
         )
         .expect_err("full");
-        insta::assert_snapshot!(full.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole");
+        insta::assert_snapshot!(full.hint().unwrap_or_default(), @"no space is left there: free some and \
+             continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on \
+             another disk (`run.dir`); files written before are whole");
         insta::assert_snapshot!(chain(&full).replace(&folder.path().display().to_string(), "DIR"), @"create `DIR/new`: No space left on device (os error 28)");
         let removed = JournalError::Removed { path: "journal".into(), first: 900, from: 80 };
         insta::assert_snapshot!(shown(removed), @"read `journal`: it begins at byte 900, and the checkpoint needs it from byte 80 on");

@@ -211,7 +211,8 @@ pub enum RunError {
         run: PathBuf,
     },
     /// The type of saved weights has no room for them.
-    #[error("tensor `{tensor}` has weights of magnitude {largest:e}, which would be infinite in the {} of model.save_dtype; nothing was written so", dtype.name())]
+    #[error("tensor `{tensor}` has weights of magnitude {largest:e}, which would be infinite in the {} of \
+         model.save_dtype; nothing was written so", dtype.name())]
     Overflow {
         /// The tensor.
         tensor: String,
@@ -321,12 +322,14 @@ impl RunError {
                     .to_owned(),
             ),
             Self::Launch(_) => Some(
-                "mend what it says (rollout.launch.args are its arguments, rollout.launch.startup_timeout how long it may take), name servers that \
+                "mend what it says (rollout.launch.args are its arguments, rollout.launch.startup_timeout \
+                 how long it may take), name servers that \
                  are running in rollout.servers, or sample in this process (`rollout.backend=native`)"
                     .to_owned(),
             ),
             Self::Servers(GeneratorError::Unreachable { .. }) => Some(
-                "start the servers (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and name them in rollout.servers; a run that had \
+                "start the servers (`tamis serve CHECKPOINT`, or vLLM with VLLM_SERVER_DEV_MODE=1), and \
+                 name them in rollout.servers; a run that had \
                  begun goes on with --resume".to_owned(),
             ),
             Self::Assemble(error) => error.hint(),
@@ -347,16 +350,19 @@ impl RunError {
                     .to_owned(),
             ),
             Self::ReferenceGone { .. } => Some(
-                "nothing was trained: put the folder back where it was, or begin a new run; model.reference names one of its own".to_owned(),
+                "nothing was trained: put the folder back where it was, or begin a new run; model.reference \
+                     names one of its own".to_owned(),
             ),
             Self::NotFinite { run, .. } => Some(format!(
                 "the weights are those of the last update that could be made, in {}; look for a reward or an advantage without bound \
-                 (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower train.optimizer.learning_rate where there is none",
+                 (critic/score/max, critic/advantages/max, actor/ratio_max in metrics.jsonl), and lower \
+                 train.optimizer.learning_rate where there is none",
                 run.join("checkpoints").display()
             )),
             Self::CriticNotFinite { run, .. } => Some(format!(
                 "the critic's weights are those of its last update that could be made, in {}; look for a reward or a value without bound \
-                 (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower critic.optimizer.learning_rate where \
+                 (critic/score/max, critic/returns/max, critic/values/max in metrics.jsonl), and lower \
+                 critic.optimizer.learning_rate where \
                  there is none",
                 run.join("checkpoints").display()
             )),
@@ -371,7 +377,8 @@ impl RunError {
                 Some(format!("nothing was saved: begin a new run with a lower {learning_rate}{keep}"))
             }
             Self::Overflow { checkpoint, run, .. } => Some(format!(
-                "{} holds the weights in 32 bits, nothing is lost: go on with `tamis train --resume {} model.save_dtype=bf16` (or f32), and \
+                "{} holds the weights in 32 bits, nothing is lost: go on with `tamis train --resume {} \
+                 model.save_dtype=bf16` (or f32), and \
                  look at why they grow so large",
                 checkpoint.display(),
                 run.display()
@@ -402,7 +409,8 @@ impl RunError {
                 run.join("checkpoints").display()
             )),
             Self::Dispatch(DispatchError::Score(ScoreError::Reward(RewardError::BrokenDown { .. }))) => Some(
-                "mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again"
+                "mend the program, then continue with `tamis train --resume` and the run's directory: \
+                     nothing that was answered is asked again"
                     .to_owned(),
             ),
             Self::JournalDamaged { usable: Some(checkpoint), .. } => Some(format!(
@@ -410,7 +418,8 @@ impl RunError {
                 checkpoint.display()
             )),
             Self::JournalDamaged { usable: None, .. } => Some(
-                "journal.bin holds the answers of your reward program, and without it no checkpoint can be continued: put the file back as it was, or \
+                "journal.bin holds the answers of your reward program, and without it no checkpoint can be \
+                 continued: put the file back as it was, or \
                  begin a new run".to_owned(),
             ),
             _ => None,

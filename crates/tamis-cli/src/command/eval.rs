@@ -35,7 +35,8 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
             USAGE,
             format!(
                 "error: {source} is a checkpoint outside a run, so nothing says what to evaluate it on\n  \
-                 hint: name data and reward: `tamis eval {source} data.val=test.jsonl 'reward=[{{kind: math}}]'`, or a configuration that has them"
+                 hint: name data and reward: `tamis eval {source} data.val=test.jsonl 'reward=[{{kind: \
+                 math}}]'`, or a configuration that has them"
             ),
         ));
     }
@@ -125,8 +126,10 @@ fn check_servers(run: &Path, own: &Config, config: &Config) -> Result<(), Failur
     Err(Failure::new(
         USAGE,
         format!(
-            "error: rollout.servers: the run `{}` samples at {server} now ({holder} holds it), and an evaluation would give that server the weights of the checkpoint\n  \
-             hint: name other servers (`rollout.servers=[http://HOST:PORT]`), sample in this process (`rollout.backend=native`), or wait until the run has ended",
+            "error: rollout.servers: the run `{}` samples at {server} now ({holder} holds it), and an \
+             evaluation would give that server the weights of the checkpoint\n  \
+             hint: name other servers (`rollout.servers=[http://HOST:PORT]`), sample in this process \
+             (`rollout.backend=native`), or wait until the run has ended",
             run.display()
         ),
     ))
@@ -356,7 +359,8 @@ pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure>
     Err(Failure::new(
         USAGE,
         format!(
-            "error: {} is neither a run directory nor a checkpoint folder\n  hint: a run directory holds `checkpoints/`, a checkpoint `config.json`",
+            "error: {} is neither a run directory nor a checkpoint folder\n  hint: a run directory holds \
+                 `checkpoints/`, a checkpoint `config.json`",
             source.display()
         ),
     ))

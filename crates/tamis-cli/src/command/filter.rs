@@ -110,7 +110,8 @@ fn refuse_ignored(arguments: &FilterArguments) -> Result<(), Failure> {
     if arguments.metric.len() > 1 && !arguments.group.is_empty() {
         return Err(Failure::new(
             USAGE,
-            "error: with several --metric each row is a group, so --group has nothing to do\n  hint: leave out --group, or give one --metric",
+            "error: with several --metric each row is a group, so --group has nothing to do\n  hint: leave \
+                 out --group, or give one --metric",
         ));
     }
     if arguments.overwrite && arguments.kept.is_none() && arguments.dropped.is_none() {

@@ -280,7 +280,10 @@ fn a_name_that_is_taken_has_room_for_a_number_or_is_refused() {
         assert_eq!(ended.code, Some(2), "{}", ended.shown());
         let told = ended.stderr.replace(&name, "NAME");
         assert!(
-            told.contains("`run.name`: failed to make a folder for the run `NAME` in `runs`: it is taken, and `NAME-2` has 257 bytes, more than the 255"),
+            told.contains(
+                "`run.name`: failed to make a folder for the run `NAME` in `runs`: it is taken, \
+                 and `NAME-2` has 257 bytes, more than the 255"
+            ),
             "{told}"
         );
         assert!(told.contains("hint: take a shorter `run.name`"), "{told}");
@@ -370,7 +373,10 @@ fn a_check_says_what_it_leaves_to_a_run() {
     ]);
     let ended = ended.succeeds();
     assert!(
-        ended.stdout.ends_with("not checked, as a check starts no program: what `mine` (reward[0]) takes and returns; `tamis train` asks before it generates anything\n"),
+        ended.stdout.ends_with(
+            "not checked, as a check starts no program: what `mine` (reward[0]) takes and \
+             returns; `tamis train` asks before it generates anything\n"
+        ),
         "{}",
         ended.shown()
     );
@@ -394,107 +400,49 @@ error: `objective.loss.clip_low` must be from 0 to 1, got 5
 ");
     let folder =
         folder.with("data.yaml", "data:\n  task: null\n  train:\n    - rows.jsonl\n    - none.jsonl\n");
-    insta::assert_snapshot!(folder.tamis(&["train", "tiny.yaml", "data.yaml"]).shown(), @"
+    insta::assert_snapshot!(with_rows(&folder, &["train"], "data.yaml"), @"
 exit code 2
 ----- stderr
-warning: `data.arithmetic.levels` has no effect: `data.task` is not `arithmetic`
- --> tiny.yaml:6:24
+error: `data.train[1]`: there is no file none.jsonl
+ --> data.yaml:5:7
   |
-6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
-  |                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  hint: remove `data.arithmetic.levels`
-
-warning: `data.arithmetic.train_size` has no effect: `data.task` is not `arithmetic`
- --> tiny.yaml:6:79
-  |
-6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
-  |                                                                               ^^
-  hint: remove `data.arithmetic.train_size`
-
-warning: `data.arithmetic.val_size` has no effect: `data.task` is not `arithmetic`
- --> tiny.yaml:6:93
-  |
-6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
-  |                                                                                             ^
-  hint: remove `data.arithmetic.val_size`
-
-error: `validate.test_freq` is set and there are no validation prompts
-  --> tiny.yaml:19:23
-   |
-19 | validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
-   |                       ^
-  hint: set `data.val` to a file
+5 |     - none.jsonl
+  |       ^^^^^^^^^^
+  hint: name JSONL or Parquet files
 
 1 error in the configuration
 ");
 }
 
+/// What a command says of `tiny.yaml` with prompts from the rows of a file, and without validation.
+fn with_rows(folder: &Folder, command: &[&str], file: &str) -> String {
+    let rest = ["tiny.yaml", file, "~data.arithmetic", "validate.test_freq=0"];
+    folder.tamis(&[command, &rest].concat()).shown()
+}
+
 #[test]
 fn a_placeholder_is_told_by_a_check_and_refused_by_a_run() {
     let folder = folder().with("example.yaml", "data: {task: null, train: PATH/TO/train.parquet}\n");
-    insta::assert_snapshot!(folder.tamis(&["config", "check", "tiny.yaml", "example.yaml"]).shown(), @"
-exit code 2
------ stderr
-warning: `data.arithmetic.levels` has no effect: `data.task` is not `arithmetic`
- --> tiny.yaml:6:24
+    insta::assert_snapshot!(with_rows(&folder, &["config", "check"], "example.yaml"), @"
+exit code 0
+----- stdout
+warning: `data.train` is `PATH/TO/train.parquet`, a placeholder
+ --> example.yaml:1:27
   |
-6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
-  |                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  hint: remove `data.arithmetic.levels`
-
-warning: `data.arithmetic.train_size` has no effect: `data.task` is not `arithmetic`
- --> tiny.yaml:6:79
-  |
-6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
-  |                                                                               ^^
-  hint: remove `data.arithmetic.train_size`
-
-warning: `data.arithmetic.val_size` has no effect: `data.task` is not `arithmetic`
- --> tiny.yaml:6:93
-  |
-6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
-  |                                                                                             ^
-  hint: remove `data.arithmetic.val_size`
-
-error: `validate.test_freq` is set and there are no validation prompts
-  --> tiny.yaml:19:23
-   |
-19 | validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
-   |                       ^
-  hint: set `data.val` to a file
-
-1 error in the configuration
+1 | data: {task: null, train: PATH/TO/train.parquet}
+  |                           ^^^^^^^^^^^^^^^^^^^^^
+  hint: replace it with the path of your own
+the configuration is sound (1 warning)
 ");
-    insta::assert_snapshot!(folder.tamis(&["train", "tiny.yaml", "example.yaml"]).shown(), @"
+    insta::assert_snapshot!(with_rows(&folder, &["train"], "example.yaml"), @"
 exit code 2
 ----- stderr
-warning: `data.arithmetic.levels` has no effect: `data.task` is not `arithmetic`
- --> tiny.yaml:6:24
+error: `data.train` is `PATH/TO/train.parquet`, a placeholder
+ --> example.yaml:1:27
   |
-6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
-  |                        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  hint: remove `data.arithmetic.levels`
-
-warning: `data.arithmetic.train_size` has no effect: `data.task` is not `arithmetic`
- --> tiny.yaml:6:79
-  |
-6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
-  |                                                                               ^^
-  hint: remove `data.arithmetic.train_size`
-
-warning: `data.arithmetic.val_size` has no effect: `data.task` is not `arithmetic`
- --> tiny.yaml:6:93
-  |
-6 |   arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
-  |                                                                                             ^
-  hint: remove `data.arithmetic.val_size`
-
-error: `validate.test_freq` is set and there are no validation prompts
-  --> tiny.yaml:19:23
-   |
-19 | validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
-   |                       ^
-  hint: set `data.val` to a file
+1 | data: {task: null, train: PATH/TO/train.parquet}
+  |                           ^^^^^^^^^^^^^^^^^^^^^
+  hint: replace it with the path of your own
 
 1 error in the configuration
 ");

@@ -360,7 +360,8 @@ fn shapings_masks_and_corrections_train() {
     }
     trains("{loss: {kind: reinforce}, correction: {preset: bypass_pg_is}}");
     trains(
-        "{correction: {weights: {level: sequence, max: 3.0, batch_normalize: true}, rejections: [{statistic: token_k1, threshold: '0.5_2.0'}]}}",
+        "{correction: {weights: {level: sequence, max: 3.0, batch_normalize: true}, rejections: [{statistic: \
+             token_k1, threshold: '0.5_2.0'}]}}",
     );
 }
 

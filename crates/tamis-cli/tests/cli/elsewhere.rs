@@ -226,7 +226,8 @@ fn a_run_whose_completions_are_judged() {
     };
     let reward = |server: &str, key: &str| {
         format!(
-            "reward=[{{kind: judge, servers: ['{server}'], prompt: '{{prompt}}|{{completion}}|{{ground_truth}}', pattern: 'Verdict: (\\w+)', \
+            "reward=[{{kind: judge, servers: ['{server}'], prompt: \
+             '{{prompt}}|{{completion}}|{{ground_truth}}', pattern: 'Verdict: (\\w+)', \
              verdicts: {{right: 1, wrong: 0}}, pass_score: 1, api_key_env: {key}, startup_timeout: 1s}}]"
         )
     };

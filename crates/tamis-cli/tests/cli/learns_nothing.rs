@@ -139,7 +139,8 @@ fn a_short_run_without_any_reward_is_not_done() {
         ended.shown()
     );
     assert!(!ended.stdout.contains("done"), "{}", ended.stdout);
-    let hint = "hint: mend the function; no step of this run is left: to train further: `tamis train --resume runs/tiny train.total_steps=4`";
+    let hint = "hint: mend the function; no step of this run is left: to train further: `tamis train \
+         --resume runs/tiny train.total_steps=4`";
     assert!(ended.failure().contains(hint), "{}", ended.shown());
     // A resume without a step to train has no news.
     let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
@@ -469,7 +470,8 @@ fn a_source_whose_function_fails_on_everything_ends_the_run() {
         })
         .collect();
     folder.write("rows.jsonl", &rows.concat());
-    let by_source = "reward: [{kind: by_source, sources: {sums: number, '*': {kind: command, argv: [python3, judge.py], num_processes: 1}}}]";
+    let by_source = "reward: [{kind: by_source, sources: {sums: number, '*': {kind: command, argv: [python3, \
+         judge.py], num_processes: 1}}}]";
     let config = TINY
         .replaced("reward: [{kind: number}]", by_source)
         .replaced("filter: {kind: variance}\n", "")

@@ -89,7 +89,8 @@ fn the_only_style_that_fits_is_taken() {
     let (_folder, ended) = train(FUNCTIONS, "reward: [{kind: python, path: mine.py, function: reward_len}]");
     let ended = ended.succeeds();
     let told = ended.stderr.lines().find(|line| line.contains("style"));
-    insta::assert_snapshot!(told.unwrap_or_default(), @"reward `python`: reward_len(completions, **kwargs) is called as `style: trl`, the only style that its parameters fit");
+    insta::assert_snapshot!(told.unwrap_or_default(), @"reward `python`: reward_len(completions, **kwargs) \
+         is called as `style: trl`, the only style that its parameters fit");
 }
 
 /// What TRL gives a function is there, and what it logs is in the metrics and beside the completions; so too
@@ -196,7 +197,8 @@ fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
       hint: write `filter.metric: score`
     ");
     // TRL's functions return numbers alone; verl's may say more.
-    let hint = "`filter.metric: score`, or let the function return a dictionary with `score` and `acc`, which is 1 where the answer is right and 0 where it is not";
+    let hint = "`filter.metric: score`, or let the function return a dictionary with `score` and `acc`, \
+         which is 1 where the answer is right and 0 where it is not";
     let of_verl =
         told.replaced("`score`, `seq", "`score`, `size`, `seq").replaced("`filter.metric: score`", hint);
     assert_eq!(dapo("compute_score", "data:\n"), of_verl);
@@ -229,7 +231,10 @@ fn pass_at_k_without_a_binary_score_is_told() {
         let other = folder.tamis(&["eval", "runs/tiny", "validate.metrics=[mean@k]"]).succeeds();
         assert!(!other.stderr.contains("pass@k"), "{}", other.shown());
         if gold {
-            insta::assert_snapshot!(told[0], @"warning: `validate.metrics` (config.yaml:19) asks for pass@k, which counts completions whose `acc` is 1, and no reward function gives `acc`: there are `python`, `score`, `size`; there will be no pass@k. Write `best@k` for the best of k scores, or let the function return a dictionary with `score` and `acc`");
+            insta::assert_snapshot!(told[0], @"warning: `validate.metrics` (config.yaml:19) asks for pass@k, \
+                 which counts completions whose `acc` is 1, and no reward function gives `acc`: there are \
+                 `python`, `score`, `size`; there will be no pass@k. Write `best@k` for the best of k \
+                 scores, or let the function return a dictionary with `score` and `acc`");
         }
     }
 }

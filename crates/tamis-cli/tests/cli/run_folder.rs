@@ -197,7 +197,9 @@ fn a_run_that_is_to_have_fewer_steps_than_it_has_says_so() {
             "train.lr_schedule.kind=linear",
         ])
         .succeeds();
-    insta::assert_snapshot!(told(&["train", "--resume", "runs/decays"]), @"warning: the run has 2 steps already and train.total_steps is 2: no step is left to train; the learning rate follows train.total_steps, so a longer run has to be a new one");
+    insta::assert_snapshot!(told(&["train", "--resume", "runs/decays"]), @"warning: the run has 2 steps \
+         already and train.total_steps is 2: no step is left to train; the learning rate follows \
+         train.total_steps, so a longer run has to be a new one");
 }
 
 /// With `save_freq: 0` the state after the last step is the only one that is kept; with a frequency the first
@@ -278,8 +280,10 @@ fn a_run_whose_folder_is_removed_ends_with_that_and_makes_none_again() {
         let failure = ended.failure();
         assert_eq!(
             failure.trim_end(),
-            "exit code 1\nerror: failed to write into the run directory `runs/tiny`: it was removed or moved away while the run worked in it\n  \
-             hint: nothing more was written; a run that was moved goes on from its last checkpoint with `tamis train --resume` and its new place",
+            "exit code 1\nerror: failed to write into the run directory `runs/tiny`: it was removed or \
+             moved away while the run worked in it\n  \
+             hint: nothing more was written; a run that was moved goes on from its last checkpoint with \
+             `tamis train --resume` and its new place",
             "{name}"
         );
         assert!(!run.exists(), "{name}: half a folder was made again");

@@ -37,7 +37,8 @@ fn a_selection_without_refill_trains_on_what_survived() {
     let ended = train(&folder, &[filter, batch, ONE_ROUND]).succeeds();
     assert!(
         ended.stderr.contains(
-            "filter on: top_k keeps 25% of the groups of each round, by the largest deviation of `acc` (no metric was set: the raw outcome); one round a step, trained on what it leaves of 8 groups"
+            "filter on: top_k keeps 25% of the groups of each round, by the largest deviation of `acc` (no \
+                 metric was set: the raw outcome); one round a step, trained on what it leaves of 8 groups"
         ),
         "{}",
         ended.stderr
@@ -140,7 +141,9 @@ fn every_trajectory_is_under_one_verdict_and_the_metrics_agree() {
     let folder = Folder::new();
     folder.write(
         "some.py",
-        "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    text = request['completion']\n    print(json.dumps({'id': request['id'], 'score': None if len(text) > 3 else len(text)}), flush=True)\n",
+        "import json, sys\nfor line in sys.stdin:\n    request = json.loads(line)\n    text = \
+             request['completion']\n    print(json.dumps({'id': request['id'], 'score': None if len(text) > \
+             3 else len(text)}), flush=True)\n",
     );
     train(
         &folder,
@@ -235,7 +238,11 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
     let batch = ("train_batch_size: 4", "train_batch_size: 8");
     let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND]).succeeds();
     assert!(
-        ended.stderr.contains("warning: filter top_p lets groups whose members all have the same `acc` into the batch, where a group-relative advantage learns nothing from them; filter.include_zero=false keeps them out\n"),
+        ended.stderr.contains(
+            "warning: filter top_p lets groups whose members all have the same `acc` into \
+             the batch, where a group-relative advantage learns nothing from them; filter.include_zero=false \
+             keeps them out\n"
+        ),
         "{}",
         ended.stderr
     );
@@ -286,7 +293,14 @@ fn low_validation_success_stops_the_run_and_it_stays_stopped() {
     let stop =
         ("  total_steps: 6", "  total_steps: 6\n  early_stop: {low_success: {floor: 1.0, patience: 1}}");
     let ended = train(&folder, &[stop]).succeeds();
-    assert!(ended.stdout.contains("stopped early after 2 steps (low_success): validation success stayed below 1 for 1 validations in a row, "), "{}", ended.shown());
+    assert!(
+        ended.stdout.contains(
+            "stopped early after 2 steps (low_success): validation success stayed \
+         below 1 for 1 validations in a row, "
+        ),
+        "{}",
+        ended.shown()
+    );
     assert!(folder.join("runs/tiny/checkpoints/step_2").exists());
     let metrics = folder.read("runs/tiny/metrics.jsonl");
     assert!(metrics.lines().last().expect("a line").contains("\"train/early_stopped\":1"), "{metrics}");

@@ -3,7 +3,7 @@
 use crate::tamis::{Ended, Folder, Replaced as _, TINY, without_checksums};
 
 /// Trains with `tiny.yaml` after replacements.
-fn tiny(replacements: &[(&str, &str)]) -> String {
+pub(crate) fn tiny(replacements: &[(&str, &str)]) -> String {
     let mut text = TINY.to_owned();
     for (from, to) in replacements {
         text = text.replaced(from, to);
@@ -11,13 +11,13 @@ fn tiny(replacements: &[(&str, &str)]) -> String {
     text
 }
 
-fn train(folder: &Folder, config: &str) -> Ended {
+pub(crate) fn train(folder: &Folder, config: &str) -> Ended {
     folder.write("config.yaml", config);
     folder.tamis(&["train", "config.yaml"])
 }
 
 /// No run directory is there.
-fn leaves_no_run(folder: &Folder) {
+pub(crate) fn leaves_no_run(folder: &Folder) {
     let left = std::fs::read_dir(folder.join("runs")).map_or(0, Iterator::count);
     assert_eq!(left, 0, "a run directory was left behind");
 }
@@ -570,152 +570,6 @@ error: `model.path`: model has no model.safetensors
 
 1 error in the configuration
 ");
-}
-
-/// A program that answers every request by an expression of Python; `request` is the request.
-fn answering(expression: &str) -> String {
-    format!(
-        "import json, os, sys, time\nfor line in sys.stdin:\n    request = json.loads(line)\n    {expression}\n    sys.stdout.flush()\n"
-    )
-}
-
-fn with_program(program: &str) -> Ended {
-    with_program_restarted(program, 1)
-}
-
-fn with_program_restarted(program: &str, max_restarts: usize) -> Ended {
-    let folder = Folder::new().with("program.py", program);
-    let reward = format!(
-        "reward: [{{kind: number}}, {{kind: command, name: judge, argv: [python3, program.py], num_processes: 1, \
-         timeout: 300ms, max_restarts: {max_restarts}}}]"
-    );
-    let ended =
-        train(&folder, &tiny(&[("reward: [{kind: number}]", &reward), ("total_steps: 6", "total_steps: 2")]));
-    if ended.code == Some(2) {
-        leaves_no_run(&folder);
-    }
-    if ended.code != Some(0) && folder.join("runs/tiny/config.yaml").is_file() {
-        // Whatever happened, the run can be taken up again once the program is mended.
-        folder.write("program.py", &answering("print(json.dumps({'id': request['id'], 'score': 0.5}))"));
-        folder.tamis(&["train", "--resume", "runs/tiny"]).succeeds();
-    }
-    ended
-}
-
-#[test]
-fn rewards_that_break_down() {
-    let crash =
-        "os._exit(3) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))";
-    insta::assert_snapshot!(with_program(&answering(crash)).failure(), @r#"
-    exit code 1
-    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: the process ended (exit status: 3) before it answered
-      hint: mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
-    "#);
-    insta::assert_snapshot!(with_program("import sys\nprint('no such module', file=sys.stderr)\nsys.exit(1)\n").failure(), @r#"
-    exit code 2
-    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: the process ended (exit status: 1) before it answered; its standard error ends:
-    no such module
-    "#);
-    insta::assert_snapshot!(with_program(&answering("print('score: 1')")).failure(), @r#"
-    exit code 2
-    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: expected one JSON object with `id` and `score` a line, got `score: 1`: not JSON (expected value at line 1 column 1); the process was killed
-    "#);
-    insta::assert_snapshot!(with_program(&answering("print(json.dumps({'id': 7000000 + request['id'], 'score': 1}))")).failure(), @r#"
-    exit code 2
-    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: expected one JSON object with `id` and `score` a line, got `{"id": 7000000, "score": 1}`: no completion with id 7000000 is waiting for an answer; the process was killed
-    "#);
-}
-
-#[test]
-fn rewards_that_hang_or_flood() {
-    insta::assert_snapshot!(with_program_restarted(&answering("time.sleep(1000) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))"), 0).failure(), @r#"
-    exit code 1
-    error: reward function `judge` cannot go on: its processes were restarted 0 times, which is the limit; the last failure: no answer within 0.3 s; the process was killed
-      hint: mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
-    "#);
-    insta::assert_snapshot!(with_program(&answering("sys.stdout.write('x' * (200 << 20))")).failure(), @r#"
-    exit code 2
-    error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: an answer is longer than 1048576 bytes; the process was killed
-    "#);
-}
-
-#[test]
-fn rewards_that_keep_waiting_are_told_of() {
-    let sleepy = answering("print(json.dumps({'id': request['id'], 'score': 1.0}))")
-        .replaced("import json, os, sys, time\n", "import json, os, sys, time\ntime.sleep(7)\n");
-    let folder = Folder::new().with("program.py", &sleepy);
-    let reward = "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, program.py], num_processes: 1, timeout: 1s, startup_timeout: 5s, max_restarts: 0}]";
-    let ended = train(&folder, &tiny(&[("reward: [{kind: number}]", reward)]));
-    let from = ended.stderr.find("checking ").unwrap_or_default();
-    insta::assert_snapshot!(&ended.stderr[from..], @r"
-    checking 64 gold answers with reward `judge`
-    reward `judge`: no answer yet from `python3 program.py` for 5 s; it is given up after 6 s (a fresh process; `startup_timeout` is part of that)
-    nothing was trained: the run directory runs/tiny is removed again
-    error: reward function `judge` cannot go on: its processes were restarted 0 times, which is the limit; the last failure: no answer within 6 s; the process was killed
-    ");
-    leaves_no_run(&folder);
-}
-
-#[test]
-fn rewards_that_give_no_number_leave_the_row_out() {
-    let some = "float('inf') if request['id'] % 2 else 0.5";
-    for answer in ["float('nan')", "None", some] {
-        let program = answering(&format!("print(json.dumps({{'id': request['id'], 'score': {answer}}}))"));
-        let ended = with_program(&program).succeeds();
-        assert!(ended.stdout.contains("done: 2 steps"), "{}", ended.shown());
-    }
-    // Nothing but infinities is a function that fails on everything.
-    let program = answering("print(json.dumps({'id': request['id'], 'score': float('inf')}))");
-    let ended = with_program(&program);
-    let told = "error: reward `judge` (reward[1]) failed on every completion of ";
-    assert!(ended.code == Some(1) && ended.failure().contains(told), "{}", ended.shown());
-    let only = "reward: [{kind: command, name: judge, argv: [python3, program.py], num_processes: 1}]";
-    let folder = Folder::new()
-        .with("program.py", &answering("print(json.dumps({'id': request['id'], 'score': None}))"));
-    let config = tiny(&[
-        ("reward: [{kind: number}]", only),
-        ("filter: {kind: variance}", "filter: {kind: variance, metric: judge}"),
-    ]);
-    let config = config.replaced("  task: arithmetic", "  task: arithmetic\n  check_gold: off");
-    let ended = train(&folder, &config);
-    assert_eq!(ended.code, Some(1), "{}", ended.shown());
-    assert!(
-        ended.failure().starts_with(
-            "exit code 1\nerror: no completion of 3 rounds in a row had a reward, up to step 1: the run does not learn; the first: prompt "
-        ),
-        "{}",
-        ended.shown()
-    );
-}
-
-#[test]
-fn a_program_that_is_not_there() {
-    let reward = "reward: [{kind: command, argv: [no-such-program-of-ours]}]";
-    let folder = Folder::new();
-    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @"
-exit code 2
-error: `reward[0].argv`: there is no program no-such-program-of-ours
-  --> config.yaml:12:32
-   |
-12 | reward: [{kind: command, argv: [no-such-program-of-ours]}]
-   |                                ^^^^^^^^^^^^^^^^^^^^^^^^^
-  hint: is it installed and on PATH? A name without `/` is looked for there
-
-1 error in the configuration
-");
-    let reward = "reward: [{kind: python, path: missing.py}]";
-    insta::assert_snapshot!(train(&folder, &tiny(&[("reward: [{kind: number}]", reward)])).failure(), @"
-exit code 2
-error: `reward[0].path`: there is no file missing.py
-  --> config.yaml:12:31
-   |
-12 | reward: [{kind: python, path: missing.py}]
-   |                               ^^^^^^^^^^
-  hint: name the Python file that holds the function
-
-1 error in the configuration
-");
-    leaves_no_run(&folder);
 }
 
 #[test]

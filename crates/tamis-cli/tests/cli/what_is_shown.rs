@@ -8,7 +8,10 @@ const TEMPLATE: &str = "{{ messages[-1].content }}{{ messages|length }}";
 const QUESTIONS: &str =
     "{\"question\": \"1+1=\", \"answer\": \"2\"}\n{\"question\": \"1+2=\", \"answer\": \"3\"}\n";
 const TEXTS: &str = "{\"prompt\": \"1+1=\", \"answer\": \"2\"}\n{\"prompt\": \"1+2=\", \"answer\": \"3\"}\n";
-const CHATS: &str = "{\"prompt\": [{\"role\": \"user\", \"content\": \"1+1=\"}], \"answer\": \"2\"}\n{\"prompt\": [{\"role\": \"system\", \"content\": \"1\"}, {\"role\": \"user\", \"content\": \"1+2=\"}], \"answer\": \"3\"}\n";
+const CHATS: &str = "{\"prompt\": \
+     [{\"role\": \"user\", \"content\": \"1+1=\"}], \"answer\": \"2\"}\n{\"prompt\": \
+     [{\"role\": \"system\", \"content\": \"1\"}, \
+     {\"role\": \"user\", \"content\": \"1+2=\"}], \"answer\": \"3\"}\n";
 
 /// Trains one step on rows of a file, with a template or without, and overrides.
 fn trained(rows: &str, template: Option<&str>, overrides: &[&str]) -> Ended {
@@ -259,16 +262,22 @@ fn the_line_of_a_step_names_what_it_shows() {
         "~warm_start",
         "objective.kl={in: loss, estimator: k3, coefficient: 0.1}",
     ];
-    insta::assert_snapshot!(line(&run(&kl), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero advantage in N% of groups  length N (N% truncated)  entropy N  ref_kl N  grad N  lr N  time Ns (generation Ns at N tok/s, update Ns at N tok/s)  Ns left");
+    insta::assert_snapshot!(line(&run(&kl), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero \
+         advantage in N% of groups  length N (N% truncated)  entropy N  ref_kl N  grad N  lr N  time Ns \
+         (generation Ns at N tok/s, update Ns at N tok/s)  Ns left");
     let penalty = [
         "~filter",
         "~schedule",
         "~data.gen_batch_size",
         "objective.kl={in: reward, estimator: k1, coefficient: 0.1}",
     ];
-    insta::assert_snapshot!(line(&run(&penalty), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  zero advantage in N% of groups  length N  entropy N  kl_penalty N  grad N  lr N  time Ns (generation Ns at N tok/s, update Ns at N tok/s)  Ns left");
+    insta::assert_snapshot!(line(&run(&penalty), "step 1/2 "), @"step N/N  reward N (std N)  accuracy N%  \
+         zero advantage in N% of groups  length N  entropy N  kl_penalty N  grad N  lr N  time Ns \
+         (generation Ns at N tok/s, update Ns at N tok/s)  Ns left");
     let several = run(&["objective.kl.in=none"]);
-    insta::assert_snapshot!(line(&several, "step 1/2 "), @"step N/N  reward N (std N)  of all generated: reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  ppo_kl N  grad N  lr N  time Ns (generation Ns at N tok/s, update Ns at N tok/s)  Ns left");
+    insta::assert_snapshot!(line(&several, "step 1/2 "), @"step N/N  reward N (std N)  of all generated: \
+         reward N, accuracy N%  rounds N  dropped N%  length N  entropy N  ppo_kl N  grad N  lr N  time Ns \
+         (generation Ns at N tok/s, update Ns at N tok/s)  Ns left");
     // Each line once where there is no terminal, and the last step has no time left.
     assert_eq!(several.stderr.lines().filter(|line| line.starts_with("step 1/2 ")).count(), 1);
     assert!(!line(&several, "step 2/2 ").contains("left"));
@@ -280,7 +289,8 @@ fn the_line_of_a_step_names_what_it_shows() {
 fn an_accuracy_is_called_one_and_a_mean_score_is_not() {
     let folder = Folder::tiny();
     let correct = folder.tamis(&["train", "tiny.yaml", "train.total_steps=2"]).succeeds();
-    insta::assert_snapshot!(line(&correct, "validation after step 2"), @"validation after step N: accuracy N% (N prompts), mean length N tokens");
+    insta::assert_snapshot!(line(&correct, "validation after step 2"), @"validation after step N: accuracy \
+         N% (N prompts), mean length N tokens");
     let closing = without_numbers(&correct.stdout);
     let table = closing.lines().find(|line| line.contains("held-out")).unwrap_or_default();
     insta::assert_snapshot!(table.split_whitespace().collect::<Vec<_>>().join(" "), @"accuracy (N held-out) N% N%");
@@ -295,7 +305,8 @@ fn an_accuracy_is_called_one_and_a_mean_score_is_not() {
         ],
     )
     .succeeds();
-    insta::assert_snapshot!(line(&scored, "validation after step 1"), @"validation after step N: mean score -N (N prompts), mean length N tokens");
+    insta::assert_snapshot!(line(&scored, "validation after step 1"), @"validation after step N: mean score \
+         -N (N prompts), mean length N tokens");
     let closing = without_numbers(&scored.stdout);
     let table = closing.lines().find(|line| line.contains("held-out")).unwrap_or_default();
     insta::assert_snapshot!(table.split_whitespace().collect::<Vec<_>>().join(" "), @"mean score (N held-out) -N -N");

@@ -82,7 +82,8 @@ fn columns_by_name_and_path() {
     assert_eq!(prompt.content, PromptContent::Text("t".into()));
     assert_eq!((prompt.ground_truth.as_deref(), prompt.data_source.as_str()), (Some("3"), "k"));
     let error = read(r#"{"task": {"text": "t"}, "kind": "k"}"#, &options).unwrap_err();
-    insta::assert_snapshot!(error, @"FOLDER/data.jsonl, line 1: expected a column `task.meta.gold` (data.columns.ground_truth), but the row has `task`, `kind`");
+    insta::assert_snapshot!(error, @"FOLDER/data.jsonl, line 1: expected a column `task.meta.gold` \
+         (data.columns.ground_truth), but the row has `task`, `kind`");
 }
 
 #[test]
@@ -94,10 +95,15 @@ fn text_blocks_are_joined() {
 
 #[test]
 fn rows_that_are_no_prompts() {
-    insta::assert_snapshot!(fault(&json!({"text": "x", "label": 1})), @"FOLDER/data.jsonl, line 1: expected a column `prompt` (text or messages), `question` or `problem`, but the row has `text`, `label`; name it with data.columns.prompt");
-    insta::assert_snapshot!(fault(&json!({})), @"FOLDER/data.jsonl, line 1: expected a column `prompt` (text or messages), `question` or `problem`, but the row has no columns; name it with data.columns.prompt");
-    insta::assert_snapshot!(fault(&json!({"prompt": 3})), @"FOLDER/data.jsonl, line 1: `prompt` must be text or a list of messages, got a number");
-    insta::assert_snapshot!(fault(&json!({"question": null})), @"FOLDER/data.jsonl, line 1: `question` must be text or a list of messages, got null");
+    insta::assert_snapshot!(fault(&json!({"text": "x", "label": 1})), @"FOLDER/data.jsonl, line 1: expected \
+         a column `prompt` (text or messages), `question` or `problem`, but the row has `text`, `label`; \
+         name it with data.columns.prompt");
+    insta::assert_snapshot!(fault(&json!({})), @"FOLDER/data.jsonl, line 1: expected a column `prompt` (text \
+         or messages), `question` or `problem`, but the row has no columns; name it with data.columns.prompt");
+    insta::assert_snapshot!(fault(&json!({"prompt": 3})), @"FOLDER/data.jsonl, line 1: `prompt` must be text \
+         or a list of messages, got a number");
+    insta::assert_snapshot!(fault(&json!({"question": null})), @"FOLDER/data.jsonl, line 1: `question` must \
+         be text or a list of messages, got null");
     insta::assert_snapshot!(fault(&json!({"prompt": ""})), @"FOLDER/data.jsonl, line 1: `prompt` is empty");
     insta::assert_snapshot!(fault(&json!({"prompt": []})), @"FOLDER/data.jsonl, line 1: `prompt` is empty");
     insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "user", "content": "a"}, {"content": "a"}]})), @r#"FOLDER/data.jsonl, line 1: message 1 of `prompt` must be an object with `role` and `content` as text, got {"content":"a"}"#);
@@ -105,10 +111,13 @@ fn rows_that_are_no_prompts() {
     insta::assert_snapshot!(fault(&json!({"prompt": ["x".repeat(200)]})), @r#"FOLDER/data.jsonl, line 1: message 0 of `prompt` must be an object with `role` and `content` as text, got "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"#);
     insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "user", "content": [{"type": "image", "image": "x"}]}]})), @"FOLDER/data.jsonl, line 1: message 0 of `prompt` holds a block of type `image`, but only text is supported");
     insta::assert_snapshot!(fault(&json!({"prompt": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]})), @"FOLDER/data.jsonl, line 1: message 0 of `prompt` holds `tool_calls`, but only text is supported");
-    insta::assert_snapshot!(fault(&json!({"prompt": "x", "data_source": 7})), @"FOLDER/data.jsonl, line 1: `data_source` must be text, got a number");
-    insta::assert_snapshot!(fault(&json!([1])), @"FOLDER/data.jsonl holds one JSON array; write one object per line: jq -c '.[]' FOLDER/data.jsonl > rows.jsonl");
+    insta::assert_snapshot!(fault(&json!({"prompt": "x", "data_source": 7})), @"FOLDER/data.jsonl, line 1: \
+         `data_source` must be text, got a number");
+    insta::assert_snapshot!(fault(&json!([1])), @"FOLDER/data.jsonl holds one JSON array; write one object \
+         per line: jq -c '.[]' FOLDER/data.jsonl > rows.jsonl");
     insta::assert_snapshot!(read("{\"prompt\": \"a\"}\n\n{\"prompt\": \"a\"\n", &ReadOptions::default()).unwrap_err(), @"FOLDER/data.jsonl, line 3: not valid JSON at column 14: EOF while parsing an object");
-    insta::assert_snapshot!(read("3", &ReadOptions::default()).unwrap_err(), @"FOLDER/data.jsonl, line 1: expected a JSON object, got a number");
+    insta::assert_snapshot!(read("3", &ReadOptions::default()).unwrap_err(), @"FOLDER/data.jsonl, line 1: \
+         expected a JSON object, got a number");
 }
 
 #[test]
@@ -121,7 +130,8 @@ fn broken_rows_are_skipped_and_counted_where_asked() {
     assert_eq!(dataset.skipped().len(), 2);
     assert_eq!(dataset.get(PromptId(3)).unwrap().content, PromptContent::Text("b".into()));
     assert_eq!(dataset.get(PromptId(1)), None);
-    insta::assert_snapshot!(read("{\"other\": 1}", &options).unwrap_err(), @"no prompts in FOLDER/data.jsonl (1 rows were skipped as broken)");
+    insta::assert_snapshot!(read("{\"other\": 1}", &options).unwrap_err(), @"no prompts in FOLDER/data.jsonl \
+         (1 rows were skipped as broken)");
     insta::assert_snapshot!(read("\n", &options).unwrap_err(), @"no prompts in FOLDER/data.jsonl");
 }
 
@@ -219,9 +229,11 @@ fn bytes_are_a_prompt_only_where_they_are_text() {
     assert_eq!(dataset.prompts()[0].ground_truth.as_deref(), Some("42"));
     assert_eq!(dataset.prompts()[0].columns["image"], "/9g=");
     let path = bytes_file(&folder, &[(b"6*7?", b"42"), (b"\xff\xfe6*7?", b"42")]);
-    insta::assert_snapshot!(said(&path, &base64), @"FOLDER/bytes.parquet, row 2: `prompt` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
+    insta::assert_snapshot!(said(&path, &base64), @"FOLDER/bytes.parquet, row 2: `prompt` holds bytes that \
+         are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
     let path = bytes_file(&folder, &[(b"6*7?", b"42"), (b"1+1?", b"\x80")]);
-    insta::assert_snapshot!(said(&path, &base64), @"FOLDER/bytes.parquet, row 2: `answer` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.ground_truth");
+    insta::assert_snapshot!(said(&path, &base64), @"FOLDER/bytes.parquet, row 2: `answer` holds bytes that \
+         are no text (not UTF-8); write the column as text, or name another with data.columns.ground_truth");
     let columns = ColumnNames { prompt: Some("image".to_owned()), ..ColumnNames::default() };
     insta::assert_snapshot!(said(&path, &ReadOptions { columns, ..base64.clone() }), @"FOLDER/bytes.parquet, row 1: `image` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
     let skipping = ReadOptions { bad_rows: BadRows::Skip, ..base64 };
@@ -240,7 +252,9 @@ fn bytes_beside_the_prompt_are_refused_or_encoded_throughout() {
     let options = ReadOptions { columns, ..ReadOptions::default() };
     let error = Dataset::read(&[&images], &options).unwrap_err().to_string();
     let error = error.replace(&folder.path().display().to_string(), "FOLDER");
-    insta::assert_snapshot!(error, @"FOLDER/text.parquet, row 2: `answer` holds bytes that are no text (not UTF-8), and every column of a row goes to reward functions as JSON; set data.binary_columns=base64 to pass such columns in base64, or take the column out of the file");
+    insta::assert_snapshot!(error, @"FOLDER/text.parquet, row 2: `answer` holds bytes that are no text (not \
+         UTF-8), and every column of a row goes to reward functions as JSON; set data.binary_columns=base64 \
+         to pass such columns in base64, or take the column out of the file");
     let error = Dataset::read(&[&path], &options).unwrap_err().to_string();
     assert!(error.contains("row 1: `image` holds bytes"), "the ground truth first: {error}");
 

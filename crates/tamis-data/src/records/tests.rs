@@ -109,22 +109,29 @@ fn files_that_cannot_be_read() {
         std::fs::write(&path, bytes).unwrap();
         path
     };
-    insta::assert_snapshot!(error(&folder.path().join("absent.jsonl")), @"failed to open FOLDER/absent.jsonl: No such file or directory (os error 2)");
+    insta::assert_snapshot!(error(&folder.path().join("absent.jsonl")), @"failed to open \
+         FOLDER/absent.jsonl: No such file or directory (os error 2)");
     insta::assert_snapshot!(describe(&Records::open(folder.path()).unwrap_err(), folder.path()), @"failed to open FOLDER: it is a folder, not a regular file");
     insta::assert_snapshot!(error(&write("a.parquet", b"{}")), @"FOLDER/a.parquet is not a Parquet file: it does not begin with PAR1");
-    insta::assert_snapshot!(error(&write("b.parquet", b"PAR1 and no more")), @"failed to read FOLDER/b.parquet as Parquet: Parquet error: Invalid Parquet file. Corrupt footer");
-    insta::assert_snapshot!(error(&write("c.json", b" \n[{\"a\": 1}]")), @"FOLDER/c.json holds one JSON array; write one object per line: jq -c '.[]' FOLDER/c.json > rows.jsonl");
-    insta::assert_snapshot!(error(&write("d.jsonl", &[0x1f, 0x8b, 8, 0])), @"FOLDER/d.jsonl is compressed as a whole (gzip or zstd); decompress it first");
+    insta::assert_snapshot!(error(&write("b.parquet", b"PAR1 and no more")), @"failed to read \
+         FOLDER/b.parquet as Parquet: Parquet error: Invalid Parquet file. Corrupt footer");
+    insta::assert_snapshot!(error(&write("c.json", b" \n[{\"a\": 1}]")), @"FOLDER/c.json holds one JSON \
+         array; write one object per line: jq -c '.[]' FOLDER/c.json > rows.jsonl");
+    insta::assert_snapshot!(error(&write("d.jsonl", &[0x1f, 0x8b, 8, 0])), @"FOLDER/d.jsonl is compressed as \
+         a whole (gzip or zstd); decompress it first");
     insta::assert_snapshot!(error(&write("e.jsonl", b"{\"a\": 1}\n{\"a\": \xff}\n")), @"FOLDER/e.jsonl, line 2: not valid JSON at column 7: expected value");
     insta::assert_snapshot!(error(&write("f.jsonl", "[".repeat(2).replace('[', "{\"a\":").as_bytes())), @"FOLDER/f.jsonl, line 1: not valid JSON at column 10: EOF while parsing a value");
     insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\": 1, \"b\": NaN}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 15: `NaN` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)");
     insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\": [1, -Infinity]}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 11: `-Infinity` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)");
-    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\":Infinity}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 6: `Infinity` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)");
+    insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\":Infinity}\n")), @"FOLDER/i.jsonl, line 1: not \
+         valid JSON at column 6: `Infinity` is no JSON number; write null where there is no value (Python: \
+         json.dumps(row, allow_nan=False) refuses such numbers)");
     insta::assert_snapshot!(error(&write("i.jsonl", b"{\"a\": \"NaN\", b: 1}\n")), @"FOLDER/i.jsonl, line 1: not valid JSON at column 14: key must be a string");
     let bytes = std::fs::read(files().join("verl.parquet")).unwrap();
     let mut broken = bytes.clone();
     broken[40..400].fill(0xa5);
-    insta::assert_snapshot!(error(&write("g.parquet", &broken)), @"failed to read FOLDER/g.parquet as Parquet: Parquet error: Required field compressed_page_size is missing");
+    insta::assert_snapshot!(error(&write("g.parquet", &broken)), @"failed to read FOLDER/g.parquet as \
+         Parquet: Parquet error: Required field compressed_page_size is missing");
     insta::assert_snapshot!(error(&write("h.parquet", &bytes[..bytes.len() - 9])), @"failed to read FOLDER/h.parquet as Parquet: Parquet error: Invalid Parquet file. Corrupt footer");
 }
 
@@ -191,7 +198,8 @@ fn copies_that_cannot_be() {
         let error = copy_rows(sources, |_, _| true, target).unwrap_err();
         describe(&error, folder.path()).replace(&files().display().to_string(), "FILES")
     };
-    insta::assert_snapshot!(error(&[verl.clone(), lines.clone()], &target), @"FILES/verl.parquet and FOLDER/a.jsonl differ in format, so their rows cannot go into one file");
+    insta::assert_snapshot!(error(&[verl.clone(), lines.clone()], &target), @"FILES/verl.parquet and \
+         FOLDER/a.jsonl differ in format, so their rows cannot go into one file");
     insta::assert_snapshot!(error(&[verl, files().join("pandas.parquet")], &target), @"FILES/verl.parquet and FILES/pandas.parquet differ in columns, so their rows cannot go into one file");
     insta::assert_snapshot!(error(&[lines], &folder.path().join("no/such/folder")), @"failed to write FOLDER/no/such/folder: No such file or directory (os error 2)");
     assert!(!target.exists());
@@ -214,7 +222,10 @@ fn mutate_files(num_mutants: usize, seed: [u8; 32]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mutant");
     let target = folder.path().join("copy");
-    let lines = b"{\"prompt\": \"a\", \"answer\": 1.5}\n\n{\"prompt\": [{\"role\": \"user\", \"content\": \"\\u00e9\"}], \"reward_model\": {\"ground_truth\": \"4\"}}\n{\"question\": null}\n".to_vec();
+    let lines = b"{\"prompt\": \"a\", \"answer\": 1.5}\n\n{\"prompt\": \
+         [{\"role\": \"user\", \"content\": \"\\u00e9\"}], \"reward_model\": \
+         {\"ground_truth\": \"4\"}}\n{\"question\": null}\n"
+        .to_vec();
     let mut sources = vec![lines];
     for name in ["verl", "types", "pandas", "verl_gzip", "verl_lz4"] {
         sources.push(std::fs::read(files().join(format!("{name}.parquet"))).unwrap());

@@ -295,7 +295,8 @@ impl Spellings {
         let (_, written) = several.clone().min_by_key(|(number, _)| **number)?;
         let written: Vec<String> = written.iter().map(|written| format!("`{written}`")).collect();
         Some(format!(
-            "{}: {} ids in column `{column}` are written in more than one way, such as {}: each way is a group of its own; write them all as numbers or all as text",
+            "{}: {} ids in column `{column}` are written in more than one way, such as {}: each way is a \
+                 group of its own; write them all as numbers or all as text",
             file.display(),
             several.count(),
             written.join(" and ")

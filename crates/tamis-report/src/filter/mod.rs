@@ -248,7 +248,8 @@ impl FilterFileError {
                     .into_iter()
                     .find(|name| columns.iter().any(|column| column == name));
                 Some(prompt.map_or_else(
-                    || "name it with `--group COLUMN`; where each row holds a whole group, give `--metric` once for each of its columns".to_owned(),
+                    || "name it with `--group COLUMN`; where each row holds a whole group, give `--metric` \
+                         once for each of its columns".to_owned(),
                     |prompt| format!("name it with `--group COLUMN`; `--group {prompt}` puts rows of the same {prompt} together"),
                 ))
             }

@@ -238,8 +238,10 @@ fn rows_that_hold_a_list_are_groups() {
         let input = write(&folder, "bad.jsonl", &format!("{{\"acc\": [1, 0]}}\n{second}\n"));
         shown(&filter_file(&options(vec![input], long(&[], "acc"))).unwrap_err(), &folder)
     };
-    insta::assert_snapshot!(refused("{\"acc\": 1}"), @"FOLDER/bad.jsonl, line 2: `acc` must be a list of numbers, as in the first row, got the single value 1");
-    insta::assert_snapshot!(refused("{\"acc\": []}"), @"FOLDER/bad.jsonl, line 2: `acc` must be a list of numbers, as in the first row, got an empty one");
+    insta::assert_snapshot!(refused("{\"acc\": 1}"), @"FOLDER/bad.jsonl, line 2: `acc` must be a list of \
+         numbers, as in the first row, got the single value 1");
+    insta::assert_snapshot!(refused("{\"acc\": []}"), @"FOLDER/bad.jsonl, line 2: `acc` must be a list of \
+         numbers, as in the first row, got an empty one");
     insta::assert_snapshot!(refused("{}"), @"FOLDER/bad.jsonl, line 2: `acc` must be a list of numbers, as in the first row, got nothing");
     insta::assert_snapshot!(refused("{\"acc\": [1, \"0\"]}"), @r#"FOLDER/bad.jsonl, line 2: `acc[1]` must be a number, true, false or null, got the text "0""#);
 }

@@ -84,7 +84,8 @@ impl Dispatcher {
             return Err(DispatchError::NoMetric { metric, names });
         }
         observer.warn(&format!(
-            "the filter's metric `{metric}` is not among the scores of this round: {}; the run ends after {MOST_FAILED_ROUNDS} such rounds in \
+            "the filter's metric `{metric}` is not among the scores of this round: {}; the run ends after \
+             {MOST_FAILED_ROUNDS} such rounds in \
              a row",
             names.join(", ")
         ));

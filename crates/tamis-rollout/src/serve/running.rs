@@ -146,7 +146,9 @@ impl App {
         }
         if prompt.len() >= limit {
             let message = format!(
-                "This model's maximum context length is {limit} tokens. However, your prompt contains {} input tokens, which leaves no room for output tokens. Please reduce the length of the input prompt.",
+                "This model's maximum context length is {limit} tokens. However, your prompt contains {} \
+                     input tokens, which leaves no room for output tokens. Please reduce the length of the \
+                     input prompt.",
                 prompt.len()
             );
             return Err(ApiError::field("input_tokens", message));

@@ -208,7 +208,9 @@ fn messages() {
         let error = RunDirectory::create(&Disk::without_flush(), folder.path(), name).expect_err("no name");
         assert!(matches!(error, RunDirectoryError::Name { .. }), "{name}");
     }
-    insta::assert_snapshot!(create(&Disk::without_flush(), "runs/a"), @"failed to make a folder for the run `runs/a`: a name is one part of a path, without `/`, of at most 255 bytes without control characters, and not empty, `.` or `..` (`run.name`; the folder around it is `run.dir`)");
+    insta::assert_snapshot!(create(&Disk::without_flush(), "runs/a"), @"failed to make a folder for the run \
+         `runs/a`: a name is one part of a path, without `/`, of at most 255 bytes without control \
+         characters, and not empty, `.` or `..` (`run.name`; the folder around it is `run.dir`)");
     insta::assert_snapshot!(create(&Disk::with_fault(0, DiskFault::ReadOnly), "a"), @"
     failed to make a run directory in `DIR` (`run.dir`): create the folder `DIR/a`: Read-only file system (os error 30)
     hint: the file system is read-only: mount it writable and continue with `--resume`, or name another folder (`run.dir`); files written before are whole

@@ -156,14 +156,19 @@ mod tests {
             generation: pace(2000, 24_690),
             update: pace(1000, 850),
         };
-        insta::assert_snapshot!(line(&view, Some(Duration::from_secs(185))), @"step 3/100  reward 0.531 (std 0.499)  of all generated: reward 0.400, accuracy 46.9%  zero advantage in 25.0% of groups  rounds 2  dropped 59.8%  length 24.100 (3.1% truncated)  entropy 1.250  ref_kl -3.1e-5  grad NaN  lr 1.0e-6  time 3.2s (generation 2.0s at 12.3k tok/s, update 1.0s at 850 tok/s)  3m 05s left");
+        insta::assert_snapshot!(line(&view, Some(Duration::from_secs(185))), @"step 3/100  reward 0.531 (std \
+             0.499)  of all generated: reward 0.400, accuracy 46.9%  zero advantage in 25.0% of groups  \
+             rounds 2  dropped 59.8%  length 24.100 (3.1% truncated)  entropy 1.250  ref_kl -3.1e-5  grad \
+             NaN  lr 1.0e-6  time 3.2s (generation 2.0s at 12.3k tok/s, update 1.0s at 850 tok/s)  3m 05s \
+             left");
         view.learning_rate = Some(0.0);
         // What is zero is left out, and so is a population that is the same.
         view.generated_reward = None;
         (view.zero_advantage, view.dropped, view.truncated, view.rounds) =
             (Some(0.0), Some(0.0), Some(0.0), 1);
         (view.generation, view.update, view.kl) = (pace(0, 10), None, None);
-        insta::assert_snapshot!(line(&view, None), @"step 3/100  reward 0.531 (std 0.499)  accuracy 46.9%  length 24.100  entropy 1.250  grad NaN  lr 0  time 3.2s (generation 0.0s)");
+        insta::assert_snapshot!(line(&view, None), @"step 3/100  reward 0.531 (std 0.499)  accuracy 46.9%  \
+             length 24.100  entropy 1.250  grad NaN  lr 0  time 3.2s (generation 0.0s)");
         let large = StepView {
             reward: Some(1e300),
             reward_std: Some(-2.5e299 / 3.0),
@@ -172,6 +177,7 @@ mod tests {
             zero_advantage: Some(1.0),
             ..StepView::default()
         };
-        insta::assert_snapshot!(line(&large, None), @"step 3/100  reward 1.000e300 (std -8.333e298)  zero advantage in 100.0% of groups  length 1.235e12  grad inf");
+        insta::assert_snapshot!(line(&large, None), @"step 3/100  reward 1.000e300 (std -8.333e298)  zero \
+             advantage in 100.0% of groups  length 1.235e12  grad inf");
     }
 }

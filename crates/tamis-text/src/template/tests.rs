@@ -95,20 +95,26 @@ fn errors_of_conversations() {
     let wizard = [json!({"role": "wizard", "content": "x"})];
     insta::assert_snapshot!(chat.prompt(&wizard, &Map::new()).unwrap_err(), @"the chat template refuses the conversation: no role wizard");
     let silent = [json!({"role": "assistant", "content": null})];
-    insta::assert_snapshot!(chat.prompt(&silent, &Map::new()).unwrap_err(), @"the final assistant message has no text in `content`, so it cannot be continued");
+    insta::assert_snapshot!(chat.prompt(&silent, &Map::new()).unwrap_err(), @"the final assistant message \
+         has no text in `content`, so it cannot be continued");
     let dropping = template("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}");
     let last = [json!({"role": "assistant", "content": "x"})];
-    insta::assert_snapshot!(dropping.prompt(&last, &Map::new()).unwrap_err(), @"the chat template does not show the final assistant message (it may drop or rewrite it), so it cannot be continued");
+    insta::assert_snapshot!(dropping.prompt(&last, &Map::new()).unwrap_err(), @"the chat template does not \
+         show the final assistant message (it may drop or rewrite it), so it cannot be continued");
     let failing = template("\n\n{{ messages[0].content.nonsense() }}");
-    insta::assert_snapshot!(failing.prompt(&last, &Map::new()).unwrap_err(), @"the chat template failed (line 3): unknown method: string has no method named nonsense");
+    insta::assert_snapshot!(failing.prompt(&last, &Map::new()).unwrap_err(), @"the chat template failed \
+         (line 3): unknown method: string has no method named nonsense");
     let missing = template("{{ tool.name.first }}");
-    insta::assert_snapshot!(missing.prompt(&last, &Map::new()).unwrap_err(), @"the chat template failed (line 1): undefined value: `tool` is undefined");
+    insta::assert_snapshot!(missing.prompt(&last, &Map::new()).unwrap_err(), @"the chat template failed \
+         (line 1): undefined value: `tool` is undefined");
     let adding = template("{{ 'a' + 1 }}");
-    insta::assert_snapshot!(adding.prompt(&last, &Map::new()).unwrap_err(), @"the chat template failed (line 1): invalid operation: tried to use + operator on unsupported types string and number");
+    insta::assert_snapshot!(adding.prompt(&last, &Map::new()).unwrap_err(), @"the chat template failed (line \
+         1): invalid operation: tried to use + operator on unsupported types string and number");
     let within = template("{% macro m(x) %}{{ raise_exception('deep: ' ~ x) }}{% endmacro %}{{ m(1) }}");
     insta::assert_snapshot!(within.prompt(&last, &Map::new()).unwrap_err(), @"the chat template refuses the conversation: deep: 1");
     let beyond = template("{{ ''[::-1] }}");
-    insta::assert_snapshot!(beyond.prompt(&last, &Map::new()).unwrap_err(), @"the chat template failed (line 1): index out of bounds: the len is 0 but the index is 0");
+    insta::assert_snapshot!(beyond.prompt(&last, &Map::new()).unwrap_err(), @"the chat template failed (line \
+         1): index out of bounds: the len is 0 but the index is 0");
     let odd = [BTreeMap::from([(vec![1], "x")])];
     let error = chat.prompt(&odd, &Map::new()).unwrap_err();
     insta::assert_snapshot!(error, @"message 0 of the conversation is not JSON");
@@ -117,15 +123,19 @@ fn errors_of_conversations() {
 #[test]
 fn errors_of_templates() {
     let error = |source: &str| ChatTemplate::new(source, &special()).unwrap_err().to_string();
-    insta::assert_snapshot!(error("a\n{% if x %}\nb"), @"the chat template does not parse (line 3): syntax error: unexpected end of input, expected end of block");
-    insta::assert_snapshot!(error("a\nb\n{{ x | }}"), @"the chat template does not parse (line 3): syntax error: unexpected end of variable block, expected identifier");
-    insta::assert_snapshot!(error("{% frobnicate %}"), @"the chat template does not parse (line 1): syntax error: unknown statement frobnicate");
+    insta::assert_snapshot!(error("a\n{% if x %}\nb"), @"the chat template does not parse (line 3): syntax \
+         error: unexpected end of input, expected end of block");
+    insta::assert_snapshot!(error("a\nb\n{{ x | }}"), @"the chat template does not parse (line 3): syntax \
+         error: unexpected end of variable block, expected identifier");
+    insta::assert_snapshot!(error("{% frobnicate %}"), @"the chat template does not parse (line 1): syntax \
+         error: unknown statement frobnicate");
 
     let files = |name: &str, content: &str| BTreeMap::from([(name.to_owned(), content.as_bytes().to_vec())]);
     let from = |name: &str, content: &str| {
         ChatTemplate::from_files(&files(name, content), &special()).unwrap_err().to_string()
     };
-    insta::assert_snapshot!(from("tokenizer_config.json", "{}"), @"the tokenizer has no chat template; add chat_template.jinja to its folder, or give prompts as text instead of messages");
+    insta::assert_snapshot!(from("tokenizer_config.json", "{}"), @"the tokenizer has no chat template; add \
+         chat_template.jinja to its folder, or give prompts as text instead of messages");
     insta::assert_snapshot!(from("tokenizer_config.json", r#"{"chat_template": [{"name": "rag", "template": ""}]}"#), @"the tokenizer has chat templates rag, but none named `default`");
     insta::assert_snapshot!(from("tokenizer_config.json", r#"{"chat_template": [{"name": "rag"}]}"#), @r#"the chat template in tokenizer_config.json is not text: expected {name, template}, got {"name":"rag"}"#);
     insta::assert_snapshot!(from("tokenizer_config.json", r#"{"chat_template": 3}"#), @"the chat template in tokenizer_config.json is not text: 3");

@@ -200,7 +200,8 @@ fn end_tokens_of_both_files() {
     insta::assert_snapshot!(chain(&error, folder.path()), @r#"`eos_token_id` in FOLDER/generation_config.json must be a token id or a list of them, got [1,"2"]"#);
     std::fs::write(&path, "{").unwrap();
     let error = tokenizer.end_token_ids(&path).unwrap_err();
-    insta::assert_snapshot!(chain(&error, folder.path()), @"FOLDER/generation_config.json is not valid JSON: EOF while parsing an object at line 1 column 1");
+    insta::assert_snapshot!(chain(&error, folder.path()), @"FOLDER/generation_config.json is not valid JSON: \
+         EOF while parsing an object at line 1 column 1");
 }
 
 #[test]
@@ -242,9 +243,11 @@ fn errors_of_loading() {
     write(at, "tokenizer_config.json", &json!({"eos_token": 7}));
     insta::assert_snapshot!(load(), @"`eos_token` in FOLDER/tokenizer_config.json must be a text or an object with `content`, got 7");
     write(at, "tokenizer_config.json", &json!({"added_tokens_decoder": {"x": {}}}));
-    insta::assert_snapshot!(load(), @"`added_tokens_decoder.x` in FOLDER/tokenizer_config.json must be an object with `content` under a token id, got {}");
+    insta::assert_snapshot!(load(), @"`added_tokens_decoder.x` in FOLDER/tokenizer_config.json must be an \
+         object with `content` under a token id, got {}");
     std::fs::write(at.join("tokenizer.json"), r#"{"model": {"type": "Nonsense"}}"#).unwrap();
-    insta::assert_snapshot!(load(), @"FOLDER/tokenizer.json does not describe a tokenizer: data did not match any variant of untagged enum ModelUntagged at line 1 column 31");
+    insta::assert_snapshot!(load(), @"FOLDER/tokenizer.json does not describe a tokenizer: data did not \
+         match any variant of untagged enum ModelUntagged at line 1 column 31");
     std::fs::write(at.join("tokenizer.json"), "{").unwrap();
     insta::assert_snapshot!(load(), @"FOLDER/tokenizer.json is not valid JSON: EOF while parsing an object at line 1 column 1");
     std::fs::remove_file(at.join("tokenizer.json")).unwrap();
@@ -252,7 +255,8 @@ fn errors_of_loading() {
     std::fs::create_dir(at.join("tokenizer.json")).unwrap();
     insta::assert_snapshot!(load(), @"failed to read FOLDER/tokenizer.json: it is a folder, not a regular file");
     let absent = Tokenizer::load(&at.join("Qwen/Qwen2-7B")).unwrap_err();
-    insta::assert_snapshot!(chain(&absent, at), @"there is no folder FOLDER/Qwen/Qwen2-7B: a model is read from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)");
+    insta::assert_snapshot!(chain(&absent, at), @"there is no folder FOLDER/Qwen/Qwen2-7B: a model is read \
+         from disk, and a name on a hub is downloaded first (`hf download NAME --local-dir FOLDER`)");
 }
 
 #[test]

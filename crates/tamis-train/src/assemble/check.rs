@@ -115,7 +115,8 @@ impl Checker<'_> {
         let name = &self.config.run.name;
         if !directory::is_name(name) {
             let message = format!(
-                "`{}` is no name of a folder: one part of a path of at most 255 bytes, without `/` and control characters and not `.` or `..`",
+                "`{}` is no name of a folder: one part of a path of at most 255 bytes, without `/` and \
+                     control characters and not `.` or `..`",
                 cut_middle(&name.escape_debug().to_string(), 100)
             );
             self.refuse(&["run.name".to_owned()], &message, Some("the folder around it is `run.dir`"));
@@ -474,7 +475,8 @@ impl Checker<'_> {
         let (longest, limit) = (prompt.saturating_add(response), config.max_position_embeddings);
         if longest > limit {
             let message = format!(
-                "`data.max_prompt_length` ({prompt}) and `rollout.max_response_length` ({response}) make {longest} tokens, and the model in {folder} reads {limit}"
+                "`data.max_prompt_length` ({prompt}) and `rollout.max_response_length` ({response}) make \
+                     {longest} tokens, and the model in {folder} reads {limit}"
             );
             let keys = ["rollout.max_response_length", "data.max_prompt_length", key].map(str::to_owned);
             self.refuse(

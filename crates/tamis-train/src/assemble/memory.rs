@@ -137,7 +137,8 @@ mod tests {
     use super::*;
 
     fn config(overrides: &[&str]) -> Config {
-        let yaml = "model: {init: {architecture: llama, hidden_size: 16, intermediate_size: 32, num_layers: 1, num_heads: 1, max_position_embeddings: 64}}\n\
+        let yaml = "model: {init: {architecture: llama, hidden_size: 16, intermediate_size: 32, \
+                    num_layers: 1, num_heads: 1, max_position_embeddings: 64}}\n\
             data: {task: arithmetic, max_prompt_length: 12, train_batch_size: 8}\n\
             rollout: {n: 4, max_response_length: 20, max_num_seqs: 256}\nreward: [{kind: number}]\n\
             train: {total_steps: 1, ppo_mini_batch_size: 4, micro_batch_tokens: 100000}\nrun: {threads: 1}\n";

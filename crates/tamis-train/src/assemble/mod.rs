@@ -181,6 +181,8 @@ mod tests {
         let error = DiskError::new(DiskOperation::Write, path, Error::from(ErrorKind::StorageFull));
         let error = AssembleError::from(error);
         insta::assert_snapshot!(error.to_string(), @"failed to write `runs/tiny/tamis_reward.py`");
-        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"no space is left there: free some and continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on another disk (`run.dir`); files written before are whole");
+        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"no space is left there: free some and \
+             continue with `--resume`, keep fewer checkpoints (`checkpoint.keep_last`), or name a folder on \
+             another disk (`run.dir`); files written before are whole");
     }
 }

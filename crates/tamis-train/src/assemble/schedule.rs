@@ -155,7 +155,8 @@ fn remedy(filter: &GroupFilter) -> &'static str {
 fn admission(filter: &GroupFilter, metric: &Metric) -> Option<String> {
     filter.admits_uniform().then(|| {
         format!(
-            "filter {} lets groups whose members all have the same `{metric}` into the batch, where a group-relative advantage learns nothing \
+            "filter {} lets groups whose members all have the same `{metric}` into the batch, where a \
+             group-relative advantage learns nothing \
              from them{}",
             filter.name(),
             remedy(filter)

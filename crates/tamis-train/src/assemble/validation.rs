@@ -55,7 +55,8 @@ pub(crate) fn no_pass<'a>(
     let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     let more = rewards.how_to_give_acc().map_or_else(String::new, |how| format!(", or {how}"));
     Some(format!(
-        "`validate.metrics`{place} asks for pass@k, which counts completions whose `acc` is 1, and no reward function gives `acc`: there are {}; \
+        "`validate.metrics`{place} asks for pass@k, which counts completions whose `acc` is 1, and no \
+         reward function gives `acc`: there are {}; \
          there will be no pass@k. Write `best@k` for the best of k scores{more}",
         names.join(", ")
     ))

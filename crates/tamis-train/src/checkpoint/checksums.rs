@@ -33,7 +33,8 @@ pub enum Extent {
 #[derive(Debug, Error)]
 pub enum ChecksumError {
     /// A file has changed.
-    #[error("`{}` of the checkpoint {} is damaged: its CRC-32 is {found:08x}, and was {expected:08x} when it was saved", file.display(), checkpoint.display())]
+    #[error("`{}` of the checkpoint {} is damaged: its CRC-32 is {found:08x}, and was {expected:08x} when it \
+         was saved", file.display(), checkpoint.display())]
     Damaged {
         /// The file, as a path in the checkpoint.
         file: PathBuf,

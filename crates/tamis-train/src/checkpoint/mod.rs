@@ -74,11 +74,14 @@ impl SaveError {
                 let before = path.ancestors().find_map(checkpoint_before);
                 Some(match before {
                     Some(before) => format!(
-                        "training had diverged when this was saved: move its folder elsewhere and resume from the checkpoint before it, {0}, or begin a \
+                        "training had diverged when this was saved: move its folder elsewhere and resume \
+                         from the checkpoint before it, {0}, or begin a \
                          new run from that one (`model.path={0}`) with a lower train.optimizer.learning_rate",
                         before.display()
                     ),
-                    None => "training had diverged when this was saved: begin a new run with a lower train.optimizer.learning_rate".to_owned(),
+                    None => "training had diverged when this was saved: begin a new run with a lower \
+                         train.optimizer.learning_rate"
+                        .to_owned(),
                 })
             }
             Self::State { path, .. } => Some(repair_hint(path)),

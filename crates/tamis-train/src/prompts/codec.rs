@@ -69,7 +69,9 @@ pub enum CodecError {
     Overlong(#[from] OverlongError),
     /// Every prompt of a split is over the limit and left out.
     #[error(
-        "all {count} prompts of the {split} data are over the limit of {limit} tokens (they have {shortest} to {longest}), and data.overlong_prompts: drop leaves them out; raise data.max_prompt_length to {longest} for all of them"
+        "all {count} prompts of the {split} data are over the limit of {limit} tokens (they have {shortest} \
+             to {longest}), and data.overlong_prompts: drop leaves them out; raise data.max_prompt_length to \
+             {longest} for all of them"
     )]
     AllOverlong {
         /// `training` or `validation`.

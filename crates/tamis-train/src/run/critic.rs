@@ -32,7 +32,8 @@ pub(super) fn check_warm_up(config: &Config, num_prompts: usize) -> Result<(), A
     }
     Err(AssembleError::setting(
         format!(
-            "`critic.warmup_steps` ({warmup}) is not below the number of steps, at most {most} with `train.total_epochs` ({epochs}) of {num_prompts} prompts: \
+            "`critic.warmup_steps` ({warmup}) is not below the number of steps, at most {most} with \
+             `train.total_epochs` ({epochs}) of {num_prompts} prompts: \
              the policy would never be trained"
         ),
         format!("use fewer than {most} steps, or train for longer (`train.total_epochs`)"),
@@ -69,7 +70,8 @@ impl Run {
     pub(super) fn tell_untrained_policy(&self, steps: u64) {
         if let Some(plan) = self.recipe.critic.filter(|_| steps > 0 && !self.recipe.trains_policy(steps)) {
             self.recorder.progress.warn(&format!(
-                "the policy was never trained: all {steps} steps of the run are the critic's warm-up (critic.warmup_steps is {}); set fewer, \
+                "the policy was never trained: all {steps} steps of the run are the critic's warm-up \
+                 (critic.warmup_steps is {}); set fewer, \
                  or train for longer",
                 plan.warmup_steps
             ));

@@ -171,7 +171,8 @@ impl StepFacts {
         );
         if num_members > 0 && num_left_out as usize == num_members {
             self.warnings.push(format!(
-                "step {step}: none of its {num_members} trajectories bears any loss, so nothing is learned ({}); train/num_left_out/* counts them by reason",
+                "step {step}: none of its {num_members} trajectories bears any loss, so nothing is learned \
+                     ({}); train/num_left_out/* counts them by reason",
                 first.map_or("left out", |reason| reason.name())
             ));
         }

@@ -91,7 +91,8 @@ impl Run {
         ));
         if measured > 0 && report.accuracy.is_none() {
             self.recorder.progress.warn(
-                "warm start: no reward function answered any completion of its last measurement, so that there is no accuracy to hold against \
+                "warm start: no reward function answered any completion of its last measurement, so that \
+                 there is no accuracy to hold against \
                  warm_start.target_accuracy",
             );
         }

@@ -279,7 +279,8 @@ fn remedy(config: &Config) -> String {
         None => "free some memory",
     };
     format!(
-        "lower {micro_batch}, rollout.max_num_seqs, data.gen_batch_size, validate.n or validate.max_prompts, {recompute}take a smaller model, \
+        "lower {micro_batch}, rollout.max_num_seqs, data.gen_batch_size, validate.n or \
+         validate.max_prompts, {recompute}take a smaller model, \
          or {limit}"
     )
 }
@@ -296,7 +297,8 @@ mod tests {
     const LENGTHS: Lengths = Lengths { prompt: 100, gold: 3, num_validation_prompts: 6 };
 
     fn config(limit: Option<u64>) -> Config {
-        let yaml = "model: {init: {architecture: llama, hidden_size: 16, num_heads: 1}}\ndata: {task: arithmetic}\nreward: [{kind: number}]\n\
+        let yaml = "model: {init: {architecture: llama, hidden_size: 16, num_heads: 1}}\ndata: {task: \
+                    arithmetic}\nreward: [{kind: number}]\n\
             train: {total_steps: 1}\n";
         let source = Source::new(SourceKind::File("run.yaml".into()), yaml.to_owned());
         let limit: Vec<String> = limit.iter().map(|limit| format!("model.memory_limit={limit}")).collect();

@@ -250,8 +250,10 @@ pub(crate) fn connect(
     fleet.drain_by(folders.run.join("drain"));
     if let Some((server, other)) = fleet.other_logprobs(how.sampling).into_iter().next() {
         if !recomputes {
-            let hint = "turn that off, start vLLM with the --logprobs-mode that fits (raw_logprobs at temperature 1, processed_logprobs without \
-                        truncation), or train without what reads them, with which the learner computes them again: objective.correction.preset=disabled, \
+            let hint = "turn that off, start vLLM with the --logprobs-mode that fits (raw_logprobs at \
+                        temperature 1, processed_logprobs without \
+                        truncation), or train without what reads them, with which the learner computes \
+                        them again: objective.correction.preset=disabled, \
                         schedule.surplus=discard, another loss than `decoupled`";
             return Err(AssembleError::setting(format!("rollout.servers: {server}: {other}"), hint).into());
         }

@@ -33,7 +33,8 @@ fn no_template_fills_the_memory_or_goes_on_for_ever() {
         doubled("{% set ns.s = [ns.s, ns.s] | string %}"),
         doubled("{% set ns.s = [ns.s, ns.s] | tojson %}"),
         "{% macro m(s) %}{{ s }}{{ s }}{% endmacro %}".to_owned() + &doubled("{% set ns.s = m(ns.s) %}"),
-        "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}".to_owned(),
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% \
+             endfor %}{% endfor %}".to_owned(),
         format!("{{% for a in range(100000) %}}{}{{% endfor %}}", "long ".repeat(10_000)),
         format!("{{% set x %}}{{% for a in range(100000) %}}{}{{% endfor %}}{{% endset %}}", "long ".repeat(10_000)),
         "{{ 'x' * 10000000000000 }}".to_owned(),
@@ -88,13 +89,18 @@ fn what_is_too_much_is_said() {
     let said = |source: &str| {
         template(source).render(&[json!({"role": "user"})], &Map::new()).unwrap_err().to_string()
     };
-    insta::assert_snapshot!(said("{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"), @"the chat template does too much for one conversation: a value of more than 4 MiB: does it double a text in a loop?");
-    insta::assert_snapshot!(said("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"), @"the chat template does too much for one conversation: more than 5,000,000 steps: a loop in a loop in a loop?");
+    insta::assert_snapshot!(said("{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s \
+         ~ ns.s %}{% endfor \
+         %}"), @"the chat template does too much for one conversation: a value of more than 4 MiB: does it double a text in a loop?");
+    insta::assert_snapshot!(said("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% \
+         endfor %}"), @"the chat template does too much for one conversation: more than 5,000,000 steps: a loop in a loop in a loop?");
     insta::assert_snapshot!(said("{% set s = 'a' * 4000000 %}{% for i in range(1000) %}{{ s }}{% endfor %}"), @"the chat template does too much for one conversation: more work than to copy 256 MiB: does it copy or search its text in a loop?");
     let long = "a".repeat((1 << 20) + 1);
-    insta::assert_snapshot!(ChatTemplate::new(&long, &special()).unwrap_err(), @"the chat template has 1048577 bytes, and 1048576 bytes is the most that is read: is it the right file?");
+    insta::assert_snapshot!(ChatTemplate::new(&long, &special()).unwrap_err(), @"the chat template has \
+         1048577 bytes, and 1048576 bytes is the most that is read: is it the right file?");
     let deep = format!("{{{{ {}1 }}}}", "1 + ".repeat(3000));
-    insta::assert_snapshot!(ChatTemplate::new(&deep, &special()).unwrap_err(), @"the chat template does not parse (line 1): syntax error: more than 2000 tokens in one expression (line 1)");
+    insta::assert_snapshot!(ChatTemplate::new(&deep, &special()).unwrap_err(), @"the chat template does not \
+         parse (line 1): syntax error: more than 2000 tokens in one expression (line 1)");
     let branches = format!("{{% if x %}}{}{{% endif %}}", "{% elif y %}".repeat(600));
     insta::assert_snapshot!(ChatTemplate::new(&branches, &special()).unwrap_err(), @"the chat template does not parse (line 1): syntax error: more than 500 `elif` (line 1)");
 }
@@ -104,7 +110,8 @@ fn what_is_too_much_is_said() {
 #[test]
 fn a_long_conversation_is_within_the_limits() {
     let source = "{% set ns = namespace(seen=[], text='') %}{% for m in messages %}{% set ns.seen = ns.seen + [m] %}\
-        {% set ns.text = ns.text ~ m.role[:1] %}{% if messages | length > loop.index and '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}\
+        {% set ns.text = ns.text ~ m.role[:1] %}{% if messages | length > loop.index and '</think>' in \
+        m.content %}{{ m.content.split('</think>')[-1] }}\
         {% else %}{{ m.content }}{% endif %}{% endfor %}{{ ns.seen | length }}{{ ns.text | length }}";
     let messages: Vec<Value> =
         (0..1000).map(|_| json!({"role": "user", "content": "word ".repeat(100)})).collect();
@@ -215,7 +222,8 @@ fn what_is_done_is_charged() {
 /// clock says.
 #[test]
 fn no_template_reads_or_sorts_for_ever() {
-    let long = "{% set s = 'ab' * 1000000 %}{% set t = 'ab' * 1000000 %}{% set l = ['x' * 1000] * 2000 %}{% set n = range(100000) | list %}";
+    let long = "{% set s = 'ab' * 1000000 %}{% set t = 'ab' * 1000000 %}{% set l = ['x' * 1000] * 2000 %}{% \
+         set n = range(100000) | list %}";
     let again =
         |what: &str| format!("{long}{{% for i in range(100000) %}}{{% set x = {what} %}}{{% endfor %}}");
     let name = "n".repeat(150);

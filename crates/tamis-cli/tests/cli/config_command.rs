@@ -1,0 +1,308 @@
+//! `tamis config`, the commands of other systems, and the shipped configurations.
+
+use crate::tamis::{Folder, Replaced as _};
+
+/// The arguments of the complete command in the guide on filter groups.
+const GUIDE: &[&str] = &[
+    "algorithm.adv_estimator=dapo",
+    "algorithm.filter_groups.enable=True",
+    "algorithm.filter_groups.metric=acc",
+    "algorithm.filter_groups.max_num_gen_batches=15",
+    "data.train_files=['/data/math/train.parquet']",
+    "data.val_files=['/data/math/test.parquet']",
+    "data.train_batch_size=1024",
+    "data.max_prompt_length=2048",
+    "data.max_response_length=2048",
+    "actor_rollout_ref.model.path=Qwen/Qwen2-7B-Instruct",
+    "actor_rollout_ref.actor.optim.lr=1e-6",
+    "actor_rollout_ref.rollout.n=8",
+    "actor_rollout_ref.rollout.temperature=0.7",
+    "actor_rollout_ref.rollout.name=vllm",
+    "trainer.total_epochs=20",
+    "trainer.n_gpus_per_node=8",
+    "trainer.save_freq=5",
+    "trainer.test_freq=2",
+    r#"trainer.logger=["console","wandb"]"#,
+    "trainer.project_name=math_dapo_experiment",
+    "trainer.experiment_name=qwen2_7b_filtergroups_enabled",
+];
+
+#[test]
+fn config_import_of_the_guides_command() {
+    let folder = Folder::new();
+    let ended = folder.tamis(&[&["config", "import", "--"], GUIDE].concat()).succeeds();
+    for argument in GUIDE {
+        let key = argument.split('=').next().expect("a key");
+        assert!(ended.stdout.contains(key), "nothing says what {key} became:\n{}", ended.stdout);
+    }
+    assert!(ended.stdout.contains("wandb is not there yet"), "{}", ended.stdout);
+    // What was printed is a configuration; only its files are not here.
+    folder.write("imported.yaml", &ended.stdout);
+    folder.tamis(&["config", "show", "imported.yaml"]).succeeds();
+    let checked = folder.tamis(&["config", "check", "imported.yaml"]);
+    let errors: Vec<&str> = checked.stderr.lines().filter(|line| line.starts_with("error")).collect();
+    assert!(
+        !errors.is_empty() && errors.iter().all(|error| error.contains("there is no ")),
+        "{}",
+        checked.shown()
+    );
+}
+
+/// Commands of TRL and EasyR1 without a translation before: `check` and `train` take what `import` takes.
+#[test]
+fn commands_of_others_are_taken_as_they_are() {
+    const TRL: [&str; 11] = [
+        "--config",
+        "grpo.yaml",
+        "--reward_funcs",
+        "accuracy_reward",
+        "think_format_reward",
+        "--num-generations",
+        "4",
+        "--no_shuffle_dataset",
+        "--bf16",
+        "--max_steps=3",
+        "--use_vllm",
+    ];
+    let folder = Folder::new()
+        .with("grpo.yaml", "model_name_or_path: m\ndataset_name: rows.jsonl\nlearning_rate: 1e-5\n")
+        .with(
+            "easyr1.yaml",
+            "worker: {actor: {model: {model_path: m}}, rollout: {n: 4}, reward: {reward_function: 'r.py:f'}}\ndata: {train_files: rows.jsonl}\n",
+        );
+    for (arguments, found) in [
+        (&TRL[..], ["n: 4", "total_steps: 3", "shuffle: false", "learning_rate: 1e-5"]),
+        (
+            &["config=easyr1.yaml", "data.max_response_length=64", "trainer.max_steps=3"],
+            ["n: 4", "total_steps: 3", "max_response_length: 64", "prompt_format: chat"],
+        ),
+        (
+            &["easyr1.yaml", "data.max_response_length=64", "trainer.max_steps=3"],
+            ["n: 4", "total_steps: 3", "max_response_length: 64", "prompt_format: chat"],
+        ),
+    ] {
+        let shown = folder.tamis(&[&["config", "show"], arguments].concat()).succeeds().stdout;
+        let imported = folder.tamis(&[&["config", "import", "--"], arguments].concat()).succeeds().stdout;
+        for text in found {
+            assert!(shown.contains(text), "{arguments:?}: no {text} in {shown}");
+            assert!(imported.contains(text), "{arguments:?}: no {text} in {imported}");
+        }
+    }
+    // Without `--` too, and an option that nobody has is told to TRL.
+    let plain = folder.tamis(&["config", "import", "--num_generations", "4"]).succeeds().stdout;
+    assert!(plain.contains("n: 4"), "{plain}");
+    insta::assert_snapshot!(folder.tamis(&["train", "--config", "grpo.yaml", "--num_generation", "4"]).failure(), @"
+exit code 2
+error: `num_generation` is no key of TRL that tamis knows
+ --> command line
+  |
+1 | num_generation=4
+  | ^^^^^^^^^^^^^^
+  hint: did you mean `num_generations`?
+
+1 error in the configuration
+");
+    // Options of `train` itself stay its own.
+    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "nowhere", "--num_generations", "4"]).failure(), @"
+exit code 2
+error: failed to open the run `nowhere`: there is no such folder
+  hint: name the folder that a run printed at its start; it holds `config.yaml`
+");
+    insta::assert_snapshot!(folder.tamis(&["train", "--modle", "4"]).failure(), @"
+exit code 2
+error: unexpected argument '--modle' found
+
+  tip: to pass '--modle' as a value, use '-- --modle'
+
+Usage: tamis train [OPTIONS] [CONFIG.yaml | KEY=VALUE]...
+
+For more information, try '--help'.
+");
+}
+
+/// The command of those systems' own pages, from the root of a repository: what stands in its files is found
+/// from there, by `check`, `train` and whatever reads what `import` has written, wherever that lies.
+#[test]
+fn paths_in_files_of_others_are_those_of_the_working_directory() {
+    let folder = Folder::tiny()
+        .with("data/sums.jsonl", "{\"question\": \"1+1=\", \"answer\": \"2\"}\n{\"question\": \"2+3=\", \"answer\": \"5\"}\n")
+        .with("data/prompts.jsonl", "{\"prompt\": \"1+1=\"}\n{\"prompt\": \"2+3=\"}\n")
+        .with("examples/format.jinja", "{{ content }}")
+        .with("examples/chat.jinja", "{{ messages[0]['content'] }}")
+        .with(
+            "examples/reward.py",
+            "def score(inputs):\n    return [{'overall': float(len(i['response']) % 2)} for i in inputs]\n\n\n\
+             def length(completions, **kwargs):\n    return [float(len(c)) for c in completions]\n\n\n\
+             def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return float(len(solution_str))\n",
+        )
+        .with(
+            "examples/config.yaml",
+            "data: {train_files: data/none.jsonl, prompt_key: question, answer_key: answer, rollout_batch_size: 2, max_prompt_length: 16, \
+             max_response_length: 4, format_prompt: ./examples/format.jinja, override_chat_template: examples/chat.jinja}\n\
+             algorithm: {disable_kl: true}\n\
+             worker:\n  actor: {global_batch_size: 2, model: {model_path: models/mine}}\n  rollout: {n: 2}\n  \
+             reward: {reward_function: './examples/reward.py:score'}\n\
+             trainer: {max_steps: 1}\n",
+        )
+        .with(
+            "examples/grpo.yaml",
+            "{model_name_or_path: models/mine, dataset_name: data/prompts.jsonl, reward_funcs: examples.reward.length, max_prompt_length: 16, \
+             max_completion_length: 4, num_generations: 2, per_device_train_batch_size: 2, max_steps: 1, output_dir: out/trl}\n",
+        )
+        .with(
+            "examples/ppo.yaml",
+            "actor_rollout_ref: {model: {path: models/mine}, rollout: {n: 2}}\n\
+             data: {train_files: data/sums.jsonl, prompt_key: question, train_batch_size: 2, max_prompt_length: 16, max_response_length: 4}\n\
+             algorithm: {adv_estimator: grpo}\ncustom_reward_function: {path: examples/reward.py}\ntrainer: {total_training_steps: 1}\n",
+        );
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    std::fs::create_dir(folder.join("models")).expect("a folder");
+    std::fs::rename(folder.join("runs/tiny/checkpoints/step_1"), folder.join("models/mine")).expect("moved");
+    let easyr1 = ["config=examples/config.yaml", "data.train_files=data/sums.jsonl"];
+    let hydra = ["--config-path", "examples", "--config-name", "ppo"];
+    for (name, command, imported) in [
+        ("easyr1", &easyr1[..], &easyr1[..]),
+        ("trl", &["--config", "examples/grpo.yaml"], &["--config", "examples/grpo.yaml"]),
+        // Hydra's own options are those of `import`.
+        ("verl", &["examples/ppo.yaml"], &hydra),
+    ] {
+        folder.tamis(&[&["config", "check"], command].concat()).succeeds();
+        let text = folder.tamis(&[&["config", "import", "--"], imported].concat()).succeeds().stdout;
+        // The helper names the folder so.
+        let text = text.replaced("DIR", folder.path().to_str().expect("a path in UTF-8"));
+        let written = format!("elsewhere/{name}.yaml");
+        folder.write(&written, &text);
+        folder.tamis(&["config", "check", &written]).succeeds();
+    }
+    folder.tamis(&[&["train"], &easyr1[..]].concat()).succeeds();
+    folder.tamis(&["train", "elsewhere/trl.yaml"]).succeeds();
+    assert!(folder.join("out/trl/metrics.jsonl").exists(), "where TRL's command would have put it");
+}
+
+#[test]
+fn every_shipped_configuration_is_sound() {
+    let configs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+    let mut folders = vec![configs];
+    let mut count = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("folder") {
+            let path = entry.expect("entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "yaml") {
+                // Data and a model that a script fetches may not be there: others stand in for them.
+                let folder = Folder::new();
+                folder
+                    .write("rows.jsonl", "{\"question\": \"1 + 1?\", \"answer\": \"<<1+1=2>>2\\n#### 2\"}\n");
+                let file = path.display().to_string();
+                let mut arguments = vec!["config", "check", file.as_str()];
+                let checked = folder.tamis(&arguments);
+                if checked.stderr.contains("there is no file")
+                    || checked.stderr.contains("there is no folder")
+                {
+                    arguments.extend(["data.train=rows.jsonl", "data.val=rows.jsonl"]);
+                }
+                if checked.stderr.contains("there is no folder") {
+                    arguments.push("model.path=path/to/model");
+                }
+                let ended = folder.tamis(&arguments).succeeds();
+                assert!(
+                    ended.stdout.contains("the configuration is sound"),
+                    "{}: {}",
+                    path.display(),
+                    ended.shown()
+                );
+                count += 1;
+            }
+        }
+    }
+    assert!(count >= 11, "{count} configurations");
+}
+
+#[test]
+fn config_commands() {
+    let folder = Folder::tiny();
+    insta::assert_snapshot!(folder.tamis(&["config", "check", "tiny.yaml"]).shown(), @r#"
+    exit code 0
+    ----- stdout
+    the configuration is sound (0 warnings)
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["config", "explain", "schedule.on_limit"]).shown(), @r#"
+exit code 0
+----- stdout
+schedule.on_limit
+
+  What happens at that limit.
+
+  type       one of error, use_partial, skip
+  default    error
+  on resume  must stay
+  preset     dapo: error
+  preset     dapo_paper: error
+  preset     cispo: error
+  values
+    error: The run stops with a diagnosis, as in verl.
+    use_partial: The groups there are get trained on, as in EasyR1's dynamic sampling.
+    skip: The groups are given up and the next step starts.
+  also known as
+    algorithm.filter_groups.enable (verl, default False there)
+    algorithm.use_dynamic_sample (EasyR1, default false there)
+    algorithm.online_filtering (EasyR1, default false there)
+"#);
+    insta::assert_snapshot!(folder.tamis(&["config", "explain", "schedule.onlimit"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: there is no key `schedule.onlimit`; did you mean `schedule.on_limit`?
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["config", "import", "--", "algorithm.no_such_key=1"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: `algorithm.no_such_key` is no key of verl that tamis knows
+     --> command line
+      |
+    1 | algorithm.no_such_key=1
+      | ^^^^^^^^^^^^^^^^^^^^^
+      hint: did you mean `algorithm.use_pf_ppo`?
+
+    1 error in the configuration
+    "#);
+    let first = |name: &str| {
+        let ended = folder.tamis(&["explain", name]);
+        format!(
+            "{} {}",
+            ended.code.unwrap_or(-1),
+            ended.stdout.lines().chain(ended.stderr.lines()).next().unwrap_or_default()
+        )
+    };
+    insta::assert_snapshot!(
+        ["TOP_K", "Dr.GRPO", "DAPO", "Clip-Higher", "vanilla", "algorithm.filter_groups", "REINFORCE++"].map(first).join("\n"),
+        @r#"
+0 top_k (filter)
+0 dr_grpo (preset)
+0 dapo (preset)
+0 `Clip-Higher` is here: `clip`
+0 `vanilla` is here: `clip`
+0 `algorithm.filter_groups` is here: `variance`
+0 reinforce_plus_plus (preset)
+"#
+    );
+    // A whole algorithm is more than its clip.
+    let ppo = folder.tamis(&["explain", "ppo"]).succeeds().stdout;
+    assert!(ppo.contains("GAE") && ppo.contains("clip"), "{ppo}");
+    insta::assert_snapshot!(folder.tamis(&["explain", "Dr.GPRO"]).shown(), @r#"
+exit code 2
+----- stderr
+error: nothing is called `Dr.GPRO`
+  hint: did you mean dr_grpo? `tamis explain` lists every name
+"#);
+    let schema = folder.tamis(&["config", "schema"]).succeeds().stdout;
+    serde_json::from_str::<serde_json::Value>(&schema).expect("JSON");
+    // What `show` prints loads to the same.
+    let shown = folder.tamis(&["config", "show", "tiny.yaml"]).succeeds().stdout;
+    folder.write("shown.yaml", &shown.replace("DIR", &folder.path().display().to_string()));
+    let again = folder.tamis(&["config", "show", "shown.yaml"]).succeeds().stdout;
+    let values = |text: &str| {
+        text.lines().map(|line| line.split("  #").next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(values(&again), values(&shown));
+}

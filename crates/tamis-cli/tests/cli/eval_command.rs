@@ -1,0 +1,374 @@
+//! `tamis eval`, `tamis rollouts` and `tamis export` as a person types them.
+
+use crate::tamis::Folder;
+
+#[test]
+fn eval() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=2"]).succeeds();
+    let ended = folder.tamis(&["eval", "runs/tiny"]).succeeds();
+    insta::assert_snapshot!(ended.stdout, @r"
+    checkpoint runs/tiny/checkpoints/step_2
+    8 prompts, 1 sample each, greedy
+
+    arithmetic (8 prompts, 8 completions)
+                          acc, number, reward, score
+      mean@1                                  0.0000
+      mean tokens                                2.4
+      cut at the limit                          0.0%
+
+      9+8=
+        answer  11 (wrong)
+        gold    17
+    ");
+    let json =
+        folder.tamis(&["eval", "runs/tiny", "--json", "validate.n=2", "validate.temperature=1"]).succeeds();
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("one JSON object");
+    assert_eq!(json["num_samples"], 2, "{json}");
+    // The figures of the run's own validation after its last step.
+    let metrics = folder.read("runs/tiny/metrics.jsonl");
+    let step: serde_json::Value =
+        serde_json::from_str(metrics.lines().last().expect("a step")).expect("JSON");
+    let same = folder.tamis(&["eval", "runs/tiny/checkpoints/step_2", "--json"]).succeeds();
+    let same: serde_json::Value = serde_json::from_str(&same.stdout).expect("JSON");
+    let name = "val-aux/arithmetic/response_length/mean";
+    assert!(step[name].is_number());
+    assert_eq!(same["metrics"][name], step[name], "{same}");
+
+    // What is wrong with an override is all that is told: the run's own configuration was talked about when
+    // it began.
+    insta::assert_snapshot!(folder.tamis(&["eval", "runs/tiny", "validate.temprature=1"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: unknown key `validate.temprature`
+     --> command line
+      |
+    1 | validate.temprature=1
+      | ^^^^^^^^^^^^^^^^^^^
+      hint: did you mean `validate.temperature`?
+
+    1 error in the configuration
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["eval", "runs/tiny", "data.arithmetic.val_size=0", "validate.test_freq=-1"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: there are no validation prompts to evaluate on
+     --> command line
+      |
+    1 | data.arithmetic.val_size=0
+      |                          ^
+      hint: set `data.val` to a JSONL or Parquet file (for the task `arithmetic`, `data.arithmetic.val_size` above 0)
+
+    1 error in the configuration
+    ");
+    insta::assert_snapshot!(folder.tamis(&["config", "check", "runs/tiny/config.yaml"]).shown(), @r#"
+    exit code 0
+    ----- stdout
+    the configuration is sound (0 warnings)
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["eval", "nowhere"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: nowhere is neither a run directory nor a checkpoint folder
+      hint: a run directory holds `checkpoints/`, a checkpoint `config.json`
+    "#);
+    std::fs::create_dir_all(folder.join("bare/checkpoints")).expect("folder");
+    insta::assert_snapshot!(folder.tamis(&["eval", "bare"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: bare has no checkpoint yet
+      hint: continue it with `tamis train --resume bare`
+    "#);
+    std::fs::rename(folder.join("runs/tiny/checkpoints/step_2"), folder.join("alone")).expect("moved");
+    insta::assert_snapshot!(folder.tamis(&["eval", "alone"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: alone is a checkpoint outside a run, so nothing says what to evaluate it on
+      hint: name data and reward: `tamis eval alone data.val=test.jsonl 'reward=[{kind: math}]'`, or a configuration that has them
+    ");
+    folder.tamis(&["eval", "alone", "tiny.yaml"]).succeeds();
+    assert!(!folder.join("evaluations").exists(), "a checkpoint outside a run has nowhere to keep it");
+}
+
+const SUMS: &str = "\
+{\"question\": \"1+1=\", \"answer\": \"2\", \"data_source\": \"small\"}
+{\"question\": \"2+3=\", \"answer\": \"5\", \"data_source\": \"small\"}
+{\"question\": \"9+9=\", \"answer\": \"18\", \"data_source\": \"large\"}
+";
+
+#[test]
+fn eval_of_a_checkpoint_that_is_in_no_run() {
+    let folder = Folder::tiny().with("sums.jsonl", SUMS);
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    std::fs::rename(folder.join("runs/tiny/checkpoints/step_1"), folder.join("alone")).expect("moved");
+    // Everything is said on the command line.
+    let limits = ["data.max_prompt_length=12", "rollout.max_response_length=4"];
+    let eval = |arguments: &[&str]| folder.tamis(&[&["eval", "alone"], &limits[..], arguments].concat());
+    let said = ["data.val=sums.jsonl", "reward=[{kind: number}, {kind: length, weight: 0.5}]"];
+    // The default lengths are more than such a model reads.
+    let fitted = folder.tamis(&[&["eval", "alone"], &said[..]].concat()).succeeds();
+    let told = "the model reads 32 tokens: data.max_prompt_length is 16 and rollout.max_response_length 16, as neither is set\n";
+    assert!(fitted.stderr.contains(told), "{}", fitted.shown());
+    let one = folder.tamis(&[&["eval", "alone", limits[0]], &said[..]].concat());
+    assert!(one.failure().contains("rollout.max_response_length 512 make 524 tokens"), "{}", one.shown());
+    insta::assert_snapshot!(eval(&said).shown(), @r"
+    exit code 0
+    ----- stdout
+    checkpoint alone
+    3 prompts, 1 sample each, greedy
+
+    large (1 prompt, 1 completion)
+                          acc, length, number, reward, score
+      mean@1                                          0.0000
+      mean tokens                                        3.0
+      cut at the limit                                  0.0%
+
+    small (2 prompts, 2 completions)
+                          acc, length, number, reward, score
+      mean@1                                          0.0000
+      mean tokens                                        2.0
+      cut at the limit                                  0.0%
+
+      1+1=
+        answer  1 (wrong)
+        gold    2
+
+      2+3=
+        answer  1 (wrong)
+        gold    5
+
+      9+9=
+        answer  11 (wrong)
+        gold    18
+    ----- stderr
+    first prompt (4 tokens, text without a chat template): 1+1=
+    evaluating 3 prompts, 1 sample of each
+    ");
+    // What is missing is told at once, and nothing that only training needs.
+    insta::assert_snapshot!(eval(&["validate.n=2"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
+      hint: add one, such as `reward: [{kind: math}]`
+
+    error: there are no validation prompts to evaluate on
+      hint: set `data.val` to a JSONL or Parquet file (for the task `arithmetic`, `data.arithmetic.val_size` above 0)
+
+    warning: `validate.n` is 2 with `validate.temperature: 0`: greedy samples of one prompt are all the same
+     --> command line
+      |
+    1 | validate.n=2
+      |            ^
+      hint: set `validate.temperature` above 0, or `validate.n: 1`
+
+    2 errors in the configuration
+    ");
+    // A run's data and reward may be replaced, its training data be gone.
+    folder.tamis(&["train", "tiny.yaml", "run.name=other", "train.total_steps=1"]).succeeds();
+    let other = ["eval", "runs/other", "data.task=null", "data.val=sums.jsonl", "--json"];
+    let json: serde_json::Value =
+        serde_json::from_str(&folder.tamis(&other).succeeds().stdout).expect("JSON");
+    assert_eq!(json["num_prompts"], 3, "{json}");
+}
+
+#[test]
+fn eval_writes_every_sample() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=2"]).succeeds();
+    let eval = ["eval", "runs/tiny", "validate.n=3", "validate.temperature=1"];
+    let json = folder.tamis(&[&eval[..], &["--json"]].concat()).succeeds();
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    for name in ["samples.jsonl", "samples.parquet"] {
+        folder.tamis(&[&eval[..], &["--samples", name]].concat()).succeeds();
+        let rows: Vec<_> = tamis_data::records::Records::open(&folder.join(name))
+            .expect("a file")
+            .map(|row| row.expect("a row").values)
+            .collect();
+        assert_eq!(rows.len(), 8 * 3, "{name}");
+        let mean = rows.iter().map(|row| row["acc"].as_f64().expect("scored")).sum::<f64>() / 24.0;
+        let figure = json["metrics"]["val-core/arithmetic/acc/mean@3"].as_f64().expect("a figure");
+        assert!((mean - figure).abs() < 1e-12, "{name}: {mean} {figure}");
+        assert_eq!((&rows[4]["prompt_id"], &rows[4]["sample_index"]), (&1.into(), &1.into()), "{name}");
+        assert_eq!(rows[0]["prompt"], json["samples"][0]["prompt"], "{name}");
+        assert_eq!(rows[0]["completion"], json["samples"][0]["completion"], "{name}");
+    }
+    let again = |arguments: &[&str]| folder.tamis(&[&eval[..], arguments].concat());
+    insta::assert_snapshot!(again(&["--samples", "samples.jsonl"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: samples.jsonl exists already
+      hint: `--overwrite` replaces it
+    ");
+    again(&["--samples", "samples.jsonl", "--overwrite"]).succeeds();
+    insta::assert_snapshot!(again(&["--samples", "samples.csv"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: samples.csv does not say how the samples are to be written: its name ends neither in .jsonl nor in .parquet
+      hint: name it `samples.jsonl` or `samples.parquet`, say
+    ");
+    insta::assert_snapshot!(again(&["--samples", "nowhere/samples.jsonl"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: there is no folder nowhere for the samples
+      hint: make it first
+    ");
+    insta::assert_snapshot!(again(&["--overwrite"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: --overwrite without a file to replace
+      hint: name one with --samples
+    ");
+
+    // Every result is kept in the run.
+    let kept = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&folder.read(&format!("runs/tiny/evaluations/{name}.json"))).expect("JSON")
+    };
+    assert_eq!(kept("step_2"), json);
+    assert_eq!(kept("step_2-3")["metrics"], json["metrics"]);
+    assert_eq!(kept("step_2")["settings"]["validate"]["n"], 3);
+    let num_kept = std::fs::read_dir(folder.join("runs/tiny/evaluations")).expect("a folder").count();
+    assert_eq!(num_kept, 4, "one a success, none a refusal");
+}
+
+#[test]
+fn rollouts_of_a_run_are_shown() {
+    let folder = Folder::tiny();
+    folder
+        .tamis(&[
+            "train",
+            "tiny.yaml",
+            "train.total_steps=2",
+            "validate.save_samples=true",
+            "rollout.save=all",
+        ])
+        .succeeds();
+    let shown = folder.tamis(&["rollouts", "runs/tiny", "--verdict", "trained", "--limit", "2"]).succeeds();
+    let json = folder.tamis(&["rollouts", "runs/tiny", "--verdict", "trained", "--json"]).succeeds();
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert_eq!((&json["num_matching"], &json["verdicts"]["trained"]), (&16.into(), &16.into()), "{json}");
+    let row = &json["rows"][0];
+    assert!(row["advantage"].is_number() && row["acc"].is_number(), "{row}");
+    for column in ["prompt", "completion", "ground_truth"] {
+        assert!(shown.stdout.contains(row[column].as_str().expect("text")), "{column}: {}", shown.stdout);
+    }
+    assert!(shown.stdout.contains("; 16 match; the first 2:"), "{}", shown.stdout);
+    let samples = folder.tamis(&["rollouts", "runs/tiny/validation/step_2.jsonl", "--limit", "1"]).succeeds();
+    assert!(samples.stdout.contains("8 trajectories; the first 1:"), "{}", samples.stdout);
+    insta::assert_snapshot!(folder.tamis(&["rollouts", "runs/tiny", "--step", "7"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: no rollouts of step 7 are saved in runs/tiny/rollouts; there are those of steps 1 to 2
+    ");
+    folder
+        .tamis(&["train", "tiny.yaml", "run.name=bare", "train.total_steps=1", "rollout.save=off"])
+        .succeeds();
+    insta::assert_snapshot!(folder.tamis(&["rollouts", "runs/bare"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: no rollouts are saved in runs/bare/rollouts
+      hint: a run writes them after each step, unless `rollout.save` is `off` (`kept`: only trajectories of trained groups)
+    ");
+}
+
+/// Measured before training and nowhere in between: measured after it too, or the first figure has nothing to
+/// be compared with.
+#[test]
+fn a_run_that_is_measured_before_training_is_measured_after_it() {
+    let folder = Folder::tiny();
+    let train = ["train", "tiny.yaml", "train.total_steps=2", "validate.save_samples=true"];
+    folder.tamis(&[&train[..], &["validate.test_freq=0"]].concat()).succeeds();
+    let metrics = folder.read("runs/tiny/metrics.jsonl");
+    let measured: Vec<bool> = metrics.lines().map(|line| line.contains("\"val-core/")).collect();
+    assert_eq!(measured, [true, false, true], "{metrics}");
+    for (step, is_there) in [(0, true), (1, false), (2, true)] {
+        assert_eq!(
+            folder.join(&format!("runs/tiny/validation/step_{step}.jsonl")).exists(),
+            is_there,
+            "{step}"
+        );
+    }
+    folder
+        .tamis(
+            &[&train[..], &["validate.test_freq=0", "validate.before_train=false", "run.name=never"]]
+                .concat(),
+        )
+        .succeeds();
+    assert!(!folder.read("runs/never/metrics.jsonl").contains("\"val-core/"));
+    assert!(!folder.join("runs/never/validation").exists());
+}
+
+/// Tied or not, in whatever type: what is exported is the policy, and says the same.
+#[test]
+fn export() {
+    let folder = Folder::tiny().with("sums.jsonl", SUMS);
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    let export = |arguments: &[&str]| folder.tamis(&[&["export", "runs/tiny"], arguments].concat());
+    insta::assert_snapshot!(export(&["out/tied"]).shown(), @r"
+    exit code 0
+    ----- stdout
+    wrote out/tied: 2656 weights of runs/tiny/checkpoints/step_1 in float32, output head tied to the embedding
+    ");
+    insta::assert_snapshot!(export(&["out/untied", "--untie"]).shown(), @r"
+    exit code 0
+    ----- stdout
+    wrote out/untied: 2944 weights of runs/tiny/checkpoints/step_1 in float32, output head of its own
+    ");
+    insta::assert_snapshot!(export(&["out/half", "--untie", "--dtype", "bf16"]).shown(), @r"
+    exit code 0
+    ----- stdout
+    wrote out/half: 2944 weights of runs/tiny/checkpoints/step_1 in bfloat16, output head of its own
+    ");
+    insta::assert_snapshot!(export(&["out/tied"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: out/tied exists already
+      hint: name a folder that is not there yet
+    ");
+    insta::assert_snapshot!(folder.tamis(&["export", "out", "other"]).shown(), @r"
+    exit code 2
+    ----- stderr
+    error: out is neither a run directory nor a checkpoint folder
+      hint: a run directory holds `checkpoints/`, a checkpoint `config.json`
+    ");
+    let config: serde_json::Value =
+        serde_json::from_str(&folder.read("out/half/config.json")).expect("one JSON object");
+    assert_eq!((&config["tie_word_embeddings"], &config["dtype"]), (&false.into(), &"bfloat16".into()));
+    let rest = [
+        "data.val=sums.jsonl",
+        "reward=[{kind: number}]",
+        "data.max_prompt_length=12",
+        "rollout.max_response_length=4",
+        "validate.temperature=1",
+        "validate.n=4",
+        "--json",
+    ];
+    let found = |checkpoint: &str| -> serde_json::Value {
+        let ended = folder.tamis(&[&["eval", checkpoint], &rest[..]].concat()).succeeds();
+        let mut found: serde_json::Value = serde_json::from_str(&ended.stdout).expect("one JSON object");
+        found.as_object_mut().expect("an object").remove("checkpoint");
+        found
+    };
+    let tied = found("out/tied");
+    assert!(tied["samples"].as_array().is_some_and(|samples| !samples.is_empty()), "{tied}");
+    assert_eq!(found("out/untied"), tied);
+    // A run begins from it, and a damaged one is refused.
+    folder
+        .tamis(&[
+            "train",
+            "tiny.yaml",
+            "~model.init",
+            "+model.path=out/untied",
+            "run.name=second",
+            "train.total_steps=1",
+        ])
+        .succeeds();
+    let weights = folder.join("out/half/model.safetensors");
+    let mut bytes = std::fs::read(&weights).expect("weights");
+    *bytes.last_mut().expect("bytes") ^= 1;
+    std::fs::write(&weights, bytes).expect("written");
+    insta::assert_snapshot!(folder.tamis(&["export", "out/half", "again"]).failure(), @r"
+    exit code 1
+    error: `model.safetensors` of the checkpoint out/half is damaged: its CRC-32 is 91ced907, and was e6c9e991 when it was saved
+      hint: put back a copy of the file. Where the change was meant, remove out/half/checksums.json
+    ");
+}

@@ -1,0 +1,273 @@
+//! `tamis filter` as a person types it.
+
+use crate::tamis::{Folder, Replaced as _};
+
+const ROLLOUTS: &str = "\
+{\"uid\": \"a\", \"acc\": 1, \"text\": \"x\"}
+{\"uid\": \"b\", \"acc\": 0, \"text\": \"y\"}
+{\"uid\": \"a\", \"acc\": 0, \"text\": \"z\"}
+{\"uid\": \"b\", \"acc\": 0, \"text\": \"u\"}
+{\"uid\": \"c\", \"acc\": 1, \"text\": \"v\"}
+{\"uid\": \"c\", \"acc\": 1, \"text\": \"w\"}
+";
+
+#[test]
+fn filter_writes_kept_and_dropped_rows() {
+    let folder = Folder::new().with("rollouts.jsonl", ROLLOUTS);
+    let arguments =
+        ["filter", "rollouts.jsonl", "--metric", "acc", "--kept", "kept.jsonl", "--dropped", "dropped.jsonl"];
+    insta::assert_snapshot!(folder.tamis(&arguments).shown(), @r#"
+    exit code 0
+    ----- stdout
+    Filter statistics (variance of acc):
+      - Total prompts: 3 (6 trajectories, 2 a prompt)
+      - Filtered (std=0): 2 (66.7%)
+          all wrong: 1 (33.3%)
+          all correct: 1 (33.3%)
+      - Kept (std>0): 1 (33.3%)
+      - Mean std: 0.167
+      - Mean metric: 0.500
+      - Pass rate: 50.0%
+      - Wrote kept.jsonl (2 rows)
+      - Wrote dropped.jsonl (4 rows)
+    "#);
+    let rows = |places: [usize; 2]| {
+        let lines: Vec<&str> = ROLLOUTS.lines().collect();
+        places.map(|place| format!("{}\n", lines[place])).concat()
+    };
+    assert_eq!(folder.read("kept.jsonl"), rows([0, 2]));
+    assert_eq!(folder.read("dropped.jsonl").lines().count(), 4);
+    // A second time it would overwrite.
+    insta::assert_snapshot!(folder.tamis(&arguments).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: kept.jsonl exists already
+      hint: `--overwrite` replaces it
+    "#);
+    assert_eq!(folder.read("kept.jsonl"), rows([0, 2]));
+    folder.tamis(&[&arguments[..], &["--overwrite"]].concat()).succeeds();
+
+    let json = folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--json"]).succeeds();
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("one JSON object");
+    assert!(json.is_object());
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range", "--low", "0.25", "--high", "1", "--bounds", "closed"]).shown(), @r#"
+    exit code 0
+    ----- stdout
+    Filter statistics (mean_range of acc):
+      - Total prompts: 3 (6 trajectories, 2 a prompt)
+      - Filtered (mean outside [0.25, 1]): 1 (33.3%)
+          all wrong: 1 (33.3%)
+          all correct: 0 (0.0%)
+      - Kept (0.25<=mean<=1): 2 (66.7%)
+          of these uniform: 1 (33.3%)
+      - Mean std: 0.167
+      - Mean metric: 0.500
+      - Pass rate: 50.0%
+    "#);
+}
+
+#[test]
+fn filter_bounds_may_be_negative() {
+    let rows = ROLLOUTS.replaced("\"acc\": 0", "\"acc\": -1");
+    let folder = Folder::new().with("rollouts.jsonl", &rows);
+    let bounds = ["--strategy", "mean_range", "--low", "-0.5", "--high", "0.5", "--json"];
+    let ended =
+        folder.tamis(&[&["filter", "rollouts.jsonl", "--metric", "acc"][..], &bounds].concat()).succeeds();
+    let summary: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    assert_eq!(summary["num_kept"], 1, "{summary}");
+}
+
+#[test]
+fn filter_messages() {
+    let folder = Folder::new().with("rollouts.jsonl", ROLLOUTS);
+    insta::assert_snapshot!(folder.tamis(&["filter", "missing.jsonl", "--metric", "acc"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: failed to open missing.jsonl
+      caused by: No such file or directory (os error 2)
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "accuracy"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: rollouts.jsonl has no metric column `accuracy` (did you mean `acc`?); it has `uid`, `acc`, `text`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--group", "prompt"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: rollouts.jsonl has no group column `prompt`; it has `uid`, `acc`, `text`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "text"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: rollouts.jsonl, line 1: `text` must be a number, true, false or null, got the text "x"
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "top_p"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: --strategy top_p needs --p
+      hint: say how much is kept: `--p 0.9`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--tolerance", "-1"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: the variance filter's tolerance must be a finite number of at least 0, got -1
+    "#);
+    // Misspelt names are told together; options that nothing looks at are refused.
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "accuracy", "--group", "uuid"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: rollouts.jsonl has no metric column `accuracy` (did you mean `acc`?) and no group column `uuid` (did you mean `uid`?); it has `uid`, `acc`, `text`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--low", "0.2", "--bounds", "closed"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: --strategy variance does not look at --low and --bounds
+      hint: leave it out, or choose `--strategy mean_range`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "mean_range", "--low", "0", "--high", "1", "--singleton", "drop"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: --strategy mean_range does not look at --singleton
+      hint: leave it out, or choose `--strategy variance`
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--metric", "acc2", "--group", "uid"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: with several --metric each row is a group, so --group has nothing to do
+      hint: leave out --group, or give one --metric
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--overwrite"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: --overwrite without an output to replace
+      hint: name one with --kept or --dropped
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--kept", "kept.parquet"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: kept.parquet would hold JSON lines, as rollouts.jsonl does
+      hint: rows keep the format they come in: name it kept.jsonl
+    "#);
+    // A filter that chooses members has none to choose from where a row holds them all.
+    folder.write("wide.jsonl", "{\"a\": 1, \"b\": 0, \"c\": 0, \"all\": [1, 0, 0]}\n");
+    let within = ["filter", "wide.jsonl", "--strategy", "within_group", "--k", "2", "--kept", "kept.jsonl"];
+    insta::assert_snapshot!(folder.tamis(&[&within[..], &["--metric", "a", "--metric", "b", "--metric", "c"]].concat()).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: the within_group filter chooses among the members of a group, but a row of wide.jsonl holds a whole group
+      hint: write one row a trajectory, with a column that names its group, or choose a strategy that keeps or drops whole groups
+    "#);
+    insta::assert_snapshot!(folder.tamis(&[&within[..], &["--metric", "all"]].concat()).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: the within_group filter chooses among the members of a group, but a row of wide.jsonl holds a whole group
+      hint: write one row a trajectory, with a column that names its group, or choose a strategy that keeps or drops whole groups
+    "#);
+    assert!(!folder.join("kept.jsonl").exists());
+    folder.write("nan.jsonl", "{\"uid\": 1, \"acc\": 1.0}\n{\"uid\": 1, \"acc\": NaN}\n");
+    insta::assert_snapshot!(folder.tamis(&["filter", "nan.jsonl", "--metric", "acc"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: nan.jsonl, line 2: not valid JSON at column 19: `NaN` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)
+    "#);
+    folder.write("torn.jsonl", &ROLLOUTS[..ROLLOUTS.len() - 10]);
+    insta::assert_snapshot!(folder.tamis(&["filter", "torn.jsonl", "--metric", "acc"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: torn.jsonl, line 6: not valid JSON at column 26: EOF while parsing a string
+    "#);
+    folder.write("rows.csv", "uid,acc\n");
+    insta::assert_snapshot!(folder.tamis(&["filter", "rows.csv", "--metric", "acc"]).shown(), @r#"
+    exit code 1
+    ----- stderr
+    error: rows.csv, line 1: not valid JSON at column 1: expected value
+      hint: rollouts are read as JSON lines (one object a line) or as Parquet
+    "#);
+}
+
+#[test]
+fn filter_of_parquet_in_every_usual_compression() {
+    let files = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tamis-data/tests/files");
+    let folder = Folder::new();
+    for codec in ["none", "gzip", "lz4", "zstd"] {
+        let name = format!("verl_{codec}.parquet");
+        std::fs::copy(files.join(&name), folder.join(&name)).expect("copied");
+        let arguments =
+            ["filter", &name, "--metric", "extra_info.index", "--group", "ability", "--no-outcome", "--json"];
+        let ended = folder.tamis(&[&arguments[..], &["--kept", &format!("{codec}.parquet")]].concat());
+        if codec == "zstd" && !cfg!(feature = "zstd") {
+            assert!(
+                ended.stderr.contains("is compressed with zstd, which this build cannot read"),
+                "{}",
+                ended.shown()
+            );
+            continue;
+        }
+        let summary: serde_json::Value = serde_json::from_str(&ended.succeeds().stdout).expect("JSON");
+        assert_eq!(
+            (&summary["num_rows"], &summary["num_kept"]),
+            (&2.into(), &1.into()),
+            "{codec}: {summary}"
+        );
+        folder
+            .tamis(&[
+                "filter",
+                &format!("{codec}.parquet"),
+                "--metric",
+                "extra_info.index",
+                "--group",
+                "ability",
+            ])
+            .succeeds();
+    }
+}
+
+#[test]
+fn filter_of_real_solutions() {
+    let Some(data) = tamis_golden::data("gsm8k") else { return };
+    let file = data.join("model_solutions.jsonl").display().to_string();
+    let folder = Folder::new();
+    let mut arguments = vec!["filter".to_owned(), file.clone()];
+    for model in ["6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"] {
+        arguments.extend(["--metric".to_owned(), format!("{model}.is_correct")]);
+    }
+    let shown = folder.tamis(&arguments).succeeds().shown().replace(&file, "model_solutions.jsonl");
+    insta::assert_snapshot!(shown, @r#"
+    exit code 0
+    ----- stdout
+    Filter statistics (variance of 6b_finetuning.is_correct, 6b_verification.is_correct, 175b_finetuning.is_correct, 175b_verification.is_correct):
+      - Total prompts: 660 (2640 trajectories, 4 a prompt)
+      - Filtered (std=0): 306 (46.4%)
+          all wrong: 221 (33.5%)
+          all correct: 85 (12.9%)
+      - Kept (std>0): 354 (53.6%)
+      - Mean std: 0.243
+      - Mean metric: 0.373
+      - Pass rate: 37.3%
+    "#);
+    arguments.extend([
+        "--kept".to_owned(),
+        "kept.jsonl".to_owned(),
+        "--dropped".to_owned(),
+        "dropped.jsonl".to_owned(),
+    ]);
+    folder.tamis(&arguments).succeeds();
+    assert_eq!(folder.read("kept.jsonl").lines().count(), 354);
+    assert_eq!(folder.read("dropped.jsonl").lines().count(), 221 + 85);
+}
+
+#[test]
+fn filter_of_a_runs_own_rollouts() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    let ended = folder
+        .tamis(&["filter", "runs/tiny/rollouts/step_1.parquet", "--metric", "acc", "--json"])
+        .succeeds();
+    let summary: serde_json::Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    let metrics = folder.read("runs/tiny/metrics.jsonl");
+    let step: serde_json::Value =
+        serde_json::from_str(metrics.lines().last().expect("a step")).expect("JSON");
+    // Offline the same groups are kept as in the run.
+    assert_eq!(summary["num_prompts"].as_f64(), step["groups/generated"].as_f64(), "{summary}");
+    assert_eq!(summary["num_kept"].as_f64(), step["train/num_kept_prompts"].as_f64(), "{summary}");
+}

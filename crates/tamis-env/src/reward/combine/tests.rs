@@ -1,0 +1,298 @@
+use super::*;
+use crate::reward::test_prompt;
+use proptest::prelude::*;
+use tamis_data::prompt::Message;
+
+/// Says what it is told, whatever it is asked.
+struct Says(Vec<RewardOutcome>, bool);
+
+impl RewardFunction for Says {
+    fn score(&self, _batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
+        self.0.clone()
+    }
+
+    fn is_shaping(&self) -> bool {
+        self.1
+    }
+}
+
+fn named(name: &str, weight: f64, outcomes: Vec<RewardOutcome>, is_shaping: bool) -> NamedReward {
+    NamedReward { name: name.to_owned(), weight, function: Box::new(Says(outcomes, is_shaping)) }
+}
+
+fn scoring(functions: Vec<NamedReward>, num_tokens: usize) -> Scoring {
+    scoring_of(functions, num_tokens, None)
+}
+
+fn scoring_of(functions: Vec<NamedReward>, num_tokens: usize, messages: Option<&[Message]>) -> Scoring {
+    let prompt = test_prompt("1");
+    let ids = vec![0; num_tokens];
+    let rewards = Rewards::new(functions).unwrap();
+    let num = rewards.functions()[0].function.score(&[]).len();
+    let input = RewardInput { completion_ids: &ids, messages, ..RewardInput::text(&prompt, "a\nb") };
+    rewards.score(&vec![input; num]).unwrap()
+}
+
+/// `name=value` of all scores, then the reward.
+fn row(scored: &Scored) -> String {
+    let scores: Vec<String> =
+        scored.scores.iter().map(|(name, score)| format!("{name}={}", score.value)).collect();
+    format!("{} -> {}", scores.join(" "), scored.reward.value)
+}
+
+#[test]
+fn sums_by_hand() {
+    let scoring = scoring(
+        vec![
+            named(
+                "right",
+                2.0,
+                vec![RewardOutcome::verified(-1.0, false), RewardOutcome::NoAnswer, RewardOutcome::NoAnswer],
+                false,
+            ),
+            named(
+                "other",
+                1.0,
+                vec![
+                    RewardOutcome::verified(0.5, true),
+                    RewardOutcome::verified(1.0, true),
+                    RewardOutcome::NoAnswer,
+                ],
+                false,
+            ),
+            named(
+                "short",
+                0.5,
+                vec![RewardOutcome::score(-1.0), RewardOutcome::score(-0.5), RewardOutcome::NoAnswer],
+                true,
+            ),
+        ],
+        2,
+    );
+    let rows: Vec<String> = scoring.rows.iter().map(row).collect();
+    insta::assert_snapshot!(rows.join("\n"), @r"
+acc=0 other=0.5 other.acc=1 right=-1 score=-1.5 short=-1 -> -2
+acc=1 other=1 right=NaN score=1 short=-0.5 -> 0.75
+other=NaN right=NaN score=NaN short=NaN -> NaN
+");
+    insta::assert_snapshot!(scoring.warnings.join("\n"), @r"
+no reward function answered 1 of 3 completions; they stay unscored; the first:
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+    let totals = totals(&scoring.rows);
+    assert_eq!(totals["other"], (1.5, 2));
+    assert_eq!(totals["short"], (-1.5, 2));
+    assert!(!totals.contains_key("reward"));
+}
+
+#[test]
+fn shaping_alone_is_the_raw_outcome_only_where_there_is_nothing_else() {
+    let alone = scoring(vec![named("short", 0.5, vec![RewardOutcome::score(-1.0)], true)], 0);
+    assert_eq!(row(&alone.rows[0]), "score=-0.5 short=-1 -> -0.5");
+    let shaped = scoring(
+        vec![
+            named("right", 1.0, vec![RewardOutcome::NoAnswer], false),
+            named("short", 0.5, vec![RewardOutcome::score(-1.0)], true),
+        ],
+        0,
+    );
+    assert_eq!(row(&shaped.rows[0]), "right=NaN score=NaN short=-1 -> -0.5");
+}
+
+#[test]
+fn what_weighs_nothing_is_no_reward() {
+    let judged = |answer: RewardOutcome| {
+        let measured = named("length", 0.0, vec![RewardOutcome::score(12.0)], false);
+        scoring(vec![measured, named("judge", 1.0, vec![answer], false)], 0)
+    };
+    let unanswered = judged(RewardOutcome::NoAnswer);
+    assert_eq!(row(&unanswered.rows[0]), "judge=NaN length=12 score=NaN -> NaN");
+    assert_eq!(unanswered.warnings.len(), 1, "{:?}", unanswered.warnings);
+    assert_eq!(row(&judged(RewardOutcome::score(-3.0)).rows[0]), "judge=-3 length=12 score=-3 -> -3");
+    // Where nothing weighs, what was measured is all there is.
+    let all = scoring(vec![named("length", 0.0, vec![RewardOutcome::score(12.0)], false)], 0);
+    assert_eq!(row(&all.rows[0]), "length=12 score=0 -> 0");
+}
+
+#[test]
+fn finer_numbers_stay_with_their_functions() {
+    let fine = |per_token: Option<Vec<f64>>, per_turn: Option<Vec<f64>>| {
+        let value = per_token.as_ref().or(per_turn.as_ref()).map_or(1.0, |parts| parts.iter().sum());
+        vec![RewardOutcome::Scored(Scores::from([(
+            "score".to_owned(),
+            Score { value, per_token, per_turn },
+        )]))]
+    };
+    let message = |role: &str| Message { role: role.to_owned(), content: "x".to_owned() };
+    let turns = ["assistant", "tool", "assistant"].map(message);
+    let functions = vec![
+        named("steps", 2.0, fine(Some(vec![0.5, 0.0, -1.0]), None), false),
+        named("turns", 1.0, fine(None, Some(vec![3.0, 4.0])), false),
+        named("whole", 10.0, vec![RewardOutcome::score(1.0)], false),
+    ];
+    let scoring = scoring_of(functions, 3, Some(&turns));
+    let reward = &scoring.rows[0].reward;
+    assert!((reward.value - (-1.0 + 7.0 + 10.0)).abs() < 1e-12);
+    assert_eq!((&reward.per_token, &reward.per_turn), (&None, &None));
+    let scores = &scoring.rows[0].scores;
+    assert_eq!(scores["steps"].per_token.as_deref(), Some(&[0.5, 0.0, -1.0][..]));
+    assert_eq!(scores["turns"].per_turn.as_deref(), Some(&[3.0, 4.0][..]));
+}
+
+#[test]
+fn broken_answers_are_failures() {
+    let parts = |per_token: Vec<f64>| {
+        RewardOutcome::Scored(Scores::from([(
+            "score".to_owned(),
+            Score { value: 1.0, per_token: Some(per_token), per_turn: None },
+        )]))
+    };
+    let extra = |value: f64| {
+        RewardOutcome::Scored(Scores::from([
+            ("score".to_owned(), Score::of(1.0)),
+            ("bonus".to_owned(), Score::of(value)),
+        ]))
+    };
+    let say = |outcome: RewardOutcome| {
+        let scoring = scoring(vec![named("f", 1.0, vec![outcome], false)], 2);
+        format!("{}\n{}", row(&scoring.rows[0]), scoring.warnings.first().cloned().unwrap_or_default())
+    };
+    insta::assert_snapshot!(say(RewardOutcome::score(f64::NAN)), @r"
+f=NaN score=NaN -> NaN
+no reward function answered 1 of 1 completions; they stay unscored; the first:
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+    insta::assert_snapshot!(say(RewardOutcome::score(f64::NEG_INFINITY)), @r"
+f=NaN score=NaN -> NaN
+reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must be finite, got -inf
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+    let turns = Score { per_turn: Some(vec![0.5, 0.5]), ..Score::of(1.0) };
+    insta::assert_snapshot!(say(RewardOutcome::Scored(Scores::from([("score".to_owned(), turns)]))), @r#"
+f=NaN score=NaN -> NaN
+reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` per turn: expected 1 numbers, one for each turn of the assistant in the completion, got 2
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+"#);
+    insta::assert_snapshot!(say(extra(f64::INFINITY)), @r"
+f=NaN score=NaN -> NaN
+reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `bonus` must be finite, got inf
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+    insta::assert_snapshot!(say(RewardOutcome::score(-1e308)), @r#"
+    f=NaN score=NaN -> NaN
+    reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must lie within plus and minus 1e100, got -1e308
+      prompt 0: `1?`
+      completion: `a\nb`
+      ground truth: `1`, data source: `test`
+    "#);
+    insta::assert_snapshot!(say(parts(vec![1.0, 1.1e100])).lines().nth(1).unwrap(), @"reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` must lie within plus and minus 1e100, got 1.1e100");
+    insta::assert_snapshot!(say(extra(f64::NAN)), @"f=1 score=1 -> 1");
+    insta::assert_snapshot!(say(parts(vec![1.0])), @r"
+f=NaN score=NaN -> NaN
+reward function `f` failed on 1 of 1 completions and gives them no score; the first: score `score` per token: expected 2 numbers, one for each completion token, got 1
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+    insta::assert_snapshot!(say(parts(vec![1.0, f64::NAN])), @r"
+f=NaN score=NaN -> NaN
+no reward function answered 1 of 1 completions; they stay unscored; the first:
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+    let huge = |second: f64| {
+        let functions = vec![
+            named("f", 2.0, vec![RewardOutcome::verified(1e100, true)], false),
+            named("g", 2.0, vec![RewardOutcome::score(second)], false),
+        ];
+        let scoring = scoring(functions, 0);
+        format!("{}\n{}", row(&scoring.rows[0]).replace(&"0".repeat(92), "..."), scoring.warnings.join("\n"))
+    };
+    insta::assert_snapshot!(huge(1e100), @r"
+acc=1 f=1...00000000 g=1...00000000 score=NaN -> NaN
+the weighted sum of the scores of 1 of 1 completions is beyond plus and minus 1e100; they stay unscored; the first:
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+    // Opposite ones have a sum like any others.
+    assert!(huge(-1e100).ends_with("score=0 -> 0\n"), "{}", huge(-1e100));
+    let two = scoring(
+        vec![
+            named("f", 1.0, vec![RewardOutcome::score(1.0); 2], false),
+            named("g", 1.0, vec![RewardOutcome::score(1.0)], false),
+        ],
+        0,
+    );
+    insta::assert_snapshot!(two.warnings[0], @r"
+reward function `g` failed on 2 of 2 completions and gives them no score; the first: answers: expected 2 for 2 completions, got 1
+  prompt 0: `1?`
+  completion: `a\nb`
+  ground truth: `1`, data source: `test`
+");
+    let excerpted = excerpt(&"x".repeat(1000));
+    assert_eq!(excerpted.chars().count(), EXCERPT_CHARS + 1);
+}
+
+/// As TRL shows them: what a function looked for may be in a column.
+#[test]
+fn the_columns_of_a_row_that_nobody_answered_are_shown() {
+    let mut prompt = test_prompt("1");
+    prompt.columns.insert("level".to_owned(), serde_json::json!({"of": [1, 2]}));
+    prompt.columns.insert("solution".to_owned(), "long\n".repeat(100).into());
+    let rewards = Rewards::new(vec![named("f", 1.0, vec![RewardOutcome::NoAnswer], false)]).unwrap();
+    let warned =
+        |prompt: &Prompt| rewards.score(&[RewardInput::text(prompt, "a")]).unwrap().warnings.remove(0);
+    let shown = warned(&prompt).replace(r"long\n", "L");
+    assert!(
+        shown.ends_with(&format!(
+            "\n  column level: `{{\"of\":[1,2]}}`\n  column solution: `{}…`",
+            "L".repeat(40)
+        )),
+        "{shown}"
+    );
+    prompt.columns.extend((0..100).map(|number| (format!("z{number}"), number.into())));
+    assert!(warned(&prompt).ends_with(&format!("\n  and {} more columns", 102 - MAX_COLUMNS)));
+}
+
+#[test]
+fn set_up_errors() {
+    let error = |functions| Rewards::new(functions).err().unwrap().to_string();
+    let of = |name: &str, weight| named(name, weight, vec![], false);
+    insta::assert_snapshot!(error(vec![]), @"a run needs at least one reward function");
+    insta::assert_snapshot!(error(vec![of("", 1.0)]), @"reward function name `` is empty");
+    insta::assert_snapshot!(error(vec![of("acc", 1.0)]), @"reward function name `acc` is taken by a number that tamis computes; choose another");
+    insta::assert_snapshot!(error(vec![of("a", 1.0), of("a", 1.0)]), @"reward function name `a` is used twice");
+    insta::assert_snapshot!(error(vec![of("a", f64::INFINITY)]), @"weight of reward function `a` must be a finite number, got inf");
+}
+
+proptest! {
+    #[test]
+    fn the_reward_is_the_weighted_sum_of_what_was_answered(
+        answers in proptest::collection::vec((proptest::option::of(-2.0f64..2.0), -3.0f64..3.0), 1..6),
+    ) {
+        let functions = answers.iter().enumerate().map(|(i, (score, weight))| {
+            let outcome = score.map_or(RewardOutcome::NoAnswer, RewardOutcome::score);
+            named(&format!("f{i}"), *weight, vec![outcome], i % 2 == 1)
+        });
+        let scoring = scoring(functions.collect(), 0);
+        let answered: Vec<f64> = answers.iter().filter_map(|(score, weight)| Some((*score)? * weight)).collect();
+        let reward = scoring.rows[0].reward.value;
+        prop_assert_eq!(reward.is_nan(), answered.is_empty());
+        prop_assert_eq!(scoring.warnings.is_empty(), !answered.is_empty());
+        if !answered.is_empty() {
+            prop_assert!((reward - answered.iter().sum::<f64>()).abs() < 1e-12);
+        }
+    }
+}

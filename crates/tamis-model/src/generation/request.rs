@@ -1,0 +1,138 @@
+//! What is asked for, and what comes back.
+
+use std::sync::Arc;
+
+use tamis_core::random::Key;
+use thiserror::Error;
+
+use super::sampling::{Alternatives, SamplingError, SamplingParams};
+
+/// Decides after each token whether a completion ends, for stop strings: this crate has no tokenizer.
+pub trait StopCheck: Send + Sync {
+    /// Whether the completion ends with its last token.
+    fn should_stop(&self, generated: &[u32]) -> bool;
+}
+
+/// Which tokens may come next, for completions of a given form.
+///
+/// Log-probabilities and entropies stay those of the whole vocabulary, as with the truncations.
+pub trait TokenMask: Send + Sync {
+    /// What is remembered of a completion without a token.
+    fn start(&self) -> u32;
+
+    /// What is remembered of it after one more token.
+    fn after(&self, state: u32, token: u32) -> u32;
+
+    /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; ids beyond the words may not.
+    /// Where there are none the completion is over; at the start there must be one.
+    fn allowed_tokens(&self, state: u32) -> Arc<[u64]>;
+}
+
+/// A prompt and the keys of its samples.
+#[derive(Clone)]
+pub struct GenerationRequest {
+    /// Token ids, at least one.
+    pub prompt: Vec<u32>,
+    /// One key per sample; token t of sample i is drawn with `keys[i].uniform(t)`.
+    pub keys: Vec<Key>,
+    /// How tokens are drawn.
+    pub params: SamplingParams,
+    /// Ends completions besides `stop_token_ids`.
+    pub stop: Option<Arc<dyn StopCheck>>,
+    /// Which tokens are drawn from; `None`: all.
+    pub mask: Option<Arc<dyn TokenMask>>,
+}
+
+/// Names a submitted request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Why a completion ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompletionEnd {
+    /// A stop token or the stop check.
+    Stop,
+    /// `max_new_tokens`, or the model's last position: truncated.
+    Length,
+    /// [`BatchGenerator::abort`].
+    Aborted,
+}
+
+/// A finished sample.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Completion {
+    /// Its request.
+    pub request: RequestId,
+    /// Its index in the request's keys.
+    pub sample: usize,
+    /// Token ids, the end token included.
+    pub tokens: Vec<u32>,
+    /// `log_softmax(logits / temperature)` of each, before penalty and truncation, nats.
+    pub logprobs: Vec<f32>,
+    /// Mean entropy of `softmax(logits / temperature)` over them, nats; NaN without tokens.
+    pub entropy: f64,
+    /// What else each token could have been; empty unless [`SamplingParams::num_alternatives`] asks for it.
+    pub alternatives: Vec<Alternatives>,
+    /// Why it ended.
+    pub finish: CompletionEnd,
+}
+
+impl Completion {
+    /// What a sample that is given up before it has a token ends with.
+    pub fn without_tokens(request: RequestId, sample: usize) -> Self {
+        Self {
+            request,
+            sample,
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+            entropy: f64::NAN,
+            alternatives: Vec::new(),
+            finish: CompletionEnd::Aborted,
+        }
+    }
+}
+
+/// A sample that is under way.
+#[derive(Debug, Clone, Copy)]
+pub struct CompletionProgress<'a> {
+    /// Its request.
+    pub request: RequestId,
+    /// Its index in the request's keys.
+    pub sample: usize,
+    /// Token ids so far.
+    pub tokens: &'a [u32],
+    /// As in [`Completion::logprobs`].
+    pub logprobs: &'a [f32],
+    /// As in [`Completion::alternatives`].
+    pub alternatives: &'a [Alternatives],
+}
+
+/// A request cannot be generated.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum RequestError {
+    /// No tokens.
+    #[error("the prompt is empty")]
+    EmptyPrompt,
+    /// No keys.
+    #[error("the request asks for no samples")]
+    NoSamples,
+    /// No position left for a completion.
+    #[error("the prompt has {len} tokens, which leaves no room within max_position_embeddings ({limit})")]
+    TooLong {
+        /// Tokens of the prompt.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A token outside the vocabulary.
+    #[error("the prompt holds token {token}, but the vocabulary has {vocab_size}")]
+    Token {
+        /// The id.
+        token: u32,
+        /// V.
+        vocab_size: usize,
+    },
+    /// Parameters out of range.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+}

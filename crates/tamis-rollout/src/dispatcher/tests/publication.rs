@@ -1,0 +1,185 @@
+//! Groups in flight over a publication, and what is counted of those that are given up.
+
+use super::*;
+
+/// A stream whose groups go on generating over a publication.
+fn stream(train_batch_size: usize, group_size: usize) -> Dispatcher {
+    let run = ScheduleSettings {
+        surplus: tamis_core::schedule::Surplus::Carry { max_lag: 2 },
+        metric: Metric::SeqReward,
+        ..ScheduleSettings::verl(train_batch_size, 4, group_size, 0)
+    };
+    let mini_batch_size = train_batch_size;
+    let streaming = tamis_core::schedule::StreamingSettings { run, mini_batch_size, max_in_flight: 16 };
+    Dispatcher::new(settings(group_size), Scheduler::streaming(streaming).expect("settings"))
+}
+
+/// Scores exactly, until nobody waits for scores any more.
+struct Until(Arc<std::sync::atomic::AtomicBool>);
+
+impl RewardFunction for Until {
+    fn score(&self, batch: &[RewardInput<'_>]) -> Vec<Answered> {
+        if self.0.load(std::sync::atomic::Ordering::SeqCst) {
+            return vec![Answered::Failed(tamis_env::reward::RewardFailure::Interrupted); batch.len()];
+        }
+        Exact {}.score(batch)
+    }
+}
+
+/// The weights of a trained step are published whatever happens meanwhile, so that what is saved is the state
+/// after that step: where scores are given up because of Ctrl-C, and where the generator is lost.
+#[test]
+fn a_publication_comes_to_its_end() {
+    for (is_interrupted, is_gone) in [(true, false), (false, true), (true, true)] {
+        let mut dispatcher = stream(2, 4);
+        let fake = FakeSettings { max_delay: 40, ..FakeSettings::faultless(4) };
+        let mut generator = Gone { generator: FakeGenerator::new(fake), num_lost: 0 };
+        let ends = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (mut source, mut heard) = (Rows::new(1000), Heard::default());
+        let mut scorer = scorer(Until(Arc::clone(&ends)));
+        dispatcher
+            .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+            .expect("goes on")
+            .expect("a step");
+        dispatcher.note_trained(0, 0).expect("trained");
+        ends.store(is_interrupted, std::sync::atomic::Ordering::SeqCst);
+        generator.num_lost = if is_gone { u32::MAX } else { 0 };
+        let publication = Publication { version: PolicyVersion(1), weights: crate::Weights::InProcess };
+        let stops = || is_interrupted;
+        let with_stop = Dependencies {
+            is_interrupted: &stops,
+            ..with(&mut generator, &mut source, &mut scorer, &mut heard)
+        };
+        let lost = dispatcher.publish(&publication, InFlight::Wait, with_stop).expect("a state");
+        assert_eq!(lost.is_some(), is_gone);
+        // A process after this one has all that there was, and asks for the rest.
+        let (machine, held) = (dispatcher.machine().clone(), dispatcher.held().cloned().collect());
+        let health = dispatcher.reward_health().clone();
+        let (next, version) = (dispatcher.next_group(), PolicyVersion(1));
+        let mut resumed = Dispatcher::resume(settings(4), machine, next, version, held, health);
+        ends.store(false, std::sync::atomic::Ordering::SeqCst);
+        let mut generator = FakeGenerator::new(fake);
+        generator.publish(&publication, InFlight::Wait).expect("taken");
+        generator.next(Wait::Forever).expect("published");
+        let collected = resumed
+            .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+            .expect("goes on")
+            .expect("a step");
+        assert!(matches!(collected.end, End::Ready));
+        collected.report.accounting.check().expect("balanced");
+    }
+}
+
+/// So many steps at a generator without faults, with weights published between them.
+fn take_steps(num_steps: u64, dispatcher: &mut Dispatcher, in_flight: InFlight) {
+    let fake = FakeSettings { max_delay: 60, ..FakeSettings::faultless(4) };
+    let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
+    let (mut scorer, mut heard) = (scorer(Exact {}), Heard::default());
+    for version in 0..num_steps {
+        if version > 0 {
+            dispatcher.note_trained(0, 0).expect("trained");
+            let weights = crate::Weights::InProcess;
+            let publication = Publication { version: PolicyVersion(version), weights };
+            let with = with(&mut generator, &mut source, &mut scorer, &mut heard);
+            dispatcher.publish(&publication, in_flight, with).expect("published");
+        }
+        dispatcher
+            .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+            .expect("goes on")
+            .expect("a step");
+    }
+}
+
+/// Groups that a full batch gives up leave with its step; what they cost is told after that, and counted.
+#[test]
+fn tokens_of_groups_that_a_full_batch_gives_up_are_counted() {
+    let rounds = ScheduleSettings {
+        metric: Metric::SeqReward,
+        rounds_in_flight: 3,
+        ..ScheduleSettings::verl(2, 2, 4, 0)
+    };
+    let mut dispatcher = Dispatcher::new(settings(4), Scheduler::rounds(rounds).expect("settings"));
+    take_steps(6, &mut dispatcher, InFlight::Wait);
+    let totals = *dispatcher.machine().totals();
+    assert!(totals.aborted.groups > 0 && totals.aborted.tokens > 0, "{totals:?}");
+}
+
+/// What was spent on a sample that is given up and asked for again is counted, though its group comes to its
+/// end.
+#[test]
+fn tokens_of_attempts_that_were_given_up_are_counted() {
+    let mut dispatcher = stream(2, 4);
+    take_steps(5, &mut dispatcher, InFlight::Abort);
+    let totals = *dispatcher.machine().totals();
+    assert!(totals.aborted.tokens > 0 && totals.aborted.groups == 0, "{totals:?}");
+    // What is told of a group that is under way is what its members have, and what was lost on the way.
+    let lost = |record: &Record| record.generation.num_tokens - record.group.num_tokens() as u64;
+    assert!(dispatcher.held().map(lost).sum::<u64>() > 0);
+}
+
+/// Groups in flight when weights are published end by the old ones and settle; with `Keep` their tokens say
+/// which weights sampled them.
+#[test]
+fn a_publication_waits_for_what_is_in_flight_or_says_from_where_it_went_on() {
+    for in_flight in [InFlight::Wait, InFlight::Keep, InFlight::Abort] {
+        let mut dispatcher = stream(2, 4);
+        let fake = FakeSettings { max_delay: 40, ..FakeSettings::faultless(4) };
+        let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
+        let (mut scorer, mut heard) = (scorer(Exact {}), Heard::default());
+        let mut lags = Vec::new();
+        for version in 1..8 {
+            let collected = dispatcher
+                .collect(with(&mut generator, &mut source, &mut scorer, &mut heard))
+                .expect("goes on")
+                .expect("a step");
+            assert!(matches!(collected.end, End::Ready));
+            for record in &collected.trained {
+                for member in &record.group.trajectories {
+                    assert!(member.versions.0 <= member.versions.1 && member.versions.1.0 < version);
+                    if in_flight == InFlight::Wait {
+                        assert_eq!(member.versions, (record.group.dispatched, record.group.dispatched));
+                    }
+                    lags.push(version - 1 - member.versions.0.0);
+                }
+            }
+            dispatcher.note_trained(0, 0).expect("trained");
+            let weights = crate::Weights::InProcess;
+            let publication = Publication { version: PolicyVersion(version), weights };
+            dispatcher
+                .publish(&publication, in_flight, with(&mut generator, &mut source, &mut scorer, &mut heard))
+                .expect("published");
+            assert_eq!(generator.version(), PolicyVersion(version));
+        }
+        assert!(lags.iter().all(|lag| *lag <= 2), "{in_flight:?}: {lags:?}");
+        if in_flight != InFlight::Abort {
+            assert!(lags.iter().any(|lag| *lag > 0), "{in_flight:?}: nothing was in flight");
+        }
+    }
+}
+
+#[test]
+fn spans_of_kept_samples_cover_their_tokens() {
+    let span = |version, start, end| VersionSpan { version: PolicyVersion(version), start, end };
+    let fake = FakeSettings { max_delay: 30, ..FakeSettings::faultless(9) };
+    let mut generator = FakeGenerator::new(fake);
+    for member in 0..8 {
+        let id = SampleId::of_member(GroupId(0), member);
+        let key = Key::new(1, Purpose::Rollout).with(u64::from(member));
+        let request = SampleRequest { id, prompt_token_ids: Arc::from([1]), key, sampling: sampling(40) };
+        generator.submit(request).expect("taken");
+    }
+    generator.next(Wait::Forever).expect("goes on");
+    let publication = Publication { version: PolicyVersion(3), weights: crate::Weights::InProcess };
+    generator.publish(&publication, InFlight::Keep).expect("taken");
+    let mut num_split = 0;
+    while generator.load().in_flight > 0 {
+        for event in generator.next(Wait::Forever).expect("goes on") {
+            let GeneratorEvent::Sampled { sample, .. } = event else { continue };
+            let length = sample.token_ids.len() as u32;
+            let split = sample.versions[0].end;
+            num_split += usize::from(split > 0);
+            assert_eq!(sample.versions, [span(0, 0, split), span(3, split, length)]);
+        }
+    }
+    assert!(num_split > 0);
+}

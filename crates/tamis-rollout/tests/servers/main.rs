@@ -1,0 +1,165 @@
+//! Fleets of servers over real connections: fakes of vLLM 0.32 and 0.33, of SGLang and of OpenAI's interface,
+//! and a proxy that spoils answers.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod others;
+mod samples;
+mod weights;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+use support::fake_vllm::{Behaviour, FakeVllm, Release, VOCABULARY, logprob};
+use support::http::{Delivery, Handler, Reply, TestServer};
+use support::proxy::{ALL, FaultProxy, Spoiling};
+use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_core::random::{Key, Purpose};
+use tamis_rollout::clock::{Bell, SystemClock};
+use tamis_rollout::fleet::{Fleet, FleetMessage, FleetSettings};
+use tamis_rollout::http::{Address, HttpClient, HttpSettings, Transport};
+use tamis_rollout::server::{
+    HttpServer, OpenAi, OtherLogprobs, Probe, Protocol, Server, ServerSettings, Sglang, Vllm,
+};
+use tamis_rollout::wire::{Call, FaultClass};
+use tamis_rollout::{
+    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Publication, Sample,
+    SampleId, SamplePurpose, SampleRequest, Sampling, Wait, Weights,
+};
+use tamis_text::tokenizer::Tokenizer;
+
+fn server_settings(name: &str) -> ServerSettings {
+    ServerSettings {
+        name: name.to_owned(),
+        model: None,
+        vocabulary: VOCABULARY as usize,
+        end_token_ids: vec![1],
+        extra: Map::new(),
+        answer_timeout: Duration::from_secs(2),
+        check_timeout: Duration::from_secs(5),
+        publish_timeout: Duration::from_secs(5),
+        pause_grace: Duration::from_secs(1),
+        nonce: "run7".to_owned(),
+        seeds: true,
+        other_logprobs: OtherLogprobs::Refuse,
+        seen_as: None,
+    }
+}
+
+fn fleet_settings() -> FleetSettings {
+    FleetSettings {
+        first_pause: Duration::from_millis(10),
+        longest_pause: Duration::from_millis(200),
+        check_every: Duration::from_millis(100),
+        start_timeout: Duration::from_secs(3),
+        give_up_after: Some(Duration::from_secs(5)),
+        ..FleetSettings::default()
+    }
+}
+
+type Said = Arc<Mutex<Vec<FleetMessage>>>;
+
+fn connect<P: Protocol + Default + 'static>(
+    urls: &[String],
+    key: Option<&str>,
+    fleet: FleetSettings,
+    change: impl Fn(&mut ServerSettings),
+) -> Result<(Fleet, Said), GeneratorError> {
+    let bell = Bell::default();
+    let mut client = HttpClient::start(HttpSettings::default(), false).expect("a client");
+    let servers = urls
+        .iter()
+        .map(|url| {
+            let address = Address::parse(url).expect("an address");
+            let mut settings = server_settings(url);
+            change(&mut settings);
+            let line = client.line(address, key, bell.clone()).expect("a line");
+            let tokenizer = Tokenizer::characters("abcdefghijklmn").expect("a tokenizer");
+            Box::new(HttpServer::<P>::new(Box::new(line), Arc::new(settings), tokenizer)) as Box<dyn Server>
+        })
+        .collect();
+    let said = Said::default();
+    let hear = Arc::clone(&said);
+    let say = Box::new(move |message| hear.lock().unwrap().push(message));
+    let fleet =
+        Fleet::connect(servers, fleet, Box::new(SystemClock), bell, Arc::new(AtomicBool::new(false)), say)?;
+    Ok((fleet, said))
+}
+
+/// A server like vLLM and a fleet of it alone.
+fn vllm(behaviour: Behaviour, change: impl Fn(&mut ServerSettings)) -> (FakeVllm, Fleet) {
+    let vllm = FakeVllm::start(behaviour);
+    let (fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), change).expect("answers");
+    (vllm, fleet)
+}
+
+/// What the fake server says of a text under weights of that name, put beside them.
+fn write_probe(weights: &str, folder: &Path) {
+    let logprobs = vec![logprob(weights, 1), logprob(weights, 2)];
+    Probe { token_ids: vec![2, 3, 4], logprobs, tolerance: 0.01 }.write(folder).expect("written");
+}
+
+fn sampling() -> Sampling {
+    Sampling::plain(8)
+}
+
+fn request_with(group: u64, member: u32, sampling: &Sampling) -> SampleRequest {
+    SampleRequest {
+        id: SampleId { purpose: SamplePurpose::Rollout, group, member, turn: 0, attempt: 0 },
+        prompt_token_ids: Arc::from([2, 3, 4]),
+        key: Key::new(7, Purpose::Rollout).with(group).with(u64::from(member)),
+        sampling: Arc::new(sampling.clone()),
+    }
+}
+
+fn request(group: u64, member: u32) -> SampleRequest {
+    request_with(group, member, &sampling())
+}
+
+fn finish(fleet: &mut Fleet) -> Vec<GeneratorEvent> {
+    let mut all = Vec::new();
+    loop {
+        let events = fleet.next(Wait::Forever).expect("goes on");
+        if events.is_empty() {
+            return all;
+        }
+        all.extend(events);
+    }
+}
+
+fn only_sample(fleet: &mut Fleet, request: SampleRequest) -> Sample {
+    fleet.submit(request).expect("taken");
+    match finish(fleet).as_slice() {
+        [GeneratorEvent::Sampled { sample, .. }] => sample.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A folder of weights as a server reads one; what the fake makes of it is a function of its configuration's
+/// text.
+fn folder(text: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("config.json"), text).expect("written");
+    std::fs::write(folder.path().join("model.safetensors"), "").expect("written");
+    folder
+}
+
+fn publication(version: u64, folder: &Path) -> Publication {
+    Publication { version: PolicyVersion(version), weights: Weights::Folder(folder.to_owned()) }
+}
+
+fn publish(fleet: &mut Fleet, version: u64, folder: &Path) {
+    fleet.publish(&publication(version, folder), InFlight::Wait).expect("begun");
+    let events = fleet.next(Wait::Forever).expect("goes on");
+    assert_eq!(events, [GeneratorEvent::Published { version: PolicyVersion(version) }]);
+}
+
+fn expected_logprobs(weights: &str, length: usize) -> Vec<f32> {
+    (0..length).map(|place| logprob(weights, place) as f32).collect()
+}

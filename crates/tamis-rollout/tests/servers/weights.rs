@@ -1,0 +1,409 @@
+//! New weights: how servers take them, and how a fleet proves that they hold them.
+
+use super::*;
+
+/// So many log-probabilities, each as far from what a server says that keeps its first weights.
+fn write_probe_off(difference: f64, num: usize, folder: &Path) {
+    let logprobs = (1..=num).map(|place| logprob("initial", place) - difference).collect();
+    let token_ids = (2..).take(num + 1).collect();
+    Probe { token_ids, logprobs, tolerance: 0.05 }.write(folder).expect("written");
+}
+
+/// What is a folder here is another one there.
+#[test]
+fn a_server_that_sees_the_folder_elsewhere() {
+    let vllm = FakeVllm::start(Behaviour::default());
+    let (here, there) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    for (place, text) in [(&here, "here"), (&there, "there")] {
+        let folder = place.path().join("run/version_1");
+        std::fs::create_dir_all(&folder).expect("made");
+        std::fs::write(folder.join("config.json"), text).expect("written");
+        std::fs::write(folder.join("model.safetensors"), "").expect("written");
+    }
+    let seen_as = (here.path().to_owned(), there.path().display().to_string());
+    let urls = [vllm.server.url()];
+    let (mut fleet, _) =
+        connect::<Vllm>(&urls, None, fleet_settings(), |settings| settings.seen_as = Some(seen_as.clone()))
+            .expect("answers");
+    publish(&mut fleet, 1, &here.path().join("run/version_1"));
+    assert_eq!(vllm.state.lock().unwrap().weights, "there");
+}
+
+#[test]
+fn a_sample_and_new_weights() {
+    let (vllm, mut fleet) = vllm(Behaviour::default(), |_| {});
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!(sample.logprobs, expected_logprobs("initial", sample.token_ids.len()));
+    assert_eq!(sample.versions[0].version, PolicyVersion(0));
+    vllm.state.lock().unwrap().calls.clear();
+
+    let weights = folder("first");
+    write_probe("first", weights.path());
+    publish(&mut fleet, 1, weights.path());
+    let calls: Vec<String> = vllm.state.lock().unwrap().calls.clone();
+    let order: Vec<&str> = calls
+        .iter()
+        .map(String::as_str)
+        .filter(|call| !["/health", "/v1/models", "/weight_info", "/metrics"].contains(call))
+        .collect();
+    // The first reset is in vain, and is done again.
+    let reset = "/reset_prefix_cache?reset_running_requests=true";
+    assert_eq!(
+        order,
+        ["/pause?mode=wait", "/collective_rpc", reset, reset, "/update_weight_version", "/resume"]
+    );
+    assert_eq!(vllm.state.lock().unwrap().label, "run7-v1");
+
+    for member in 0..20 {
+        let sample = only_sample(&mut fleet, request(1, member));
+        let length = sample.token_ids.len();
+        assert_eq!(sample.logprobs, expected_logprobs("first", length));
+        let [span] = &sample.versions[..] else { panic!("{:?}", sample.versions) };
+        assert_eq!((span.version, span.start, span.end), (PolicyVersion(1), 0, length as u32));
+        match sample.finish_reason {
+            FinishReason::Stop => assert_eq!((length, sample.text.len(), sample.token_ids[3]), (4, 3, 1)),
+            FinishReason::Length => assert_eq!((length, sample.text.len()), (8, 8)),
+        }
+    }
+    assert!(fleet.fault_counts().samples.is_empty());
+}
+
+#[test]
+fn a_server_back_with_old_weights_is_given_the_current_ones_first() {
+    let vllm = FakeVllm::start(Behaviour::default());
+    let (address, url) = (vllm.server.address, vllm.server.url());
+    let (mut fleet, said) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    only_sample(&mut fleet, request(0, 0));
+    drop(vllm);
+    for member in 0..30 {
+        fleet.submit(request(1, member)).expect("taken");
+    }
+    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(300))).expect("waits").is_empty());
+    let again = FakeVllm::start_at(Some(address), Behaviour::default());
+    let events = finish(&mut fleet);
+    assert_eq!(events.len(), 30);
+    for event in events {
+        let GeneratorEvent::Sampled { sample, .. } = event else { panic!("{event:?}") };
+        assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+        assert_eq!(sample.versions[0].version, PolicyVersion(1));
+    }
+    assert_eq!(again.state.lock().unwrap().label, "run7-v1");
+    let said = said.lock().unwrap();
+    assert!(said.iter().any(|message| matches!(message, FleetMessage::Waiting { .. })), "{said:?}");
+    assert!(said.iter().any(|message| matches!(message, FleetMessage::Back { .. })), "{said:?}");
+}
+
+#[test]
+fn weights_that_a_probe_disproves_are_not_used() {
+    let vllm = FakeVllm::start(Behaviour { keeps_weights: true, ..Behaviour::default() });
+    let settings = FleetSettings { give_up_after: Some(Duration::from_millis(300)), ..fleet_settings() };
+    let (mut fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, settings, |_| {}).expect("answers");
+    let weights = folder("first");
+    write_probe("first", weights.path());
+    fleet.publish(&publication(1, weights.path()), InFlight::Wait).expect("begun");
+    let error = loop {
+        match fleet.next(Wait::Forever) {
+            Ok(events) => assert!(events.is_empty(), "{events:?}"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("probe: version 1 was not loaded"), "{error}");
+    assert!(error.contains("tamis export --untie"), "{error}");
+    assert!(fleet.fault_counts().servers[&FaultClass::Probe] >= 1);
+}
+
+/// A server with the forgotten head of a tied model differs by as much as the steps have changed that head:
+/// little at first. What it may differ by is what it did with its own weights.
+#[test]
+fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
+    // Tokens and nats off at each publication; the last is too much.
+    for (publications, allowed) in [
+        (
+            &[(2, 1e-5), (2, 9e-5), (2, 2e-4)][..],
+            "0.000100 allowed; by its first weights rounding makes 0.000010",
+        ),
+        (
+            &[(2, 0.002), (2, 0.015), (2, 0.017)],
+            "0.016000 allowed; by its first weights rounding makes 0.002000",
+        ),
+        (
+            &[(2, 0.02), (2, 0.045), (2, 0.055)],
+            "0.050000 allowed; by its first weights rounding makes 0.020000",
+        ),
+        // Log-probabilities that are spread three times as far are rounded as much more.
+        (
+            &[(2, 0.002), (6, 0.045), (6, 0.049)],
+            "0.048000 allowed; by its first weights rounding makes 0.006000",
+        ),
+        // One alone has no spread to learn from.
+        (
+            &[(1, 0.04), (2, 0.002), (2, 0.017)],
+            "0.016000 allowed; by its first weights rounding makes 0.002000",
+        ),
+    ] {
+        let vllm = FakeVllm::start(Behaviour { keeps_weights: true, ..Behaviour::default() });
+        let settings = FleetSettings { give_up_after: Some(Duration::from_secs(2)), ..fleet_settings() };
+        let (mut fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, settings, |_| {}).expect("answers");
+        for (version, &(num, difference)) in publications.iter().enumerate() {
+            let weights = folder("any");
+            write_probe_off(difference, num, weights.path());
+            let version = version as u64 + 1;
+            if version < publications.len() as u64 {
+                publish(&mut fleet, version, weights.path());
+                continue;
+            }
+            fleet.publish(&publication(version, weights.path()), InFlight::Wait).expect("begun");
+            let error = loop {
+                match fleet.next(Wait::Forever) {
+                    Ok(events) => assert!(events.is_empty(), "{events:?}"),
+                    Err(error) => break error.to_string(),
+                }
+            };
+            assert!(error.contains(allowed), "{error}");
+            assert!(fleet.fault_counts().servers[&FaultClass::Probe] >= 2, "nor at a second try");
+        }
+    }
+}
+
+/// Another process at the same address may round otherwise: at other precision, say.
+#[test]
+fn rounding_is_that_of_the_process_that_runs() {
+    let behaviour = Behaviour { keeps_weights: true, ..Behaviour::default() };
+    let vllm = FakeVllm::start(behaviour.clone());
+    let (address, url) = (vllm.server.address, vllm.server.url());
+    let (mut fleet, said) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
+    let weights = folder("any");
+    write_probe_off(1e-5, 2, weights.path());
+    publish(&mut fleet, 1, weights.path());
+    only_sample(&mut fleet, request(0, 0));
+    drop(vllm);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while said.lock().unwrap().is_empty() {
+        assert!(Instant::now() < deadline, "it is not missed");
+        fleet.next(Wait::Until(Instant::now() + Duration::from_millis(50))).expect("goes on");
+    }
+    write_probe_off(0.02, 2, weights.path());
+    let _again = FakeVllm::start_at(Some(address), behaviour);
+    only_sample(&mut fleet, request(0, 1));
+}
+
+/// It is known at the first word of it, whatever else the other process can be asked meanwhile.
+#[test]
+fn a_server_whose_weights_are_called_otherwise_is_not_used_at_once() {
+    let behaviour = Behaviour { scale_out: false, ..Behaviour::default() };
+    let (vllm, mut fleet) = vllm(behaviour, |_| {});
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    // Questions that generate wait.
+    let paused = Some("wait".to_owned());
+    {
+        let mut state = vllm.state.lock().unwrap();
+        (state.label, state.paused) = ("default".to_owned(), paused);
+    }
+    fleet.next(Wait::Until(Instant::now() + Duration::from_millis(900))).expect("goes on");
+    assert_eq!(fleet.fault_counts().servers, BTreeMap::from([(FaultClass::StaleWeights, 1)]));
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    assert_eq!(vllm.state.lock().unwrap().label, "run7-v1");
+}
+
+/// Its answers come before its word that it goes on, and its weights are not the ones that it was given.
+#[test]
+fn what_ends_before_the_resume_is_answered_is_not_proven_either() {
+    let behaviour = Behaviour {
+        keeps_weights: true,
+        delay: Duration::from_millis(600),
+        resume_delay: Duration::from_millis(1500),
+        ..Behaviour::default()
+    };
+    let vllm = FakeVllm::start(behaviour);
+    let settings = FleetSettings { give_up_after: Some(Duration::from_millis(300)), ..fleet_settings() };
+    let (mut fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, settings, |settings| {
+        settings.answer_timeout = Duration::from_secs(10);
+    })
+    .expect("answers");
+    let weights = folder("first");
+    write_probe("initial", weights.path());
+    publish(&mut fleet, 1, weights.path());
+    fleet.submit(request(0, 0)).expect("taken");
+    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(50))).expect("runs").is_empty());
+    write_probe("second", weights.path());
+    fleet.publish(&publication(2, weights.path()), InFlight::Keep).expect("begun");
+    let error = loop {
+        match fleet.next(Wait::Forever) {
+            Ok(events) => assert!(events.is_empty(), "{events:?}"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("probe: version 2 was not loaded"), "{error}");
+    assert_eq!(fleet.fault_counts().samples[&FaultClass::Probe], 1);
+}
+
+/// A network file system shows it late, and that is no reason to end a run.
+#[test]
+fn a_folder_that_a_server_does_not_see_yet_is_asked_for_again() {
+    let (vllm, mut fleet) = vllm(Behaviour { late_reloads: 2, ..Behaviour::default() }, |_| {});
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    assert_eq!(vllm.state.lock().unwrap().weights, "first");
+    assert!(fleet.fault_counts().servers.is_empty(), "{:?}", fleet.fault_counts());
+}
+
+/// Another process at the same address, started with other flags, is got to know anew.
+#[test]
+fn what_was_known_of_a_server_that_is_gone_is_asked_again() {
+    let warm = Sampling { temperature: 0.7, ..sampling() };
+    let recompute = |settings: &mut ServerSettings| settings.other_logprobs = OtherLogprobs::Recompute;
+    let vllm = FakeVllm::start(Behaviour::default());
+    let (address, url) = (vllm.server.address, vllm.server.url());
+    let (mut fleet, _) = connect::<Vllm>(&[url], None, fleet_settings(), recompute).expect("answers");
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    assert!(!only_sample(&mut fleet, request_with(0, 0, &warm)).logprobs.is_empty());
+    drop(vllm);
+    let behaviour = Behaviour { raw_logprobs: true, scale_out: false, ..Behaviour::default() };
+    fleet.submit(request_with(0, 1, &warm)).expect("taken");
+    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(300))).expect("waits").is_empty());
+    let _again = FakeVllm::start_at(Some(address), behaviour);
+    let events = finish(&mut fleet);
+    let [GeneratorEvent::Sampled { sample, .. }] = &events[..] else { panic!("{events:?}") };
+    assert!(sample.logprobs.is_empty() && !sample.token_ids.is_empty(), "of another distribution now");
+    assert!(!only_sample(&mut fleet, request(0, 2)).logprobs.is_empty());
+}
+
+#[test]
+fn a_folder_that_is_none_is_never_sent() {
+    let (vllm, mut fleet) = vllm(Behaviour::default(), |_| {});
+    let empty = tempfile::tempdir().expect("a folder");
+    fleet.publish(&publication(1, empty.path()), InFlight::Wait).expect("begun");
+    let error = fleet.next(Wait::Forever).expect_err("refused").to_string();
+    assert!(error.ends_with("no config.json"), "{error}");
+    assert!(!vllm.state.lock().unwrap().calls.iter().any(|call| call.starts_with("/collective_rpc")));
+}
+
+#[test]
+fn a_server_without_the_routes_that_change_weights_says_how_to_get_them() {
+    let (_vllm, mut fleet) = vllm(Behaviour { dev_mode: false, ..Behaviour::default() }, |_| {});
+    let weights = folder("first");
+    fleet.publish(&publication(1, weights.path()), InFlight::Wait).expect("begun");
+    let error = fleet.next(Wait::Forever).expect_err("refused").to_string();
+    assert!(
+        error.ends_with(
+            "version 1 was not loaded: HTTP 404: Not Found (vLLM has the routes that change weights only with \
+             VLLM_SERVER_DEV_MODE=1)"
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_paused_server_is_waited_for() {
+    for release in [Release::V032, Release::V033] {
+        let vllm = FakeVllm::start(Behaviour { release, ..Behaviour::default() });
+        let url = vllm.server.url();
+        let (mut fleet, said) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
+        vllm.state.lock().unwrap().paused = Some("wait".to_owned());
+        for member in 0..10 {
+            fleet.submit(request(0, member)).expect("taken");
+        }
+        let soon = Instant::now() + Duration::from_millis(700);
+        assert!(fleet.next(Wait::Until(soon)).expect("waits").is_empty(), "{release:?}");
+        let address = vllm.server.address;
+        std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let resume = support::http::Request {
+                method: "POST".to_owned(),
+                path: "/resume".to_owned(),
+                key: None,
+                body: Vec::new(),
+            };
+            runtime.block_on(support::http::forward(address, &resume)).expect("resumed");
+        });
+        let events = finish(&mut fleet);
+        assert_eq!(events.len(), 10, "{release:?}");
+        assert!(events.iter().all(|event| matches!(event, GeneratorEvent::Sampled { .. })), "{release:?}");
+        assert!(fleet.fault_counts().samples.is_empty(), "{release:?}: {:?}", fleet.fault_counts());
+        assert!(said.lock().unwrap().is_empty(), "{release:?}");
+    }
+}
+
+/// Somebody else is giving it weights: it is left to them.
+#[test]
+fn a_server_that_is_paused_for_a_moment_is_not_resumed() {
+    let vllm = FakeVllm::start(Behaviour::default());
+    vllm.state.lock().unwrap().paused = Some("wait".to_owned());
+    let state = Arc::clone(&vllm.state);
+    let other = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(400));
+        state.lock().unwrap().paused = None;
+    });
+    let (mut fleet, _) =
+        connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {}).expect("answers");
+    other.join().expect("ended");
+    only_sample(&mut fleet, request(0, 0));
+    let calls = &vllm.state.lock().unwrap().calls;
+    assert!(calls.iter().any(|call| call == "/is_paused") && !calls.iter().any(|call| call == "/resume"));
+}
+
+/// A run that is killed in the middle of a publication leaves its servers paused: the next one has them go
+/// on.
+#[test]
+fn a_server_that_was_left_paused_goes_on() {
+    for release in [Release::V032, Release::V033] {
+        let vllm = FakeVllm::start(Behaviour { release, ..Behaviour::default() });
+        vllm.state.lock().unwrap().paused = Some("wait".to_owned());
+        let begun = Instant::now();
+        let connected = connect::<Vllm>(&[vllm.server.url()], None, fleet_settings(), |_| {});
+        let (mut fleet, _) = connected.unwrap_or_else(|error| panic!("{release:?}: {error}"));
+        fleet.submit(request(0, 0)).expect("taken");
+        assert_eq!(finish(&mut fleet).len(), 1, "{release:?}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{release:?}");
+        let resumed = vllm.state.lock().unwrap().calls.iter().filter(|call| *call == "/resume").count();
+        assert_eq!(resumed, 1, "{release:?}: at the first look alone");
+    }
+}
+
+/// A publication that fails leaves it paused: it goes on at the next look, without waiting for somebody else
+/// to have it do so.
+#[test]
+fn a_server_that_failed_to_load_goes_on_and_is_given_the_weights_again() {
+    for release in [Release::V032, Release::V033] {
+        let patient = |settings: &mut ServerSettings| settings.pause_grace = Duration::from_secs(600);
+        let (vllm, mut fleet) =
+            vllm(Behaviour { release, failing_reloads: 1, ..Behaviour::default() }, patient);
+        let weights = folder("first");
+        fleet.publish(&publication(1, weights.path()), InFlight::Wait).expect("begun");
+        let events = fleet.next(Wait::Forever).unwrap_or_else(|error| panic!("{release:?}: {error}"));
+        assert_eq!(events, [GeneratorEvent::Published { version: PolicyVersion(1) }], "{release:?}");
+        assert_eq!(vllm.state.lock().unwrap().weights, "first");
+        let failed = BTreeMap::from([(FaultClass::ServerError, 1)]);
+        assert_eq!(fleet.fault_counts().servers, failed, "{release:?}");
+    }
+}
+
+#[test]
+fn samples_in_flight_go_on_with_the_new_weights_and_say_from_where() {
+    let (vllm, mut fleet) =
+        vllm(Behaviour { delay: Duration::from_millis(1500), ..Behaviour::default() }, |settings| {
+            settings.answer_timeout = Duration::from_secs(10);
+        });
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    fleet.submit(request(0, 0)).expect("taken");
+    assert!(fleet.next(Wait::Until(Instant::now() + Duration::from_millis(100))).expect("runs").is_empty());
+    let second = folder("second");
+    fleet.publish(&publication(2, second.path()), InFlight::Keep).expect("begun");
+    assert_eq!(
+        fleet.next(Wait::Forever).expect("goes on"),
+        [GeneratorEvent::Published { version: PolicyVersion(2) }]
+    );
+    let events = finish(&mut fleet);
+    let [GeneratorEvent::Sampled { sample, .. }] = &events[..] else { panic!("{events:?}") };
+    let half = sample.token_ids.len() as u32 / 2;
+    let spans: Vec<_> = sample.versions.iter().map(|span| (span.version.0, span.start, span.end)).collect();
+    assert_eq!(spans, [(1, 0, half), (2, half, 2 * half)]);
+    assert!(vllm.state.lock().unwrap().calls.iter().any(|call| call == "/pause?mode=keep"));
+}

@@ -1,0 +1,106 @@
+//! Why a run directory cannot be made, opened or read.
+
+use std::path::PathBuf;
+
+use super::{MAX_NAME, number_name};
+use crate::durable::DiskError;
+
+/// Why a run directory could not be made, opened or cut back.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirectoryError {
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The run's name is no name of a folder.
+    #[error(
+        "make a folder for the run `{name}`: a name is one part of a path, without `/`, of at most 255 bytes without control characters, and not empty, `.` or `..` \
+         (`run.name`; the folder around it is `run.dir`)"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The run's name is taken, and with a number behind it it would be too long.
+    #[error(
+        "make a folder for the run `{name}` in `{}`: it is taken, and `{name}-{number}` has {} bytes, more than the {MAX_NAME} that the name of a folder can have \
+         (`run.name`)", parent.display(), number_name(name, *.number).len()
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The first number that is free.
+        number: u64,
+        /// The folder around it.
+        parent: PathBuf,
+    },
+    /// The folder of a new run cannot be made.
+    #[error("make a run directory in `{}` (`run.dir`)", parent.display())]
+    NoRoom {
+        /// The folder around it.
+        parent: PathBuf,
+        /// What failed.
+        #[source]
+        cause: DiskError,
+    },
+    /// Another process works there.
+    #[error("open the run `{}`: {} holds it", path.display(), holder(*.process))]
+    Held {
+        /// The run directory.
+        path: PathBuf,
+        /// The process, where its number could be read.
+        process: Option<u32>,
+    },
+    /// There is no run at this path.
+    #[error("open the run `{}`: {reason}", path.display())]
+    NotARun {
+        /// The path.
+        path: PathBuf,
+        /// What is there instead.
+        reason: &'static str,
+    },
+    /// The folder was removed or moved while the run worked in it.
+    #[error("write into the run directory `{}`: it was removed or moved away while the run worked in it", path.display())]
+    Gone {
+        /// The run directory.
+        path: PathBuf,
+    },
+    /// A recorded position names a file outside the run.
+    #[error(
+        "cut the logs back to the checkpoint of step {step}: it names `{name}`, which is not a log of the run"
+    )]
+    ForeignLog {
+        /// What the checkpoint names.
+        name: String,
+        /// The checkpoint's step.
+        step: u64,
+    },
+}
+
+pub(super) fn holder(process: Option<u32>) -> String {
+    process.map_or_else(|| "another process".to_owned(), |number| format!("process {number}"))
+}
+
+impl RunDirectoryError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Disk(error) => error.hint(),
+            Self::Name { .. } => None,
+            Self::NameTaken { .. } => Some("take a shorter `run.name`"),
+            Self::NoRoom { cause, .. } => {
+                cause.hint().or(Some("name a folder that can be made and written to, such as `run.dir=runs`"))
+            }
+            Self::Held { .. } => Some("wait for it or stop it (Ctrl-C saves first), then resume"),
+            Self::NotARun { .. } => {
+                Some("name the folder that a run printed at its start; it holds `config.yaml`")
+            }
+            Self::Gone { .. } => Some(
+                "nothing more was written; a run that was moved goes on from its last checkpoint with `tamis train --resume` and its new place",
+            ),
+            Self::ForeignLog { .. } => Some(
+                "`state.json` of this checkpoint was changed: put it back as it was, or move the checkpoint elsewhere to go on from the one \
+                 before it, where there is one",
+            ),
+        }
+    }
+}
