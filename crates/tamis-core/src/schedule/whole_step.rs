@@ -3,8 +3,9 @@
 //!
 //! A streaming schedule hands mini-batches out as they are ready. Trained on at once they give what they give
 //! in a whole batch only where nothing that is computed of one of its groups looks at others of the step.
-//! [`WholeStep`] is the table of all that does, a row with its reason each; every estimator, shaping, loss,
-//! aggregation and filter is matched against it by name, so that a new one cannot be forgotten.
+//! [`WholeStep`] is the table of all that does, a row with its reason each. Estimators, shapings and
+//! aggregations are matched without a default arm, so that a new one cannot be forgotten; a filter is judged
+//! by its scope. No loss needs a whole step: each looks at its mini-batch alone.
 //!
 //! What looks at a mini-batch alone is no obstacle: normalisers of the loss, selections of tokens by
 //! covariance or entropy, an adaptive coefficient that moves after every update. Neither are passes by the
