@@ -254,8 +254,13 @@ impl Layers {
             tree = Node::empty_map(tree.origin);
         }
         prune_empty_sections(&mut tree, table::root());
-        let origin = tree.place_of("objective.advantage").cloned();
-        if older::convert(&mut tree, table::root()) {
+        let place = |section: &str| tree.place_of(section).cloned();
+        let origin =
+            place("objective.advantage").or_else(|| place("objective.loss")).or_else(|| place("filter"));
+        let older::Conversion { is_older, faults } = older::convert(&mut tree);
+        let is_refused = !faults.is_empty();
+        self.diagnostics.extend(faults);
+        if is_older && !is_refused {
             let message = "the configuration is of an older form: each kind of an advantage, a loss and a filter now has its own \
                            keys, and `estimator` is called `objective.advantage.kind`";
             self.diagnostics.push(match &source.kind {

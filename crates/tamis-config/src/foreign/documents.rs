@@ -5,7 +5,7 @@ use super::translator::{ForeignOutcome, Note, show};
 use super::{is_foreign, is_foreign_name};
 use crate::override_argument::{Operation, Override};
 use crate::table;
-use crate::tree::{Node, Value, join};
+use crate::tree::{MapEntry, Node, Value, join};
 
 /// Configurations that are their owners' defaults, which are taken anyway.
 pub(crate) const OWN_FILES: [(&str, Owner); 3] =
@@ -108,15 +108,18 @@ fn is_section(path: &str) -> bool {
 
 /// Whether a file is one of another system: it has keys of theirs, and none that only tamis has.
 pub(crate) fn is_foreign_tree(tree: &Node) -> bool {
-    let Value::Map(entries) = &tree.value else { return false };
-    let is_native = |key: &str| table::place(key).is_ok();
-    let is_ours_alone = |key: &str| {
+    let is_theirs = |key: &str| table::place(key).is_err() && is_foreign(key);
+    tree.entries().iter().any(|entry| is_theirs(&entry.key)) && !is_native_tree(tree)
+}
+
+/// Whether a file has keys that only tamis has. One that has neither these nor keys of another system's alone
+/// (`data: {train_batch_size: 8}`) may be either's.
+pub(crate) fn is_native_tree(tree: &Node) -> bool {
+    tree.entries().iter().any(|MapEntry { key, .. }| {
         let below = format!("{key}.");
-        is_native(key)
-            // `rollout` is another system's in one experimental trainer of verl alone.
-            && (key == "rollout"
-                || !Owner::ALL.iter().flat_map(|owner| owner.keys()).any(|entry| entry.key.starts_with(&below)))
-    };
-    entries.iter().any(|entry| !is_native(&entry.key) && is_foreign(&entry.key))
-        && !entries.iter().any(|entry| is_ours_alone(&entry.key))
+        let is_shared =
+            || Owner::ALL.iter().flat_map(|owner| owner.keys()).any(|entry| entry.key.starts_with(&below));
+        // `rollout` is another system's in one experimental trainer of verl alone.
+        !key.contains('.') && table::place(key).is_ok() && (key == "rollout" || !is_shared())
+    })
 }

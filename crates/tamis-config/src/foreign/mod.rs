@@ -25,11 +25,11 @@ use crate::override_argument::ValueForm;
 use crate::table::{self, Place};
 use tamis_core::setting::Shape;
 
-pub(crate) use documents::{OWN_FILES, flatten, flatten_tree, is_foreign_tree};
+pub(crate) use documents::{OWN_FILES, flatten, flatten_tree, is_foreign_tree, is_native_tree};
 pub use key::{Becomes, ForeignKey, Rule};
 pub use options::{is_foreign_option, join_options};
 pub use owner::Owner;
-pub(crate) use translate::{Lower, translate, translate_whole};
+pub(crate) use translate::{Lower, Translation, translate, translate_whole};
 pub use translator::{ForeignOutcome, Note};
 pub(crate) use translator::{MAY_BE_ON_A_HUB, is_hub_name};
 

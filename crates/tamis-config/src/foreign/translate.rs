@@ -18,7 +18,7 @@ use crate::tree::{Node, Value, parse_bool, parse_float};
 use tamis_core::setting::Shape;
 
 /// The result of a translation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Translation {
     pub(crate) overrides: Vec<Override>,
     pub(crate) notes: Vec<Note>,

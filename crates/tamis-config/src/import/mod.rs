@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::foreign::{
-    ForeignOutcome, MAY_BE_ON_A_HUB, Note, OWN_FILES, Owner, entry, flatten, flatten_tree, is_foreign_name,
-    is_hub_name, join_options, translate_whole, value_form,
+    ForeignOutcome, MAY_BE_ON_A_HUB, Note, OWN_FILES, Owner, Translation, entry, flatten, flatten_tree,
+    is_foreign_name, is_hub_name, is_native_tree, join_options, translate_whole, value_form,
 };
 use crate::load::{apply, drop_unread, load_tree, read_source};
 use crate::older;
@@ -44,15 +44,22 @@ pub struct Import {
 /// Every key that is not known, every one that is refused, and every value that a run would refuse. What the
 /// command does not say (where the model is, say) is no error: it is in [`Import::remaining`].
 pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigErrors> {
-    let mut diagnostics = Vec::new();
-    let mut notes = Vec::new();
-    let parsed = parse(arguments, &mut notes, &mut diagnostics);
-    let (others, native): (Vec<Override>, Vec<Override>) = parsed
-        .into_iter()
-        .partition(|argument| is_foreign_name(&argument.path) || table::place(&argument.path).is_err());
-    let translation = translate_whole(&others);
+    let (mut native, mut notes, mut diagnostics) = (None, Vec::new(), Vec::new());
+    let parsed = parse(arguments, &mut native, &mut notes, &mut diagnostics);
+    let (others, ours): (Vec<Override>, Vec<Override>) = parsed.into_iter().partition(|argument| {
+        table::place(&argument.path).is_err() || native.is_none() && is_foreign_name(&argument.path)
+    });
+    let translation = if native.is_none() { translate_whole(&others) } else { Translation::default() };
     diagnostics.extend(translation.diagnostics);
-    let tree = tree_of(translation.overrides.into_iter().chain(native), &mut diagnostics);
+    if let (Some(tree), [first, ..]) = (&native, others.as_slice()) {
+        let file = render::describe(tree);
+        let problem = Problem::rule(
+            format!("`{}` is no key of tamis, and {file} is a configuration of tamis", first.path),
+            "import the one or the other; `tamis train FILE KEY=VALUE` takes both",
+        );
+        diagnostics.push(Diagnostic::error(problem, Some(first.origin.clone())));
+    }
+    let tree = tree_of(native, translation.overrides.into_iter().chain(ours), &mut diagnostics);
     if !diagnostics.is_empty() {
         return Err(ConfigErrors { diagnostics });
     }
@@ -73,10 +80,14 @@ fn is_mistake(found: &Diagnostic) -> bool {
     found.severity == Severity::Error && !is_missing
 }
 
-/// One tree of what overrides set, one after the other.
-fn tree_of(overrides: impl Iterator<Item = Override>, diagnostics: &mut Vec<Diagnostic>) -> Node {
-    let source = Source::new(SourceKind::Argument, "");
-    let mut tree = Node::empty_map(Origin::start_of(&source));
+/// One tree of a file and of what overrides set, one after the other.
+fn tree_of(
+    file: Option<Node>,
+    overrides: impl Iterator<Item = Override>,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Node {
+    let mut tree =
+        file.unwrap_or_else(|| Node::empty_map(Origin::start_of(&Source::new(SourceKind::Argument, ""))));
     for argument in overrides {
         // A list that is appended to must be there.
         if matches!(argument.operation, Operation::Add(_)) && tree.at(&argument.path).is_none() {
@@ -91,8 +102,13 @@ fn tree_of(overrides: impl Iterator<Item = Override>, diagnostics: &mut Vec<Diag
 }
 
 /// The arguments of a command; what its files say comes before what is typed, as in every one of those
-/// systems.
-fn parse(arguments: &[String], notes: &mut Vec<Note>, diagnostics: &mut Vec<Diagnostic>) -> Vec<Override> {
+/// systems. Files of tamis are merged into `native` instead.
+fn parse(
+    arguments: &[String],
+    native: &mut Option<Node>,
+    notes: &mut Vec<Note>,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Vec<Override> {
     let (mut parsed, mut typed) = (Vec::new(), Vec::new());
     let mut hydra = HydraOptions::default();
     let invocation = Invocation::of(arguments);
@@ -103,7 +119,12 @@ fn parse(arguments: &[String], notes: &mut Vec<Note>, diagnostics: &mut Vec<Diag
             continue;
         }
         if let Some(path) = config_file(word) {
-            read_file(path, &mut parsed, notes, diagnostics);
+            if let Some(tree) = read_file(path, &mut parsed, notes, diagnostics) {
+                match native {
+                    Some(native) => native.merge(tree, table::root()),
+                    None => *native = Some(tree),
+                }
+            }
         } else if word.contains('=') || word.starts_with(['~', '+']) {
             match Override::parse(word, value_form) {
                 Ok(argument) => flatten(argument, &mut typed),
@@ -202,7 +223,7 @@ impl HydraOptions {
             (Some((_, owner)), _) => (*owner, "it is the owner's own, whose defaults are taken".to_owned()),
             (None, Some(path)) => {
                 let mut first = Vec::new();
-                read_file(&path.to_string_lossy(), &mut first, notes, diagnostics);
+                let _ = read_file(&path.to_string_lossy(), &mut first, notes, diagnostics);
                 parsed.splice(0..0, first);
                 return;
             }
@@ -238,24 +259,37 @@ pub(crate) fn config_file(word: &str) -> Option<&str> {
     (is_yaml && !word.contains('=')).then_some(word)
 }
 
+/// Reads a file: one of another system into `parsed`; one of tamis, in whatever form, is returned in that of
+/// today, with its paths as they are from its folder.
 fn read_file(
     path: &str,
     parsed: &mut Vec<Override>,
     notes: &mut Vec<Note>,
     diagnostics: &mut Vec<Diagnostic>,
-) {
-    match read_source(Path::new(path), SourceKind::ForeignFile(path.into()))
+) -> Option<Node> {
+    let path = Path::new(path);
+    let tree = read_source(path, SourceKind::ForeignFile(path.into()))
         .map_err(|found| vec![found])
-        .and_then(|source| yaml::parse(&source))
-    {
-        Ok(mut tree) => {
-            if older::convert(&mut tree, table::root()) {
-                older::take_paths_from(&mut tree, table::root(), Path::new(path).parent());
-            }
-            notes.extend(flatten_tree(tree, parsed));
+        .and_then(|source| yaml::parse(&source));
+    let mut tree = match tree {
+        Ok(tree) => tree,
+        Err(found) => {
+            diagnostics.extend(found);
+            return None;
         }
-        Err(found) => diagnostics.extend(found),
+    };
+    if !is_native_tree(&tree) {
+        notes.extend(flatten_tree(tree, parsed));
+        return None;
     }
+    // The kind of source matters: keys of other systems that a kind does not read are dropped, ours are errors.
+    tree = read_source(path, SourceKind::File(path.into()))
+        .ok()
+        .and_then(|source| yaml::parse(&source).ok())
+        .unwrap_or(tree);
+    diagnostics.extend(older::convert_imported(&mut tree).faults);
+    older::take_paths_from(&mut tree, table::root(), path.parent());
+    Some(tree)
 }
 
 /// A partial tree as YAML, in the order of the table, each value with a comment that says where it is from.
