@@ -3,7 +3,7 @@
 
     bench/install_peers.sh                once; without it the peers are skipped and tamis's own figures printed
     python3 bench/run.py                  everything (about 10 minutes and the build, on 2 quiet cores)
-    python3 bench/run.py --only filter    one part of: engine, step, filter, loss, advantage, balance
+    python3 bench/run.py --only filter    one part of: engine, step, filter, loss, advantage
     python3 bench/run.py --rounds 5 --json ratios.json
 
 Needs python3 and cargo; only the standard library is imported here.
@@ -26,8 +26,7 @@ tamis's side, all built with `cargo --release`:
 | step | `tamis train configs/bench_step.yaml run.dir=DIR` | `timing_s/step` of each line of DIR/**/metrics.jsonl, the first two left out |
 | filter | example `filter_speed` of tamis-core | {"what": "filter", "form": "tamis", "seconds": ...} |
 | loss | example `loss_speed` of tamis-core, 1 thread (PyTorch: 2) | {"what": "policy_loss", "loss": "clip", "tokens_per_second": ..., "share": of a plain pass over the same arrays, "scratch_share": ...} |
-| advantage | example `advantage_speed` of tamis-core, the statistics on 2 threads (NumPy's elementwise operations use one) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
-| balance | example `balance_speed` of tamis-core | {"what": "balance", "method": ..., "seconds": ..., "spread": ...} |
+| advantage | example `advantage_speed` of tamis-core, 1 thread (as NumPy's elementwise operations) | {"what": "advantage" or "statistics", "trajectories": ..., "seconds": ...} |
 
 Both sides must do the same work. The engine's lines may say what they did, and PyTorch is then given just that: training `sequences` of `length`
 (or of `shortest` to `longest`) tokens; generation `prompts`, `samples`, `prompt_length`, `new_tokens`; the model `hidden`, `layers`, `heads`,
@@ -71,7 +70,6 @@ CASES = {
     ("statistics", "numpy"): ("filter and statistics, 1,048,576, against NumPy", 5.0),
     ("advantage", "numpy, 10 M"): ("advantages, 10,485,760, against NumPy", 5.0),
     ("statistics", "numpy, 10 M"): ("filter and statistics, 10,485,760, against NumPy", 5.0),
-    ("balance", "karmarkar_karp_equal"): ("balancing 65,536 over 256 ranks", 20.0),
 }
 
 # Names that the same measurement may go by.
@@ -352,39 +350,12 @@ class Advantage(Part):
         return f"{form}, 10 M" if line["trajectories"] > 2_000_000 else form
 
     def ours(self):
-        lines = [line for line in json_lines([self.program]) if line["what"] == "advantage" or line["threads"] == THREADS]
+        lines = json_lines([self.program])
         return [line | {"model": self.case(line, form)} for line in lines for form in ("numpy", "verl")]
 
     def theirs(self, forms):
         lines = json_lines([PYTHON, PEERS / "advantage_peers.py", "--threads", str(THREADS)])
         return [line | {"model": self.case(line, line["form"]), "allocator": "glibc"} for line in lines]
-
-
-class Balance(Part):
-    name = "balance"
-
-    def __init__(self):
-        self.spreads = {}
-
-    def prepare(self):
-        build("-p", "tamis-core", "--example", "balance_speed")
-        self.program = target_folder() / "examples" / "balance_speed"
-
-    def noted(self, lines):
-        for line in lines:
-            self.spreads[line["form"], line["method"], line["sequences"]] = line["spread"], line["max_over_mean"]
-        return lines
-
-    def ours(self):
-        return [line | {"model": line["method"]} for line in self.noted(json_lines([self.program]))]
-
-    def theirs(self, forms):
-        lines = self.noted(json_lines([PYTHON, PEERS / "balance_verl.py"]))
-        return [line | {"model": line["method"], "allocator": "glibc"} for line in lines]
-
-    def remarks(self):
-        for (form, method, sequences), (spread, most) in sorted(self.spreads.items()):
-            yield f"balance, {form}, {method}, {sequences:,} sequences: spread {spread:,} of cost, heaviest rank {most:.9f} of the mean"
 
 
 def quickest_forms(lines, margin=0.9):
@@ -546,7 +517,7 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", help="parts, separated by commas: engine, step, filter, loss, advantage, balance")
+    parser.add_argument("--only", help="parts, separated by commas: engine, step, filter, loss, advantage")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--models", default="small,mid", help="models of the engine's part")
     parser.add_argument("--repetitions", type=int, default=3, help="repetitions of a peer's case within a round")
@@ -555,7 +526,7 @@ def main():
     parser.add_argument("--json", help="also write rows and raw lines to this file")
     arguments = parser.parse_args()
     parts = [Engine(arguments.models, arguments.repetitions, arguments.limit), Step(2 + arguments.repetitions, 2 * arguments.limit), Filter()]
-    parts += [Loss(), Advantage(), Balance()]
+    parts += [Loss(), Advantage()]
     if arguments.only:
         unknown = set(arguments.only.split(",")) - {part.name for part in parts}
         if unknown:

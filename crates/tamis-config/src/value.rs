@@ -134,13 +134,6 @@ impl<'a> IntoIterator for &'a Paths {
     }
 }
 
-impl Paths {
-    /// The paths.
-    pub fn as_paths(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter().map(PathBuf::as_path)
-    }
-}
-
 impl Setting for Paths {
     fn shape() -> Shape {
         Shape::OneOrMany(Box::new(PathBuf::shape()))

@@ -1,7 +1,7 @@
 //! Seconds that group-relative advantages and the variance filter with its statistics take over 1,048,576 and
 //! 10,485,760 trajectories in groups of 16: `bench/run.py` sets them against NumPy's vectorised forms and
-//! verl's loops. One JSON line each: `{"what": "advantage" | "statistics", "form": "tamis", "threads": ...,
-//! "trajectories": ..., "seconds": median, "seconds_min": ...}`.
+//! verl's loops. One JSON line each: `{"what": "advantage" | "statistics", "form": "tamis", "trajectories": ...,
+//! "seconds": median, "seconds_min": ...}`.
 //!
 //! `cargo run --release -p tamis-core --example advantage_speed`
 
@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use tamis_core::advantage::{AdvantageBatch, AdvantageEstimator, Grpo};
-use tamis_core::filter::{Filter, GroupStatistics, OutcomeScale, Variance};
+use tamis_core::filter::{OutcomeScale, Variance, judge_columns};
 use tamis_core::ragged::Ragged;
 
 const SIZE: usize = 16;
@@ -36,7 +36,6 @@ fn rewards(groups: usize) -> Vec<f64> {
 
 fn report(
     what: &str,
-    threads: usize,
     trajectories: usize,
     repetitions: usize,
     mut run: impl FnMut() -> Result<(), Box<dyn Error>>,
@@ -51,7 +50,7 @@ fn report(
     }
     seconds.sort_by(f64::total_cmp);
     println!(
-        "{{\"what\": \"{what}\", \"form\": \"tamis\", \"threads\": {threads}, \"trajectories\": {trajectories}, \"seconds\": {:e}, \"seconds_min\": {:e}}}",
+        "{{\"what\": \"{what}\", \"form\": \"tamis\", \"trajectories\": {trajectories}, \"seconds\": {:e}, \"seconds_min\": {:e}}}",
         seconds[repetitions / 2],
         seconds[0]
     );
@@ -65,20 +64,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         let trajectories = column.len();
         let offsets: Vec<usize> = (0..=groups).map(|group| group * SIZE).collect();
         let batch = Ragged::from_lengths(column.clone(), &vec![SIZE; groups])?;
-        let mut statistics = Vec::new();
-        report("advantage", 1, trajectories, repetitions, || {
+        report("advantage", trajectories, repetitions, || {
             black_box(Grpo::verl().advantages(&AdvantageBatch::of_rewards(black_box(&batch)))?);
             Ok(())
         })?;
-        for threads in [1, 2] {
-            report("statistics", threads, trajectories, repetitions, || {
-                let scale = Some(OutcomeScale::default());
-                let (metric, offsets) = (black_box(&column), black_box(&offsets));
-                GroupStatistics::of_columns_into(threads, metric, offsets, scale, &mut statistics)?;
-                black_box(filter.judge(&statistics, scale));
-                Ok(())
-            })?;
-        }
+        report("statistics", trajectories, repetitions, || {
+            let scale = Some(OutcomeScale::default());
+            let (metric, offsets) = (black_box(&column), black_box(&offsets));
+            black_box(judge_columns(&filter, scale, metric, offsets)?);
+            Ok(())
+        })?;
     }
     Ok(())
 }

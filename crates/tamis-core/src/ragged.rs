@@ -1,7 +1,5 @@
 //! Ragged arrays: rows of different lengths, flat and never padded.
 
-use std::ops::Range;
-
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -115,38 +113,9 @@ impl<T> Ragged<T> {
     }
 }
 
-/// At most `count` runs of rows with about as many values each; together all of them. 0 counts as 1.
-pub(crate) fn even_parts(offsets: &[usize], count: usize) -> Vec<Range<usize>> {
-    let rows = offsets.len().saturating_sub(1);
-    let (Some(&first), Some(&last)) = (offsets.first(), offsets.last()) else { return Vec::new() };
-    let count = count.clamp(1, rows.max(1));
-    let mut parts = Vec::with_capacity(count);
-    let mut start = 0;
-    for part in 1..=count {
-        let until = first + (last - first) / count * part;
-        let end = if part == count {
-            rows
-        } else {
-            offsets.partition_point(|&offset| offset < until).clamp(start, rows)
-        };
-        if end > start {
-            parts.push(start..end);
-        }
-        start = end;
-    }
-    parts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parts_are_no_more_than_rows() {
-        assert_eq!(even_parts(&[0, 2, 4, 9], usize::MAX), [0..2, 2..3]);
-        assert_eq!(even_parts(&[0, 2, 4, 9], 0), [0..3; 1]);
-        assert_eq!(even_parts(&[0], 4), [0..0; 0]);
-    }
 
     #[test]
     fn lengths_must_sum_to_the_values() {

@@ -275,12 +275,11 @@ schedule.on_limit
         )
     };
     insta::assert_snapshot!(
-        ["TOP_K", "Dr.GRPO", "DAPO", "Clip-Higher", "vanilla", "algorithm.filter_groups", "REINFORCE++"].map(first).join("\n"),
+        ["TOP_K", "Dr.GRPO", "DAPO", "vanilla", "algorithm.filter_groups", "REINFORCE++"].map(first).join("\n"),
         @r#"
 0 top_k (filter)
 0 dr_grpo (preset)
 0 dapo (preset)
-0 `Clip-Higher` is here: `clip`
 0 `vanilla` is here: `clip`
 0 `algorithm.filter_groups` is here: `variance`
 0 reinforce_plus_plus (preset)

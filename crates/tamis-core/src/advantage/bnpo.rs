@@ -106,11 +106,6 @@ pub(super) fn check_bounds(low: f64, high: f64) -> Result<(), AdvantageError> {
 }
 
 impl Bnpo {
-    /// What BNPO's code computes: sample variance, fitted parameters of at least 1.
-    pub fn official() -> Self {
-        Self { ddof: 1, at_least_one: true, ..Self::default() }
-    }
-
     /// Alpha and beta for the statistics of a step, whose rewards lie in `low..=high`.
     pub fn parameters(&self, generated: &GeneratedStatistics) -> (f64, f64) {
         let width = self.high - self.low;

@@ -62,7 +62,6 @@ pub use reinforce_plus_plus_baseline::ReinforcePlusPlusBaseline;
 pub use remax::Remax;
 pub use rloo::Rloo;
 pub use singleton::SingletonAdvantage;
-pub use statistics::RewardStatistics;
 pub use tir_optimal_token_baseline::TirOptimalTokenBaseline;
 
 /// The catalogue's entries of this module.

@@ -1,7 +1,5 @@
 //! Statistics of rewards, within groups and over the batch; unscored members (NaN) are outside all of them.
 
-use crate::ragged::Ragged;
-
 /// Count, mean, extremes and spread of the scored members of a slice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Moments {
@@ -104,48 +102,3 @@ impl Moments {
 
 /// Numbers that are summed side by side, in the same order whatever the processor's vectors.
 const LANES: usize = 4;
-
-/// Rewards of a batch as the trainers log them.
-///
-/// Degenerate cases: groups and batches without a scored member are left out of the means; with none at all
-/// every mean is NaN.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RewardStatistics {
-    /// Mean over the scored trajectories (TRL `reward`, verl `critic/rewards/mean`).
-    pub mean: f64,
-    /// Mean over groups of the deviation within the group, groups of fewer than `ddof + 1` scored members
-    /// left out.
-    pub mean_group_deviation: f64,
-    /// Deviation over the scored trajectories of the batch (TRL `reward_std`, whatever its `scale_rewards`).
-    pub batch_deviation: f64,
-    /// Share of groups of at least two scored members whose members do not differ: max == min (TRL
-    /// `frac_reward_zero_std`, which tests the floating-point deviation against 1e-8 instead).
-    pub uniform_share: f64,
-}
-
-impl RewardStatistics {
-    /// Statistics of rewards `[P][G]` with deviations of `ddof` 0 (population) or 1 (sample; TRL).
-    pub fn of(rewards: &Ragged<f64>, ddof: u8) -> Self {
-        let all = Moments::of(rewards.values());
-        let (mut deviations, mut num_deviations, mut uniform, mut compared) =
-            (0.0, 0_usize, 0_usize, 0_usize);
-        for rewards_g in rewards.rows() {
-            let moments = Moments::of(rewards_g);
-            let deviation = moments.deviation(ddof);
-            if !deviation.is_nan() {
-                deviations += deviation;
-                num_deviations += 1;
-            }
-            if moments.count > 1 {
-                compared += 1;
-                uniform += usize::from(moments.is_uniform());
-            }
-        }
-        Self {
-            mean: all.mean,
-            mean_group_deviation: deviations / num_deviations as f64,
-            batch_deviation: all.deviation(ddof),
-            uniform_share: uniform as f64 / compared as f64,
-        }
-    }
-}

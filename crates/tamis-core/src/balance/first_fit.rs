@@ -1,16 +1,18 @@
 //! First fit: each sequence goes into the first micro-batch that has room.
 
-use super::{BalanceError, Order};
+use std::cmp::Reverse;
+
+use super::BalanceError;
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
     name: "first_fit",
     family: Family::Balancing,
-    meaning: "as few micro-batches as a simple rule finds, none over the limit of tokens",
+    meaning: "as few micro-batches as a simple rule finds, the longest sequence first, none over the limit of tokens",
     formula: "micro-batch of i = the first with L_i tokens left, else a new one",
     source: "Johnson, Near-optimal bin packing algorithms, 1973; longest first needs at most 11/9 of the fewest + 6/9",
-    defaults: &[("order", "longest_first")],
+    defaults: &[],
     degenerate: &["a sequence over the limit passes alone", "a limit of 0 is refused"],
     known_as: &[],
     differences: &[
@@ -18,18 +20,18 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// Packs sequences into micro-batches of at most `limit` tokens: the indices of each, ascending, in the order
-/// in which they were opened. A longer sequence passes alone. `O(n log n)`.
+/// Packs sequences, the longest first, into micro-batches of at most `limit` tokens: the indices of each,
+/// ascending, in the order in which they were opened. A longer sequence passes alone. `O(n log n)`.
 ///
 /// # Errors
 /// A limit of 0.
 ///
 /// ```
-/// use tamis_core::balance::{Order, first_fit};
-/// assert_eq!(first_fit(&[6, 5, 4, 3], 9, Order::LongestFirst)?, [vec![0, 3], vec![1, 2]]);
+/// use tamis_core::balance::first_fit;
+/// assert_eq!(first_fit(&[6, 5, 4, 3], 9)?, [vec![0, 3], vec![1, 2]]);
 /// # Ok::<(), tamis_core::balance::BalanceError>(())
 /// ```
-pub fn first_fit(lengths: &[usize], limit: usize, order: Order) -> Result<Vec<Vec<usize>>, BalanceError> {
+pub fn first_fit(lengths: &[usize], limit: usize) -> Result<Vec<Vec<usize>>, BalanceError> {
     if limit == 0 {
         return Err(BalanceError::NoTokens);
     }
@@ -38,7 +40,9 @@ pub fn first_fit(lengths: &[usize], limit: usize, order: Order) -> Result<Vec<Ve
     // have all of it.
     let mut room = vec![limit; 2 * leaves];
     let mut bins: Vec<Vec<usize>> = Vec::new();
-    for item in order.of(lengths) {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|&item| Reverse(lengths[item]));
+    for item in order {
         let needed = lengths[item].min(limit);
         let mut node = 1;
         while node < leaves {
@@ -68,18 +72,18 @@ mod tests {
     #[test]
     fn the_first_with_room_takes_it() {
         assert_eq!(
-            first_fit(&[5, 7, 5, 2, 4, 2, 5, 1, 6], 10, Order::Given),
-            Ok(vec![vec![0, 2], vec![1, 3, 7], vec![4, 5], vec![6], vec![8]])
+            first_fit(&[5, 7, 5, 2, 4, 2, 5, 1, 6], 10),
+            Ok(vec![vec![1, 3, 7], vec![4, 8], vec![0, 2], vec![5, 6]])
         );
     }
 
     #[test]
     fn an_over_long_sequence_passes_alone() {
-        assert_eq!(first_fit(&[3, 20, 4], 10, Order::LongestFirst), Ok(vec![vec![1], vec![0, 2]]));
+        assert_eq!(first_fit(&[3, 20, 4], 10), Ok(vec![vec![1], vec![0, 2]]));
         insta::assert_snapshot!(
-            first_fit(&[1], 0, Order::Given).unwrap_err(),
+            first_fit(&[1], 0).unwrap_err(),
             @"a micro-batch of 0 tokens holds nothing"
         );
-        assert_eq!(first_fit(&[], 10, Order::Given), Ok(vec![]));
+        assert_eq!(first_fit(&[], 10), Ok(vec![]));
     }
 }

@@ -4,7 +4,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use super::{BalanceError, check};
+use super::BalanceError;
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -14,17 +14,33 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "parts of nearly equal cost by the largest differencing method, of equal size or free",
     formula: "a solution is k parts; of all solutions the two of largest max - min are merged, the i-th heaviest part of one with the i-th lightest of the other",
     source: "Karmarkar and Karp, The differencing method of set partitioning, UCB/CSD 82/113, 1982; k parts: Korf, IJCAI 2009",
-    defaults: &[("cost", "24576·L + L²"), ("equal_size", "true"), ("whole_groups", "false")],
+    defaults: &[],
     degenerate: &[
         "fewer sequences than parts, and numbers that do not come out even where sizes are equal, are refused",
         "equal costs are told apart by size and index, so that the result is one",
     ],
-    known_as: &[("verl", "trainer.balance_batch=True")],
-    differences: &[
-        "verl balances the whole step, which changes the trajectories that share an optimizer batch; here each optimizer batch is balanced by itself",
-        "the same parts as verl's, indices ascending within each",
-    ],
+    known_as: &[("verl", "get_seqlen_balanced_partitions")],
+    differences: &["the same parts as verl's, indices ascending within each"],
 };
+
+/// Whether items of such costs can be divided into `parts`.
+fn check(costs: &[u64], parts: usize, equal_size: bool) -> Result<(), BalanceError> {
+    let items = costs.len();
+    if parts == 0 {
+        return Err(BalanceError::NoParts);
+    }
+    if items < parts {
+        return Err(BalanceError::TooFew { items, parts });
+    }
+    if equal_size && !items.is_multiple_of(parts) {
+        return Err(BalanceError::Uneven { items, parts });
+    }
+    if items as u64 >= u64::from(u32::MAX) {
+        return Err(BalanceError::TooMany { items });
+    }
+    let total = costs.iter().try_fold(0_u64, |total, &cost| total.checked_add(cost));
+    total.map(|_| ()).ok_or(BalanceError::Overflow { items })
+}
 
 /// Ends a list of items.
 const END: u32 = u32::MAX;
@@ -83,7 +99,7 @@ impl PartialOrd for Solution {
     }
 }
 
-/// Shares items of the given costs out over `parts`: the indices of each, ascending, parts from the heaviest
+/// Divides items of the given costs into `parts`: the indices of each, ascending, parts from the heaviest
 /// to the lightest.
 ///
 /// With `equal_size` every part gets the same number of items. `O(n log n + n·k)` time; memory is linear,
@@ -200,7 +216,21 @@ mod tests {
     }
 
     #[test]
-    fn items_without_cost_are_shared_out_too() {
+    fn a_division_that_does_not_come_out_is_refused() {
+        let refused = |costs: &[u64], parts, equal_size| {
+            karmarkar_karp(costs, parts, equal_size).unwrap_err().to_string()
+        };
+        insta::assert_snapshot!(refused(&[1, 2, 3], 0, true), @"sequences cannot be divided into 0 parts");
+        insta::assert_snapshot!(refused(&[1, 2, 3], 4, true), @"3 sequences or groups leave some of 4 parts empty");
+        insta::assert_snapshot!(refused(&[1, 2, 3], 2, true), @"3 sequences or groups do not make 2 parts of equal size");
+        insta::assert_snapshot!(
+            refused(&[u64::MAX, 1], 1, false),
+            @"the costs of 2 sequences or groups do not fit 64 bits in sum"
+        );
+    }
+
+    #[test]
+    fn items_without_cost_get_a_part_too() {
         let shares = karmarkar_karp(&[0, 0, 0, 7], 2, false).expect("shares");
         assert_eq!(shares.iter().map(Vec::len).sum::<usize>(), 4);
     }

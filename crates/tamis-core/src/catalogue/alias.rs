@@ -5,38 +5,13 @@ use super::{Entry, entries};
 /// Words of the field for what has another name here, or several parts: as [`plain`] spells them, with the
 /// entries' names.
 const ALIASES: &[(&str, &[&str])] = &[
-    ("80/20", &["top_entropy"]),
-    ("betanormalization", &["bnpo", "bnpo_running"]),
-    ("cliphigher", &["clip"]),
-    ("clippedratio", &["clip"]),
     ("critic", &["gae", "value_loss"]),
-    ("decoupledclip", &["clip"]),
-    ("decoupledppo", &["decoupled"]),
     ("dppo", &["dppo_tv", "dppo_kl"]),
-    ("dualclip", &["clip"]),
-    ("dynamicsampling", &["variance"]),
     ("entropy", &["entropy_bonus", "adaptive_entropy", "top_entropy"]),
-    ("forkingtokens", &["top_entropy"]),
-    ("gspotoken", &["gspo"]),
-    ("importancesampling", &["token_is", "sequence_is"]),
     ("kl", &["k1", "k2", "k3", "abs"]),
-    ("leaveoneout", &["rloo"]),
-    ("lowvarkl", &["k3"]),
-    ("mis", &["token_is", "sequence_is"]),
     ("mse", &["k2"]),
-    ("onlinefiltering", &["variance", "mean_range"]),
-    ("otb", &["optimal_token_baseline", "tir_optimal_token_baseline"]),
-    ("overlongfiltering", &["truncated"]),
-    ("pass@k", &["grpo_passk"]),
-    ("passk", &["grpo_passk"]),
-    ("pods", &["within_group"]),
-    ("policygradient", &["reinforce"]),
     ("ppo", &["gae", "clip", "value_loss"]),
-    ("scalerl", &["cispo"]),
-    ("tis", &["token_is", "sequence_is"]),
-    ("tokenlevelloss", &["token-mean"]),
     ("vanilla", &["clip"]),
-    ("vapo", &["gae", "value_loss"]),
 ];
 
 /// A name without what people spell differently: case, hyphens, underscores, dots, spaces and the pluses of

@@ -98,7 +98,7 @@ impl Mode {
     }
 
     /// Whether importance weights reach the loss.
-    pub fn applies_weights(self) -> bool {
+    fn applies_weights(self) -> bool {
         self != Self::BypassClip
     }
 }

@@ -157,7 +157,7 @@ impl VarianceShares {
     }
 
     /// Share of the variance that is within groups.
-    pub fn within_share(&self) -> f64 {
+    fn within_share(&self) -> f64 {
         self.within / (self.within + self.between)
     }
 

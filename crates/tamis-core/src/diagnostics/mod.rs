@@ -4,15 +4,13 @@
 //! generated groups or on the trained ones and logs what they return.
 
 pub mod collapse;
-pub mod group_scores;
 pub mod pass_rates;
 pub mod variance_buckets;
 pub mod zero_advantage;
 
 pub use collapse::{Diversity, VarianceShares};
-pub use group_scores::{GroupScore, group_scores};
 pub use pass_rates::PassRates;
-pub use variance_buckets::{Bucket, BucketTable, Buckets, BucketsError, coefficient_norms};
+pub use variance_buckets::{Buckets, BucketsError};
 pub use zero_advantage::ZeroAdvantage;
 
 use crate::entry::Entry;
@@ -21,7 +19,6 @@ use crate::entry::Entry;
 pub const ENTRIES: &[Entry] = &[
     variance_buckets::ENTRY,
     zero_advantage::ENTRY,
-    group_scores::ENTRY,
     pass_rates::ENTRY,
     collapse::DIVERSITY,
     collapse::VARIANCE,

@@ -21,7 +21,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[],
 };
 
-/// Groups by their pass rate; those of several batches add up.
+/// Groups by their pass rate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PassRates {
     /// Groups in which no scored member passes.
@@ -65,21 +65,8 @@ impl PassRates {
         found
     }
 
-    /// Both together; intervals that the other has not are as they were.
-    pub fn merge(&mut self, other: &Self) {
-        self.none += other.none;
-        self.all += other.all;
-        self.unscored += other.unscored;
-        if other.between.len() > self.between.len() {
-            self.between.resize(other.between.len(), 0);
-        }
-        for (mine, theirs) in self.between.iter_mut().zip(&other.between) {
-            *mine += theirs;
-        }
-    }
-
     /// Share of scored groups whose members differ in passing; NaN of none.
-    pub fn mixed_share(&self) -> f64 {
+    fn mixed_share(&self) -> f64 {
         let mixed: u64 = self.between.iter().sum();
         mixed as f64 / (self.none + mixed + self.all) as f64
     }
@@ -109,11 +96,8 @@ mod tests {
     fn intervals_hold_their_lower_end() {
         // Pass rates 1/4, 2/4, 3/4.
         let scores = Ragged::from_rows([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]]);
-        let mut found = PassRates::of(&scores, 0.5, 4);
-        assert_eq!(found.between, [0, 1, 1, 1]);
-        found.merge(&PassRates::of(&scores, 2.0, 4));
-        assert_eq!((found.none, found.between.iter().sum::<u64>()), (3, 3));
-        assert!((found.mixed_share() - 0.5).abs() < 1e-15);
+        assert_eq!(PassRates::of(&scores, 0.5, 4).between, [0, 1, 1, 1]);
+        assert_eq!(PassRates::of(&scores, 2.0, 4).none, 3);
         assert_eq!(PassRates::of(&scores, 0.5, 0).between, [3]);
     }
 

@@ -20,7 +20,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &["exact zeros; TRL asks whether a deviation in floating point is close to 0"],
 };
 
-/// Counts of an optimizer batch; those of several add up.
+/// Counts of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ZeroAdvantage {
     /// Unmasked tokens.
@@ -105,19 +105,6 @@ impl ZeroAdvantage {
         found
     }
 
-    /// Both together.
-    #[must_use]
-    pub fn merged(self, other: Self) -> Self {
-        Self {
-            tokens: self.tokens + other.tokens,
-            zero_tokens: self.zero_tokens + other.zero_tokens,
-            trajectories: self.trajectories + other.trajectories,
-            zero_trajectories: self.zero_trajectories + other.zero_trajectories,
-            groups: self.groups + other.groups,
-            zero_groups: self.zero_groups + other.zero_groups,
-        }
-    }
-
     /// Share of tokens; NaN of none.
     pub fn token_share(&self) -> f64 {
         self.zero_tokens as f64 / self.tokens as f64
@@ -146,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masked_ones_are_not_counted_and_parts_add_up() {
+    fn masked_ones_are_not_counted() {
         let advantages = Ragged::from_rows([vec![0.0, 2.0], vec![-0.0], vec![f64::NAN]]);
         let found = ZeroAdvantage::of(&advantages, &[5, 0, 3, 2]);
         let expected = ZeroAdvantage {
@@ -158,7 +145,6 @@ mod tests {
             zero_groups: 2,
         };
         assert_eq!(found, expected);
-        assert_eq!(found.merged(ZeroAdvantage::default()), found);
         assert!(ZeroAdvantage::default().token_share().is_nan());
     }
 }

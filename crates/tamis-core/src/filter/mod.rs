@@ -55,12 +55,11 @@ pub use statistics::GroupStatistics;
 pub use top_k::{Quota, TopK};
 pub use top_p::{Mass, TopP};
 pub use variance::{Singleton, Variance};
-pub use verdict::{DropReason, Judgement, OutcomeScale, Verdict};
+pub use verdict::{DropReason, OutcomeScale, Verdict};
 pub use within_group::WithinGroup;
 
 use crate::entry::Entry;
 use crate::figure::shortest;
-use crate::group::Group;
 
 /// The catalogue's entries of this module.
 pub const ENTRIES: &[Entry] = &[
@@ -273,32 +272,6 @@ pub fn judge_columns(
 ) -> Result<(Vec<Verdict>, Vec<GroupStatistics>), FilterError> {
     let statistics = GroupStatistics::of_columns(metric, offsets, scale)?;
     Ok((filter.judge(&statistics, scale), statistics))
-}
-
-/// Judges groups by a metric: reads it off the members and goes through [`judge_columns`].
-///
-/// # Errors
-/// Those of [`Metric::values`].
-pub fn judge_groups(
-    filter: &dyn Filter,
-    metric: &Metric,
-    groups: &[Group],
-    extra: &ExtraColumns<'_>,
-) -> Result<Vec<Judgement>, FilterError> {
-    let values = metric.values(groups, extra)?;
-    let mut offsets = Vec::with_capacity(groups.len() + 1);
-    offsets.push(0);
-    let mut end = 0;
-    for group in groups {
-        end += group.trajectories.len();
-        offsets.push(end);
-    }
-    let (verdicts, statistics) = judge_columns(filter, metric.outcome_scale(), &values, &offsets)?;
-    Ok(verdicts
-        .into_iter()
-        .zip(statistics)
-        .map(|(verdict, statistics)| Judgement { verdict, statistics })
-        .collect())
 }
 
 #[cfg(test)]

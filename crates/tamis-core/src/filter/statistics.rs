@@ -1,7 +1,6 @@
 //! A group's metric in a handful of numbers.
 
 use super::{FilterError, OutcomeScale};
-use crate::ragged::even_parts;
 
 /// Statistics of one group's metric over its scored members, those whose value is finite.
 ///
@@ -25,17 +24,6 @@ pub struct GroupStatistics {
 }
 
 impl GroupStatistics {
-    /// Of a group without members.
-    const EMPTY: Self = Self {
-        size: 0,
-        num_scored: 0,
-        num_correct: None,
-        mean: f64::NAN,
-        std: f64::NAN,
-        min: f64::NAN,
-        max: f64::NAN,
-    };
-
     /// Of one group's values \[G\]. Sums run in member order, in f64.
     ///
     /// Equal members give `std` exactly 0, unlike a two-pass formula in floating point
@@ -129,23 +117,6 @@ impl GroupStatistics {
         offsets: &[usize],
         scale: Option<OutcomeScale>,
     ) -> Result<Vec<Self>, FilterError> {
-        let mut statistics = Vec::new();
-        Self::of_columns_into(1, metric, offsets, scale, &mut statistics)?;
-        Ok(statistics)
-    }
-
-    /// [`Self::of_columns`] into a caller's memory, whose contents are overwritten, on `threads` threads: the
-    /// same bits for any number of them, 0 counts as 1.
-    ///
-    /// # Errors
-    /// As [`Self::of_columns`].
-    pub fn of_columns_into(
-        threads: usize,
-        metric: &[f64],
-        offsets: &[usize],
-        scale: Option<OutcomeScale>,
-        into: &mut Vec<Self>,
-    ) -> Result<(), FilterError> {
         let len = metric.len();
         let (first, last) = (offsets.first().copied(), offsets.last().copied());
         if first != Some(0) || last != Some(len) {
@@ -154,24 +125,7 @@ impl GroupStatistics {
         if let Some(group) = offsets.windows(2).position(|pair| pair[0] > pair[1] || pair[1] > len) {
             return Err(FilterError::Offsets { group, start: offsets[group], end: offsets[group + 1], len });
         }
-        into.resize(offsets.len() - 1, Self::EMPTY);
-        let groups = |offsets: &[usize], statistics: &mut [Self]| {
-            for (statistics, pair) in statistics.iter_mut().zip(offsets.windows(2)) {
-                *statistics = Self::of(&metric[pair[0]..pair[1]], scale);
-            }
-        };
-        let mut parts = even_parts(offsets, threads).into_iter();
-        let own = parts.next().unwrap_or(0..0);
-        std::thread::scope(|scope| {
-            let (first, mut rest) = into.split_at_mut(own.len());
-            for part in parts {
-                let statistics;
-                (statistics, rest) = std::mem::take(&mut rest).split_at_mut(part.len());
-                scope.spawn(move || groups(&offsets[part.start..=part.end], statistics));
-            }
-            groups(&offsets[own.start..=own.end], first);
-        });
-        Ok(())
+        Ok(offsets.windows(2).map(|pair| Self::of(&metric[pair[0]..pair[1]], scale)).collect())
     }
 
     /// Whether too few members have a metric for a verdict: none, or one of several.

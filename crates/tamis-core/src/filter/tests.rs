@@ -236,8 +236,19 @@ fn group(id: u64, trajectories: Vec<Trajectory>) -> Group {
     }
 }
 
+/// What the variance filter says of groups of two.
+fn verdicts(
+    metric: &Metric,
+    groups: &[Group],
+    extra: &ExtraColumns<'_>,
+) -> Result<Vec<&'static str>, FilterError> {
+    let values = metric.values(groups, extra)?;
+    let (verdicts, _) = judge_columns(&Variance::default(), metric.outcome_scale(), &values, &[0, 2, 4, 6])?;
+    Ok(verdicts.iter().map(|verdict| verdict.name()).collect())
+}
+
 #[test]
-fn groups_take_the_columns_path() {
+fn groups_are_judged_by_the_metric_of_their_members() {
     let groups = [
         group(
             0,
@@ -247,8 +258,7 @@ fn groups_take_the_columns_path() {
         group(2, vec![trajectory(0.9, &[], &[true]), trajectory(0.9, &[("acc", 0.0)], &[true])]),
     ];
     let judge = |metric: &str, extra: &ExtraColumns<'_>| -> Result<Vec<&'static str>, FilterError> {
-        let judged = judge_groups(&Variance::default(), &Metric::from(metric), &groups, extra)?;
-        Ok(judged.iter().map(|judgement| judgement.verdict.name()).collect())
+        verdicts(&Metric::from(metric), &groups, extra)
     };
     assert_eq!(judge("acc", &ExtraColumns::NONE).unwrap(), ["all_correct", "kept", "unscored"]);
     // The shaped reward keeps a group whose members are all correct, and drops one with contrast in its
@@ -265,8 +275,8 @@ fn groups_take_the_columns_path() {
     for (i, trajectory) in told.iter_mut().flat_map(|group| &mut group.trajectories).enumerate() {
         trajectory.entropy = Some([0.5, 0.5, 0.1, 0.2, 0.3, 0.4][i]);
     }
-    let judged = judge_groups(&Variance::default(), &Metric::Entropy, &told, &ExtraColumns::NONE).unwrap();
-    assert_eq!(judged.iter().map(|one| one.verdict.name()).collect::<Vec<_>>(), ["uniform", "kept", "kept"]);
+    let judged = verdicts(&Metric::Entropy, &told, &ExtraColumns::NONE).unwrap();
+    assert_eq!(judged, ["uniform", "kept", "kept"]);
     insta::assert_snapshot!(judge("entropy", &ExtraColumns::NONE).unwrap_err(), @"metric `entropy` needs token entropies, which this run does not compute; it has `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`");
 }
 

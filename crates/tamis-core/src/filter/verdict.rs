@@ -139,12 +139,3 @@ impl OutcomeScale {
         }
     }
 }
-
-/// A verdict with the numbers it was reached from.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Judgement {
-    /// Kept or dropped.
-    pub verdict: Verdict,
-    /// The group's statistics.
-    pub statistics: GroupStatistics,
-}

@@ -224,8 +224,8 @@ impl ScheduleSettings {
         Self { gen_batch_size, max_num_gen_batches, ..Self::new(train_batch_size, group_size) }
     }
 
-    /// EasyR1's `algorithm.use_dynamic_sample` (limit 3 unless `dynamic_sample_max_gen_batches` says
-    /// otherwise): what was kept is trained on at the limit and at the end of the data, a step that kept
+    /// EasyR1's `algorithm.use_dynamic_sample` (its limit `dynamic_sample_max_gen_batches`, 3 by
+    /// default): what was kept is trained on at the limit and at the end of the data, a step that kept
     /// nothing is skipped, the metric is the reward before KL.
     pub fn easyr1(rollout_batch_size: usize, group_size: usize, max_gen_batches: i64) -> Self {
         Self {
@@ -236,9 +236,6 @@ impl ScheduleSettings {
             ..Self::new(rollout_batch_size, group_size)
         }
     }
-
-    /// EasyR1's default for `dynamic_sample_max_gen_batches`.
-    pub const EASYR1_MAX_GEN_BATCHES: i64 = 3;
 
     /// Checks the settings against each other.
     ///

@@ -9,9 +9,8 @@ mod shaping;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::advantage::{
-    AdvantageBatch, AdvantageEstimator, Advantages, Grpo, RewardStatistics, Scale, SingletonAdvantage,
+    AdvantageBatch, AdvantageEstimator, Advantages, Grpo, Scale, SingletonAdvantage,
 };
-use tamis_core::filter::GroupStatistics;
 use tamis_core::ragged::Ragged;
 
 fn advantages(estimator: &Grpo, groups: &[Vec<f64>]) -> Vec<Vec<f64>> {
@@ -78,16 +77,6 @@ proptest! {
             let size: f64 = advantages_g.iter().map(|advantage| advantage.abs()).sum();
             prop_assert!(advantages_g.iter().sum::<f64>().abs() <= 1e-9 * (1.0 + size));
         }
-    }
-
-    #[test]
-    fn threads_and_kept_memory_change_no_statistic(groups in groups(0), threads in 0..6_usize) {
-        let rewards = Ragged::from_rows(&groups);
-        let (values, offsets) = (rewards.values(), rewards.offsets());
-        let mut statistics = vec![GroupStatistics::of(&[1.0], None); 3];
-        GroupStatistics::of_columns_into(threads, values, offsets, None, &mut statistics).unwrap();
-        let expected = groups.iter().map(|group| GroupStatistics::of(group, None));
-        prop_assert_eq!(format!("{statistics:?}"), format!("{:?}", expected.collect::<Vec<_>>()));
     }
 
     #[test]
@@ -186,26 +175,6 @@ fn one_right_of_four_by_hand() {
         (population[0] - 3_f64.sqrt()).abs() < 1e-15 && (population[1] + 1.0 / 3_f64.sqrt()).abs() < 1e-15
     );
     assert_eq!(advantages(&Grpo::dr_grpo(), &group)[0], [0.75, -0.25, -0.25, -0.25]);
-}
-
-#[test]
-fn statistics_by_hand() {
-    // Sample deviations 1/2 and 0; a group with one scored member has none; unscored members are nowhere.
-    let rewards = Ragged::from_rows([
-        vec![1.0, 0.0, 0.0, 0.0],
-        vec![0.5, f64::NAN, 0.5],
-        vec![f64::NAN, 1.0],
-        vec![f64::NAN],
-        vec![],
-    ]);
-    let statistics = RewardStatistics::of(&rewards, 1);
-    assert_eq!(statistics.mean, 3.0 / 7.0);
-    assert_eq!(statistics.mean_group_deviation, 0.25);
-    assert_eq!(statistics.uniform_share, 0.5);
-    let squares = 1.0 + 0.25 + 0.25 + 1.0 - 9.0 / 7.0;
-    assert!((statistics.batch_deviation - (squares / 6.0_f64).sqrt()).abs() < 1e-15);
-    let nothing = RewardStatistics::of(&Ragged::default(), 1);
-    assert!(nothing.mean.is_nan() && nothing.uniform_share.is_nan() && nothing.batch_deviation.is_nan());
 }
 
 #[test]

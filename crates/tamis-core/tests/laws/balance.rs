@@ -1,12 +1,8 @@
-//! Laws of sharing sequences out.
+//! Laws of dividing sequences into parts.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tamis_core::balance::{
-    Arrangement, Balance, BalanceError, Cost, Imbalance, Method, Order, first_fit, greedy, karmarkar_karp,
-    micro_batches,
-};
-use tamis_core::ragged::Ragged;
+use tamis_core::balance::{first_fit, karmarkar_karp, micro_batches};
 
 /// Every index once, ascending within a part.
 fn covers(parts: &[Vec<usize>], items: usize) -> Result<(), TestCaseError> {
@@ -36,134 +32,61 @@ proptest! {
     #[test]
     fn parts_hold_every_item_once_and_differ_by_one_item_at_most((costs, parts) in costs()) {
         let largest = costs.iter().copied().max().unwrap();
-        let found = [
-            karmarkar_karp(&costs, parts, false).unwrap(),
-            greedy(&costs, parts, false, Order::Given).unwrap(),
-            greedy(&costs, parts, false, Order::LongestFirst).unwrap(),
-        ];
-        for found in found {
-            prop_assert_eq!(found.len(), parts);
-            covers(&found, costs.len())?;
-            // Merging two solutions never makes one that differs more than the worse of the two.
-            prop_assert!(spread(&costs, &found) <= largest);
-        }
+        let found = karmarkar_karp(&costs, parts, false).unwrap();
+        prop_assert_eq!(found.len(), parts);
+        covers(&found, costs.len())?;
+        // Merging two solutions never makes one that differs more than the worse of the two.
+        prop_assert!(spread(&costs, &found) <= largest);
     }
 
     #[test]
     fn equal_sizes_are_equal((costs, parts) in costs()) {
         let items = costs.len() / parts * parts;
         let costs = &costs[..items];
-        for found in [
-            karmarkar_karp(costs, parts, true).unwrap(),
-            greedy(costs, parts, true, Order::LongestFirst).unwrap(),
-        ] {
-            covers(&found, items)?;
-            prop_assert!(found.iter().all(|part| part.len() == items / parts));
-        }
+        let found = karmarkar_karp(costs, parts, true).unwrap();
+        covers(&found, items)?;
+        prop_assert!(found.iter().all(|part| part.len() == items / parts));
         // Items of similar cost begin together, and merging never makes it worse.
         let mut sorted = costs.to_vec();
         sorted.sort_unstable();
         let worst = sorted.chunks(parts).map(|chunk| chunk[parts - 1] - chunk[0]).max().unwrap();
-        prop_assert!(spread(costs, &karmarkar_karp(costs, parts, true).unwrap()) <= worst);
+        prop_assert!(spread(costs, &found) <= worst);
     }
 
     #[test]
     fn micro_batches_hold_every_sequence_once_and_the_limit(
         (lengths, limit, least) in (vec(0_usize..50, 0..60), 50_usize..200, 0_usize..6)
     ) {
-        for arrangement in [Arrangement::AsFound, Arrangement::SmallAtEnds] {
-            let found = micro_batches(&lengths, limit, least, Cost::VERL, arrangement).unwrap();
-            covers(&found, lengths.len())?;
-            prop_assert!(found.len() >= least.min(lengths.len()));
-            prop_assert!(found.iter().all(|part| !part.is_empty()));
-            prop_assert!(found.iter().all(|part| part.iter().map(|&i| lengths[i]).sum::<usize>() <= limit));
-        }
+        let found = micro_batches(&lengths, limit, least).unwrap();
+        covers(&found, lengths.len())?;
+        prop_assert!(found.len() >= least.min(lengths.len()));
+        prop_assert!(found.iter().all(|part| !part.is_empty()));
+        prop_assert!(found.iter().all(|part| part.iter().map(|&i| lengths[i]).sum::<usize>() <= limit));
     }
 
     #[test]
     fn first_fit_opens_no_micro_batch_without_need(
         (lengths, limit) in (vec(1_usize..80, 0..60), 1_usize..100)
     ) {
-        for order in [Order::Given, Order::LongestFirst] {
-            let found = first_fit(&lengths, limit, order).unwrap();
-            covers(&found, lengths.len())?;
-            let tokens: Vec<usize> = found.iter().map(|part| part.iter().map(|&i| lengths[i]).sum()).collect();
-            for (part, &tokens) in found.iter().zip(&tokens) {
-                prop_assert!(tokens <= limit || part.len() == 1);
-            }
-            // The first sequence of a later one fitted into none before it, so two are never half empty.
-            let half_empty = tokens.iter().filter(|&&tokens| 2 * tokens <= limit).count();
-            prop_assert!(half_empty <= 1, "{:?}", found);
+        let found = first_fit(&lengths, limit).unwrap();
+        covers(&found, lengths.len())?;
+        let tokens: Vec<usize> = found.iter().map(|part| part.iter().map(|&i| lengths[i]).sum()).collect();
+        for (part, &tokens) in found.iter().zip(&tokens) {
+            prop_assert!(tokens <= limit || part.len() == 1);
         }
-    }
-
-    #[test]
-    fn optimizer_batches_and_groups_stay_as_they_are(
-        (groups, cut, ranks, whole_groups, longest) in
-            (vec(vec(1_usize..200, 1..5), 6..20), 1_usize..3, 1_usize..3, any::<bool>(), any::<bool>())
-    ) {
-        let lengths = Ragged::from_rows(groups.iter());
-        let middle = groups.len() / 2 + cut - 1;
-        let batches = [0..middle, middle..groups.len()];
-        let method = if longest { Method::Greedy } else { Method::KarmarkarKarp };
-        let balance = Balance { method, cost: Cost::VERL, equal_size: false, whole_groups };
-        let shares = balance.over_ranks(&lengths, &batches, ranks).unwrap();
-        let mut group_of = Vec::new();
-        for (group, members) in groups.iter().enumerate() {
-            group_of.resize(group_of.len() + members.len(), group);
-        }
-        prop_assert_eq!(shares.len(), 2);
-        for (share, batch) in shares.iter().zip(&batches) {
-            prop_assert_eq!(share.len(), ranks);
-            let mut all = share.concat();
-            all.sort_unstable();
-            let expected: Vec<usize> = (0..group_of.len()).filter(|&i| batch.contains(&group_of[i])).collect();
-            prop_assert_eq!(all, expected);
-            if whole_groups {
-                for group in batch.clone() {
-                    let holders =
-                        share.iter().filter(|rank| rank.iter().any(|&i| group_of[i] == group)).count();
-                    prop_assert_eq!(holders, 1);
-                }
-            }
-        }
+        // The first sequence of a later one fitted into none before it, so two are never half empty.
+        let half_empty = tokens.iter().filter(|&&tokens| 2 * tokens <= limit).count();
+        prop_assert!(half_empty <= 1, "{:?}", found);
     }
 }
 
 #[test]
 fn the_least_there_is() {
-    let cut = |lengths: &[usize], limit, least| {
-        micro_batches(lengths, limit, least, Cost::Tokens, Arrangement::AsFound).unwrap().len()
-    };
+    let cut = |lengths: &[usize], limit, least| micro_batches(lengths, limit, least).unwrap().len();
     // A token at a time; and sequences of nothing, for which no micro-batch is needed but one.
     assert_eq!((cut(&[1, 1], 1, 0), cut(&[0, 0], 10, 0)), (2, 1));
     // The largest sum that there is.
     assert_eq!(karmarkar_karp(&[u64::MAX], 1, false), Ok(vec![vec![0]]));
-    assert_eq!(greedy(&[u64::MAX, 0], 1, false, Order::Given), Ok(vec![vec![0, 1]]));
-    let nothing = Imbalance::of(&[1], &[]);
-    let found = [nothing.min, nothing.max, nothing.balanced_min, nothing.balanced_max];
-    assert_eq!(found, [0; 4]);
-}
-
-#[test]
-fn batches_that_hold_nothing_or_run_backwards() {
-    let lengths = Ragged::from_rows([[1], [2], [3]]);
-    let refused = |start, end| {
-        let batch = std::ops::Range { start, end };
-        Balance::default().over_ranks(&lengths, &[batch], 1).unwrap_err()
-    };
-    assert_eq!(refused(1, 1), BalanceError::TooFew { items: 0, parts: 1 });
-    assert_eq!(refused(2, 1), BalanceError::Batches { batch: 0, start: 2, end: 1, groups: 3 });
-}
-
-/// 3 against 1 + 1 + 1, then one more for each, the first of equals first.
-#[test]
-fn groups_weigh_what_their_members_do() {
-    let lengths = Ragged::from_rows([[3], [1], [1], [1], [1], [1]]);
-    let balance =
-        Balance { method: Method::Greedy, cost: Cost::Tokens, equal_size: false, whole_groups: true };
-    let batches = std::iter::once(0..6).collect::<Vec<_>>();
-    assert_eq!(balance.over_ranks(&lengths, &batches, 2), Ok(vec![vec![vec![0, 4], vec![1, 2, 3, 5]]]));
 }
 
 /// 4 and 3 + 1 weigh the same: the one of two sequences counts as the heavier, so that the 0 goes to the

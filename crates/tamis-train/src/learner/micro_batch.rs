@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tamis_core::balance::{self, Arrangement, Cost};
+use tamis_core::balance;
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 
@@ -50,14 +50,13 @@ pub(crate) fn parts(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch) 
         }
     }
     // Nothing is over the limit any more, so that sharing out cannot fail; the order is as good a cut as any.
-    let mut parts: Vec<Vec<usize>> =
-        match balance::micro_batches(&lengths, limit, 1, Cost::Tokens, Arrangement::AsFound) {
-            Ok(shares) => shares
-                .into_iter()
-                .map(|share| share.into_iter().flat_map(|group| whole[group].clone()).collect())
-                .collect(),
-            Err(_) => return in_order(0..sequences.len(), MicroBatch::Tokens(limit)).collect(),
-        };
+    let mut parts: Vec<Vec<usize>> = match balance::micro_batches(&lengths, limit, 1) {
+        Ok(shares) => shares
+            .into_iter()
+            .map(|share| share.into_iter().flat_map(|group| whole[group].clone()).collect())
+            .collect(),
+        Err(_) => return in_order(0..sequences.len(), MicroBatch::Tokens(limit)).collect(),
+    };
     for range in oversized {
         parts.extend(in_order(range, MicroBatch::Tokens(limit)));
     }

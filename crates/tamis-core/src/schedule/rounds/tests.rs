@@ -275,7 +275,7 @@ fn an_adaptive_limit() {
 
 #[test]
 fn uses_what_there_is_at_the_limit_as_easyr1() {
-    let mut driver = Driver::new(ScheduleSettings::easyr1(8, 4, ScheduleSettings::EASYR1_MAX_GEN_BATCHES));
+    let mut driver = Driver::new(ScheduleSettings::easyr1(8, 4, 3));
     let mut commands = driver.first(1);
     commands = driver.more(&commands, 0);
     commands = driver.more(&commands, 2);
