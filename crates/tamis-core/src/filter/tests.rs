@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tamis_golden::{cases, numbers};
 
 use super::*;
-use crate::group::{FinishReason, GroupId, PolicyVersion, PromptId, Score, Trajectory};
+use crate::group::{FinishReason, Group, GroupId, PolicyVersion, PromptId, Score, Trajectory};
 
 const SCALE: Option<OutcomeScale> = Some(OutcomeScale { wrong: 0.0, correct: 1.0 });
 
