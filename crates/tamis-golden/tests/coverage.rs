@@ -117,8 +117,8 @@ fn folders_are_read_by_their_tests() {
 /// The test above fails on what it is there for.
 #[test]
 fn an_unknown_field_and_an_unread_file_are_found() {
-    let row =
-        |outputs| vec!["trl_nanstd", "tamis-core/tests/reference/advantage/trl.rs", "-", "values", outputs];
+    let tests = "tamis-train/src/measure/batch_metrics/tests.rs";
+    let row = |outputs| vec!["trl_nanstd", tests, "-", "values", outputs];
     assert_eq!(faults(&row("nanstd"), &[]), "");
     assert!(faults(&row("-"), &[]).contains("outputs `nanstd` stands in no row"));
     assert!(faults(&row("nanstd mean"), &[]).contains("outputs `mean` is in no case"));
