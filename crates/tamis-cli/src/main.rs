@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A panic that becomes an error of a file is told as that error, once.
+/// A panic that becomes an error of a file is printed as that error, once.
 fn leave_caught_panics_unprinted() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

@@ -111,7 +111,7 @@ pub struct TransformerConfig {
     pub output_bias: bool,
     /// Standard deviation of initial weights.
     pub initializer_range: f64,
-    /// Tokens that end a completion: those of `generation_config.json`, else of `config.json`.
+    /// Tokens that end a completion: those of `generation_config.json`, otherwise of `config.json`.
     pub eos_token_ids: Vec<u32>,
     /// `config.json` as it was read; written back with the keys above brought up to date.
     source: Map<String, Value>,

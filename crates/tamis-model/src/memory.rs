@@ -90,8 +90,8 @@ pub struct MemoryEstimate {
     pub moments: u64,
     /// Reference copies.
     pub copies: u64,
-    /// Weights in the order of the backward product: all of them where they are few, else the largest at a
-    /// time.
+    /// Weights in the order of the backward product: all of them where they are few, otherwise the largest at
+    /// a time.
     pub flipped: u64,
     /// Activations and work buffers of a micro-batch, its logits included.
     pub activations: u64,
@@ -230,7 +230,7 @@ impl fmt::Display for MemoryEstimate {
     }
 }
 
-/// Memory that is free for new use on this machine, bytes; `None` where it cannot be told. Within a control
+/// Memory that is free for new use on this machine, bytes; `None` where it is unknown. Within a control
 /// group (a container), what its limit leaves.
 pub fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;

@@ -141,7 +141,8 @@ fn run(
             return Ok(false);
         }
         if events.is_empty() && generator.load().in_flight == 0 {
-            let reason = format!("{} prompts are in flight and none of them goes on", open.num_open);
+            let reason =
+                format!("{} prompts are in flight and the generator returns none of them", open.num_open);
             return Err(GeneratorError::Broken { reason }.into());
         }
         for event in events {

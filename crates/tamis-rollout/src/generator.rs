@@ -328,7 +328,7 @@ pub trait Generator: Send {
     /// Samples from these weights from now on; answered by [`GeneratorEvent::Published`].
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError>;
 
-    /// What has happened since the last call, in the order in which it happened; waits as long as it is told
+    /// What has happened since the last call, in the order in which it happened; waits as long as it is asked
     /// to for something to happen. Empty where nothing did, and early where the run was interrupted.
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError>;
 

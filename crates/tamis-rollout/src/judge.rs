@@ -41,7 +41,7 @@ pub struct JudgeSetup {
     pub model: Option<String>,
     /// Goes along as `Authorization: Bearer`.
     pub key: Option<String>,
-    /// What it is told before; `None` for nothing.
+    /// Its system message; `None` for nothing.
     pub system: Option<String>,
     /// What it is asked.
     pub template: Template,
@@ -344,7 +344,7 @@ impl Judge {
             let read = openai::read(&answer)?;
             match read.finish {
                 Some(Finish::Abort) => {
-                    Err(Fault::new(FaultClass::AbortedByServer, "the judge's server gave the answer up"))
+                    Err(Fault::new(FaultClass::AbortedByServer, "the judge's server aborted the answer"))
                 }
                 // In one piece it is whole also where the server does not say why it ended.
                 None if answer.is_stream() => {
@@ -400,7 +400,7 @@ impl RewardFunction for Judge {
                 }
                 Err(name) => {
                     outcomes[row] =
-                        Some(failed(format!("the row has no `{name}`, which the judge is to be told")));
+                        Some(failed(format!("the row has no `{name}`, which the judge's prompt needs")));
                 }
             }
         }
@@ -451,7 +451,7 @@ impl RewardFunction for Judge {
             if began.elapsed() >= patience {
                 patience *= 2;
                 self.listener.say(&format!(
-                    "reward `{}`: {} answers of the judge at {} are waited for since {} s",
+                    "reward `{}`: {} requests to the judge at {} have had no answer for {} s",
                     self.name,
                     asked.len() + waiting.len(),
                     self.servers(),
@@ -475,10 +475,10 @@ impl RewardFunction for Judge {
     }
 
     fn failure_hint(&self) -> Option<String> {
-        Some(format!("the judge answers at {}: look whether it does", self.servers()))
+        Some(format!("check that the judge's server at {} answers", self.servers()))
     }
 
     fn how_to_give_acc(&self) -> Option<&'static str> {
-        Some("set its `pass_score`, from which on a completion is right")
+        Some("set its `pass_score`: a completion with that score or more is right")
     }
 }

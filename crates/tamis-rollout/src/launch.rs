@@ -141,7 +141,7 @@ impl Running {
         let open = || OpenOptions::new().create(true).append(true).open(&process.log);
         let mut log = open().map_err(|error| surroundings(&process.log.display().to_string(), error))?;
         let second = log.try_clone().map_err(|error| surroundings("its output has no place", error))?;
-        // What it was started with is told where its words are.
+        // What it was started with is printed where its output is.
         let _ = writeln!(log, "$ {}", process.shown);
         let (program, arguments) =
             process.words.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
@@ -165,7 +165,7 @@ impl Running {
         })
     }
 
-    /// How it ended, told once. Its workers, which would keep their GPU, end with it: at once, while the
+    /// How it ended, reported once. Its workers, which would keep their GPU, end with it: at once, while the
     /// group has its number.
     fn poll_end(&mut self) -> Option<ExitStatus> {
         if self.is_over {
@@ -179,7 +179,7 @@ impl Running {
     #[cfg(unix)]
     fn signal(&self, signal: nix::sys::signal::Signal) {
         if let Ok(group) = i32::try_from(self.child.id()) {
-            // Where nothing is left of the group there is nothing to be told.
+            // Where nothing is left of the group there is nothing to report.
             let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), signal);
         }
     }
@@ -296,7 +296,7 @@ impl Servers {
             if began.elapsed() >= patience {
                 patience *= 2;
                 say(&format!(
-                    "waiting for servers since {} s; the output of one is in {}",
+                    "servers have not answered for {} s; the output of one is in {}",
                     began.elapsed().as_secs(),
                     open.process.log.display()
                 ));
@@ -314,13 +314,15 @@ impl Servers {
                     let output = tail(&last_lines(&server.process.log));
                     let what = format!("the server `{}` ended ({status}){output}", server.process.shown);
                     if restarts == most_restarts {
-                        say(&format!("{what}\nit is not started again: {restarts} restarts were made"));
+                        say(&format!(
+                            "{what}\nthe server is not started again: {restarts} restarts were made"
+                        ));
                         continue;
                     }
                     restarts += 1;
                     let pause = pause_after(server.restarts);
                     say(&format!(
-                        "{what}\nit is started again in {} s, restart {restarts} of at most {most_restarts}",
+                        "{what}\nthe server is started again in {} s, restart {restarts} of at most {most_restarts}",
                         pause.as_secs()
                     ));
                     server.again_at = Some(Instant::now() + pause);
@@ -334,7 +336,7 @@ impl Servers {
                             server.again_at = Some(Instant::now() + pause);
                             let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
                             say(&format!(
-                                "it cannot be started again: {error}{cause}; it is tried again in {} s",
+                                "the server cannot be started again: {error}{cause}; next attempt in {} s",
                                 pause.as_secs()
                             ));
                         }
@@ -513,7 +515,9 @@ mod tests {
     /// Where no restart is left its workers go too, and a pause holds up nobody.
     #[test]
     fn workers_of_a_server_that_ended_end_with_it() {
-        for (most_restarts, last) in [(0, "it is not started again: 0 restarts were made"), (1, "in 1 s")] {
+        for (most_restarts, last) in
+            [(0, "the server is not started again: 0 restarts were made"), (1, "in 1 s")]
+        {
             let folder = tempfile::tempdir().expect("a folder");
             let worker = folder.path().join("worker");
             let script = format!("sleep 1000 & echo $! > {}.new; mv {0}.new {0}; exit 1", worker.display());
@@ -553,7 +557,7 @@ mod tests {
         drop(servers);
         let heard = heard.lock().expect("lock").join("\n");
         assert!(heard.contains("ended (signal: 9 (SIGKILL))"), "{heard}");
-        assert!(heard.contains("it is started again in 1 s, restart 1 of at most 8"), "{heard}");
+        assert!(heard.contains("the server is started again in 1 s, restart 1 of at most 8"), "{heard}");
         assert!(!is_alive(numbers().lines().nth(1).expect("two")));
     }
 
@@ -575,8 +579,8 @@ mod tests {
         let killed = Command::new("kill").args(["-9", first.trim()]).status().expect("kill");
         assert!(killed.success());
         let has = |what: &str| heard.lock().expect("lock").iter().any(|line| line.contains(what));
-        soon("the try that fails", || has("it is tried again in 2 s"));
-        assert!(has("it cannot be started again: cannot start `a server`: No such file"));
+        soon("the try that fails", || has("next attempt in 2 s"));
+        assert!(has("the server cannot be started again: cannot start `a server`: No such file"));
         appear();
         soon("the next start", || answers(port));
         drop(servers);

@@ -47,7 +47,7 @@ impl Row {
 }
 
 /// Counts a round in the row under `name` where `function` failed on all of its completions, of which there
-/// is one; ends the row else. Whether it failed.
+/// is one; ends the row otherwise. Whether it failed.
 fn count(
     rows: &mut BTreeMap<String, Row>,
     name: &str,

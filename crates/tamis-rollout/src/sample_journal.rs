@@ -100,7 +100,7 @@ pub struct Journalled<G> {
     version: PolicyVersion,
     next_group: u64,
     asked: HashMap<SampleId, SampleIdentity>,
-    /// Read back, and not told yet.
+    /// Read back, and not yet returned.
     recorded: VecDeque<GeneratorEvent>,
 }
 

@@ -125,7 +125,7 @@ pub struct ScoreEvent {
     pub request: ScoreRequest,
     /// What was said of it.
     pub scored: Scored,
-    /// Whether the reward functions were asked now; else the answer was in the journal.
+    /// Whether the reward functions were asked now; otherwise the answer was in the journal.
     pub is_new: bool,
 }
 
@@ -341,7 +341,7 @@ impl Scorer {
         is_out || !self.answered.is_empty() || self.failure.is_some()
     }
 
-    /// What was scored since the last call, each answer journalled; waits as long as it is told to for
+    /// What was scored since the last call, each answer journalled; waits as long as it is asked to for
     /// something, not at all where nothing is being scored.
     pub fn next(&mut self, wait: Wait) -> Result<Vec<ScoreEvent>, ScoreError> {
         let wait = if self.answered.is_empty() && self.failure.is_none() { wait } else { Wait::No };

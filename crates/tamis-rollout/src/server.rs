@@ -313,7 +313,7 @@ impl<P: Protocol> Server for HttpServer<P> {
         });
         let turned_away = std::mem::take(&mut self.turned_away).into_iter().map(|away| away.request.id);
         let dropped = std::mem::take(&mut self.by_id).into_keys();
-        // Events that were ready are facts, and are still told.
+        // Events that were ready are facts, and are still reported.
         dropped.chain(turned_away).chain(held).collect()
     }
 

@@ -140,7 +140,7 @@ fn a_judge_is_told_what_its_template_names() {
     let outcomes = judge.score(&[RewardInput::text(&bare, "4")]);
     assert_eq!(
         message(&outcomes[0]),
-        "the function failed: the row has no `rubric`, which the judge is to be told"
+        "the function failed: the row has no `rubric`, which the judge's prompt needs"
     );
 }
 

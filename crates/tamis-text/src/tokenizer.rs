@@ -175,7 +175,7 @@ impl Tokenizer {
     /// Reads a folder: `tokenizer.json`, and where present `tokenizer_config.json`, `special_tokens_map.json`
     /// and chat templates.
     ///
-    /// `eos_token`, `pad_token` and `bos_token` come from `tokenizer_config.json`, else from
+    /// `eos_token`, `pad_token` and `bos_token` come from `tokenizer_config.json`, otherwise from
     /// `special_tokens_map.json`. Truncation and padding that `tokenizer.json` declares are switched off:
     /// limits are the caller's, as in `transformers`.
     pub fn load(folder: &Path) -> Result<Self, TokenizerError> {

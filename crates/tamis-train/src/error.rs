@@ -85,7 +85,7 @@ pub enum RunError {
         report: String,
     },
     /// The estimate of the memory is above what there is.
-    #[error("the run needs about {needed} of memory, {limit} is there:\n{breakdown}")]
+    #[error("the run needs about {needed} of memory, {limit} is available:\n{breakdown}")]
     Memory {
         /// Estimate.
         needed: String,
@@ -105,7 +105,7 @@ pub enum RunError {
         differences: String,
     },
     /// The run stopped for want of signal.
-    #[error("the run stopped for want of signal\n{diagnosis}")]
+    #[error("the run stopped for lack of training signal\n{diagnosis}")]
     Stopped {
         /// What was seen and what to change.
         diagnosis: Box<Diagnosis>,
@@ -322,7 +322,7 @@ impl RunError {
                     .to_owned(),
             ),
             Self::Launch(_) => Some(
-                "mend what it says (rollout.launch.args are its arguments, rollout.launch.startup_timeout \
+                "fix what its output says (rollout.launch.args are its arguments, rollout.launch.startup_timeout \
                  how long it may take), name servers that \
                  are running in rollout.servers, or sample in this process (`rollout.backend=native`)"
                     .to_owned(),
@@ -367,7 +367,7 @@ impl RunError {
                 run.join("checkpoints").display()
             )),
             Self::Diverged { learning_rate, kept: Some(kept), .. } => Some(format!(
-                "nothing of it was saved, and {0} is the state before: begin a new run from its weights (`model.path: {0}`) with a lower \
+                "step not saved; {0} holds the state before it: begin a new run from its weights (`model.path: {0}`) with a lower \
                  {learning_rate}, and look for a reward or an advantage without bound",
                 kept.display()
             )),
@@ -387,7 +387,7 @@ impl RunError {
                 let cause = match (&missing.hint, &missing.function) {
                     (Some(hint), _) => hint,
                     (None, Some(_)) => "mend the function",
-                    (None, None) => "look at what the reward functions are given and return",
+                    (None, None) => "check the inputs and the results of the reward functions",
                 };
                 Some(match further {
                     Some(further) => format!("{cause}; no step of this run is left: {further}"),
@@ -409,7 +409,7 @@ impl RunError {
                 run.join("checkpoints").display()
             )),
             Self::Dispatch(DispatchError::Score(ScoreError::Reward(RewardError::BrokenDown { .. }))) => Some(
-                "mend the program, then continue with `tamis train --resume` and the run's directory: \
+                "fix the program, then continue with `tamis train --resume` and the run's directory: \
                      nothing that was answered is asked again"
                     .to_owned(),
             ),

@@ -26,7 +26,7 @@ use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
 
 pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     let interrupt = Interrupt::new();
-    listen(&interrupt, "nothing is kept of the evaluation; Ctrl-C again ends at once")?;
+    listen(&interrupt, "no result is written; Ctrl-C again ends at once")?;
     let (files, overrides) = arguments.layers.split();
     let (checkpoint, run_config) = find(&arguments.source)?;
     if run_config.is_none() && files.is_empty() && overrides.is_empty() {
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         return Err(Failure::new(
             USAGE,
             format!(
-                "error: {source} is a checkpoint outside a run, so nothing says what to evaluate it on\n  \
+                "error: {source} is a checkpoint outside a run: no configuration names its prompts and rewards\n  \
                  hint: name data and reward: `tamis eval {source} data.val=test.jsonl 'reward=[{{kind: \
                  math}}]'`, or a configuration that has them"
             ),

@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
     let interrupt = Interrupt::new();
     listen(
         &interrupt,
-        "what is in flight is given up and answered as far as it is; Ctrl-C again ends at once",
+        "running requests are answered with the tokens they have so far; Ctrl-C again ends at once",
     )?;
     let progress = Progress::lines_on_stderr();
     let (source, name) = (arguments.source.clone(), name(arguments));

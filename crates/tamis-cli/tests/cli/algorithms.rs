@@ -273,7 +273,7 @@ error: `model.path`: runs/tiny/checkpoints/step_1/critic has no tokenizer.json
     let refused = refused.lines().nth(1).unwrap_or("");
     assert!(
         refused.starts_with("error: the run needs about ")
-            && refused.ends_with(" MiB of memory, 100.0 KiB is there:"),
+            && refused.ends_with(" MiB of memory, 100.0 KiB is available:"),
         "{refused}"
     );
     // A checkpoint without its critic.

@@ -248,7 +248,7 @@ error: no server answers: http://127.0.0.1:9 (reward `judge`): connect: client e
 "#);
     insta::assert_snapshot!(failure(reward(&judging.1, "NO_SUCH_KEY")), @r#"
 exit code 2
-error: reward `judge`: api_key_env: the environment has no variable `NO_SUCH_KEY` with a key in it
+error: reward `judge`: api_key_env: the environment variable `NO_SUCH_KEY` is not set, or empty
   hint: set it before the command, as in `export NO_SUCH_KEY=...`
 "#);
     insta::assert_snapshot!(failure(reward(&judging.1, "JUDGE_KEY").replace("{prompt}|", "{question}|")), @r#"

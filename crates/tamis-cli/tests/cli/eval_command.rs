@@ -83,7 +83,7 @@ fn eval() {
     insta::assert_snapshot!(folder.tamis(&["eval", "alone"]).shown(), @r"
     exit code 2
     ----- stderr
-    error: alone is a checkpoint outside a run, so nothing says what to evaluate it on
+    error: alone is a checkpoint outside a run: no configuration names its prompts and rewards
       hint: name data and reward: `tamis eval alone data.val=test.jsonl 'reward=[{kind: math}]'`, or a configuration that has them
     ");
     folder.tamis(&["eval", "alone", "tiny.yaml"]).succeeds();

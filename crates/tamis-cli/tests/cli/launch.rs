@@ -198,7 +198,7 @@ fn a_server_that_does_not_come_up_ends_the_run_with_its_last_words() {
     exit code 3
     error: the server `VLLM_SERVER_DEV_MODE=1 /bin/sh -c 'echo no GPU; exit 5' DIR/runs/tiny/published/start PORT` ended (exit status: 5) before it answered; its output ends:
     no GPU
-      hint: mend what it says (rollout.launch.args are its arguments, rollout.launch.startup_timeout how long it may take), name servers that are running in rollout.servers, or sample in this process (`rollout.backend=native`)
+      hint: fix what its output says (rollout.launch.args are its arguments, rollout.launch.startup_timeout how long it may take), name servers that are running in rollout.servers, or sample in this process (`rollout.backend=native`)
     ");
     insta::assert_snapshot!(failure("rollout.launch.command=[no-such-vllm, '{model}', '{port}']"), @r"
     exit code 3

@@ -243,7 +243,7 @@ fn weights_that_diverge_end_the_run_and_are_saved_nowhere() {
     insta::assert_snapshot!(ended.failure(), @r"
     exit code 1
     error: the policy's weights hold numbers that are not finite after step 2, the first in tensor `model.embed_tokens.weight`: training has diverged
-      hint: nothing of it was saved, and runs/tiny/checkpoints/step_1 is the state before: begin a new run from its weights (`model.path: runs/tiny/checkpoints/step_1`) with a lower train.optimizer.learning_rate, and look for a reward or an advantage without bound
+      hint: step not saved; runs/tiny/checkpoints/step_1 holds the state before it: begin a new run from its weights (`model.path: runs/tiny/checkpoints/step_1`) with a lower train.optimizer.learning_rate, and look for a reward or an advantage without bound
     ");
     // The row of the step says what happened; nothing was validated with such weights, or saved.
     assert_eq!(steps(&folder).len(), 2);

@@ -40,7 +40,7 @@ fn rewards_that_break_down() {
     insta::assert_snapshot!(with_program(&answering(crash)).failure(), @r#"
     exit code 1
     error: reward function `judge` cannot go on: its processes were restarted 1 times, which is the limit; the last failure: the process ended (exit status: 3) before it answered
-      hint: mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
+      hint: fix the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
     "#);
     insta::assert_snapshot!(with_program("import sys\nprint('no such module', file=sys.stderr)\nsys.exit(1)\n").failure(), @r#"
     exit code 2
@@ -62,7 +62,7 @@ fn rewards_that_hang_or_flood() {
     insta::assert_snapshot!(with_program_restarted(&answering("time.sleep(1000) if request['step'] == 1 else print(json.dumps({'id': request['id'], 'score': 1.0}))"), 0).failure(), @r#"
     exit code 1
     error: reward function `judge` cannot go on: its processes were restarted 0 times, which is the limit; the last failure: no answer within 0.3 s; the process was killed
-      hint: mend the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
+      hint: fix the program, then continue with `tamis train --resume` and the run's directory: nothing that was answered is asked again
     "#);
     insta::assert_snapshot!(with_program(&answering("sys.stdout.write('x' * (200 << 20))")).failure(), @r#"
     exit code 2
@@ -75,7 +75,8 @@ fn rewards_that_keep_waiting_are_told_of() {
     let sleepy = answering("print(json.dumps({'id': request['id'], 'score': 1.0}))")
         .replaced("import json, os, sys, time\n", "import json, os, sys, time\ntime.sleep(7)\n");
     let folder = Folder::new().with("program.py", &sleepy);
-    let reward = "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, program.py], num_processes: 1, timeout: 1s, startup_timeout: 5s, max_restarts: 0}]";
+    let reward = "reward: [{kind: number}, {kind: command, name: judge, argv: [python3, program.py], \
+         num_processes: 1, timeout: 1s, startup_timeout: 5s, max_restarts: 0}]";
     let ended = train(&folder, &tiny(&[("reward: [{kind: number}]", reward)]));
     let from = ended.stderr.find("checking ").unwrap_or_default();
     insta::assert_snapshot!(&ended.stderr[from..], @r"

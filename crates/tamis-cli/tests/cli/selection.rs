@@ -38,7 +38,7 @@ fn a_selection_without_refill_trains_on_what_survived() {
     assert!(
         ended.stderr.contains(
             "filter on: top_k keeps 25% of the groups of each round, by the largest deviation of `acc` (no \
-                 metric was set: the raw outcome); one round a step, trained on what it leaves of 8 groups"
+                 metric was set: the raw outcome); one round of 8 groups a step, trained on those that the filter keeps"
         ),
         "{}",
         ended.stderr

@@ -604,7 +604,7 @@ error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_fina
     assert_eq!(refused.code, Some(2));
     let told = refused.failure();
     assert!(
-        told.contains("error: the run needs about ") && told.contains(" of memory, 97.7 KiB is there:"),
+        told.contains("error: the run needs about ") && told.contains(" of memory, 97.7 KiB is available:"),
         "{told}"
     );
     assert!(told.contains("or raise model.memory_limit"), "{told}");
@@ -638,7 +638,7 @@ fn a_limit_that_is_reached_explains_itself_and_keeps_the_last_checkpoint() {
     assert_eq!(ended.code, Some(1));
     insta::assert_snapshot!(ended.failure(), @r#"
     exit code 1
-    error: the run stopped for want of signal
+    error: the run stopped for lack of training signal
     stopped in step 1: 2 of 4 groups kept after 1 round (max_num_gen_batches = 1)
       by `acc`, of 8 groups (32 trajectories) generated:
               2   25.0%  kept

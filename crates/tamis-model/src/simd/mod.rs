@@ -115,7 +115,7 @@ pub(crate) struct Tile {
     pub c: *mut f32,
     pub c_row: usize,
     pub c_panel: usize,
-    /// Chains begin at what C holds, else at zero.
+    /// Chains begin at what C holds, otherwise at zero.
     pub accumulate: bool,
 }
 

@@ -31,8 +31,8 @@ pub(crate) fn stay_near(num_parameters: usize) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// Sums of gradients gathered side by side, each over consecutive chunks. One where weights are many:
-    /// then the threads share each product, else each thread takes chunks of its own, with nothing to wait
-    /// for.
+    /// then the threads share each product, otherwise each thread takes chunks of its own, with nothing to
+    /// wait for.
     pub shards: usize,
     /// Chunks in all.
     pub chunks: usize,

@@ -280,7 +280,7 @@ fn what_cannot_be_filtered() {
     refuse(&on(&input, long(&["prompt"], "acc")));
     refuse(&on(&nested, long(&["id"], "is_correct")));
     refuse(&on(&nested, long(&[], "model.is_correct")));
-    // What is misspelt is told together, and a metric that only a later row has is not called missing.
+    // Misspelt names are reported together, and a metric that only a later row has is not called missing.
     refuse(&on(&input, long(&["uud"], "accuracy")));
     refuse(&on(&nested, long(&["idd", "tag"], "model.correct")));
     refuse(&on(

@@ -171,7 +171,8 @@ impl Dispatcher {
             return GeneratorError::Broken { reason }.into();
         }
         if num_samples > 0 {
-            let reason = format!("{num_samples} samples are in flight and none of them goes on");
+            let reason =
+                format!("{num_samples} samples are in flight and the generator returns none of them");
             return GeneratorError::Broken { reason }.into();
         }
         DispatchError::Schedule(ScheduleError::Unexpected {
@@ -278,7 +279,7 @@ impl Dispatcher {
             // Nothing is trained on whose log-probabilities are not known.
             GeneratorEvent::Sampled { id, sample } => {
                 let (given, num_tokens) = (sample.logprobs.len(), sample.token_ids.len());
-                let reason = format!("it came with {given} log-probabilities for {num_tokens} tokens");
+                let reason = format!("the sample has {given} log-probabilities for {num_tokens} tokens");
                 (id, Outcome::Failed(reason, num_tokens as u64))
             }
             GeneratorEvent::Failed { id, reason, num_tokens, .. } => {
@@ -322,7 +323,7 @@ impl Dispatcher {
                     flight.course = Course::Failed;
                     let reason = match outcome {
                         Outcome::Failed(reason, _) => reason,
-                        _ => format!("the generator gave it up {MOST_ATTEMPTS} times"),
+                        _ => format!("the generator gave the sample up {MOST_ATTEMPTS} times"),
                     };
                     with.observer.warn(&format!("group {} failed: {reason}", group.0));
                     if let Some(record) = self.held.get_mut(&group) {

@@ -16,8 +16,8 @@
 //! their generation ended, so that neither the speed of reward functions nor the order of answers changes
 //! anything; functions that look at several completions get those of the dispatch order. **Streaming** it
 //! hears of each group at once, and of each member's metric before. The parts of a step that it hands out
-//! ([`Command::Train`]) are handed on where that is wanted, and gathered until the step is closed else; the
-//! batch is the same either way and whatever the timing.
+//! ([`Command::Train`]) are handed on where that is wanted, and gathered until the step is closed otherwise;
+//! the batch is the same either way and whatever the timing.
 
 mod commands;
 mod flight;
@@ -120,7 +120,7 @@ pub struct Dependencies<'a> {
     pub generator: &'a mut dyn Generator,
     /// Scores.
     pub scorer: &'a mut Scorer,
-    /// Where the filter's metric needs rewards after the KL penalty; else it looks at the rewards.
+    /// Where the filter's metric needs rewards after the KL penalty; otherwise it looks at the rewards.
     pub reference: Option<&'a mut dyn Reference>,
     /// Listener.
     pub observer: &'a mut dyn Observer,
@@ -316,7 +316,7 @@ impl Dispatcher {
     }
 
     /// The groups of an attempt at a step that ended with an error before the step was complete, each with
-    /// its fate: dropped where the filter had said so, else aborted. They stay held.
+    /// its fate: dropped where the filter had said so, otherwise aborted. They stay held.
     pub fn unfinished(&self, step: u64) -> Vec<Record> {
         let of_step = self.held().filter(|record| record.step == step).cloned();
         of_step

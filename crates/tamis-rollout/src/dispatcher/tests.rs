@@ -204,7 +204,7 @@ fn events_that_nobody_waits_for_are_counted_and_used_for_nothing() {
     assert_eq!(dispatcher.inbox().take_ignored().classes().count(), 0, "told once");
 }
 
-/// A sample without log-probabilities is taken where the learner computes them, as unknown; else it has
+/// A sample without log-probabilities is taken where the learner computes them, as unknown; otherwise it has
 /// failed.
 #[test]
 fn a_sample_without_log_probabilities_is_taken_where_the_learner_computes_them() {
@@ -269,7 +269,10 @@ fn the_groups_of_an_unfinished_attempt_are_there() {
     let broken =
         collect(&mut dispatcher, &mut Says(right(), lost), &mut scorer(Exact {}), &mut Heard::default())
             .expect_err("it is waited for");
-    assert_eq!(broken.to_string(), "the generator stopped: 1 samples are in flight and none of them goes on");
+    assert_eq!(
+        broken.to_string(),
+        "the generator stopped: 1 samples are in flight and the generator returns none of them"
+    );
     let unfinished = dispatcher.unfinished(1);
     assert_eq!(unfinished.len(), 2);
     assert!(unfinished.iter().all(|record| record.fate == Fate::Aborted));

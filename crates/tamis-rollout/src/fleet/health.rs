@@ -86,7 +86,8 @@ impl Fleet {
                     member.state = State::Usable;
                     (member.faults, member.bad_answers) = (0, 0);
                 } else if is_other {
-                    let detail = "its weights are called otherwise: it was restarted or given others";
+                    let detail =
+                        "its weights have another name: it was restarted, or another program changed them";
                     self.lose(place, Fault::new(FaultClass::StaleWeights, detail), now);
                     return;
                 }

@@ -2,7 +2,7 @@
 
 use crate::wire::vllm::Figures;
 
-/// Samples in flight at a server of which nothing is known yet: what vLLM runs side by side unless it is told
+/// Samples in flight at a server of which nothing is known yet: what vLLM runs side by side unless it is set
 /// otherwise.
 pub const FIRST: usize = 256;
 

@@ -104,14 +104,14 @@ impl std::fmt::Display for FleetMessage {
             Self::TurnedAway { server, fault, limit } => {
                 write!(
                     formatter,
-                    "{server} has no room ({fault}): it is sent at most {limit} samples at once for now"
+                    "{server} is full ({fault}): for now at most {limit} samples at once are sent to it"
                 )
             }
             Self::Drained { server } => write!(formatter, "{server} has nothing in flight any more"),
             Self::NotDrained { what, why } => write!(formatter, "drain: {what}: {why}"),
             Self::Waiting { for_so_long, tried } => write!(
                 formatter,
-                "waiting for a server since {} s ({}); the run can be stopped and resumed",
+                "no server is usable for {} s now ({}); the run can be stopped and resumed",
                 for_so_long.as_secs(),
                 tried.join("; ")
             ),

@@ -1,5 +1,5 @@
-//! What the routes that sample have in common: a request is handed over, and told in one piece or in parts. A
-//! route's [`RouteFormat`] says in what words.
+//! What the routes that sample have in common: a request is handed over, and answered in one piece or in
+//! parts. A route's [`RouteFormat`] says in what words.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ pub(super) struct OpenRequest {
     created: u64,
     pub(super) how: HowSampled,
     pub(super) prompts: Vec<Vec<u32>>,
-    /// How many of the likeliest tokens are told with each; `None` tells no log-probabilities.
+    /// How many of the likeliest tokens are returned with each; `None` returns no log-probabilities.
     pub(super) logprobs: Option<usize>,
-    /// Token ids are told beside their text.
+    /// Token ids are returned beside their text.
     pub(super) tells_ids: bool,
     as_ids: bool,
     is_streamed: bool,
@@ -33,12 +33,12 @@ pub(super) struct OpenRequest {
     scores: Option<Vec<Vec<f32>>>,
 }
 
-/// What is told of a choice: all of it, or what is new.
+/// What is returned of a choice: all of it, or what is new.
 pub(super) struct ChoiceOutput<'a> {
     pub(super) index: usize,
     pub(super) text: String,
     pub(super) piece: &'a Piece,
-    /// Where nothing was told of it before.
+    /// Where nothing of it was returned before.
     pub(super) is_first: bool,
     pub(super) logprobs: Value,
     /// At its end.
@@ -49,12 +49,12 @@ pub(super) struct ChoiceOutput<'a> {
 
 /// The words of a route.
 pub(super) trait RouteFormat: Send {
-    /// Whether the text is told; where not it is made only for stop strings.
+    /// Whether the text is returned; otherwise it is made only for stop strings.
     fn tells_text(&self) -> bool {
         true
     }
 
-    /// Sampled tokens with their log-probabilities, of which there are some to be told.
+    /// Sampled tokens with their log-probabilities, of which there are some to return.
     fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece, count: usize) -> Result<Value, ApiError>;
 
     /// A choice of an answer in one piece.
@@ -90,7 +90,7 @@ impl OpenRequest {
         let options = fields.object("stream_options", "stream_options.")?;
         let is_streamed = fields.flag("stream")?;
         if is_streamed && how.scores_prompt {
-            return Err(ApiError::field("prompt_logprobs", "`prompt_logprobs` are not told in a stream"));
+            return Err(ApiError::field("prompt_logprobs", "`prompt_logprobs` are not returned in a stream"));
         }
         Ok(Self {
             app: app.clone(),

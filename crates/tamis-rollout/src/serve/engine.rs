@@ -51,7 +51,7 @@ pub(super) struct Job {
     pub(super) stop: Arc<StopText>,
     /// What texts must match, with its tokens.
     pub(super) form: Option<(String, Arc<RegexMask>)>,
-    /// Tokens are told as they come.
+    /// Tokens are sent as they come.
     pub(super) is_streamed: bool,
     /// Where to.
     pub(super) events: UnboundedSender<ChoiceEvent>,
@@ -62,7 +62,7 @@ pub(super) struct Job {
 pub(super) struct ChoiceEvent {
     /// Which choice.
     pub(super) choice: usize,
-    /// Tokens that were not told before.
+    /// Tokens that were not sent before.
     pub(super) piece: Piece,
     /// With the last piece.
     pub(super) ended: Option<Ended>,
@@ -118,7 +118,7 @@ struct Live {
     id: Arc<str>,
     choice: usize,
     is_streamed: bool,
-    /// Tokens told already.
+    /// Tokens sent already.
     told: usize,
     events: UnboundedSender<ChoiceEvent>,
     /// Labels and where their spans ended, the running one left out.

@@ -1,4 +1,4 @@
-//! What a client is told when it cannot be answered: vLLM's and OpenAI's
+//! What a client reads when it cannot be answered: vLLM's and OpenAI's
 //! `{"error": {message, type, param, code}}`.
 
 use serde_json::{Value, json};

@@ -98,8 +98,8 @@ pub struct ServeSettings {
     /// Longest time that a client may take to send a request, to read some of an answer, or to say nothing
     /// between two.
     pub idle_timeout: Duration,
-    /// While paused with `abort` or `wait`, requests are refused with 503 as vLLM 0.33 does; else they wait,
-    /// as in 0.32.
+    /// While paused with `abort` or `wait`, requests are refused with 503 as vLLM 0.33 does; otherwise they
+    /// wait, as in 0.32.
     pub refuses_while_paused: bool,
     /// For tests.
     pub slow_down: Option<SlowDown>,
@@ -313,7 +313,7 @@ fn listen(settings: &ServeSettings) -> Result<(TcpListener, SocketAddr), ServeEr
     let found = (settings.host.as_str(), settings.port).to_socket_addrs();
     let addresses: Vec<SocketAddr> =
         found.map_err(|source| ServeError::Host { host: host(), source: Some(source) })?.collect();
-    // A name with several addresses: the first of this machine's own, else the first.
+    // A name with several addresses: the first of this machine's own, otherwise the first.
     let address = addresses.iter().find(|address| address.ip().is_loopback()).or(addresses.first());
     let address = *address.ok_or_else(|| ServeError::Host { host: host(), source: None })?;
     if !address.ip().is_loopback() && settings.api_key.is_none() {
@@ -341,7 +341,7 @@ fn seconds() -> u64 {
 async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|error| ApiError::internal(format!("the work for this request broke off: {error}")))
+        .map_err(|error| ApiError::internal(format!("the request failed inside the server: {error}")))
 }
 
 /// An answer before it is put into HTTP.
@@ -378,7 +378,7 @@ impl App {
         hasher.finish()
     }
 
-    /// How a request is sampled: its own `max_tokens`, else the route's; `body` is the whole request.
+    /// How a request is sampled: its own `max_tokens`, otherwise the route's; `body` is the whole request.
     async fn how_sampled(
         self: &Arc<Self>,
         fields: Fields<'_>,
@@ -404,8 +404,8 @@ impl App {
         Ok(how)
     }
 
-    /// What a client calls its request, without the route's prefix: the header's word, else the body's, else
-    /// any.
+    /// What a client calls its request, without the route's prefix: the header's word, otherwise the body's,
+    /// otherwise any.
     fn request_id(&self, fields: Fields<'_>, header: Option<&str>) -> Result<String, ApiError> {
         const LONGEST: usize = 256;
         let given = header.map_or_else(|| fields.text("request_id"), |header| Ok(Some(header)))?;

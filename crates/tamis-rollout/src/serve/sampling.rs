@@ -22,7 +22,7 @@ const MOST_STOPS: usize = 64;
 /// Tokens that a request names to stop at, at most.
 const MOST_STOP_TOKENS: usize = 1024;
 
-/// Alternatives of a token that are told, at most (vLLM's limit).
+/// Most alternatives of a token that are returned (vLLM's limit).
 pub(super) const MOST_ALTERNATIVES: i64 = 20;
 
 /// Where the random numbers of a request come from.
@@ -47,13 +47,13 @@ pub(super) struct HowSampled {
     pub(super) regex: Option<String>,
     /// The tokens of such texts; made by [`App::how_sampled`](super::App::how_sampled).
     pub(super) mask: Option<Arc<RegexMask>>,
-    /// End tokens that the client named; they are told as the reason.
+    /// End tokens that the client named; they are returned as the reason.
     pub(super) stop_token_ids: Vec<u32>,
     /// The stop string stays in the text.
     pub(super) includes_stop: bool,
     /// Special tokens stay out of the text.
     pub(super) skips_special: bool,
-    /// The prompt's tokens are told with their log-probabilities.
+    /// The prompt's tokens are returned with their log-probabilities.
     pub(super) scores_prompt: bool,
     /// The request came with our keys.
     pub(super) is_keyed: bool,
@@ -113,7 +113,11 @@ const REFUSED: [Refused; 15] = [
     ("guided_regex", is_never, "send `structured_outputs: {\"regex\": ...}`, as vLLM wants it since 0.12"),
     ("guided_choice", is_never, "leave it out"),
     ("guided_grammar", is_never, "leave it out"),
-    ("prompt_logprobs", is_zero, "0 tells the prompt's own tokens, and there are no others"),
+    (
+        "prompt_logprobs",
+        is_zero,
+        "0 returns the log-probabilities of the prompt's own tokens, and no others are kept",
+    ),
     ("logits_processors", is_empty, "leave it out"),
     ("truncate_prompt_tokens", is_never, "cut the prompt before it is sent"),
 ];

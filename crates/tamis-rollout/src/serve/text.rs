@@ -38,7 +38,7 @@ pub(super) fn whole(
     Ok((text, stop_reason(how, end_token_ids, tokens.last(), stopped_by, finish)))
 }
 
-/// A token that the client named, else the stop string that was met, else null.
+/// A token that the client named, otherwise the stop string that was met, otherwise null.
 pub(super) fn stop_reason(
     how: &HowSampled,
     end_token_ids: &[u32],
@@ -123,7 +123,7 @@ pub(super) struct TokenTexts {
     decoder: IncrementalDecoder,
     /// Characters before the next token.
     offset: usize,
-    /// Tokens are told by their ids (`token_id:17`).
+    /// Tokens are named by their ids (`token_id:17`).
     as_ids: bool,
 }
 

@@ -140,7 +140,8 @@ impl<P: Protocol> HttpServer<P> {
                 checking.report.holds_current = holds_current;
                 let is_other = holds_current == Some(false) && self.is_known;
                 is_other.then(|| {
-                    let detail = "its weights are called otherwise: it was restarted or given others";
+                    let detail =
+                        "its weights have another name: it was restarted, or another program changed them";
                     Fault::new(FaultClass::StaleWeights, detail)
                 })
             }

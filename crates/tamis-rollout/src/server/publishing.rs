@@ -232,7 +232,7 @@ impl<P: Protocol> HttpServer<P> {
                      ({tolerance:.6} allowed{}): it holds other weights (a model with tied embeddings needs an untied copy on some \
                      builds: `tamis export --untie`)",
                     publishing.folder,
-                    rounding.map_or_else(String::new, |rounding| format!("; by its first weights rounding makes {rounding:.6}")),
+                    rounding.map_or_else(String::new, |rounding| format!("; rounding alone made  with its first weights{rounding:.6}")),
                 );
                 Some(Fault::new(FaultClass::Probe, detail))
             }),

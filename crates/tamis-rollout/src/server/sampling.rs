@@ -39,7 +39,9 @@ fn finish_reason(finish: Option<&Finish>, spent: u64) -> Result<FinishReason, Fa
     let (class, detail) = match finish {
         Some(Finish::Stop) => return Ok(FinishReason::Stop),
         Some(Finish::Length) => return Ok(FinishReason::Length),
-        Some(Finish::Abort) => (FaultClass::AbortedByServer, "the server gave it up unasked".to_owned()),
+        Some(Finish::Abort) => {
+            (FaultClass::AbortedByServer, "the server aborted the request by itself".to_owned())
+        }
         Some(Finish::Other(name)) => (FaultClass::FinishReason, format!("finish reason {name:?}")),
         None => (FaultClass::HalfBody, "the answer ended before the completion did".to_owned()),
     };
@@ -241,7 +243,8 @@ impl<P: Protocol> HttpServer<P> {
                 .filter(|version| (pending.version..=newest).contains(version));
             let Some(version) = version else {
                 let detail = format!(
-                    "sampled by weights {:?}, where version {} is current: the server was restarted or given others",
+                    "sampled by weights {:?}, where version {} is current: the server was restarted, or \
+                         another program changed its weights",
                     span.label, self.version.0
                 );
                 return Err(Fault::new(FaultClass::StaleWeights, detail).with_tokens(u64::from(num_tokens)));

@@ -494,7 +494,7 @@ fn a_server_without_room_is_waited_for_and_sent_fewer() {
         let first = said.iter().find(turned_away).expect("said").to_string();
         assert_eq!(
             first,
-            "http://s0 has no room (busy: no sample): it is sent at most 128 samples at once for now"
+            "http://s0 is full (busy: no sample): for now at most 128 samples at once are sent to it"
         );
         assert!(!said.iter().any(|message| matches!(message, FleetMessage::Lost { .. })), "{said:?}");
         // All but three of the first 60 come back once; then the limit comes down by halves to what there is

@@ -122,25 +122,25 @@ fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
     for (publications, allowed) in [
         (
             &[(2, 1e-5), (2, 9e-5), (2, 2e-4)][..],
-            "0.000100 allowed; by its first weights rounding makes 0.000010",
+            "0.000100 allowed; rounding alone made  with its first weights0.000010",
         ),
         (
             &[(2, 0.002), (2, 0.015), (2, 0.017)],
-            "0.016000 allowed; by its first weights rounding makes 0.002000",
+            "0.016000 allowed; rounding alone made  with its first weights0.002000",
         ),
         (
             &[(2, 0.02), (2, 0.045), (2, 0.055)],
-            "0.050000 allowed; by its first weights rounding makes 0.020000",
+            "0.050000 allowed; rounding alone made  with its first weights0.020000",
         ),
         // Log-probabilities that are spread three times as far are rounded as much more.
         (
             &[(2, 0.002), (6, 0.045), (6, 0.049)],
-            "0.048000 allowed; by its first weights rounding makes 0.006000",
+            "0.048000 allowed; rounding alone made  with its first weights0.006000",
         ),
         // One alone has no spread to learn from.
         (
             &[(1, 0.04), (2, 0.002), (2, 0.017)],
-            "0.016000 allowed; by its first weights rounding makes 0.002000",
+            "0.016000 allowed; rounding alone made  with its first weights0.002000",
         ),
     ] {
         let vllm = FakeVllm::start(Behaviour { keeps_weights: true, ..Behaviour::default() });

@@ -70,7 +70,7 @@ impl Keep {
     /// use std::collections::BTreeMap;
     /// use tamis_run::directory::Keep;
     /// let scores = BTreeMap::from([(10, 0.5), (20, 0.9), (30, 0.9), (40, 0.1)]);
-    /// assert_eq!(Keep { last: 1, best: 1 }.removed(&[10, 20, 30, 40], &scores), [10, 30]);
+    /// assert_eq!(Keep { last: 1, best: 1 }.select_removed(&[10, 20, 30, 40], &scores), [10, 30]);
     /// ```
     pub fn select_removed(self, steps: &[u64], scores: &BTreeMap<u64, f64>) -> Vec<u64> {
         let mut newest: Vec<u64> = steps.to_vec();
@@ -131,8 +131,8 @@ impl RunDirectory {
     }
 }
 
-/// After a crash inside a replacement: where the new checkpoint is missing the old one comes back, else the
-/// old one goes.
+/// After a crash inside a replacement: where the new checkpoint is missing the old one comes back, otherwise
+/// the old one goes.
 pub(super) fn finish_exchanges(disk: &Disk, folder: &Path) -> Result<(), RunDirectoryError> {
     for name in names(folder)? {
         let Some(original) = name.strip_suffix(REPLACED) else { continue };

@@ -336,7 +336,7 @@ impl RunDirectory {
     }
 
     /// Whether the directory is still where this process took hold of it. Asked before a step and before a
-    /// checkpoint, so that a directory that somebody removed is told as that, and no part of it is made
+    /// checkpoint, so that a directory that somebody removed is reported as that, and no part of it is made
     /// again.
     ///
     /// # Errors
@@ -446,8 +446,8 @@ impl RunDirectory {
                     "`{name}` is gone from the run directory: it is made anew, without the {of_earlier} before step {step}"
                 )),
                 Some(found) if found < recorded => warnings.push(format!(
-                    "`{name}` holds {found} bytes, and held {recorded} at the checkpoint of step {step}: it \
-                         goes on behind what is left of it"
+                    "`{name}` holds {found} bytes, and held {recorded} at the checkpoint of step {step}: new \
+                         rows are appended to what is left"
                 )),
                 Some(_) => {}
             }

@@ -60,8 +60,8 @@ impl std::fmt::Debug for Screen {
 }
 
 impl Progress {
-    /// On stderr: a bar where that is a terminal that can move its cursor, plain lines else. `total` training
-    /// steps where their number is known, `done` of them before (a resumed run).
+    /// On stderr: a bar where that is a terminal that can move its cursor, plain lines otherwise. `total`
+    /// training steps where their number is known, `done` of them before (a resumed run).
     pub fn on_stderr(total: Option<u64>, done: u64) -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         if std::io::stderr().is_terminal() && !dumb {

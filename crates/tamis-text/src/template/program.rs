@@ -60,7 +60,7 @@ impl TemplateProgram {
 fn check_tags(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
     let (mut num_tokens, mut num_branches) = (0, 0);
     for token in tokenize(source, false, syntax.clone()) {
-        // What is no token is told by the parser, with its place.
+        // What is no token is reported by the parser, with its place.
         let Ok((token, span)) = token else { return Ok(()) };
         match token {
             Token::VariableStart | Token::BlockStart => num_tokens = 0,

@@ -22,7 +22,7 @@ pub(crate) fn api_key(
     match std::env::var(variable) {
         Ok(key) if !key.trim().is_empty() => Ok(Some(key.trim().to_owned())),
         _ => Err(AssembleError::setting(
-            format!("{section}api_key_env: the environment has no variable `{variable}` with a key in it"),
+            format!("{section}api_key_env: the environment variable `{variable}` is not set, or empty"),
             format!("set it before the command, as in `export {variable}=...`"),
         )),
     }

@@ -153,7 +153,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Shows an error of a constructor at the key that it names, else at its section.
+    /// Shows an error of a constructor at the key that it names, otherwise at its section.
     fn report_assembly(&mut self, error: &AssembleError, section: &str) {
         let setting = match error {
             AssembleError::Objective(ObjectiveError::Setting { setting, .. })
@@ -260,7 +260,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a path is to be looked at: one that stands for another is told.
+    /// Whether a path is to be looked at: a placeholder is reported.
     fn is_real(&mut self, key: &str, path: &Path, placeholders: Placeholders) -> bool {
         if !is_placeholder(path) {
             return true;

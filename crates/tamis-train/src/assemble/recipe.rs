@@ -138,7 +138,7 @@ impl Recipe {
         planned_steps(&self.config, self.num_prompts)
     }
 
-    /// How far the training is after so many steps, as reward functions are told.
+    /// How far the training is after so many steps, as reward functions see it.
     pub(crate) fn trainer_state(&self, steps: u64, num_tokens: u64) -> TrainerState {
         trainer_state(&self.config, self.num_prompts, steps, num_tokens)
     }

@@ -168,7 +168,10 @@ fn admission(filter: &GroupFilter, metric: &Metric) -> Option<String> {
 fn describe_filling(config: &Config) -> String {
     let size = config.data.train_batch_size;
     if !config.refills() {
-        return format!("one round a step, trained on what it leaves of {} groups", config.gen_batch_size());
+        return format!(
+            "one round of {} groups a step, trained on those that the filter keeps",
+            config.gen_batch_size()
+        );
     }
     if config.schedule.mode == ScheduleMode::Streaming {
         let most = match config.schedule.max_num_gen_batches {
@@ -178,7 +181,7 @@ fn describe_filling(config: &Config) -> String {
             Some(ConfigRounds::Auto) => "as many prompts a step as the keep rate asks for".to_owned(),
             None => "no limit on prompts".to_owned(),
         };
-        return format!("what is dropped is replaced at once, {most}, {size} groups a step");
+        return format!("each dropped group is replaced at once, {most}, {size} groups a step");
     }
     match config.schedule.max_num_gen_batches {
         Some(ConfigRounds::Auto) => {
@@ -186,10 +189,12 @@ fn describe_filling(config: &Config) -> String {
         }
         Some(ConfigRounds::Rounds(limit)) if config.schedule.mode == ScheduleMode::Deficit => {
             let most = limit.saturating_mul(config.gen_batch_size());
-            format!("rounds of what the batch lacks, at most {most} prompts a step, {size} groups a step")
+            format!(
+                "rounds sized to what the batch still lacks, at most {most} prompts a step, {size} groups a step"
+            )
         }
         None if config.schedule.mode == ScheduleMode::Deficit => {
-            format!("rounds of what the batch lacks, no limit on them, {size} groups a step")
+            format!("rounds sized to what the batch still lacks, no limit on them, {size} groups a step")
         }
         Some(ConfigRounds::Rounds(limit)) => format!("at most {limit} rounds a step, {size} groups a step"),
         None => format!("no limit on rounds, {size} groups a step"),

@@ -80,7 +80,7 @@ pub(crate) fn planned_steps(config: &Config, num_prompts: usize) -> u64 {
     train.total_steps.or_else(|| train.total_epochs.map(of_epochs)).unwrap_or(0) as u64
 }
 
-/// How far a training is, as reward functions are told (TRL's `trainer_state`).
+/// How far a training is, as reward functions see it (TRL's `trainer_state`).
 pub(crate) fn trainer_state(
     config: &Config,
     num_prompts: usize,

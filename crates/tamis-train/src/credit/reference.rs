@@ -26,7 +26,8 @@ pub(crate) struct BeforeFilter<'a> {
 }
 
 impl<'a> BeforeFilter<'a> {
-    /// Only where the filter looks at rewards after KL: groups that are dropped cost no forward pass else.
+    /// Only where the filter looks at rewards after KL: groups that are dropped otherwise cost no forward
+    /// pass.
     pub(crate) fn of(
         recipe: &Recipe,
         reward_kl: Option<KlState>,

@@ -26,7 +26,7 @@ pub enum Decay {
 ///   = 0);
 /// - `Cosine`: f = m + (1−m)·max(0, ½(1 + cos(π·y))) with y = (u−W) / max(1, T−W) (as
 ///   `get_cosine_schedule_with_warmup` for m = 0, `get_cosine_with_min_lr_schedule_with_warmup` and verl's
-///   `min_lr_ratio` else).
+///   `min_lr_ratio` otherwise).
 ///
 /// From u = T on the rate stays at the floor; `transformers`' cosine rises again there, which no run reaches.
 ///

@@ -47,7 +47,7 @@ impl LeftOut {
     /// What to change where it takes every member of every group out.
     pub fn remedy(self) -> &'static str {
         match self {
-            Self::Unscored => "look at what the reward functions are given and return",
+            Self::Unscored => "check the inputs and the results of the reward functions",
             Self::Unchosen => "let the filter choose more members (`filter`)",
             Self::Truncated => {
                 "every completion ends at rollout.max_response_length: raise it, or set objective.masks.truncated=false"

@@ -159,8 +159,8 @@ mod tests {
 
     #[test]
     fn balanced_parts_are_of_whole_groups_and_nearly_equal() {
-        // Groups of 9, 5, 4 and 8 tokens under a limit of 13: in order three micro-batches, else two of 13
-        // each.
+        // Groups of 9, 5, 4 and 8 tokens under a limit of 13: in order three micro-batches, otherwise two of
+        // 13 each.
         let groups = [(0, 3, 3), (0, 3, 3), (1, 1, 2), (1, 1, 2), (2, 2, 2), (3, 4, 4)];
         let shares = |micro_batch| {
             let mut shares = of(&groups, |sequences| parts(sequences, micro_batch));

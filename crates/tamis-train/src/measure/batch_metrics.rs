@@ -103,8 +103,8 @@ impl<'a> Members<'a> {
 /// counts.
 ///
 /// Members that the filter did not choose are no part of that batch. Others that bear no loss are counted as
-/// such, and stay in the statistics of scores and lengths, which would else say nothing of them (a share of
-/// truncated trajectories that is always 0).
+/// such, and stay in the statistics of scores and lengths, which would otherwise say nothing of them (a share
+/// of truncated trajectories that is always 0).
 ///
 /// `critic/advantages/*` and `critic/returns/*` are over tokens that bear loss, as verl has them (its columns
 /// are per token): a trajectory's number weighs as many times as its loss mask has ones.

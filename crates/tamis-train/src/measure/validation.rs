@@ -91,9 +91,9 @@ impl OutcomeKind {
     ///
     /// ```
     /// use tamis_train::measure::validation::OutcomeKind;
-    /// assert_eq!(OutcomeKind::Accuracy.told(Some(0.0312)), "accuracy 3.1%");
-    /// assert_eq!(OutcomeKind::Score.told(Some(0.0312)), "mean score 0.031");
-    /// assert_eq!(OutcomeKind::Unscored.told(None), "no score");
+    /// assert_eq!(OutcomeKind::Accuracy.describe_mean(Some(0.0312)), "accuracy 3.1%");
+    /// assert_eq!(OutcomeKind::Score.describe_mean(Some(0.0312)), "mean score 0.031");
+    /// assert_eq!(OutcomeKind::Unscored.describe_mean(None), "no score");
     /// ```
     pub fn describe_mean(self, mean: Option<f64>) -> String {
         match self.figure(mean) {

@@ -443,8 +443,8 @@ impl SourceResult {
 }
 
 /// Results of all prompts, by data source in alphabetic order. The mean, pass, best and majority of all n
-/// samples on the main score (`acc` where the source has it, else `reward`) are its core figures. n is the
-/// largest number of samples of a prompt of the source. A correct sample has `acc` of 1 or more.
+/// samples on the main score (`acc` where the source has it, otherwise `reward`) are its core figures. n is
+/// the largest number of samples of a prompt of the source. A correct sample has `acc` of 1 or more.
 pub fn results_by_source(prompts: &[PromptSamples]) -> Vec<SourceResult> {
     let mut sources: BTreeMap<&str, Vec<&PromptSamples>> = BTreeMap::new();
     for prompt in prompts {

@@ -334,7 +334,7 @@ impl Generator for NativeGenerator {
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
         if let Weights::Folder(folder) = &weights.weights {
             let reason = format!(
-                "the native engine samples with the learner's weights in memory, and was told to read {}",
+                "the native engine samples with the learner's weights in memory, and was asked to read {}",
                 folder.display()
             );
             return Err(GeneratorError::Broken { reason });

@@ -92,8 +92,7 @@ impl Run {
         if measured > 0 && report.accuracy.is_none() {
             self.recorder.progress.warn(
                 "warm start: no reward function answered any completion of its last measurement, so that \
-                 there is no accuracy to hold against \
-                 warm_start.target_accuracy",
+                     there is no accuracy to compare with warm_start.target_accuracy",
             );
         }
         check_finite(&self.workers.engine, &self.recorder.directory, 0, RATE)?;

@@ -258,7 +258,7 @@ fn memory(
     }
     let warning = limit.filter(|&limit| at_most > limit).map(|limit| {
         format!(
-            "{} of memory is free: the run goes on, and does not fit if completions are as long as they may be\n  hint: {}",
+            "{} of memory is free: the run goes on, but will not fit if completions reach rollout.max_response_length\n  hint: {}",
             human(limit),
             remedy(config)
         )

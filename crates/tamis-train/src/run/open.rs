@@ -337,7 +337,7 @@ impl Run {
             if engine.num_threads() == 1 { "" } else { "s" },
         ));
 
-        // What is wrong with their files is told before a warm start.
+        // What is wrong with their files is printed before a warm start.
         if divergence != Divergence::None
             && let Some(reference) = {
                 let (config, shape) = (config.clone(), engine.model().config().clone());

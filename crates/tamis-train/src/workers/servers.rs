@@ -115,7 +115,7 @@ impl RunSampler {
     }
 }
 
-/// By metric, what has been counted since it was told.
+/// By metric, what has been counted since it was last reported.
 fn new_faults(counts: &FaultCounts, told: &mut BTreeMap<String, u64>) -> Vec<(String, u64)> {
     let samples = counts.samples.iter().map(|(class, &count)| ("faults", class.name(), count));
     let checks = counts.servers.iter().map(|(class, &count)| ("checks", class.name(), count));
@@ -250,10 +250,10 @@ pub(crate) fn connect(
     fleet.drain_by(folders.run.join("drain"));
     if let Some((server, other)) = fleet.other_logprobs(how.sampling).into_iter().next() {
         if !recomputes {
-            let hint = "turn that off, start vLLM with the --logprobs-mode that fits (raw_logprobs at \
-                        temperature 1, processed_logprobs without \
-                        truncation), or train without what reads them, with which the learner computes \
-                        them again: objective.correction.preset=disabled, \
+            let hint = "turn that off; or start vLLM with the --logprobs-mode that fits (raw_logprobs at \
+                        temperature 1, processed_logprobs without truncation); or change the settings that \
+                        read the server's log-probabilities, so that the learner computes them: \
+                        objective.correction.preset=disabled, \
                         schedule.surplus=discard, another loss than `decoupled`";
             return Err(AssembleError::setting(format!("rollout.servers: {server}: {other}"), hint).into());
         }

@@ -90,7 +90,7 @@ fn take_steps(num_steps: u64, dispatcher: &mut Dispatcher, in_flight: InFlight) 
     }
 }
 
-/// Groups that a full batch gives up leave with its step; what they cost is told after that, and counted.
+/// Groups that a full batch gives up leave with its step; their cost is reported after that, and counted.
 #[test]
 fn tokens_of_groups_that_a_full_batch_gives_up_are_counted() {
     let rounds = ScheduleSettings {
@@ -112,7 +112,7 @@ fn tokens_of_attempts_that_were_given_up_are_counted() {
     take_steps(5, &mut dispatcher, InFlight::Abort);
     let totals = *dispatcher.machine().totals();
     assert!(totals.aborted.tokens > 0 && totals.aborted.groups == 0, "{totals:?}");
-    // What is told of a group that is under way is what its members have, and what was lost on the way.
+    // What is reported of a group that is under way is what its members have, and what was lost on the way.
     let lost = |record: &Record| record.generation.num_tokens - record.group.num_tokens() as u64;
     assert!(dispatcher.held().map(lost).sum::<u64>() > 0);
 }

@@ -36,10 +36,10 @@ pub const CATALOGUE: &[Section] = &[
                 "Smallest reward of a trajectory before any KL term (`seq_reward`): the weighted sum of its \
                  scores plus shaping."),
             verl("critic/rewards/mean", "",
-                "Mean reward of a trajectory after the KL term, where the KL is part of the reward; else \
+                "Mean reward of a trajectory after the KL term, where the KL is part of the reward; otherwise \
                  the same as `critic/score`."),
             verl("critic/rewards/max", "",
-                "Largest reward of a trajectory after the KL term, where the KL is part of the reward; else \
+                "Largest reward of a trajectory after the KL term, where the KL is part of the reward; otherwise \
                  the same as `critic/score`."),
             verl("critic/rewards/min", "",
                 "Smallest reward of a trajectory after the KL term, where the KL is part of the reward; \
@@ -242,7 +242,7 @@ pub const CATALOGUE: &[Section] = &[
             tamis("dynamic_sampling/num_prompts_used", "groups", "Groups trained on."),
             tamis("dynamic_sampling/num_trajectories_used", "trajectories",
                 "Trajectories trained on: those of the trained groups that bear loss."),
-            tamis("dynamic_sampling/skipped", "", "1 where nothing was trained on in the step, else 0."),
+            tamis("dynamic_sampling/skipped", "", "1 where nothing was trained on in the step, otherwise 0."),
             tamis("dynamic_sampling/num_given_up_attempts", "attempts",
                 "Attempts at the step that were skipped before the one that trained (`schedule.on_limit: \
                  skip`); what they generated is counted in the step."),
@@ -372,7 +372,7 @@ pub const CATALOGUE: &[Section] = &[
                  the step's generated trajectories."),
             tamis("all/pass_rate", "share",
                 "Share of all scored generated trajectories that are correct: by the filter metric where \
-                 its values say what is correct, else by `acc` (1 or more)."),
+                 its values say what is correct, otherwise by `acc` (1 or more)."),
             tamis("all/response_length/mean", "tokens",
                 "Mean number of completion tokens, over all generated trajectories."),
             tamis("all/response_length/max", "tokens",
@@ -400,7 +400,7 @@ pub const CATALOGUE: &[Section] = &[
         title: "Validation",
         about:
             "Per data source. `core` metrics are the mean, majority and best of all `n` samples on the main \
-             score (`acc` where it is there, else `reward`); the others are `aux`.",
+             score (`acc` where it is there, otherwise `reward`); the others are `aux`.",
         metrics: &[
             verl("val-core/{source}/{score}/mean@{n}", "",
                 "Mean over prompts of the mean score of the `n` samples."),
