@@ -22,7 +22,7 @@ use crate::native::NativeEngine;
 use crate::workers::listener::RunListener;
 use crate::workers::servers::EvaluationSampler;
 use tamis_run::durable::Disk;
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 use tamis_run::metrics::Metrics;
 
 /// An evaluation cannot be made.
@@ -130,7 +130,7 @@ pub fn fit_lengths(config: &mut Config) -> Option<String> {
 pub fn evaluate(
     config: &Config,
     places: &Places,
-    progress: &Progress,
+    progress: &Console,
     interrupt: &Interrupt,
     keeps_samples: bool,
 ) -> Result<EvaluationReport, Halt<EvaluateError>> {

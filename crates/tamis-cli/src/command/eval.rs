@@ -9,7 +9,7 @@ use tamis_core::figure::fixed;
 use tamis_data::samples::{format_of, write_samples};
 use tamis_run::directory::{held_by, keep_evaluation};
 use tamis_run::durable::Disk;
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 use tamis_train::assemble::AssembleError;
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::assemble::places::Places;
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     if let (Some(own), Some(run)) = (&own, run_config.and_then(Path::parent)) {
         check_servers(run, &own.config, &loaded.config)?;
     }
-    let progress = Progress::lines_on_stderr();
+    let progress = Console::lines_on_stderr();
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
         progress.say(&note);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tamis_config::load_for_evaluation;
 use tamis_rollout::serve::{NativeServer, ServeSettings, ServedPolicy, SlowDown};
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 use tamis_text::tokenizer::Tokenizer;
 use tamis_train::assemble::{AssembleError, policy};
 use tamis_train::interrupt::{Interrupt, Interrupted};
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
         &interrupt,
         "running requests are answered with the tokens they have so far; Ctrl-C again ends at once",
     )?;
-    let progress = Progress::lines_on_stderr();
+    let progress = Console::lines_on_stderr();
     let (source, name) = (arguments.source.clone(), name(arguments));
     let policy = match interrupt.or_abandon(move || read_policy(&source, name)) {
         Ok(policy) => policy?,

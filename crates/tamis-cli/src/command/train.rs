@@ -7,7 +7,7 @@ use tamis_core::printable::one_line;
 use tamis_rollout::GeneratorError;
 use tamis_run::directory::{RunDirectory, RunDirectoryError};
 use tamis_run::durable::Disk;
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 use tamis_train::assemble::AssembleError;
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::checkpoint::SaveError;
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
         let notes = notes(&loaded);
         RunStart::New(ConfigText::of(loaded, notes))
     };
-    let begun = Run::open(begin, Progress::on_stderr, interrupt).map_err(|error| fail(&error))?;
+    let begun = Run::open(begin, Console::on_stderr, interrupt).map_err(|error| fail(&error))?;
     let run = match begun {
         Opened::Ready(run) => run,
         Opened::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),

@@ -11,7 +11,7 @@ use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
 use tamis_config::load;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::{Disk, DiskFault, DiskOperation};
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 use tamis_train::error::RunError;
 use tamis_train::interrupt::Interrupt;
 use tamis_train::run::{ConfigText, Opened, Run, RunStart, RunSummary};
@@ -194,8 +194,8 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
     }
 }
 
-fn quiet(total: Option<u64>, done: u64) -> Progress {
-    Progress::plain(Box::new(std::io::sink()), total, done)
+fn quiet(total: Option<u64>, done: u64) -> Console {
+    Console::plain(Box::new(std::io::sink()), total, done)
 }
 
 /// Goes on with a run in this process, on a disk that works.

@@ -113,7 +113,7 @@ pub enum Outside {
 /// Importance weights of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Importance {
+pub struct ImportanceWeights {
     /// What one weight belongs to.
     pub level: Level,
     /// What becomes of a ratio outside the bounds.
@@ -207,7 +207,7 @@ impl Tally {
     }
 }
 
-impl Importance {
+impl ImportanceWeights {
     /// Token weights of at most `max` (verl `decoupled_token_is`).
     pub fn truncated_tokens(max: f64) -> Self {
         Self {
@@ -417,7 +417,7 @@ mod tests {
     use super::*;
     use crate::correction::Correction;
 
-    fn weigh(importance: Importance, old: &[f64], behaviour: &[f64]) -> (Vec<f64>, ImportanceMetrics) {
+    fn weigh(importance: ImportanceWeights, old: &[f64], behaviour: &[f64]) -> (Vec<f64>, ImportanceMetrics) {
         let offsets = [0, 2, 3];
         let columns = SamplerColumns { offsets: &offsets, mask: &[true; 3], old, behaviour };
         importance.weigh(&columns, 20.0, false)
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn tokens_by_hand() {
-        let importance = Importance { min: Some(0.5), ..Importance::truncated_tokens(2.0) };
+        let importance = ImportanceWeights { min: Some(0.5), ..ImportanceWeights::truncated_tokens(2.0) };
         let (weights, metrics) = weigh(importance, &[4_f64.ln(), 0.0, 0.25_f64.ln()], &[0.0, f64::NAN, 0.0]);
         assert_eq!(weights, [2.0, 1.0, 0.5]);
         assert!(
@@ -438,7 +438,7 @@ mod tests {
         );
         assert!((metrics.bounded.sequence_max - 1.5).abs() < 1e-15);
         let (weights, metrics) = weigh(
-            Importance { outside: Outside::Mask, ..importance },
+            ImportanceWeights { outside: Outside::Mask, ..importance },
             &[4_f64.ln(), 0.0, 0.25_f64.ln()],
             &[0.0, f64::NAN, 0.0],
         );
@@ -450,13 +450,14 @@ mod tests {
     fn trajectories_by_hand() {
         // Log-ratios sum to ln 4 and to ln(1/2).
         let (old, behaviour) = ([2_f64.ln(), 2_f64.ln(), 0.5_f64.ln()], [0.0; 3]);
-        let (weights, metrics) = weigh(Importance::truncated_sequences(3.0), &old, &behaviour);
+        let (weights, metrics) = weigh(ImportanceWeights::truncated_sequences(3.0), &old, &behaviour);
         assert_eq!(weights, [3.0, 3.0, 0.5]);
         assert!((metrics.bounded.mean - 6.5 / 3.0).abs() < 1e-15);
         assert!(
             (metrics.bounded.sequence_mean - 1.75).abs() < 1e-15 && (metrics.share_above - 0.5).abs() < 1e-15
         );
-        let normalised = Importance { batch_normalize: true, ..Importance::truncated_sequences(3.0) };
+        let normalised =
+            ImportanceWeights { batch_normalize: true, ..ImportanceWeights::truncated_sequences(3.0) };
         let (weights, metrics) = weigh(normalised, &old, &behaviour);
         assert_eq!(metrics.normalisation, Some(1.75));
         assert!((weights[0] - 3.0 / 1.75).abs() < 1e-15 && (weights[2] - 0.5 / 1.75).abs() < 1e-15);
@@ -464,11 +465,11 @@ mod tests {
 
     #[test]
     fn weights_of_nothing_are_divided_by_nothing() {
-        let importance = Importance {
+        let importance = ImportanceWeights {
             outside: Outside::Mask,
             min: Some(0.9),
             batch_normalize: true,
-            ..Importance::truncated_tokens(1.1)
+            ..ImportanceWeights::truncated_tokens(1.1)
         };
         let (weights, metrics) = weigh(importance, &[1.0; 3], &[0.0; 3]);
         assert_eq!((weights, metrics.normalisation), (vec![0.0; 3], None));
@@ -484,19 +485,19 @@ mod tests {
                 .to_string()
         };
         insta::assert_snapshot!(
-            refused(Importance { min: Some(-1.0), ..Importance::truncated_tokens(2.0) }),
+            refused(ImportanceWeights { min: Some(-1.0), ..ImportanceWeights::truncated_tokens(2.0) }),
             @"correction setting `importance.min` is -1; expected a number of at least 0"
         );
         insta::assert_snapshot!(
-            refused(Importance::truncated_tokens(0.0)),
+            refused(ImportanceWeights::truncated_tokens(0.0)),
             @"correction setting `importance.max` is 0; expected a number above 0"
         );
         insta::assert_snapshot!(
-            refused(Importance { min: Some(2.0), ..Importance::truncated_tokens(2.0) }),
+            refused(ImportanceWeights { min: Some(2.0), ..ImportanceWeights::truncated_tokens(2.0) }),
             @"correction setting `importance` has bounds 2 and 2; the lower must be below the upper"
         );
         insta::assert_snapshot!(
-            Importance::trl("token", None, None).unwrap_err(),
+            ImportanceWeights::trl("token", None, None).unwrap_err(),
             @"unknown importance sampling mode `token`; known are token_truncate, token_mask, sequence_truncate, sequence_mask"
         );
     }

@@ -3,7 +3,7 @@
 //!
 //! The engine that sampled and the engine that trains disagree on the log-probability of the same token:
 //! other kernels, other precision, older weights. A [`Correction`] turns that gap into a weight per token
-//! ([`Importance`]) and into a smaller mask ([`Rejection`]), and measures it ([`Mismatch`]).
+//! ([`ImportanceWeights`]) and into a smaller mask ([`Rejection`]), and measures it ([`Mismatch`]).
 //!
 //! ```text
 //! old, behaviour, mask ─┬─ mismatch    what separates the two             ─ metrics
@@ -37,11 +37,11 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use agreement::Agreement;
-pub use importance::{Importance, ImportanceMetrics, Level, Outside};
+pub use importance::{ImportanceMetrics, ImportanceWeights, Level, Outside};
 pub use metrics::CorrectionMetrics;
 pub use mismatch::Mismatch;
 pub use preset::{CORRECTION_PRESETS, CorrectionPreset};
-pub use rejection::{Rejection, RejectionMetrics, Scope, Statistic};
+pub use rejection::{Rejection, RejectionMetrics, RejectionScope, Statistic};
 
 use crate::entry::Entry;
 use crate::objective::Real;
@@ -113,7 +113,7 @@ pub struct Correction {
     /// Which policy stands in the denominator of the loss's ratio.
     pub mode: Mode,
     /// Weights; `None`: every weight is 1.
-    pub importance: Option<Importance>,
+    pub importance: Option<ImportanceWeights>,
     /// What is left out; a token stays where every one of them lets it stay.
     pub rejections: Vec<Rejection>,
     /// `d`, and its sum over a trajectory, are clamped to plus and minus this before they are exponentiated
@@ -335,7 +335,7 @@ impl Correction {
                 expected: "a number above 0",
             });
         }
-        self.importance.as_ref().map_or(Ok(()), Importance::check)?;
+        self.importance.as_ref().map_or(Ok(()), ImportanceWeights::check)?;
         self.rejections.iter().try_for_each(Rejection::check)
     }
 
@@ -350,13 +350,13 @@ impl Correction {
     /// the weight, and from there in loss and gradient, where the learner finds it.
     ///
     /// ```
-    /// use tamis_core::correction::{Correction, Importance, SamplerColumns};
+    /// use tamis_core::correction::{Correction, ImportanceWeights, SamplerColumns};
     ///
     /// // The policy finds the first token twice as likely as the sampler did, the second exactly as likely.
     /// let half = 0.5_f64.ln();
     /// let columns = SamplerColumns { offsets: &[0, 2], mask: &[true; 2], old: &[half, half], behaviour: &[2.0 * half, half] };
-    /// let correction =
-    ///     Correction { importance: Some(Importance::truncated_tokens(1.5)), ..Correction::default() };
+    /// let importance = Some(ImportanceWeights::truncated_tokens(1.5));
+    /// let correction = Correction { importance, ..Correction::default() };
     /// let corrected = correction.correct(&columns)?;
     /// assert_eq!(corrected.weights, Some(vec![1.5, 1.0]));
     /// # Ok::<(), tamis_core::correction::CorrectionError>(())
@@ -419,7 +419,7 @@ mod tests {
             old: &[0.5_f64.ln()],
             behaviour: &[0.25_f64.ln()],
         };
-        let importance = Some(Importance::truncated_tokens(3.0));
+        let importance = Some(ImportanceWeights::truncated_tokens(3.0));
         for (mode, applied) in
             [(Mode::Decoupled, true), (Mode::BypassReinforce, true), (Mode::BypassClip, false)]
         {

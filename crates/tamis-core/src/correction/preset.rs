@@ -1,7 +1,7 @@
 //! Corrections by the names under which verl and TRL offer them.
 
-use super::importance::{Importance, Level, Outside};
-use super::rejection::{Rejection, Scope, Statistic};
+use super::importance::{ImportanceWeights, Level, Outside};
+use super::rejection::{Rejection, RejectionScope, Statistic};
 use super::{Correction, Mode};
 use crate::entry::{Entry, Family};
 
@@ -53,12 +53,12 @@ pub const CORRECTION_PRESETS: &[CorrectionPreset] = &[
     CorrectionPreset {
         name: "decoupled_token_is",
         meaning: "token weights up to 2",
-        build: || weighted(Importance::truncated_tokens(2.0)),
+        build: || weighted(ImportanceWeights::truncated_tokens(2.0)),
     },
     CorrectionPreset {
         name: "decoupled_seq_is",
         meaning: "trajectory weights up to 2",
-        build: || weighted(Importance::truncated_sequences(2.0)),
+        build: || weighted(ImportanceWeights::truncated_sequences(2.0)),
     },
     CorrectionPreset {
         name: "decoupled_token_icepop",
@@ -69,8 +69,8 @@ pub const CORRECTION_PRESETS: &[CorrectionPreset] = &[
         name: "decoupled_seq_is_rs",
         meaning: "trajectory weights up to 2; trajectories whose ratio is outside 0.5 and 2 rejected",
         build: || Correction {
-            rejections: vec![k1(Scope::SeqSum, 0.5, 2.0)],
-            ..weighted(Importance::truncated_sequences(2.0))
+            rejections: vec![k1(RejectionScope::SeqSum, 0.5, 2.0)],
+            ..weighted(ImportanceWeights::truncated_sequences(2.0))
         },
     },
     CorrectionPreset {
@@ -81,12 +81,18 @@ pub const CORRECTION_PRESETS: &[CorrectionPreset] = &[
     CorrectionPreset {
         name: "decoupled_geo_rs_seq_tis",
         meaning: "decoupled_geo_rs with trajectory weights up to 2",
-        build: || Correction { importance: Some(Importance::truncated_sequences(2.0)), ..rejecting(geo()) },
+        build: || Correction {
+            importance: Some(ImportanceWeights::truncated_sequences(2.0)),
+            ..rejecting(geo())
+        },
     },
     CorrectionPreset {
         name: "decoupled_geo_rs_token_tis",
         meaning: "decoupled_geo_rs with token weights up to 2",
-        build: || Correction { importance: Some(Importance::truncated_tokens(2.0)), ..rejecting(geo()) },
+        build: || Correction {
+            importance: Some(ImportanceWeights::truncated_tokens(2.0)),
+            ..rejecting(geo())
+        },
     },
     CorrectionPreset {
         name: "decoupled_k3_rs",
@@ -96,12 +102,18 @@ pub const CORRECTION_PRESETS: &[CorrectionPreset] = &[
     CorrectionPreset {
         name: "decoupled_k3_rs_seq_tis",
         meaning: "decoupled_k3_rs with trajectory weights up to 2",
-        build: || Correction { importance: Some(Importance::truncated_sequences(2.0)), ..rejecting(k3()) },
+        build: || Correction {
+            importance: Some(ImportanceWeights::truncated_sequences(2.0)),
+            ..rejecting(k3())
+        },
     },
     CorrectionPreset {
         name: "decoupled_k3_rs_token_tis",
         meaning: "decoupled_k3_rs with token weights up to 2",
-        build: || Correction { importance: Some(Importance::truncated_tokens(2.0)), ..rejecting(k3()) },
+        build: || Correction {
+            importance: Some(ImportanceWeights::truncated_tokens(2.0)),
+            ..rejecting(k3())
+        },
     },
     CorrectionPreset {
         name: "bypass_ppo_clip",
@@ -121,7 +133,7 @@ pub const CORRECTION_PRESETS: &[CorrectionPreset] = &[
     CorrectionPreset {
         name: "bypass_pg_is",
         meaning: "REINFORCE with trajectory weights up to 2",
-        build: || reinforce(weighted(Importance::truncated_sequences(2.0))),
+        build: || reinforce(weighted(ImportanceWeights::truncated_sequences(2.0))),
     },
     CorrectionPreset {
         name: "bypass_pg_token_icepop",
@@ -137,7 +149,7 @@ pub const CORRECTION_PRESETS: &[CorrectionPreset] = &[
         name: "bypass_pg_geo_rs_seq_tis",
         meaning: "bypass_pg_geo_rs with trajectory weights up to 2",
         build: || Correction {
-            importance: Some(Importance::truncated_sequences(2.0)),
+            importance: Some(ImportanceWeights::truncated_sequences(2.0)),
             ..reinforce(rejecting(geo()))
         },
     },
@@ -145,7 +157,7 @@ pub const CORRECTION_PRESETS: &[CorrectionPreset] = &[
         name: "bypass_pg_geo_rs_token_tis",
         meaning: "bypass_pg_geo_rs with token weights up to 2",
         build: || Correction {
-            importance: Some(Importance::truncated_tokens(2.0)),
+            importance: Some(ImportanceWeights::truncated_tokens(2.0)),
             ..reinforce(rejecting(geo()))
         },
     },
@@ -153,10 +165,10 @@ pub const CORRECTION_PRESETS: &[CorrectionPreset] = &[
         name: "trl",
         meaning: "TRL's default: trajectory weights up to 3, 0 above, without a limit on log-ratios",
         build: || Correction {
-            importance: Some(Importance {
+            importance: Some(ImportanceWeights {
                 level: Level::Sequence,
                 outside: Outside::Mask,
-                ..Importance::truncated_sequences(3.0)
+                ..ImportanceWeights::truncated_sequences(3.0)
             }),
             log_ratio_limit: None,
             ..Correction::default()
@@ -164,7 +176,7 @@ pub const CORRECTION_PRESETS: &[CorrectionPreset] = &[
     },
 ];
 
-fn weighted(importance: Importance) -> Correction {
+fn weighted(importance: ImportanceWeights) -> Correction {
     Correction { importance: Some(importance), ..Correction::default() }
 }
 
@@ -176,20 +188,20 @@ fn reinforce(correction: Correction) -> Correction {
     Correction { mode: Mode::BypassReinforce, ..correction }
 }
 
-fn icepop() -> Importance {
-    Importance { outside: Outside::Mask, min: Some(0.5), ..Importance::truncated_tokens(5.0) }
+fn icepop() -> ImportanceWeights {
+    ImportanceWeights { outside: Outside::Mask, min: Some(0.5), ..ImportanceWeights::truncated_tokens(5.0) }
 }
 
-fn k1(scope: Scope, low: f64, high: f64) -> Rejection {
+fn k1(scope: RejectionScope, low: f64, high: f64) -> Rejection {
     Rejection { statistic: Statistic::K1, scope, min: Some(low.ln()), max: Some(high.ln()) }
 }
 
 fn geo() -> Rejection {
-    k1(Scope::SeqMean, 0.999, 1.001)
+    k1(RejectionScope::SeqMean, 0.999, 1.001)
 }
 
 fn k3() -> Rejection {
-    Rejection { statistic: Statistic::K3, scope: Scope::SeqMean, min: None, max: Some(0.01) }
+    Rejection { statistic: Statistic::K3, scope: RejectionScope::SeqMean, min: None, max: Some(0.01) }
 }
 
 impl Correction {

@@ -54,7 +54,7 @@ impl Statistic {
 /// What is judged and left out: a token, or a trajectory by a summary of its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Scope {
+pub enum RejectionScope {
     /// Each token alone.
     Token,
     /// The trajectory by the sum over its tokens.
@@ -72,7 +72,7 @@ pub struct Rejection {
     /// The estimator.
     pub statistic: Statistic,
     /// What is judged.
-    pub scope: Scope,
+    pub scope: RejectionScope,
     /// Smallest value that stays, in nats.
     #[serde(default)]
     pub min: Option<f64>,
@@ -137,10 +137,10 @@ impl Rejection {
     /// verl's name of the criterion: `seq_mean_k1`.
     pub fn name(&self) -> String {
         let scope = match self.scope {
-            Scope::Token => "token",
-            Scope::SeqSum => "seq_sum",
-            Scope::SeqMean => "seq_mean",
-            Scope::SeqMax => "seq_max",
+            RejectionScope::Token => "token",
+            RejectionScope::SeqSum => "seq_sum",
+            RejectionScope::SeqMean => "seq_mean",
+            RejectionScope::SeqMax => "seq_max",
         };
         let statistic = match self.statistic {
             Statistic::K1 => "k1",
@@ -192,10 +192,10 @@ impl Rejection {
             _ => return Err(unknown()),
         };
         let scope = match scope {
-            "token" => Scope::Token,
-            "seq_sum" => Scope::SeqSum,
-            "seq_mean" => Scope::SeqMean,
-            "seq_max" if statistic != Statistic::K1 => Scope::SeqMax,
+            "token" => RejectionScope::Token,
+            "seq_sum" => RejectionScope::SeqSum,
+            "seq_mean" => RejectionScope::SeqMean,
+            "seq_max" if statistic != Statistic::K1 => RejectionScope::SeqMax,
             _ => return Err(unknown()),
         };
         let (min, max) = match (statistic, threshold(text)?) {
@@ -258,7 +258,7 @@ impl Rejection {
             }
             tokens += length;
             judged += 1;
-            let gone = if self.scope == Scope::Token {
+            let gone = if self.scope == RejectionScope::Token {
                 let mut gone = 0;
                 for token in row.tokens() {
                     let value = self.statistic.of(token.log_ratio().clamp(-limit, limit));
@@ -293,7 +293,7 @@ impl Rejection {
             sequences_below += usize::from(summary < low);
         }
         let share = |part: usize, whole: usize| part as f64 / whole as f64;
-        let units = if self.scope == Scope::Token { tokens } else { judged };
+        let units = if self.scope == RejectionScope::Token { tokens } else { judged };
         let (min, max) = all.extremes();
         let (sequence_min, sequence_max) = sequences.extremes();
         RejectionMetrics {
@@ -325,9 +325,9 @@ impl Rejection {
             largest = if value > largest || value.is_nan() { value } else { largest };
         }
         let summary = match self.scope {
-            Scope::SeqSum => sum,
-            Scope::SeqMax => largest,
-            Scope::Token | Scope::SeqMean => sum / length as f64,
+            RejectionScope::SeqSum => sum,
+            RejectionScope::SeqMax => largest,
+            RejectionScope::Token | RejectionScope::SeqMean => sum / length as f64,
         };
         (length, summary)
     }
@@ -352,7 +352,7 @@ mod tests {
     fn tokens_by_hand() {
         let (mask, metrics) = reject(Rejection {
             statistic: Statistic::K1,
-            scope: Scope::Token,
+            scope: RejectionScope::Token,
             min: Some(-0.5),
             max: Some(1.0),
         });
@@ -369,9 +369,9 @@ mod tests {
     #[test]
     fn trajectories_by_hand() {
         for (scope, expected) in [
-            (Scope::SeqSum, 2_f64.ln().powi(2) / 2.0),
-            (Scope::SeqMean, 2_f64.ln().powi(2) / 4.0),
-            (Scope::SeqMax, 2_f64.ln().powi(2) / 2.0),
+            (RejectionScope::SeqSum, 2_f64.ln().powi(2) / 2.0),
+            (RejectionScope::SeqMean, 2_f64.ln().powi(2) / 4.0),
+            (RejectionScope::SeqMax, 2_f64.ln().powi(2) / 2.0),
         ] {
             let (mask, metrics) =
                 reject(Rejection { statistic: Statistic::K2, scope, min: None, max: Some(expected + 1e-12) });
@@ -419,7 +419,8 @@ mod tests {
             refused("token_k1,token_k2,token_k3", "1.5,2.0"),
             @"3 rejection statistics have 2 thresholds; give one for each, or one for all"
         );
-        let unbounded = Rejection { statistic: Statistic::K1, scope: Scope::Token, min: None, max: None };
+        let unbounded =
+            Rejection { statistic: Statistic::K1, scope: RejectionScope::Token, min: None, max: None };
         insta::assert_snapshot!(
             unbounded.check().unwrap_err(),
             @"rejection by `token_k1` has no bound; set `min`, `max` or both"

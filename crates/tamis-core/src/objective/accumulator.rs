@@ -167,7 +167,7 @@ impl Outcome {
         if let Some(coef) = entropy_coef {
             loss -= coef * sum.entropy_loss;
         }
-        let metrics = Metrics {
+        let metrics = ObjectiveMetrics {
             tokens,
             sequences: trained as f64,
             policy_loss: sum.policy_loss,
@@ -214,7 +214,7 @@ pub struct Outcome {
     /// The loss: policy loss + coefficient · KL − coefficient · entropy. 0 where nothing is trained on.
     pub loss: f64,
     /// What is logged.
-    pub metrics: Metrics,
+    pub metrics: ObjectiveMetrics,
     /// State of the next optimizer batch.
     pub state: ObjectiveState,
 }
@@ -222,7 +222,7 @@ pub struct Outcome {
 /// Metrics over the unmasked tokens of an optimizer batch. Shares and means are NaN where there are none (a
 /// mean of nothing is not 0), and where their column was not given.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Metrics {
+pub struct ObjectiveMetrics {
     /// Unmasked tokens.
     pub tokens: f64,
     /// Trajectories with an unmasked token.
@@ -273,7 +273,7 @@ pub struct Metrics {
     pub own: Option<(&'static str, f64)>,
 }
 
-impl Metrics {
+impl ObjectiveMetrics {
     /// Names as logged: verl's where it has one, TRL's beside them.
     pub fn named(&self) -> Vec<(&'static str, f64)> {
         let mut named = vec![

@@ -36,7 +36,7 @@ pub mod value;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use accumulator::{Accumulator, Metrics, Outcome, SequenceSums};
+pub use accumulator::{Accumulator, ObjectiveMetrics, Outcome, SequenceSums};
 pub use aggregation::{Aggregation, GroupCounts, Normalisers, ZeroGroups};
 pub use columns::{AdvantageColumn, Columns, Real, ValueColumns};
 pub use entropy::{AdaptiveEntropy, EntropyBonus, EntropyState};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::yields::{PassRates, expected_rounds, keep_probability, limit_for_pass_rate};
+use super::yields::{PassRateSpread, expected_rounds, keep_probability, limit_for_pass_rate};
 use super::{OnLimit, RoundLimit, ScheduleSettings, SkipReason, Tally, UNKNOWN_BATCHES};
 use crate::filter::GroupFilter;
 
@@ -296,7 +296,9 @@ impl Advice<'_> {
             if self.settings.filter.is_some() {
                 self.say("filter", "-> null", "a task this easy is not worth refilling for".to_owned());
             }
-        } else if matches!(PassRates::fit(self.tally), Some(PassRates::Split(_))) && self.tally.kept == 0 {
+        } else if matches!(PassRateSpread::fit(self.tally), Some(PassRateSpread::Split(_)))
+            && self.tally.kept == 0
+        {
             let why = format!(
                 "every prompt is solved always ({all_correct} groups) or never ({all_wrong}), though {} of trajectories are correct: more samples will not help",
                 percent(pass_rate)
@@ -322,7 +324,7 @@ impl Advice<'_> {
 
     fn group_size(&mut self) {
         let n = self.settings.group_size;
-        let Some(fit) = PassRates::fit(self.tally) else { return };
+        let Some(fit) = PassRateSpread::fit(self.tally) else { return };
         let keep = self.tally.keep_rate().unwrap_or(0.0);
         let aim = match self.keep_needed() {
             Some(needed) if self.ran_out() => (needed * 1.1).min(0.95),
@@ -351,7 +353,7 @@ impl Advice<'_> {
         {
             let size = n.saturating_mul(2).min(MOST_SAMPLES);
             let expected = keep_probability(pass_rate, size);
-            if size > n && expected > 0.05 && !matches!(fit, PassRates::Split(_)) {
+            if size > n && expected > 0.05 && !matches!(fit, PassRateSpread::Split(_)) {
                 let why = format!("would keep up to {} of groups at this pass rate", percent(expected));
                 self.say("rollout.n", format!("{n} -> {size}"), why);
             }

@@ -22,14 +22,14 @@ pub(super) struct Flight {
 /// What the generation of a group came to.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Outcome {
+pub(super) enum GroupOutcome {
     /// All members were scored.
     Scored(GroupSummary),
     /// It failed for good.
     Failed { num_tokens: u64 },
 }
 
-impl Outcome {
+impl GroupOutcome {
     fn num_tokens(&self) -> u64 {
         match self {
             Self::Scored(summary) => summary.num_tokens,
@@ -44,7 +44,7 @@ pub(super) struct Finished {
     version: PolicyVersion,
     pub(super) epoch: u64,
     arrival: u64,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: GroupOutcome,
 }
 
 /// A group that was kept and is not trained yet.
@@ -62,7 +62,7 @@ pub(super) struct GivenUp {
     pub(super) id: GroupId,
     pub(super) epoch: u64,
     /// What it had come to; `None` where it is still being generated.
-    pub(super) outcome: Option<Outcome>,
+    pub(super) outcome: Option<GroupOutcome>,
 }
 
 /// The place of every group that is somewhere, and counts of all others. Nothing else moves a group.
@@ -197,8 +197,8 @@ impl Ledger {
     /// What is known of such a group, where it has not failed.
     pub(super) fn scored(&self, group: GroupId) -> Option<&GroupSummary> {
         match &self.finished(group)?.outcome {
-            Outcome::Scored(summary) => Some(summary),
-            Outcome::Failed { .. } => None,
+            GroupOutcome::Scored(summary) => Some(summary),
+            GroupOutcome::Failed { .. } => None,
         }
     }
 
@@ -244,7 +244,7 @@ impl Ledger {
     }
 
     /// A group in flight is complete, or has failed.
-    pub(super) fn finish(&mut self, group: GroupId, outcome: Outcome) {
+    pub(super) fn finish(&mut self, group: GroupId, outcome: GroupOutcome) {
         let Some(Flight { version, epoch, .. }) = self.land(group) else { return };
         self.step.generated += Count::tokens(outcome.num_tokens());
         let arrival = self.arrivals;
@@ -256,7 +256,7 @@ impl Ledger {
     pub(super) fn settle(&mut self, group: GroupId, is_kept: bool) {
         let Some(Finished { version, arrival, outcome, .. }) = self.finished.remove(&group) else { return };
         match outcome {
-            Outcome::Scored(summary) if is_kept => {
+            GroupOutcome::Scored(summary) if is_kept => {
                 let kept = Kept { id: group, version, arrival, summary };
                 match self.order {
                     FillOrder::Completion => {
@@ -268,11 +268,11 @@ impl Ledger {
                     }
                 }
             }
-            Outcome::Scored(summary) => {
+            GroupOutcome::Scored(summary) => {
                 self.gone.insert(group);
                 self.step.dropped += self.one(summary.num_tokens);
             }
-            Outcome::Failed { num_tokens } => {
+            GroupOutcome::Failed { num_tokens } => {
                 self.gone.insert(group);
                 self.step.failed += self.one(num_tokens);
             }
@@ -321,7 +321,7 @@ impl Ledger {
     /// failed.
     pub(super) fn give_up(
         &mut self,
-        is_unwanted: impl Fn(GroupId, PolicyVersion, Option<&Outcome>) -> bool,
+        is_unwanted: impl Fn(GroupId, PolicyVersion, Option<&GroupOutcome>) -> bool,
     ) -> Vec<GivenUp> {
         let flying = self.in_flight.iter().filter(|(id, flight)| is_unwanted(**id, flight.version, None));
         let flying = flying.map(|(&id, flight)| GivenUp { id, epoch: flight.epoch, outcome: None });
@@ -341,7 +341,7 @@ impl Ledger {
                 Some(outcome) => {
                     self.finished.remove(&group.id);
                     let one = self.one(outcome.num_tokens());
-                    let is_failed = matches!(outcome, Outcome::Failed { .. });
+                    let is_failed = matches!(outcome, GroupOutcome::Failed { .. });
                     *(if is_failed { &mut self.step.failed } else { &mut self.step.aborted }) += one;
                 }
             }

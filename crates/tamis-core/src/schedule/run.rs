@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::ledger::{Ledger, Outcome};
+use super::ledger::{GroupOutcome, Ledger};
 use super::round_limit::adaptive;
 use super::round_size::KeepRate;
 use super::{
@@ -93,7 +93,7 @@ pub(super) struct Drawn {
 /// The state of a run that every mode has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Run {
+pub(super) struct ScheduleRun {
     pub(super) settings: ScheduleSettings,
     goes_back: GoesBack,
     pub(super) phase: Phase,
@@ -114,7 +114,7 @@ pub(super) struct Run {
     pub(super) rounds_since_trained: u64,
 }
 
-impl Run {
+impl ScheduleRun {
     pub(super) fn new(settings: ScheduleSettings, goes_back: GoesBack) -> Self {
         Self {
             step: OpenStep::under(&settings, KeepRate::default()),
@@ -265,17 +265,17 @@ impl Run {
     }
 
     /// Moves a finished group to where its verdict sends it, or its failure, and counts it in its epoch. Its
-    /// tally is returned: it is still to be counted in the step, by [`Run::count`].
+    /// tally is returned: it is still to be counted in the step, by [`ScheduleRun::count`].
     pub(super) fn settle(&mut self, group: GroupId, verdict: Verdict, commands: &mut Vec<Command>) -> Tally {
         let mut alone = Tally::default();
         let Some(finished) = self.ledger.finished(group) else { return alone };
         let epoch = finished.epoch;
         match finished.outcome {
-            Outcome::Scored(summary) => {
+            GroupOutcome::Scored(summary) => {
                 commands.push(Command::Judged { group, verdict });
                 alone.add_judged(verdict, &summary);
             }
-            Outcome::Failed { num_tokens } => alone.add_failed(self.settings.group_size, num_tokens),
+            GroupOutcome::Failed { num_tokens } => alone.add_failed(self.settings.group_size, num_tokens),
         }
         self.ledger.settle(group, verdict.is_kept());
         self.count_in_epoch(epoch, &alone);
@@ -297,14 +297,14 @@ impl Run {
     /// Gives up the unwanted groups of those that are not settled.
     pub(super) fn give_up(
         &mut self,
-        is_unwanted: impl Fn(GroupId, PolicyVersion, Option<&Outcome>) -> bool,
+        is_unwanted: impl Fn(GroupId, PolicyVersion, Option<&GroupOutcome>) -> bool,
         commands: &mut Vec<Command>,
     ) {
         let mut stopping = Vec::new();
         for group in self.ledger.give_up(is_unwanted) {
             let group_size = self.settings.group_size;
             let mut alone = Tally::default();
-            if let Some(Outcome::Failed { num_tokens }) = group.outcome {
+            if let Some(GroupOutcome::Failed { num_tokens }) = group.outcome {
                 alone.add_failed(group_size, num_tokens);
             } else {
                 alone.add_aborted(group_size);

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ledger::Outcome;
+use super::ledger::GroupOutcome;
 use super::rounds::Rounds;
-use super::run::{GoesBack, Phase, Run};
+use super::run::{GoesBack, Phase, ScheduleRun};
 use super::streaming::Streaming;
 use super::{
     Accounting, Command, Event, FillOrder, GroupSummary, Progress, RunEnd, ScheduleError, ScheduleSettings,
@@ -40,7 +40,7 @@ use crate::group::GroupId;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scheduler {
-    pub(super) run: Run,
+    pub(super) run: ScheduleRun,
     pub(super) policy: Policy,
 }
 
@@ -70,7 +70,10 @@ impl Scheduler {
     /// Where the settings contradict themselves.
     pub fn rounds(settings: ScheduleSettings) -> Result<Self, ScheduleError> {
         settings.check()?;
-        Ok(Self { run: Run::new(settings, GoesBack::GivenUp), policy: Policy::Rounds(Rounds::default()) })
+        Ok(Self {
+            run: ScheduleRun::new(settings, GoesBack::GivenUp),
+            policy: Policy::Rounds(Rounds::default()),
+        })
     }
 
     /// A streaming scheduler at the start of a run: group by group, a replacement for every group that is
@@ -123,7 +126,10 @@ impl Scheduler {
     /// ```
     pub fn streaming(settings: StreamingSettings) -> Result<Self, ScheduleError> {
         let policy = Streaming::new(&settings)?;
-        Ok(Self { run: Run::new(settings.run, GoesBack::Untrained), policy: Policy::Streaming(policy) })
+        Ok(Self {
+            run: ScheduleRun::new(settings.run, GoesBack::Untrained),
+            policy: Policy::Streaming(policy),
+        })
     }
 
     /// The choices that every mode has: sizes, filter, limits, ends.
@@ -225,14 +231,14 @@ impl Scheduler {
                 run.ledger.spend(facts.num_lost_tokens);
                 let statistics = GroupStatistics::of(&values, run.settings.metric.outcome_scale());
                 let summary = GroupSummary::of(&statistics, facts);
-                self.finished(group, Outcome::Scored(summary), &mut commands)?;
+                self.finished(group, GroupOutcome::Scored(summary), &mut commands)?;
             }
             Event::Failed { group, num_tokens } => {
                 if self.ends_abort(group, num_tokens) {
                     return Ok(commands);
                 }
                 self.run.ledger.flight(group)?;
-                self.finished(group, Outcome::Failed { num_tokens }, &mut commands)?;
+                self.finished(group, GroupOutcome::Failed { num_tokens }, &mut commands)?;
             }
             Event::Aborted { group, num_tokens } => {
                 if !self.ends_abort(group, num_tokens) {
@@ -266,7 +272,7 @@ impl Scheduler {
     fn finished(
         &mut self,
         group: GroupId,
-        outcome: Outcome,
+        outcome: GroupOutcome,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
         self.run.ledger.finish(group, outcome);

@@ -50,7 +50,7 @@ pub fn limit_for_pass_rate(pass_rate: f64) -> Option<(u64, u64)> {
 /// How pass rates are spread over prompts: a Beta distribution, or one of its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum PassRates {
+pub enum PassRateSpread {
     /// Every prompt has this pass rate.
     Equal(f64),
     /// Beta(a, b).
@@ -64,7 +64,7 @@ pub enum PassRates {
     Split(f64),
 }
 
-impl PassRates {
+impl PassRateSpread {
     /// Fitted to the groups of a tally by moments: the mean of c/k and of c(c − 1)/(k(k − 1)), which are
     /// unbiased for E\[p\] and E\[p²\] at any group size. `None` where no group has two members with an
     /// outcome.
@@ -167,7 +167,7 @@ mod tests {
         // p = u² has mean 1/3 and E[p²] = 1/5: a spread that the homogeneous formula gets wrong.
         let rate = |key: Key, i: u64| key.uniform(i).powi(2);
         let (small, large) = (sampled(20_000, 4, rate), sampled(20_000, 16, rate));
-        let fit = PassRates::fit(&small).unwrap();
+        let fit = PassRateSpread::fit(&small).unwrap();
         let predicted = fit.keep_probability(16);
         let seen = large.keep_rate().unwrap();
         assert!((predicted - seen).abs() < 0.02, "{predicted} {seen}");
@@ -179,18 +179,18 @@ mod tests {
     #[test]
     fn limits_of_the_fit() {
         let none = sampled(100, 8, |_, _| 0.0);
-        assert_eq!(PassRates::fit(&none), Some(PassRates::Equal(0.0)));
+        assert_eq!(PassRateSpread::fit(&none), Some(PassRateSpread::Equal(0.0)));
         let split = sampled(1000, 8, |_, i| f64::from(u8::from(i % 4 == 0)));
-        assert_eq!(PassRates::fit(&split), Some(PassRates::Split(0.25)));
-        assert_eq!(PassRates::Split(0.25).keep_probability(64), 0.0);
-        assert_eq!(PassRates::fit(&sampled(100, 1, |_, _| 0.5)), None);
-        assert_eq!(PassRates::fit(&Tally::default()), None);
+        assert_eq!(PassRateSpread::fit(&split), Some(PassRateSpread::Split(0.25)));
+        assert_eq!(PassRateSpread::Split(0.25).keep_probability(64), 0.0);
+        assert_eq!(PassRateSpread::fit(&sampled(100, 1, |_, _| 0.5)), None);
+        assert_eq!(PassRateSpread::fit(&Tally::default()), None);
     }
 
     #[test]
     fn beta_keep_probability_by_hand() {
         // Uniform pass rates: E[pⁿ] = 1/(n + 1).
-        let uniform = PassRates::Beta { a: 1.0, b: 1.0 };
+        let uniform = PassRateSpread::Beta { a: 1.0, b: 1.0 };
         for n in 2..20 {
             let expected = 1.0 - 2.0 / (n as f64 + 1.0);
             assert!((uniform.keep_probability(n) - expected).abs() < 1e-12, "{n}");

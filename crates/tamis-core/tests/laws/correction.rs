@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::correction::{
-    Correction, Importance, Level, Mode, Outside, Rejection, SamplerColumns, Scope, Statistic,
+    Correction, ImportanceWeights, Level, Mode, Outside, Rejection, RejectionScope, SamplerColumns, Statistic,
 };
 
 /// One trajectory: mask, old, behaviour (sometimes unknown).
@@ -20,9 +20,9 @@ fn batch() -> impl Strategy<Value = Vec<Trajectory>> {
     vec(trajectory(), 0..8)
 }
 
-fn importance() -> impl Strategy<Value = Importance> {
+fn importance() -> impl Strategy<Value = ImportanceWeights> {
     (any::<bool>(), any::<bool>(), proptest::option::of(0.0..0.9_f64), proptest::option::of(1.0..4.0_f64))
-        .prop_map(|(token, mask, min, max)| Importance {
+        .prop_map(|(token, mask, min, max)| ImportanceWeights {
             level: if token { Level::Token } else { Level::Sequence },
             outside: if mask { Outside::Mask } else { Outside::Truncate },
             min,
@@ -33,8 +33,12 @@ fn importance() -> impl Strategy<Value = Importance> {
 
 fn rejection() -> impl Strategy<Value = Rejection> {
     let statistic = prop_oneof![Just(Statistic::K1), Just(Statistic::K2), Just(Statistic::K3)];
-    let scope =
-        prop_oneof![Just(Scope::Token), Just(Scope::SeqSum), Just(Scope::SeqMean), Just(Scope::SeqMax)];
+    let scope = prop_oneof![
+        Just(RejectionScope::Token),
+        Just(RejectionScope::SeqSum),
+        Just(RejectionScope::SeqMean),
+        Just(RejectionScope::SeqMax)
+    ];
     (statistic, scope, proptest::option::of(-1.0..-0.01_f64), 0.0..1.0_f64)
         .prop_map(|(statistic, scope, min, max)| Rejection { statistic, scope, min, max: Some(max) })
 }
@@ -155,7 +159,7 @@ proptest! {
     fn normalised_weights_have_mean_one((batch, importance) in (batch(), importance())) {
         let flat = Flat::of(&batch);
         let correction =
-            Correction { importance: Some(Importance { batch_normalize: true, ..importance }), ..Correction::default() };
+            Correction { importance: Some(ImportanceWeights { batch_normalize: true, ..importance }), ..Correction::default() };
         let corrected = correction.correct(&flat.columns()).unwrap();
         if corrected.metrics.importance.unwrap().normalisation.is_some() {
             let weights = corrected.weights.unwrap();
@@ -186,7 +190,7 @@ fn a_ratio_at_its_bound_is_within() {
             for (min, max) in
                 [(None, Some(1.0)), (Some(1.0), None), (Some(1.0), Some(2.0)), (Some(0.5), Some(1.0))]
             {
-                let importance = Importance { level, outside, min, max, batch_normalize: false };
+                let importance = ImportanceWeights { level, outside, min, max, batch_normalize: false };
                 let correction = Correction { importance: Some(importance), ..Correction::default() };
                 let corrected = correction.correct(&columns).unwrap();
                 assert_eq!(corrected.weights, Some(vec![1.0; 3]), "{importance:?}");
@@ -204,7 +208,9 @@ fn a_ratio_at_its_bound_is_within() {
     }
     // k1, k2 and k3 are 0.
     for statistic in [Statistic::K1, Statistic::K2, Statistic::K3] {
-        for scope in [Scope::Token, Scope::SeqSum, Scope::SeqMean, Scope::SeqMax] {
+        for scope in
+            [RejectionScope::Token, RejectionScope::SeqSum, RejectionScope::SeqMean, RejectionScope::SeqMax]
+        {
             for (min, max) in
                 [(Some(0.0), None), (None, Some(0.0)), (Some(0.0), Some(1.0)), (Some(-1.0), Some(0.0))]
             {
@@ -233,7 +239,8 @@ fn rejected_shares_are_of_trajectories_with_tokens_unless_asked() {
     let (old, offsets) = ([-1.0, -1.0, -1.0, -1.0], [0, 2, 3, 4]);
     let (mask, behaviour) = ([true, true, true, false], [-3.0, -1.0, -1.0, -1.0]);
     let columns = SamplerColumns { offsets: &offsets, mask: &mask, old: &old, behaviour: &behaviour };
-    let rejection = Rejection { statistic: Statistic::K2, scope: Scope::Token, min: None, max: Some(1.0) };
+    let rejection =
+        Rejection { statistic: Statistic::K2, scope: RejectionScope::Token, min: None, max: Some(1.0) };
     for (count_masked_trajectories, share) in [(false, 0.5), (true, 1.0 / 3.0)] {
         let correction =
             Correction { rejections: vec![rejection], count_masked_trajectories, ..Correction::default() };
@@ -250,8 +257,13 @@ fn without_a_lower_bound_nothing_is_too_small() {
     let (old, behaviour, offsets) = ([-2_f64.ln(), 0.0], [0.0; 2], [0, 1, 2]);
     let columns = SamplerColumns { offsets: &offsets, mask: &[true; 2], old: &old, behaviour: &behaviour };
     for level in [Level::Token, Level::Sequence] {
-        let importance =
-            Importance { level, outside: Outside::Mask, min: None, max: Some(1.5), batch_normalize: true };
+        let importance = ImportanceWeights {
+            level,
+            outside: Outside::Mask,
+            min: None,
+            max: Some(1.5),
+            batch_normalize: true,
+        };
         let correction =
             Correction { importance: Some(importance), log_ratio_limit: Some(0.9), ..Correction::default() };
         let corrected = correction.correct(&columns).unwrap();
@@ -268,7 +280,9 @@ fn without_a_lower_bound_nothing_is_too_small() {
 fn a_single_threshold_has_two_sides_for_k1() {
     let two = 2_f64.ln();
     let rejections = Rejection::verl("token_k1, seq_mean_k3", "2.0").unwrap();
-    let k1 = Rejection { statistic: Statistic::K1, scope: Scope::Token, min: Some(-two), max: Some(two) };
-    let k3 = Rejection { statistic: Statistic::K3, scope: Scope::SeqMean, min: None, max: Some(2.0) };
+    let k1 =
+        Rejection { statistic: Statistic::K1, scope: RejectionScope::Token, min: Some(-two), max: Some(two) };
+    let k3 =
+        Rejection { statistic: Statistic::K3, scope: RejectionScope::SeqMean, min: None, max: Some(2.0) };
     assert_eq!(rejections, [k1, k3]);
 }

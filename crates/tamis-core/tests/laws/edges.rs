@@ -4,7 +4,8 @@
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, DppoKl, DppoTv, Dro,
     GeoMean, GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm,
-    LossMasks, Luspo, Metrics, Normalisers, Objective, PolicyLoss, Reinforce, Sapo, Selection, Vespo,
+    LossMasks, Luspo, Normalisers, Objective, ObjectiveMetrics, PolicyLoss, Reinforce, Sapo, Selection,
+    Vespo,
 };
 use tamis_core::random::{Key, Purpose};
 
@@ -231,7 +232,7 @@ fn every_candidate_may_be_drawn() {
 }
 
 /// Metrics and derivative of one token.
-fn one(policy: PolicyLoss, logprob: f64, old: f64, advantage: f64) -> (Metrics, f64) {
+fn one(policy: PolicyLoss, logprob: f64, old: f64, advantage: f64) -> (ObjectiveMetrics, f64) {
     let objective = Objective::of(policy, Aggregation::TokenSum);
     let (logprob, old, advantage) = ([logprob], [old], [advantage]);
     let columns = Columns {

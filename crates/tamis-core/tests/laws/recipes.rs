@@ -1,13 +1,14 @@
 //! The named corrections, setting by setting as their authors released them.
 
 use tamis_core::correction::{
-    CORRECTION_PRESETS, Correction, Importance as Weights, Level, Mode, Outside, Rejection, Scope, Statistic,
+    CORRECTION_PRESETS, Correction, ImportanceWeights, Level, Mode, Outside, Rejection, RejectionScope,
+    Statistic,
 };
 
 #[test]
 fn corrections_are_what_their_names_say() {
     let weights = |level, outside, min, max| {
-        Some(Weights { level, outside, min, max: Some(max), batch_normalize: false })
+        Some(ImportanceWeights { level, outside, min, max: Some(max), batch_normalize: false })
     };
     let tokens = weights(Level::Token, Outside::Truncate, None, 2.0);
     let sequences = weights(Level::Sequence, Outside::Truncate, None, 2.0);
@@ -15,15 +16,20 @@ fn corrections_are_what_their_names_say() {
     let within = |scope, low: f64, high: f64| {
         vec![Rejection { statistic: Statistic::K1, scope, min: Some(low.ln()), max: Some(high.ln()) }]
     };
-    let geo = within(Scope::SeqMean, 0.999, 1.001);
-    let k3 = vec![Rejection { statistic: Statistic::K3, scope: Scope::SeqMean, min: None, max: Some(0.01) }];
+    let geo = within(RejectionScope::SeqMean, 0.999, 1.001);
+    let k3 = vec![Rejection {
+        statistic: Statistic::K3,
+        scope: RejectionScope::SeqMean,
+        min: None,
+        max: Some(0.01),
+    }];
     let (plain, clip, reinforce) = (Mode::Decoupled, Mode::BypassClip, Mode::BypassReinforce);
     let expected = [
         ("disabled", plain, None, vec![]),
         ("decoupled_token_is", plain, tokens, vec![]),
         ("decoupled_seq_is", plain, sequences, vec![]),
         ("decoupled_token_icepop", plain, icepop, vec![]),
-        ("decoupled_seq_is_rs", plain, sequences, within(Scope::SeqSum, 0.5, 2.0)),
+        ("decoupled_seq_is_rs", plain, sequences, within(RejectionScope::SeqSum, 0.5, 2.0)),
         ("decoupled_geo_rs", plain, None, geo.clone()),
         ("decoupled_geo_rs_seq_tis", plain, sequences, geo.clone()),
         ("decoupled_geo_rs_token_tis", plain, tokens, geo.clone()),

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use serde_json::Value;
 use tamis_core::correction::truncated::{ends_with, mask_truncated};
 use tamis_core::correction::{
-    CORRECTION_PRESETS, Correction, CorrectionError, Importance, Level, Mode, Rejection, SamplerColumns,
+    CORRECTION_PRESETS, Correction, CorrectionError, ImportanceWeights, Level, Mode, Rejection,
+    SamplerColumns,
 };
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Clip, Columns, GroupCounts, Normalisers, Objective, PolicyLoss,
@@ -39,9 +40,9 @@ fn verl(params: &Value) -> Result<Correction, CorrectionError> {
     };
     let importance = match level {
         None => None,
-        Some(level) => Some(Importance {
+        Some(level) => Some(ImportanceWeights {
             batch_normalize: params["rollout_is_batch_normalize"].as_bool().unwrap(),
-            ..Importance::verl(level, &text(&params["rollout_is_threshold"]).unwrap())?
+            ..ImportanceWeights::verl(level, &text(&params["rollout_is_threshold"]).unwrap())?
         }),
     };
     let rejections = match (params["rollout_rs"].as_str(), text(&params["rollout_rs_threshold"])) {
@@ -242,7 +243,7 @@ fn trl_vllm_is() {
     let mut tally = Tally::new("trl_vllm_is");
     for case in cases("trl_vllm_is") {
         let params = &case["params"];
-        let importance = Importance::trl(
+        let importance = ImportanceWeights::trl(
             params["mode"].as_str().unwrap(),
             params["clip_min"].as_f64(),
             params["clip_max"].as_f64(),

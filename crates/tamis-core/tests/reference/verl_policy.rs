@@ -6,7 +6,7 @@
 use serde_json::Value;
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, DppoKl, DppoTv, Dro, GeoMean,
-    Gspo, GspoForm, KlCov, Metrics, Normalisers, Objective, PolicyLoss, Reinforce, Sapo, Selection,
+    Gspo, GspoForm, KlCov, Normalisers, Objective, ObjectiveMetrics, PolicyLoss, Reinforce, Sapo, Selection,
 };
 use tamis_core::random::{Key, Purpose};
 use tamis_golden::{cases, numbers};
@@ -120,7 +120,7 @@ fn run(mode: &'static str, file: &'static str, own: &[&str], build: impl Fn(&Val
     tally.finish();
 }
 
-fn metric_of(mode: &str, metric: &str, metrics: &Metrics) -> f64 {
+fn metric_of(mode: &str, metric: &str, metrics: &ObjectiveMetrics) -> f64 {
     // verl calls the mean of |d| by the name of that of -d there.
     let ours = match (mode, metric) {
         ("kl_cov", "actor/ppo_kl") => "actor/ppo_kl_abs",

@@ -1,7 +1,7 @@
 //! What a person sees while a run works: a progress bar and lines above it on a terminal, plain lines
 //! elsewhere.
 //!
-//! All that is said goes through [`Progress`], a handle that is cheap to clone: so lines never mix with the
+//! All that is said goes through [`Console`], a handle that is cheap to clone: so lines never mix with the
 //! bar, and `run.log` gets a copy of each. Results go to stdout and are not its business; progress goes to
 //! stderr. Control characters in what is said (a completion may hold any) are shown as escapes, never passed
 //! on.
@@ -25,7 +25,7 @@ const NARROW: u16 = 32;
 
 /// The run's voice; clones speak to the same screen and log.
 #[derive(Debug, Clone)]
-pub struct Progress {
+pub struct Console {
     inner: Arc<Mutex<Inner>>,
 }
 
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Screen {
     }
 }
 
-impl Progress {
+impl Console {
     /// On stderr: a bar where that is a terminal that can move its cursor, plain lines otherwise. `total`
     /// training steps where their number is known, `done` of them before (a resumed run).
     pub fn on_stderr(total: Option<u64>, done: u64) -> Self {
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn plain_lines_hold_no_control_characters() {
         let screen = Captured::default();
-        let progress = Progress::plain(Box::new(screen.clone()), Some(4), 0);
+        let progress = Console::plain(Box::new(screen.clone()), Some(4), 0);
         progress.say("round 1: 12 of 32 kept");
         progress.stage("training");
         progress.warn("filter on a shaped sum");
@@ -328,7 +328,7 @@ mod tests {
     fn the_run_log_gets_a_stamped_copy() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("run.log");
-        let progress = Progress::plain(Box::new(std::io::sink()), None, 0);
+        let progress = Console::plain(Box::new(std::io::sink()), None, 0);
         assert_eq!(progress.sync().expect("no log yet"), 0);
         progress.copy_to(RunLog::open(&Disk::without_flush(), &path).expect("open"));
         progress.say("one\ntwo");
@@ -346,7 +346,7 @@ mod tests {
         let path = folder.path().join("run.log");
         let disk = Disk::with_fault(2, DiskFault::DiskFull);
         let screen = Captured::default();
-        let progress = Progress::plain(Box::new(screen.clone()), None, 0);
+        let progress = Console::plain(Box::new(screen.clone()), None, 0);
         progress.copy_to(RunLog::open(&disk, &path).expect("open"));
         progress.say("still said");
         assert_eq!(screen.text(), "still said\n");
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn the_bar_shows_steps_and_what_is_being_done() {
-        let progress = Progress::with_target(ProgressDrawTarget::hidden(), 80, Some(200), 50);
+        let progress = Console::with_target(ProgressDrawTarget::hidden(), 80, Some(200), 50);
         let position = || match &progress.inner().screen {
             Screen::Bar(bar) => bar.position(),
             Screen::Plain(_) => unreachable!("a bar"),
@@ -431,7 +431,7 @@ mod tests {
         let last = |columns: u16, total: Option<u64>| {
             let terminal = Terminal { columns, drawn: Arc::default() };
             let target = ProgressDrawTarget::term_like_with_hz(Box::new(terminal.clone()), 255);
-            let progress = Progress::with_target(target, columns, total, 50);
+            let progress = Console::with_target(target, columns, total, 50);
             progress.stage("generating round 1: 0/64");
             std::thread::sleep(Duration::from_millis(20));
             progress.stage("generating round 2: 0/64");

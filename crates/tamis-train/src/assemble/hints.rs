@@ -9,7 +9,7 @@ use tamis_core::group::PromptId;
 use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_rollout::PreparedPrompt;
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 
 use super::AssembleError;
 use crate::interrupt::{Halt, Interrupt};
@@ -45,7 +45,7 @@ pub(crate) fn hints(
     advantage: &Advantage,
     engine: &NativeEngine,
     prompts: &[PreparedPrompt],
-    ui: &Progress,
+    ui: &Console,
     interrupt: &Interrupt,
 ) -> Result<Hints, Halt<AssembleError>> {
     let Advantage::Cpo(Cpo { gold_hint: template, .. }) = advantage else { return Ok(Hints::new()) };

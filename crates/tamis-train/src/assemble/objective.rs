@@ -4,7 +4,7 @@ use tamis_config::{
     Aggregation as ConfigAggregation, BackendKind, Config, CorrectionLevel, CorrectionPreset,
     KlEstimator as ConfigKl, KlPlace, OutsideBounds, ScheduleMode, Surplus as ConfigSurplus,
 };
-use tamis_core::correction::{Correction, Importance as CorrectionWeights, Level, Mode, Outside, Rejection};
+use tamis_core::correction::{Correction, ImportanceWeights, Level, Mode, Outside, Rejection};
 use tamis_core::objective::{
     AdaptiveEntropy, Aggregation, EntropyBonus, KlController, KlEstimator, KlKind, KlTerm, LossMasks,
     Objective, PolicyLoss,
@@ -107,7 +107,7 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
     }
     let mut correction = preset.and_then(|preset| Correction::named(preset.as_str())).unwrap_or_default();
     if let Some(weights) = &settings.weights {
-        correction.importance = Some(CorrectionWeights {
+        correction.importance = Some(ImportanceWeights {
             level: match weights.level {
                 CorrectionLevel::Token => Level::Token,
                 CorrectionLevel::Sequence => Level::Sequence,

@@ -7,7 +7,7 @@ pub(crate) mod reference;
 
 use std::time::Instant;
 
-use tamis_core::advantage::shaping::{GroupCounts, Shaped, ShapingBatch, shape};
+use tamis_core::advantage::shaping::{RoundCounts, Shaped, ShapingBatch, shape};
 use tamis_core::advantage::{
     AdvantageBatch, AdvantageState, Column, Component, Estimate, Generated, GeneratedStatistics,
 };
@@ -309,7 +309,7 @@ pub(crate) fn assign(
         advantages,
         &ShapingBatch {
             batch: of_estimator,
-            groups: GroupCounts { kept: tally.kept, generated: tally.groups },
+            groups: RoundCounts { kept: tally.kept, generated: tally.groups },
             key: Key::new(recipe.config.run.seed, Purpose::Objective).with(batch.report.step),
             group_ids: Some(&ids),
         },

@@ -8,8 +8,8 @@ use tamis_core::advantage::Advantages;
 use tamis_core::correction::{Correction, SamplerColumns};
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::objective::{
-    Accumulator, AdvantageColumn, Columns, Evaluation, Metrics, Normalisers, Objective, ObjectiveState,
-    PolicyLoss, Selection, ZeroGroups,
+    Accumulator, AdvantageColumn, Columns, Evaluation, Normalisers, Objective, ObjectiveMetrics,
+    ObjectiveState, PolicyLoss, Selection, ZeroGroups,
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
@@ -305,7 +305,7 @@ struct BatchCorrection {
     scores: Option<PolicyScores>,
 }
 
-fn name_metrics(metrics: &Metrics) -> Vec<(&'static str, f64)> {
+fn name_metrics(metrics: &ObjectiveMetrics) -> Vec<(&'static str, f64)> {
     metrics.named()
 }
 

@@ -21,7 +21,7 @@ use crate::interrupt::{Halt, Interrupt};
 use crate::prompts::codec::Codec;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 
 /// When the run was begun, in seconds since 1970.
 pub(super) const STARTED: &str = "started";
@@ -134,7 +134,7 @@ pub(super) fn score_names(
     config: &Config,
     prompts: &data::Prompts,
     rewards: &Rewards,
-    ui: &Progress,
+    ui: &Console,
     listener: &dyn Listener,
 ) -> Result<(BTreeSet<String>, bool), Halt<RunError>> {
     let mut names = rewards.score_names();
@@ -166,7 +166,7 @@ pub(super) fn prepare_prompts(
     config: &Config,
     prompts: Vec<Prompt>,
     split: &'static str,
-    ui: &Progress,
+    ui: &Console,
     interrupt: &Interrupt,
 ) -> Result<Vec<PreparedPrompt>, Halt<RunError>> {
     let limit = config.data.max_prompt_length;

@@ -45,7 +45,7 @@ use tamis_run::durable::Disk;
 use tamis_run::journal::JournalError;
 use tamis_run::log::Loggers;
 use tamis_run::log::jsonl::JsonlLogger;
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 use tamis_run::log::run_log::RunLog;
 use tamis_run::log::tensorboard::TensorBoardLogger;
 
@@ -101,7 +101,7 @@ impl Run {
     /// `progress` makes the display, given the run's steps and those already trained.
     pub fn open(
         begin: RunStart,
-        progress: impl FnOnce(Option<u64>, u64) -> Progress,
+        progress: impl FnOnce(Option<u64>, u64) -> Console,
         interrupt: Interrupt,
     ) -> Result<Opened, RunError> {
         Self::open_on(&Disk::new(), begin, progress, interrupt)
@@ -112,7 +112,7 @@ impl Run {
     pub fn open_on(
         disk: &Disk,
         begin: RunStart,
-        progress: impl FnOnce(Option<u64>, u64) -> Progress,
+        progress: impl FnOnce(Option<u64>, u64) -> Console,
         interrupt: Interrupt,
     ) -> Result<Opened, RunError> {
         let (given, existing) = settle_differences(begin)?;
@@ -175,7 +175,7 @@ impl Run {
         start: Start,
         directory: RunDirectory,
         is_new: bool,
-        ui: Progress,
+        ui: Console,
         interrupt: Interrupt,
     ) -> Result<(Self, Option<Vec<Example>>), Halt<RunError>> {
         let ConfigText { config, notes, places, .. } = given;

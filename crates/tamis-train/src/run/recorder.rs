@@ -15,7 +15,7 @@ use crate::native::NativeEngine;
 use crate::workers::Workers;
 use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
 use tamis_run::log::Loggers;
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 
 /// Keys of the learning rates that a diagnosis names.
 pub(crate) const POLICY_RATE: &str = "train.optimizer.learning_rate";
@@ -79,7 +79,7 @@ pub(crate) struct Recorder {
     /// Logs of metrics.
     pub(crate) loggers: Loggers,
     /// What a person sees.
-    pub(crate) progress: Progress,
+    pub(crate) progress: Console,
     /// The step of the last checkpoint.
     pub(crate) saved: Option<u64>,
     /// The step of the oldest checkpoint that is kept, and from where on it needs the journals of answers,
@@ -99,7 +99,7 @@ impl Recorder {
         sieve: &Sieve,
         directory: RunDirectory,
         loggers: Loggers,
-        progress: Progress,
+        progress: Console,
         saved: Option<u64>,
     ) -> Self {
         Self {

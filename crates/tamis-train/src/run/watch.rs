@@ -3,11 +3,11 @@
 use tamis_core::schedule::RoundReport;
 use tamis_rollout::Observer;
 
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 
 /// Speaks and moves the bar while a step is collected.
 pub(super) struct StepWatch<'a> {
-    pub(super) progress: &'a Progress,
+    pub(super) progress: &'a Console,
     /// Groups that the step trains on.
     pub(super) target: u64,
     /// Those of a streaming step that are ready.

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use tamis_env::reward::Listener;
 
 use crate::interrupt::Interrupt;
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 
 /// Says what it hears through the run's progress, and passes Ctrl-C on.
 #[derive(Debug, Clone)]
 pub struct RunListener {
-    progress: Progress,
+    progress: Console,
     interrupt: Interrupt,
 }
 
 impl RunListener {
     /// Between a run's voice and its interrupt.
-    pub fn new(progress: &Progress, interrupt: &Interrupt) -> Arc<Self> {
+    pub fn new(progress: &Console, interrupt: &Interrupt) -> Arc<Self> {
         Arc::new(Self { progress: progress.clone(), interrupt: interrupt.clone() })
     }
 }

@@ -34,7 +34,7 @@ use crate::native::{NativeEngine, NativeGenerator};
 use crate::prompts::codec::Codec;
 use tamis_run::checksum::crc32;
 use tamis_run::durable::Disk;
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 
 /// Tokens of the text by which a server shows that it holds the published weights.
 const PROBE_TOKENS: usize = 24;
@@ -154,7 +154,7 @@ pub(crate) fn launch(
     engine: &NativeEngine,
     folder: &Path,
     interrupt: &Interrupt,
-    ui: &Progress,
+    ui: &Console,
 ) -> Result<Option<LaunchedServers>, Halt<RunError>> {
     let rollout = &config.rollout;
     let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.servers.is_empty()) else {
@@ -238,7 +238,7 @@ pub(crate) fn connect(
     folders: &PublishedFolders,
     (samples, begin): (RecordedSamples, Beginning),
     interrupt: &Interrupt,
-    ui: &Progress,
+    ui: &Console,
 ) -> Result<RunSampler, RunError> {
     let addresses = launched.as_ref().map_or(config.rollout.servers.as_slice(), LaunchedServers::addresses);
     let vocabulary = engine.model().config().vocab_size;
@@ -283,7 +283,7 @@ fn connect_fleet(
     how: How<'_>,
     folders: Option<&PublishedFolders>,
     interrupt: &Interrupt,
-    ui: &Progress,
+    ui: &Console,
 ) -> Result<Fleet, RunError> {
     ui.say(&format!("connecting to {}", urls.join(", ")));
     let rollout = &config.rollout;
@@ -400,7 +400,7 @@ impl EvaluationSampler {
         codec: &Codec,
         folder: &Path,
         interrupt: &Interrupt,
-        ui: &Progress,
+        ui: &Console,
     ) -> Result<Self, Halt<RunError>> {
         let sampling = &validation_settings(config).sampling;
         let how = How { sampling, other_logprobs: OtherLogprobs::Recompute };

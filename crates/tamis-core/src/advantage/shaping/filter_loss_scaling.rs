@@ -1,6 +1,6 @@
 //! A smaller policy term where the filter dropped much.
 
-use super::{GroupCounts, ShapeAdvantages, Shaped, ShapingBatch};
+use super::{RoundCounts, ShapeAdvantages, Shaped, ShapingBatch};
 use crate::entry::{Entry, Family};
 use crate::{choice, settings};
 
@@ -48,12 +48,12 @@ impl FilterLossScaling {
     /// The factor.
     ///
     /// ```
-    /// use tamis_core::advantage::shaping::{FilterLossScaling, GroupCounts, LossScaling};
+    /// use tamis_core::advantage::shaping::{FilterLossScaling, RoundCounts, LossScaling};
     /// let groups = GroupCounts { kept: 2, generated: 8 };
     /// assert_eq!(FilterLossScaling { by: LossScaling::Linear }.factor(groups), 0.25);
     /// assert_eq!(FilterLossScaling { by: LossScaling::Sqrt }.factor(groups), 0.5);
     /// ```
-    pub fn factor(&self, groups: GroupCounts) -> f64 {
+    pub fn factor(&self, groups: RoundCounts) -> f64 {
         if groups.generated == 0 {
             return 1.0;
         }

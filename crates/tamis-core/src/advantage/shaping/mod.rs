@@ -75,7 +75,7 @@ impl Shaped {
 
 /// Groups of the rounds of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GroupCounts {
+pub struct RoundCounts {
     /// Kept by the filter, before the batch was cut to its size.
     pub kept: u64,
     /// Generated.
@@ -88,7 +88,7 @@ pub struct ShapingBatch<'a> {
     /// The batch that the advantages are of.
     pub batch: AdvantageBatch<'a>,
     /// Groups of the step's rounds.
-    pub groups: GroupCounts,
+    pub groups: RoundCounts,
     /// Key of all draws of this step.
     pub key: Key,
     /// Which group each row is \[P\], so that draws depend on nothing else. `None`: the row's number.

@@ -1,7 +1,7 @@
 //! What comes next: another round, the step, or an end.
 
 use super::{Rounds, close_epochs};
-use crate::schedule::run::{Phase, Run};
+use crate::schedule::run::{Phase, ScheduleRun};
 use crate::schedule::{
     Command, OnEmptyRound, OnExhausted, OnLimit, RunEnd, ScheduleError, SkipReason, StopCause, Tally,
 };
@@ -9,7 +9,7 @@ use crate::schedule::{
 impl Rounds {
     pub(in crate::schedule) fn begin_step(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
         self.forget_given_up(run);
@@ -32,20 +32,20 @@ impl Rounds {
     }
 
     /// Forgets what was drawn ahead and given up since.
-    fn forget_given_up(&mut self, run: &Run) {
+    fn forget_given_up(&mut self, run: &ScheduleRun) {
         let ledger = &run.ledger;
         self.ahead.retain(|group| ledger.is_in_flight(*group) || ledger.finished(*group).is_some());
     }
 
     /// Whether the epoch has no prompt left, none drawn ahead either.
-    fn data_are_over(&self, run: &Run) -> bool {
+    fn data_are_over(&self, run: &ScheduleRun) -> bool {
         run.epoch_over && self.ahead.is_empty()
     }
 
     /// Begins a round of so many prompts: those that were drawn ahead, and for the rest others.
     fn begin_round(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         num_prompts: usize,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -63,7 +63,7 @@ impl Rounds {
         Ok(())
     }
 
-    fn draw(&mut self, run: &mut Run, num_prompts: usize, commands: &mut Vec<Command>) {
+    fn draw(&mut self, run: &mut ScheduleRun, num_prompts: usize, commands: &mut Vec<Command>) {
         let ahead = if self.draws_ahead { 1 + self.ahead.len() / run.settings.gen_batch_size } else { 0 };
         run.draw(run.progress.steps + 1, run.step.rounds + ahead as u64, num_prompts, commands);
     }
@@ -71,7 +71,7 @@ impl Rounds {
     /// The prompts of a round are there, `missing` fewer than it wants where the epoch ended.
     pub(super) fn after_dispatch(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         missing: usize,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -113,7 +113,11 @@ impl Rounds {
     }
 
     /// Completes the round where all of it is settled; else draws ahead, where there is room.
-    pub(super) fn go_on(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    pub(super) fn go_on(
+        &mut self,
+        run: &mut ScheduleRun,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
         if run.phase != Phase::Open || run.asked.is_some() {
             return Ok(());
         }
@@ -139,7 +143,7 @@ impl Rounds {
     /// After a round that kept so many groups (`None`: there was no round, the data had ended).
     pub(super) fn decide(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         kept: Option<u64>,
         dead: Option<(u64, Tally, u64)>,
         commands: &mut Vec<Command>,
@@ -188,7 +192,7 @@ impl Rounds {
     }
 
     /// The first `train_batch_size` ready groups are the batch.
-    fn ready(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    fn ready(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
         run.train(run.settings.train_batch_size);
         let close = run.close_trained(commands)?;
         self.forget_given_up(run);
@@ -198,7 +202,7 @@ impl Rounds {
 
     fn skip(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         why: SkipReason,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -209,7 +213,7 @@ impl Rounds {
 }
 
 /// Prompts of the next round; 0 where the step has reached its limit.
-fn next_round_size(run: &Run) -> usize {
+fn next_round_size(run: &ScheduleRun) -> usize {
     let deficit = run.settings.train_batch_size - run.ledger.num_ready();
     let so_far = (run.step.rounds, run.ledger.num_dispatched());
     run.settings.round_size(deficit, run.keep_rate, run.round_limit(), so_far)

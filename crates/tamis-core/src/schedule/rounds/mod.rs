@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::run::{Drawn, Run};
+use super::run::{Drawn, ScheduleRun};
 use super::{Command, GroupSummary, RoundReport, RunEnd, ScheduleError, StopCause, Tally};
 use crate::filter::Verdict;
 use crate::group::GroupId;
@@ -53,7 +53,7 @@ impl Rounds {
     /// Prompts have come.
     pub(super) fn dispatched(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         groups: &[GroupId],
         drawn: &Drawn,
         commands: &mut Vec<Command>,
@@ -74,7 +74,7 @@ impl Rounds {
     /// A group is complete or has failed.
     pub(super) fn finished(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         group: GroupId,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -87,7 +87,11 @@ impl Rounds {
     }
 
     /// Everything of the round is settled: counts it, in dispatch order, and decides.
-    fn complete_round(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    fn complete_round(
+        &mut self,
+        run: &mut ScheduleRun,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
         let tally = self.settle_round(run, commands);
         run.observe(|keep_rate| keep_rate.observe(&tally));
         self.empty_rounds = if tally.kept == 0 { self.empty_rounds + 1 } else { 0 };
@@ -105,7 +109,7 @@ impl Rounds {
 
     /// Judges the round's groups together, for a filter may compare them, and moves them to where they
     /// belong.
-    fn settle_round(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Tally {
+    fn settle_round(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Tally {
         let round = std::mem::take(&mut self.round);
         let scored = round.iter().filter_map(|group| run.ledger.scored(*group).map(GroupSummary::statistics));
         let mut verdicts = run.judge(&scored.collect::<Vec<_>>()).into_iter();
@@ -124,7 +128,7 @@ impl Rounds {
 
     /// Gives up what is in flight or drawn ahead; what is scored of the round in the making is judged and
     /// counts.
-    fn abort(&mut self, run: &mut Run, commands: &mut Vec<Command>) {
+    fn abort(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) {
         let first_ahead = self.ahead.front().copied();
         let is_ahead = |group| first_ahead.is_some_and(|first| group >= first);
         run.give_up(|group, _, outcome| outcome.is_none() || is_ahead(group), commands);
@@ -137,7 +141,7 @@ impl Rounds {
     /// Ends the run well.
     pub(super) fn finish(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         why: RunEnd,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -148,7 +152,7 @@ impl Rounds {
     /// Ends the run for want of signal, judged by this step.
     fn stop(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         cause: StopCause,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -159,7 +163,7 @@ impl Rounds {
     /// Ends the run for want of signal, judged by a tally of so many rounds.
     fn stop_with(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         cause: StopCause,
         tally: Tally,
         rounds: u64,
@@ -172,7 +176,7 @@ impl Rounds {
 
 /// Drops finished epochs. Returns the first one in which no group was kept, so that the run can stop, except
 /// where that epoch was shorter than one round and the round kept groups.
-fn close_epochs(run: &mut Run, kept_in_round: u64) -> Option<(u64, Tally, u64)> {
+fn close_epochs(run: &mut ScheduleRun, kept_in_round: u64) -> Option<(u64, Tally, u64)> {
     let mut dead = None;
     let rounds = run.progress.rounds;
     // Prompts that were given up come back to the present epoch when the step closes.

@@ -1,13 +1,13 @@
 //! What comes next: another group, a mini-batch, the end of the step or of the run.
 
 use super::{Streaming, rounds};
-use crate::schedule::run::{Phase, Run};
+use crate::schedule::run::{Phase, ScheduleRun};
 use crate::schedule::{Command, OnExhausted, OnLimit, RunEnd, ScheduleError, SkipReason, StopCause, Tally};
 
 impl Streaming {
     pub(in crate::schedule) fn begin_step(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
         self.window = Some(run.progress.steps);
@@ -23,7 +23,11 @@ impl Streaming {
 
     /// Hands out what is ready, closes the step where it is full, draws where there is room, and ends what
     /// cannot go on.
-    pub(super) fn go_on(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    pub(super) fn go_on(
+        &mut self,
+        run: &mut ScheduleRun,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
         if run.phase == Phase::Ended {
             return Ok(());
         }
@@ -62,12 +66,12 @@ impl Streaming {
     }
 
     /// Whether the present step has neither dispatched nor kept anything.
-    fn is_untouched(&self, run: &Run) -> bool {
+    fn is_untouched(&self, run: &ScheduleRun) -> bool {
         self.handed == 0 && run.ledger.num_kept() == 0 && run.ledger.num_in_flight() == 0
     }
 
     /// Prompts to draw now.
-    fn admitted(&self, run: &Run) -> usize {
+    fn admitted(&self, run: &ScheduleRun) -> usize {
         let (settings, ledger) = (&run.settings, &run.ledger);
         let Some(window) = self.window else { return 0 };
         let steps = settings.total_steps.map_or(u64::MAX, |total| total.saturating_sub(window));
@@ -96,7 +100,7 @@ impl Streaming {
 
     /// Forgets epochs whose groups are all settled, in their order. The last of several in a row that kept
     /// nothing is returned with what was generated in them, where that is a round's worth of groups.
-    fn close_epochs(&mut self, run: &mut Run) -> Option<(u64, Tally)> {
+    fn close_epochs(&mut self, run: &mut ScheduleRun) -> Option<(u64, Tally)> {
         while let Some(entry) = run.epochs.first_entry() {
             let (number, epoch) = (*entry.key(), *entry.get());
             if !epoch.is_done() {
@@ -118,7 +122,7 @@ impl Streaming {
     /// Nothing more is drawn now: waits for what is in flight, or ends the step.
     fn wait_or_end(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         has_room: bool,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -152,7 +156,7 @@ impl Streaming {
     /// Gives the step up; one of which a part was handed out is trained as far as it came.
     pub(super) fn give_up(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         why: SkipReason,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -160,14 +164,22 @@ impl Streaming {
     }
 
     /// Trains on what there is.
-    fn close_partial(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    fn close_partial(
+        &mut self,
+        run: &mut ScheduleRun,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
         while run.ledger.num_ready() > 0 {
             self.hand_out(run, self.mini_batch_size.min(run.ledger.num_ready()), commands);
         }
         self.close_trained(run, commands)
     }
 
-    fn close_trained(&mut self, run: &mut Run, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    fn close_trained(
+        &mut self,
+        run: &mut ScheduleRun,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
         let close = run.close_trained(commands)?;
         // What the step did not take is the next one's.
         self.handed = run.settings.train_batch_size;
@@ -177,7 +189,7 @@ impl Streaming {
 
     fn skip(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         why: SkipReason,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -190,7 +202,7 @@ impl Streaming {
     /// Ends the run for want of signal, judged by this step.
     pub(super) fn stop(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         cause: StopCause,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -200,7 +212,7 @@ impl Streaming {
 
     fn stop_with(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         cause: StopCause,
         tally: Tally,
         rounds: u64,

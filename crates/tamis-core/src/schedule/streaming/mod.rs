@@ -24,7 +24,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use super::run::{Drawn, Phase, Run};
+use super::run::{Drawn, Phase, ScheduleRun};
 use super::{
     Command, OnEmptyRound, ScheduleError, ScheduleSettings, SettingsError, SkipReason, StopCause, Tally,
 };
@@ -90,7 +90,7 @@ impl Streaming {
     /// Prompts have come.
     pub(super) fn dispatched(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         drawn: &Drawn,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -105,7 +105,7 @@ impl Streaming {
     /// A group is complete or has failed: judges it, counts it, and goes on.
     pub(super) fn finished(
         &mut self,
-        run: &mut Run,
+        run: &mut ScheduleRun,
         group: GroupId,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
@@ -136,7 +136,7 @@ impl Streaming {
     }
 
     /// Hands the next mini-batch out.
-    fn hand_out(&mut self, run: &mut Run, groups: usize, commands: &mut Vec<Command>) {
+    fn hand_out(&mut self, run: &mut ScheduleRun, groups: usize, commands: &mut Vec<Command>) {
         let groups = run.train(groups);
         self.handed += groups.len();
         commands.push(Command::Train { step: run.progress.steps + 1, part: run.step.parts, groups });
@@ -145,6 +145,6 @@ impl Streaming {
 }
 
 /// Groups as rounds of `gen_batch_size`, begun ones counted.
-fn rounds(run: &Run, groups: u64) -> u64 {
+fn rounds(run: &ScheduleRun, groups: u64) -> u64 {
     groups.div_ceil(run.settings.gen_batch_size.max(1) as u64)
 }

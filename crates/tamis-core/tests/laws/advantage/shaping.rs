@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::advantage::shaping::{
-    ClipAdvantage, FilterLossScaling, GroupCounts, KeepNegRatio, KeepPosRatio, LengthWeight, LossScaling,
+    ClipAdvantage, FilterLossScaling, KeepNegRatio, KeepPosRatio, LengthWeight, LossScaling, RoundCounts,
     Shaped, Shaping, ShapingBatch, SoftReweight, shape,
 };
 use tamis_core::advantage::{AdvantageBatch, Advantages};
@@ -12,7 +12,7 @@ use tamis_core::group::GroupId;
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 
-const GROUPS: GroupCounts = GroupCounts { kept: 1, generated: 4 };
+const GROUPS: RoundCounts = RoundCounts { kept: 1, generated: 4 };
 
 fn on<'a>(rewards: &'a Ragged<f64>, lengths: Option<&'a [usize]>) -> ShapingBatch<'a> {
     ShapingBatch {
@@ -166,7 +166,7 @@ fn by_hand() {
     // The factor is the policy term's; advantages stay.
     let scaled = run(&[Shaping::FilterLossScaling(FilterLossScaling { by: LossScaling::Sqrt })], &rows, None);
     assert_eq!((scaled.policy_factor, scaled.advantages.values()[0]), (0.5, 1.0));
-    let nothing = FilterLossScaling { by: LossScaling::Linear }.factor(GroupCounts { kept: 0, generated: 0 });
+    let nothing = FilterLossScaling { by: LossScaling::Linear }.factor(RoundCounts { kept: 0, generated: 0 });
     assert_eq!(nothing, 1.0);
     // Per token, the sum over the trajectory decides, and its whole row goes.
     let rewards = Ragged::from_rows([[0.0, 0.0]]);

@@ -13,7 +13,7 @@ use crate::run::early::Early;
 use crate::run::facts::StepMetrics;
 use crate::run::{ConfigText, Opened, Run, RunStart};
 use tamis_run::durable::Disk;
-use tamis_run::log::progress::Progress;
+use tamis_run::log::progress::Console;
 
 const TINY: &str = "\
 run: {name: tiny, seed: 3, threads: 1}
@@ -43,7 +43,7 @@ fn opened(overrides: &[&str]) -> (TempDir, Run) {
     let source = Source::new(SourceKind::File("tiny.yaml".into()), TINY.to_owned());
     let loaded = load_sources(&[source], &overrides).unwrap_or_else(|errors| panic!("{errors}"));
     let begin = RunStart::New(ConfigText::of(loaded, Vec::new()));
-    let progress = |total, done| Progress::plain(Box::new(sink()), total, done);
+    let progress = |total, done| Console::plain(Box::new(sink()), total, done);
     let begun = Run::open_on(&Disk::new(), begin, progress, Interrupt::new());
     match begun.unwrap_or_else(|error| panic!("{error}")) {
         Opened::Ready(run) => (folder, *run),
