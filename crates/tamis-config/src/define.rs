@@ -29,11 +29,11 @@ macro_rules! section {
 
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                $crate::setting::Setting::to_json(self).serialize(serializer)
+                $crate::reader::Setting::to_json(self).serialize(serializer)
             }
         }
 
-        impl $crate::setting::Setting for $name {
+        impl $crate::reader::Setting for $name {
             fn shape() -> tamis_core::setting::Shape {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
                 use tamis_core::setting::Check::*;
@@ -46,7 +46,7 @@ macro_rules! section {
                             default: $default.into(),
                             check: $check,
                             resume: tamis_core::setting::Resume::$resume,
-                            shape: <$ty as $crate::setting::Setting>::shape,
+                            shape: <$ty as $crate::reader::Setting>::shape,
                         },
                     )*],
                 }
@@ -57,7 +57,7 @@ macro_rules! section {
                 $(
                     object.insert(
                         section!(@key $field $(, $key)?).to_owned(),
-                        $crate::setting::Setting::to_json(&self.$field),
+                        $crate::reader::Setting::to_json(&self.$field),
                     );
                 )*
                 serde_json::Value::Object(object)
@@ -115,7 +115,7 @@ macro_rules! choice {
             }
         }
 
-        impl $crate::setting::Setting for $name {
+        impl $crate::reader::Setting for $name {
             fn shape() -> tamis_core::setting::Shape {
                 tamis_core::setting::Shape::Choice(vec![$(($text, concat!($($variant_doc, "\n"),*)),)*])
             }
@@ -158,7 +158,7 @@ macro_rules! kinded {
             )*
         }
 
-        impl $crate::setting::Setting for $name {
+        impl $crate::reader::Setting for $name {
             fn shape() -> tamis_core::setting::Shape {
                 #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
                 use tamis_core::setting::Check::*;
@@ -172,7 +172,7 @@ macro_rules! kinded {
                             default: $default.into(),
                             check: $check,
                             resume: tamis_core::setting::Resume::$resume,
-                            shape: <$ty as $crate::setting::Setting>::shape,
+                            shape: <$ty as $crate::reader::Setting>::shape,
                         });
                     )*
                 }
@@ -182,7 +182,7 @@ macro_rules! kinded {
             fn to_json(&self) -> serde_json::Value {
                 let mut json = serde_json::to_value(&self.kind).unwrap_or_default();
                 if let serde_json::Value::Object(object) = &mut json {
-                    $( object.insert(stringify!($field).to_owned(), $crate::setting::Setting::to_json(&self.$field)); )*
+                    $( object.insert(stringify!($field).to_owned(), $crate::reader::Setting::to_json(&self.$field)); )*
                 }
                 json
             }

@@ -48,6 +48,11 @@ impl Diagnostic {
     pub fn hint(&self) -> Option<String> {
         self.problem.hint()
     }
+
+    /// Whether it is an error in what was said, and not in what nobody has said yet.
+    pub fn is_mistake(&self) -> bool {
+        self.severity == Severity::Error && !matches!(*self.problem, Problem::Rule { is_missing: true, .. })
+    }
 }
 
 /// What can be wrong with the text of a configuration.

@@ -7,18 +7,13 @@ use serde_json::{Value as Json, json};
 
 use crate::foreign::{self, Owner};
 use crate::preset::Preset;
-use crate::reference::{becomes_text, choice_values};
 use crate::render::flow;
+use crate::shape_text::{choice_values, default_keys, doc_text, kinds, opening};
 use crate::source::{Source, SourceKind};
 use crate::suggest;
 use crate::table;
 use crate::yaml;
 use tamis_core::setting::{Check, KeySpec, Resume, Shape, Variant};
-
-/// Documentation without the indentation of its comment.
-pub(crate) fn doc_text(doc: &str) -> String {
-    doc.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
-}
 
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
@@ -79,18 +74,6 @@ fn defaults_section(text: &mut String, keys: &[KeySpec], indent: &str, commented
                 }
             },
         }
-    }
-}
-
-/// The keys that a section has where nobody sets one: of a section with a `kind` those of the default kind.
-pub(crate) fn default_keys(shape: &Shape) -> Option<Vec<KeySpec>> {
-    match shape {
-        Shape::Section { keys, .. } => Some(keys.clone()),
-        Shape::Tagged { common, variants, default: Some(default), .. } => {
-            let own = variants.iter().filter(|variant| variant.name == *default);
-            Some(common.iter().chain(own.flat_map(|variant| &variant.keys)).cloned().collect())
-        }
-        _ => None,
     }
 }
 
@@ -308,26 +291,6 @@ fn explain_one(text: &mut String, entry: &table::ConfigKey) {
     }
 }
 
-/// A text up to its first full stop or colon outside of code.
-pub(crate) fn opening(text: &str) -> &str {
-    let mut is_code = false;
-    let mut ends = text.char_indices().filter_map(|(place, c)| {
-        is_code ^= c == '`';
-        let rest = text.get(place + 1..).unwrap_or_default();
-        (matches!(c, '.' | ':') && !is_code && (rest.is_empty() || rest.starts_with(' '))).then_some(place)
-    });
-    ends.next().and_then(|end| text.get(..end)).unwrap_or(text)
-}
-
-/// The kinds of a section, each with its documentation; none where it has no `kind`.
-fn kinds(shape: &Shape) -> Vec<(&'static str, &'static str)> {
-    match shape {
-        Shape::Nullable(inner) | Shape::List(inner) => kinds(inner),
-        Shape::Tagged { variants, .. } => variants.iter().map(|kind| (kind.name, kind.doc)).collect(),
-        _ => Vec::new(),
-    }
-}
-
 fn explain_foreign(key: &str) -> Option<String> {
     let mut text = String::new();
     for owner in Owner::ALL {
@@ -336,7 +299,7 @@ fn explain_foreign(key: &str) -> Option<String> {
             if !entry.default.is_empty() {
                 let _ = writeln!(text, "  its default  {}", entry.default);
             }
-            let _ = writeln!(text, "  becomes      {}", becomes_text(entry.becomes).replace('`', ""));
+            let _ = writeln!(text, "  becomes      {}", entry.becomes.to_string().replace('`', ""));
         }
     }
     if text.is_empty() {
@@ -353,7 +316,7 @@ fn explain_foreign(key: &str) -> Option<String> {
                         text,
                         "  {}  becomes {}",
                         entry.key,
-                        becomes_text(entry.becomes).replace('`', "")
+                        entry.becomes.to_string().replace('`', "")
                     );
                 }
             }

@@ -23,7 +23,8 @@ pub mod resume;
 mod rules;
 pub mod schema;
 mod server_command;
-pub mod setting;
+mod setting;
+mod shape_text;
 mod show;
 pub mod source;
 mod suggest;
@@ -36,7 +37,7 @@ pub use diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 pub use foreign::{ForeignOutcome, Note, Owner};
 pub use generate::{explain, json_schema};
 pub use import::{Import, import};
-pub use load::{Loaded, load, load_for_evaluation, load_of_run, load_sources};
+pub use load::{Loaded, load, load_for_evaluation, load_of_run, load_sources, load_to_show};
 pub use path::is_placeholder;
 pub use preset_difference::PresetDifference;
 pub use reference::reference_markdown;
@@ -46,7 +47,7 @@ pub use server_command::ServerCommand;
 pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, Paths, RoundLimit, TokenizerSource};
 
 use reader::Reader;
-use setting::Setting;
+use reader::Setting;
 use source::{Origin, Source, SourceKind};
 use tree::Node;
 

@@ -16,13 +16,13 @@ use crate::older;
 use crate::override_argument::{Operation, Override};
 use crate::preset;
 use crate::preset_difference::{self, PresetDifference};
+use crate::reader::Setting;
 use crate::reader::{KnownNames, Reader};
 use crate::rules::{self, LoadPurpose};
 use crate::schema::{Config, Preset, TaskKind};
-use crate::setting::Setting;
 use crate::source::{Origin, Source, SourceKind};
 use crate::table::{self, Place};
-use crate::tree::{MapEntry, Node, Value, forget_other_kind};
+use crate::tree::{MapEntry, Node, Value, forget_other_kind, join};
 use crate::yaml;
 use tamis_core::setting::Shape;
 use tamis_env::reward::RewardKind;
@@ -175,6 +175,15 @@ fn load_files(
         }
     }
     load_layers(&sources, arguments, diagnostics, purpose)
+}
+
+/// Loads a configuration as [`load`] does, to look at it: what nobody has said yet, such as the model or the
+/// data, stays an error in [`Loaded::warnings`] and refuses nothing.
+///
+/// # Errors
+/// As [`load`], for what was said.
+pub fn load_to_show(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
+    load_files(None, files, arguments, LoadPurpose::Showing)
 }
 
 /// Loads a configuration from texts and overrides, as [`load`] does from files.
@@ -352,7 +361,7 @@ impl Layers {
     }
 
     fn assemble(self, purpose: LoadPurpose) -> Result<Loaded, ConfigErrors> {
-        let Self { files, overrides, notes, mut diagnostics, mut is_whole, .. } = self;
+        let Self { files, overrides, mut notes, mut diagnostics, mut is_whole, .. } = self;
         let mut tree = default_tree().clone();
         let preset = chosen_preset(&files, &overrides);
         let mut shaping = None;
@@ -372,7 +381,7 @@ impl Layers {
         for argument in overrides {
             apply(&mut tree, argument, &mut diagnostics);
         }
-        drop_unread(&mut tree, table::root());
+        drop_unread(&mut tree, &mut notes);
         complete_rewards(&mut tree, shaping);
         complete_working_folders(&mut tree);
 
@@ -384,8 +393,12 @@ impl Layers {
         }
         diagnostics.extend(reader.into_diagnostics());
         diagnostics.extend(found);
+        let refuses = |found: &Diagnostic| match purpose {
+            LoadPurpose::Showing => found.is_mistake(),
+            LoadPurpose::Training | LoadPurpose::Evaluation => found.severity == Severity::Error,
+        };
         match config {
-            Some(config) if diagnostics.iter().all(|diagnostic| diagnostic.severity == Severity::Warning) => {
+            Some(config) if !diagnostics.iter().any(refuses) => {
                 let preset_differences = preset_difference::differences(&config, &tree);
                 Ok(Loaded { config, warnings: diagnostics, notes, preset_differences, tree })
             }
@@ -417,9 +430,18 @@ fn prune_empty_sections(node: &mut Node, shape: &Shape) {
     });
 }
 
-/// Takes out what other systems say of keys that the kind of a section does not have: their keys stand for
-/// all kinds at once.
-pub(crate) fn drop_unread(node: &mut Node, shape: &Shape) {
+/// Takes out what other systems say of keys that the kind of a section does not have, for their keys stand
+/// for all kinds at once; the notes say so.
+pub(crate) fn drop_unread(tree: &mut Node, notes: &mut Vec<Note>) {
+    let mut dropped = Vec::new();
+    drop_unread_in(tree, "", table::root(), &mut dropped);
+    for (key, reason) in dropped {
+        notes.retain_mut(|note| note.forget(&key, &reason));
+    }
+}
+
+/// The same of what is at a path; each key that is taken out is given with the reason.
+fn drop_unread_in(node: &mut Node, path: &str, shape: &Shape, dropped: &mut Vec<(String, String)>) {
     let kind = node.get("kind").and_then(Node::as_text).map(str::to_owned);
     let Value::Map(entries) = &mut node.value else { return };
     let shape = shape.without_null();
@@ -430,12 +452,20 @@ pub(crate) fn drop_unread(node: &mut Node, shape: &Shape) {
                 common.iter().chain(&variant.keys).any(|spec| spec.name == entry.key)
                     || !variants.iter().any(|other| other.keys.iter().any(|spec| spec.name == entry.key))
             };
-            entries.retain(|entry| has(entry) || !entry.origin.source.kind.is_foreign());
+            entries.retain(|entry| {
+                let is_kept = has(entry) || !entry.origin.source.kind.is_foreign();
+                if !is_kept {
+                    let reason = format!("`{path}.kind: {}` does not read it", variant.name);
+                    dropped.push((join(path, &entry.key), reason));
+                }
+                is_kept
+            });
         }
         return;
     }
     for entry in entries {
-        drop_unread(&mut entry.node, &shape.of_key(&entry.key));
+        let path = join(path, &entry.key);
+        drop_unread_in(&mut entry.node, &path, &shape.of_key(&entry.key), dropped);
     }
 }
 

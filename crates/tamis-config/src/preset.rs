@@ -9,7 +9,7 @@ use tamis_core::catalogue::{Entry, Family};
 use tamis_core::setting::Shape;
 
 use crate::reader::Reader;
-use crate::setting::Setting;
+use crate::reader::Setting;
 
 use crate::source::{Origin, Source, SourceKind};
 use crate::tree::{Node, Value};

@@ -5,9 +5,9 @@ use std::fmt;
 use serde_json::Value as Json;
 
 use crate::preset::Preset;
+use crate::reader::Setting;
 use crate::render::flow;
 use crate::schema::Config;
-use crate::setting::Setting;
 use crate::source::Origin;
 use crate::tree::{Node, Value, join};
 

@@ -9,10 +9,36 @@ use tamis_core::setting::{Check, Described, KeySpec, Shape, Variant};
 
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::path::PathText as _;
-use crate::setting::Setting;
 use crate::source::{Origin, Source, SourceKind};
 use crate::suggest;
 use crate::tree::{MapEntry, Node, Value, join, parse_bool, parse_float};
+
+/// A type that a configuration key can have.
+pub trait Setting: Sized {
+    /// Its shape.
+    fn shape() -> Shape;
+
+    /// Reads it; what is wrong goes to the reader. `None` exactly where something was reported.
+    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self>;
+
+    /// The value as JSON, as a configuration would hold it.
+    fn to_json(&self) -> Json;
+
+    /// Every number that a [`Check`](tamis_core::setting::Check) looks at.
+    fn numbers(&self) -> Vec<f64> {
+        Vec::new()
+    }
+
+    /// Those of its numbers that are real: the engine computes with them in single precision.
+    fn reals(&self) -> Vec<f64> {
+        Vec::new()
+    }
+
+    /// Whether it is an empty text, list or path.
+    fn is_empty(&self) -> bool {
+        false
+    }
+}
 
 /// The names that an unknown key is compared with, beyond those of its own section.
 #[derive(Debug, Clone, Copy)]

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use tamis_core::setting::{KeySpec, Resume, Shape};
 
-use crate::foreign::{self, Becomes, Owner};
-use crate::generate::{default_keys, doc_text, opening};
+use crate::foreign::{self, Owner};
 use crate::preset::Preset;
+use crate::shape_text::{choice_values, default_keys, doc_text, opening};
 use crate::table;
 use crate::tree::join;
 
@@ -162,43 +162,18 @@ fn describe_choice(shape: &Shape) -> String {
     }
 }
 
-pub(crate) fn choice_values(shape: &Shape) -> Vec<(&'static str, &'static str)> {
-    match shape {
-        Shape::Choice(values) => values.clone(),
-        Shape::Nullable(inner) | Shape::List(inner) => choice_values(inner),
-        _ => Vec::new(),
-    }
-}
-
 fn push_owner(text: &mut String, owner: Owner) {
     let _ = write!(text, "\n## Keys of {owner}\n\nEach with its default there and what it becomes.\n\n");
     for entry in owner.keys() {
         let default =
             if entry.default.is_empty() { String::new() } else { format!(" (`{}`)", entry.default) };
-        let _ = writeln!(text, "- `{}`{default}: {}", entry.key, becomes_text(entry.becomes));
+        let _ = writeln!(text, "- `{}`{default}: {}", entry.key, entry.becomes);
     }
     let defaults = foreign::own_defaults(owner);
     if !defaults.is_empty() {
         let _ = write!(text, "\nDefaults that {owner} has of its own, taken by `tamis config import`:\n\n");
         for (key, default, ours) in defaults {
             let _ = writeln!(text, "- `{key}` (`{default}`): `{ours}`");
-        }
-    }
-}
-
-pub(crate) fn becomes_text(becomes: Becomes) -> String {
-    match becomes {
-        Becomes::Key(ours) => format!("`{ours}`"),
-        Becomes::By(_, ours) => {
-            let ours: Vec<String> = ours.split(' ').map(|key| format!("`{key}`")).collect();
-            format!("{}, with related keys", ours.join(", "))
-        }
-        Becomes::NoEffect(reason) => format!("no effect: {reason}"),
-        Becomes::Unless([], reason) => format!("refused: {reason}"),
-        Becomes::Unless(allowed, reason) => {
-            let allowed: Vec<String> =
-                allowed.iter().filter(|value| !value.is_empty()).map(|value| format!("`{value}`")).collect();
-            format!("refused unless {}: {reason}", allowed.join(" or "))
         }
     }
 }

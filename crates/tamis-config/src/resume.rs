@@ -5,9 +5,9 @@ use std::fmt;
 use serde_json::Value as Json;
 
 use crate::path::PathText as _;
+use crate::reader::Setting;
 use crate::render::flow;
 use crate::schema::{Config, LrScheduleConfig, LrScheduleKind};
-use crate::setting::Setting;
 use crate::table;
 use crate::tree::join;
 use tamis_core::setting::{KeySpec, Resume, Shape};

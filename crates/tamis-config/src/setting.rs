@@ -1,12 +1,11 @@
-//! What every configuration type can do: describe its shape, be read from a raw value, and be written as
-//! JSON.
+//! How the plain types of configuration keys are read and written: the implementations of [`Setting`].
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use crate::reader::Reader;
+use crate::reader::{Reader, Setting};
 use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
 use tamis_core::objective::{Importance, PolicyLoss};
@@ -15,33 +14,6 @@ use tamis_core::setting::{Described, PathKind, Shape, TimeSpan};
 
 use crate::path::PathText as _;
 use crate::tree::{Node, Value, parse_bool, parse_float};
-
-/// A type that a configuration key can have.
-pub trait Setting: Sized {
-    /// Its shape.
-    fn shape() -> Shape;
-
-    /// Reads it; what is wrong goes to the reader. `None` exactly where something was reported.
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self>;
-
-    /// The value as JSON, as a configuration would hold it.
-    fn to_json(&self) -> Json;
-
-    /// Every number that a [`Check`](tamis_core::setting::Check) looks at.
-    fn numbers(&self) -> Vec<f64> {
-        Vec::new()
-    }
-
-    /// Those of its numbers that are real: the engine computes with them in single precision.
-    fn reals(&self) -> Vec<f64> {
-        Vec::new()
-    }
-
-    /// Whether it is an empty text, list or path.
-    fn is_empty(&self) -> bool {
-        false
-    }
-}
 
 /// Types that their owner describes are read by their shape.
 macro_rules! owned {

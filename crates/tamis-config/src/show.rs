@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use crate::load::Loaded;
 use crate::path::{PathText as _, map_paths};
+use crate::reader::Setting;
 use crate::render::{describe, flow, section};
-use crate::setting::Setting;
 use crate::table;
 
 impl Loaded {

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use crate::diagnostic::Problem;
 use crate::older;
+use crate::reader::Setting;
 use crate::schema::Config;
-use crate::setting::Setting;
 use crate::suggest;
 use crate::tree::join;
 use tamis_core::setting::{KeySpec, Shape};

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use crate::path::PathText as _;
 use crate::reader::Reader;
-use crate::setting::Setting;
+use crate::reader::Setting;
 use crate::tree::{Node, Value, parse_float};
 use tamis_core::setting::{PathKind, Shape};
 

@@ -454,3 +454,31 @@ algorithm.kl_ctrl
     assert_snapshot!(explain("rollout.temprature").unwrap_err(), @"there is no key `rollout.temprature`; did you mean `rollout.temperature`?");
     assert_snapshot!(explain("zzz").unwrap_err(), @"there is no key `zzz`");
 }
+
+#[test]
+fn a_key_of_another_system_that_the_kind_does_not_read_is_noted() {
+    let notes = |arguments: &[&str]| -> String {
+        let loaded = load(&[BASE], arguments).unwrap();
+        loaded.notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    assert_snapshot!(notes(&["algorithm.gamma=0.99"]), @"algorithm.gamma=0.99 has no effect: `objective.advantage.kind: grpo` does not read it");
+    assert_snapshot!(notes(&["algorithm.gamma=0.99", "objective.advantage.kind=gae"]), @"algorithm.gamma=0.99 -> objective.advantage.gamma: 0.99");
+}
+
+#[test]
+fn what_nobody_has_said_is_no_error_of_what_is_shown() {
+    let shown = |arguments: &[&str]| {
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        tamis_config::load_to_show(&[], &arguments)
+    };
+    let loaded = shown(&["preset=dapo"]).unwrap();
+    assert!(loaded.show().contains("clip_high: 0.28  # preset dapo"), "{}", loaded.show());
+    let lacking: Vec<String> = loaded.warnings.iter().map(|found| found.problem.to_string()).collect();
+    assert_snapshot!(lacking.join("\n"), @r"
+    there is no model: neither `model.path` nor `model.init` is set
+    there are no training prompts: neither `data.train` nor the task `arithmetic` is set
+    there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
+    nothing says how long the run is: neither `train.total_steps` nor `train.total_epochs` is set
+    ");
+    assert!(shown(&["preset=dapo", "rollout.n=0"]).is_err(), "what was said is still checked");
+}

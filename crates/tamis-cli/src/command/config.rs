@@ -1,9 +1,14 @@
 //! `tamis config`.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{Loaded, ServerCommand, explain, import, json_schema, load_sources, reference_markdown};
+use tamis_config::{
+    Diagnostic, Loaded, ServerCommand, Severity, explain, import, json_schema, load_sources,
+    reference_markdown,
+};
+use tamis_core::printable::lines;
 use tamis_train::assemble::in_force::in_force;
 
 use tamis_train::assemble::check::Placeholders;
@@ -31,8 +36,18 @@ fn list_unchecked(loaded: &Loaded) -> String {
 pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
     match arguments {
         ConfigCommand::Show(layers) => {
-            let loaded = layers.load()?;
+            let loaded = layers.load_to_show()?;
             print(&loaded.show_with(&in_force(&loaded.config)))?;
+            let lacking: Vec<&Diagnostic> =
+                loaded.warnings.iter().filter(|found| found.severity == Severity::Error).collect();
+            let num_lacking = lacking.len();
+            let mut stderr = std::io::stderr().lock();
+            for found in lacking {
+                let _ = writeln!(stderr, "{}\n", lines(&found.to_string()));
+            }
+            if num_lacking > 0 {
+                let _ = writeln!(stderr, "shown as far as it is said: a run needs the above too");
+            }
         }
         ConfigCommand::Check(layers) => {
             let loaded = layers.load_checked(Placeholders::Warned)?;

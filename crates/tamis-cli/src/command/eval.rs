@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use tamis_config::setting::Setting as _;
+use tamis_config::reader::Setting as _;
 use tamis_config::{BackendKind, Config, load_for_evaluation};
 use tamis_core::figure::fixed;
 use tamis_data::samples::{format_of, write_samples};

@@ -12,7 +12,7 @@ pub(crate) mod train;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use tamis_config::{ConfigErrors, Diagnostic, Loaded, Severity, load};
+use tamis_config::{ConfigErrors, Diagnostic, Loaded, Severity, load, load_to_show};
 use tamis_core::printable::lines;
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 
@@ -58,6 +58,12 @@ impl Layers {
     pub(crate) fn load(&self) -> Result<Loaded, Failure> {
         let (files, overrides) = self.split();
         load(&files, &overrides).map_err(|errors| Failure::new(USAGE, errors.to_string()))
+    }
+
+    /// As [`Self::load`], to look at it: what nobody has said yet is no failure.
+    pub(crate) fn load_to_show(&self) -> Result<Loaded, Failure> {
+        let (files, overrides) = self.split();
+        load_to_show(&files, &overrides).map_err(|errors| Failure::new(USAGE, errors.to_string()))
     }
 
     /// As [`Self::load`], after everything that a run would be refused for before it begins.

@@ -1,5 +1,7 @@
 //! One row of the table: a key of another system, its default there, and what becomes of it.
 
+use std::fmt;
+
 use super::translator::Translator;
 
 /// One entry of the table.
@@ -24,6 +26,24 @@ pub enum Becomes {
     NoEffect(&'static str),
     /// Refused, for a reason, unless it has one of these values, which ask for what is done anyway.
     Unless(&'static [&'static str], &'static str),
+}
+
+impl fmt::Display for Becomes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quote = |names: &mut dyn Iterator<Item = &str>, between: &str| {
+            names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(between)
+        };
+        match self {
+            Self::Key(ours) => write!(f, "`{ours}`"),
+            Self::By(_, ours) => write!(f, "{}, with related keys", quote(&mut ours.split(' '), ", ")),
+            Self::NoEffect(reason) => write!(f, "no effect: {reason}"),
+            Self::Unless([], reason) => write!(f, "refused: {reason}"),
+            Self::Unless(allowed, reason) => {
+                let allowed = quote(&mut allowed.iter().copied().filter(|value| !value.is_empty()), " or ");
+                write!(f, "refused unless {allowed}: {reason}")
+            }
+        }
+    }
 }
 
 /// The translation of keys that mean something only together.

@@ -35,9 +35,9 @@ pub(crate) use translator::{MAY_BE_ON_A_HUB, is_hub_name};
 
 impl Owner {
     /// The rows of its table.
-    pub const fn keys(self) -> &'static [ForeignKey] {
+    pub fn keys(self) -> &'static [ForeignKey] {
         match self {
-            Self::Verl => verl::KEYS,
+            Self::Verl => verl::keys(),
             Self::EasyR1 => easyr1::KEYS,
             Self::Ragen => ragen::KEYS,
             Self::Trl => trl::KEYS,

@@ -38,6 +38,21 @@ pub enum ForeignOutcome {
     NoEffect(String),
 }
 
+impl Note {
+    /// Takes one of our keys out of what this one became, for a reason. Returns whether there is still
+    /// something to say: not of a default that nobody gave.
+    pub(crate) fn forget(&mut self, ours: &str, reason: &str) -> bool {
+        let ForeignOutcome::Became(keys) = &mut self.outcome else { return true };
+        let num_before = keys.len();
+        keys.retain(|(key, _)| key != ours);
+        if keys.len() == num_before || !keys.is_empty() {
+            return true;
+        }
+        self.outcome = ForeignOutcome::NoEffect(reason.to_owned());
+        self.value.is_some()
+    }
+}
+
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {

@@ -4,7 +4,7 @@ mod invocation;
 
 use std::path::Path;
 
-use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
+use crate::diagnostic::{ConfigErrors, Diagnostic, Problem};
 use crate::foreign::{
     ForeignOutcome, MAY_BE_ON_A_HUB, Note, OWN_FILES, Owner, Translation, entry, flatten, flatten_tree,
     is_foreign_name, is_hub_name, is_native_tree, join_options, translate_whole, value_form,
@@ -49,7 +49,7 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     let (others, ours): (Vec<Override>, Vec<Override>) = parsed.into_iter().partition(|argument| {
         table::place(&argument.path).is_err() || native.is_none() && is_foreign_name(&argument.path)
     });
-    let translation = if native.is_none() { translate_whole(&others) } else { Translation::default() };
+    let mut translation = if native.is_none() { translate_whole(&others) } else { Translation::default() };
     diagnostics.extend(translation.diagnostics);
     if let (Some(tree), [first, ..]) = (&native, others.as_slice()) {
         let file = render::describe(tree);
@@ -59,14 +59,15 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
         );
         diagnostics.push(Diagnostic::error(problem, Some(first.origin.clone())));
     }
-    let tree = tree_of(native, translation.overrides.into_iter().chain(ours), &mut diagnostics);
+    let overrides = translation.overrides.into_iter().chain(ours);
+    let tree = tree_of(native, overrides, &mut translation.notes, &mut diagnostics);
     if !diagnostics.is_empty() {
         return Err(ConfigErrors { diagnostics });
     }
     let yaml = yaml_with_origins(&tree, folder);
     let remaining = load_tree(tree).map_or_else(|errors| errors.diagnostics, |loaded| loaded.warnings);
     // What is wrong is told with the argument that it is from, which the rendered text has no longer.
-    let mistakes: Vec<Diagnostic> = remaining.iter().filter(|found| is_mistake(found)).cloned().collect();
+    let mistakes: Vec<Diagnostic> = remaining.iter().filter(|found| found.is_mistake()).cloned().collect();
     if !mistakes.is_empty() {
         return Err(ConfigErrors { diagnostics: mistakes });
     }
@@ -74,16 +75,11 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     Ok(Import { yaml, notes, remaining })
 }
 
-/// Whether a finding is about something that was given, and not about something that is missing.
-fn is_mistake(found: &Diagnostic) -> bool {
-    let is_missing = matches!(*found.problem, Problem::Rule { is_missing: true, .. });
-    found.severity == Severity::Error && !is_missing
-}
-
 /// One tree of a file and of what overrides set, one after the other.
 fn tree_of(
     file: Option<Node>,
     overrides: impl Iterator<Item = Override>,
+    notes: &mut Vec<Note>,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Node {
     let mut tree =
@@ -97,7 +93,7 @@ fn tree_of(
         }
         apply(&mut tree, argument, diagnostics);
     }
-    drop_unread(&mut tree, table::root());
+    drop_unread(&mut tree, notes);
     tree
 }
 

@@ -210,8 +210,7 @@ impl Checker<'_> {
         let metric = filter.metric.as_deref().unwrap_or("score");
         let known = config.known_metrics();
         // Another rule reports that there is no reward.
-        let external =
-            config.reward.is_empty() || config.reward.iter().any(|reward| reward.kind.is_external());
+        let external = !self.has_own_reward() || config.reward.iter().any(|reward| reward.kind.is_external());
         // `math.acc` is a further number of the reward `math`, `scores.length` a score with the name of a
         // computed metric.
         if !external && !metric.contains('.') && !known.iter().any(|name| name == metric) {

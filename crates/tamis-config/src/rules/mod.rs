@@ -29,6 +29,8 @@ pub(crate) enum LoadPurpose {
     Training,
     /// Measuring a policy on held-out prompts: rules about training alone are left out.
     Evaluation,
+    /// Looking at it: what nobody has said yet, such as the model, is a warning.
+    Showing,
 }
 
 /// Checks a configuration against every rule. Rules about a key whose own value is wrong are left out: the
@@ -36,7 +38,7 @@ pub(crate) enum LoadPurpose {
 pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: LoadPurpose) -> Vec<Diagnostic> {
     let mut checker = Checker { config, tree, reader, found: Vec::new() };
     checker.model();
-    if purpose == LoadPurpose::Training {
+    if purpose != LoadPurpose::Evaluation {
         checker.training_prompts();
     }
     checker.prompts();

@@ -9,13 +9,18 @@ use crate::source::SourceKind;
 use crate::tree::Node;
 
 impl Checker<'_> {
-    pub(super) fn rewards(&mut self) {
-        let config = self.config;
+    /// Whether there is a reward beside those that a preset adds.
+    pub(super) fn has_own_reward(&self) -> bool {
         let from_preset = |index: usize| {
             let node = self.tree.at(&format!("reward.{index}"));
             node.is_some_and(|node| matches!(node.origin.source.kind, SourceKind::Preset(_)))
         };
-        if (0..config.reward.len()).all(from_preset) {
+        !(0..self.config.reward.len()).all(from_preset)
+    }
+
+    pub(super) fn rewards(&mut self) {
+        let config = self.config;
+        if !self.has_own_reward() {
             self.missing(
                 &["reward"],
                 "there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier",

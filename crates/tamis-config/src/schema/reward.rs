@@ -4,7 +4,7 @@ use tamis_core::setting::{Check, Described, KeySpec, Shape, keys_of};
 use tamis_env::reward::RewardKind;
 
 use crate::reader::Reader;
-use crate::setting::Setting;
+use crate::reader::Setting;
 use crate::tree::Node;
 
 /// The raw outcome of a verifier: right (1) or wrong (0), whatever its score and its name.

@@ -157,7 +157,7 @@ fn shapings_of_ragen() {
         let kinds = loaded(import).objective.shaping;
         kinds
             .iter()
-            .map(|shaping| tamis_config::setting::Setting::to_json(shaping).to_string())
+            .map(|shaping| tamis_config::reader::Setting::to_json(shaping).to_string())
             .collect::<Vec<_>>()
             .join("\n")
     };

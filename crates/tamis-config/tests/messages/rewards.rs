@@ -136,9 +136,6 @@ error: `reward[1].buffer` (600) is above the response limit (512)
 error: there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier
   hint: add one, such as `reward: [{kind: math}]`
 
-error: there is no metric `acc`: there are score, seq_reward, seq_final_reward, token_level_rewards, length, entropy, overlong
-  hint: a reward's score is a metric under its `name`; null takes the raw outcome
-
-2 errors in the configuration
+1 error in the configuration
 "#);
 }

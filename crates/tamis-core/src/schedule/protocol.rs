@@ -349,6 +349,14 @@ pub enum ScheduleError {
         /// Its members.
         actual: usize,
     },
+    /// A filter did not give one verdict for each scored group.
+    #[error("the filter gave {actual} verdicts on {expected} groups")]
+    Verdicts {
+        /// Scored groups.
+        expected: usize,
+        /// Verdicts.
+        actual: usize,
+    },
     /// More members or tokens were left out than the batch has.
     #[error("{left_out} {unit} were left out of a batch of {trained}")]
     LeftOut {

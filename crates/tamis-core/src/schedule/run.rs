@@ -9,8 +9,8 @@ use super::ledger::{GroupOutcome, Ledger};
 use super::round_limit::adaptive;
 use super::round_size::KeepRate;
 use super::{
-    Command, Diagnosis, OnExhausted, Progress, RoundLimit, RunEnd, ScheduleError, ScheduleSettings,
-    SkipReason, StepClose, StepReport, StopCause, Surplus, Tally,
+    Command, Diagnosis, GroupSummary, OnExhausted, Progress, RoundLimit, RunEnd, ScheduleError,
+    ScheduleSettings, SkipReason, StepClose, StepReport, StopCause, Surplus, Tally,
 };
 use crate::filter::{GroupStatistics, Verdict};
 use crate::group::{GroupId, PolicyVersion};
@@ -256,28 +256,46 @@ impl ScheduleRun {
         commands.push(Command::NextEpoch { epoch });
     }
 
-    /// What the filter says of groups, which it may compare; without one all are kept.
-    pub(super) fn judge(&self, groups: &[GroupStatistics]) -> Vec<Verdict> {
-        match &self.settings.filter {
-            Some(filter) => filter.judge(groups, self.settings.metric.outcome_scale()),
-            None => vec![Verdict::Kept; groups.len()],
+    /// What the filter says of each of some finished groups, which it may compare; without one all are kept.
+    /// `None` of a group that failed: there is nothing to judge.
+    ///
+    /// # Errors
+    /// A filter that gives more or fewer verdicts than groups were scored.
+    pub(super) fn judge(&self, groups: &[GroupId]) -> Result<Vec<Option<Verdict>>, ScheduleError> {
+        let statistics = |group: &GroupId| self.ledger.scored(*group).map(GroupSummary::statistics);
+        let scored: Vec<GroupStatistics> = groups.iter().filter_map(statistics).collect();
+        let verdicts = match &self.settings.filter {
+            Some(filter) => filter.judge(&scored, self.settings.metric.outcome_scale()),
+            None => vec![Verdict::Kept; scored.len()],
+        };
+        if verdicts.len() != scored.len() {
+            return Err(ScheduleError::Verdicts { expected: scored.len(), actual: verdicts.len() });
         }
+        let mut verdicts = verdicts.into_iter();
+        Ok(groups.iter().map(|group| self.ledger.scored(*group).and_then(|_| verdicts.next())).collect())
     }
 
     /// Moves a finished group to where its verdict sends it, or its failure, and counts it in its epoch. Its
     /// tally is returned: it is still to be counted in the step, by [`ScheduleRun::count`].
-    pub(super) fn settle(&mut self, group: GroupId, verdict: Verdict, commands: &mut Vec<Command>) -> Tally {
+    pub(super) fn settle(
+        &mut self,
+        group: GroupId,
+        verdict: Option<Verdict>,
+        commands: &mut Vec<Command>,
+    ) -> Tally {
         let mut alone = Tally::default();
         let Some(finished) = self.ledger.finished(group) else { return alone };
         let epoch = finished.epoch;
-        match finished.outcome {
-            GroupOutcome::Scored(summary) => {
+        match (finished.outcome, verdict) {
+            (GroupOutcome::Scored(summary), Some(verdict)) => {
                 commands.push(Command::Judged { group, verdict });
                 alone.add_judged(verdict, &summary);
             }
-            GroupOutcome::Failed { num_tokens } => alone.add_failed(self.settings.group_size, num_tokens),
+            (GroupOutcome::Failed { num_tokens }, _) => alone.add_failed(self.settings.group_size, num_tokens),
+            // It stays unsettled until the filter has judged it.
+            (GroupOutcome::Scored(_), None) => return alone,
         }
-        self.ledger.settle(group, verdict.is_kept());
+        self.ledger.settle(group, verdict.is_some_and(|verdict| verdict.is_kept()));
         self.count_in_epoch(epoch, &alone);
         alone
     }

@@ -49,12 +49,17 @@ impl Sieve {
         filter.members(&record.values)
     }
 
-    /// How groups without contrast are kept out, as the end of a sentence; empty where the filter has no
-    /// setting for it.
-    pub fn remedy(&self) -> &'static str {
+    /// How groups whose members all have the same reward are kept out, as the end of a sentence; empty where
+    /// the filter has no setting for it.
+    pub fn remedy(&self) -> String {
         match &self.filter {
-            Some(filter) if filter.admits_uniform() => remedy(filter),
-            _ => "",
+            Some(filter) if filter.admits_uniform() => remedy(filter).to_owned(),
+            Some(GroupFilter::Variance(_)) if self.metric != Metric::SeqReward => format!(
+                "; the filter looks at `{}`, which differs within them, and not at the reward: \
+                 `filter.metric=seq_reward` drops them too",
+                self.metric
+            ),
+            _ => String::new(),
         }
     }
 }
@@ -317,5 +322,21 @@ pub fn settings(config: &Config, sieve: &Sieve) -> ScheduleSettings {
         ),
         scores_gold: Some(config.data.check_gold != GoldCheck::Off),
         ..ScheduleSettings::new(config.data.train_batch_size, config.rollout.n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_one_reward_are_kept_out_by_looking_at_the_reward() {
+        let of = |metric: &str| {
+            let filter = Some(GroupFilter::default());
+            Sieve { metric: Metric::from(metric), ..Sieve::of_filter(filter) }.remedy()
+        };
+        insta::assert_snapshot!(of("acc"), @"; the filter looks at `acc`, which differs within them, and not at the reward: `filter.metric=seq_reward` drops them too");
+        assert_eq!(of("seq_reward"), "");
+        assert_eq!(Sieve::of_filter(None).remedy(), "");
     }
 }

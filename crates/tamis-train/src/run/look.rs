@@ -1,7 +1,7 @@
 //! What a start looks at before there are weights: the directory, the prompts, the memory, the gold answers.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tamis_config::{Config, GoldCheck, ResumeDifference, resume_differences};
@@ -117,13 +117,25 @@ pub(super) fn new_directory(disk: &Disk, given: &ConfigText) -> Result<RunDirect
     Ok(directory)
 }
 
-/// The first line: where the run is, and where it goes on.
-pub(super) fn opening_line(directory: &RunDirectory, step: Option<u64>, is_new: bool) -> String {
-    let path = directory.path().display();
-    match (step, is_new) {
-        (_, true) => format!("run directory {path}"),
-        (Some(step), false) => format!("resuming {path} after step {step}"),
-        (None, false) => format!("resuming {path} from its beginning: there is no checkpoint"),
+/// The first line: where the run is, where it goes on, and which steps it trains again; `logged` is the last
+/// step of which there is a row in its metrics.
+pub(super) fn opening_line(run: &Path, step: Option<u64>, is_new: bool, logged: Option<u64>) -> String {
+    let run = run.display();
+    if is_new {
+        return format!("run directory {run}");
+    }
+    let first = step.unwrap_or(0) + 1;
+    let again = match logged.filter(|last| *last >= first) {
+        Some(last) if last == first => format!("; step {first} came after it and is trained again"),
+        Some(last) => format!("; steps {first} to {last} came after it and are trained again"),
+        None => String::new(),
+    };
+    match step {
+        Some(step) => format!("resuming {run} after step {step}, the last checkpoint{again}"),
+        None => format!(
+            "resuming {run} from its beginning: there is no checkpoint{}",
+            again.replace(" came after it and", "")
+        ),
     }
 }
 
@@ -295,6 +307,16 @@ mod tests {
     use crate::assemble::memory::PROGRAM;
 
     const LENGTHS: Lengths = Lengths { prompt: 100, gold: 3, num_validation_prompts: 6 };
+
+    #[test]
+    fn a_resume_says_which_steps_are_trained_again() {
+        let line = |step, logged| opening_line(Path::new("runs/a"), step, false, logged);
+        insta::assert_snapshot!(line(Some(5), Some(7)), @"resuming runs/a after step 5, the last checkpoint; steps 6 to 7 came after it and are trained again");
+        insta::assert_snapshot!(line(Some(5), Some(6)), @"resuming runs/a after step 5, the last checkpoint; step 6 came after it and is trained again");
+        insta::assert_snapshot!(line(Some(5), Some(5)), @"resuming runs/a after step 5, the last checkpoint");
+        insta::assert_snapshot!(line(None, Some(2)), @"resuming runs/a from its beginning: there is no checkpoint; steps 1 to 2 are trained again");
+        assert_eq!(line(None, None), "resuming runs/a from its beginning: there is no checkpoint");
+    }
 
     fn config(limit: Option<u64>) -> Config {
         let yaml = "model: {init: {architecture: llama, hidden_size: 16, num_heads: 1}}\ndata: {task: \

@@ -201,6 +201,7 @@ impl Run {
             None
         };
         let mut warnings = Vec::new();
+        let logged = directory.last_logged_step();
         if !is_new {
             (positions, warnings) = {
                 let cut = directory.cut_back(&positions, at)?;
@@ -209,7 +210,8 @@ impl Run {
             warnings.extend(explain_no_step_left(&config, directory.path(), at));
         }
         ui.copy_to(RunLog::open(directory.disk(), &directory.run_log())?);
-        ui.say(&opening_line(&directory, state.as_ref().map(|(state, _)| state.step), is_new));
+        let step = state.as_ref().map(|(state, _)| state.step);
+        ui.say(&opening_line(directory.path(), step, is_new, logged));
         for note in notes.iter().chain(&prompts.notes) {
             ui.say(note);
         }

@@ -93,7 +93,7 @@ pub(crate) fn step(
     let mut learning = before.learning.clone();
     if recipe.tells_uniform_groups() {
         facts.uniform_groups =
-            warn_of_uniform_groups(facts.step, &members.rewards(&groups), recipe.sieve.remedy());
+            warn_of_uniform_groups(facts.step, &members.rewards(&groups), &recipe.sieve.remedy());
     }
 
     let reward_kl = before.learning.reward_kl;

@@ -8,10 +8,11 @@ pub(super) use rules::defaults;
 use super::key::Becomes::{By, Key, NoEffect, Unless};
 use super::key::{ForeignKey, key};
 
-const DEVICES: &str = "the native engine runs on the CPU of one machine";
-const ENGINE: &str = "neither the native engine nor the servers that a run starts need it";
-const PYTORCH: &str = "it tunes PyTorch, and the native engine is none of it";
-const RAGGED: &str = "sequences are ragged here, nothing is padded";
+const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
+const ENGINE: &str =
+    "it tunes the engine that samples in verl: that of tamis, and the servers that a run starts, do without";
+const PYTORCH: &str = "it tunes PyTorch, and tamis trains with an engine of its own";
+const RAGGED: &str = "it is about padding, and tamis keeps every sequence at its own length";
 const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers sampled the learner computes them in its own micro-batches";
 const EXTERNAL: &str = "nothing that lies beside a model is run";
 const ADAPTERS: &str = "all weights are trained; there are no adapters";

@@ -71,7 +71,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("grpo_advantage_length_weight", "False", By(rules::SHAPINGS, "objective.shaping")),
     key("lora.rank", "0", Unless(&["0"], "all weights are trained; there are no adapters")),
     key("lora.*", "", NoEffect("all weights are trained; there are no adapters")),
-    key("system.*", "", NoEffect("the native engine runs on the CPU of one machine")),
+    key("system.*", "", NoEffect("it sets up GPUs or several machines, and tamis trains on the CPU of one")),
     key(
         "collapse_detection.*",
         "",
@@ -137,7 +137,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "actor_rollout_ref.rollout.tp_size_check",
         "True",
-        NoEffect("the native engine runs on the CPU of one machine"),
+        NoEffect("it sets up GPUs or several machines, and tamis trains on the CPU of one"),
     ),
     key("agent_proxy.max_turn", "5", Unless(&["1"], TURNS)),
     key("agent_proxy.context_window_mode", "full", NoEffect(ONE_TURN)),

@@ -7,7 +7,7 @@ use crate::foreign::translator::{Translator, quoted, show};
 const ENGINE: &str = "the native engine generates, and needs no tuning of memory or parallelism";
 
 /// What concerns machines, there.
-const DEVICES: &str = "the native engine runs on the CPU of one machine";
+const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
 
 /// Options of an engine, with the flags of vLLM and of SGLang that they become; a flag that is empty is none.
 struct Flag {

@@ -13,7 +13,7 @@ pub(super) use rules::defaults;
 use super::key::Becomes::{By, Key, NoEffect, Unless};
 use super::key::{ForeignKey, key};
 
-const DEVICES: &str = "the native engine runs on the CPU of one machine";
+const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
 const ONE: &str = "there is one process";
 const F32: &str = "computation is in f32";
 const ENGINE: &str = "the native engine generates";
@@ -129,7 +129,11 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("chat_template_kwargs", "null", Key("data.chat_template_kwargs")),
     key("chat_template_path", "null", Key("model.chat_template")),
     key("remove_unused_columns", "False", NoEffect("every column is handed to rewards")),
-    key("pad_to_multiple_of", "auto", NoEffect("sequences are ragged here, nothing is padded")),
+    key(
+        "pad_to_multiple_of",
+        "auto",
+        NoEffect("it is about padding, and tamis keeps every sequence at its own length"),
+    ),
     key("label_names", "null", NoEffect("there are no labels: what is trained on is sampled")),
     // sampling
     key("num_generations", "8", Key("rollout.n")),
@@ -357,13 +361,33 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("bf16_full_eval", "False", NoEffect(F32)),
     key("fp16_full_eval", "False", NoEffect(F32)),
     key("tf32", "null", NoEffect(F32)),
-    key("torch_compile", "False", NoEffect("it tunes PyTorch, and the native engine is none of it")),
-    key("torch_compile_backend", "null", NoEffect("it tunes PyTorch, and the native engine is none of it")),
-    key("torch_compile_mode", "null", NoEffect("it tunes PyTorch, and the native engine is none of it")),
-    key("use_liger_kernel", "False", NoEffect("it tunes PyTorch, and the native engine is none of it")),
-    key("use_liger_loss", "False", NoEffect("it tunes PyTorch, and the native engine is none of it")),
-    key("liger_kernel_config", "null", NoEffect("it tunes PyTorch, and the native engine is none of it")),
-    key("torch_empty_cache_steps", "null", NoEffect("it tunes PyTorch, and the native engine is none of it")),
+    key("torch_compile", "False", NoEffect("it tunes PyTorch, and tamis trains with an engine of its own")),
+    key(
+        "torch_compile_backend",
+        "null",
+        NoEffect("it tunes PyTorch, and tamis trains with an engine of its own"),
+    ),
+    key(
+        "torch_compile_mode",
+        "null",
+        NoEffect("it tunes PyTorch, and tamis trains with an engine of its own"),
+    ),
+    key(
+        "use_liger_kernel",
+        "False",
+        NoEffect("it tunes PyTorch, and tamis trains with an engine of its own"),
+    ),
+    key("use_liger_loss", "False", NoEffect("it tunes PyTorch, and tamis trains with an engine of its own")),
+    key(
+        "liger_kernel_config",
+        "null",
+        NoEffect("it tunes PyTorch, and tamis trains with an engine of its own"),
+    ),
+    key(
+        "torch_empty_cache_steps",
+        "null",
+        NoEffect("it tunes PyTorch, and tamis trains with an engine of its own"),
+    ),
     key("deepspeed", "null", NoEffect(DEVICES)),
     key("fsdp", "null", NoEffect(DEVICES)),
     key("fsdp_config", "null", NoEffect(DEVICES)),
@@ -394,11 +418,11 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "False",
         NoEffect("a run is always the same for the same configuration and seed"),
     ),
-    key("debug", "", NoEffect("it looks into PyTorch, and the native engine is none of it")),
+    key("debug", "", NoEffect("it looks into PyTorch, and tamis trains with an engine of its own")),
     key(
         "skip_memory_metrics",
         "True",
-        NoEffect("it measures the memory of PyTorch, and the native engine is none of it"),
+        NoEffect("it measures the memory of PyTorch, and tamis trains with an engine of its own"),
     ),
     // when
     key("eval_strategy", "no", By(batch::INTERVALS, "validate.test_freq")),

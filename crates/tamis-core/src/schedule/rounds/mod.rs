@@ -29,8 +29,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::run::{Drawn, ScheduleRun};
-use super::{Command, GroupSummary, RoundReport, RunEnd, ScheduleError, StopCause, Tally};
-use crate::filter::Verdict;
+use super::{Command, RoundReport, RunEnd, ScheduleError, StopCause, Tally};
 use crate::group::GroupId;
 
 /// The round in the making and what was drawn ahead of it.
@@ -87,12 +86,8 @@ impl Rounds {
     }
 
     /// Everything of the round is settled: counts it, in dispatch order, and decides.
-    fn complete_round(
-        &mut self,
-        run: &mut ScheduleRun,
-        commands: &mut Vec<Command>,
-    ) -> Result<(), ScheduleError> {
-        let tally = self.settle_round(run, commands);
+    fn complete_round(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+        let tally = self.settle_round(run, commands)?;
         run.observe(|keep_rate| keep_rate.observe(&tally));
         self.empty_rounds = if tally.kept == 0 { self.empty_rounds + 1 } else { 0 };
         commands.push(Command::RoundComplete(RoundReport {
@@ -109,33 +104,31 @@ impl Rounds {
 
     /// Judges the round's groups together, for a filter may compare them, and moves them to where they
     /// belong.
-    fn settle_round(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Tally {
+    fn settle_round(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<Tally, ScheduleError> {
         let round = std::mem::take(&mut self.round);
-        let scored = round.iter().filter_map(|group| run.ledger.scored(*group).map(GroupSummary::statistics));
-        let mut verdicts = run.judge(&scored.collect::<Vec<_>>()).into_iter();
+        let verdicts = run.judge(&round)?;
         let mut tally = Tally::default();
-        for group in round {
-            // A filter gives one verdict a scored group; a failed one needs none.
-            let verdict = if run.ledger.scored(group).is_some() { verdicts.next() } else { None };
-            tally.append(&run.settle(group, verdict.unwrap_or(Verdict::Kept), commands));
+        for (group, verdict) in round.into_iter().zip(verdicts) {
+            tally.append(&run.settle(group, verdict, commands));
         }
         self.unsettled = 0;
         run.progress.rounds += 1;
         run.rounds_since_trained += 1;
         run.count(&tally);
-        tally
+        Ok(tally)
     }
 
     /// Gives up what is in flight or drawn ahead; what is scored of the round in the making is judged and
     /// counts.
-    fn abort(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) {
+    fn abort(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
         let first_ahead = self.ahead.front().copied();
         let is_ahead = |group| first_ahead.is_some_and(|first| group >= first);
         run.give_up(|group, _, outcome| outcome.is_none() || is_ahead(group), commands);
         self.ahead.clear();
         if !self.round.is_empty() {
-            self.settle_round(run, commands);
+            self.settle_round(run, commands)?;
         }
+        Ok(())
     }
 
     /// Ends the run well.
@@ -145,7 +138,7 @@ impl Rounds {
         why: RunEnd,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
-        self.abort(run, commands);
+        self.abort(run, commands)?;
         run.finish(why, commands)
     }
 
@@ -169,7 +162,7 @@ impl Rounds {
         rounds: u64,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
-        self.abort(run, commands);
+        self.abort(run, commands)?;
         run.stop(cause, tally, rounds, commands)
     }
 }

@@ -28,7 +28,7 @@ use super::run::{Drawn, Phase, ScheduleRun};
 use super::{
     Command, OnEmptyRound, ScheduleError, ScheduleSettings, SettingsError, SkipReason, StopCause, Tally,
 };
-use crate::filter::{Scope, Verdict};
+use crate::filter::Scope;
 use crate::group::GroupId;
 
 /// The choices of a streaming run.
@@ -109,9 +109,8 @@ impl Streaming {
         group: GroupId,
         commands: &mut Vec<Command>,
     ) -> Result<(), ScheduleError> {
-        let statistics = run.ledger.scored(group).map(super::GroupSummary::statistics);
-        let verdict = run.judge(statistics.as_slice()).first().copied();
-        let alone = run.settle(group, verdict.unwrap_or(Verdict::Kept), commands);
+        let verdict = run.judge(&[group])?.into_iter().next().flatten();
+        let alone = run.settle(group, verdict, commands);
         let batch = run.settings.train_batch_size;
         run.observe(|keep_rate| keep_rate.observe_one(alone.kept > 0, batch));
         self.settled_in_vain = if alone.kept > 0 { 0 } else { self.settled_in_vain + 1 };

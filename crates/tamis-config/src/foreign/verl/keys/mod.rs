@@ -1,0 +1,42 @@
+//! The rows of the table, in files by section of verl's configuration.
+
+mod actor;
+mod algorithm;
+mod data;
+mod reward;
+mod rollout;
+mod trainer;
+
+use std::sync::LazyLock;
+
+use crate::foreign::key::ForeignKey;
+
+const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
+const RAGGED: &str = "it is about padding, and tamis keeps every sequence at its own length";
+const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers sampled the learner computes them in its own micro-batches";
+const NO_ADAPTERS: &str = "all weights are trained; there are no adapters";
+const NO_IMAGES: &str = "there are no images in text tasks";
+const NO_TOOLS: &str = "tools and turns are not there yet: a trajectory is one turn";
+const NO_EXPERTS: &str = "no model here routes between experts";
+const NO_MTP: &str = "there are no heads that predict several tokens";
+const NO_CACHE: &str = "rollouts are generated, never read from a cache";
+const NO_REPLAY: &str = "nothing is read from a cache of rollouts";
+const SAME_RESULT: &str = "it saves computation or memory in verl and changes no result";
+const SEEDED: &str = "`run.seed` keys every draw, and the same run gives the same bits";
+const ADAMW: &str = "the optimizer is AdamW, in f32";
+const SCHEDULES: &str =
+    "give lr_scheduler_type (constant, linear or cosine), lr_warmup_steps and min_lr_ratio";
+const SHARED: &str =
+    "the native engine shares the weights with the learner, and servers read them from a folder (`publish`)";
+const NULL: &[&str] = &["null", "None", "", "{}"];
+const FALSE: &[&str] = &["False", "false"];
+const RESUME: &str = "a run is resumed with `tamis train --resume RUN_DIR`";
+const EXTERNAL: &str = "models and data are read as they are; nothing in them is run";
+
+/// Every row.
+pub(in crate::foreign) fn keys() -> &'static [ForeignKey] {
+    static KEYS: LazyLock<Vec<ForeignKey>> = LazyLock::new(|| {
+        [data::KEYS, actor::KEYS, rollout::KEYS, algorithm::KEYS, reward::KEYS, trainer::KEYS].concat()
+    });
+    &KEYS
+}

@@ -1,0 +1,49 @@
+//! What a shape says in words, for the reference page, the schema and `explain`.
+
+use tamis_core::setting::{KeySpec, Shape};
+
+/// Documentation without the indentation of its comment.
+pub(crate) fn doc_text(doc: &str) -> String {
+    doc.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// The keys that a section has where nobody sets one: of a section with a `kind` those of the default kind.
+pub(crate) fn default_keys(shape: &Shape) -> Option<Vec<KeySpec>> {
+    match shape {
+        Shape::Section { keys, .. } => Some(keys.clone()),
+        Shape::Tagged { common, variants, default: Some(default), .. } => {
+            let own = variants.iter().filter(|variant| variant.name == *default);
+            Some(common.iter().chain(own.flat_map(|variant| &variant.keys)).cloned().collect())
+        }
+        _ => None,
+    }
+}
+
+/// A text up to its first full stop or colon outside of code.
+pub(crate) fn opening(text: &str) -> &str {
+    let mut is_code = false;
+    let mut ends = text.char_indices().filter_map(|(place, c)| {
+        is_code ^= c == '`';
+        let rest = text.get(place + 1..).unwrap_or_default();
+        (matches!(c, '.' | ':') && !is_code && (rest.is_empty() || rest.starts_with(' '))).then_some(place)
+    });
+    ends.next().and_then(|end| text.get(..end)).unwrap_or(text)
+}
+
+/// The kinds of a section, each with its documentation; none where it has no `kind`.
+pub(crate) fn kinds(shape: &Shape) -> Vec<(&'static str, &'static str)> {
+    match shape {
+        Shape::Nullable(inner) | Shape::List(inner) => kinds(inner),
+        Shape::Tagged { variants, .. } => variants.iter().map(|kind| (kind.name, kind.doc)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The named values of a type, each with its documentation; none where it has none.
+pub(crate) fn choice_values(shape: &Shape) -> Vec<(&'static str, &'static str)> {
+    match shape {
+        Shape::Choice(values) => values.clone(),
+        Shape::Nullable(inner) | Shape::List(inner) => choice_values(inner),
+        _ => Vec::new(),
+    }
+}
