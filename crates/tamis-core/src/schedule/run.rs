@@ -291,7 +291,9 @@ impl ScheduleRun {
                 commands.push(Command::Judged { group, verdict });
                 alone.add_judged(verdict, &summary);
             }
-            (GroupOutcome::Failed { num_tokens }, _) => alone.add_failed(self.settings.group_size, num_tokens),
+            (GroupOutcome::Failed { num_tokens }, _) => {
+                alone.add_failed(self.settings.group_size, num_tokens)
+            }
             // It stays unsettled until the filter has judged it.
             (GroupOutcome::Scored(_), None) => return alone,
         }

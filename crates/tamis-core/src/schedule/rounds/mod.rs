@@ -86,7 +86,11 @@ impl Rounds {
     }
 
     /// Everything of the round is settled: counts it, in dispatch order, and decides.
-    fn complete_round(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<(), ScheduleError> {
+    fn complete_round(
+        &mut self,
+        run: &mut ScheduleRun,
+        commands: &mut Vec<Command>,
+    ) -> Result<(), ScheduleError> {
         let tally = self.settle_round(run, commands)?;
         run.observe(|keep_rate| keep_rate.observe(&tally));
         self.empty_rounds = if tally.kept == 0 { self.empty_rounds + 1 } else { 0 };
@@ -104,7 +108,11 @@ impl Rounds {
 
     /// Judges the round's groups together, for a filter may compare them, and moves them to where they
     /// belong.
-    fn settle_round(&mut self, run: &mut ScheduleRun, commands: &mut Vec<Command>) -> Result<Tally, ScheduleError> {
+    fn settle_round(
+        &mut self,
+        run: &mut ScheduleRun,
+        commands: &mut Vec<Command>,
+    ) -> Result<Tally, ScheduleError> {
         let round = std::mem::take(&mut self.round);
         let verdicts = run.judge(&round)?;
         let mut tally = Tally::default();
