@@ -305,3 +305,16 @@ error: nothing is called `Dr.GPRO`
     };
     assert_eq!(values(&again), values(&shown));
 }
+
+/// What a preset sets can be looked at before there is a model or data.
+#[test]
+fn a_preset_is_shown_without_a_model() {
+    let folder = Folder::tiny();
+    let shown = folder.tamis(&["config", "show", "preset=dapo"]).succeeds();
+    assert!(shown.stdout.contains("clip_high: 0.28  # preset dapo"), "{}", shown.stdout);
+    let lacking = &shown.stderr;
+    let is_whole =
+        lacking.starts_with("error: there is no model") && lacking.ends_with("needs the above too\n");
+    assert!(is_whole, "{lacking}");
+    assert_eq!(folder.tamis(&["config", "check", "preset=dapo"]).code, Some(2));
+}
