@@ -4,7 +4,7 @@ use super::accumulator::{Outcome, SequenceSums};
 use super::columns::{Columns, Real, Row};
 use super::exponential::exp_m1;
 use super::kl::{self, KlPass};
-use super::loss::trajectory::{Trajectory, count, sum};
+use super::loss::trajectory::{Scratch, Trajectory, count, sum};
 use super::{Derivatives, Importance, Normalisers, Objective, ObjectiveError, ObjectiveState};
 
 /// What one call returns; reuse it to keep its memory.
@@ -41,13 +41,13 @@ impl Objective {
         derivatives.entropy.clear();
         derivatives.entropy.resize(if self.entropy.is_some() { columns.num_tokens() } else { 0 }, T::ZERO);
         sequences.clear();
-        let mut ratios = Vec::new();
+        let mut scratch = Scratch::default();
         for i in 0..columns.num_sequences() {
             let row = columns.row(i);
             let tokens = row.tokens.clone();
             let dlogprob_t = &mut derivatives.logprob[tokens.clone()];
             let dentropy_t = derivatives.entropy.get_mut(tokens).unwrap_or_default();
-            sequences.push(self.sequence(&row, normalisers, state, dlogprob_t, dentropy_t, &mut ratios)?);
+            sequences.push(self.sequence(&row, normalisers, state, dlogprob_t, dentropy_t, &mut scratch)?);
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Objective {
         state: &ObjectiveState,
         dlogprob_t: &mut [T],
         dentropy_t: &mut [T],
-        ratios: &mut Vec<f64>,
+        scratch: &mut Scratch,
     ) -> Result<SequenceSums, ObjectiveError> {
         let tokens = count(row.mask);
         let mut sums = SequenceSums { tokens: tokens as u32, ..SequenceSums::EMPTY };
@@ -112,7 +112,7 @@ impl Objective {
             is_off_policy,
             derivatives: dlogprob_t,
             sums: &mut sums,
-            ratios,
+            scratch,
         });
         if let (Some(term), Some(reference), Some(kl)) = (&self.kl, row.reference, self.kl_state(state)) {
             let importance = if importance == Importance::Token { self.importance } else { importance };

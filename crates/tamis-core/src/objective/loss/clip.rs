@@ -100,18 +100,25 @@ impl Clip {
     }
 
     /// The loss of a token with that ratio; `log_ratio` is that before the limit.
+    #[inline]
     pub(super) fn of(&self, log_ratio: f64, ratio: f64, advantage: f64) -> TokenLoss {
         let (low, high) = (1.0 - self.clip_low, 1.0 + self.clip_high);
-        let delta = self.delta.unwrap_or(f64::INFINITY);
+        let infinite = |bound: Option<f64>| bound.unwrap_or(f64::INFINITY);
+        let (delta, dual) = (infinite(self.delta), infinite(self.dual_clip));
+        let is_limited = log_ratio.abs() > infinite(self.log_ratio_limit);
+        // Most tokens are within every bound: both branches are the plain ratio.
+        if ratio >= low && ratio <= high.min(delta).min(dual) && !is_limited {
+            let loss = -advantage * ratio;
+            return TokenLoss { loss, dloss: loss, ..TokenLoss::default() };
+        }
         let capped = if ratio > delta { delta } else { ratio };
         let (free, held) = (-advantage * capped, -advantage * clamp(ratio, (low, high)));
         let is_clipped = held > free;
         let loss = if is_clipped { held } else { free };
-        let most = -advantage * self.dual_clip.unwrap_or(f64::INFINITY);
+        let most = -advantage * dual;
         let is_dual = advantage < 0.0 && loss > most;
         // Not `ratio >= low && ...`: a NaN is held by nothing, and so seen.
         let is_held = if is_clipped { ratio < low || ratio > high } else { ratio > delta };
-        let is_limited = log_ratio.abs() > self.log_ratio_limit.unwrap_or(f64::INFINITY);
         TokenLoss {
             loss: if is_dual { most } else { loss },
             dloss: if is_held || is_dual || is_limited { 0.0 } else { -advantage * ratio },
@@ -144,9 +151,10 @@ impl Loss for Clip {
     }
 
     fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        let clip = *self;
         trajectory
             .through_ratio(self.log_ratio_limits(), |&Token { log_ratio, ratio, advantage, .. }| {
-                self.of(log_ratio, ratio, advantage)
+                clip.of(log_ratio, ratio, advantage)
             });
     }
 }

@@ -65,8 +65,14 @@ pub(crate) struct Trajectory<'a, T> {
     /// One derivative per token, 0 before.
     pub(crate) derivatives: &'a mut [T],
     pub(crate) sums: &'a mut SequenceSums,
-    /// Ratios of the tokens; kept from trajectory to trajectory for its memory.
-    pub(crate) ratios: &'a mut Vec<f64>,
+    pub(crate) scratch: &'a mut Scratch,
+}
+
+/// Memory that is kept from trajectory to trajectory, one number per token.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    log_ratios: Vec<f64>,
+    ratios: Vec<f64>,
 }
 
 /// Unmasked tokens.
@@ -122,7 +128,8 @@ impl<T: Real> Trajectory<'_, T> {
         // The weight of a token's loss beside the loss's own: the correction, and 0 where a mask leaves it
         // out.
         let (weights, selection) = (row.weight.filter(|_| has_weights), row.selection);
-        let is_off_policy = self.is_off_policy;
+        let (behaviour, flags) = (row.behaviour.unwrap_or_default(), selection.unwrap_or_default());
+        let (advantages, is_off_policy) = (row.advantage, self.is_off_policy);
         let is_weighted = weights.is_some() || selection.is_some() || is_off_policy;
         let weight_of = |t: usize, advantage: f64| {
             let is_left_out = selection.is_some_and(|flags| flags[t] & Selection::LEFT_OUT != 0);
@@ -131,35 +138,38 @@ impl<T: Real> Trajectory<'_, T> {
             }
             weights.map_or(1.0, |weights| weights[t].into())
         };
-        // In a loop of its own, which the compiler turns into vectors.
-        self.ratios.clear();
+        // In loops of their own, which the compiler turns into vectors.
+        let Scratch { log_ratios, ratios } = &mut *self.scratch;
+        (log_ratios.clear(), ratios.clear());
         match whole {
-            Some((_, ratio)) => self.ratios.resize(mask.len(), ratio),
-            None => self.ratios.extend(
-                logprob.iter().zip(old).map(|(&new, &old)| exp(clamp(new.into() - old.into(), limits))),
-            ),
+            Some((mean, ratio)) => {
+                log_ratios.resize(mask.len(), mean);
+                ratios.resize(mask.len(), ratio);
+            }
+            None => {
+                log_ratios.extend(logprob.iter().zip(old).map(|(&new, &old)| new.into() - old.into()));
+                ratios.extend(log_ratios.iter().map(|&log_ratio| exp(clamp(log_ratio, limits))));
+            }
         }
         let (mut losses, mut slopes, mut own) = (0.0, 0.0, 0.0);
-        let (mut old_kl, mut old_kl_k3, mut ratios) = (0.0, 0.0, 0.0);
-        let (mut ratio_min, mut ratio_max) = (f64::INFINITY, f64::NEG_INFINITY);
         let [mut clipped, mut dual, mut low, mut high] = [0; 4];
         let is_spread = is_through_ratio && self.importance == Importance::Sequence;
         let scale = if is_spread { 1.0 } else { self.scale };
-        let columns = logprob.iter().zip(old).zip(&*self.ratios).zip(mask).zip(&mut *self.derivatives);
-        for (t, ((((&logprob, &old), &ratio), &on), derivative)) in columns.enumerate() {
+        let columns = logprob.iter().zip(old).zip(&*log_ratios).zip(&*ratios).zip(mask);
+        let columns = columns.zip(&mut *self.derivatives).enumerate();
+        for (t, (((((&logprob, &old), &log_ratio), &ratio), &on), derivative)) in columns {
             if !on {
                 continue;
             }
-            let log_ratio = whole.map_or_else(|| logprob.into() - old.into(), |(mean, _)| mean);
-            let advantage = row.advantage.at(t);
+            let advantage = advantages.at(t);
             let found = formula(&Token {
                 logprob: logprob.into(),
                 old: old.into(),
-                behaviour: row.behaviour.map_or(f64::NAN, |behaviour| behaviour[t].into()),
+                behaviour: behaviour.get(t).map_or(f64::NAN, |&behaviour| behaviour.into()),
                 log_ratio,
                 ratio,
                 advantage,
-                is_selected: selection.is_some_and(|flags| flags[t] & Selection::BY_COVARIANCE != 0),
+                is_selected: flags.get(t).is_some_and(|flags| flags & Selection::BY_COVARIANCE != 0),
             });
             let weight = if is_weighted { weight_of(t, advantage) } else { 1.0 };
             let slope = found.dloss * weight * scale;
@@ -167,18 +177,13 @@ impl<T: Real> Trajectory<'_, T> {
             slopes += slope;
             losses += found.loss * weight;
             own += found.own;
-            clipped += u32::from(found.is_clipped);
-            dual += u32::from(found.is_dual);
-            low += u32::from(found.is_low);
-            high += u32::from(found.is_high);
-            // The divergence is that of the log-ratio within its limits, or its k3 estimate could be
-            // negative.
-            let held = clamp(log_ratio, limits);
-            old_kl -= held;
-            old_kl_k3 += ratio - 1.0 - held;
-            ratios += ratio;
-            ratio_min = ratio_min.min(ratio);
-            ratio_max = ratio_max.max(ratio);
+            // Few tokens are held by a bound.
+            if found.is_clipped || found.is_dual || found.is_low || found.is_high {
+                clipped += u32::from(found.is_clipped);
+                dual += u32::from(found.is_dual);
+                low += u32::from(found.is_low);
+                high += u32::from(found.is_high);
+            }
         }
         if is_spread {
             let slope = T::of(self.scale * (slopes / num_tokens));
@@ -195,7 +200,22 @@ impl<T: Real> Trajectory<'_, T> {
             (sums.ratio, sums.ratio_min, sums.ratio_max) = (ratio * num_tokens, ratio, ratio);
             return;
         }
+        let (mut old_kl, mut old_kl_k3, mut sum) = (0.0, 0.0, 0.0);
+        let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
+        for ((&log_ratio, &ratio), &on) in log_ratios.iter().zip(&*ratios).zip(mask) {
+            if !on {
+                continue;
+            }
+            // The divergence is that of the log-ratio within its limits, or its k3 estimate could be
+            // negative.
+            let held = clamp(log_ratio, limits);
+            old_kl -= held;
+            old_kl_k3 += ratio - 1.0 - held;
+            sum += ratio;
+            least = if ratio < least { ratio } else { least };
+            most = if ratio > most { ratio } else { most };
+        }
         (sums.old_kl, sums.old_kl_k3) = (old_kl, old_kl_k3);
-        (sums.ratio, sums.ratio_min, sums.ratio_max) = (ratios, ratio_min, ratio_max);
+        (sums.ratio, sums.ratio_min, sums.ratio_max) = (sum, least, most);
     }
 }
