@@ -24,7 +24,7 @@ use crate::source::{Origin, Source, SourceKind};
 use crate::table::{self, Place};
 use crate::tree::{MapEntry, Node, Value, forget_other_kind, join};
 use crate::yaml;
-use tamis_core::setting::Shape;
+use tamis_core::setting::{KeySpec, Shape};
 use tamis_env::reward::RewardKind;
 
 /// The defaults of every key, as commented YAML.
@@ -327,7 +327,7 @@ impl Layers {
                 foreign::is_foreign_name(&argument.path) || table::place(&argument.path).is_err()
             });
             let translation = if whole {
-                foreign::translate_whole(&others)
+                foreign::translate_whole(&others, self.native_tree())
             } else {
                 foreign::translate(&others, self.lower())
             };
@@ -347,6 +347,22 @@ impl Layers {
         self.is_whole &= self.diagnostics.len() == num_found;
     }
 
+    /// The defaults, the preset, the files and the overrides of ours, without the keys of other systems.
+    fn native_tree(&self) -> Node {
+        let mut tree = default_tree().clone();
+        if let Some(preset) = chosen_preset(&self.files, &self.overrides) {
+            tree.merge(preset.settings().clone(), table::root());
+        }
+        for file in &self.files {
+            tree.merge(file.clone(), table::root());
+        }
+        for argument in &self.overrides {
+            // What is wrong with it is reported when all layers are put together.
+            apply(&mut tree, argument.clone(), &mut Vec::new());
+        }
+        tree
+    }
+
     /// What keys of other systems may have to change below them.
     fn lower(&self) -> Lower {
         let typed = self.overrides.iter().rev().find(|argument| sets_rewards(argument));
@@ -357,6 +373,7 @@ impl Layers {
             overlong_rewards: rewards.map(preset::overlong_rewards).unwrap_or_default(),
             is_overlong_in_preset: chosen_preset(&self.files, &self.overrides)
                 .is_some_and(Preset::adds_overlong),
+            tree: Some(self.native_tree()),
         }
     }
 
@@ -381,7 +398,7 @@ impl Layers {
         for argument in overrides {
             apply(&mut tree, argument, &mut diagnostics);
         }
-        drop_unread(&mut tree, &mut notes);
+        drop_unread(&mut tree, &mut notes, &mut diagnostics);
         complete_rewards(&mut tree, shaping);
         complete_working_folders(&mut tree);
 
@@ -431,41 +448,41 @@ fn prune_empty_sections(node: &mut Node, shape: &Shape) {
 }
 
 /// Takes out what other systems say of keys that the kind of a section does not have, for their keys stand
-/// for all kinds at once; the notes say so.
-pub(crate) fn drop_unread(tree: &mut Node, notes: &mut Vec<Note>) {
-    let mut dropped = Vec::new();
-    drop_unread_in(tree, "", table::root(), &mut dropped);
-    for (key, reason) in dropped {
-        notes.retain_mut(|note| note.forget(&key, &reason));
-    }
+/// for all kinds at once: the values are checked as some kind that has the key reads them, and the notes say
+/// that they have no effect.
+pub(crate) fn drop_unread(tree: &mut Node, notes: &mut Vec<Note>, diagnostics: &mut Vec<Diagnostic>) {
+    let mut reader = Reader::new(KNOWN_NAMES);
+    drop_unread_below(tree, "", table::root(), &mut reader, notes);
+    diagnostics.extend(reader.into_diagnostics());
 }
 
-/// The same of what is at a path; each key that is taken out is given with the reason.
-fn drop_unread_in(node: &mut Node, path: &str, shape: &Shape, dropped: &mut Vec<(String, String)>) {
-    let kind = node.get("kind").and_then(Node::as_text).map(str::to_owned);
-    let Value::Map(entries) = &mut node.value else { return };
+fn drop_unread_below(node: &mut Node, path: &str, shape: &Shape, reader: &mut Reader, notes: &mut Vec<Note>) {
     let shape = shape.without_null();
-    if let Shape::Tagged { common, variants, default, .. } = shape {
-        let kind = kind.as_deref().or(*default);
-        if let Some(variant) = variants.iter().find(|variant| Some(variant.name) == kind) {
-            let has = |entry: &MapEntry| {
-                common.iter().chain(&variant.keys).any(|spec| spec.name == entry.key)
-                    || !variants.iter().any(|other| other.keys.iter().any(|spec| spec.name == entry.key))
-            };
-            entries.retain(|entry| {
-                let is_kept = has(entry) || !entry.origin.source.kind.is_foreign();
-                if !is_kept {
-                    let reason = format!("`{path}.kind: {}` does not read it", variant.name);
-                    dropped.push((join(path, &entry.key), reason));
-                }
-                is_kept
-            });
+    let Shape::Tagged { common, variants, default, .. } = shape else {
+        if let Value::Map(entries) = &mut node.value {
+            for entry in entries {
+                let shape = shape.of_key(&entry.key);
+                drop_unread_below(&mut entry.node, &join(path, &entry.key), &shape, reader, notes);
+            }
         }
         return;
-    }
-    for entry in entries {
-        let path = join(path, &entry.key);
-        drop_unread_in(&mut entry.node, &path, &shape.of_key(&entry.key), dropped);
+    };
+    let kind = node.get("kind").and_then(Node::as_text).or(*default);
+    let Some(variant) = variants.iter().find(|variant| Some(variant.name) == kind) else { return };
+    let unread: Vec<(String, Vec<KeySpec>)> = (node.entries().iter())
+        .filter(|entry| entry.node.origin.source.kind.is_foreign())
+        .filter(|entry| !common.iter().chain(&variant.keys).any(|spec| spec.name == entry.key))
+        .map(|entry| {
+            let keys = variants.iter().flat_map(|other| &other.keys);
+            (entry.key.clone(), keys.filter(|spec| spec.name == entry.key).cloned().collect())
+        })
+        .filter(|(_, specs): &(String, Vec<KeySpec>)| !specs.is_empty())
+        .collect();
+    let reason = format!("`{path}.kind: {}` does not read it", variant.name);
+    for (key, specs) in unread {
+        reader.check_one_of(node, path, &specs);
+        notes.retain_mut(|note| note.forget(&join(path, &key), &reason));
+        take(node, &key);
     }
 }
 
@@ -599,6 +616,17 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
         && let Some(Node { value: Value::Map(entries), .. }) = slot_of_existing(tree, above)
     {
         forget_other_kind(entries, kind, &around);
+    }
+    // The default of a key is that of the kind which the section has in the end.
+    if let (Operation::Reset, Shape::Tagged { default, .. }, Some((last, above))) =
+        (&operation, around.without_null(), parts.split_last())
+        && let Some(node) = slot_of_existing(tree, above)
+    {
+        if let (&"kind", Value::Map(entries)) = (last, &mut node.value) {
+            forget_other_kind(entries, &Node::plain(default.unwrap_or_default(), origin), &around);
+        }
+        take(node, last);
+        return;
     }
     let shape = parts.last().map_or(Shape::Free, |part| around.of_key(part));
     let slot = match slot(tree, &parts, &origin) {

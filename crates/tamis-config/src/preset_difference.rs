@@ -3,13 +3,15 @@
 use std::fmt;
 
 use serde_json::Value as Json;
+use tamis_core::setting::Shape;
 
 use crate::preset::Preset;
 use crate::reader::Setting;
 use crate::render::flow;
 use crate::schema::Config;
 use crate::source::Origin;
-use crate::tree::{Node, Value, join};
+use crate::table;
+use crate::tree::{MapEntry, Node, Value, join};
 
 /// One setting of the preset that the user's configuration replaces.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,7 +60,8 @@ fn brief(key: &str, value: &Json) -> String {
 pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference> {
     let Some(preset) = config.preset else { return Vec::new() };
     let mut differences = Vec::new();
-    collect(preset, "", preset.settings(), &config.to_json(), tree, &mut differences);
+    let values = config.to_json();
+    collect(preset, "", preset.settings(), &values, table::root(), tree, &mut differences);
     if let Some(Node { value: Value::List(items), .. }) = preset.settings().get("reward") {
         for item in items {
             let kind = item.get("kind").map(Node::to_json);
@@ -79,34 +82,42 @@ pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference>
     differences
 }
 
+/// Lists what of one setting of the preset is overridden, of a section key by key. A section of another kind
+/// has the keys of that kind: the kind is listed, and of the keys those that all kinds have.
 fn collect(
     of: Preset,
     path: &str,
     preset: &Node,
     value: &Json,
+    shape: &Shape,
     tree: &Node,
     differences: &mut Vec<PresetDifference>,
 ) {
-    match &preset.value {
-        Value::Map(entries) if value.is_object() => {
-            for entry in entries.iter().filter(|entry| !(path.is_empty() && entry.key == "reward")) {
-                let inner = value.get(&entry.key).unwrap_or(&Json::Null);
-                collect(of, &join(path, &entry.key), &entry.node, inner, tree, differences);
-            }
+    let mut list = |key: String, preset: Json, value: &Json| {
+        let origin = tree.at(&key).map(|node| node.origin.clone());
+        differences.push(PresetDifference { of, key, preset, value: value.clone(), origin });
+    };
+    let (Value::Map(entries), true) = (&preset.value, value.is_object()) else {
+        let wanted = preset.to_json();
+        if !same(&wanted, value) {
+            list(path.to_owned(), wanted, value);
         }
-        _ => {
-            let wanted = preset.to_json();
-            if !same(&wanted, value) {
-                let origin = tree.at(path).map(|node| node.origin.clone());
-                differences.push(PresetDifference {
-                    of,
-                    key: path.to_owned(),
-                    preset: wanted,
-                    value: value.clone(),
-                    origin,
-                });
-            }
+        return;
+    };
+    let mut entries: Vec<&MapEntry> =
+        entries.iter().filter(|entry| !(path.is_empty() && entry.key == "reward")).collect();
+    if let Shape::Tagged { common, default, .. } = shape.without_null() {
+        let wanted = preset.get("kind").and_then(Node::as_text).or(*default);
+        let kind = &value["kind"];
+        if wanted != kind.as_str() {
+            list(join(path, "kind"), wanted.into(), kind);
+            entries.retain(|entry| entry.key != "kind" && common.iter().any(|spec| spec.name == entry.key));
         }
+    }
+    for entry in entries {
+        let inner = value.get(&entry.key).unwrap_or(&Json::Null);
+        let shape = shape.of_key(&entry.key);
+        collect(of, &join(path, &entry.key), &entry.node, inner, &shape, tree, differences);
     }
 }
 

@@ -316,6 +316,19 @@ impl Reader {
         read.into_iter().map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 
+    /// Checks a key of a section against what several kinds say of it: one of them must take the value.
+    pub(crate) fn check_one_of(&mut self, section: &Node, path: &str, specs: &[KeySpec]) {
+        let mut found: Vec<Vec<Diagnostic>> = Vec::new();
+        for spec in specs {
+            let mut trial = Self::new(self.names);
+            let _ = trial.keys(section, path, std::slice::from_ref(spec));
+            found.push(trial.diagnostics);
+        }
+        if !found.iter().any(Vec::is_empty) {
+            self.diagnostics.extend(found.into_iter().next().unwrap_or_default());
+        }
+    }
+
     /// Reads one key of an open section, or its default where it is absent, and checks it.
     ///
     /// Where something is wrong it is reported and the default stands in, so that the other violations are

@@ -186,7 +186,8 @@ pub(crate) fn forget_other_kind(entries: &mut Vec<MapEntry>, kind: &Node, shape:
         return;
     }
     entries.retain(|entry| {
-        common.iter().any(|spec| spec.name == entry.key) || entry.origin.source.kind.is_command_line()
+        // The key itself may stand in a lower layer, under a value of the command line.
+        common.iter().any(|spec| spec.name == entry.key) || entry.node.origin.source.kind.is_command_line()
     });
 }
 

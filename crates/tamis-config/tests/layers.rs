@@ -5,7 +5,8 @@ use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
     Aggregation, ConfigErrors, Frequency, Loaded, Preset, explain, load_sources, resume_differences,
 };
-use tamis_core::objective::PolicyLoss;
+use tamis_core::advantage::{Advantage, SingletonAdvantage};
+use tamis_core::objective::{CispoBound, PolicyLoss};
 use tamis_env::reward::RewardKind;
 use tamis_env::reward::soft_overlong::SoftOverlongSettings;
 
@@ -113,6 +114,128 @@ objective.loss.clip_high: 0.3 (preset dapo has 0.28; more.yaml:2)
         sound(&[BASE], &["preset=dr_grpo"]).config.objective.aggregation,
         Aggregation::SeqMeanTokenSumNorm
     );
+}
+
+#[test]
+fn a_difference_in_kind_is_listed_as_the_kind_alone() {
+    let differences = |arguments: &[&str]| {
+        let loaded = sound(&[BASE], &[&["preset=dapo"], arguments].concat());
+        let listed: Vec<String> = loaded.preset_differences.iter().map(ToString::to_string).collect();
+        listed.join("\n")
+    };
+    assert_snapshot!(differences(&["objective.advantage.kind=rloo"]), @"objective.advantage.kind: rloo (preset dapo has grpo; command line)");
+    assert_snapshot!(differences(&["objective.loss={kind: sapo}"]), @"objective.loss.kind: sapo (preset dapo has clip; command line)");
+    assert_snapshot!(differences(&["filter.kind=mean_range", "filter.metric=score"]), @"
+    filter.kind: mean_range (preset dapo has variance; command line)
+    filter.metric: score (preset dapo has acc; command line)
+    ");
+}
+
+#[test]
+fn the_command_line_is_one_layer_whatever_the_order_of_its_arguments() {
+    let keys = ["objective.advantage.singleton=raw", "objective.advantage.epsilon=1e-3"];
+    let kind = ["objective.advantage.kind=cpo"];
+    for arguments in [[&keys[..], &kind].concat(), [&kind[..], &keys].concat()] {
+        let Advantage::Cpo(cpo) = sound(&[BASE], &arguments).config.objective.advantage else {
+            panic!("cpo")
+        };
+        assert_eq!((cpo.grpo.singleton, cpo.grpo.epsilon), (SingletonAdvantage::Raw, 1e-3), "{arguments:?}");
+    }
+    // What a file says goes with its kind.
+    let file = "objective: {advantage: {singleton: raw}}\n";
+    let Advantage::Cpo(cpo) = sound(&[BASE, file], &kind).config.objective.advantage else { panic!("cpo") };
+    assert_eq!(cpo.grpo.singleton, SingletonAdvantage::Zero);
+}
+
+#[test]
+fn a_key_is_reset_to_the_default_of_its_kind() {
+    let loaded = sound(&[BASE, "preset: ppo\n"], &["~objective.advantage.kind"]);
+    assert_eq!(loaded.config.objective.advantage, Advantage::default());
+    let gspo = |arguments: &[&str]| {
+        let loaded = sound(&[BASE, "objective: {loss: {kind: gspo, clip_low: 0.1}}\n"], arguments);
+        let PolicyLoss::Gspo(gspo) = loaded.config.objective.loss else { panic!("gspo") };
+        gspo.clip_low
+    };
+    assert_eq!(gspo(&[]), 0.1);
+    assert_eq!(gspo(&["~objective.loss.clip_low"]), tamis_core::objective::Gspo::default().clip_low);
+}
+
+#[test]
+fn keys_of_other_systems_follow_the_kind_that_a_file_chooses() {
+    let of = |file: &str, arguments: &[&str]| {
+        let loaded = sound(&[BASE, file], arguments);
+        let notes: Vec<String> = loaded.notes.iter().map(ToString::to_string).collect();
+        (loaded.config.objective, notes.join("\n"))
+    };
+    let (objective, notes) = of(
+        "objective: {advantage: {kind: grpo_passk}}",
+        &["algorithm.norm_adv_by_std_in_grpo=False", "algorithm.gamma=0.5"],
+    );
+    let Advantage::GrpoPassk(passk) = objective.advantage else { panic!("passk") };
+    assert!(!passk.divide);
+    assert_snapshot!(notes, @"
+    algorithm.norm_adv_by_std_in_grpo=False -> objective.advantage.divide: false
+    algorithm.gamma=0.5 has no effect: `objective.advantage.kind: grpo_passk` does not read it
+    ");
+    let (objective, _) = of("objective: {advantage: {kind: grpo_passk}}", &["scale_rewards=none"]);
+    let Advantage::GrpoPassk(passk) = objective.advantage else { panic!("passk") };
+    assert!(!passk.divide);
+    let (_, notes) = of("", &["algorithm.adv_estimator=rloo", "algorithm.gamma=0.5", "scale_rewards=batch"]);
+    assert_snapshot!(notes, @"
+    algorithm.adv_estimator=rloo -> objective.advantage.kind: rloo, objective.advantage.singleton: raw
+    algorithm.gamma=0.5 has no effect: `objective.advantage.kind: rloo` does not read it
+    scale_rewards=batch has no effect: `objective.advantage.kind: rloo` does not read it
+    ");
+
+    let (objective, notes) = of(
+        "objective: {loss: {kind: kl_cov}}",
+        &[
+            "actor_rollout_ref.actor.policy_loss.ppo_kl_coef=0.5",
+            "actor_rollout_ref.actor.clip_ratio_low=0.1",
+        ],
+    );
+    let PolicyLoss::KlCov(loss) = objective.loss else { panic!("kl_cov") };
+    assert_eq!(loss.cov_coefficient, 0.5);
+    assert_snapshot!(notes, @"
+    actor_rollout_ref.actor.policy_loss.ppo_kl_coef=0.5 -> objective.loss.cov_coefficient: 0.5
+    actor_rollout_ref.actor.clip_ratio_low=0.1 has no effect: `objective.loss.kind: kl_cov` does not read it
+    ");
+    let (objective, notes) = of("objective: {loss: {kind: cispo}}", &["epsilon=0.3", "epsilon_high=4"]);
+    let PolicyLoss::Cispo(loss) = objective.loss else { panic!("cispo") };
+    assert_eq!((loss.bound, loss.max_ratio), (CispoBound::Absolute, 4.0));
+    assert_snapshot!(notes, @"
+    epsilon=0.3 goes into what epsilon_high becomes
+    epsilon_high=4 -> objective.loss.bound: absolute, objective.loss.max_ratio: 4
+    ");
+    let (objective, notes) = of("objective: {loss: {kind: sapo}}", &["worker.actor.tau_positive=2"]);
+    let PolicyLoss::Sapo(loss) = objective.loss else { panic!("sapo") };
+    assert_eq!(loss.tau_positive, 2.0);
+    assert_snapshot!(notes, @"worker.actor.tau_positive=2 -> objective.loss.tau_positive: 2");
+}
+
+#[test]
+fn keys_of_other_systems_that_the_kind_does_not_read_are_checked_all_the_same() {
+    let wrong = |argument: &str| load(&[BASE], &[argument]).expect_err(argument).to_string();
+    assert_snapshot!(wrong("algorithm.high_level_gamma=grpo"), @r#"
+error: `objective.advantage.turn_gamma` must be a number, not the text "grpo"
+ --> command line, RAGEN key
+  |
+1 | algorithm.high_level_gamma=grpo
+  |                            ^^^^
+  hint: `tamis config explain objective.advantage.turn_gamma` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(wrong("algorithm.gamma=2"), @"
+error: `objective.advantage.gamma` must be from 0 to 1, got 2
+ --> command line, verl key
+  |
+1 | algorithm.gamma=2
+  |                 ^
+  hint: `tamis config explain objective.advantage.gamma` says more
+
+1 error in the configuration
+");
 }
 
 #[test]

@@ -30,9 +30,10 @@ pub(crate) fn translate(arguments: &[Override], lower: Lower) -> Translation {
     run(arguments, false, lower)
 }
 
-/// Translates arguments; what was not given and matters gets its owner's default.
-pub(crate) fn translate_whole(arguments: &[Override]) -> Translation {
-    run(arguments, true, Lower::default())
+/// Translates arguments; what was not given and matters gets its owner's default. `typed` is what keys of
+/// ours say beside them.
+pub(crate) fn translate_whole(arguments: &[Override], typed: Node) -> Translation {
+    run(arguments, true, Lower { tree: Some(typed), ..Lower::default() })
 }
 
 /// The row of each key that was given.
@@ -175,7 +176,7 @@ impl Translator {
                         self.diagnostics.push(Diagnostic::error(problem, Some(given.origin.clone())));
                         continue;
                     }
-                    "tamis does that anyway"
+                    "this is how tamis works without the key"
                 }
             };
             self.notes.push(Note {

@@ -84,6 +84,8 @@ pub(crate) struct Lower {
     pub(crate) overlong_rewards: Vec<usize>,
     /// Whether the preset adds one.
     pub(crate) is_overlong_in_preset: bool,
+    /// The layers of ours as one tree, with what is typed, which lies over the keys of other systems.
+    pub(crate) tree: Option<Node>,
 }
 
 /// A key as it was given.
@@ -239,6 +241,26 @@ impl Translator {
     /// The value that something set one of ours to.
     pub(super) fn value_of(&self, ours: &str) -> Option<String> {
         self.overrides.iter().rev().find(|other| other.path == ours).and_then(Override::value).map(show)
+    }
+
+    /// The kind that a section of ours has when all layers lie over each other; `None` where no layer says
+    /// it.
+    pub(super) fn kind_of(&self, section: &str) -> Option<String> {
+        let key = format!("{section}.kind");
+        let lower = self.lower.tree.as_ref().and_then(|tree| tree.at(&key));
+        let is_of = |is_layer: fn(&Origin) -> bool| {
+            lower.filter(|node| is_layer(&node.origin)).and_then(Node::as_text).map(str::to_owned)
+        };
+        let of_preset = || {
+            let name = self.value_of("preset")?;
+            let preset = Preset::ALL.iter().find(|preset| preset.as_str() == name)?;
+            preset.settings().at(&key).and_then(Node::as_text).map(str::to_owned)
+        };
+        is_of(|origin| origin.source.kind == SourceKind::Argument)
+            .or_else(|| self.value_of(&key))
+            .or_else(|| is_of(Origin::is_from_user))
+            .or_else(of_preset)
+            .or_else(|| is_of(|_| true))
     }
 
     /// Whether something set one of our lists as a whole.

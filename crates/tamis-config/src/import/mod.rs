@@ -49,7 +49,11 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     let (others, ours): (Vec<Override>, Vec<Override>) = parsed.into_iter().partition(|argument| {
         table::place(&argument.path).is_err() || native.is_none() && is_foreign_name(&argument.path)
     });
-    let mut translation = if native.is_none() { translate_whole(&others) } else { Translation::default() };
+    let mut translation = if native.is_none() {
+        translate_whole(&others, tree_of(None, ours.iter().cloned(), &mut Vec::new(), &mut Vec::new()))
+    } else {
+        Translation::default()
+    };
     diagnostics.extend(translation.diagnostics);
     if let (Some(tree), [first, ..]) = (&native, others.as_slice()) {
         let file = render::describe(tree);
@@ -93,7 +97,7 @@ fn tree_of(
         }
         apply(&mut tree, argument, diagnostics);
     }
-    drop_unread(&mut tree, notes);
+    drop_unread(&mut tree, notes, diagnostics);
     tree
 }
 

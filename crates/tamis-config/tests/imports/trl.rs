@@ -152,6 +152,26 @@ fn log_ratios_of_trl_are_not_bounded() {
     assert_eq!(bound("vespo"), None);
 }
 
+#[test]
+fn luspo_with_a_cap_on_the_ratio_is_the_clip_under_a_token_sum() {
+    let words = ["loss_type=luspo", "importance_sampling_level=sequence", "epsilon=0.1", "delta=2"];
+    let import = command(&words);
+    let objective = loaded(&import).objective;
+    let clip = tamis_core::objective::Clip {
+        clip_low: 0.1,
+        clip_high: 0.1,
+        dual_clip: None,
+        delta: Some(2.0),
+        log_ratio_limit: None,
+    };
+    assert_eq!(objective.loss, tamis_core::objective::PolicyLoss::Clip(clip));
+    assert_eq!(objective.aggregation, tamis_config::Aggregation::SeqMeanTokenSum);
+    assert_eq!(objective.importance, tamis_core::objective::Importance::Sequence);
+    assert_eq!(note_on(&import, "delta"), "delta=2 -> objective.loss.delta: 2");
+    let without = loaded(&command(&words[..3])).objective.loss;
+    assert_eq!(without.as_str(), "luspo");
+}
+
 /// A command of TRL that lacks nothing, with more words.
 fn command(more: &[&str]) -> tamis_config::Import {
     converted(&[&["model_name_or_path=m", "dataset_name=t", "reward_funcs=accuracy_reward"], more].concat())

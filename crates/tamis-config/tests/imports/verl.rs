@@ -393,7 +393,7 @@ algorithm.gold_as_hint=True has no effect: the estimator `cpo` always shows the 
 actor_rollout_ref.actor.wrap_method=tok_kl -> objective.advantage.wrap: tok_kl
 actor_rollout_ref.actor.neg_alpha=0.5 -> objective.advantage.neg_alpha: 0.5
 actor_rollout_ref.actor.cpo_lambda=2.0 has no effect: the fork's `seq_kl` and `tok_kl` do not read it
-actor_rollout_ref.actor.loss_position=all has no effect: tamis does that anyway
+actor_rollout_ref.actor.loss_position=all has no effect: this is how tamis works without the key
 data.train_files=train.parquet -> data.train: train.parquet
 data.train_batch_size is not given -> data.train_batch_size: 1024 (verl's default)
 actor_rollout_ref.actor.ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 256 (verl's default)

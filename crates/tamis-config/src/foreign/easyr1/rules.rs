@@ -186,9 +186,12 @@ pub(super) const LOSS: Rule = Rule::new(2, "loss", loss);
 fn loss(t: &mut Translator) {
     const KEY: &str = "worker.actor.loss_type";
     const DUAL: &str = "worker.actor.clip_ratio_dual";
-    let loss = t.text(KEY).unwrap_or_else(|| "default".to_owned());
+    // Without it a layer of ours may have chosen the loss.
+    let is_given = t.text(KEY).is_some();
+    let loss = t.text(KEY).or_else(|| t.kind_of("objective.loss")).unwrap_or_else(|| "default".to_owned());
     let (kind, importance) = match loss.as_str() {
         "default" => ("clip", "token"),
+        ours if !is_given => (ours, "token"),
         "gspo" => ("clip", "sequence"),
         "gspo_token" => ("clip", "sequence_token"),
         "cispo" => ("cispo", "token"),
@@ -200,7 +203,7 @@ fn loss(t: &mut Translator) {
     };
     if loss == "default" {
         t.no_effect(KEY, "the clipped ratio is the default");
-    } else {
+    } else if is_given {
         t.set(&[KEY], "objective.loss.kind", kind);
         if importance != "token" {
             t.set(&[KEY], "objective.importance", importance);

@@ -35,6 +35,16 @@ pub(in crate::foreign) fn estimator(t: &mut Translator) {
     }
 }
 
+/// Sets what advantages are divided by: `group`, `batch` or `none`. GRPO over passes has a key of its own for
+/// it.
+pub(in crate::foreign) fn scale(t: &mut Translator, key: &str, scale: &str) {
+    match (t.kind_of("objective.advantage").as_deref(), scale) {
+        (Some("grpo_passk"), "group") => t.set(&[key], "objective.advantage.divide", "true"),
+        (Some("grpo_passk"), "none") => t.set(&[key], "objective.advantage.divide", "false"),
+        _ => t.set(&[key], "objective.advantage.scale", scale),
+    }
+}
+
 /// verl's and EasyR1's estimators by our names.
 fn estimator_of_ours(name: &str) -> Option<&'static str> {
     Some(match name {

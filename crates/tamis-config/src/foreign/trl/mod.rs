@@ -245,7 +245,10 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "scale_rewards",
         "group",
-        By(objective::SCALE, "objective.advantage.scale objective.advantage.epsilon"),
+        By(
+            objective::SCALE,
+            "objective.advantage.scale objective.advantage.divide objective.advantage.epsilon",
+        ),
     ),
     key("mask_truncated_completions", "False", Key("objective.masks.truncated")),
     key("entropy_coef", "0.0", Key("objective.entropy.coefficient")),

@@ -1,6 +1,7 @@
 //! TRL's KL, clip range, loss, advantages, entropy bonus and masks.
 
 use crate::foreign::key::Rule;
+use crate::foreign::shared::advantage;
 use crate::foreign::translator::Translator;
 
 /// `beta`, the weight of the KL.
@@ -40,10 +41,15 @@ fn clip(t: &mut Translator) {
     const UNREAD: &str = "does not read it";
     let low = t.number("epsilon").unwrap_or(0.2);
     let high = t.number("epsilon_high").unwrap_or(low);
-    let loss = t.text("loss_type").unwrap_or_else(|| "dapo".to_owned());
+    // Without it a layer of ours may have chosen the loss.
+    let loss =
+        t.text("loss_type").or_else(|| t.kind_of("objective.loss")).unwrap_or_else(|| "dapo".to_owned());
     match loss.as_str() {
         // TRL's bound of CISPO is the ratio itself.
         "cispo" if t.first_given(&BOUNDS).is_some() => {
+            if t.text("loss_type").is_none() {
+                t.set(&["epsilon_high", "epsilon"], "objective.loss.bound", "absolute");
+            }
             t.set(&["epsilon_high", "epsilon"], "objective.loss.max_ratio", &high.to_string());
             t.part_of("epsilon", "epsilon_high");
         }
@@ -109,6 +115,11 @@ fn loss(t: &mut Translator) {
                 t.set(&[KEY], "objective.loss.max_ratio", "0.2");
             }
         }
+        // Under a token sum the clipped ratio is the same loss, and it alone has the bound.
+        "luspo" if t.text("delta").is_some() => {
+            t.set(&[KEY], "objective.loss.kind", "clip");
+            t.set(&[KEY], "objective.loss.dual_clip", "null");
+        }
         "sapo" | "vespo" | "luspo" => t.set(&[KEY], "objective.loss.kind", &given),
         "grpo" | "bnpo" | "dr_grpo" | "dapo" => t.set(&[KEY], "objective.loss.kind", "clip"),
         _ => {
@@ -152,7 +163,7 @@ fn scale(t: &mut Translator) {
             return;
         }
     };
-    t.set(&[KEY], "objective.advantage.scale", scale);
+    advantage::scale(t, KEY, scale);
     if scale != "none" {
         t.set(&[KEY], "objective.advantage.epsilon", "1e-4");
     }

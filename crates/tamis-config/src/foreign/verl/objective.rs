@@ -11,13 +11,8 @@ fn advantage(t: &mut Translator) {
     const BY_STD: &str = "algorithm.norm_adv_by_std_in_grpo";
     advantage::estimator(t);
     if t.find(BY_STD).is_some() {
-        let value = t.flag(BY_STD, true);
-        // GRPO over passes has a key of its own for it; estimators without a deviation have none.
-        if t.value_of("objective.advantage.kind").as_deref() == Some("grpo_passk") {
-            t.set(&[BY_STD], "objective.advantage.divide", if value { "true" } else { "false" });
-        } else {
-            t.set(&[BY_STD], "objective.advantage.scale", if value { "group" } else { "none" });
-        }
+        let is_scaled = t.flag(BY_STD, true);
+        advantage::scale(t, BY_STD, if is_scaled { "group" } else { "none" });
     }
     components(t);
 }
@@ -79,9 +74,11 @@ pub(super) const POLICY_LOSS: Rule = Rule::new(2, "policy loss", policy_loss);
 
 /// verl's `policy_loss.loss_mode` with its parameters.
 fn policy_loss(t: &mut Translator) {
-    let mode = t.text(MODE).unwrap_or_else(|| "vanilla".to_owned());
+    // Without it a layer of ours may have chosen the loss.
+    let mode = t.text(MODE).or_else(|| t.kind_of("objective.loss")).unwrap_or_else(|| "vanilla".to_owned());
     let kind = match mode.as_str() {
         "vanilla" => "clip",
+        ours if t.text(MODE).is_none() => ours,
         "gspo" | "sapo" | "gpg" | "clip_cov" | "kl_cov" | "geo_mean" | "cispo" | "dppo_tv" | "dppo_kl"
         | "dro" => mode.as_str(),
         other => {
@@ -126,7 +123,8 @@ fn policy_loss(t: &mut Translator) {
         }
     }
     if let Some(by_token) = t.find(TOKEN_LEVEL).is_some().then(|| t.flag(TOKEN_LEVEL, true)) {
-        if t.find(AGGREGATION).is_none() && !matches!(kind, "gspo" | "sapo") {
+        let is_fixed = t.text(MODE).is_some() && matches!(kind, "gspo" | "sapo");
+        if t.find(AGGREGATION).is_none() && !is_fixed {
             let aggregation = if by_token { "token-mean" } else { "seq-mean-token-mean" };
             t.set(&[TOKEN_LEVEL], "objective.aggregation", aggregation);
         }

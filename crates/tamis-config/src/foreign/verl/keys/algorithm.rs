@@ -7,7 +7,11 @@ use crate::foreign::verl::{correction, objective, rules};
 
 pub(super) const KEYS: &[ForeignKey] = &[
     key("algorithm.adv_estimator", "gae", By(objective::ADVANTAGE, "objective.advantage.kind preset")),
-    key("algorithm.norm_adv_by_std_in_grpo", "True", By(objective::ADVANTAGE, "objective.advantage.scale")),
+    key(
+        "algorithm.norm_adv_by_std_in_grpo",
+        "True",
+        By(objective::ADVANTAGE, "objective.advantage.scale objective.advantage.divide"),
+    ),
     key("algorithm.gamma", "1.0", Key("objective.advantage.gamma")),
     key("algorithm.lam", "1.0", Key("objective.advantage.lambda")),
     key(
