@@ -18,16 +18,21 @@ const OPENING: &str = "\
 Whole small configurations for common wishes are in [recipes.md](recipes.md). This page lists every key;
 `tamis config explain KEY` prints what it says about one.
 
-- **Layers.** Values come from the defaults below, then `preset`, then files from left to right, then overrides from
-  left to right; a later layer replaces what an earlier one set.
-- **Overrides** on the command line are `a.b=v` (set), `+a.b=v` (append to a list) and `~a.b` (back to the default).
-  Items of a list are numbered from 0: `reward[0].weight=2`. Keys of verl, EasyR1, RAGEN and TRL are understood too:
-  see [Keys of other systems](#keys-of-other-systems).
+- **Layers.** Values come from the defaults below, then `preset`, then files from left to right, then
+  overrides from left to right; a later layer replaces what an earlier one set, key by key.
+- **Kinds.** `objective.advantage`, `objective.loss`, `filter`, and each entry of `reward` and
+  `objective.shaping`, is a section with a `kind`. It has the keys of its kind, with that kind's defaults; a
+  key of another kind is an unknown key. Where a later layer names another `kind`, the section begins anew
+  from the defaults of the new kind: `preset: dapo` and `objective.loss.kind=cispo` train with the `clip_high`
+  of `cispo`, not with DAPO's.
+- **Overrides** on the command line are `a.b=v` (set), `+a.b=v` (append to a list) and `~a.b` (back to the
+  default). Items of a list are numbered from 0: `reward[0].weight=2`. Keys of verl, EasyR1, RAGEN and TRL are
+  understood too: see [Keys of other systems](#keys-of-other-systems).
 - **Resume.** A key marked *may change* may differ when a run is resumed; every other key must stay as it was.
-- **Paths.** A relative path in a file is taken from the folder of that file. One on the command line, in a file of
-  verl, EasyR1, RAGEN or TRL (as those systems have it), and the default of `run.dir`, is taken from the folder in which
-  tamis is started. `~/` is your home folder. A run's `config.yaml`, `tamis config show` and `tamis config import`
-  write absolute paths, so that a run can be resumed and evaluated from anywhere.
+- **Paths.** A relative path in a file is taken from the folder of that file. One on the command line, in a
+  file of verl, EasyR1, RAGEN or TRL (as those systems have it), and the default of `run.dir`, is taken from
+  the folder in which tamis is started. `~/` is your home folder. A run's `config.yaml`, `tamis config show`
+  and `tamis config import` write absolute paths, so that a run can be resumed and evaluated from anywhere.
 ";
 
 /// The reference page of the configuration, in Markdown.

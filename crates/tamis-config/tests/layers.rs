@@ -422,7 +422,7 @@ rollout.n
     assert_snapshot!(explain("objective.aggregation").unwrap(), @"
 objective.aggregation
 
-  How the loss of tokens becomes one number, over an optimizer mini-batch.
+  How the losses of tokens become one number, over an optimizer mini-batch.
 
   type       one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
   default    token-mean
@@ -461,12 +461,11 @@ objective.aggregation
     assert_snapshot!(explain("schedule.max_num_gen_batches").unwrap(), @"
 schedule.max_num_gen_batches
 
-  Generation rounds of one step, at most. With `mode: deficit` and `streaming` it bounds the
-  prompts of a step instead, by so many times `data.gen_batch_size`. `auto`: as many as the
-  keep rate k of the last rounds asks for, `data.train_batch_size` / (`data.gen_batch_size`
-  x k) + 2 rounded down, within a step never less than before in it; while nothing was kept,
-  10 times the rounds that a batch takes without a filter, and never above 50 times. Null:
-  no limit.
+  Most generation rounds of one step. With `mode: deficit` and `streaming`: most prompts of
+  a step, in units of `data.gen_batch_size`. `auto`: what the keep rate k of the last rounds
+  asks for, `data.train_batch_size` / (`data.gen_batch_size` x k) + 2, rounded down; it
+  never falls within a step, is 10 times the rounds of a batch without a filter while
+  nothing was kept, and never above 50 times. Null: no limit.
 
   type       a whole number, or `auto` or null, at least 1
   default    10
@@ -494,7 +493,7 @@ reward[]<gsm8k>.method
     assert_snapshot!(explain("filter").unwrap(), @"
 filter
 
-  The sieve of groups. Null: every group is trained on.
+  Which groups are trained on, by one number of each trajectory. Null: all of them.
 
   type       a section with a `kind` or null
   default    null
@@ -520,7 +519,7 @@ filter
     mean_range: Kept where the group's mean of the metric lies between `low` and `high`
     top_p: Of each generation round, the best groups that together hold the share `p` of the mass (RAGEN)
     top_k: Of each generation round, the `k` best groups, or a `fraction` of all
-    min_p: Of each generation round, the groups whose score is at least the share `p` of the best
+    min_p: Of each generation round, the groups whose score is at least `p` times the best
     percentile: Of each generation round, the groups ranked from the share `low` to the share `high`, best first
     within_group: Every group, of which only the `k` members (or a `fraction`) train whose metric varies most
   also known as
@@ -552,7 +551,7 @@ filter
     format: 1 where a regular expression matches the whole completion, otherwise 0
     length: 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of `scale` tokens
     soft_overlong: DAPO's soft overlong punishment
-    command: A program that speaks JSON lines
+    command: A program that reads completions and writes scores, as JSON lines
     python: A Python function, run unchanged in processes of their own
     ");
     assert_eq!(kinds("reward[].kind"), kinds("reward"));

@@ -232,7 +232,7 @@ exit code 0
 ----- stdout
 schedule.on_limit
 
-  What happens at that limit.
+  What happens when `max_num_gen_batches` is reached and the batch is not full.
 
   type       one of error, use_partial, skip
   default    error
@@ -242,7 +242,7 @@ schedule.on_limit
   preset     cispo: error
   values
     error: The run stops with a diagnosis, as in verl.
-    use_partial: The groups there are get trained on, as in EasyR1's dynamic sampling.
+    use_partial: The groups that are there are trained on, as in EasyR1's dynamic sampling.
     skip: The groups are given up and the next step starts.
   also known as
     algorithm.filter_groups.enable (verl, default False there)

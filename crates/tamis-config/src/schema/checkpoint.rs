@@ -6,23 +6,24 @@ use crate::value::Frequency;
 section! {
     /// Keeping the best checkpoints beside the last ones.
     pub struct KeepBestConfig {
-        /// Validation metric to compare; larger is better. Null: the mean of `acc` over all prompts.
+        /// Validation metric that says which checkpoint is best; larger is better. Null: the mean of `acc`
+        /// over all prompts.
         metric: Option<String> = "null", NotEmpty, Free;
-        /// Checkpoints kept.
+        /// Number of best checkpoints that are kept.
         k: usize = "1", AtLeast(1.0), Free;
     }
 }
 
 section! {
-    /// What is saved and what is kept.
+    /// How often checkpoints are saved, and which are kept.
     pub struct CheckpointConfig {
         /// Training steps between two checkpoints. There is always one after the last step, and one before
         /// the first where a warm start or a validation came before it. 0 or negative: only the one after the
         /// last step, so a killed run begins again and a run that diverges keeps nothing.
         save_freq: Frequency = "0", Any, Free;
-        /// Last checkpoints kept. Null: all.
+        /// Number of last checkpoints that are kept. Null: all.
         keep_last: Option<usize> = "2", AtLeast(1.0), Free;
-        /// Best checkpoints kept beside the last ones. Null: none.
+        /// Best checkpoints that are kept beside the last ones. Null: none.
         keep_best: Option<KeepBestConfig> = "null", Any, Free;
     }
 }

@@ -19,21 +19,21 @@ choice! {
         DecoupledSeqIsRs = "decoupled_seq_is_rs",
         /// Trajectories whose geometric mean ratio is outside 0.999 and 1.001 rejected.
         DecoupledGeoRs = "decoupled_geo_rs",
-        /// The same with trajectory weights up to 2.
+        /// `decoupled_geo_rs` with trajectory weights up to 2.
         DecoupledGeoRsSeqTis = "decoupled_geo_rs_seq_tis",
-        /// The same with token weights up to 2.
+        /// `decoupled_geo_rs` with token weights up to 2.
         DecoupledGeoRsTokenTis = "decoupled_geo_rs_token_tis",
         /// Trajectories whose mean k3 is above 0.01 rejected.
         DecoupledK3Rs = "decoupled_k3_rs",
-        /// The same with trajectory weights up to 2.
+        /// `decoupled_k3_rs` with trajectory weights up to 2.
         DecoupledK3RsSeqTis = "decoupled_k3_rs_seq_tis",
-        /// The same with token weights up to 2.
+        /// `decoupled_k3_rs` with token weights up to 2.
         DecoupledK3RsTokenTis = "decoupled_k3_rs_token_tis",
-        /// The loss's ratio is to the policy that sampled.
+        /// The ratio of the loss is to the policy that sampled.
         BypassPpoClip = "bypass_ppo_clip",
-        /// The same with the rejection of `decoupled_geo_rs`.
+        /// `bypass_ppo_clip` with the rejection of `decoupled_geo_rs`.
         BypassPpoClipGeoRs = "bypass_ppo_clip_geo_rs",
-        /// The same with the rejection of `decoupled_k3_rs`.
+        /// `bypass_ppo_clip` with the rejection of `decoupled_k3_rs`.
         BypassPpoClipK3Rs = "bypass_ppo_clip_k3_rs",
         /// REINFORCE with trajectory weights up to 2.
         BypassPgIs = "bypass_pg_is",
@@ -41,9 +41,9 @@ choice! {
         BypassPgTokenIcepop = "bypass_pg_token_icepop",
         /// REINFORCE with the rejection of `decoupled_geo_rs`.
         BypassPgGeoRs = "bypass_pg_geo_rs",
-        /// The same with trajectory weights up to 2.
+        /// `bypass_pg_geo_rs` with trajectory weights up to 2.
         BypassPgGeoRsSeqTis = "bypass_pg_geo_rs_seq_tis",
-        /// The same with token weights up to 2.
+        /// `bypass_pg_geo_rs` with token weights up to 2.
         BypassPgGeoRsTokenTis = "bypass_pg_geo_rs_token_tis",
         /// TRL's default: trajectory weights up to 3, 0 above.
         Trl = "trl",
@@ -51,7 +51,7 @@ choice! {
 }
 
 choice! {
-    /// What one weight belongs to.
+    /// Whether one importance weight belongs to a token or to a trajectory.
     pub enum CorrectionLevel {
         /// A token.
         Token = "token",
@@ -61,27 +61,27 @@ choice! {
 }
 
 choice! {
-    /// What becomes of a ratio outside the bounds.
+    /// Weight of a token or trajectory whose ratio is outside `min` and `max`.
     pub enum OutsideBounds {
-        /// The bound.
+        /// The nearer bound.
         Truncate = "truncate",
-        /// 0.
+        /// 0: it carries no loss.
         Mask = "mask",
     }
 }
 
 section! {
-    /// Importance weights of the policy over the one that sampled.
+    /// Importance weights of the policy's probabilities over the sampler's.
     pub struct CorrectionWeightsConfig {
-        /// What one weight belongs to.
+        /// Whether one importance weight belongs to a token or to a trajectory.
         level: CorrectionLevel = "token", Any, Fixed;
-        /// What becomes of a ratio outside the bounds.
+        /// Weight of a token or trajectory whose ratio is outside `min` and `max`.
         outside: OutsideBounds = "truncate", Any, Fixed;
-        /// Smallest ratio. Null: none.
+        /// Smallest importance ratio that is taken as the weight. Null: any.
         min: Option<f64> = "null", Positive, Fixed;
-        /// Largest ratio.
+        /// Largest importance ratio that is taken as the weight.
         max: f64 = "2.0", Positive, Fixed;
-        /// Divide by the mean weight of the optimizer batch.
+        /// Divide every weight by the mean weight of the optimizer batch.
         batch_normalize: bool = "false", Any, Fixed;
     }
 }
@@ -91,8 +91,8 @@ section! {
     pub struct RejectionConfig {
         /// The statistic as verl calls it: `token_k1`, `seq_sum_k1`, `seq_mean_k3`, `seq_max_k2`...
         statistic: String = "seq_mean_k3", NotEmpty, Fixed;
-        /// The threshold as verl writes it: a ratio or two, as `0.5_2.0`, for k1, the largest divergence for
-        /// k2 and k3.
+        /// The threshold of the statistic, as verl writes it: for k1 a ratio or two (`0.5_2.0`), for k2 and
+        /// k3 the largest divergence.
         threshold: String = "'0.01'", NotEmpty, Fixed;
     }
 }
@@ -106,9 +106,9 @@ section! {
         /// A correction by name. Null: `disabled`, but with `schedule.surplus: carry` under
         /// `schedule.mode: streaming` or at servers `decoupled_token_is`.
         preset: Option<CorrectionPreset> = "null", Any, Fixed;
-        /// Importance weights. Null: the preset's.
+        /// Importance weights of the policy's probabilities over the sampler's. Null: the preset's.
         weights: Option<CorrectionWeightsConfig> = "null", Any, Fixed;
-        /// Rejections. Empty: the preset's.
+        /// Statistics by which tokens or trajectories are left out of the loss. Empty: the preset's.
         rejections: Vec<RejectionConfig> = "[]", Any, Fixed;
     }
 }

@@ -25,7 +25,7 @@ section! {
         betas: [f64; 2] = "[0.9, 0.999]", FromBelow(0.0, 1.0), Fixed;
         /// Added to the root of the second moment.
         epsilon: f64 = "1e-8", Positive, Fixed;
-        /// Weight decay.
+        /// Strength of the decoupled weight decay.
         weight_decay: f64 = "0.01", NonNegative, Fixed;
         /// Apply weight decay to norms and biases too, as PyTorch's AdamW does by default.
         decay_norms_and_biases: bool = "true", Any, Fixed;
@@ -35,23 +35,23 @@ section! {
 }
 
 section! {
-    /// The critic: a transformer of its own with a value head, there where the estimator needs one (`gae`,
-    /// `bi_level_gae`). It gives a value at every token of the batch, advantages and returns are made of
-    /// them, and it is trained on the returns before the policy is.
+    /// The critic: a transformer of its own with a value head, made where the estimator needs one (`gae`,
+    /// `bi_level_gae`). It gives a value for every token of the batch, from which advantages and returns are
+    /// computed, and it is trained on the returns before the policy is updated.
     pub struct CriticConfig {
         /// Weights that the critic starts from.
         model: CriticModelConfig = "{}", Any, Fixed;
-        /// Optimizer of the critic.
+        /// The critic's own AdamW.
         optimizer: CriticOptimizerConfig = "{}", Any, Fixed;
-        /// Learning rate of the critic over steps.
+        /// The critic's learning rate over training steps.
         lr_schedule: LrScheduleConfig = "{}", Any, Fixed;
-        /// Prompts (groups) of one update of the critic. Null: as for the policy.
+        /// Prompts (groups) of one update of the critic. Null: as many as for the policy.
         ppo_mini_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// Passes of the critic over each batch. Null: as for the policy.
+        /// Passes of the critic over each batch. Null: as many as for the policy.
         ppo_epochs: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Largest change of a value before the value loss clips it. Null: no clipping.
         cliprange_value: Option<f64> = "0.5", Positive, Fixed;
-        /// How the value loss is aggregated. Null: as the policy loss.
+        /// How the value losses of tokens become one number. Null: as for the policy loss.
         aggregation: Option<Aggregation> = "null", Any, Fixed;
         /// First steps in which the critic learns alone and the policy is left as it is. verl's
         /// `trainer.critic_warmup` of N is N - 1 of them.

@@ -119,19 +119,19 @@ section! {
 }
 
 section! {
-    /// Names of the columns of a dataset; a dot goes into a nested column (`reward_model.ground_truth`).
-    /// Null: found by the layout of verl (`prompt`, `data_source`, `ability`, `reward_model.ground_truth`,
-    /// `extra_info`), of TRL (`prompt` plus columns), or plain `question` and `answer`.
+    /// Names of the data's columns; a dot goes into a nested column (`reward_model.ground_truth`). Null:
+    /// found by the layout of verl (`prompt`, `data_source`, `ability`, `reward_model.ground_truth`,
+    /// `extra_info`), of TRL (`prompt` and any others), or plain `question` and `answer`.
     pub struct ColumnsConfig {
-        /// The prompt: text, or a list of chat messages.
+        /// Column with the prompt: text, or a list of chat messages.
         prompt: Option<String> = "null", NotEmpty, Fixed;
-        /// The answer that rewards compare with.
+        /// Column with the answer that rewards compare with.
         ground_truth: Option<String> = "null", NotEmpty, Fixed;
-        /// The data set a row is from; validation metrics are grouped by it.
+        /// Column with the name of the data set that a row is from; validation metrics are grouped by it.
         data_source: Option<String> = "null", NotEmpty, Fixed;
-        /// A class of tasks.
+        /// Column with the class of a task.
         ability: Option<String> = "null", NotEmpty, Fixed;
-        /// An object with further fields, handed to rewards.
+        /// Column with an object of further fields, handed to rewards.
         extra_info: Option<String> = "null", NotEmpty, Fixed;
     }
 }
@@ -153,26 +153,26 @@ section! {
         gen_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Longest prompt, in tokens.
         max_prompt_length: usize = "512", AtLeast(1.0), Fixed;
-        /// What happens to longer prompts. Rewards always see the uncut prompt.
+        /// What happens to prompts longer than `max_prompt_length`. Rewards always see the uncut prompt.
         overlong_prompts: OverlongPrompts = "error", Any, Fixed;
         /// What happens to a row that does not parse.
         bad_rows: BadRows = "error", Any, Fixed;
         /// What happens to Parquet columns of bytes that are not UTF-8 (images, for example). Prompt, ground
         /// truth and data source must be text.
         binary_columns: BinaryColumns = "error", Any, Fixed;
-        /// Shuffle the prompts anew in every epoch, by key.
+        /// Shuffle the prompts anew in every epoch, by `run.seed`.
         shuffle: bool = "true", Any, Fixed;
         /// Whether a verifier that rejects its own gold answer is reported before training.
         check_gold: GoldCheck = "warn", Any, Free;
-        /// Names of the columns.
+        /// Names of the data's columns, where they are not those of a known layout.
         columns: ColumnsConfig = "{}", Any, Fixed;
         /// Whether prompts go through the model's chat template. The first prompt is shown at the start of
         /// every run, as the model gets it.
         prompt_format: PromptFormat = "auto", Any, Fixed;
         /// A system message for every conversation without one. A run whose prompts stay text refuses it.
         system_prompt: Option<String> = "null", NotEmpty, Fixed;
-        /// A Jinja file around every text prompt, which it names `content` (EasyR1's `data.format_prompt`).
-        /// It is applied before the chat template, and rewards see its result.
+        /// Jinja file that is put around every text prompt, which it names `content` (EasyR1's
+        /// `data.format_prompt`). It is applied before the chat template, and rewards see its result.
         prompt_template: Option<PathBuf> = "null", NotEmpty, Fixed;
         /// Further variables for the chat template, such as `enable_thinking: false`.
         chat_template_kwargs: FreeMap = "{}", Any, Fixed;

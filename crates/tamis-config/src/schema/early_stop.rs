@@ -17,11 +17,11 @@ section! {
     pub struct RewardCollapseConfig {
         /// Which generation rounds are compared with the baseline.
         form: CollapseForm = "attempts", Any, Free;
-        /// Trained steps whose mean deviation is the baseline.
+        /// Number of first trained steps whose mean deviation is the baseline.
         baseline_steps: usize = "10", AtLeast(1.0), Free;
-        /// Rounds in a row that must be below the threshold.
+        /// Rounds in a row below the threshold after which the run stops.
         window: usize = "10", AtLeast(1.0), Free;
-        /// The threshold, as a share of the baseline.
+        /// Threshold of the deviation, as a share of the baseline.
         share: f64 = "0.1", Probability, Free;
     }
 }

@@ -72,14 +72,14 @@ section! {
         /// How new weights reach the servers that sample.
         publish: PublishConfig = "{}", Any, Fixed;
         /// The functions that score completions. The reward that is trained on is the weighted sum of their
-        /// scores. Where none of them is a verifier, the one of `data.task` is added, and what a preset adds
-        /// follows, unless the list has its kind.
+        /// scores. Where none of them is a verifier, that of `data.task` is added. A reward that the preset
+        /// adds comes last, unless the list has one of its kind.
         reward: Vec<RewardConfig> = "[]", Any, Fixed;
-        /// The sieve of groups. Null: every group is trained on.
+        /// Which groups are trained on, by one number of each trajectory. Null: all of them.
         filter: Option<FilterConfig> = "null", Any, Fixed;
-        /// When prompts are dispatched and how a batch is filled.
+        /// When prompts are dispatched and how a training batch is filled.
         schedule: ScheduleConfig = "{}", Any, Fixed;
-        /// What is optimised.
+        /// What is optimised: advantage, loss, aggregation, KL and entropy.
         objective: ObjectiveConfig = "{}", Any, Fixed;
         /// Mini-batches, optimizer, learning rate and length of the run.
         train: TrainConfig = "{}", Any, Fixed;
@@ -87,7 +87,7 @@ section! {
         critic: CriticConfig = "{}", Any, Fixed;
         /// Measuring the policy on held-out prompts.
         validate: ValidateConfig = "{}", Any, Free;
-        /// What is saved and what is kept.
+        /// How often checkpoints are saved, and which are kept.
         checkpoint: CheckpointConfig = "{}", Any, Free;
     }
 }

@@ -12,7 +12,7 @@ choice! {
         Qwen2 = "qwen2",
         /// Qwen3: normalised queries and keys, no biases.
         Qwen3 = "qwen3",
-        /// Llama: neither.
+        /// Llama: no biases, no normalisation of queries and keys.
         Llama = "llama",
     }
 }
@@ -32,17 +32,17 @@ choice! {
 section! {
     /// A model that starts from random weights.
     pub struct InitConfig {
-        /// Architecture.
+        /// Architecture of the new model.
         architecture: InitArchitecture = "qwen3", Any, Fixed;
         /// Width of the residual stream.
         hidden_size: usize = "128", Between(1.0, 16_777_216.0), Fixed;
         /// Width inside the feed-forward part.
         intermediate_size: usize = "384", Between(1.0, 16_777_216.0), Fixed;
-        /// Transformer blocks.
+        /// Number of transformer blocks.
         num_layers: usize = "4", Between(1.0, 4096.0), Fixed;
-        /// Query heads.
+        /// Number of query heads.
         num_heads: usize = "4", Between(1.0, 65_536.0), Fixed;
-        /// Key and value heads, a divisor of `num_heads`. Null: as many as query heads.
+        /// Number of key and value heads, a divisor of `num_heads`. Null: as many as query heads.
         num_kv_heads: Option<usize> = "null", Between(1.0, 65_536.0), Fixed;
         /// Width of a head, even. Null: `hidden_size / num_heads`.
         head_dim: Option<usize> = "null", Between(2.0, 65_536.0), Fixed;
@@ -50,7 +50,7 @@ section! {
         tie_word_embeddings: bool = "true", Any, Fixed;
         /// Base of the rotary position embedding.
         rope_theta: f64 = "10000.0", Positive, Fixed;
-        /// Longest sequence, prompt and response together.
+        /// Longest sequence in tokens, prompt and response together.
         max_position_embeddings: usize = "1024", Between(2.0, 16_777_216.0), Fixed;
         /// Tokenizer: `char` for the built-in character tokenizer, or the path of a `tokenizer.json` or of
         /// the folder that holds it.
@@ -63,7 +63,7 @@ section! {
     pub struct ModelConfig {
         /// Folder of a checkpoint in the Hugging Face layout (`config.json`, `*.safetensors`, tokenizer).
         path: Option<PathBuf> = "null", NotEmpty, Fixed;
-        /// A model from random weights instead.
+        /// A model from random weights, in place of `path`.
         init: Option<InitConfig> = "null", Any, Fixed;
         /// Checkpoint of the reference policy that the KL terms are measured against. Null: the initial
         /// policy (after the warm start, where there is one). It is loaded only where a KL term is on.

@@ -20,7 +20,7 @@ choice! {
 }
 
 choice! {
-    /// How the loss of tokens becomes one number.
+    /// How the losses of tokens become one number.
     pub enum Aggregation {
         /// Mean over all tokens of the mini-batch (DAPO as released).
         TokenMean = "token-mean",
@@ -68,9 +68,9 @@ choice! {
 section! {
     /// An adaptive KL coefficient (Ziegler et al., 1909.08593): `beta *= 1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon`.
     pub struct AdaptiveKlConfig {
-        /// The divergence aimed at.
+        /// Divergence that the coefficient aims at.
         target: f64 = "0.1", Positive, Fixed;
-        /// Trajectories over which the coefficient adapts.
+        /// Number of trajectories over which the coefficient adapts.
         horizon: f64 = "10000", Positive, Fixed;
     }
 }
@@ -78,11 +78,11 @@ section! {
 section! {
     /// The KL divergence to the reference policy.
     pub struct KlConfig {
-        /// Where it enters.
+        /// Where the KL divergence to the reference policy enters.
         place("in"): KlPlace = "none", Any, Fixed;
-        /// Estimator.
+        /// Estimator of the KL divergence, from the sampled tokens.
         estimator: KlEstimator = "k3", Any, Fixed;
-        /// Coefficient.
+        /// Coefficient of the KL term; with `adaptive` the first one.
         coefficient: f64 = "0.001", NonNegative, Fixed;
         /// Take the value of the estimator and the gradient of `k2`, which is that of the divergence itself
         /// (verl's `k1+`, `k3+`).
@@ -90,7 +90,7 @@ section! {
         /// Multiply the estimate by the importance ratio, through which it is differentiated too, with the KL
         /// in the loss (DeepSeek-V3.2, arXiv 2512.02556; TRL `use_bias_correction_kl`).
         bias_corrected: bool = "false", Any, Fixed;
-        /// Adaptation of the coefficient, with the KL in the reward. Null: it stays as it is.
+        /// Adaptation of the KL coefficient, with the KL in the reward. Null: it stays as it is.
         adaptive: Option<AdaptiveKlConfig> = "null", Any, Fixed;
     }
 }
@@ -99,13 +99,13 @@ section! {
     /// A coefficient that holds the entropy at a target (Skywork-OR1, arXiv 2505.22312): after each update it
     /// moves by `delta` towards it, and the bonus is paid only while the entropy is at or below the target.
     pub struct AdaptiveEntropyConfig {
-        /// Smallest coefficient.
+        /// Smallest coefficient of the entropy bonus.
         min: f64 = "0.0", Any, Fixed;
-        /// Largest coefficient.
+        /// Largest coefficient of the entropy bonus.
         max: f64 = "1.0", Any, Fixed;
-        /// What one update moves it by.
+        /// How far one update moves the coefficient.
         delta: f64 = "0.005", NonNegative, Fixed;
-        /// Entropy to hold, in nats per token.
+        /// Entropy that the coefficient aims at, in nats per token.
         target: f64 = "0.2", Any, Fixed;
     }
 }
@@ -113,11 +113,11 @@ section! {
 section! {
     /// The entropy bonus.
     pub struct EntropyConfig {
-        /// Its weight; with `adaptive` the first one.
+        /// Coefficient of the entropy bonus; with `adaptive` the first one.
         coefficient: f64 = "0.0", Any, Fixed;
-        /// How entropies of tokens become one number. Null: as the policy loss.
+        /// How entropies of tokens become one number. Null: as for the policy loss.
         aggregation: Option<Aggregation> = "null", Any, Fixed;
-        /// Adaptation of the weight. Null: it stays as it is.
+        /// Adaptation of the coefficient of the entropy bonus. Null: it stays as it is.
         adaptive: Option<AdaptiveEntropyConfig> = "null", Any, Fixed;
     }
 }
@@ -140,16 +140,16 @@ section! {
 section! {
     /// What is optimised: advantage, loss, aggregation, KL and entropy.
     pub struct ObjectiveConfig {
-        /// How advantages are made of rewards.
+        /// How advantages are computed from rewards, with the keys of the `kind`.
         advantage: Advantage = "{}", Any, Fixed;
-        /// Changes to finished advantages, one after the other: a list of `{kind, ...}`.
+        /// Changes to finished advantages, one after the other: a list of `{kind: ...}`.
         shaping: Vec<Shaping> = "[]", Any, Fixed;
-        /// The policy loss.
+        /// The policy loss, with the keys of its `kind`.
         loss: PolicyLoss = "{}", Any, Fixed;
-        /// What the importance ratio is a ratio of, in `clip`, `luspo`, `decoupled`, `cispo`, `sapo` and
-        /// `vespo`; the other losses decide it themselves.
+        /// Whether the importance ratio is one of tokens or of trajectories, in the losses that leave it
+        /// open: `clip`, `luspo`, `decoupled`, `cispo`, `sapo` and `vespo`.
         importance: Importance = "token", Any, Fixed;
-        /// How the loss of tokens becomes one number, over an optimizer mini-batch.
+        /// How the losses of tokens become one number, over an optimizer mini-batch.
         aggregation: Aggregation = "token-mean", Any, Fixed;
         /// Divisor of `seq-mean-token-sum-norm`. Null: `rollout.max_response_length`.
         loss_scale_factor: Option<f64> = "null", Positive, Fixed;
@@ -157,7 +157,7 @@ section! {
         kl: KlConfig = "{}", Any, Fixed;
         /// The entropy bonus.
         entropy: EntropyConfig = "{}", Any, Fixed;
-        /// What is left out of the loss.
+        /// What is left out of the loss, beyond unscored trajectories and tokens of others than the policy.
         masks: MasksConfig = "{}", Any, Fixed;
         /// Correction for a sampler that is not the policy.
         correction: CorrectionConfig = "{}", Any, Fixed;

@@ -90,7 +90,7 @@ section! {
         temperature: f64 = "1.0", Between(1e-6, 1e6), Fixed;
         /// Smallest set of tokens whose probability reaches this is sampled from. 1: all.
         top_p: f64 = "1.0", Probability, Fixed;
-        /// This many likeliest tokens are sampled from. 0: all.
+        /// Number of likeliest tokens that are sampled from. 0: all.
         top_k: usize = "0", Any, Fixed;
         /// Tokens below this fraction of the likeliest token's probability are left out. 0: none.
         min_p: f64 = "0.0", Between(0.0, 1.0), Fixed;
@@ -100,10 +100,10 @@ section! {
         max_response_length: usize = "512", AtLeast(1.0), Fixed;
         /// Texts that end a completion, beside the end tokens of the model.
         stop: Vec<String> = "[]", Any, Fixed;
-        /// Regular expression that each completion must match as a whole, validation and evaluation included:
-        /// only tokens that lead to a match are sampled. A completion that `max_response_length` or a text of
-        /// `stop` ends is the beginning of a match. Log-probabilities stay those of the whole distribution.
-        /// Null: none.
+        /// Regular expression that each completion must match as a whole, in validation and evaluation too:
+        /// only tokens that can lead to a match are sampled. A completion that `max_response_length` or a
+        /// text of `stop` ends is the beginning of a match. Log-probabilities stay those of the whole
+        /// distribution. Null: none.
         regex: Option<String> = "null", NotEmpty, Fixed;
         /// Most sequences generated at once. Results do not depend on it.
         max_num_seqs: usize = "256", AtLeast(1.0), Free;

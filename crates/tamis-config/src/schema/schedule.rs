@@ -6,12 +6,12 @@ use crate::define::{choice, section};
 use crate::value::{EmptyRound, RoundLimit};
 
 choice! {
-    /// How refilling is organised.
+    /// How a training batch is filled.
     pub enum ScheduleMode {
         /// Whole generation rounds of `data.gen_batch_size`: the reference behaviour of verl and EasyR1.
         Rounds = "rounds",
-        /// Rounds of as many prompts as the batch probably lacks: what is missing over the keep rate of the
-        /// last rounds, with a margin, in multiples of a granularity. The first round of a run draws
+        /// Rounds of as many prompts as the batch probably lacks: the missing groups over the keep rate of
+        /// the last rounds, plus `margin`, in multiples of `granularity`. The first round of a run draws
         /// `data.gen_batch_size`.
         Deficit = "deficit",
         /// Group by group: a group that is dropped is replaced at once, and nothing waits for a round. With
@@ -41,30 +41,29 @@ choice! {
 section! {
     /// When prompts are dispatched and how a training batch is filled.
     pub struct ScheduleConfig {
-        /// How refilling is organised.
+        /// How a training batch is filled.
         mode: ScheduleMode = "rounds", Any, Fixed;
         /// Generate further rounds until the batch is full (always with `mode: streaming`). False: one round,
         /// trained on what survived.
         refill: bool = "true", Any, Fixed;
-        /// With `mode: deficit`, the prompts that a round draws a multiple of. Null:
-        /// `train.ppo_mini_batch_size`.
+        /// Multiple in which a round draws prompts, with `mode: deficit`. Null: `train.ppo_mini_batch_size`.
         granularity: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// With `mode: deficit`, deviations of the number of kept groups that a round draws beyond the mean:
-        /// 0 fills the batch with one round half the time, 1 in about five of six.
+        /// Safety margin of a round with `mode: deficit`, in deviations of the number of kept groups: 0 fills
+        /// the batch with one round half the time, 1 in about five of six.
         margin: f64 = "1.0", AtLeast(0.0), Fixed;
-        /// Generation rounds of one step, at most. With `mode: deficit` and `streaming` it bounds the prompts
-        /// of a step instead, by so many times `data.gen_batch_size`. `auto`: as many as the keep rate k of
-        /// the last rounds asks for, `data.train_batch_size` / (`data.gen_batch_size` x k) + 2 rounded down,
-        /// within a step never less than before in it; while nothing was kept, 10 times the rounds that a
-        /// batch takes without a filter, and never above 50 times. Null: no limit.
+        /// Most generation rounds of one step. With `mode: deficit` and `streaming`: most prompts of a step,
+        /// in units of `data.gen_batch_size`. `auto`: what the keep rate k of the last rounds asks for,
+        /// `data.train_batch_size` / (`data.gen_batch_size` x k) + 2, rounded down; it never falls within a
+        /// step, is 10 times the rounds of a batch without a filter while nothing was kept, and never above
+        /// 50 times. Null: no limit.
         max_num_gen_batches: Option<RoundLimit> = "10", AtLeast(1.0), Fixed;
-        /// What happens at that limit.
+        /// What happens when `max_num_gen_batches` is reached and the batch is not full.
         on_limit: OnLimit = "error", Any, Fixed;
         /// Rounds generated at once. With more than 1 the prompts of the next rounds are started while a
         /// round still generates. Rounds are still judged one by one, so the trained groups do not change
         /// with `surplus: discard`; groups that turn out not to be needed are aborted and their prompts drawn
-        /// again. With `mode: streaming` so many times `data.gen_batch_size` groups are in flight at most.
-        /// Null: 8 where servers generate a stream, else 1.
+        /// again. With `mode: streaming`: most groups in flight, in units of `data.gen_batch_size`. Null: 8
+        /// where servers generate a stream, otherwise 1.
         rounds_in_flight: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// What happens when a round keeps no group: `retry` (as many rounds as the limit allows), `retry:N`
         /// (N such rounds in a row are an error), `skip` (the step is given up) or `error`.
@@ -72,14 +71,14 @@ section! {
         /// What happens when the data of an epoch ends before the batch is full. An epoch that keeps no group
         /// at all ends the run.
         on_exhausted: OnExhausted = "next_epoch", Any, Fixed;
-        /// What happens to kept groups beyond the batch.
+        /// What happens to kept groups beyond `data.train_batch_size`.
         surplus: Surplus = "discard", Any, Fixed;
-        /// Steps that a carried group may be old, at most. Needed with `surplus: carry`.
+        /// Most steps that a carried group may be old. Needed with `surplus: carry`.
         max_lag: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Order in which kept groups fill the batch.
         order: FillOrder = "dispatch", Any, Fixed;
-        /// With `mode: streaming` and servers, train on every mini-batch as soon as it is complete, while the
-        /// rest of the step is generated: the same numbers as with the whole batch, sooner. Refused, with the
+        /// Train on every mini-batch as soon as it is complete, while the rest of the step is generated, with
+        /// `mode: streaming` and servers: the same numbers as with the whole batch, sooner. Refused, with the
         /// reason, where the objective needs the whole step. The learner keeps a copy of weights and
         /// optimizer meanwhile. A step of which a mini-batch was trained on is not given up any more: where
         /// the limit or the data end it, it trains what it has, whatever `on_limit` and `on_exhausted` say.

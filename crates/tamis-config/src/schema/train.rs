@@ -24,7 +24,7 @@ section! {
         betas: [f64; 2] = "[0.9, 0.999]", FromBelow(0.0, 1.0), Fixed;
         /// Added to the root of the second moment.
         epsilon: f64 = "1e-8", Positive, Fixed;
-        /// Weight decay.
+        /// Strength of the decoupled weight decay.
         weight_decay: f64 = "0.01", NonNegative, Fixed;
         /// Apply weight decay to norms and biases too, as PyTorch's AdamW does by default.
         decay_norms_and_biases: bool = "true", Any, Fixed;
@@ -47,18 +47,18 @@ section! {
 }
 
 section! {
-    /// How long the gradient is of the groups in each bucket of reward deviation: `grad_norm/*` in the
-    /// metrics. Every part of the loss (policy, KL, entropy) costs two more passes over the batch in a step
-    /// that is measured; no weight moves by it.
+    /// Gradient norms of groups by the deviation of their rewards: `grad_norm/*` in the metrics. Every part
+    /// of the loss (policy, KL, entropy) costs two more passes over the batch in a step that is measured; no
+    /// weight moves by it.
     pub struct GradientAnalysisConfig {
         /// Steps from one measurement to the next; the first is at step 1. A step in which the critic learns
         /// alone is not measured.
         every: usize = "50", AtLeast(1.0), Free;
-        /// Buckets, with equal numbers of groups, from the smallest deviation to the greatest. Without effect
-        /// where `edges` are given.
+        /// Number of buckets of equally many groups, from the smallest deviation to the greatest. Without
+        /// effect where `edges` are given.
         buckets: usize = "6", Between(1.0, 1000.0), Free;
-        /// Lower ends of the buckets, ascending; each reaches to the next, the last has no end. Null: buckets
-        /// of equal numbers of groups.
+        /// Lower ends of the buckets, ascending; each reaches to the next, the last has no end. Null:
+        /// `buckets` of equally many groups.
         edges: Option<Vec<f64>> = "null", NotEmpty, Free;
     }
 }
@@ -71,7 +71,7 @@ section! {
         /// one, say) ends with a smaller mini-batch, whose means are over what it holds. Null:
         /// `data.train_batch_size`, one update a step.
         ppo_mini_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// Passes over each batch.
+        /// Passes of the policy over each batch.
         ppo_epochs: usize = "1", AtLeast(1.0), Fixed;
         /// Tokens of one forward and backward pass, at most (a longer trajectory passes alone). Used unless
         /// `micro_batch_size` is set.
@@ -83,11 +83,11 @@ section! {
         /// Trajectories of one forward and backward pass, a divisor of `ppo_mini_batch_size * rollout.n`.
         /// Null: cut by tokens.
         micro_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// Shuffle the groups before they are cut into mini-batches, by key.
+        /// Shuffle the groups before they are cut into mini-batches, by `run.seed`.
         shuffle_mini_batches: bool = "false", Any, Fixed;
-        /// Optimizer.
+        /// AdamW with decoupled weight decay.
         optimizer: OptimizerConfig = "{}", Any, Fixed;
-        /// Learning rate over steps.
+        /// The learning rate over training steps.
         lr_schedule: LrScheduleConfig = "{}", Any, Fixed;
         /// Training steps of the run. Null: as many as `total_epochs` needs.
         total_steps: Option<usize> = "null", AtLeast(1.0), Free;

@@ -32,11 +32,11 @@ section! {
         temperature: f64 = "0.0", ZeroOrBetween(1e-6, 1e6), Free;
         /// Smallest set of tokens whose probability reaches this is sampled from. 1: all.
         top_p: f64 = "1.0", Probability, Free;
-        /// Prompts used, from the first. Null: all.
+        /// Number of prompts used, from the first. Null: all.
         max_prompts: Option<usize> = "null", AtLeast(1.0), Free;
         /// Figures that are computed. All but `mean@k` need `n` above 1.
         metrics: Vec<ValidationMetric> = "[mean@k]", NotEmpty, Free;
-        /// Samples that are printed.
+        /// Number of samples that are printed.
         num_samples_shown: usize = "3", Any, Free;
         /// Write every sample of every validation, with its scores, to `validation/step_N.jsonl` in the run
         /// folder.

@@ -14,9 +14,9 @@ section! {
         learning_rate: f64 = "1e-3", Positive, Fixed;
         /// Updates over which the learning rate rises from zero.
         warmup_steps: usize = "10", Any, Fixed;
-        /// Different training prompts used. Null: all.
+        /// Number of different training prompts used. Null: all.
         examples: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// Greedy validation accuracy at which the phase ends early, measured every `test_freq` updates.
+        /// Greedy validation accuracy at which the warm start ends early, measured every `test_freq` updates.
         /// Null: it runs its steps.
         target_accuracy: Option<f64> = "null", Between(0.0, 1.0), Fixed;
         /// Updates between two measurements of the accuracy.

@@ -76,7 +76,7 @@ settings! {
         turn_gamma: f64 = 0.95, Between(0.0, 1.0);
         /// Whether advantages are whitened over the batch.
         whiten: bool = true;
-        /// What becomes of rewards on masked tokens.
+        /// What becomes of rewards on masked tokens (tool or environment output).
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

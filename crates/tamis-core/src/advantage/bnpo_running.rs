@@ -57,9 +57,9 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct BnpoRunning {
-        /// Steps that are counted, this one included.
+        /// Number of last steps whose rewards count, this one included.
         window: usize = 10, AtLeast(1.0);
-        /// Successes and failures taken for granted.
+        /// Successes, and failures, that count before any was seen.
         prior: f64 = 1.0, Positive;
         /// Added to the variance.
         delta: f64 = 1e-4, NonNegative;

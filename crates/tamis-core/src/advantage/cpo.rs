@@ -32,7 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// Where CPO takes the contrast with the gold answer.
+    /// Whether the contrast with the gold answer is taken per completion or per token.
     pub enum CpoWrap {
         /// One number per completion: the mean over its tokens.
         SeqKl = "seq_kl",
@@ -71,11 +71,11 @@ settings! {
     /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
     /// ```
     pub struct Cpo {
-        /// Where the contrast with the gold answer is taken.
+        /// Whether the contrast with the gold answer is taken per completion or per token.
         wrap: CpoWrap = CpoWrap::SeqKl;
-        /// Factor for right completions.
+        /// Weight of the entropy by which right completions are raised.
         pos_alpha: f64 = 0.0;
-        /// Factor for wrong completions.
+        /// Weight of the contrast by which wrong completions are moved.
         neg_alpha: f64 = 1.0;
         /// Least reward of a right completion (the fork rewards with -1 and 1).
         right: f64 = 1.0;

@@ -5,12 +5,12 @@ use crate::choice;
 use crate::ragged::Ragged;
 
 choice! {
-    /// What becomes of a reward that stands on a masked token (tool or environment output).
+    /// What becomes of rewards on masked tokens (tool or environment output).
     pub enum MaskedRewards {
-        /// It belongs to the last token of the policy before it, whose consequence it is; before the first
-        /// one it belongs to nothing.
+        /// A reward there counts for the last token of the policy before it, whose consequence it is; before
+        /// the first such token it is lost.
         Credited = "credited",
-        /// It is lost, as in verl's `gae`, `reinforce_plus_plus`, `remax` and token baselines.
+        /// They are lost, as in verl's `gae`, `reinforce_plus_plus`, `remax` and token baselines.
         Lost = "lost",
     }
 }

@@ -147,14 +147,7 @@ pub trait AdvantageEstimator {
 }
 
 tagged! {
-    /// How advantages are made of rewards.
-    ///
-    /// ```
-    /// use tamis_core::advantage::{Advantage, Column};
-    /// let remax = Advantage::named("remax").ok_or("no such estimator")?;
-    /// assert_eq!(remax.needs(), [Column::GreedyRewards]);
-    /// # Ok::<(), &str>(())
-    /// ```
+    /// How advantages are computed from rewards.
     pub enum Advantage: AdvantageEstimator, default Grpo {
         /// The reward against the mean of its group, over its deviation (DeepSeekMath, arXiv 2402.03300).
         Grpo(Grpo) = "grpo",
@@ -177,21 +170,22 @@ tagged! {
         Gpg(Gpg) = "gpg",
         /// Each reward normalised in its group, summed, whitened over the batch (arXiv 2601.05242).
         Gdpo(Gdpo) = "gdpo",
-        /// The same as TRL has it (`multi_objective_aggregation: normalize_then_sum`).
+        /// Each reward normalised in its group, then the sum by the batch: `gdpo` as TRL has it
+        /// (`multi_objective_aggregation: normalize_then_sum`).
         NormalizeThenSum(NormalizeThenSum) = "normalize_then_sum",
         /// Rewards to go against the baseline of least variance at each token (arXiv 2602.07078).
         OptimalTokenBaseline(OptimalTokenBaseline) = "optimal_token_baseline",
-        /// The same for several turns: tool output does not count as a position.
+        /// `optimal_token_baseline` for several turns: tool output does not count as a position.
         TirOptimalTokenBaseline(TirOptimalTokenBaseline) = "tir_optimal_token_baseline",
         /// Generalised advantage estimation with a critic (arXiv 1506.02438).
         Gae(Gae) = "gae",
-        /// The same over turns, then over the tokens of each.
+        /// `gae` over turns, then over the tokens of each turn.
         BiLevelGae(BiLevelGae) = "bi_level_gae",
         /// Beta normalisation with parameters fitted to all prompts of the step (arXiv 2506.02864).
         Bnpo(Bnpo) = "bnpo",
-        /// The reward against the success rate of recent steps.
+        /// The reward against the success rate of recent steps, over its deviation.
         BnpoRunning(BnpoRunning) = "bnpo_running",
-        /// GRPO moved by the contrast with the policy that knows the answer.
+        /// `grpo` moved by the contrast with the policy that has seen the gold answer.
         Cpo(Cpo) = "cpo",
     }
 }
@@ -203,6 +197,13 @@ impl Advantage {
     }
 
     /// The estimator of a name, with its defaults.
+    ///
+    /// ```
+    /// use tamis_core::advantage::{Advantage, Column};
+    /// let remax = Advantage::named("remax").ok_or("no such estimator")?;
+    /// assert_eq!(remax.needs(), [Column::GreedyRewards]);
+    /// # Ok::<(), &str>(())
+    /// ```
     pub fn named(name: &str) -> Option<Self> {
         serde_json::from_value(serde_json::json!({ "kind": name })).ok()
     }

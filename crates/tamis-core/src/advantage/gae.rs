@@ -68,7 +68,7 @@ settings! {
         lambda: f64 = 1.0, Between(0.0, 1.0);
         /// Whether advantages are whitened over the batch.
         whiten: bool = true;
-        /// What becomes of rewards on masked tokens.
+        /// What becomes of rewards on masked tokens (tool or environment output).
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

@@ -29,7 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// What GPG scales by.
+    /// How GPG's factor alpha is counted.
     pub enum GpgAlpha {
         /// All trajectories over those in groups whose rewards differ (the paper's valid samples).
         MixedGroups = "mixed_groups",
@@ -59,7 +59,7 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct Gpg {
-        /// What the factor alpha counts.
+        /// How GPG's factor alpha is counted.
         gpg_alpha: GpgAlpha = GpgAlpha::MixedGroups;
         /// What the centred reward is divided by (verl's `f_norm`).
         divisor: f64 = 1.0, Positive;

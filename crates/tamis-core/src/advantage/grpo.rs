@@ -38,13 +38,13 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// Over what the deviation that divides advantages is taken.
+    /// Which rewards the deviation that divides advantages is taken over.
     pub enum Scale {
-        /// Over the group (GRPO; TRL `scale_rewards="group"`, verl `norm_adv_by_std_in_grpo=True`).
+        /// The group's (GRPO; TRL `scale_rewards="group"`, verl `norm_adv_by_std_in_grpo=True`).
         Group = "group",
-        /// Over all scored rewards of the batch (TRL `scale_rewards="batch"`).
+        /// All scored ones of the batch (TRL `scale_rewards="batch"`).
         Batch = "batch",
-        /// No division (Dr. GRPO; TRL `scale_rewards="none"`, verl `norm_adv_by_std_in_grpo=False`).
+        /// None: no division (Dr. GRPO; TRL `scale_rewards="none"`, verl `norm_adv_by_std_in_grpo=False`).
         None = "none",
     }
 }
@@ -86,7 +86,7 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct Grpo {
-        /// Over what the deviation that divides advantages is taken.
+        /// Which rewards the deviation that divides advantages is taken over.
         scale: Scale = Scale::Group;
         /// Delta degrees of freedom of the deviation: 1 divides by n - 1 (verl, TRL), 0 by n.
         ddof: u8 = 1, Between(0.0, 1.0);

@@ -38,11 +38,12 @@ pub(super) const ENTRY: Entry = Entry {
 choice! {
     /// What a token baseline is where only the longest trajectory of a group still has tokens.
     pub enum Tail {
-        /// 0: the whole reward to go counts (verl `handle_zero_tail=True` where no token is masked).
+        /// Nothing: the baseline is 0, so the whole reward to go counts (verl `handle_zero_tail=True` where
+        /// no token is masked).
         Zeroed = "zeroed",
         /// As `zeroed`, from the position that equals the second largest number of unmasked tokens (verl).
         ZeroedByCount = "zeroed_by_count",
-        /// Its own reward to go, so that nothing counts (verl `handle_zero_tail=False`).
+        /// Its own reward to go, so that the advantage is 0 (verl `handle_zero_tail=False`).
         Kept = "kept",
     }
 }
@@ -152,7 +153,7 @@ settings! {
         epsilon: f64 = 0.0, NonNegative;
         /// The advantage in a group of one trajectory.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
-        /// What becomes of rewards on masked tokens.
+        /// What becomes of rewards on masked tokens (tool or environment output).
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

@@ -61,7 +61,7 @@ settings! {
         gamma: f64 = 1.0, Between(0.0, 1.0);
         /// Whether returns are whitened over the batch.
         whiten: bool = true;
-        /// What becomes of rewards on masked tokens.
+        /// What becomes of rewards on masked tokens (tool or environment output).
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

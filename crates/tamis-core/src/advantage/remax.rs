@@ -48,7 +48,7 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct Remax {
-        /// What becomes of rewards on masked tokens.
+        /// What becomes of rewards on masked tokens (tool or environment output).
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

@@ -41,7 +41,7 @@ settings! {
         epsilon: f64 = 0.0, NonNegative;
         /// The advantage in a group of one trajectory.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
-        /// What becomes of rewards on masked tokens.
+        /// What becomes of rewards on masked tokens (tool or environment output).
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

@@ -4,7 +4,7 @@ use super::{Filter, MeanRange, MinP, Percentile, TopK, TopP, Variance, WithinGro
 use crate::tagged;
 
 tagged! {
-    /// A filter with its settings: what a run or an offline tool was told to use.
+    /// By which rule a group is kept or dropped.
     #[derive(Copy)]
     pub enum GroupFilter: Filter, default Variance {
         /// Dropped where the metric is the same for all members (largest minus smallest at most `tolerance`):
@@ -17,7 +17,7 @@ tagged! {
         TopP(TopP) = "top_p",
         /// Of each generation round, the `k` best groups, or a `fraction` of all.
         TopK(TopK) = "top_k",
-        /// Of each generation round, the groups whose score is at least the share `p` of the best.
+        /// Of each generation round, the groups whose score is at least `p` times the best.
         MinP(MinP) = "min_p",
         /// Of each generation round, the groups ranked from the share `low` to the share `high`, best first.
         Percentile(Percentile) = "percentile",

@@ -22,11 +22,11 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// Whether a mean equal to `low` or `high` counts as inside.
+    /// Whether a mean equal to `low` or `high` is inside.
     pub enum Bounds {
-        /// It does not: `low < mean < high`.
+        /// No: `low < mean < high`.
         Open = "open",
-        /// It does: `low <= mean <= high`.
+        /// Yes: `low <= mean <= high`.
         Closed = "closed",
     }
 }
@@ -44,9 +44,9 @@ settings! {
     pub struct MeanRange {
         /// Lower bound of the group's mean, in units of the metric.
         low: f64 = 0.0;
-        /// Upper bound of the group's mean.
+        /// Upper bound of the group's mean, in units of the metric.
         high: f64 = 1.0;
-        /// Whether the bounds themselves are inside.
+        /// Whether a mean equal to `low` or `high` is inside.
         bounds: Bounds = Bounds::Open;
     }
 }

@@ -37,9 +37,9 @@ settings! {
     /// deviation).
     #[derive(Copy)]
     pub struct Percentile {
-        /// Where the band begins, as a share of the ranking.
+        /// Where the kept band of the ranking begins, as a share of it: 0 is the best group.
         low: f64 = 0.0;
-        /// Where it ends.
+        /// Where the kept band of the ranking ends, as a share of it.
         high: f64 = 1.0;
         ..pool: Pool;
     }

@@ -12,21 +12,21 @@ choice! {
     pub enum PoolScore {
         /// Standard deviation of the metric; 0 for a group of one.
         Deviation = "deviation",
-        /// Its variance.
+        /// Variance of the metric.
         Variance = "variance",
-        /// Its mean.
+        /// Mean of the metric.
         Mean = "mean",
-        /// Its sum.
+        /// Sum of the metric.
         Sum = "sum",
     }
 }
 
 choice! {
-    /// Which scores a pool filter prefers.
+    /// Which groups are the best for a pool filter.
     pub enum Prefer {
-        /// The largest.
+        /// Those of the largest score.
         Largest = "largest",
-        /// The smallest.
+        /// Those of the smallest score.
         Smallest = "smallest",
     }
 }
@@ -49,9 +49,10 @@ settings! {
     pub struct Pool {
         /// What groups are ranked by.
         score: PoolScore = PoolScore::Deviation;
-        /// 0: deviation and variance of a population; 1: those of a sample, as RAGEN has them.
+        /// Delta degrees of freedom of deviation and variance: 0 for a population, 1 for a sample, as RAGEN
+        /// has them.
         ddof: u8 = 0, Between(0.0, 1.0);
-        /// Which scores are the good ones.
+        /// Which groups are the best: those of the largest or of the smallest score.
         prefer: Prefer = Prefer::Largest;
         /// Whether groups whose score is 0 compete.
         include_zero: bool = true;

@@ -98,9 +98,9 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct TopK {
-        /// Groups kept of a round. Null: `fraction` says it.
+        /// Number of groups kept of each round. Null: `fraction` decides.
         k: Option<usize> = None, AtLeast(1.0);
-        /// The same as a part of all, in place of `k`.
+        /// Share of each round's groups that is kept, in place of `k`.
         fraction: Option<f64> = None, Probability;
         ..pool: Pool;
     }

@@ -83,14 +83,14 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct TopP {
-        /// Share of the mass that is kept.
+        /// Share of the round's mass that is kept.
         p: f64, Probability;
         /// What a group weighs.
         mass: Mass = Mass::Softmax;
-        /// Divides scores before the softmax, in units of the score; read with `mass: softmax`.
+        /// Temperature of the softmax, in units of the score; read with `mass: softmax`.
         temperature: f64 = 1.0, Positive;
-        /// Mass that may be missing, in units of the score or its square; read with `mass: linear` and
-        /// `variance`.
+        /// Mass that may be missing from the share, in units of the score or its square; read with
+        /// `mass: linear` and `variance`.
         slack: f64 = 0.0, NonNegative;
         ..pool: Pool;
     }

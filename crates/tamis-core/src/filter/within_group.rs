@@ -48,9 +48,9 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct WithinGroup {
-        /// Members of each group that train, at least 2. Null: `fraction` says it.
+        /// Number of members of each group that train, at least 2. Null: `fraction` decides.
         k: Option<usize> = None, AtLeast(1.0);
-        /// The same as a part of all, in place of `k`.
+        /// Share of each group's members that trains, in place of `k`.
         fraction: Option<f64> = None, Probability;
         /// Whether uniform groups are kept.
         include_zero: bool = true;

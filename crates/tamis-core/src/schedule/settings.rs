@@ -12,7 +12,7 @@ choice! {
     pub enum OnLimit {
         /// The run stops with a diagnosis, as in verl.
         Error = "error",
-        /// The groups there are get trained on, as in EasyR1's dynamic sampling.
+        /// The groups that are there are trained on, as in EasyR1's dynamic sampling.
         UsePartial = "use_partial",
         /// The groups are given up and the next step starts.
         Skip = "skip",
@@ -46,7 +46,7 @@ choice! {
     pub enum OnExhausted {
         /// The next epoch goes on filling it.
         NextEpoch = "next_epoch",
-        /// The groups there are get trained on.
+        /// The groups that are there are trained on.
         UsePartial = "use_partial",
         /// The run ends after the last full step.
         Stop = "stop",

@@ -90,7 +90,7 @@ pub const ANY: &str = "*";
 tamis_core::settings! {
     /// The verifiers of [`BySource`] that are named beside the table.
     pub struct BySourceSettings {
-        /// Verifiers by data source, before the table and beyond it:
+        /// Verifiers by data source, which go before the built-in table:
         /// `my/source: {kind: gsm8k, method: flexible}`, or the kind alone (`my/source: math`). `"*"` is for
         /// sources that nobody names and for rows without one.
         sources: SourceVerifiers = SourceVerifiers::default();

@@ -22,7 +22,7 @@ tamis_core::settings! {
         min_value_correct: f64 = 0.5;
         /// The score of a right answer of no length.
         max_value_correct: f64 = 1.0;
-        /// The full length. Null: `rollout.max_response_length`.
+        /// Length that counts as full, in tokens. Null: `rollout.max_response_length`.
         max_length: Option<usize> = None, AtLeast(1.0);
     }
 }

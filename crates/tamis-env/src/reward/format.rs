@@ -8,7 +8,7 @@ use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 tamis_core::settings! {
     /// What [`Format`] looks for.
     pub struct FormatSettings {
-        /// The regular expression; `.` matches a line break too.
+        /// Regular expression that the whole completion must match; `.` matches a line break too.
         pattern: String = String::new(), NotEmpty;
     }
 }

@@ -32,18 +32,18 @@ tamis_core::settings! {
         pass_score: Option<f64> = None;
         /// Sampling temperature of the judge.
         temperature: f64 = 0.0, NonNegative;
-        /// Longest answer, in tokens.
+        /// Longest answer of the judge, in tokens.
         max_tokens: usize = 1024, AtLeast(1.0);
-        /// Further parameters of the request by the server's names; null leaves one of ours out
+        /// Further parameters of the request by the server's names; null removes one that tamis sends
         /// (`{max_tokens: null, max_completion_tokens: 1024}`).
         parameters: Map<String, Json> = Map::new();
         /// Environment variable with the servers' key.
         api_key_env: Option<String> = None, NotEmpty, Free;
-        /// Longest time of one answer.
+        /// How long an answer may take.
         timeout: TimeSpan = TimeSpan::seconds(120), Any, Free;
         /// Most attempts for one completion where servers are busy or do not answer.
         max_attempts: usize = 5, Between(1.0, 100.0), Free;
-        /// Completions judged at once.
+        /// Number of completions judged at once.
         concurrency: usize = 16, Between(1.0, 1024.0), Free;
         /// How long servers may take to answer at the start of a run.
         startup_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;

@@ -51,7 +51,7 @@ tamis_core::tagged! {
         Repetition(Repetition) = "repetition",
         /// DAPO's soft overlong punishment: 0 up to `max_length - buffer` tokens, then falling in a line.
         SoftOverlong(SoftOverlongSettings) = "soft_overlong",
-        /// A program that speaks JSON lines.
+        /// A program that reads completions and writes scores, as JSON lines.
         Command(CommandSettings) = "command",
         /// A language model at a server with OpenAI's chat interface (`/v1/chat/completions`): it is shown
         /// each completion, and its score is found in what it answers.

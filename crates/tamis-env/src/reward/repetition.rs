@@ -11,7 +11,7 @@ tamis_core::settings! {
     /// no n-gram repeats or the completion is shorter than n, at worst `max_penalty`. Shaping.
     #[derive(Copy)]
     pub struct Repetition {
-        /// Tokens of an n-gram.
+        /// Number of tokens of an n-gram.
         ngram_size: usize = 3, AtLeast(1.0);
         /// The score where everything repeats; not above 0.
         max_penalty: f64 = -1.0;

@@ -20,7 +20,7 @@ tamis_core::choice! {
         /// As in the paper and TRL: 0 up to `max_length - buffer`, then falling to -1, and -1 beyond
         /// `max_length`.
         Bounded = "bounded",
-        /// As in verl: the same line, continued below -1 beyond `max_length`.
+        /// As in verl: falling on below -1 beyond `max_length`.
         Verl = "verl",
     }
 }
@@ -33,9 +33,9 @@ tamis_core::settings! {
         form: OverlongForm = OverlongForm::Bounded;
         /// Tokens before `max_length` over which the punishment grows. Null: a fifth of `max_length`.
         buffer: Option<usize> = None, AtLeast(1.0);
-        /// The limit. Null: `rollout.max_response_length`.
+        /// Length at which the punishment is full, in tokens. Null: `rollout.max_response_length`.
         max_length: Option<usize> = None, AtLeast(1.0);
-        /// Punishment at `max_length`.
+        /// Size of the punishment at `max_length`.
         penalty_factor: f64 = 1.0, NonNegative;
     }
 }

@@ -41,7 +41,7 @@ pub struct Definition {
     pub pattern: &'static str,
     /// Unit; empty for a plain number.
     pub unit: &'static str,
-    /// What it is, in one or two sentences.
+    /// What it is, in a sentence of a cell's length.
     pub meaning: &'static str,
     /// Whose name it is.
     pub source: MetricSource,
@@ -56,7 +56,7 @@ pub struct Definition {
 pub struct Section {
     /// Heading.
     pub title: &'static str,
-    /// What these metrics are about.
+    /// What these metrics are over, and what does not fit into a cell: Markdown.
     pub about: &'static str,
     /// The metrics.
     pub metrics: &'static [Definition],
@@ -102,12 +102,13 @@ pub fn catalogue_markdown() -> String {
     let mut page = String::from(
         "# Metrics\n\n\
          <!-- Generated from the definitions in crates/tamis-run/src/metrics by scripts/generate; do not edit. -->\n\n\
-         Every metric of `metrics.jsonl`, TensorBoard and the console, defined once. A part in braces varies. *Whose* says which \
-         system uses the name with this meaning; a *second name* repeats the value of another metric for readers who know it \
-         under that name. *Clock* marks what depends on the wall clock: leave it out when two runs are compared (everything \
-         else is equal, bit for bit, for the same seed on the same machine).\n\n\
-         Unscored trajectories (no reward function answered) are outside every statistic of scores and rewards; they count in \
-         lengths and tokens. A metric without a value (a mean over nothing) is left out, or `null` in `metrics.jsonl`.\n",
+         Every metric of `metrics.jsonl`, TensorBoard and the console, defined once. A part in braces varies.\n\n\
+         - *Whose*: the system that uses the name with this meaning.\n\
+         - *Second name*: repeats the value of another metric, for readers who know it under that name.\n\
+         - *Clock*: depends on the wall clock; leave it out when two runs are compared. All others are equal, bit for\n  \
+           bit, for the same seed on the same machine.\n\n\
+         Trajectories that no reward function answered (unscored) are outside every statistic of scores and rewards;\n\
+         they count in lengths and tokens. A metric without a value (a mean over nothing) is left out, or `null`.\n",
     );
     for section in CATALOGUE {
         let _ = write!(page, "\n## {}\n\n{}\n\n", section.title, section.about);
@@ -202,6 +203,7 @@ mod tests {
             let name = definition.pattern;
             assert!(all[..place].iter().all(|other| other.pattern != name), "{name} twice");
             assert!(definition.meaning.ends_with('.'), "{name}: a sentence");
+            assert!(definition.meaning.len() <= 110, "{name}: too long for a cell, see the section's `about`");
             let clock_by_name =
                 ["timing_s/", "timing_per_token_ms/"].iter().any(|prefix| name.starts_with(prefix));
             assert!(definition.wall_clock || !clock_by_name, "{name} is of the clock");

@@ -34,9 +34,10 @@ settings! {
         clip_low: f64 = 0.2, Between(0.0, 1.0);
         /// How far the ratio may rise above 1 where the advantage is positive.
         clip_high: f64 = 0.2, NonNegative;
-        /// Where `A < 0` the loss is at most `-A` times this (verl `clip_ratio_c`). Null: no such bound.
+        /// Bound on the loss where the advantage is negative, as a multiple of `-A` (verl `clip_ratio_c`).
+        /// Null: no such bound.
         dual_clip: Option<f64> = Some(3.0), GreaterThan(1.0);
-        /// Largest weight of the proximal over the behaviour policy. Null: no bound.
+        /// Largest ratio of the policy at the start of the step to the one that sampled. Null: no bound.
         weight_cap: Option<f64> = None, Positive;
         /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
         /// Null: none, as TRL.

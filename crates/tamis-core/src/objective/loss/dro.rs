@@ -24,7 +24,7 @@ settings! {
     /// Direct reward optimisation. Derivative: `-A + beta·d`.
     #[derive(Copy)]
     pub struct Dro {
-        /// Strength of the quadratic pull.
+        /// Strength of the quadratic pull towards the old policy.
         beta: f64, NonNegative;
     }
 }

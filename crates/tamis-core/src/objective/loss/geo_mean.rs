@@ -42,9 +42,9 @@ settings! {
     /// Tokens left out by a mask over the optimizer batch are left out of all means.
     #[derive(Copy)]
     pub struct GeoMean {
-        /// The log-ratio counts down to minus this where the advantage is negative, in nats.
+        /// How far below 0 a token's log-ratio counts where the advantage is negative, in nats.
         clip_low: f64 = 0.4, NonNegative;
-        /// The log-ratio counts up to this where the advantage is positive, in nats.
+        /// How far above 0 a token's log-ratio counts where the advantage is positive, in nats.
         clip_high: f64 = 0.4, NonNegative;
         /// Added to the length in means (verl 1e-8).
         length_epsilon: f64 = 0.0, NonNegative;

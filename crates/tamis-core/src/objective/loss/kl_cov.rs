@@ -29,9 +29,9 @@ settings! {
     /// [`Objective::select`](super::super::Objective::select) chose.
     #[derive(Copy)]
     pub struct KlCov {
-        /// Share of the tokens of an optimizer batch that pays; at least one.
+        /// Share of the tokens of an optimizer batch that pays the penalty; at least one token.
         share: f64 = 2e-4, Between(0.0, 1.0);
-        /// What one nat of distance costs.
+        /// Penalty per nat of distance from the old policy.
         cov_coefficient: f64 = 1.0, NonNegative;
     }
 }

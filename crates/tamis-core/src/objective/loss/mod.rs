@@ -135,8 +135,8 @@ policy_losses! {
     /// The clipped ratio of the whole trajectory times its length, with `aggregation: seq-mean-token-sum`
     /// (arXiv 2602.05261).
     Luspo(Luspo) = "luspo", luspo::ENTRY;
-    /// The clipped ratio to the policy at the start of the step, weighted by its ratio to the one that
-    /// sampled.
+    /// The clipped ratio to the policy at the start of the step, weighted by the ratio of that policy to the
+    /// one that sampled.
     Decoupled(Decoupled) = "decoupled", decoupled::ENTRY;
     /// The plain policy gradient.
     Reinforce(Reinforce) = "reinforce", reinforce::ENTRIES[0];
@@ -163,14 +163,14 @@ policy_losses! {
 }
 
 choice! {
-    /// What the importance ratio is a ratio of.
+    /// Whether the importance ratio is one of tokens or of trajectories.
     pub enum Importance {
-        /// Each token's probability.
+        /// A ratio for each token: that of its probabilities.
         Token = "token",
-        /// The trajectory's probability per token, moved by every one of them: GSPO, arXiv 2507.18071 eq. 5
-        /// (TRL `importance_sampling_level: sequence`).
+        /// One ratio for the trajectory, moved by every one of its tokens: GSPO, arXiv 2507.18071 eq. 5 (TRL
+        /// `importance_sampling_level: sequence`).
         Sequence = "sequence",
-        /// The same value, each token answering for its own loss alone: GSPO-token, eq. 13 (TRL
+        /// The value of `sequence`, but each token answers for its own loss alone: GSPO-token, eq. 13 (TRL
         /// `sequence_token`; verl's `gspo`).
         SequenceToken = "sequence_token",
     }

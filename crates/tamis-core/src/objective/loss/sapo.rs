@@ -31,9 +31,9 @@ settings! {
     /// Soft adaptive policy optimisation. Derivative: `-4·σ·(1 - σ)·r·A`, 0 beyond the limit.
     #[derive(Copy)]
     pub struct Sapo {
-        /// Temperature where the advantage is positive.
+        /// Temperature of the gate where the advantage is positive.
         tau_positive: f64 = 1.0, Positive;
-        /// Temperature where the advantage is 0 or negative.
+        /// Temperature of the gate where the advantage is 0 or negative.
         tau_negative: f64 = 1.05, Positive;
         /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
         /// Null: none, as TRL.

@@ -12,13 +12,13 @@ use crate::reward::{RewardError, RewardFunction};
 tamis_core::settings! {
     /// How the processes of an external function are kept.
     pub struct ProcessPool {
-        /// Processes kept running.
+        /// Number of processes kept running.
         num_processes: usize = 2, Between(1.0, 1024.0), Free;
         /// How long an answer may take.
         timeout: TimeSpan = TimeSpan::seconds(30), Any, Free;
         /// Added to `timeout` for the first answer of a fresh process (imports, a model to load).
         startup_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
-        /// Restarts of crashed or late processes in a run, at most.
+        /// Most restarts of crashed or late processes in a run.
         max_restarts: usize = 10, Any, Free;
     }
 }

@@ -11,97 +11,77 @@ pub const CATALOGUE: &[Section] = &[
         metrics: &[
             verl("training/global_step", "steps", "Training steps done, this one included."),
             verl("training/epoch", "epochs",
-                "Pass over the data in which the last prompt of the step was drawn, from 0."),
+                "Pass over the data, from 0, in which the last prompt of the step was drawn."),
             trl("epoch", "epochs",
-                "Passes over the data so far, with the fraction of the running one; prompts drawn for \
-                 dropped groups count."),
+                "Passes over the data so far, as a fraction; prompts drawn for dropped groups count."),
             trl("num_tokens", "tokens",
-                "Prompt and completion tokens of all trajectories generated so far, over the whole run."),
+                "Prompt and completion tokens of all trajectories that the run has generated so far."),
         ],
     },
     Section {
         title: "Reward of the trained batch",
-        about:
-            "Over the trajectories of the trained groups, less those that the filter did not choose \
-             (`within_group`). A filter makes this batch unrepresentative of the model (uniform groups are \
-             gone): compare models by `all/...` or by validation.",
+        about: "\
+            Over the trajectories of the trained groups, without members that the filter `within_group`\n\
+            left out. The reward is the weighted sum of the scores plus shaping (`seq_reward`). A filter\n\
+            makes this batch unlike what the model does, since uniform groups are gone: compare models by\n\
+            `all/...` or by validation. `frac_reward_zero_std` is always within groups; where rewards are\n\
+            scaled by the batch, TRL takes the deviation of the batch instead.",
         metrics: &[
-            verl("critic/score/mean", "",
-                "Mean reward of a trajectory before any KL term (`seq_reward`): the weighted sum of its \
-                 scores plus shaping."),
-            verl("critic/score/max", "",
-                "Largest reward of a trajectory before any KL term (`seq_reward`): the weighted sum of its \
-                 scores plus shaping."),
-            verl("critic/score/min", "",
-                "Smallest reward of a trajectory before any KL term (`seq_reward`): the weighted sum of its \
-                 scores plus shaping."),
+            verl("critic/score/mean", "", "Mean reward of a trajectory, before any KL term."),
+            verl("critic/score/max", "", "Largest reward of a trajectory, before any KL term."),
+            verl("critic/score/min", "", "Smallest reward of a trajectory, before any KL term."),
             verl("critic/rewards/mean", "",
-                "Mean reward of a trajectory after the KL term, where the KL is part of the reward; otherwise \
-                 the same as `critic/score`."),
+                "Mean reward of a trajectory, after the KL term where the KL is in the reward."),
             verl("critic/rewards/max", "",
-                "Largest reward of a trajectory after the KL term, where the KL is part of the reward; otherwise \
-                 the same as `critic/score`."),
+                "Largest reward of a trajectory, after the KL term where the KL is in the reward."),
             verl("critic/rewards/min", "",
-                "Smallest reward of a trajectory after the KL term, where the KL is part of the reward; \
-                 else the same as `critic/score`."),
+                "Smallest reward of a trajectory, after the KL term where the KL is in the reward."),
             verl("critic/advantages/mean", "",
-                "Mean advantage over tokens that bear loss: a long trajectory counts as often as it has \
-                 such tokens."),
-            verl("critic/advantages/max", "",
-                "Largest advantage over tokens that bear loss: a long trajectory counts as often as it has \
-                 such tokens."),
-            verl("critic/advantages/min", "",
-                "Smallest advantage over tokens that bear loss: a long trajectory counts as often as it has \
-                 such tokens."),
+                "Mean advantage over tokens that bear loss, so that long trajectories count more."),
+            verl("critic/advantages/max", "", "Largest advantage of a token that bears loss."),
+            verl("critic/advantages/min", "", "Smallest advantage of a token that bears loss."),
             verl("critic/returns/mean", "",
-                "Mean return over tokens that bear loss; for group-relative estimators the same as the \
-                 advantage."),
+                "Mean return over tokens that bear loss; the advantage, for group-relative estimators."),
             verl("critic/returns/max", "",
-                "Largest return over tokens that bear loss; for group-relative estimators the same as the \
-                 advantage."),
+                "Largest return of a token that bears loss; the advantage, for group-relative estimators."),
             verl("critic/returns/min", "",
-                "Smallest return over tokens that bear loss; for group-relative estimators the same as the \
-                 advantage."),
+                "Smallest return of a token that bears loss; the advantage, for group-relative estimators."),
             trl("rewards/{name}/mean", "",
                 "Mean of the score `name`, unweighted, over the trajectories that have it."),
             trl("rewards/{name}/std", "",
-                "Deviation of the score `name` over the trajectories that have it (ddof 1); none below two \
-                 of them."),
+                "Deviation of the score `name` over the trajectories that have it (ddof 1); needs two of \
+                 them."),
             trl("reward", "", "Mean reward of the batch.").alias_of("critic/rewards/mean"),
             trl("reward_std", "",
-                "Deviation of the reward over all scored trajectories of the batch (ddof 1), not within \
-                 groups; none below two of them."),
+                "Deviation of the reward over all scored trajectories (ddof 1), not within groups; needs \
+                 two of them."),
             trl("frac_reward_zero_std", "share",
-                "Share of groups whose scored members (two or more) have exactly the same reward (max == \
-                 min). Always within groups; TRL takes the deviation of the whole batch where rewards are \
-                 scaled by the batch."),
+                "Share of groups, of two or more scored members, whose rewards are all exactly equal."),
             tamis("train/pass_rate", "share",
-                "Share of those trajectories that are correct by `acc` (1 or more), where that score is \
-                 there."),
+                "Share of the trajectories that are correct by `acc` (1 or more), where there is that \
+                 score."),
             tamis("train/num_unscored", "trajectories",
                 "Trajectories of the trained groups without any score; they bear no loss."),
         ],
     },
     Section {
         title: "Length",
-        about:
-            "Over the same trajectories. A trajectory is truncated if it ended at the response limit, \
-             whatever its last token.",
+        about: "\
+            Over the same trajectories. A trajectory is truncated if it ended at the response limit,\n\
+            whatever its last token.",
         metrics: &[
             verl("response_length/mean", "tokens", "Mean number of completion tokens."),
             verl("response_length/max", "tokens", "Largest number of completion tokens."),
             verl("response_length/min", "tokens", "Smallest number of completion tokens."),
             verl("response_length/clip_ratio", "share",
-                "Share of truncated trajectories. verl counts those of the maximal length, also where they \
-                 ended by themselves there."),
+                "Share of truncated trajectories. verl counts every trajectory of the maximal length."),
             verl("prompt_length/mean", "tokens",
                 "Mean number of prompt tokens, each trajectory counting once."),
             verl("prompt_length/max", "tokens",
                 "Largest number of prompt tokens, each trajectory counting once."),
             verl("prompt_length/min", "tokens",
                 "Smallest number of prompt tokens, each trajectory counting once."),
-            verl("prompt_length/clip_ratio", "share",
-                "Share of prompts that have the maximal number of tokens of the configuration."),
+            verl("prompt_length/clip_ratio", "share", "Share of prompts of `data.max_prompt_length` tokens."),
             trl("completions/mean_length", "tokens",
                 "Mean completion length.").alias_of("response_length/mean"),
             trl("completions/min_length", "tokens",
@@ -120,21 +100,24 @@ pub const CATALOGUE: &[Section] = &[
     },
     Section {
         title: "Objective and update",
-        about:
-            "Means over the optimizer updates of the step, each update weighing the same, unless said \
-             otherwise.",
+        about: "\
+            Means over the optimizer updates of the step, each update weighing the same, unless said\n\
+            otherwise. Figures of the policy's updates are left out in steps in which the critic learns\n\
+            alone. `training/rollout_probs_*` are there where servers sample, `sampling/*` there and with\n\
+            `objective.correction`.",
         metrics: &[
-            trl("loss", "", "What was minimised: policy loss, KL and entropy terms with their coefficients."),
+            trl("loss", "", "What is minimised: policy loss, KL and entropy terms with their coefficients."),
             verl("actor/pg_loss", "", "Policy loss, without KL and entropy terms."),
             verl("actor/pg_clipfrac", "share", "Share of tokens at which the clipped branch was taken."),
             verl("actor/pg_clipfrac_lower", "share",
                 "Share of tokens at which the dual clip was taken (negative advantage)."),
             verl("actor/ppo_kl", "nats", "Mean of old minus new log-probability over tokens."),
             tamis("actor/ppo_kl_k3", "nats",
-                "The same divergence by the k3 estimate, which is never negative."),
+                "Mean divergence of new from old policy over tokens, by the k3 estimate, which is never \
+                 negative."),
             tamis("actor/ratio_mean", "", "Mean ratio of new to old probability over tokens."),
-            tamis("actor/ratio_max", "", "Largest ratio."),
-            tamis("actor/ratio_min", "", "Smallest ratio."),
+            tamis("actor/ratio_max", "", "Largest ratio of new to old probability of a token."),
+            tamis("actor/ratio_min", "", "Smallest ratio of new to old probability of a token."),
             verl("actor/entropy", "nats", "Mean entropy of the policy over tokens."),
             trl("entropy", "nats", "Mean entropy.").alias_of("actor/entropy"),
             verl("actor/kl_loss", "nats",
@@ -142,76 +125,78 @@ pub const CATALOGUE: &[Section] = &[
             verl("actor/kl_coef", "", "Coefficient of the KL loss."),
             verl("actor/reward_kl_penalty", "nats",
                 "Mean divergence from the reference that was taken off the rewards."),
-            verl("actor/reward_kl_penalty_coeff", "", "Its coefficient."),
+            verl("actor/reward_kl_penalty_coeff", "",
+                "Coefficient of the divergence that was taken off the rewards."),
             trl("kl", "nats", "Mean over tokens of the estimated divergence from the reference."),
             trl("clip_ratio/low_mean", "share", "Share of tokens clipped from below (negative advantage)."),
-            trl("clip_ratio/low_min", "share", "Smallest such share of a sequence."),
+            trl("clip_ratio/low_min", "share", "Smallest share of a sequence's tokens clipped from below."),
             trl("clip_ratio/high_mean", "share", "Share of tokens clipped from above (positive advantage)."),
-            trl("clip_ratio/high_max", "share", "Largest such share of a sequence."),
+            trl("clip_ratio/high_max", "share", "Largest share of a sequence's tokens clipped from above."),
             trl("clip_ratio/region_mean", "share", "Share of tokens clipped either way."),
             verl("rollout_corr/kl", "nats",
                 "Mean over tokens of the sampler's minus the trainer's log-probability; 0 on the native \
                  engine."),
-            verl("rollout_corr/k3_kl", "nats", "The same by the k3 estimate."),
+            verl("rollout_corr/k3_kl", "nats",
+                "Mean over tokens of the divergence of sampler and trainer, by the k3 estimate."),
             verl("rollout_corr/{statistic}", "",
-                "Further statistics of what separates the sampler from the trainer."),
+                "A further statistic of how far the sampler is from the trainer."),
             verl("training/rollout_probs_diff_valid", "",
-                "1 where servers sample and the learner has computed the log-probabilities of their tokens \
-                 again, over which this and the next four are."),
+                "1 where servers sample and the learner computed their tokens' log-probabilities again."),
             verl("training/rollout_probs_diff_max", "",
                 "Largest difference between the server's and the learner's probability of a sampled token."),
-            verl("training/rollout_probs_diff_mean", "", "Mean of that difference."),
-            verl("training/rollout_probs_diff_std", "", "Deviation of that difference (ddof 1)."),
-            verl("training/rollout_actor_probs_pearson_corr", "", "Correlation of the two probabilities."),
+            verl("training/rollout_probs_diff_mean", "",
+                "Mean difference between the server's and the learner's probability of a sampled token."),
+            verl("training/rollout_probs_diff_std", "",
+                "Deviation (ddof 1) of the difference between the server's and the learner's probability."),
+            verl("training/rollout_actor_probs_pearson_corr", "",
+                "Correlation of the server's and the learner's probabilities of the sampled tokens."),
             trl("sampling/sampling_logp_difference/max", "nats",
-                "Largest difference between the sampler's and the trainer's log-probability of a token: \
-                 where servers sample, and with `objective.correction`."),
-            trl("sampling/sampling_logp_difference/mean", "nats", "Mean of that difference."),
+                "Largest difference between the sampler's and the trainer's log-probability of a token."),
+            trl("sampling/sampling_logp_difference/mean", "nats",
+                "Mean difference between the sampler's and the trainer's log-probability of a token."),
             verl("actor/ppo_kl_abs", "nats",
                 "Mean distance of new from old log-probability over tokens (loss `kl_cov`)."),
             trl("cispo_clip_ratio", "share",
                 "Share of tokens whose weight was bounded from above (loss `cispo`)."),
             trl("vespo/phi_seq_mean", "", "Mean weight of a trajectory (loss `vespo`)."),
-            trl("entropy_coef", "", "Coefficient of the entropy bonus that was used, where there is one."),
+            trl("entropy_coef", "", "Coefficient of the entropy bonus, where there is one."),
             trl("sampling/{statistic}/{figure}", "",
-                "TRL's figures of what separates the sampler from the trainer, with `objective.correction`."),
+                "TRL's figures of how far the sampler is from the trainer, with `objective.correction`."),
             tamis("train/soft_reweight_min", "", "Smallest weight of a group (shaping `soft_reweight`)."),
-            tamis("train/soft_reweight_max", "", "Largest weight of a group."),
-            tamis("train/soft_reweight_mean", "", "Mean weight of a group."),
+            tamis("train/soft_reweight_max", "", "Largest weight of a group (shaping `soft_reweight`)."),
+            tamis("train/soft_reweight_mean", "", "Mean weight of a group (shaping `soft_reweight`)."),
             tamis("greedy/reward/mean", "",
-                "Mean reward of the greedy completions that are the baseline of `remax`; they are not \
-                 trained on."),
+                "Mean reward of the greedy completions, the baseline of `remax`, which are not trained on."),
             tamis("greedy/num_completions", "completions",
-                "How many of them were generated, beside the groups of the step."),
-            tamis("greedy/response_length/mean", "tokens", "Their mean length."),
+                "Greedy completions generated for `remax`, beside the groups of the step."),
+            tamis("greedy/response_length/mean", "tokens",
+                "Mean length of the greedy completions of `remax`."),
             tamis("actor/num_updates", "updates", "Optimizer updates done in the step."),
             tamis("actor/num_skipped_updates", "updates",
                 "Updates of the step left out because a gradient was not finite."),
             verl("actor/grad_norm", "", "Norm of the gradient before clipping."),
             trl("grad_norm", "", "Norm of the gradient before clipping.").alias_of("actor/grad_norm"),
-            verl("actor/lr", "",
-                "Learning rate of the step's last update. This and the other figures of the policy's \
-                 updates are left out in steps in which the critic learns alone."),
+            verl("actor/lr", "", "Learning rate of the step's last update."),
             trl("learning_rate", "", "Learning rate.").alias_of("actor/lr"),
         ],
     },
     Section {
         title: "The critic",
-        about:
-            "Where there is one (`gae`, `bi_level_gae`). Its values of a step are those from before its \
-             update. It learns from the policy's tokens in all scored trajectories, also in those that are \
-             left out of the policy's loss. Figures of updates are means over those that were not left out.",
+        about: "\
+            Where there is one (`gae`, `bi_level_gae`). Means are over the tokens that the critic learns\n\
+            from: the policy's in all scored trajectories, also in those that are left out of the\n\
+            policy's loss. Values are those from before the step's update; figures of updates are means\n\
+            over those that were done. `critic/vf_explained_var` is left out where returns do not vary;\n\
+            verl adds 1e-5 to its divisor.",
         metrics: &[
             verl("critic/vf_loss", "",
                 "Value loss as aggregated, mean over the critic's updates of the step."),
             verl("critic/vf_clipfrac", "share",
-                "Share of tokens whose value the bound of the loss holds (`critic.cliprange_value`)."),
+                "Share of tokens whose value is clipped by `critic.cliprange_value`."),
             verl("critic/vpred_mean", "",
                 "Mean value over the tokens that the critic learns from, while it is updated."),
             verl("critic/vf_explained_var", "share",
-                "1 - Var(return - value) / Var(return) over the tokens that the critic learns from: 1 is a \
-                 perfect critic, 0 one that says the same everywhere; none where the returns do not vary. \
-                 verl adds 1e-5 to the divisor."),
+                "1 - Var(return - value) / Var(return): 1 is a perfect critic, 0 a constant one."),
             verl("critic/values/mean", "", "Mean value over the tokens that the critic learns from."),
             verl("critic/values/max", "", "Largest value over the tokens that the critic learns from."),
             verl("critic/values/min", "", "Smallest value over the tokens that the critic learns from."),
@@ -219,79 +204,89 @@ pub const CATALOGUE: &[Section] = &[
             verl("critic/lr", "", "Learning rate of the critic."),
             tamis("critic/num_updates", "updates", "The critic's optimizer updates done in the step."),
             tamis("critic/num_skipped_updates", "updates",
-                "Those left out because a gradient was not finite."),
+                "The critic's updates left out because a gradient was not finite."),
         ],
     },
     Section {
         title: "The sieve",
-        about: "What the filter did with the groups generated for this step.",
+        about: "\
+            What the filter did with the groups generated for this step.\n\
+            \n\
+            `groups/{place}` and `trajectories/{place}` add up in every step. `left_out` counts\n\
+            trajectories alone: those of trained groups that bear no loss; the places in flight are there\n\
+            where groups can be in flight over the end of a step:\n\
+            \n\
+            ```\n\
+            generated + carried_in + in_flight_in\n\
+            \x20   = trained + left_out + dropped + surplus + stale + failed + aborted\n\
+            \x20   + carried_out + in_flight_out\n\
+            ```\n\
+            \n\
+            - `train/num_dropped/{reason}`: `all_correct`, `all_wrong`, `uniform`, `unscored`,\n\
+            \x20 `below_range`, `above_range`, `singleton`, `zero_score`, `outside_pool`.\n\
+            - `train/num_left_out/{reason}`: `unscored` (no reward function answered), `unchosen` (the\n\
+            \x20 filter chose others), `truncated` (`objective.masks`), `shaped` (a shaping took them out),\n\
+            \x20 `masked` (no token is the policy's), `rejected` (`objective.correction` rejected every\n\
+            \x20 token, in every update).\n\
+            - `rollout/ignored/{class}`: `duplicate` (a second answer to a request), `late` (an answer to\n\
+            \x20 what was given up, had failed or is over), `foreign` (never asked for).\n\
+            - `rollout/server_faults/{class}`: `timed_out`, `reset`, `server_error`, `stale_weights`,\n\
+            \x20 `token_count`, ...; `busy` where a server had no room, `unknown` for answers to nothing in\n\
+            \x20 flight. Each attempt was made again, unless it had failed for good.\n\
+            - `rollout/server_checks/{class}`: `connect`, `probe`, `refused`, ...\n\
+            \n\
+            A figure of the last three is left out where it is 0.",
         metrics: &[
             guide("train/num_gen_batches", "rounds", "Generation rounds of the step."),
-            guide("train/filter_rate", "share", "Dropped over generated groups of the step."),
+            guide("train/filter_rate", "share",
+                "Share of the step's generated groups that the filter dropped."),
             guide("train/mean_metric_std", "",
-                "Mean over all generated groups of the filter metric's deviation within the group (ddof 0)."),
+                "Mean over all generated groups of the metric's deviation within the group (ddof 0)."),
             guide("train/num_kept_prompts", "groups",
                 "Groups kept by the filter, before the batch was cut to size."),
             tamis("dynamic_sampling/num_gen_batches", "rounds",
                 "Generation rounds.").alias_of("train/num_gen_batches"),
             tamis("dynamic_sampling/num_accumulated_prompts", "groups",
-                "Groups ready before the batch was cut to size, those carried over from earlier steps \
-                 included."),
+                "Groups ready before the batch was cut to size, carried ones included."),
             tamis("dynamic_sampling/target_prompt_num", "groups",
                 "Groups wanted for the step (`data.train_batch_size`)."),
             tamis("dynamic_sampling/num_prompts_used", "groups", "Groups trained on."),
             tamis("dynamic_sampling/num_trajectories_used", "trajectories",
-                "Trajectories trained on: those of the trained groups that bear loss."),
+                "Trajectories of the trained groups that bear loss."),
             tamis("dynamic_sampling/skipped", "", "1 where nothing was trained on in the step, otherwise 0."),
             tamis("dynamic_sampling/num_given_up_attempts", "attempts",
-                "Attempts at the step that were skipped before the one that trained (`schedule.on_limit: \
-                 skip`); what they generated is counted in the step."),
+                "Attempts at the step that `schedule.on_limit: skip` gave up; what they generated is \
+                 counted."),
             tamis("train/filter_metric/mean", "",
-                "Mean of the filter metric over the trajectories of the trained groups, less those that the \
-                 filter did not choose."),
+                "Mean of the filter metric over the trained groups, without members that `within_group` \
+                 left out."),
             tamis("all/filter_metric/mean", "", "Mean of the filter metric over all generated trajectories."),
-            tamis("groups/{place}", "groups",
-                "Groups that ended in this place: `generated` + `carried_in` = `trained` + `dropped` + \
-                 `surplus` + `stale` + `failed` + `aborted` + `carried_out`, in every step. Where groups \
-                 can be in flight over the end of a step, `in_flight_in` comes and `in_flight_out` goes \
-                 too."),
+            tamis("groups/{place}", "groups", "Groups that ended in this place, see above."),
             tamis("trajectories/{place}", "trajectories",
-                "The same for trajectories, where `trained` are those that bear loss, and `left_out` the \
-                 other members of trained groups: `generated` + `carried_in` = `trained` + `left_out` + \
-                 `dropped` + ..."),
+                "Trajectories that ended in this place, see above."),
             tamis("tokens/generated", "tokens", "Completion tokens of all groups generated for the step."),
             tamis("tokens/trained", "tokens",
                 "Completion tokens of the trajectories trained on (`trajectories/trained`)."),
             tamis("tokens/failed", "tokens",
                 "Completion tokens of groups whose generation failed, where there are any."),
             tamis("tokens/aborted", "tokens",
-                "Completion tokens of groups that were given up, as far as they are known in the step, \
-                 where there are any."),
+                "Completion tokens of groups that were given up, as far as they are known, where there are \
+                 any."),
             tamis("train/num_loss_tokens", "tokens",
-                "Those of them that bear loss (the rest is tool or environment output)."),
+                "Trained completion tokens that bear loss: those that the policy wrote, not tools or an \
+                 environment."),
             tamis("schedule/max_lag", "versions",
-                "Greatest lag of a trained group: version that trains it minus version that dispatched it."),
+                "Greatest lag of a trained group: the version that trains it minus the one that dispatched \
+                 it."),
             tamis("train/num_left_out/{reason}", "trajectories",
-                "Members of trained groups that bear no loss, by reason: `unscored` (no reward function \
-                 answered), `unchosen` (the filter chose others), `truncated` (`objective.masks`), `shaped` \
-                 (a shaping took them out), `masked` (no token is the policy's), `rejected` \
-                 (`objective.correction` rejected every token of it, in every update). Together \
-                 `trajectories/left_out`."),
-            tamis("train/num_dropped/{reason}", "groups",
-                "Groups dropped for this reason: `all_correct`, `all_wrong`, `uniform`, `unscored`, \
-                 `below_range`, `above_range`, `singleton`, `zero_score`, `outside_pool`."),
+                "Members of trained groups that bear no loss, by reason; together `trajectories/left_out`."),
+            tamis("train/num_dropped/{reason}", "groups", "Groups that the filter dropped for this reason."),
             tamis("rollout/ignored/{class}", "events",
-                "Events of the generator that nobody waited for, which are used for nothing: `duplicate` (a \
-                 second answer to a request), `late` (an answer to what was given up, had failed or is \
-                 over), `foreign` (never asked for). Not there where there were none."),
+                "Events of the generator that nobody waited for, and that are used for nothing."),
             tamis("rollout/server_faults/{class}", "attempts",
-                "Attempts at samples that went wrong at servers since the step before, by what went wrong \
-                 (`timed_out`, `reset`, `server_error`, `stale_weights`, `token_count`, ...); each was \
-                 asked for again, unless it had failed for good. `busy` are those that a server had no room \
-                 for, `unknown` answers to nothing that was in flight. Not there where there were none."),
+                "Attempts at samples that went wrong at servers since the step before."),
             tamis("rollout/server_checks/{class}", "checks",
-                "Checks of servers and publications to them that went wrong since the step before, by what \
-                 went wrong (`connect`, `probe`, `refused`, ...). Not there where there were none."),
+                "Checks of servers and publications to them that went wrong since the step before."),
             tamis("train/early_stopped", "", "1 after the last step of a run that an early stop ended."),
             tamis("train/num_identical_in_text", "groups",
                 "Generated groups whose completions are all the same text."),
@@ -299,60 +294,69 @@ pub const CATALOGUE: &[Section] = &[
     },
     Section {
         title: "Diagnostics",
-        about:
-            "Signs of health and of collapse, over all groups generated for the step where nothing else is \
-             said. A pass is an `acc` of 1 or more; without that score there are no pass rates.",
+        about: "\
+            Signs of health and of collapse, over all groups generated for the step unless otherwise\n\
+            said. A pass is an `acc` of 1 or more; without that score there are no pass rates. A scored\n\
+            group has two or more scored members. Intervals of pass rates are of equal width, counted\n\
+            from 0, and hold their lower end.\n\
+            \n\
+            `grad_norm/{groups}/...` is measured in the steps that `train.gradient_analysis` names,\n\
+            before their updates: over `all` groups of the batch, and over those of each `bucket_I` (from\n\
+            0) of reward deviation, as if they were an optimizer batch of their own. A group with fewer\n\
+            than two scored members is in no bucket.",
         metrics: &[
             tamis("diagnostics/pass_rate/none", "share",
-                "Share of the scored groups (two or more scored members) in which no member passes."),
+                "Share of the scored groups in which no member passes."),
             tamis("diagnostics/pass_rate/{interval}_of_{intervals}", "share",
-                "Share of those whose pass rate lies strictly between 0 and 1 and in this interval of equal \
-                 width, counted from 0; an interval holds its lower end."),
+                "Share of the scored groups with a pass rate strictly between 0 and 1, in this interval."),
             tamis("diagnostics/pass_rate/all", "share",
-                "Share of those in which every scored member passes."),
+                "Share of the scored groups in which every scored member passes."),
             tamis("diagnostics/pass_rate/mixed", "share",
-                "Share of those with passes and failures: what teaches by outcome alone."),
+                "Share of the scored groups with passes and failures: those that teach by outcome alone."),
             tamis("diagnostics/zero_advantage/tokens", "share",
-                "Share of the trained tokens whose advantage is exactly 0: work without effect on the \
-                 policy term."),
-            tamis("diagnostics/zero_advantage/trajectories", "share", "The same of trained trajectories."),
-            tamis("diagnostics/zero_advantage/groups", "share", "The same of trained groups."),
-            tamis("grad_norm/{groups}/task", "",
-                "Norm of the gradient of the policy term over `all` groups of the batch or those of one \
-                 `bucket_I` (from 0) of reward deviation, normalised as an optimizer batch of their own, \
-                 before the step's updates. In steps that `train.gradient_analysis` measures."),
+                "Share of the trained tokens whose advantage is exactly 0: they do not move the policy \
+                 term."),
+            tamis("diagnostics/zero_advantage/trajectories", "share",
+                "Share of the trained trajectories whose advantages are all exactly 0."),
+            tamis("diagnostics/zero_advantage/groups", "share",
+                "Share of the trained groups whose advantages are all exactly 0."),
+            tamis("grad_norm/{groups}/task", "", "Norm of the gradient of the policy term."),
             tamis("grad_norm/{groups}/kl", "",
-                "The same of the divergence in the loss, with its coefficient."),
-            tamis("grad_norm/{groups}/entropy", "", "The same of the entropy bonus, with its coefficient."),
-            tamis("grad_norm/{groups}/num_groups", "groups",
-                "Groups among them. A group with fewer than two scored members is in no bucket."),
+                "Norm of the gradient of the divergence in the loss, with its coefficient."),
+            tamis("grad_norm/{groups}/entropy", "",
+                "Norm of the gradient of the entropy bonus, with its coefficient."),
+            tamis("grad_norm/{groups}/num_groups", "groups", "Groups that these gradients are of."),
             tamis("grad_norm/{groups}/reward_std_mean", "",
-                "Mean deviation of their rewards within the group (ddof 0)."),
-            tamis("grad_norm/{groups}/reward_std_min", "", "Smallest of these deviations."),
-            tamis("grad_norm/{groups}/reward_std_max", "", "Greatest of these deviations."),
+                "Mean over these groups of the rewards' deviation within the group (ddof 0)."),
+            tamis("grad_norm/{groups}/reward_std_min", "",
+                "Smallest deviation of rewards within one of these groups."),
+            tamis("grad_norm/{groups}/reward_std_max", "",
+                "Greatest deviation of rewards within one of these groups."),
             tamis("collapse/completion_distinct_share", "share",
-                "Mean over groups of different completion texts over completions: 1 over n where all are \
-                 the same."),
+                "Mean share of different texts among a group's completions: 1 over n where all are the \
+                 same."),
             tamis("collapse/completion_conditional_entropy", "nats",
-                "Entropy of a group's texts, H(Z|X): falls where the policy has one answer to each prompt."),
+                "Entropy of a group's texts, H(Z|X): falls as the policy settles on one answer to each \
+                 prompt."),
             tamis("collapse/completion_entropy", "nats", "Entropy of all texts of the step, H(Z)."),
             tamis("collapse/completion_mutual_information", "nats",
                 "H(Z) - H(Z|X): how much a text says about its prompt; falls where all prompts get the same \
-                 answers (template collapse)."),
+                 answers."),
             tamis("collapse/reward_variance_within", "", "Mean variance of rewards within groups (ddof 0)."),
             tamis("collapse/reward_variance_between", "", "Variance of the groups' mean rewards (ddof 0)."),
             tamis("collapse/reward_variance_within_share", "share",
-                "The former over the sum of both: the part of the variance that group-relative advantages \
-                 see."),
+                "Variance within groups over the sum of both variances: what group-relative advantages see."),
             tamis("collapse/reward_std_dispersion", "",
                 "Deviation over mean of the groups' reward deviations: how unevenly signal is spread."),
         ],
     },
     Section {
         title: "All generated groups",
-        about:
-            "The unbiased view: every group generated for the step, dropped ones too. Definitions as for \
-             the trained batch.",
+        about: "\
+            Every group generated for the step, dropped ones too: how good the model is. Definitions as\n\
+            for the trained batch. `all/pass_rate` goes by the filter metric where its values say what is\n\
+            correct, otherwise by `acc`. `train.early_stop.reward_collapse` watches\n\
+            `rollout/in_group_reward_std` round by round.",
         metrics: &[
             tamis("all/critic/score/mean", "", "Mean reward of a trajectory, over all generated ones."),
             tamis("all/critic/score/max", "", "Largest reward of a trajectory, over all generated ones."),
@@ -364,15 +368,16 @@ pub const CATALOGUE: &[Section] = &[
                 "As `rewards/{name}/mean`, over all generated trajectories."),
             tamis("all/rewards/{name}/std", "", "As `rewards/{name}/std`, over all generated trajectories."),
             tamis("rollout/in_group_reward_std", "",
-                "Mean over all generated groups of the reward's deviation within the group (ddof 1), as \
-                 RAGEN logs it; `train.early_stop.reward_collapse` watches it round by round."),
-            guide("train/in_group_reward_std", "", "The same.").alias_of("rollout/in_group_reward_std"),
+                "Mean over all generated groups of the reward's deviation within the group (ddof 1), as in \
+                 RAGEN."),
+            guide("train/in_group_reward_std", "",
+                "Mean deviation of the reward within a group.").alias_of("rollout/in_group_reward_std"),
             tamis("reward_log/{name}", "",
-                "Mean of what reward functions logged as `name` (TRL's `log_metric`), over all calls for \
-                 the step's generated trajectories."),
+                "Mean of what reward functions logged as `name` (TRL's `log_metric`) for generated \
+                 trajectories."),
             tamis("all/pass_rate", "share",
-                "Share of all scored generated trajectories that are correct: by the filter metric where \
-                 its values say what is correct, otherwise by `acc` (1 or more)."),
+                "Share of the scored trajectories that are correct, by the filter metric or by `acc` (1 or \
+                 more)."),
             tamis("all/response_length/mean", "tokens",
                 "Mean number of completion tokens, over all generated trajectories."),
             tamis("all/response_length/max", "tokens",
@@ -382,11 +387,11 @@ pub const CATALOGUE: &[Section] = &[
             tamis("all/response_length/clip_ratio", "share",
                 "Share of truncated trajectories among all generated ones."),
             tamis("all/completions/mean_terminated_length", "tokens",
-                "Mean length of all generated completions that ended by themselves; 0 where none did."),
+                "Mean length of the generated completions that ended by themselves; 0 where none did."),
             tamis("all/completions/min_terminated_length", "tokens",
-                "Smallest length of all generated completions that ended by themselves; 0 where none did."),
+                "Smallest length of the generated completions that ended by themselves; 0 where none did."),
             tamis("all/completions/max_terminated_length", "tokens",
-                "Largest length of all generated completions that ended by themselves; 0 where none did."),
+                "Largest length of the generated completions that ended by themselves; 0 where none did."),
             tamis("all/prompt_length/mean", "tokens",
                 "Mean number of prompt tokens, over all generated trajectories."),
             tamis("all/prompt_length/max", "tokens",
@@ -398,63 +403,65 @@ pub const CATALOGUE: &[Section] = &[
     },
     Section {
         title: "Validation",
-        about:
-            "Per data source. `core` metrics are the mean, majority and best of all `n` samples on the main \
-             score (`acc` where it is there, otherwise `reward`); the others are `aux`.",
+        about: "\
+            By data source. `core` metrics are the mean, majority and best of all `n` samples on the main\n\
+            score (`acc` where there is one, otherwise `reward`); the others are `aux`.\n\
+            \n\
+            Of n samples of which c are correct, `pass@{k}` is 1 - C(n-c, k) / C(n, k). `best`, `worst`\n\
+            and `maj` are exact expectations over `k` samples drawn without replacement, ties of a\n\
+            majority broken evenly; verl draws with replacement by a bootstrap, which makes its `best`\n\
+            lower.",
         metrics: &[
             verl("val-core/{source}/{score}/mean@{n}", "",
                 "Mean over prompts of the mean score of the `n` samples."),
             tamis("val-core/{source}/{score}/pass@{k}", "share",
-                "Mean over prompts of 1 - C(n-c, k) / C(n, k), c of n samples being correct: the unbiased \
-                 chance that one of `k` is."),
+                "Mean over prompts of the unbiased chance that one of `k` samples is correct."),
             verl("val-core/{source}/{score}/best@{k}/mean", "",
-                "Mean over prompts of the expected best score of `k` of the `n` samples, drawn without \
-                 replacement, exact. verl draws with replacement by a bootstrap, which is lower."),
-            verl("val-core/{source}/{score}/worst@{k}/mean", "", "The same for the worst score."),
+                "Mean over prompts of the expected best score of `k` of the `n` samples."),
+            verl("val-core/{source}/{score}/worst@{k}/mean", "",
+                "Mean over prompts of the expected worst score of `k` of the `n` samples."),
             verl("val-core/{source}/{score}/maj@{k}/mean", "",
-                "Mean over prompts of the expected score of the answer most of `k` of the `n` samples give, \
-                 drawn without replacement, ties broken evenly, exact."),
+                "Mean over prompts of the expected score of the majority answer of `k` of the `n` samples."),
             verl("val-aux/{source}/{score}/mean@{n}", "",
                 "Mean over prompts of the mean score of the `n` samples."),
             tamis("val-aux/{source}/{score}/pass@{k}", "share",
-                "Mean over prompts of 1 - C(n-c, k) / C(n, k), c of n samples being correct: the unbiased \
-                 chance that one of `k` is."),
+                "Mean over prompts of the unbiased chance that one of `k` samples is correct."),
             verl("val-aux/{source}/{score}/best@{k}/mean", "",
-                "Mean over prompts of the expected best score of `k` of the `n` samples, drawn without \
-                 replacement, exact. verl draws with replacement by a bootstrap, which is lower."),
-            verl("val-aux/{source}/{score}/worst@{k}/mean", "", "The same for the worst score."),
+                "Mean over prompts of the expected best score of `k` of the `n` samples."),
+            verl("val-aux/{source}/{score}/worst@{k}/mean", "",
+                "Mean over prompts of the expected worst score of `k` of the `n` samples."),
             verl("val-aux/{source}/{score}/maj@{k}/mean", "",
-                "Mean over prompts of the expected score of the answer most of `k` of the `n` samples give, \
-                 drawn without replacement, ties broken evenly, exact."),
+                "Mean over prompts of the expected score of the majority answer of `k` of the `n` samples."),
             verl("val-aux/{source}/{score}/std@{n}", "",
                 "Mean over prompts of the deviation of the `n` samples (ddof 0)."),
             tamis("val-aux/{source}/num_prompts", "prompts", "Prompts evaluated."),
             tamis("val-aux/{source}/num_unscored", "samples",
-                "Samples without a score; they are outside the other metrics."),
+                "Samples without a score, which are outside the other metrics."),
             tamis("val-aux/{source}/response_length/mean", "tokens", "Mean completion length."),
             tamis("val-aux/{source}/response_length/clip_ratio", "share", "Share of truncated completions."),
             tamis("val-aux/{source}/reward_log/{name}", "",
-                "Mean of what reward functions logged as `name` (TRL's `log_metric`), over all calls for \
-                 the source's completions."),
+                "Mean of what reward functions logged as `name` (TRL's `log_metric`) for the source's \
+                 completions."),
         ],
     },
     Section {
         title: "Time and throughput",
-        about: "Depends on the machine, except the number of tokens.",
+        about: "\
+            Depends on the machine, except the number of tokens.\n\
+            \n\
+            Stages: `gen`, `gen_max` (greedy completions), `reward`, `filter`, `ref`, `values` (the\n\
+            critic's pass), `old_log_prob`, `advantage_passes` (forward passes that some estimators ask\n\
+            for), `adv`, `update_critic`, `update_actor`, `testing`, `save_checkpoint`, ...",
         metrics: &[
-            verl("timing_s/step", "s", "The whole step.").by_the_clock(),
+            verl("timing_s/step", "s", "Time of the whole step.").by_the_clock(),
             tamis("timing_s/reward/{name}", "s",
-                "Time in the reward function `name`, over everything scored for the step (validation \
-                 not).").by_the_clock(),
-            verl("timing_s/{stage}", "s",
-                "Time spent in a stage, summed over the step: `gen`, `gen_max` (greedy completions), \
-                 `reward`, `filter`, `ref`, `values` (the critic's pass), `old_log_prob`, \
-                 `advantage_passes` (forward passes that some estimators ask for), `adv`, `update_critic`, \
-                 `update_actor`, `testing`, `save_checkpoint`, ...").by_the_clock(),
+                "Time in the reward function `name`, over everything scored for the step, \
+                 validation aside.").by_the_clock(),
+            verl("timing_s/{stage}", "s", "Time spent in a stage, summed over the step.").by_the_clock(),
             trl("step_time", "s", "Time of the step.").alias_of("timing_s/step").by_the_clock(),
             verl("timing_per_token_ms/gen", "ms",
-                "Generation time per completion token of all generated trajectories. verl divides by the \
-                 tokens of the kept ones.").by_the_clock(),
+                "Generation time per completion token of all generated trajectories; verl \
+                 divides by the kept ones.").by_the_clock(),
             verl("timing_per_token_ms/{stage}", "ms",
                 "Time of a stage per prompt and completion token of the trained batch.").by_the_clock(),
             verl("perf/total_num_tokens", "tokens",
