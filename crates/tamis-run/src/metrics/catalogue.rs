@@ -203,7 +203,10 @@ mod tests {
             let name = definition.pattern;
             assert!(all[..place].iter().all(|other| other.pattern != name), "{name} twice");
             assert!(definition.meaning.ends_with('.'), "{name}: a sentence");
-            assert!(definition.meaning.len() <= 110, "{name}: too long for a cell, see the section's `about`");
+            assert!(
+                definition.meaning.len() <= 110,
+                "{name}: too long for a cell, see the section's `about`"
+            );
             let clock_by_name =
                 ["timing_s/", "timing_per_token_ms/"].iter().any(|prefix| name.starts_with(prefix));
             assert!(definition.wall_clock || !clock_by_name, "{name} is of the clock");
