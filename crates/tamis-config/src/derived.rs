@@ -1,6 +1,6 @@
 //! Numbers and facts that follow from several keys of a configuration.
 
-use tamis_core::advantage::{Advantage, Cpo, Grpo, GrpoPassk, Scale};
+use tamis_core::advantage::Column;
 
 use crate::schema::{Config, RAW_OUTCOME, ScheduleMode, TaskKind};
 
@@ -41,17 +41,6 @@ impl Config {
         self.objective.loss_scale_factor.unwrap_or(self.rollout.max_response_length as f64)
     }
 
-    /// Whether advantages of `grpo`, `grpo_passk` or `cpo` are divided by a deviation.
-    pub fn divides_by_std(&self) -> bool {
-        match &self.objective.advantage {
-            Advantage::Grpo(Grpo { scale, .. }) | Advantage::Cpo(Cpo { grpo: Grpo { scale, .. }, .. }) => {
-                *scale != Scale::None
-            }
-            Advantage::GrpoPassk(GrpoPassk { divide, .. }) => *divide,
-            _ => false,
-        }
-    }
-
     /// Whether a step may take more than one generation round.
     pub fn refills(&self) -> bool {
         self.schedule.mode == ScheduleMode::Streaming || (self.filter.is_some() && self.schedule.refill)
@@ -59,7 +48,7 @@ impl Config {
 
     /// Whether there is a critic: only some advantage estimators need one.
     pub fn has_critic(&self) -> bool {
-        matches!(self.objective.advantage, Advantage::Gae(_) | Advantage::BiLevelGae(_))
+        self.objective.advantage.needs().contains(&Column::Values)
     }
 
     /// Prompts of one update of the critic.

@@ -6,7 +6,11 @@ use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
     Config, EmptyRound, KlPlace, OnExhausted, OnLimit, Preset, RoundLimit, Surplus, load, load_sources,
 };
-use tamis_core::objective::{ClipCov, KlCov, PolicyLoss};
+use tamis_core::advantage::{Advantage, Grpo, Scale, SingletonAdvantage};
+use tamis_core::filter::{GroupFilter, Singleton, Variance};
+use tamis_core::objective::{Clip, ClipCov, KlCov, PolicyLoss};
+use tamis_env::reward::RewardKind;
+use tamis_env::reward::soft_overlong::OverlongForm;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/examples")
@@ -74,6 +78,66 @@ fn common_settings_of_the_filter() {
         }
     }
     assert_eq!(example("dapo_math").preset, Some(Preset::Dapo));
+}
+
+/// What the presets of the common recipes set, as their authors released them.
+#[test]
+fn presets_are_the_released_recipes() {
+    let divided = Grpo { scale: Scale::Group, ddof: 1, epsilon: 1e-6, singleton: SingletonAdvantage::Zero };
+    let undivided = Grpo { scale: Scale::None, ..divided };
+    let clip = |clip_high, dual_clip| {
+        let log_ratio_limit = Some(20.0);
+        PolicyLoss::Clip(Clip { clip_low: 0.2, clip_high, dual_clip, delta: None, log_ratio_limit })
+    };
+    for (preset, advantage, loss, aggregation, kl, is_dapo) in [
+        ("grpo", divided, clip(0.2, None), "seq-mean-token-mean", Some(0.04), false),
+        ("dapo", divided, clip(0.28, Some(10.0)), "token-mean", None, true),
+        ("dapo_paper", divided, clip(0.28, None), "group-token-mean", None, true),
+        ("dr_grpo", undivided, clip(0.2, None), "seq-mean-token-sum-norm", None, false),
+    ] {
+        let yaml = format!(
+            "preset: {preset}\nmodel: {{path: m}}\ndata: {{task: arithmetic}}\nreward: [{{kind: number}}]\n\
+             train: {{total_steps: 1}}\nrollout: {{max_response_length: 1000}}\n"
+        );
+        let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
+        let config = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}")).config;
+        let objective = &config.objective;
+        assert_eq!(objective.advantage, Advantage::Grpo(advantage), "{preset}");
+        assert_eq!(objective.loss, loss, "{preset}");
+        assert_eq!(objective.aggregation.to_string(), aggregation, "{preset}");
+        let in_loss = (objective.kl.place == KlPlace::Loss).then_some(objective.kl.coefficient);
+        assert_eq!((in_loss, objective.entropy.coefficient), (kl, 0.0), "{preset}");
+        if in_loss.is_some() {
+            assert_eq!(
+                (objective.kl.estimator.to_string(), &objective.kl.adaptive),
+                ("k3".to_owned(), &None)
+            );
+        }
+        assert_eq!(objective.shaping, [], "{preset}");
+        // Dynamic sampling on the raw outcome, and a punishment over the last fifth of the length.
+        let sampling = config.filter.as_ref().map(|filter| (filter.kind, filter.metric.as_deref()));
+        let variance = GroupFilter::Variance(Variance { tolerance: 0.0, singleton: Singleton::Keep });
+        assert_eq!(sampling, is_dapo.then_some((variance, Some("acc"))), "{preset}");
+        let overlong = config.reward.iter().find_map(|reward| match &reward.kind {
+            RewardKind::SoftOverlong(overlong) => Some((reward.weight, overlong)),
+            _ => None,
+        });
+        let found = overlong.map(|(weight, overlong)| {
+            (
+                weight,
+                overlong.form,
+                overlong.penalty_factor,
+                overlong.lengths(config.rollout.max_response_length),
+            )
+        });
+        assert_eq!(found, is_dapo.then_some((1.0, OverlongForm::Bounded, 1.0, (1000, 200))), "{preset}");
+        if is_dapo {
+            let schedule = &config.schedule;
+            assert!(schedule.refill, "{preset}");
+            assert_eq!(schedule.max_num_gen_batches, Some(RoundLimit::Rounds(10)), "{preset}");
+            assert_eq!((schedule.on_limit, schedule.surplus), (OnLimit::Error, Surplus::Discard), "{preset}");
+        }
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use tamis_config::generate;
+use tamis_core::catalogue;
 
 fn compare(path: &str, expected: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -29,4 +30,15 @@ fn generated_reference() {
 fn generated_schema() {
     let schema = serde_json::to_string_pretty(&generate::json_schema()).unwrap() + "\n";
     compare("../../docs/configuration.schema.json", &schema);
+}
+
+/// What is written for readers of Rust (doctests, paths, links to items) stands at types that are no keys.
+#[test]
+fn no_printed_text_is_rust() {
+    let schema = serde_json::to_string_pretty(&generate::json_schema()).unwrap();
+    let algorithms = catalogue::markdown(&catalogue::entries().collect::<Vec<_>>());
+    for page in [generate::defaults_yaml(), schema, algorithms] {
+        let rust = page.lines().find(|line| ["```", "::", "[`"].iter().any(|code| line.contains(code)));
+        assert_eq!(rust, None);
+    }
 }

@@ -1,4 +1,4 @@
-//! An advantage and a filter that tamis does not have, as they would be written into it:
+//! An advantage, a loss and a filter that tamis does not have, as they would be written into it:
 //! `docs/adding-an-algorithm.md` walks through this file.
 //!
 //! ```text
@@ -11,6 +11,8 @@ use tamis_core::advantage::{
 use tamis_core::filter::{
     DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict, judge_columns,
 };
+use tamis_core::objective::loss::{Loss, Token, TokenLoss, Trajectory, UNLIMITED};
+use tamis_core::objective::{ObjectiveError, Real};
 use tamis_core::ragged::Ragged;
 use tamis_core::{settings, tagged};
 
@@ -63,6 +65,53 @@ impl AdvantageEstimator for Rank {
 }
 // [/advantage]
 
+// [loss]
+settings! {
+    /// The clipped ratio with a floor: a ratio below it counts as the floor, and its token is not trained on.
+    #[derive(Copy)]
+    pub struct ClipFloor {
+        /// How far the ratio may be from 1.
+        clip: f64 = 0.2, Between(0.0, 1.0);
+        /// The ratio counts as at least this.
+        floor: f64 = 0.1, Between(0.0, 1.0);
+    }
+}
+
+impl ClipFloor {
+    /// `max(-A·r, -A·clamp(r, 1 - clip, 1 + clip))` with `r = max(ratio, floor)`, and the derivative of that
+    /// with respect to the log-probability.
+    fn of(&self, token: &Token) -> TokenLoss {
+        let ratio = token.ratio.max(self.floor);
+        let free = -token.advantage * ratio;
+        let held = -token.advantage * ratio.clamp(1.0 - self.clip, 1.0 + self.clip);
+        let is_clipped = held > free;
+        // The derivative of the ratio is the ratio, and 0 where the clip or the floor holds it.
+        let is_held = is_clipped || token.ratio < self.floor;
+        TokenLoss {
+            loss: free.max(held),
+            dloss: if is_held { 0.0 } else { free },
+            is_clipped,
+            ..TokenLoss::default()
+        }
+    }
+}
+
+impl Loss for ClipFloor {
+    fn check(&self) -> Result<(), ObjectiveError> {
+        for (setting, value) in [("loss.clip", self.clip), ("loss.floor", self.floor)] {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(ObjectiveError::Setting { setting, value, expected: "a number from 0 to 1" });
+            }
+        }
+        Ok(())
+    }
+
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+        trajectory.through_ratio(UNLIMITED, |token| self.of(token));
+    }
+}
+// [/loss]
+
 // [filter]
 settings! {
     /// Keeps a group whose best member reaches a score.
@@ -110,6 +159,14 @@ tagged! {
 }
 
 tagged! {
+    /// The loss of a token.
+    pub enum PolicyLoss, default ClipFloor {
+        /// The clipped ratio, which counts as at least `floor`.
+        ClipFloor(ClipFloor) = "clip_floor",
+    }
+}
+
+tagged! {
     /// How a group is judged.
     pub enum GroupFilter: Filter, default Solved {
         /// Kept where the best member reaches `least`.
@@ -118,13 +175,13 @@ tagged! {
 }
 // [/registration]
 
-/// Reads both as a configuration would hold them, and applies them.
+/// Reads them as a configuration would hold them, and applies them.
 ///
 /// # Errors
 /// Where they are not what the page says.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // As a configuration writes them: `objective: {advantage: {kind: rank, power: 2}}`,
-    // `filter: {kind: solved}`.
+    // As a configuration writes them: `objective: {advantage: {kind: rank, power: 2}, loss: {kind: clip_floor,
+    // floor: 0.25}}`, `filter: {kind: solved}`.
     let advantage: Advantage = serde_json::from_str(r#"{"kind": "rank", "power": 2.0}"#)?;
     let filter: GroupFilter = serde_json::from_str(r#"{"kind": "solved"}"#)?;
 
@@ -134,5 +191,18 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let advantages = advantage.advantages(&AdvantageBatch::of_rewards(&rewards))?;
     assert_eq!(advantages.values(), [-1.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+
+    let PolicyLoss::ClipFloor(loss) = serde_json::from_str(r#"{"kind": "clip_floor", "floor": 0.25}"#)?;
+    loss.check()?;
+    let of = |ratio: f64, advantage| {
+        let log_ratio = ratio.ln();
+        let (logprob, old, behaviour) = (log_ratio - 1.0, -1.0, f64::NAN);
+        let token = Token { logprob, old, behaviour, log_ratio, ratio, advantage, is_selected: false };
+        let TokenLoss { loss, dloss, .. } = loss.of(&token);
+        (loss, dloss)
+    };
+    // Free, above the clip, below the floor; and with a negative advantage held by the clip alone.
+    assert_eq!([of(0.5, 1.0), of(2.0, 1.0), of(0.125, 1.0)], [(-0.5, -0.5), (-1.2, 0.0), (-0.25, 0.0)]);
+    assert_eq!([of(2.0, -1.0), of(0.125, -1.0)], [(2.0, 2.0), (0.8, 0.0)]);
     Ok(())
 }

@@ -28,3 +28,4 @@ pub mod ragged;
 pub mod random;
 pub mod schedule;
 pub mod setting;
+pub mod whole_step;

@@ -257,7 +257,8 @@ pub enum Weights {
 pub enum InFlight {
     /// They are finished first; nothing new begins meanwhile.
     Wait,
-    /// They go on with the new weights; their spans say from where.
+    /// They go on with the new weights; their spans say from where. A generator that cannot change weights in
+    /// the middle of a sample, or not say where, finishes them first, as with `Wait`.
     Keep,
     /// They are given up.
     Abort,

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 use tamis_core::filter::{GroupFilter, OutcomeScale};
-use tamis_core::setting::{Described, Shape, Variant, with_defaults};
+use tamis_core::setting::{Described, KeySpec, Shape, Variant};
 use tamis_report::filter::{FilterOptions, GroupLayout, filter_file};
 
 use super::{print, show, warn};
@@ -45,7 +45,7 @@ fn has(variant: &Variant, key: &str) -> bool {
 fn filter(arguments: &FilterArguments) -> Result<GroupFilter, Failure> {
     let strategy = arguments.strategy.as_str();
     let Shape::Tagged { variants, .. } = GroupFilter::shape() else { unreachable!("filters are tagged") };
-    let given = read_options(arguments);
+    let mut given = read_options(arguments);
     let Some(variant) = variants.iter().find(|variant| variant.name == strategy) else {
         unreachable!("a parsed strategy has a name")
     };
@@ -68,8 +68,14 @@ fn filter(arguments: &FilterArguments) -> Result<GroupFilter, Failure> {
     if has(variant, "k") && !given.contains_key("k") && !given.contains_key("fraction") {
         return Err(lacks("--k or --fraction", "`--k 4` keeps four, `--fraction 0.5` the better half"));
     }
-    with_defaults(&variant.keys, variant.name, given)
-        .map_err(|key| lacks(&option_of(&key), &format!("say how much is kept: `{} 0.9`", option_of(&key))))
+    let is_missing = |spec: &&KeySpec| spec.is_required() && !given.contains_key(spec.name);
+    if let Some(spec) = variant.keys.iter().find(is_missing) {
+        let option = option_of(spec.name);
+        return Err(lacks(&option, &format!("say how much is kept: `{option} 0.9`")));
+    }
+    given.insert("kind".to_owned(), variant.name.into());
+    serde_json::from_value(given.into())
+        .map_err(|error| Failure::new(USAGE, format!("error: --strategy {error}")))
 }
 
 pub(crate) fn run(arguments: &FilterArguments) -> Result<u8, Failure> {

@@ -21,10 +21,10 @@ fn filter_writes_kept_and_dropped_rows() {
     ----- stdout
     Filter statistics (variance of acc):
       - Total prompts: 3 (6 trajectories, 2 a prompt)
-      - Filtered (std=0): 2 (66.7%)
+      - Dropped: 2 (66.7%)
           all wrong: 1 (33.3%)
           all correct: 1 (33.3%)
-      - Kept (std>0): 1 (33.3%)
+      - Kept (groups with max > min): 1 (33.3%)
       - Mean std: 0.167
       - Mean metric: 0.500
       - Pass rate: 50.0%
@@ -55,10 +55,10 @@ fn filter_writes_kept_and_dropped_rows() {
     ----- stdout
     Filter statistics (mean_range of acc):
       - Total prompts: 3 (6 trajectories, 2 a prompt)
-      - Filtered (mean outside [0.25, 1]): 1 (33.3%)
+      - Dropped: 1 (33.3%)
           all wrong: 1 (33.3%)
           all correct: 0 (0.0%)
-      - Kept (0.25<=mean<=1): 2 (66.7%)
+      - Kept (groups with 0.25 <= mean <= 1): 2 (66.7%)
           of these uniform: 1 (33.3%)
       - Mean std: 0.167
       - Mean metric: 0.500
@@ -237,10 +237,10 @@ fn filter_of_real_solutions() {
     ----- stdout
     Filter statistics (variance of 6b_finetuning.is_correct, 6b_verification.is_correct, 175b_finetuning.is_correct, 175b_verification.is_correct):
       - Total prompts: 660 (2640 trajectories, 4 a prompt)
-      - Filtered (std=0): 306 (46.4%)
+      - Dropped: 306 (46.4%)
           all wrong: 221 (33.5%)
           all correct: 85 (12.9%)
-      - Kept (std>0): 354 (53.6%)
+      - Kept (groups with max > min): 354 (53.6%)
       - Mean std: 0.243
       - Mean metric: 0.373
       - Pass rate: 37.3%

@@ -2,8 +2,7 @@
 
 use super::Checker;
 use super::train::divisors_near;
-use tamis_core::advantage::Advantage;
-use tamis_core::filter::GroupFilter;
+use tamis_core::filter::Scope;
 
 use crate::schema::LrScheduleKind;
 use crate::table;
@@ -95,22 +94,17 @@ impl Checker<'_> {
     /// Warns of a filter that drops groups by their scores where advantages are not made within the group.
     pub(super) fn lost_signal(&mut self) {
         let estimator = &self.config.objective.advantage;
-        let against = match estimator {
-            Advantage::Gae(_) | Advantage::BiLevelGae(_) => "a critic",
-            Advantage::Remax(_) => "the greedy answer",
-            Advantage::ReinforcePlusPlus(_) => "the whole batch",
-            _ => return,
-        };
-        let dropped = match self.config.filter.as_ref().map(|filter| filter.kind) {
-            Some(GroupFilter::Variance(_)) => "whose members score the same",
-            Some(GroupFilter::MeanRange(_)) => "whose mean is outside its bounds",
-            _ => return,
-        };
+        let Some(against) = estimator.baseline_beyond_group() else { return };
+        let Some(filter) = self.config.filter.as_ref().map(|filter| filter.kind) else { return };
+        if filter.scope() == Scope::Pool || filter.chooses_members() {
+            return;
+        }
         self.warn(
             &["filter.kind", "filter"],
             format!(
-                "the filter drops groups {dropped}, which have signal here: `{estimator}` compares with {against}, \
-                 not within the group"
+                "the filter keeps {} alone, and the others have signal here: `{estimator}` compares with {against}, \
+                 not within the group",
+                filter.rule()
             ),
             "set `filter: null`",
         );

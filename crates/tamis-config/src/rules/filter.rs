@@ -48,21 +48,19 @@ impl Checker<'_> {
             self.warn(&["rollout.n"], message, hint);
         }
         let Some(filter) = &config.filter else { return };
-        let outcome = match &filter.kind {
-            GroupFilter::Variance(variance) if variance.singleton == Singleton::Keep => {
+        let outcome = match (filter.kind.singleton(), filter.kind.pool()) {
+            (Some(Singleton::Keep), _) => {
                 "every group has one member and `filter.singleton: keep` keeps it, so nothing is filtered"
             }
-            GroupFilter::Variance(_) => {
+            (Some(Singleton::Drop), _) => {
                 "every group has one member and `filter.singleton: drop` drops it, so no step is ever filled"
             }
-            GroupFilter::MeanRange(_) => "the filter judges every group by a single trajectory",
-            GroupFilter::WithinGroup(_) => "there is nothing to choose from within a group",
-            other => match other.pool() {
-                Some(pool) if pool.is_by_spread() => {
-                    "a group of one has no deviation, so the filter's ranking says nothing"
-                }
-                _ => return,
-            },
+            _ if filter.kind.chooses_members() => "there is nothing to choose from within a group",
+            (None, None) => "the filter judges every group by a single trajectory",
+            (None, Some(pool)) if pool.is_by_spread() => {
+                "a group of one has no deviation, so the filter's ranking says nothing"
+            }
+            (None, Some(_)) => return,
         };
         self.warn(&["rollout.n"], format!("`rollout.n` is 1: {outcome}"), hint);
     }
@@ -193,12 +191,9 @@ impl Checker<'_> {
 
     /// Warns of keys that another key of the filter makes idle.
     fn idle_keys(&mut self, filter: &FilterConfig) {
-        match &filter.kind {
-            GroupFilter::TopP(nucleus) if nucleus.mass == Mass::Softmax => {
-                self.ignored(&["filter.slack"], "the mass is `softmax`");
-            }
-            GroupFilter::TopP(_) => self.ignored(&["filter.temperature"], "the mass is not `softmax`"),
-            _ => {}
+        let (idle, reason) = filter.kind.idle_keys();
+        for key in idle {
+            self.ignored(&[&format!("filter.{key}")], reason);
         }
         if filter.kind.pool().is_some_and(|pool| !pool.is_by_spread()) {
             self.ignored(&["filter.ddof"], "the filter's score is neither deviation nor variance");

@@ -1,9 +1,9 @@
 //! Rules about the loss, the advantages and the KL.
 
 use super::Checker;
-use tamis_core::advantage::{Advantage, Cpo};
+use tamis_core::advantage::{Advantage, Cpo, Scale};
 
-use tamis_core::objective::{Importance, PolicyLoss};
+use tamis_core::objective::Importance;
 
 use crate::schema::{Aggregation, KlPlace};
 
@@ -15,9 +15,7 @@ impl Checker<'_> {
         if let Advantage::Cpo(cpo) = &objective.advantage {
             self.contrast(cpo);
         }
-        if !config.divides_by_std()
-            && matches!(objective.advantage, Advantage::Grpo(_) | Advantage::GrpoPassk(_))
-        {
+        if objective.advantage.divisor() == Some(Scale::None) {
             let keys = ["objective.advantage.ddof", "objective.advantage.epsilon"];
             self.ignored(&keys, "advantages are not divided by a deviation");
         }
@@ -65,12 +63,15 @@ impl Checker<'_> {
                 "set `objective.importance: token`",
             );
         }
-        if matches!(loss, PolicyLoss::Vespo(_))
+        if loss.has_importance_levels()
+            && loss.importance(importance) != importance
             && !(objective.kl.place == KlPlace::Loss && objective.kl.bias_corrected)
         {
-            let reason = "the weight of `vespo` is the trajectory's own; the level reaches a bias-corrected KL in the \
-                          loss alone";
-            self.ignored(&["objective.importance"], reason);
+            let reason = format!(
+                "the weight of `{loss}` is the trajectory's own; the level reaches a bias-corrected KL in the loss \
+                 alone"
+            );
+            self.ignored(&["objective.importance"], &reason);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Commands of TRL.
 
 use insta::assert_snapshot;
+use tamis_core::advantage::Scale;
 
 use crate::{converted, import_errors, loaded, notes, value_at};
 
@@ -274,10 +275,11 @@ fn dr_grpo_of_trl_keeps_the_division() {
     for none in ["none", "False", "false"] {
         let import = command(&["loss_type=dr_grpo", &format!("scale_rewards={none}")]);
         assert!(!note_on(&import, "loss_type").contains("warning"), "{none}");
-        assert!(!loaded(&import).divides_by_std());
+        assert_eq!(loaded(&import).objective.advantage.divisor(), Some(Scale::None));
     }
     for group in ["True", "group"] {
-        assert!(loaded(&command(&[&format!("scale_rewards={group}")])).divides_by_std());
+        let divided = loaded(&command(&[&format!("scale_rewards={group}")])).objective.advantage.divisor();
+        assert_eq!(divided, Some(Scale::Group));
     }
 }
 

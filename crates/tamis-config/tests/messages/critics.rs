@@ -105,7 +105,7 @@ warning: `critic.lr_schedule.min_ratio` has no effect: the critic's learning rat
   hint: remove `critic.lr_schedule.min_ratio`
 ");
     assert_snapshot!(ppo("filter: {kind: variance}", &[]), @"
-warning: the filter drops groups whose members score the same, which have signal here: `gae` compares with a critic, not within the group
+warning: the filter keeps groups with max > min alone, and the others have signal here: `gae` compares with a critic, not within the group
  --> run.yaml:2:16
   |
 2 | filter: {kind: variance}
@@ -149,9 +149,9 @@ fn filters_that_drop_signal() {
         all.extend(text(preset, kind).lines().filter(|line| line.starts_with("warning")).map(str::to_owned));
     }
     assert_snapshot!(all.join("\n"), @"
-warning: the filter drops groups whose mean is outside its bounds, which have signal here: `gae` compares with a critic, not within the group
-warning: the filter drops groups whose members score the same, which have signal here: `remax` compares with the greedy answer, not within the group
-warning: the filter drops groups whose mean is outside its bounds, which have signal here: `reinforce_plus_plus` compares with the whole batch, not within the group
+warning: the filter keeps groups with 0 < mean < 1 alone, and the others have signal here: `gae` compares with a critic, not within the group
+warning: the filter keeps groups with max > min alone, and the others have signal here: `remax` compares with the greedy answer, not within the group
+warning: the filter keeps groups with 0 < mean < 1 alone, and the others have signal here: `reinforce_plus_plus` compares with the whole batch, not within the group
 ");
     // Groups that are all right or all wrong teach these nothing; a pool ranks groups, and leaves out by
     // rank.

@@ -9,6 +9,7 @@ use super::{
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 use crate::settings;
+use crate::whole_step::WholeStep;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -140,6 +141,14 @@ impl BiLevelGae {
 impl AdvantageEstimator for BiLevelGae {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        Some(WholeStep::CriticValues)
+    }
+
+    fn baseline_beyond_group(&self) -> Option<&'static str> {
+        Some("a critic")
     }
 
     fn needs(&self) -> &'static [Column] {

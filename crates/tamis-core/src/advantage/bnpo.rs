@@ -11,6 +11,7 @@ use super::{
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 use crate::settings;
+use crate::whole_step::WholeStep;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -150,6 +151,10 @@ impl Bnpo {
 impl AdvantageEstimator for Bnpo {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        Some(WholeStep::SuccessRates)
     }
 
     fn needs(&self) -> &'static [Column] {

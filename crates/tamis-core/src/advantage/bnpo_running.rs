@@ -9,6 +9,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::settings;
+use crate::whole_step::WholeStep;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -73,6 +74,10 @@ settings! {
 impl AdvantageEstimator for BnpoRunning {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        Some(WholeStep::RunningSuccesses)
     }
 
     fn needs(&self) -> &'static [Column] {

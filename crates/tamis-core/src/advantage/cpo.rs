@@ -4,9 +4,11 @@
 use super::error::in_range;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Advantages, Column, Estimate, Grpo,
+    Scale,
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::whole_step::WholeStep;
 use crate::{choice, settings};
 
 /// The catalogue's entry.
@@ -161,6 +163,18 @@ impl Cpo {
 impl AdvantageEstimator for Cpo {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        self.grpo.whole_step()
+    }
+
+    fn divisor(&self) -> Option<Scale> {
+        self.grpo.divisor()
+    }
+
+    fn gold_hint(&self) -> Option<&str> {
+        Some(&self.gold_hint)
     }
 
     fn needs(&self) -> &'static [Column] {

@@ -8,10 +8,11 @@ use super::singleton::zero_where_not_finite;
 use super::{
     AdvantageBatch, AdvantageError, BiLevelGae, Bnpo, BnpoRunning, Column, Cpo, DrGrpo, Gae, Gdpo, Gpg, Grpo,
     GrpoPassk, NormalizeThenSum, Opo, OptimalTokenBaseline, ReinforcePlusPlus, ReinforcePlusPlusBaseline,
-    Remax, Rloo, TirOptimalTokenBaseline,
+    Remax, Rloo, Scale, TirOptimalTokenBaseline,
 };
 use crate::ragged::Ragged;
 use crate::tagged;
+use crate::whole_step::WholeStep;
 
 /// Advantages of a batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,6 +92,13 @@ impl Estimate {
 
 /// A way to turn rewards into advantages.
 ///
+/// ```
+/// use tamis_core::advantage::{Advantage, Column};
+/// let remax = Advantage::named("remax").ok_or("no such estimator")?;
+/// assert_eq!(remax.needs(), [Column::GreedyRewards]);
+/// # Ok::<(), &str>(())
+/// ```
+///
 /// For every estimator: a trajectory whose reward is NaN is unscored, outside all statistics, and gets 0; an
 /// infinite reward is an error; every advantage is finite; the same batch and state give the same bits; time
 /// is linear in what is read.
@@ -107,6 +115,28 @@ pub trait AdvantageEstimator {
     /// Columns that are read where they are given.
     fn uses(&self) -> &'static [Column] {
         &[]
+    }
+
+    /// Why its advantages wait for the whole step; `None`: those of a group depend on that group alone.
+    fn whole_step(&self) -> Option<WholeStep> {
+        None
+    }
+
+    /// What rewards are compared with, where that is not the group: `a critic`. A group whose members all
+    /// score the same then teaches something.
+    fn baseline_beyond_group(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Over what the deviation that divides advantages is taken, where a key decides it.
+    fn divisor(&self) -> Option<Scale> {
+        None
+    }
+
+    /// The text in which `{prompt}` and `{gold}` stand for a prompt and its gold answer, of an estimator that
+    /// needs [`Column::GoldLogprobs`].
+    fn gold_hint(&self) -> Option<&str> {
+        None
     }
 
     /// Whether every setting is in range.

@@ -8,6 +8,7 @@ use super::{
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 use crate::settings;
+use crate::whole_step::WholeStep;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -108,6 +109,10 @@ pub(super) fn normalised_sum(
 impl AdvantageEstimator for Gdpo {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        self.whiten.then_some(WholeStep::Whitening)
     }
 
     fn needs(&self) -> &'static [Column] {

@@ -7,6 +7,7 @@ use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
+use crate::whole_step::WholeStep;
 use crate::{choice, settings};
 
 /// The catalogue's entry.
@@ -71,6 +72,10 @@ settings! {
 impl AdvantageEstimator for Gpg {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        Some(WholeStep::ShareWithoutSignal)
     }
 
     fn check(&self) -> Result<(), AdvantageError> {

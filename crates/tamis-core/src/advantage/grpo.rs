@@ -9,6 +9,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::whole_step::WholeStep;
 use crate::{choice, settings};
 
 /// The catalogue's entry.
@@ -140,6 +141,14 @@ impl Grpo {
 impl AdvantageEstimator for Grpo {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        (self.scale == Scale::Batch).then_some(WholeStep::BatchScale)
+    }
+
+    fn divisor(&self) -> Option<Scale> {
+        Some(self.scale)
     }
 
     fn check(&self) -> Result<(), AdvantageError> {

@@ -3,7 +3,7 @@
 use super::error::{not_negative, zero_or_one};
 use super::per_group::per_group;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, SingletonAdvantage,
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Scale, SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -65,6 +65,10 @@ settings! {
 impl AdvantageEstimator for GrpoPassk {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn divisor(&self) -> Option<Scale> {
+        Some(if self.divide { Scale::Group } else { Scale::None })
     }
 
     fn check(&self) -> Result<(), AdvantageError> {

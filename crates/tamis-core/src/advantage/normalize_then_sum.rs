@@ -8,6 +8,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::settings;
+use crate::whole_step::WholeStep;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -61,6 +62,10 @@ settings! {
 impl AdvantageEstimator for NormalizeThenSum {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        Some(WholeStep::Whitening)
     }
 
     fn uses(&self) -> &'static [Column] {

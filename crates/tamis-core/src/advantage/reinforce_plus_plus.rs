@@ -9,6 +9,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::settings;
+use crate::whole_step::WholeStep;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -69,6 +70,14 @@ settings! {
 impl AdvantageEstimator for ReinforcePlusPlus {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        self.whiten.then_some(WholeStep::Whitening)
+    }
+
+    fn baseline_beyond_group(&self) -> Option<&'static str> {
+        Some("the whole batch")
     }
 
     fn needs(&self) -> &'static [Column] {

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::settings;
+use crate::whole_step::WholeStep;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -59,6 +60,10 @@ settings! {
 impl AdvantageEstimator for ReinforcePlusPlusBaseline {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        self.whiten.then_some(WholeStep::Whitening)
     }
 
     fn needs(&self) -> &'static [Column] {

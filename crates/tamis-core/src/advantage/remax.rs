@@ -8,6 +8,7 @@ use super::{
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 use crate::settings;
+use crate::whole_step::WholeStep;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -56,6 +57,14 @@ settings! {
 impl AdvantageEstimator for Remax {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        Some(WholeStep::GreedyCompletions)
+    }
+
+    fn baseline_beyond_group(&self) -> Option<&'static str> {
+        Some("the greedy answer")
     }
 
     fn needs(&self) -> &'static [Column] {

@@ -68,7 +68,7 @@ impl Filter for MinP {
 
     fn rule(&self) -> String {
         format!(
-            "the groups of each round within {} of the best, by the {}",
+            "the groups of each round that reach {} of the best, by the {}",
             percent(self.p),
             self.pool.ranked()
         )

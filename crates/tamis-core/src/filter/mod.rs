@@ -131,6 +131,21 @@ pub trait Filter {
         false
     }
 
+    /// What becomes of a group of one, where a key decides it.
+    fn singleton(&self) -> Option<Singleton> {
+        None
+    }
+
+    /// Whether it chooses among the members of the groups that it keeps ([`Self::members`]).
+    fn chooses_members(&self) -> bool {
+        false
+    }
+
+    /// Its keys that another of them makes idle, and why.
+    fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
+        (&[], "")
+    }
+
     /// One verdict per group, in order. `groups` is any slice of groups for [`Scope::Point`], a whole round
     /// for [`Scope::Pool`].
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict>;
@@ -236,9 +251,9 @@ pub enum FilterError {
     Metric(#[from] MetricError),
 }
 
-/// A share in percent.
+/// A share in percent, without the rounding of the product: 0.07 is 7%.
 fn percent(share: f64) -> String {
-    format!("{}%", 100.0 * share)
+    format!("{}%", shortest((1e12 * share).round() / 1e10))
 }
 
 /// Judges P groups whose metric lies flat: group i is `metric[offsets[i]..offsets[i + 1]]` (\[B\] and

@@ -128,6 +128,13 @@ impl Filter for TopP {
         "top_p"
     }
 
+    fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
+        match self.mass {
+            Mass::Softmax => (&["slack"], "the mass is `softmax`"),
+            Mass::Linear | Mass::Variance => (&["temperature"], "the mass is not `softmax`"),
+        }
+    }
+
     fn scope(&self) -> Scope {
         Scope::Pool
     }

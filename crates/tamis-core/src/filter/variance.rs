@@ -81,6 +81,10 @@ impl Filter for Variance {
         "variance"
     }
 
+    fn singleton(&self) -> Option<Singleton> {
+        Some(self.singleton)
+    }
+
     fn scope(&self) -> Scope {
         Scope::Point
     }

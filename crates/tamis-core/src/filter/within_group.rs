@@ -104,6 +104,10 @@ impl Filter for WithinGroup {
         "within_group"
     }
 
+    fn chooses_members(&self) -> bool {
+        true
+    }
+
     fn scope(&self) -> Scope {
         Scope::Point
     }

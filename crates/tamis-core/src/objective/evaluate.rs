@@ -69,11 +69,10 @@ impl Objective {
 
     /// Whether every column that the settings read is there.
     fn check_columns<T: Real>(&self, columns: &Columns<'_, T>) -> Result<(), ObjectiveError> {
-        let decoupled = matches!(self.policy, super::PolicyLoss::Decoupled(_));
         let missing = [
             (self.kl.is_some() && columns.reference.is_none(), "reference", "the KL term"),
             (self.entropy.is_some() && columns.entropy.is_none(), "entropy", "the entropy bonus"),
-            (decoupled && columns.behaviour.is_none(), "behaviour", "decoupled PPO"),
+            (self.policy.weighs_behaviour() && columns.behaviour.is_none(), "behaviour", self.policy.name()),
             (
                 self.needs_selection() && columns.selection.is_none(),
                 "selection",

@@ -11,7 +11,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::columns::{Columns, Real};
-use super::loss::{ClipCov, KlCov, PolicyLoss};
 use super::{Objective, ObjectiveError, in_range};
 use crate::entry::{Entry, Family};
 use crate::random::Key;
@@ -107,26 +106,8 @@ impl Objective {
         self.check()?;
         columns.check()?;
         let mut flags = vec![0; columns.num_tokens()];
-        match &self.policy {
-            PolicyLoss::ClipCov(loss) => {
-                let candidates = loss.candidates(columns);
-                let count = loss.count(columns).min(candidates.len());
-                // The first `count` of a Fisher-Yates shuffle.
-                let mut candidates = candidates;
-                for i in 0..count {
-                    let rest = (candidates.len() - i) as u64;
-                    candidates.swap(i, i + key.below(i as u64, rest) as usize);
-                }
-                for &t in &candidates[..count] {
-                    flags[t] |= Selection::BY_COVARIANCE;
-                }
-            }
-            PolicyLoss::KlCov(loss) => {
-                for t in loss.largest(columns) {
-                    flags[t] |= Selection::BY_COVARIANCE;
-                }
-            }
-            _ => {}
+        for t in self.policy.select(columns, key) {
+            flags[t] |= Selection::BY_COVARIANCE;
         }
         if let Some(share) = self.masks.top_entropy {
             let entropy = columns
@@ -169,8 +150,9 @@ fn unmasked<T: Real>(columns: &Columns<'_, T>) -> impl Iterator<Item = (usize, f
     })
 }
 
-/// `(A_t - mean A)·(logprob_t - mean logprob)` of every unmasked token, in batch order.
-fn covariances<T: Real>(columns: &Columns<'_, T>) -> impl Iterator<Item = (usize, f64, f64)> {
+/// `(A_t - mean A)·(logprob_t - mean logprob)` of every unmasked token, in batch order: its place, its
+/// advantage, and that.
+pub(super) fn covariances<T: Real>(columns: &Columns<'_, T>) -> impl Iterator<Item = (usize, f64, f64)> {
     let (mut advantages, mut logprobs, mut count) = (0.0, 0.0, 0_usize);
     for (t, advantage) in unmasked(columns) {
         advantages += advantage;
@@ -183,47 +165,10 @@ fn covariances<T: Real>(columns: &Columns<'_, T>) -> impl Iterator<Item = (usize
     })
 }
 
-/// `max(1, floor(share·N))`.
-fn share_of<T: Real>(share: f64, columns: &Columns<'_, T>) -> usize {
+/// `max(1, floor(share·N))` of the N unmasked tokens.
+pub(super) fn share_of<T: Real>(share: f64, columns: &Columns<'_, T>) -> usize {
     let tokens = columns.mask.iter().filter(|&&on| on).count();
     ((share * tokens as f64) as usize).max(1)
-}
-
-impl ClipCov {
-    /// Tokens of the batch that may be taken out, in batch order: unmasked, not held by the clip, covariance
-    /// between the bounds.
-    pub fn candidates<T: Real>(&self, columns: &Columns<'_, T>) -> Vec<usize> {
-        let old = columns.old.unwrap_or(columns.logprob);
-        covariances(columns)
-            .filter(|&(_, _, covariance)| covariance > self.cov_low && covariance < self.cov_high)
-            .filter(|&(t, advantage, _)| {
-                !self.is_clipped(columns.logprob[t].into() - old[t].into(), advantage)
-            })
-            .map(|(t, ..)| t)
-            .collect()
-    }
-
-    /// How many of them are taken out, at most.
-    pub fn count<T: Real>(&self, columns: &Columns<'_, T>) -> usize {
-        share_of(self.share, columns)
-    }
-}
-
-impl KlCov {
-    /// The tokens of the batch that pay: those of largest covariance; among equals the first. In no
-    /// particular order.
-    pub fn largest<T: Real>(&self, columns: &Columns<'_, T>) -> Vec<usize> {
-        let mut ranked: Vec<(f64, usize)> =
-            covariances(columns).map(|(t, _, covariance)| (covariance, t)).collect();
-        let count = share_of(self.share, columns).min(ranked.len());
-        if count < ranked.len() {
-            ranked.select_nth_unstable_by(count, |left, right| {
-                right.0.total_cmp(&left.0).then(left.1.cmp(&right.1))
-            });
-            ranked.truncate(count);
-        }
-        ranked.into_iter().map(|(_, t)| t).collect()
-    }
 }
 
 #[cfg(test)]

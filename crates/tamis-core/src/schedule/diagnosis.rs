@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::yields::{PassRateSpread, expected_rounds, keep_probability, limit_for_pass_rate};
 use super::{OnLimit, RoundLimit, ScheduleSettings, SkipReason, Tally, UNKNOWN_BATCHES};
-use crate::filter::GroupFilter;
 
 /// What made the run stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,7 +199,7 @@ impl Advice<'_> {
                 self.say("rollout.n", format!("{} -> 8", self.settings.group_size), why);
             }
             // The filters that compare groups rank one of one member as one without spread.
-            if matches!(self.settings.filter, Some(GroupFilter::Variance(_))) {
+            if self.settings.filter.is_some_and(|filter| filter.singleton().is_some()) {
                 let why = "trains on single samples as verl does".to_owned();
                 self.say("filter.singleton", "drop -> keep", why);
             }

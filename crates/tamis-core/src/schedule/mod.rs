@@ -23,7 +23,7 @@
 //! | [`yields`] | keep probabilities, and how many rounds they mean |
 //! | [`diagnosis`] | why a run stopped for want of signal, and what to change |
 //! | `progress` | steps, rounds, epochs and prompts so far |
-//! | `whole_step` | what keeps a mini-batch from being trained on before its step is complete |
+//! | `step_updates` | what keeps a mini-batch from being trained on before its step is complete |
 //! | `mini_batch` | how a step's groups are cut into optimizer updates |
 
 mod accounting;
@@ -39,9 +39,9 @@ mod rounds;
 mod run;
 mod scheduler;
 mod settings;
+mod step_updates;
 mod streaming;
 mod tally;
-mod whole_step;
 pub mod yields;
 
 pub use accounting::{Accounting, Count, Unbalanced};
@@ -54,6 +54,6 @@ pub use round_limit::{MOST_AUTO_BATCHES, RoundLimit, UNKNOWN_BATCHES};
 pub use round_size::{MOST_BATCHES, RoundSize};
 pub use scheduler::Scheduler;
 pub use settings::{FillOrder, OnEmptyRound, OnExhausted, OnLimit, ScheduleSettings, SettingsError, Surplus};
+pub use step_updates::StepUpdates;
 pub use streaming::StreamingSettings;
 pub use tally::Tally;
-pub use whole_step::{StepUpdates, WholeStep};

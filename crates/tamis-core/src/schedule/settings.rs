@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use super::{RoundLimit, RoundSize};
 use crate::choice;
-use crate::filter::{GroupFilter, Metric, Variance};
+use crate::filter::{GroupFilter, Metric};
 
 choice! {
     /// What happens when `max_num_gen_batches` rounds have not filled the batch.
@@ -191,7 +191,7 @@ impl ScheduleSettings {
             size: RoundSize::default(),
             rounds_in_flight: 1,
             group_size,
-            filter: Some(GroupFilter::Variance(Variance::default())),
+            filter: Some(GroupFilter::default()),
             refill: true,
             max_num_gen_batches: RoundLimit::None,
             on_limit: OnLimit::default(),

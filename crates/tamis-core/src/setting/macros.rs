@@ -89,7 +89,7 @@ macro_rules! settings {
         }
     ) => {
         $crate::settings! {
-            @define [serde(default)]
+            @define
             $(#[doc = $doc])*
             $(#[derive($($derive),*)])?
             pub struct $name {
@@ -113,7 +113,7 @@ macro_rules! settings {
         }
     ) => {
         $crate::settings! {
-            @define [serde(rename_all = "snake_case")]
+            @define
             $(#[doc = $doc])*
             $(#[derive($($derive),*)])?
             pub struct $name {
@@ -123,7 +123,7 @@ macro_rules! settings {
         }
     };
     (
-        @define [$attribute:meta]
+        @define
         $(#[doc = $doc:literal])*
         $(#[derive($($derive:ident),*)])?
         pub struct $name:ident {
@@ -132,16 +132,44 @@ macro_rules! settings {
         }
     ) => {
         $(#[doc = $doc])*
-        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[derive(Debug, Clone, PartialEq)]
         $(#[derive($($derive),*)])?
-        #[$attribute]
         pub struct $name {
             $( $(#[doc = $key_doc])* pub $key: $type, )*
             $(
                 /// The keys that it shares with others of its family.
-                #[serde(flatten)]
                 pub $rest: $rest_type,
             )?
+        }
+
+        impl $crate::setting::Settings for $name {
+            fn write_keys<M: serde::ser::SerializeMap>(&self, _keys: &mut M) -> Result<(), M::Error> {
+                $( _keys.serialize_entry(stringify!($key), &self.$key)?; )*
+                $( self.$rest.write_keys(_keys)?; )?
+                Ok(())
+            }
+
+            fn take_keys(_keys: &mut $crate::setting::Keys) -> Result<Self, String> {
+                Ok(Self {
+                    $( $key: $crate::settings!(@take _keys, $key $(, $default)?), )*
+                    $( $rest: <$rest_type as $crate::setting::Settings>::take_keys(_keys)?, )?
+                })
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut keys = serializer.serialize_map(None)?;
+                $crate::setting::Settings::write_keys(self, &mut keys)?;
+                serde::ser::SerializeMap::end(keys)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let keys = $crate::setting::Keys::deserialize(deserializer)?;
+                $crate::setting::of_keys(keys).map_err(serde::de::Error::custom)
+            }
         }
 
         impl $crate::setting::Described for $name {
@@ -169,6 +197,10 @@ macro_rules! settings {
         let default: $type = $default;
         $crate::setting::default_text(&default)
     }};
+    (@take $keys:ident, $key:ident) => { $crate::setting::take_required($keys, stringify!($key))? };
+    (@take $keys:ident, $key:ident, $default:expr) => {
+        $crate::setting::take_key($keys, stringify!($key))?.unwrap_or_else(|| $default)
+    };
     (@resume) => { $crate::setting::Resume::Fixed };
     (@resume $resume:ident) => { $crate::setting::Resume::$resume };
     (@check) => { $crate::setting::Check::Any };
@@ -192,11 +224,33 @@ macro_rules! tagged {
     ) => {
         $(#[doc = $doc])*
         #[allow(clippy::large_enum_variant, reason = "a configuration holds few of them")]
-        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[derive(Debug, Clone, PartialEq)]
         $(#[derive($($derive),*)])?
-        #[serde(tag = "kind")]
         pub enum $name {
-            $( $(#[doc = $kind_doc])* #[serde(rename = $text)] $kind($settings), )*
+            $( $(#[doc = $kind_doc])* $kind($settings), )*
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut keys = serializer.serialize_map(None)?;
+                serde::ser::SerializeMap::serialize_entry(&mut keys, "kind", self.as_str())?;
+                match self {
+                    $( Self::$kind(settings) => $crate::setting::Settings::write_keys(settings, &mut keys)?, )*
+                }
+                serde::ser::SerializeMap::end(keys)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let mut keys = $crate::setting::Keys::deserialize(deserializer)?;
+                let kind: String = $crate::setting::take_required(&mut keys, "kind").map_err(serde::de::Error::custom)?;
+                let settings = match kind.as_str() {
+                    $( $text => $crate::setting::of_keys(keys).map(Self::$kind), )*
+                    _ => Err(format!("there is no such kind: there are {}", Self::NAMES.join(", "))),
+                };
+                settings.map_err(|error| serde::de::Error::custom(format!("`{kind}`: {error}")))
+            }
         }
 
         impl $name {

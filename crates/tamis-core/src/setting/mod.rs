@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::ser::SerializeMap;
 
 pub use value::{Program, TimeSpan};
 
@@ -78,34 +79,63 @@ impl<T: Described> Described for Vec<T> {
     }
 }
 
+/// Keys with their values, as a configuration or a state file writes them.
+pub type Keys = serde_json::Map<String, serde_json::Value>;
+
+/// A struct that [`settings!`](crate::settings) defines, as a part of a mapping: beside its keys there may be
+/// those of another such struct, and the `kind` of a tagged section.
+pub trait Settings: Described {
+    /// Writes its keys.
+    ///
+    /// # Errors
+    /// Those of what is written to.
+    fn write_keys<M: SerializeMap>(&self, keys: &mut M) -> Result<(), M::Error>;
+
+    /// Takes its keys out of a mapping. One that is not there is at its default.
+    ///
+    /// # Errors
+    /// A key without a default that is not there, or a value that its type does not take.
+    fn take_keys(keys: &mut Keys) -> Result<Self, String>;
+}
+
+/// The value of a key, which leaves the mapping; `None` where it is not there.
+///
+/// # Errors
+/// The key, where its type does not take the value.
+pub fn take_key<T: DeserializeOwned>(keys: &mut Keys, key: &str) -> Result<Option<T>, String> {
+    let value = keys.remove(key).map(serde_json::from_value).transpose();
+    value.map_err(|error| format!("`{key}`: {error}"))
+}
+
+/// The value of a key that has no default.
+///
+/// # Errors
+/// As [`take_key`], and where the key is not there.
+pub fn take_required<T: DeserializeOwned>(keys: &mut Keys, key: &str) -> Result<T, String> {
+    take_key(keys, key)?.ok_or_else(|| format!("`{key}` is missing"))
+}
+
+/// Settings of a mapping that holds their keys and no others.
+///
+/// # Errors
+/// As [`Settings::take_keys`], and a key that the settings do not have.
+pub fn of_keys<T: Settings>(mut keys: Keys) -> Result<T, String> {
+    let settings = T::take_keys(&mut keys)?;
+    match keys.keys().next() {
+        None => Ok(settings),
+        Some(unknown) => {
+            let known: Vec<_> = keys_of::<T>().iter().map(|spec| spec.name).collect();
+            Err(format!("there is no key `{unknown}`: there are {}", known.join(", ")))
+        }
+    }
+}
+
 /// The keys of a type that [`settings!`](crate::settings) defines.
 pub fn keys_of<T: Described>() -> Vec<KeySpec> {
     match T::shape() {
         Shape::Section { keys, .. } => keys,
         _ => Vec::new(),
     }
-}
-
-/// A value of a kind of a tagged type from those of its keys that were given, the others at their defaults.
-///
-/// # Errors
-/// The name of a key that must be given and was not, or whose value the type does not take.
-pub fn with_defaults<T: Described>(
-    keys: &[KeySpec],
-    kind: &str,
-    mut given: serde_json::Map<String, serde_json::Value>,
-) -> Result<T, String> {
-    for spec in keys.iter().filter(|spec| !given.contains_key(spec.name)).collect::<Vec<_>>() {
-        if spec.is_required() {
-            return Err(spec.name.to_owned());
-        }
-        // A default is JSON, but for the plain names of choices.
-        let value = serde_json::from_str(&spec.default).unwrap_or_else(|_| (*spec.default).into());
-        given.insert(spec.name.to_owned(), value);
-    }
-    given.insert("kind".to_owned(), kind.into());
-    serde_json::from_value(given.into())
-        .map_err(|_| keys.first().map_or_else(String::new, |spec| spec.name.to_owned()))
 }
 
 /// A default as a configuration writes it.
@@ -214,6 +244,31 @@ mod tests {
         assert_eq!(serde_json::from_value::<AnyForm>(json).expect("a form"), circle);
         assert_eq!((circle.as_str(), AnyForm::default().as_str()), ("circle", "point"));
         assert!(circle.area() > 3.0 && AnyForm::default().area() == 0.0);
+    }
+
+    #[test]
+    fn keys_are_taken_or_refused_by_name() {
+        let error = |json: &str| serde_json::from_str::<AnyForm>(json).expect_err(json).to_string();
+        let circle: AnyForm = serde_json::from_str(r#"{"radius": 1, "kind": "circle"}"#).expect("a form");
+        let defaults = Circle { radius: 1.0, colour: Colour::Green, shared: Shared::default() };
+        assert_eq!(circle, AnyForm::Circle(defaults));
+        for (json, message) in [
+            (
+                r#"{"kind": "circle", "radius": 1, "widht": 3}"#,
+                "`circle`: there is no key `widht`: there are radius, colour, width",
+            ),
+            (r#"{"kind": "point", "radius": 1}"#, "`point`: there is no key `radius`: there are "),
+            (r#"{"kind": "circle"}"#, "`circle`: `radius` is missing"),
+            (
+                r#"{"kind": "circle", "radius": 1, "colour": "blue"}"#,
+                "`circle`: `colour`: unknown variant `blue`, expected `red` or `dark-green`",
+            ),
+            (r#"{"kind": "square"}"#, "`square`: there is no such kind: there are circle, point"),
+            (r#"{"radius": 1}"#, "`kind` is missing"),
+        ] {
+            assert_eq!(error(json), message);
+        }
+        assert!(serde_json::from_str::<Circle>(r#"{"radius": 1, "kind": "circle"}"#).is_err());
     }
 
     #[test]

@@ -4,8 +4,7 @@
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, DppoKl, DppoTv, Dro,
     GeoMean, GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm,
-    LossMasks, Luspo, Normalisers, Objective, ObjectiveMetrics, PolicyLoss, Reinforce, Sapo, Selection,
-    Vespo,
+    LossMasks, Normalisers, Objective, ObjectiveMetrics, PolicyLoss, Reinforce, Sapo, Selection, Vespo,
 };
 use tamis_core::random::{Key, Purpose};
 
@@ -482,16 +481,6 @@ fn tokens_that_pay_for_their_distance_are_counted() {
     };
     let (outcome, _) = objective.value_and_gradient(&columns, &ONE, &objective.initial_state()).unwrap();
     assert_eq!(outcome.metrics.clip_share, 1.0 / 3.0);
-}
-
-#[test]
-fn luspo_is_the_clip_over_whole_trajectories() {
-    let loss = Luspo { clip_low: 0.1, clip_high: 0.3, log_ratio_limit: None };
-    let expected = Objective {
-        importance: Importance::Sequence,
-        ..Objective::of(PolicyLoss::Luspo(loss), Aggregation::SeqMeanTokenSum)
-    };
-    assert_eq!(Objective::luspo(0.1, 0.3), expected);
 }
 
 /// At d of 0, 1 and -3 under each estimator: values 0, 1, -3; 0, 1, 3; 0, 1/2, 9/2; 0, 1/e, e^3 - 4 or held

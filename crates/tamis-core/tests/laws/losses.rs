@@ -253,7 +253,7 @@ fn errors_name_what_does_not_go_together() {
     insta::assert_snapshot!(message(sequence(PolicyLoss::Gpg(Reinforce {})), columns), @"policy loss `gpg` has no importance `sequence`; leave it at `token`");
     insta::assert_snapshot!(message(of(PolicyLoss::Luspo(LUSPO)), columns), @"policy loss `luspo` with aggregation `token-mean`; expected `seq-mean-token-sum`");
     let decoupled = |weight_cap| PolicyLoss::Decoupled(Decoupled { weight_cap, ..DECOUPLED });
-    insta::assert_snapshot!(message(of(decoupled(None)), columns), @"column `behaviour` is missing; decoupled PPO needs it");
+    insta::assert_snapshot!(message(of(decoupled(None)), columns), @"column `behaviour` is missing; decoupled needs it");
     insta::assert_snapshot!(message(of(PolicyLoss::KlCov(KlCov { share: 0.1, cov_coefficient: 1.0 })), columns), @"column `selection` is missing; a choice over the whole batch needs it");
     let top = |share| Objective {
         masks: LossMasks { top_entropy: Some(share), off_policy: None },

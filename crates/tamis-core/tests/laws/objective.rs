@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tamis_core::objective::{
     Accumulator, AdvantageColumn, Aggregation, CispoBound, Clip, ClipCov, Columns, Derivatives, EntropyBonus,
-    Evaluation, GroupCounts, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm,
+    Evaluation, GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm,
     LossMasks, Normalisers, Objective, Outcome, PolicyLoss, Reinforce, Selection,
 };
 use tamis_core::ragged::Ragged;
@@ -43,6 +43,69 @@ fn without_constants(mut objective: Objective) -> Objective {
         term.estimator.straight_through = false;
     }
     objective
+}
+
+/// Log-probability less the old one, of some tokens.
+fn log_ratios(gathered: &Gathered, tokens: impl Iterator<Item = usize>) -> impl Iterator<Item = f64> {
+    tokens.map(|t| gathered.columns[0][t] - gathered.columns[1][t])
+}
+
+/// What a token is weighed with by a loss that holds its weight constant, written as its paper writes it, times
+/// the weight of the correction. `None`: the loss is differentiated through its ratio, and its derivative is a
+/// central difference. `tokens` are those of the trajectory.
+fn constant_weight(
+    objective: &Objective,
+    gathered: &Gathered,
+    tokens: &[usize],
+    t: usize,
+    advantage: f64,
+) -> Option<f64> {
+    let [logprob, old, .., weight] = &gathered.columns;
+    let all = || log_ratios(gathered, tokens.iter().copied());
+    let log_ratio = match objective.importance {
+        Importance::Token => logprob[t] - old[t],
+        Importance::Sequence | Importance::SequenceToken => all().sum::<f64>() / tokens.len() as f64,
+    };
+    let ratio = |limit: Option<f64>| limit.map_or(log_ratio, |limit| log_ratio.clamp(-limit, limit)).exp();
+    // Probabilities of the token, before and now.
+    let (before, now) = (old[t].exp(), logprob[t].exp());
+    let of_token = match &objective.policy {
+        PolicyLoss::Reinforce(_) | PolicyLoss::Gpg(_) => 1.0,
+        PolicyLoss::Cispo(loss) => match loss.bound {
+            CispoBound::Relative => {
+                ratio(loss.log_ratio_limit).clamp(1.0 - loss.clip_low, 1.0 + loss.clip_high)
+            }
+            CispoBound::Absolute => ratio(loss.log_ratio_limit).min(loss.max_ratio),
+        },
+        PolicyLoss::DppoTv(loss) => {
+            let is_held =
+                if advantage > 0.0 { now - before > loss.clip_high } else { before - now > loss.clip_low };
+            if is_held { 0.0 } else { ratio(loss.log_ratio_limit).min(loss.max_ratio) }
+        }
+        PolicyLoss::DppoKl(loss) => {
+            let others = ((1.0 - before + 1e-8) / (1.0 - now + 1e-8)).ln();
+            let divergence = before * (before / now).ln() + (1.0 - before) * others;
+            let is_held = if advantage > 0.0 {
+                now > before && divergence > loss.clip_high
+            } else {
+                now < before && divergence > loss.clip_low
+            };
+            if is_held { 0.0 } else { ratio(loss.log_ratio_limit).min(loss.max_ratio) }
+        }
+        PolicyLoss::Vespo(loss) => {
+            // The correction is a factor of the trajectory's weight, and of nothing else.
+            let corrections = tokens.iter().map(|&t| weight[t].ln()).sum::<f64>();
+            let log_weight = (all().sum::<f64>() + corrections).clamp(1e-8_f64.ln(), 20.0);
+            let (k, lambda) = if advantage >= 0.0 {
+                (loss.k_positive, loss.lambda_positive)
+            } else {
+                (loss.k_negative, loss.lambda_negative)
+            };
+            return Some((k * log_weight + lambda * (1.0 - log_weight.exp())).exp());
+        }
+        _ => return None,
+    };
+    Some(of_token * weight[t])
 }
 
 fn evaluate(objective: &Objective, gathered: &Gathered, normalisers: &Normalisers) -> (Outcome, Derivatives) {
@@ -107,24 +170,83 @@ proptest! {
         }
     }
 
-    /// Where the ratio is a constant, the loss is its derivative times the log-probability.
+    /// Where the weight is a constant the loss is `-A·w·logprob` and its derivative `-A·w`, with the weight of
+    /// the loss's formula.
     #[test]
-    fn a_loss_with_a_constant_weight_is_linear(objective in objective(), batch in batch()) {
-        let is_linear = matches!(
-            objective.policy,
-            PolicyLoss::Cispo(_) | PolicyLoss::DppoTv(_) | PolicyLoss::DppoKl(_) | PolicyLoss::Vespo(_)
-        );
-        let policy = if is_linear { objective.policy } else { PolicyLoss::Gpg(Reinforce {}) };
-        let objective = Objective { policy, importance: Importance::Token, kl: None, entropy: None, ..objective };
-        let objective = match policy {
-            PolicyLoss::Gpg(_) => Objective { masks: LossMasks::default(), ..objective },
-            _ => objective,
-        };
+    fn a_constant_weight_is_that_of_the_formula(objective in objective(), batch in batch()) {
+        if objective.policy.needed_aggregation().is_some() {
+            return Ok(());
+        }
+        let objective = Objective { importance: objective.importance, ..Objective::of(objective.policy, Aggregation::TokenSum) };
         let gathered = batch.whole();
         let (outcome, derivatives) = evaluate(&objective, &gathered, &batch.normalisers);
-        let terms = derivatives.logprob.iter().zip(&gathered.columns[0]).map(|(slope, logprob)| slope * logprob);
-        let sizes: f64 = terms.clone().map(f64::abs).sum();
-        prop_assert!((outcome.loss - terms.sum::<f64>()).abs() <= 1e-12 * (1.0 + sizes));
+        let (mut value, mut size) = (0.0, 0.0);
+        for (i, pair) in gathered.offsets.windows(2).enumerate() {
+            let tokens: Vec<usize> = (pair[0]..pair[1]).filter(|&t| gathered.mask[t]).collect();
+            for &t in &tokens {
+                let Some(weight) = constant_weight(&objective, &gathered, &tokens, t, gathered.advantage[i]) else {
+                    return Ok(());
+                };
+                let is_left_out = gathered.selection[t] & Selection::LEFT_OUT != 0;
+                let slope = if is_left_out { 0.0 } else { -gathered.advantage[i] * weight };
+                let found = derivatives.logprob[t];
+                prop_assert!((found - slope).abs() <= 1e-9 * (1.0 + slope.abs()), "{:?}: {} against {}", objective.policy, found, slope);
+                value += slope * gathered.columns[0][t];
+                size += (slope * gathered.columns[0][t]).abs();
+            }
+        }
+        prop_assert!((outcome.loss - value).abs() <= 1e-9 * (1.0 + size), "{} against {}", outcome.loss, value);
+    }
+
+    /// A token that answers alone for the ratio of its trajectory has the slope that it has where that ratio
+    /// is its own.
+    #[test]
+    fn a_token_answers_for_the_trajectorys_ratio_as_for_its_own(objective in objective(), batch in batch()) {
+        let (whole, own) = match objective.policy {
+            PolicyLoss::Gspo(Gspo { clip_low, clip_high, .. }) => (
+                PolicyLoss::Gspo(Gspo { clip_low, clip_high, form: GspoForm::Token, log_ratio_limit: None }),
+                PolicyLoss::Clip(Clip { clip_low, clip_high, ..Clip::symmetric(0.0) }),
+            ),
+            policy => (policy, policy),
+        };
+        let importance = if whole.has_importance_levels() { Importance::SequenceToken } else { Importance::Token };
+        if importance == Importance::Token && !matches!(whole, PolicyLoss::Gspo(_)) {
+            return Ok(());
+        }
+        let gathered = batch.whole();
+        let mut moved = batch.whole();
+        for pair in gathered.offsets.windows(2) {
+            let tokens = (pair[0]..pair[1]).filter(|&t| gathered.mask[t]);
+            let mean = log_ratios(&gathered, tokens.clone()).sum::<f64>() / tokens.count() as f64;
+            for t in pair[0]..pair[1] {
+                let shift = gathered.columns[0][t] - mean - gathered.columns[1][t];
+                // The ratio of the old policy to the one that sampled stays.
+                moved.columns[1][t] += shift;
+                moved.columns[2][t] += shift;
+            }
+        }
+        let of = |policy, importance| Objective { importance, ..Objective::of(policy, objective.aggregation) };
+        let (expected, slopes) = evaluate(&of(own, Importance::Token), &moved, &batch.normalisers);
+        let (outcome, found) = evaluate(&of(whole, importance), &gathered, &batch.normalisers);
+        prop_assert!((outcome.loss - expected.loss).abs() <= 1e-8 * (1.0 + expected.loss.abs()));
+        for (found, slope) in found.logprob.iter().zip(&slopes.logprob) {
+            prop_assert!((found - slope).abs() <= 1e-8 * (1.0 + slope.abs()), "{:?}: {} against {}", whole, found, slope);
+        }
+    }
+
+    /// A straight-through estimate of the divergence has its own value, and the slope of `k2`.
+    #[test]
+    fn a_straight_through_divergence_has_the_slope_of_k2(objective in objective(), batch in batch()) {
+        let Some(term) = objective.kl.filter(|term| !term.bias_corrected) else { return Ok(()) };
+        let of = |estimator| {
+            let kl = Some(KlTerm { estimator, ..term });
+            evaluate(&Objective { kl, ..objective }, &batch.whole(), &batch.normalisers)
+        };
+        let through = of(KlEstimator { straight_through: true, ..term.estimator });
+        let value = of(KlEstimator { straight_through: false, ..term.estimator }).0.loss;
+        prop_assert_eq!(through.0.loss.to_bits(), value.to_bits());
+        let k2 = of(KlEstimator::plain(KlKind::K2)).1;
+        prop_assert_eq!(through.1.logprob, k2.logprob);
     }
 
     /// A ratio of the trajectory that each token answers for alone has the same value and, over the

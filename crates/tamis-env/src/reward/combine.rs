@@ -66,10 +66,6 @@ impl Scored {
 pub struct Scoring {
     /// One for each input, in order.
     pub rows: Vec<Scored>,
-    /// What a person should know: functions that failed, completions that nothing scored; each with the
-    /// content of the first such row.
-    #[cfg(test)]
-    pub(crate) warnings: Vec<String>,
     /// How long each function took, in the order of the functions.
     pub times: Vec<(String, Duration)>,
 }
@@ -155,16 +151,6 @@ impl Rewards {
         }
     }
 
-    /// Scores a batch. Fails only where a function broke down for good; a failure on single completions is a
-    /// warning.
-    #[cfg(test)]
-    pub(crate) fn score(&self, batch: &[RewardInput<'_>]) -> Result<Scoring, RewardError> {
-        let mut scoring = self.answers(batch, self.trainer_state)?;
-        let rows: Vec<(&RewardInput<'_>, &Scored)> = batch.iter().zip(&scoring.rows).collect();
-        scoring.warnings = self.warnings(&rows);
-        Ok(scoring)
-    }
-
     /// Scores a batch, or a part of one: [`Rewards::warnings`] then looks at the whole. Fails only where a
     /// function broke down for good; a failure on single completions is a warning.
     pub fn answers(
@@ -205,12 +191,7 @@ impl Rewards {
             row.reward = Score::unanswered();
             row.scores.insert("score".to_owned(), Score::unanswered());
         }
-        Ok(Scoring {
-            rows,
-            #[cfg(test)]
-            warnings: Vec::new(),
-            times,
-        })
+        Ok(Scoring { rows, times })
     }
 
     /// What a person should know of completions that were scored: functions that failed on some, sums beyond

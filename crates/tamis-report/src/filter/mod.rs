@@ -318,7 +318,7 @@ pub fn filter_file(options: &FilterOptions) -> Result<FilterSummary, FilterFileE
     filter.check()?;
     check_outputs(options)?;
     let columns = columns::read(&options.inputs, &options.layout)?;
-    if let (GroupFilter::WithinGroup(_), Some(file)) = (filter, columns.file_of_whole_groups()) {
+    if let Some(file) = columns.file_of_whole_groups().filter(|_| filter.chooses_members()) {
         return Err(FilterFileError::WholeGroups {
             filter: filter.name(),
             file: options.inputs[file].clone(),

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tamis_core::figure::{fixed, shortest};
-use tamis_core::filter::{Bounds, DropReason, GroupFilter, GroupStatistics, Pool, Verdict};
+use tamis_core::figure::fixed;
+use tamis_core::filter::{DropReason, GroupFilter, GroupStatistics, Verdict};
 
 use super::columns::RolloutColumns;
 
@@ -14,10 +14,8 @@ use super::columns::RolloutColumns;
 pub struct FilterSummary {
     /// The filter's name.
     pub filter: &'static str,
-    /// What it keeps, as a condition (`std>0`).
-    pub condition: String,
-    /// What it drops, likewise (`std=0`).
-    pub drop_condition: String,
+    /// What it keeps, in words.
+    pub rule: String,
     /// The metric's column or columns.
     pub metric: String,
     /// Rows read.
@@ -87,67 +85,6 @@ pub struct Output {
     pub num_rows: u64,
 }
 
-/// What a group must meet to be kept, and what is said of those that do not.
-fn conditions(filter: &GroupFilter) -> (String, String) {
-    match filter {
-        GroupFilter::Variance(variance) if variance.tolerance > 0.0 => {
-            let tolerance = shortest(variance.tolerance);
-            (format!("max-min>{tolerance}"), format!("max-min<={tolerance}"))
-        }
-        GroupFilter::Variance(_) => ("std>0".to_owned(), "std=0".to_owned()),
-        GroupFilter::MeanRange(range) => {
-            let [relation, open, close] =
-                if range.bounds == Bounds::Open { ["<", "(", ")"] } else { ["<=", "[", "]"] };
-            let (low, high) = (shortest(range.low), shortest(range.high));
-            (
-                format!("{low}{relation}mean{relation}{high}"),
-                format!("mean outside {open}{low}, {high}{close}"),
-            )
-        }
-        GroupFilter::TopP(filter) => {
-            let (share, mass) = (percent(filter.p), filter.mass);
-            let condition = format!("best {share} of the {mass} mass, {}", describe_ranking(filter.pool));
-            (condition, describe_dropped("outside the mass", filter.pool))
-        }
-        GroupFilter::TopK(filter) => {
-            let number = filter.quota();
-            (
-                format!("best {number}, {}", describe_ranking(filter.pool)),
-                describe_dropped(&format!("not among the best {number}"), filter.pool),
-            )
-        }
-        GroupFilter::MinP(filter) => {
-            let share = percent(filter.p);
-            let condition = format!("within {share} of the best, {}", describe_ranking(filter.pool));
-            (condition, describe_dropped(&format!("not within {share} of the best"), filter.pool))
-        }
-        GroupFilter::Percentile(filter) => {
-            let band = format!("{} to {} of the ranking", percent(filter.low), percent(filter.high));
-            (
-                format!("{band}, {}", describe_ranking(filter.pool)),
-                describe_dropped(&format!("outside {band}"), filter.pool),
-            )
-        }
-        GroupFilter::WithinGroup(filter) => {
-            let zero = if filter.include_zero { "any" } else { "std>0" };
-            (zero.to_owned(), if filter.include_zero { "none" } else { "std=0" }.to_owned())
-        }
-    }
-}
-
-fn percent(share: f64) -> String {
-    format!("{}%", 100.0 * share)
-}
-
-/// What is said of the groups that a selection leaves out.
-fn describe_dropped(outside: &str, pool: Pool) -> String {
-    if pool.include_zero { outside.to_owned() } else { format!("{outside}, or {}=0", pool.score) }
-}
-
-fn describe_ranking(pool: Pool) -> String {
-    format!("by {} {}", pool.prefer, pool.score)
-}
-
 impl FilterSummary {
     pub(super) fn new(
         name: &'static str,
@@ -157,7 +94,6 @@ impl FilterSummary {
         statistics: &[GroupStatistics],
         outputs: Vec<(PathBuf, u64)>,
     ) -> Self {
-        let (condition, drop_condition) = conditions(filter);
         let mut dropped = Dropped::default();
         for verdict in verdicts {
             let Verdict::Dropped(reason) = verdict else { continue };
@@ -185,8 +121,7 @@ impl FilterSummary {
         let num_correct: Option<usize> = statistics.iter().map(|group| group.num_correct).sum();
         Self {
             filter: name,
-            condition,
-            drop_condition,
+            rule: filter.rule().trim_end_matches(',').to_owned(),
             metric: columns.metric.clone(),
             num_rows: columns.num_rows(),
             num_trajectories,
@@ -238,14 +173,7 @@ impl fmt::Display for FilterSummary {
             self.num_prompts, self.num_trajectories
         )?;
         let dropped = &self.dropped;
-        writeln!(
-            formatter,
-            "  - Filtered ({}{}): {} ({:.1}%)",
-            self.drop_condition,
-            if dropped.unscored > 0 { " or unscored" } else { "" },
-            self.num_dropped,
-            percent(self.num_dropped)
-        )?;
+        writeln!(formatter, "  - Dropped: {} ({:.1}%)", self.num_dropped, percent(self.num_dropped))?;
         for (i, (reason, number)) in [
             ("all wrong", dropped.all_wrong),
             ("all correct", dropped.all_correct),
@@ -264,13 +192,7 @@ impl fmt::Display for FilterSummary {
                 writeln!(formatter, "      {reason}: {number} ({:.1}%)", percent(number))?;
             }
         }
-        write!(
-            formatter,
-            "  - Kept ({}): {} ({:.1}%)",
-            self.condition,
-            self.num_kept,
-            percent(self.num_kept)
-        )?;
+        write!(formatter, "  - Kept ({}): {} ({:.1}%)", self.rule, self.num_kept, percent(self.num_kept))?;
         if self.num_kept_uniform > 0 {
             write!(
                 formatter,

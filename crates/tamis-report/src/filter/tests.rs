@@ -71,11 +71,11 @@ fn scattered_rows_are_grouped_and_none_is_lost() {
     insta::assert_snapshot!(shown(&summary, &folder), @"
     Filter statistics (variance of acc):
       - Total prompts: 4 (9 trajectories, 2 to 3 a prompt)
-      - Filtered (std=0 or unscored): 3 (75.0%)
+      - Dropped: 3 (75.0%)
           all wrong: 1 (25.0%)
           all correct: 1 (25.0%)
           unscored: 1 (25.0%)
-      - Kept (std>0): 1 (25.0%)
+      - Kept (groups with max > min): 1 (25.0%)
       - Mean std: 0.125
       - Mean metric: 0.571
       - Pass rate: 57.1%
@@ -109,8 +109,7 @@ fn summaries_as_json() {
     insta::assert_snapshot!(serde_json::to_string_pretty(&summary).unwrap(), @r#"
     {
       "filter": "mean_range",
-      "condition": "0.2<=mean<=0.8",
-      "drop_condition": "mean outside [0.2, 0.8]",
+      "rule": "groups with 0.2 <= mean <= 0.8",
       "metric": "acc",
       "num_rows": 9,
       "num_trajectories": 9,
@@ -142,11 +141,11 @@ fn summaries_as_json() {
     insta::assert_snapshot!(summary, @"
     Filter statistics (mean_range of acc):
       - Total prompts: 4 (9 trajectories, 2 to 3 a prompt)
-      - Filtered (mean outside [0.2, 0.8] or unscored): 3 (75.0%)
+      - Dropped: 3 (75.0%)
           all wrong: 1 (25.0%)
           all correct: 1 (25.0%)
           unscored: 1 (25.0%)
-      - Kept (0.2<=mean<=0.8): 1 (25.0%)
+      - Kept (groups with 0.2 <= mean <= 0.8): 1 (25.0%)
       - Mean std: 0.125
       - Mean metric: 0.571
       - Pass rate: 57.1%
@@ -174,10 +173,10 @@ fn wide_rows_of_gsm8k() {
     insta::assert_snapshot!(shown(&summary, &folder), @"
     Filter statistics (variance of 6b_finetuning.is_correct, 6b_verification.is_correct, 175b_finetuning.is_correct, 175b_verification.is_correct):
       - Total prompts: 660 (2640 trajectories, 4 a prompt)
-      - Filtered (std=0): 306 (46.4%)
+      - Dropped: 306 (46.4%)
           all wrong: 221 (33.5%)
           all correct: 85 (12.9%)
-      - Kept (std>0): 354 (53.6%)
+      - Kept (groups with max > min): 354 (53.6%)
       - Mean std: 0.243
       - Mean metric: 0.373
       - Pass rate: 37.3%
@@ -453,12 +452,12 @@ fn pool_filters_compare_the_groups_of_all_files() {
     insta::assert_snapshot!(summary, @"
     Filter statistics (top_k of r):
       - Total prompts: 3 (6 trajectories, 2 a prompt)
-      - Filtered (not among the best 1, or deviation=0): 2 (66.7%)
+      - Dropped: 2 (66.7%)
           all wrong: 0 (0.0%)
           all correct: 0 (0.0%)
           other uniform: 1 (33.3%)
           outside pool: 1 (33.3%)
-      - Kept (best 1, by largest deviation): 1 (33.3%)
+      - Kept (1 of the groups of each round, by the largest deviation, but not 0): 1 (33.3%)
       - Mean std: 0.833
       - Mean metric: 1.833
     ");
@@ -500,10 +499,10 @@ fn a_selection_of_uniform_groups() {
     insta::assert_snapshot!(summary, @"
     Filter statistics (top_k of acc):
       - Total prompts: 5 (10 trajectories, 2 a prompt)
-      - Filtered (not among the best 2): 3 (60.0%)
+      - Dropped: 3 (60.0%)
           all wrong: 2 (40.0%)
           all correct: 1 (20.0%)
-      - Kept (best 2, by largest deviation): 2 (40.0%)
+      - Kept (2 of the groups of each round, by the largest deviation): 2 (40.0%)
           of these uniform: 1 (20.0%)
       - Mean std: 0.100
       - Mean metric: 0.500

@@ -130,22 +130,6 @@ pub struct Dependencies<'a> {
     pub is_interrupted: &'a dyn Fn() -> bool,
 }
 
-#[cfg(test)]
-impl Dependencies<'_> {
-    /// The same for a shorter time.
-    fn again(&mut self) -> Dependencies<'_> {
-        Dependencies {
-            source: self.source,
-            generator: self.generator,
-            scorer: self.scorer,
-            reference: self.reference.as_mut().map(|reference| &mut **reference as &mut dyn Reference),
-            observer: self.observer,
-            order: self.order.as_mut().map(|order| &mut **order as &mut dyn OrderLog),
-            is_interrupted: self.is_interrupted,
-        }
-    }
-}
-
 /// Collecting a step failed.
 #[derive(Debug, Error)]
 pub enum DispatchError {
@@ -480,19 +464,6 @@ impl Dispatcher {
             }
             if (with.is_interrupted)() {
                 return Ok(Next::Interrupted);
-            }
-        }
-    }
-
-    /// As [`Dispatcher::next`] until the step ends, whatever parts of it there are; `None` where the run is
-    /// to stop.
-    #[cfg(test)]
-    pub(crate) fn collect(&mut self, mut with: Dependencies<'_>) -> Result<Option<Collected>, DispatchError> {
-        loop {
-            match self.next(with.again())? {
-                Next::Part(_) => {}
-                Next::Step(collected) => return Ok(Some(*collected)),
-                Next::Interrupted => return Ok(None),
             }
         }
     }

@@ -22,6 +22,35 @@ use crate::record::End;
 use crate::source::DrawnPrompt;
 use crate::source::{DrawnPrompts, PreparedPrompt};
 
+impl Dependencies<'_> {
+    /// The same for a shorter time.
+    fn again(&mut self) -> Dependencies<'_> {
+        Dependencies {
+            source: self.source,
+            generator: self.generator,
+            scorer: self.scorer,
+            reference: self.reference.as_mut().map(|reference| &mut **reference as &mut dyn Reference),
+            observer: self.observer,
+            order: self.order.as_mut().map(|order| &mut **order as &mut dyn OrderLog),
+            is_interrupted: self.is_interrupted,
+        }
+    }
+}
+
+impl Dispatcher {
+    /// As [`Dispatcher::next`] until the step ends, whatever parts of it there are; `None` where the run is
+    /// to stop.
+    pub(crate) fn collect(&mut self, mut with: Dependencies<'_>) -> Result<Option<Collected>, DispatchError> {
+        loop {
+            match self.next(with.again())? {
+                Next::Part(_) => {}
+                Next::Step(collected) => return Ok(Some(*collected)),
+                Next::Interrupted => return Ok(None),
+            }
+        }
+    }
+}
+
 /// So many prompts an epoch, each the number of its row; what is given back comes first.
 #[derive(Clone)]
 pub(crate) struct Rows {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tamis_config::Config;
-use tamis_core::advantage::{Advantage, Cpo};
+use tamis_core::advantage::Advantage;
 use tamis_core::group::PromptId;
 use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt::{Prompt, PromptContent};
@@ -48,7 +48,7 @@ pub(crate) fn hints(
     ui: &Console,
     interrupt: &Interrupt,
 ) -> Result<Hints, Halt<AssembleError>> {
-    let Advantage::Cpo(Cpo { gold_hint: template, .. }) = advantage else { return Ok(Hints::new()) };
+    let Some(template) = advantage.gold_hint() else { return Ok(Hints::new()) };
     let with_gold = |prepared: &PreparedPrompt| {
         let gold = prepared.prompt.ground_truth.as_ref()?;
         let content = with_gold(&prepared.prompt.content, template, gold);

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tamis_config::{Config, KlPlace, ScheduleMode};
-use tamis_core::advantage::{Advantage, Grpo, Scale};
+use tamis_core::advantage::{Advantage, Scale};
 use tamis_core::figure::shortest;
 use tamis_core::filter::{AvailableMetrics, Metric};
 use tamis_core::objective::{Aggregation, Importance, KlController, KlEstimator, PolicyLoss};
@@ -153,11 +153,11 @@ fn kl_text(estimator: KlEstimator, controller: KlController, place: KlPlace) -> 
 }
 
 fn advantage_text(advantage: &Advantage) -> String {
-    let divided = match advantage {
-        Advantage::Grpo(Grpo { scale: Scale::Group, .. }) => " (divided by the deviation)",
-        Advantage::Grpo(Grpo { scale: Scale::Batch, .. }) => " (divided by the deviation of the batch)",
-        Advantage::Grpo(Grpo { scale: Scale::None, .. }) => " (not divided by a deviation)",
-        _ => "",
+    let divided = match advantage.divisor() {
+        Some(Scale::Group) => " (divided by the deviation)",
+        Some(Scale::Batch) => " (divided by the deviation of the batch)",
+        Some(Scale::None) => " (not divided by a deviation)",
+        None => "",
     };
     format!("advantage {}{divided}", advantage.name())
 }

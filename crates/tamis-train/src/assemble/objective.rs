@@ -7,7 +7,7 @@ use tamis_config::{
 use tamis_core::correction::{Correction, ImportanceWeights, Level, Mode, Outside, Rejection};
 use tamis_core::objective::{
     AdaptiveEntropy, Aggregation, EntropyBonus, KlController, KlEstimator, KlKind, KlTerm, LossMasks,
-    Objective, PolicyLoss,
+    Objective,
 };
 
 use super::AssembleError;
@@ -93,7 +93,7 @@ pub fn correction_preset(config: &Config) -> Option<CorrectionPreset> {
     // that the loss's ratio tells of their age; servers' are computed at the start of the step.
     let lags = config.schedule.surplus == ConfigSurplus::Carry
         && (config.schedule.mode == ScheduleMode::Streaming || config.rollout.backend != BackendKind::Native);
-    let is_wanted = is_unset && lags && !matches!(config.objective.loss, PolicyLoss::Decoupled(_));
+    let is_wanted = is_unset && lags && !config.objective.loss.weighs_behaviour();
     settings.preset.or(is_wanted.then_some(CorrectionPreset::DecoupledTokenIs))
 }
 
@@ -130,16 +130,17 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
     correction.check()?;
     if correction.mode == Mode::Decoupled
         && correction.importance.is_some()
-        && matches!(config.objective.loss, PolicyLoss::Decoupled(_))
+        && config.objective.loss.weighs_behaviour()
     {
+        let loss = config.objective.loss;
         return Err(AssembleError::setting(
-            "objective.correction: its weights are those that objective.loss.kind `decoupled` has already: every token would be weighted twice",
+            format!(
+                "objective.correction: its weights are those that objective.loss.kind `{loss}` has already: every token would be weighted twice"
+            ),
             "set objective.loss.kind=clip, or take the weights out of objective.correction",
         ));
     }
-    if correction.mode == Mode::BypassReinforce
-        && !matches!(config.objective.loss, PolicyLoss::Reinforce(_) | PolicyLoss::Gpg(_))
-    {
+    if correction.mode == Mode::BypassReinforce && !config.objective.loss.is_plain_gradient() {
         let preset = settings.preset.map_or("bypass_pg", |preset| preset.as_str());
         return Err(AssembleError::setting(
             format!(

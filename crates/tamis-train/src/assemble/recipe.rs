@@ -4,7 +4,7 @@ use tamis_config::{BackendKind, Config, PublishPause, ScheduleMode, Surplus, Zer
 use tamis_core::advantage::shaping::Shaping;
 use tamis_core::advantage::{Advantage, Column};
 use tamis_core::diagnostics::Buckets;
-use tamis_core::objective::{Objective, PolicyLoss};
+use tamis_core::objective::Objective;
 use tamis_env::reward::TrainerState;
 use tamis_rollout::{InFlight, SamplePurpose, Sampling};
 
@@ -13,7 +13,7 @@ use super::hints::Hints;
 use super::settings::{planned_steps, trainer_state, update_settings, validation_settings};
 use crate::assemble::critic::{self, CriticPlan};
 use crate::assemble::objective::{self, Divergence};
-use crate::assemble::schedule::{Sieve, is_group_relative};
+use crate::assemble::schedule::Sieve;
 use crate::assemble::{advantage, learning_rate};
 use crate::learner::gradient_analysis::GradientAnalysis;
 use crate::learner::learning_rate::LearningRate;
@@ -92,7 +92,7 @@ impl Recipe {
     /// Whether a group whose members all got the same is news: there is a filter, and the estimator compares
     /// within groups.
     pub(crate) fn tells_uniform_groups(&self) -> bool {
-        self.sieve.filter.is_some() && is_group_relative(&self.config)
+        self.sieve.filter.is_some() && self.advantage.baseline_beyond_group().is_none()
     }
 
     /// Whether the loss itself holds the policy to the reference.
@@ -108,7 +108,7 @@ impl Recipe {
     /// Whether the loss compares with log-probabilities of the policy at the start of the step, and not with
     /// those of generation.
     pub(crate) fn is_decoupled(&self) -> bool {
-        matches!(self.objective.policy, PolicyLoss::Decoupled(_))
+        self.objective.policy.weighs_behaviour()
             || self.update.correction.as_ref().is_some_and(|correction| !correction.mode.is_bypass())
     }
 

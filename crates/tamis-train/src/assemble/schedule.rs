@@ -4,19 +4,17 @@ use tamis_config::{
     BackendKind, Config, EmptyRound, GoldCheck, RoundLimit as ConfigRounds, ScheduleMode,
     Surplus as ConfigSurplus, ZeroGroups as ConfigZeroGroups,
 };
-use tamis_core::advantage::Advantage;
 use tamis_core::filter::{AvailableMetrics, FilterError, GroupFilter, Metric, MetricError, Pool, PoolScore};
 use tamis_core::objective::ZeroGroups;
 use tamis_core::schedule::{
-    OnEmptyRound, RoundLimit, RoundSize, ScheduleSettings, Scheduler, StepUpdates, StreamingSettings,
-    Surplus, WholeStep,
+    OnEmptyRound, RoundLimit, RoundSize, ScheduleSettings, Scheduler, StepUpdates, StreamingSettings, Surplus,
 };
 
+use tamis_core::whole_step::WholeStep;
 use tamis_rollout::Record;
 
 use super::AssembleError;
 use super::advantage::{advantage, shapings};
-use super::objective::objective;
 
 /// The sieve with the metric it looks at, checked against the scores that the run will have.
 #[derive(Debug, Clone)]
@@ -54,7 +52,8 @@ impl Sieve {
     pub fn remedy(&self) -> String {
         match &self.filter {
             Some(filter) if filter.admits_uniform() => remedy(filter).to_owned(),
-            Some(GroupFilter::Variance(_)) if self.metric != Metric::SeqReward => format!(
+            // One that keeps a group because its members differ.
+            Some(filter) if filter.is_certain(0.0, f64::MAX) && self.metric != Metric::SeqReward => format!(
                 "; the filter looks at `{}`, which differs within them, and not at the reward: \
                  `filter.metric=seq_reward` drops them too",
                 self.metric
@@ -62,15 +61,6 @@ impl Sieve {
             _ => String::new(),
         }
     }
-}
-
-/// Whether a group whose members all got the same teaches nothing: not where the baseline is a critic's, the
-/// batch's or a greedy completion's.
-pub(crate) fn is_group_relative(config: &Config) -> bool {
-    !matches!(
-        config.objective.advantage,
-        Advantage::Gae(_) | Advantage::BiLevelGae(_) | Advantage::ReinforcePlusPlus(_) | Advantage::Remax(_)
-    )
 }
 
 /// Builds the filter. `scores` are the names of the scores that the rewards give, `is_complete` where there
@@ -113,7 +103,9 @@ pub fn sieve(
         built.rule(),
         describe_filling(config)
     );
-    let warning = if is_group_relative(config) { admission(&built, &metric) } else { None };
+    // Only within the group does a group without contrast teach nothing.
+    let is_group_relative = config.objective.advantage.baseline_beyond_group().is_none();
+    let warning = if is_group_relative { admission(&built, &metric) } else { None };
     Ok(Sieve { filter: Some(built), metric, announcement, warning })
 }
 
@@ -210,14 +202,12 @@ fn describe_filling(config: &Config) -> String {
 /// nothing does.
 ///
 /// # Errors
-/// Where estimator, shapings or objective cannot be built.
+/// Where estimator or shapings cannot be built.
 fn needs_whole_step(config: &Config, sieve: &Sieve) -> Result<Vec<WholeStep>, AssembleError> {
-    let (objective, _) = objective(config)?;
     let updates = StepUpdates {
         filter: sieve.filter.as_ref(),
         advantage: &advantage(config)?,
         shapings: &shapings(config)?,
-        objective: &objective,
         zero_groups: match config.objective.zero_groups {
             ConfigZeroGroups::Drop => ZeroGroups::Drop,
             ConfigZeroGroups::Mask => ZeroGroups::Mask,

@@ -276,6 +276,13 @@ mod states_of_before {
         let old = r#"{"kind": "mean_range", "low": 0.1, "high": 0.9, "ends": "closed"}"#;
         let range = MeanRange { low: 0.1, high: 0.9, bounds: Bounds::Closed };
         assert_eq!(read(old), (true, GroupFilter::MeanRange(range)));
-        assert!(!read(r#"{"kind": "variance", "tolerance": 0.0, "singleton": "keep"}"#).0);
+        let of_today = r#"{"kind": "variance", "tolerance": 0.0, "singleton": "keep"}"#;
+        assert!(!read(of_today).0);
+        let misspelt = of_today.replace("tolerance", "tolerence");
+        let error = serde_json::from_str::<GroupFilter>(&misspelt).expect_err("no such key").to_string();
+        assert!(
+            error.contains("`variance`: there is no key `tolerence`: there are tolerance, singleton"),
+            "{error}"
+        );
     }
 }

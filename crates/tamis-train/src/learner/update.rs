@@ -9,7 +9,7 @@ use tamis_core::correction::{Correction, SamplerColumns};
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::objective::{
     Accumulator, AdvantageColumn, Columns, Evaluation, Normalisers, Objective, ObjectiveMetrics,
-    ObjectiveState, PolicyLoss, Selection, ZeroGroups,
+    ObjectiveState, Selection, ZeroGroups,
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
@@ -491,7 +491,6 @@ impl<'a> MiniBatch<'a> {
         weight: Option<&[f32]>,
         selection: Option<&Selection>,
     ) -> Pass<tamis_core::objective::Outcome> {
-        let is_decoupled = matches!(objective.policy, PolicyLoss::Decoupled(_));
         let mut accumulator = Accumulator::new(self.batch.sequences.len());
         let mut evaluation = Evaluation::default();
         self.batch.for_each_micro(settings.micro_batch, |micro, normalisers| {
@@ -500,7 +499,8 @@ impl<'a> MiniBatch<'a> {
                 .map_or(*normalisers, |dropped| normalisers.with_dropped(dropped, ZeroGroups::Mask));
             let places = micro.places;
             let old_n = self.batch.cut(self.old(), places);
-            let needs_behaviour = self.is_behaviour_known && (self.old.is_some() || is_decoupled);
+            let needs_behaviour =
+                self.is_behaviour_known && (self.old.is_some() || objective.policy.weighs_behaviour());
             let behaviour_n = needs_behaviour.then(|| self.batch.cut(&self.behaviour, places));
             let reference_n = self.reference.as_ref().map(|column| self.batch.cut(column, places));
             let weight_n = weight.map(|column| self.batch.cut(column, places));

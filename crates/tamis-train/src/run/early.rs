@@ -2,7 +2,7 @@
 //!
 //! What comes of it is what a step makes of the whole batch: the same mini-batches in the same order, under
 //! the same advantages, by the same objective. What would not be the same is refused at the start of a run
-//! ([`tamis_core::schedule::WholeStep`]).
+//! ([`tamis_core::whole_step::WholeStep`]).
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -53,12 +53,6 @@ impl RecordedAnswers {
         }
         Ok(all)
     }
-
-    /// Answers in memory.
-    #[cfg(test)]
-    fn num_answers(&self) -> usize {
-        self.known.len()
-    }
 }
 
 impl AnswerJournal for RecordedAnswers {
@@ -120,7 +114,7 @@ mod tests {
             for group in 0..4 {
                 put(&mut answers, step, &format!("rollout/{}/0", 4 * step + group), 0.5);
             }
-            assert_eq!((answers.num_answers(), answers.starts.len()), (0, 1), "step {step}");
+            assert_eq!((answers.known.len(), answers.starts.len()), (0, 1), "step {step}");
             checkpoint = answers.settle(step + 1);
         }
         assert_eq!(checkpoint, std::fs::metadata(&path).expect("file").len());
@@ -129,7 +123,7 @@ mod tests {
         put(&mut answers, 52, "rollout/208/0", 2.0);
         drop(answers);
         let mut answers = open(&path, checkpoint);
-        assert_eq!(answers.num_answers(), 2, "of 202 in the file");
+        assert_eq!(answers.known.len(), 2, "of 202 in the file");
         assert_eq!(answers.take("rollout/204/0"), Some(answer(1.0)));
         assert_eq!(answers.take("rollout/204/0"), None, "asked for once");
         // A checkpoint now does not count the second step as settled, though the file goes further.
@@ -170,6 +164,6 @@ mod tests {
         assert_eq!(answers.settle(10), std::fs::metadata(&path).expect("file").len());
         let mut answers = open();
         answers.settle(10);
-        assert_eq!(answers.num_answers(), 0);
+        assert_eq!(answers.known.len(), 0);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{RoundCounts, ShapeAdvantages, Shaped, ShapingBatch};
 use crate::entry::{Entry, Family};
+use crate::whole_step::WholeStep;
 use crate::{choice, settings};
 
 /// The catalogue's entry.
@@ -69,6 +70,10 @@ impl FilterLossScaling {
 impl ShapeAdvantages for FilterLossScaling {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        Some(WholeStep::ShareKept)
     }
 
     fn change(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {

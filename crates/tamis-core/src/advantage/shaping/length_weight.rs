@@ -4,6 +4,7 @@ use super::{ShapeAdvantages, Shaped, ShapingBatch};
 use crate::advantage::Column;
 use crate::entry::{Entry, Family};
 use crate::settings;
+use crate::whole_step::WholeStep;
 
 /// The catalogue's entry.
 pub(in crate::advantage) const ENTRY: Entry = Entry {
@@ -34,6 +35,10 @@ settings! {
 impl ShapeAdvantages for LengthWeight {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        Some(WholeStep::MeanLength)
     }
 
     fn needs(&self) -> &'static [Column] {

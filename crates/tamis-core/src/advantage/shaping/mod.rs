@@ -15,6 +15,7 @@ use crate::group::GroupId;
 use crate::ragged::Ragged;
 use crate::random::Key;
 use crate::tagged;
+use crate::whole_step::WholeStep;
 
 pub use clip_advantage::ClipAdvantage;
 pub use filter_loss_scaling::{FilterLossScaling, LossScaling};
@@ -103,6 +104,11 @@ pub trait ShapeAdvantages {
     /// Columns beyond the rewards that it cannot do without.
     fn needs(&self) -> &'static [Column] {
         &[]
+    }
+
+    /// Why it waits for the whole step; `None`: what it does to a group depends on that group alone.
+    fn whole_step(&self) -> Option<WholeStep> {
+        None
     }
 
     /// Whether every setting is in range.

@@ -6,6 +6,7 @@ use crate::advantage::error::{not_negative, zero_or_one};
 use crate::advantage::statistics::Moments;
 use crate::entry::{Entry, Family};
 use crate::settings;
+use crate::whole_step::WholeStep;
 
 /// The catalogue's entry.
 pub(in crate::advantage) const ENTRY: Entry = Entry {
@@ -40,6 +41,10 @@ settings! {
 impl ShapeAdvantages for SoftReweight {
     fn name(&self) -> &'static str {
         ENTRY.name
+    }
+
+    fn whole_step(&self) -> Option<WholeStep> {
+        Some(WholeStep::LargestDeviation)
     }
 
     fn check(&self) -> Result<(), AdvantageError> {

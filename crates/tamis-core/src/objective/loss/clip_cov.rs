@@ -1,12 +1,14 @@
 //! Clip-Cov: some of the tokens whose update would cost the most entropy are taken out of the gradient.
 
-use super::super::columns::Real;
+use super::super::columns::{Columns, Real};
 use super::super::exponential::exp;
+use super::super::selection::{covariances, share_of};
 use super::super::{ObjectiveError, in_range};
 use super::clip::clipped;
 use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
 use super::{Loss, bounds, share};
 use crate::entry::{Entry, Family};
+use crate::random::Key;
 use crate::settings;
 
 /// The catalogue's entry.
@@ -52,8 +54,26 @@ settings! {
 
 impl ClipCov {
     /// Whether the clip itself already holds a token.
-    pub(in super::super) fn is_clipped(&self, log_ratio: f64, advantage: f64) -> bool {
+    fn is_clipped(&self, log_ratio: f64, advantage: f64) -> bool {
         clipped(exp(log_ratio), advantage, self.clip_low, self.clip_high).is_clipped
+    }
+
+    /// Tokens of the batch that may be taken out, in batch order: unmasked, not held by the clip, covariance
+    /// between the bounds.
+    pub fn candidates<T: Real>(&self, columns: &Columns<'_, T>) -> Vec<usize> {
+        let old = columns.old.unwrap_or(columns.logprob);
+        covariances(columns)
+            .filter(|&(_, _, covariance)| covariance > self.cov_low && covariance < self.cov_high)
+            .filter(|&(t, advantage, _)| {
+                !self.is_clipped(columns.logprob[t].into() - old[t].into(), advantage)
+            })
+            .map(|(t, ..)| t)
+            .collect()
+    }
+
+    /// How many of them are taken out, at most.
+    pub fn count<T: Real>(&self, columns: &Columns<'_, T>) -> usize {
+        share_of(self.share, columns)
     }
 }
 
@@ -67,6 +87,18 @@ impl Loss for ClipCov {
 
     fn needs_selection(&self) -> bool {
         true
+    }
+
+    fn select<T: Real>(&self, columns: &Columns<'_, T>, key: Key) -> Vec<usize> {
+        let mut candidates = self.candidates(columns);
+        let count = self.count(columns).min(candidates.len());
+        // The first `count` of a Fisher-Yates shuffle.
+        for i in 0..count {
+            let rest = (candidates.len() - i) as u64;
+            candidates.swap(i, i + key.below(i as u64, rest) as usize);
+        }
+        candidates.truncate(count);
+        candidates
     }
 
     fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {

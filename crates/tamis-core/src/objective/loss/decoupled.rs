@@ -58,6 +58,10 @@ impl Loss for Decoupled {
         positive("loss.weight_cap", self.weight_cap)
     }
 
+    fn weighs_behaviour(&self) -> bool {
+        true
+    }
+
     fn has_importance_levels(&self) -> bool {
         true
     }

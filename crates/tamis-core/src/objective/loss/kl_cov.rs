@@ -1,10 +1,12 @@
 //! KL-Cov: the tokens whose update would cost the most entropy are held near the old policy.
 
 use super::super::ObjectiveError;
-use super::super::columns::Real;
+use super::super::columns::{Columns, Real};
+use super::super::selection::{covariances, share_of};
 use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
 use super::{Loss, OwnMetric, not_negative, share};
 use crate::entry::{Entry, Family};
+use crate::random::Key;
 use crate::settings;
 
 /// The catalogue's entry.
@@ -36,6 +38,23 @@ settings! {
     }
 }
 
+impl KlCov {
+    /// The tokens of the batch that pay: those of largest covariance; among equals the first. In no
+    /// particular order.
+    pub fn largest<T: Real>(&self, columns: &Columns<'_, T>) -> Vec<usize> {
+        let mut ranked: Vec<(f64, usize)> =
+            covariances(columns).map(|(t, _, covariance)| (covariance, t)).collect();
+        let count = share_of(self.share, columns).min(ranked.len());
+        if count < ranked.len() {
+            ranked.select_nth_unstable_by(count, |left, right| {
+                right.0.total_cmp(&left.0).then(left.1.cmp(&right.1))
+            });
+            ranked.truncate(count);
+        }
+        ranked.into_iter().map(|(_, t)| t).collect()
+    }
+}
+
 impl Loss for KlCov {
     fn check(&self) -> Result<(), ObjectiveError> {
         share(self.share)?;
@@ -48,6 +67,10 @@ impl Loss for KlCov {
 
     fn own_metric(&self) -> Option<OwnMetric> {
         Some(OwnMetric::PerToken("actor/ppo_kl_abs"))
+    }
+
+    fn select<T: Real>(&self, columns: &Columns<'_, T>, _key: Key) -> Vec<usize> {
+        self.largest(columns)
     }
 
     fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {

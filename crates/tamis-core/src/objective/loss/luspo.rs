@@ -1,9 +1,9 @@
 //! LUSPO: the clipped ratio of the trajectory times its length.
 
 use super::super::columns::Real;
-use super::super::{Aggregation, Objective, ObjectiveError};
+use super::super::{Aggregation, ObjectiveError};
 use super::trajectory::Trajectory;
-use super::{Clip, Importance, Loss, PolicyLoss};
+use super::{Clip, Loss};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -65,16 +65,5 @@ impl Loss for Luspo {
 
     fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
         self.clip().sequence(trajectory);
-    }
-}
-
-impl Objective {
-    /// LUSPO with these bounds on the trajectory's ratio, nothing else.
-    pub fn luspo(clip_low: f64, clip_high: f64) -> Self {
-        let loss = Luspo { clip_low, clip_high, log_ratio_limit: None };
-        Self {
-            importance: Importance::Sequence,
-            ..Self::of(PolicyLoss::Luspo(loss), Aggregation::SeqMeanTokenSum)
-        }
     }
 }

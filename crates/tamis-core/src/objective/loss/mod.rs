@@ -30,17 +30,17 @@ pub use kl_cov::KlCov;
 pub use luspo::Luspo;
 pub use reinforce::Reinforce;
 pub use sapo::Sapo;
-pub use trajectory::TokenLoss;
+pub use trajectory::{Token, TokenLoss, Trajectory, UNLIMITED};
 pub use vespo::Vespo;
 
-use super::columns::Real;
+use super::columns::{Columns, Real};
 use super::{Aggregation, ObjectiveError, in_range};
 use crate::entry::Entry;
+use crate::random::Key;
 use crate::{choice, tagged};
-use trajectory::{Trajectory, UNLIMITED};
 
 /// What a policy loss is: its settings' ranges, its formula, and in what it differs from most.
-pub(super) trait Loss {
+pub trait Loss {
     /// Whether the settings are in range.
     fn check(&self) -> Result<(), ObjectiveError>;
 
@@ -80,6 +80,25 @@ pub(super) trait Loss {
         false
     }
 
+    /// The tokens of a whole optimizer batch that are [chosen](Token::is_selected).
+    fn select<T: Real>(&self, _columns: &Columns<'_, T>, _key: Key) -> Vec<usize>
+    where
+        Self: Sized,
+    {
+        Vec::new()
+    }
+
+    /// Whether it weighs a token by its ratio to the policy that sampled it, and so reads the column
+    /// `behaviour`.
+    fn weighs_behaviour(&self) -> bool {
+        false
+    }
+
+    /// Whether it is `-A·logprob` and nothing else, whose weights a correction gives.
+    fn is_plain_gradient(&self) -> bool {
+        false
+    }
+
     /// Whether the weights of a trajectory's tokens are multiplied into one weight.
     fn multiplies_weights(&self) -> bool {
         false
@@ -94,7 +113,7 @@ pub(super) trait Loss {
 macro_rules! policy_losses {
     ($($(#[doc = $doc:literal])* $variant:ident($loss:ident) = $text:literal, $entry:expr;)*) => {
         tagged! {
-            /// The policy loss of a token, before aggregation.
+            /// The loss of a token, before tokens are aggregated to one number.
             #[derive(Copy)]
             pub enum PolicyLoss, default Clip {
                 $($(#[doc = $doc])* $variant($loss) = $text,)*
@@ -113,6 +132,13 @@ macro_rules! policy_losses {
             fn loss(&self) -> &dyn Loss {
                 match self {
                     $(Self::$variant(loss) => loss,)*
+                }
+            }
+
+            /// The tokens of a whole optimizer batch that it chooses.
+            pub(super) fn select<T: Real>(&self, columns: &Columns<'_, T>, key: Key) -> Vec<usize> {
+                match self {
+                    $(Self::$variant(loss) => loss.select(columns, key),)*
                 }
             }
 
@@ -185,7 +211,7 @@ impl Importance {
 
 /// A measure that one loss has and others have not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OwnMetric {
+pub enum OwnMetric {
     /// Token mean of the sums.
     PerToken(&'static str),
     /// Mean over trajectories.
@@ -217,8 +243,19 @@ impl PolicyLoss {
         self.loss().idle_keys()
     }
 
-    /// The level that it works on.
-    pub(super) fn importance(&self, setting: Importance) -> Importance {
+    /// Whether it weighs a token by its ratio to the policy that sampled it: it reads the column
+    /// `behaviour`, and a correction's weights would count twice.
+    pub fn weighs_behaviour(&self) -> bool {
+        self.loss().weighs_behaviour()
+    }
+
+    /// Whether it is the plain policy gradient `-A·logprob`.
+    pub fn is_plain_gradient(&self) -> bool {
+        self.loss().is_plain_gradient()
+    }
+
+    /// The level that it works on with a setting: the setting itself, or the loss's own.
+    pub fn importance(&self, setting: Importance) -> Importance {
         self.loss().importance(setting)
     }
 

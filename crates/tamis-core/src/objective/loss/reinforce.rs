@@ -46,6 +46,10 @@ impl Loss for Reinforce {
         Ok(())
     }
 
+    fn is_plain_gradient(&self) -> bool {
+        true
+    }
+
     fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
         trajectory.through_logprob(UNLIMITED, |token| TokenLoss {
             loss: -token.advantage * token.logprob,

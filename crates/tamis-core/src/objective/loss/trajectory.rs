@@ -11,24 +11,26 @@ use super::super::selection::Selection;
 use super::Importance;
 
 /// Bounds on the log-ratio that hold nothing.
-pub(super) const UNLIMITED: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
+pub const UNLIMITED: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
 
 /// What a policy loss is given of one token.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Token {
-    pub(super) logprob: f64,
+pub struct Token {
+    /// Log-probability under the policy that is trained.
+    pub logprob: f64,
     /// Log-probability at the start of the step; `logprob` where it was not given.
-    pub(super) old: f64,
+    pub old: f64,
     /// Log-probability under the policy that sampled; NaN where it was not given.
-    pub(super) behaviour: f64,
+    pub behaviour: f64,
     /// `logprob - old`, or its mean over the trajectory where the ratio is the trajectory's; before the
     /// limits.
-    pub(super) log_ratio: f64,
+    pub log_ratio: f64,
     /// `exp(log_ratio)` with the log-ratio within the limits; finite.
-    pub(super) ratio: f64,
-    pub(super) advantage: f64,
+    pub ratio: f64,
+    /// The token's advantage, or its trajectory's.
+    pub advantage: f64,
     /// Chosen by covariance over the optimizer batch ([`Selection::BY_COVARIANCE`]).
-    pub(super) is_selected: bool,
+    pub is_selected: bool,
 }
 
 /// What a policy loss makes of one token.
@@ -53,7 +55,7 @@ pub struct TokenLoss {
 }
 
 /// One trajectory with at least one unmasked token, and where its loss and derivatives go.
-pub(crate) struct Trajectory<'a, T> {
+pub struct Trajectory<'a, T> {
     pub(crate) row: &'a Row<'a, T>,
     pub(crate) importance: Importance,
     /// What each token's loss is multiplied by.
@@ -94,17 +96,17 @@ pub(crate) fn sum(mask: &[bool], value: impl Fn(usize) -> f64) -> f64 {
 impl<T: Real> Trajectory<'_, T> {
     /// A loss that is differentiated through the ratio: where the ratio is the trajectory's, every token
     /// moves it.
-    pub(super) fn through_ratio(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {
+    pub fn through_ratio(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {
         self.run(limits, true, true, formula);
     }
 
     /// A loss that is differentiated through the token's own log-probability, with the ratio a constant.
-    pub(super) fn through_logprob(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {
+    pub fn through_logprob(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {
         self.run(limits, false, true, formula);
     }
 
     /// As [`Self::through_logprob`], with the weight column a matter of the loss.
-    pub(super) fn unweighted(&mut self, formula: impl Fn(&Token) -> TokenLoss) {
+    pub fn unweighted(&mut self, formula: impl Fn(&Token) -> TokenLoss) {
         self.run(UNLIMITED, false, false, formula);
     }
 

@@ -2,13 +2,13 @@
 
 use proptest::prelude::*;
 use tamis_core::advantage::{
-    Advantage, AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, BnpoRunning, Cpo, CpoWrap,
-    Gae, Generated, GeneratedStatistics, Gpg, GpgAlpha, Grpo, MaskedRewards, OptimalTokenBaseline, Rloo,
-    Scale, SingletonAdvantage, Tail,
+    Advantage, AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, BnpoRunning, Column, Cpo,
+    CpoWrap, Gae, Generated, GeneratedStatistics, Gpg, GpgAlpha, Grpo, MaskedRewards, OptimalTokenBaseline,
+    Rloo, Scale, SingletonAdvantage, Tail,
 };
 use tamis_core::catalogue::{Family, named};
 use tamis_core::ragged::Ragged;
-use tamis_core::schedule::WholeStep;
+use tamis_core::whole_step::WholeStep;
 
 use super::batches::{Group, Owned, by_member, generated, groups};
 
@@ -35,9 +35,9 @@ fn estimators() -> Vec<Advantage> {
 }
 
 /// Whether a group's advantages depend on nothing outside it (statistics before filtering and values are
-/// inputs of their own): the table of what needs a whole step says so, and these laws hold it to that.
+/// inputs of their own): the estimator says so, and these laws hold it to that.
 fn is_local(estimator: &Advantage) -> bool {
-    match WholeStep::of_advantage(estimator) {
+    match estimator.whole_step() {
         None | Some(WholeStep::SuccessRates | WholeStep::RunningSuccesses) => true,
         Some(WholeStep::CriticValues) => matches!(estimator, Advantage::Gae(gae) if !gae.whiten),
         Some(_) => false,
@@ -269,6 +269,15 @@ fn every_estimator_has_its_entry_and_reads_its_configuration() {
         let default: Advantage = serde_json::from_value(serde_json::json!({ "kind": name })).unwrap();
         assert_eq!(default, estimator);
         assert_eq!((Advantage::named(name).as_ref(), entry.name), (Some(&estimator), estimator.as_str()));
+        let unknown = serde_json::json!({ "kind": name, "nonsense": 1 });
+        let error = serde_json::from_value::<Advantage>(unknown).unwrap_err().to_string();
+        assert!(error.contains(&format!("`{name}`: there is no key `nonsense`")), "{error}");
+        // The trainer can provide only what it is given a text for.
+        assert_eq!(
+            estimator.needs().contains(&Column::GoldLogprobs),
+            estimator.gold_hint().is_some(),
+            "{name}"
+        );
     }
     assert_eq!(Advantage::named("dapo"), None);
 }

@@ -3,6 +3,22 @@ use crate::reward::test_prompt;
 use proptest::prelude::*;
 use tamis_data::prompt::Message;
 
+/// A scored batch with the warnings about the whole of it.
+#[derive(Debug)]
+pub(crate) struct ScoredBatch {
+    pub(crate) rows: Vec<Scored>,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Rewards {
+    /// Scores a batch as a run does, whole.
+    pub(crate) fn score(&self, batch: &[RewardInput<'_>]) -> Result<ScoredBatch, RewardError> {
+        let rows = self.answers(batch, self.trainer_state)?.rows;
+        let warnings = self.warnings(&batch.iter().zip(&rows).collect::<Vec<_>>());
+        Ok(ScoredBatch { rows, warnings })
+    }
+}
+
 /// Says what it is told, whatever it is asked.
 struct Says(Vec<RewardOutcome>, bool);
 
@@ -20,11 +36,11 @@ fn named(name: &str, weight: f64, outcomes: Vec<RewardOutcome>, is_shaping: bool
     NamedReward { name: name.to_owned(), weight, function: Box::new(Says(outcomes, is_shaping)) }
 }
 
-fn scoring(functions: Vec<NamedReward>, num_tokens: usize) -> Scoring {
+fn scoring(functions: Vec<NamedReward>, num_tokens: usize) -> ScoredBatch {
     scoring_of(functions, num_tokens, None)
 }
 
-fn scoring_of(functions: Vec<NamedReward>, num_tokens: usize, messages: Option<&[Message]>) -> Scoring {
+fn scoring_of(functions: Vec<NamedReward>, num_tokens: usize, messages: Option<&[Message]>) -> ScoredBatch {
     let prompt = test_prompt("1");
     let ids = vec![0; num_tokens];
     let rewards = Rewards::new(functions).unwrap();

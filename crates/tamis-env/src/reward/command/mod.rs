@@ -200,11 +200,6 @@ impl CommandReward {
         introduced
     }
 
-    #[cfg(test)]
-    fn num_restarts(&self) -> u32 {
-        lock(&self.health).restarts
-    }
-
     /// Sends requests to the slot's process, starting it where there is none, and hands each answer on;
     /// returns why it stopped before all were answered.
     fn ask(

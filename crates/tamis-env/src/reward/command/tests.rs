@@ -190,7 +190,7 @@ Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: 
 Failed(RestartLimit { limit: 2, last: Ended { status: "exit status: 1", stderr: "" } })
 "#
     );
-    assert_eq!(command.num_restarts(), 2);
+    assert_eq!(lock(&command.health).restarts, 2);
     let named = NamedReward { name: "judge".to_owned(), weight: 1.0, function: Box::new(command) };
     let rewards = Rewards::new(vec![named]).unwrap();
     let prompt = prompt(0, "1");
@@ -348,7 +348,7 @@ fn full_pipes_do_not_stop_it() {
     let inputs = vec![RewardInput::text(&prompt, &text); 1000];
     let said = command.score(&inputs);
     assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)));
-    assert_eq!(command.num_restarts(), 0);
+    assert_eq!(lock(&command.health).restarts, 0);
 }
 
 #[test]
@@ -597,7 +597,7 @@ fn an_unusable_answer_costs_one_completion() {
     error �
     score=0.5
     "#);
-    assert_eq!(command.num_restarts(), 0);
+    assert_eq!(lock(&command.health).restarts, 0);
 }
 
 #[test]

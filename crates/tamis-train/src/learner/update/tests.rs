@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tamis_core::correction::Rejection;
 use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
-use tamis_core::objective::{Aggregation, Cispo, CispoBound, Clip, GeoMean, Reinforce, Vespo};
+use tamis_core::objective::{Aggregation, Cispo, CispoBound, Clip, GeoMean, PolicyLoss, Reinforce, Vespo};
 use tamis_core::random::Purpose;
 
 use super::*;
