@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use tamis_config::foreign::{is_foreign_option, join_options};
 use tamis_core::filter::{Bounds, GroupFilter, Mass, PoolScore, Prefer, Singleton};
@@ -241,8 +241,8 @@ pub(crate) struct ServeArguments {
     pub(crate) test_lengths: Option<Vec<f64>>,
 }
 
-/// The values of a key of the configuration, for an option that means the same.
-fn values_of<T: Described>() -> PossibleValuesParser {
+/// The values of a key of the configuration, for an option that means the same; `top-p` is taken as `top_p`.
+fn values_of<T: Described>() -> impl TypedValueParser<Value = String> {
     let values = match T::shape() {
         Shape::Choice(values) => values,
         Shape::Tagged { variants, .. } => variants.iter().map(|kind| (kind.name, kind.doc)).collect(),
@@ -250,7 +250,16 @@ fn values_of<T: Described>() -> PossibleValuesParser {
     };
     let words =
         |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ").trim_end_matches('.').to_owned();
-    PossibleValuesParser::new(values.into_iter().map(|(name, doc)| PossibleValue::new(name).help(words(doc))))
+    let names: Vec<&'static str> = values.iter().map(|(name, _)| *name).collect();
+    let value = |(name, doc): (&'static str, &str)| {
+        // clap takes names that live as long as the program.
+        let alias = name.contains('_').then(|| &*name.replace('_', "-").leak());
+        PossibleValue::new(name).aliases(alias).help(words(doc))
+    };
+    PossibleValuesParser::new(values.into_iter().map(value)).map(move |typed| {
+        let is_meant = |name: &&&str| name.replace('_', "-") == typed;
+        names.iter().find(is_meant).map_or(typed.clone(), |name| (*name).to_owned())
+    })
 }
 
 #[derive(Debug, Args)]

@@ -91,7 +91,7 @@ pub enum Problem {
         expected: String,
         /// What there was.
         found: String,
-        /// What there was, as it was written, where it is a scalar.
+        /// What there was, as it was written, where it is a scalar; of the name of a kind the section.
         example: Option<String>,
     },
     /// A value that is none of those allowed.
@@ -286,6 +286,9 @@ impl Problem {
             }
             Self::WrongType { expected, example: Some(example), .. } if expected.starts_with("a list") => {
                 Some(format!("write [{example}]"))
+            }
+            Self::WrongType { example: Some(example), .. } if example.starts_with("{kind: ") => {
+                Some(format!("write {example}"))
             }
             Self::WrongType { expected, found, .. }
                 if expected.starts_with("a text")

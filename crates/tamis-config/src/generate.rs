@@ -1,6 +1,7 @@
 //! What is generated from the table: the embedded defaults, the JSON Schema, and the
 //! explanation of one key.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value as Json, json};
@@ -110,10 +111,10 @@ fn schema_of(shape: &Shape, check: Check) -> Json {
                    "properties": properties(keys)})
         }
         Shape::Tagged { doc, common, variants, default } => {
-            let kinds: Vec<Json> = variants
-                .iter()
-                .map(|variant| schema_of_variant(common, variant, *default != Some(variant.name)))
-                .collect();
+            let named = variants.iter().map(|variant| schema_of_variant(common, variant));
+            // Where a section has a kind by default, a lower layer may have chosen another one.
+            let unnamed = default.map(|_| schema_of_any_kind(common, variants));
+            let kinds: Vec<Json> = named.chain(unnamed).collect();
             json!({"description": doc_text(doc), "oneOf": kinds})
         }
     };
@@ -168,16 +169,33 @@ fn properties(keys: &[KeySpec]) -> Json {
     Json::Object(properties)
 }
 
-fn schema_of_variant(common: &[KeySpec], variant: &Variant, is_named: bool) -> Json {
+fn schema_of_variant(common: &[KeySpec], variant: &Variant) -> Json {
     let mut all = properties(common);
     if let (Json::Object(all), Json::Object(own)) = (&mut all, properties(&variant.keys)) {
         all.extend(own);
         all.insert("kind".to_owned(), json!({"const": variant.name}));
     }
     let asked = variant.keys.iter().filter(|spec| spec.default.is_empty()).map(|spec| spec.name);
-    let required: Vec<&str> = is_named.then_some("kind").into_iter().chain(asked).collect();
+    let required: Vec<&str> = ["kind"].into_iter().chain(asked).collect();
     json!({"type": "object", "description": doc_text(variant.doc), "additionalProperties": false, "required": required,
            "properties": all})
+}
+
+/// A section that does not say its kind: each key as one of the kinds that have it.
+fn schema_of_any_kind(common: &[KeySpec], variants: &[Variant]) -> Json {
+    let mut all: BTreeMap<&str, Vec<Json>> = BTreeMap::new();
+    let keys = variants.iter().flat_map(|variant| &variant.keys).chain(common);
+    for spec in keys.filter(|spec| spec.name != "kind") {
+        let found = all.entry(spec.name).or_default();
+        let schema = schema_of(&(spec.shape)(), spec.check);
+        if !found.contains(&schema) {
+            found.push(schema);
+        }
+    }
+    let all: BTreeMap<&str, Json> =
+        all.into_iter().map(|(name, found)| (name, json!({"anyOf": found}))).collect();
+    json!({"type": "object", "description": "The kind that a preset or a file below says.",
+           "additionalProperties": false, "properties": all})
 }
 
 /// A key that `explain` does not know.
@@ -249,7 +267,11 @@ fn explain_one(text: &mut String, entry: &table::ConfigKey) {
         let names: Vec<&str> = keys.iter().map(|spec| spec.name).collect();
         let _ = writeln!(text, "  keys       {}", names.join(", "));
     } else {
-        let default = if spec.is_required() { "none: required" } else { &*spec.default };
+        let default = match &entry.shape {
+            Shape::Tagged { default: Some(kind), .. } => &format!("{{kind: {kind}}}"),
+            _ if spec.is_required() => "none: required",
+            _ => &*spec.default,
+        };
         let _ = writeln!(text, "  default    {default}");
     }
     let _ = writeln!(

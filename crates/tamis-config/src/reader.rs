@@ -102,8 +102,13 @@ impl Reader {
             key: path.to_owned(),
             expected,
             found,
-            example: match &node.value {
-                Value::Scalar { text, .. } if !node.is_null() => Some(text.clone()),
+            example: match (&node.value, shape.without_null()) {
+                (Value::Scalar { text, .. }, Shape::Tagged { variants, .. })
+                    if variants.iter().any(|variant| variant.name == text) =>
+                {
+                    Some(format!("{{kind: {text}}}"))
+                }
+                (Value::Scalar { text, .. }, _) if !node.is_null() => Some(text.clone()),
                 _ => None,
             },
         };

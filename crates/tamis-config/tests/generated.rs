@@ -26,6 +26,18 @@ fn generated_reference() {
     compare("../../docs/configuration.md", &tamis_config::reference_markdown());
 }
 
+/// A preset or a file below may say the kind: its keys may stand alone.
+#[test]
+fn the_schema_takes_the_keys_of_any_kind_where_none_is_named() {
+    let schema = generate::json_schema();
+    let kinds = &schema["properties"]["objective"]["properties"]["advantage"]["oneOf"];
+    let takes = |kind: &&serde_json::Value| {
+        let is_asked = kind["required"].as_array().is_some_and(|required| required.contains(&"kind".into()));
+        !is_asked && !kind["properties"]["lambda"].is_null() && kind["properties"]["kind"].is_null()
+    };
+    assert_eq!(kinds.as_array().unwrap().iter().filter(takes).count(), 1);
+}
+
 #[test]
 fn generated_schema() {
     let schema = serde_json::to_string_pretty(&generate::json_schema()).unwrap() + "\n";

@@ -148,6 +148,29 @@ fn the_command_line_is_one_layer_whatever_the_order_of_its_arguments() {
 }
 
 #[test]
+fn a_kind_in_place_of_its_section_is_hinted_at() {
+    let wrong = load(&[BASE], &["objective.advantage=rloo"]).expect_err("a text").to_string();
+    assert!(wrong.contains("hint: write {kind: rloo}\n"), "{wrong}");
+    let text = explain("objective.advantage").expect("a section");
+    assert!(text.contains("default    {kind: grpo}\n") && text.contains("    rloo: "), "{text}");
+}
+
+#[test]
+fn the_filter_itself_says_what_makes_no_sense_in_it() {
+    let check = |filter: &str| load(&[BASE, &format!("filter: {filter}\n")], &["schedule.refill=false"]);
+    // Between closed bounds that are equal lies their own value.
+    assert!(check("{kind: mean_range, low: 0.5, high: 0.5, bounds: closed}").is_ok());
+    let open = check("{kind: mean_range, low: 0.5, high: 0.5}").expect_err("empty").to_string();
+    assert!(open.contains("no group mean lies in the mean_range filter's (0.5, 0.5)"), "{open}");
+    let warnings = |filter: &str| {
+        let warnings = check(filter).expect(filter).warnings;
+        warnings.iter().map(ToString::to_string).collect::<String>()
+    };
+    assert!(warnings("{kind: min_p, p: 0}").contains("keeps every scored group: nothing is filtered"));
+    assert!(!warnings("{kind: min_p, p: 0.1}").contains("nothing is filtered"));
+}
+
+#[test]
 fn a_key_is_reset_to_the_default_of_its_kind() {
     let loaded = sound(&[BASE, "preset: ppo\n"], &["~objective.advantage.kind"]);
     assert_eq!(loaded.config.objective.advantage, Advantage::default());

@@ -71,7 +71,8 @@ fn filter(arguments: &FilterArguments) -> Result<GroupFilter, Failure> {
     let is_missing = |spec: &&KeySpec| spec.is_required() && !given.contains_key(spec.name);
     if let Some(spec) = variant.keys.iter().find(is_missing) {
         let option = option_of(spec.name);
-        return Err(lacks(&option, &format!("say how much is kept: `{option} 0.9`")));
+        let doc = spec.doc.split_whitespace().collect::<Vec<_>>().join(" ");
+        return Err(lacks(&option, &format!("`{option} 0.9`: {}", doc.trim_end_matches('.'))));
     }
     given.insert("kind".to_owned(), variant.name.into());
     serde_json::from_value(given.into())

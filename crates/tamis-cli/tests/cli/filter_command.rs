@@ -105,7 +105,13 @@ fn filter_messages() {
     exit code 2
     ----- stderr
     error: --strategy top_p needs --p
-      hint: say how much is kept: `--p 0.9`
+      hint: `--p 0.9`: Share of the mass that is kept
+    "#);
+    insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "min-p"]).shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: --strategy min_p needs --p
+      hint: `--p 0.9`: Share of the best score that a group needs
     "#);
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--tolerance", "-1"]).shown(), @r#"
     exit code 2

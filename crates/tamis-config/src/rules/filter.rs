@@ -1,7 +1,7 @@
 //! Rules about the filter: against its metric, the group size and the rounds.
 
 use tamis_core::advantage::SingletonAdvantage;
-use tamis_core::filter::{GroupFilter, Mass, Percentile, PoolScore, Singleton};
+use tamis_core::filter::{GroupFilter, Mass, Percentile, Singleton};
 
 use super::Checker;
 use crate::schema::{FilterConfig, KlPlace};
@@ -12,7 +12,7 @@ impl Checker<'_> {
         let config = self.config;
         let Some(filter) = &config.filter else { return };
         self.idle_keys(filter);
-        self.quota(filter);
+        self.settings(filter);
         if filter.kind.pool().is_some() && config.schedule.refill {
             self.warn(
                 &["filter.kind", "schedule.refill"],
@@ -65,64 +65,13 @@ impl Checker<'_> {
         self.warn(&["rollout.n"], format!("`rollout.n` is 1: {outcome}"), hint);
     }
 
-    /// Rules about how much a filter keeps.
-    fn quota(&mut self, filter: &FilterConfig) {
-        let kind = filter.kind.as_str();
-        match &filter.kind {
-            GroupFilter::Percentile(band) if band.low < 0.0 || band.high > 1.0 => self.error(
-                &["filter.low", "filter.high"],
-                format!(
-                    "`filter.low` ({}) and `filter.high` ({}) are shares of a ranking, from 0 to 1",
-                    band.low, band.high
-                ),
-                "`low: 0, high: 0.25` is the best quarter",
-            ),
-            GroupFilter::Percentile(band) => self.range(band.low, band.high),
-            GroupFilter::MeanRange(range) => self.range(range.low, range.high),
-            GroupFilter::TopP(nucleus)
-                if nucleus.mass == Mass::Variance && nucleus.pool.score != PoolScore::Deviation =>
-            {
-                self.error(
-                    &["filter.mass", "filter.score"],
-                    format!(
-                        "`filter.mass: variance` is the square of the deviation, and `filter.score` is `{}`",
-                        nucleus.pool.score
-                    ),
-                    "use `filter.score: deviation`, or `filter.mass: linear`",
-                );
-            }
-            _ => {}
-        }
-        match (share_of(&filter.kind), &filter.kind) {
-            (Some((None, None)), _) => self.error(
-                &["filter.kind"],
-                format!("`filter.kind: {kind}` needs `filter.k` or `filter.fraction`"),
-                "set `filter.fraction: 0.5`",
-            ),
-            (Some((Some(_), Some(_))), _) => self.error(
-                &["filter.k", "filter.fraction"],
-                "`filter.k` and `filter.fraction` are both set",
-                "remove one of the two",
-            ),
-            (Some((Some(1), None)), GroupFilter::WithinGroup(_)) => self.error(
-                &["filter.k"],
-                "`filter.kind: within_group` with `filter.k: 1` leaves one member of each group, which has \
-                 nothing to be compared with",
-                "set `filter.k: 2` or more",
-            ),
-            _ => {}
-        }
-    }
-
-    /// Refuses bounds that nothing lies between.
-    fn range(&mut self, low: f64, high: f64) {
-        if low >= high {
-            self.error(
-                &["filter.low", "filter.high"],
-                format!("`filter.low` ({low}) is not below `filter.high` ({high}): no group is ever kept"),
-                "swap the two",
-            );
-        }
+    /// Refuses settings of the kind that do not fit together, as the filter itself says.
+    fn settings(&mut self, filter: &FilterConfig) {
+        let Err(error) = filter.kind.check() else { return };
+        let keys: Vec<String> = error.keys().iter().map(|key| format!("filter.{key}")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).chain(["filter.kind"]).collect();
+        let hint = error.hint().unwrap_or_else(|| format!("`tamis config explain {}` says more", keys[0]));
+        self.error(&keys, error.to_string(), hint);
     }
 
     /// Warns of a selection that leaves nothing out.
@@ -136,6 +85,7 @@ impl Checker<'_> {
             GroupFilter::TopP(nucleus) if nucleus.p >= 1.0 && nucleus.mass == Mass::Softmax => {
                 Some(("p", nucleus.p))
             }
+            GroupFilter::MinP(best) if best.p <= 0.0 => Some(("p", best.p)),
             // Bounds beyond the ranking are an error.
             GroupFilter::Percentile(Percentile { low: 0.0, high: 1.0, .. }) => Some(("high", 1.0)),
             _ => None,
@@ -244,14 +194,5 @@ impl Checker<'_> {
                 "filter on the raw outcome: `filter.metric: acc`",
             );
         }
-    }
-}
-
-/// The keys `k` and `fraction` of a filter that has them.
-fn share_of(filter: &GroupFilter) -> Option<(Option<usize>, Option<f64>)> {
-    match filter {
-        GroupFilter::TopK(best) => Some((best.k, best.fraction)),
-        GroupFilter::WithinGroup(chosen) => Some((chosen.k, chosen.fraction)),
-        _ => None,
     }
 }

@@ -24,12 +24,12 @@ error: unknown key `filter.tolerance`: the kind here is `mean_range`
   |                                                 ^^^^^^^^^
   hint: `variance` has it; the keys here are metric, low, high, bounds
 
-error: `filter.low` (0.9) is not below `filter.high` (0.1): no group is ever kept
+error: no group mean lies in the mean_range filter's (0.9, 0.1)
  --> run.yaml:1:33
   |
 1 | filter: {kind: mean_range, low: 0.9, high: 0.1, tolerance: 1e-3}
   |                                 ^^^
-  hint: swap the two
+  hint: swap `low` and `high`, or raise `high`
 
 2 errors in the configuration
 ");
@@ -129,37 +129,37 @@ error: `filter.p` is missing: a number, from 0 to 1
 1 error in the configuration
 ");
     assert_snapshot!(said("filter: {kind: top_k}\nschedule: {refill: false}", &[]), @r#"
-error: `filter.kind: top_k` needs `filter.k` or `filter.fraction`
+error: the top_k filter needs `k` or `fraction`, and only one of them
  --> run.yaml:1:16
   |
 1 | filter: {kind: top_k}
   |                ^^^^^
-  hint: set `filter.fraction: 0.5`
+  hint: `fraction: 0.5` is half of them
 
 1 error in the configuration
 "#);
     assert_snapshot!(said("filter: {kind: top_k, k: 2, fraction: 0.5}\nschedule: {refill: false}", &[]), @r#"
-error: `filter.k` and `filter.fraction` are both set
+error: the top_k filter needs `k` or `fraction`, and only one of them
  --> run.yaml:1:26
   |
 1 | filter: {kind: top_k, k: 2, fraction: 0.5}
   |                          ^
-  hint: remove one of the two
+  hint: `fraction: 0.5` is half of them
 
 1 error in the configuration
 "#);
     assert_snapshot!(said("filter: {kind: within_group, k: 1}", &[]), @r#"
-error: `filter.kind: within_group` with `filter.k: 1` leaves one member of each group, which has nothing to be compared with
+error: the within_group filter's `k` must be at least 2, got 1
  --> run.yaml:1:33
   |
 1 | filter: {kind: within_group, k: 1}
   |                                 ^
-  hint: set `filter.k: 2` or more
+  hint: set `k: 2` or more
 
 1 error in the configuration
 "#);
     assert_snapshot!(said("filter: {kind: percentile, high: 25}\nschedule: {refill: false}", &[]), @r#"
-error: `filter.low` (0) and `filter.high` (25) are shares of a ranking, from 0 to 1
+error: the percentile filter's band must satisfy 0 <= low < high <= 1, got 0 to 25
  --> run.yaml:1:34
   |
 1 | filter: {kind: percentile, high: 25}
@@ -169,12 +169,12 @@ error: `filter.low` (0) and `filter.high` (25) are shares of a ranking, from 0 t
 1 error in the configuration
 "#);
     assert_snapshot!(said("filter: {kind: top_p, p: 0.5, mass: variance, score: mean}\nschedule: {refill: false}", &[]), @r#"
-error: `filter.mass: variance` is the square of the deviation, and `filter.score` is `mean`
+error: the top_p filter's mass `variance` is the square of the deviation: it needs the score `deviation`, not `mean`
  --> run.yaml:1:37
   |
 1 | filter: {kind: top_p, p: 0.5, mass: variance, score: mean}
   |                                     ^^^^^^^^
-  hint: use `filter.score: deviation`, or `filter.mass: linear`
+  hint: use `score: deviation`, or `mass: linear`
 
 1 error in the configuration
 "#);

@@ -196,12 +196,12 @@ error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, mat
 2 errors in the configuration
 ");
     assert_snapshot!(said("{train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}", &["train.total_steps=null"]), @r#"
-error: `filter.low` (0.9) is not below `filter.high` (0.1): no group is ever kept
+error: no group mean lies in the mean_range filter's (0.9, 0.1)
  --> run.yaml:1:108
   |
 1 | ...s: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}
   |                                           ^^^
-  hint: swap the two
+  hint: swap `low` and `high`, or raise `high`
 
 error: `train.lr_schedule.kind: cosine` falls towards the last step, and the number of steps is not known (with a filter, the number of epochs does not determine it)
  --> run.yaml:1:30

@@ -165,7 +165,7 @@ pub enum FilterError {
     #[error("the variance filter's tolerance must be a finite number of at least 0, got {}", shortest(*.0))]
     Tolerance(f64),
     /// No mean can lie in the range.
-    #[error("no group mean lies in the mean_range filter's {range}: raise `high` or lower `low`")]
+    #[error("no group mean lies in the mean_range filter's {range}")]
     EmptyRange {
         /// The range as written, `(0.5, 0.5)`.
         range: String,
@@ -249,6 +249,37 @@ pub enum FilterError {
     /// The metric could not be read.
     #[error(transparent)]
     Metric(#[from] MetricError),
+}
+
+impl FilterError {
+    /// The keys of the filter that it is about; none where it is about the groups.
+    pub fn keys(&self) -> &'static [&'static str] {
+        match self {
+            Self::Tolerance(_) => &["tolerance"],
+            Self::EmptyRange { .. } | Self::Band { .. } => &["low", "high"],
+            Self::Share { setting: "p", .. } | Self::MinP(_) => &["p"],
+            Self::Share { .. } => &["fraction"],
+            Self::Quota { .. } => &["k", "fraction"],
+            Self::Count { .. } => &["k"],
+            Self::Temperature(_) => &["temperature"],
+            Self::Slack(_) => &["slack"],
+            Self::VarianceMass { .. } => &["mass", "score"],
+            Self::Ddof(_) => &["ddof"],
+            Self::Offsets { .. } | Self::OffsetEnds { .. } | Self::Metric(_) => &[],
+        }
+    }
+
+    /// The fix, where the message does not say it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::EmptyRange { .. } => Some("swap `low` and `high`, or raise `high`".to_owned()),
+            Self::Band { .. } => Some("`low: 0, high: 0.25` is the best quarter".to_owned()),
+            Self::Quota { .. } => Some("`fraction: 0.5` is half of them".to_owned()),
+            Self::Count { least, .. } => Some(format!("set `k: {least}` or more")),
+            Self::VarianceMass { .. } => Some("use `score: deviation`, or `mass: linear`".to_owned()),
+            _ => None,
+        }
+    }
 }
 
 /// A share in percent, without the rounding of the product: 0.07 is 7%.

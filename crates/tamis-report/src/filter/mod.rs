@@ -241,6 +241,7 @@ impl FilterFileError {
     /// The fix, where one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
+            Self::Filter(error) => error.hint(),
             Self::MissingColumns { absent, columns, .. } if absent.contains(&Absent::AnyGroup) => {
                 // Where nothing but the prompt says what belongs together (verl's own dumps), the prompt
                 // does.
