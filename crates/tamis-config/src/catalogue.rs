@@ -5,6 +5,7 @@ use tamis_core::catalogue::{self, Entry, is_own_name};
 
 use crate::preset::Preset;
 use crate::suggest;
+use crate::table::{self, Place};
 
 /// All entries, the presets first.
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
@@ -18,6 +19,20 @@ pub fn named(name: &str) -> Vec<&'static Entry> {
     let is_preset = !found.is_empty();
     found.extend(catalogue::named(name).into_iter().filter(|entry| !is_preset || is_own_name(name, entry)));
     found
+}
+
+/// An entry as lines for a terminal.
+pub fn plain(entry: &Entry) -> String {
+    entry.plain(&default_of)
+}
+
+/// The default of a key.
+fn default_of(key: &str) -> String {
+    match table::place(key) {
+        Ok(Place::Key(spec)) if spec.is_required() => "required".to_owned(),
+        Ok(Place::Key(spec)) => spec.default.to_string(),
+        other => unreachable!("an entry names `{key}`: {other:?}"),
+    }
 }
 
 /// Names that `name` may have been meant for; at most three.
@@ -34,12 +49,20 @@ pub fn nearest(name: &str) -> Vec<&'static str> {
 
 /// The whole catalogue as a page of Markdown: the text of `docs/algorithms.md`.
 pub fn markdown() -> String {
-    catalogue::markdown(&entries().collect::<Vec<_>>())
+    catalogue::markdown(&entries().collect::<Vec<_>>(), &default_of)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entries_name_keys_that_there_are() {
+        for key in entries().flat_map(|entry| entry.defaults) {
+            assert!(matches!(table::place(key), Ok(Place::Key(_))), "{key}");
+        }
+        assert_eq!(default_of("objective.kl.coefficient"), "0.001");
+    }
 
     #[test]
     fn presets_and_parts_are_found_together() {

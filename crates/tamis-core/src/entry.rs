@@ -107,11 +107,10 @@ pub struct Entry {
     pub formula: &'static str,
     /// Paper with its arXiv number and equation, or the package that introduced it.
     pub source: &'static str,
-    /// Configuration keys that it reads, each with the value that a run has where nobody sets it:
-    /// `("objective.loss.dual_clip", "3")`. `required`: it must be chosen. A remark in brackets may follow
-    /// the value. Empty: it has none. Items of lists (shapings) and things without keys (diagnostics,
-    /// balancing) have plain names.
-    pub defaults: &'static [(&'static str, &'static str)],
+    /// Configuration keys that it reads, by their whole names (`objective.entropy.coefficient`); their
+    /// defaults are the configuration's. Empty where it has none, and where its own description has them
+    /// (advantages, shapings, policy losses, filters).
+    pub defaults: &'static [&'static str],
     /// What it gives for singletons, uniform groups, unscored members, empty batches, one sentence each.
     pub degenerate: &'static [&'static str],
     /// Who calls it what: `("verl", "algorithm.adv_estimator=rloo")`.

@@ -24,7 +24,7 @@ pub(crate) fn run(name: Option<&str>) -> Result<u8, Failure> {
         let _ = writeln!(text, "`{name}` is here: {}\n", names.join(", "));
     }
     for entry in entries {
-        let _ = writeln!(text, "{}", entry.plain());
+        let _ = writeln!(text, "{}", catalogue::plain(entry));
     }
     print(&format!("{}\n", text.trim_end()))?;
     Ok(0)

@@ -9,19 +9,19 @@ use crate::filter::GroupFilter;
 use crate::objective::PolicyLoss;
 use crate::setting::{Described, KeySpec};
 
+/// The default of a configuration key, as text.
+pub type DefaultOf<'a> = &'a dyn Fn(&str) -> String;
+
 impl Entry {
     /// The configuration keys that it reads, each with the value that a run has where nobody sets it: those
-    /// of its own description, where its family is a tagged section.
-    fn settings(&self) -> Vec<(String, String)> {
+    /// of its own description, where its family is a tagged section; the others' are `default_of`.
+    fn settings(&self, default_of: DefaultOf<'_>) -> Vec<(String, String)> {
         let shape = match self.family {
             Family::Advantage => Advantage::shape(),
             Family::Shaping => Shaping::shape(),
             Family::PolicyLoss => PolicyLoss::shape(),
             Family::Filter => GroupFilter::shape(),
-            _ => {
-                let own = |text: &str| text.to_owned();
-                return self.defaults.iter().map(|(key, default)| (own(key), own(default))).collect();
-            }
+            _ => return self.defaults.iter().map(|&key| (key.to_owned(), default_of(key))).collect(),
         };
         let keys = shape.keys_of_kind(self.name);
         let text =
@@ -32,13 +32,13 @@ impl Entry {
         keys.iter().map(|key| (format!("{path}{}", key.name), text(key))).collect()
     }
 
-    /// The entry as lines for a terminal.
-    pub fn plain(&self) -> String {
+    /// The entry as lines for a terminal; `default_of` knows the keys of the configuration.
+    pub fn plain(&self, default_of: DefaultOf<'_>) -> String {
         let mut text =
             format!("{} ({})\n{}\n\n    {}\n\n", self.name, self.family.key(), self.meaning, self.formula);
         // Writing to a string cannot fail.
         let _ = writeln!(text, "source      {}", self.source);
-        for (setting, value) in self.settings() {
+        for (setting, value) in self.settings(default_of) {
             let _ = writeln!(text, "default     {setting}: {value}");
         }
         for (system, name) in self.known_as {
@@ -52,12 +52,12 @@ impl Entry {
         text
     }
 
-    /// The entry as a section of Markdown under a heading of the given level.
-    pub fn markdown(&self, level: usize) -> String {
+    /// The entry as a section of Markdown under a heading of the given level; `default_of` as in [`Self::plain`].
+    pub fn markdown(&self, level: usize, default_of: DefaultOf<'_>) -> String {
         let mut page = format!("{} `{}`\n\n{}\n\n", "#".repeat(level), self.name, self.meaning);
         // Writing to a string cannot fail.
         let _ = write!(page, "    {}\n\n- source: {}\n", self.formula, self.source);
-        let settings = self.settings();
+        let settings = self.settings(default_of);
         if !settings.is_empty() {
             let settings: Vec<_> =
                 settings.iter().map(|(setting, value)| format!("`{setting}: {value}`")).collect();

@@ -30,7 +30,7 @@ pub(super) const BYPASS: Entry = Entry {
     meaning: "the sampler's log-probabilities stand for the old ones, which saves a forward pass",
     formula: "old = behaviour; `bypass_clip`: the clipped loss without weights; `bypass_reinforce`: -w·A·logprob, w of the policy being trained",
     source: "verl algorithm.rollout_correction.bypass_mode, loss_type=ppo_clip|reinforce",
-    defaults: &[("mode", "decoupled")],
+    defaults: &[],
     degenerate: &["with everything rejected the loss is 0, in verl NaN"],
     known_as: &[("verl", "rollout_correction.bypass_mode=True")],
     differences: &["an unknown behaviour log-probability has ratio 1"],

@@ -14,7 +14,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "tokens, or whole trajectories, whose divergence from the sampler is outside bounds leave the mask",
     formula: "kept where min <= s <= max; s of a token: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d; of a trajectory: their sum, mean or maximum",
     source: "verl rollout_corr_helper; estimators: Schulman, Approximating KL divergence, 2020",
-    defaults: &[("objective.correction.rejections", "[]")],
+    defaults: &["objective.correction.rejections"],
     degenerate: &[
         "an unknown behaviour log-probability counts as d = 0",
         "a trajectory without unmasked tokens is neither judged nor counted",

@@ -11,7 +11,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "completions that the response limit cut off leave the loss; their reward still counts in their group's advantage",
     formula: "m_t = 0 for every token of a trajectory whose finish reason is the length",
     source: "overlong filtering: DAPO, arXiv 2503.14476, section 3.4",
-    defaults: &[("objective.masks.truncated", "false")],
+    defaults: &["objective.masks.truncated"],
     degenerate: &[
         "a batch of truncated completions has loss and gradient 0",
         "an empty completion is not truncated; TRL raises there",

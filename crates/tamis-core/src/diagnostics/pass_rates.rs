@@ -12,7 +12,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "how many groups fail altogether, pass altogether, and lie in equal intervals between",
     formula: "group with c of n scored members above the threshold: none where c = 0, all where c = n, else interval floor(c·bins / n)",
     source: "what dynamic sampling keeps: DAPO, arXiv 2503.14476, eq. 11",
-    defaults: &[("bins", "8"), ("pass_above", "0.5")],
+    defaults: &[],
     degenerate: &[
         "groups with fewer than two scored members are counted apart: they can neither differ nor be compared",
         "no intervals: everything between is one",

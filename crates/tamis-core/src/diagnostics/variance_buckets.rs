@@ -12,7 +12,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "groups sorted into buckets by the deviation of their rewards, and the gradient norm of each bucket",
     formula: "by quantile: equal numbers of groups, ascending, the remainder in the last; by edges: [e_i, e_(i+1)), open at the end",
     source: "RAGEN gradient_analysis",
-    defaults: &[("train.gradient_analysis.buckets", "6")],
+    defaults: &["train.gradient_analysis.buckets"],
     degenerate: &[
         "a group without a deviation (fewer than two scored members) is in no bucket",
         "with fewer groups than buckets there are fewer buckets; equal deviations stay in the order of the batch",

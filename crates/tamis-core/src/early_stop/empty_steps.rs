@@ -12,7 +12,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "stops after so many steps in a row that had no group to train on",
     formula: "steps in a row without a kept group >= patience",
     source: "RAGEN, rollout_filter_empty_stop_steps (2026-03-07)",
-    defaults: &[("train.early_stop.empty_steps.patience", "5")],
+    defaults: &["train.early_stop.empty_steps.patience"],
     degenerate: &["a trained step, of however few groups, begins the count anew"],
     known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_empty_stop_steps")],
     differences: &["RAGEN counts a skipped step as a step; here it is tried again under the same number"],

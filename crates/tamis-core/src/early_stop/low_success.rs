@@ -12,10 +12,7 @@ pub(super) const ENTRY: Entry = Entry {
     meaning: "stops when validation success has stayed below a floor",
     formula: "min over data sources(success) < floor, for patience validations in a row",
     source: "RAGEN, validation early stop (2026-01-24)",
-    defaults: &[
-        ("train.early_stop.low_success.floor", "0.01"),
-        ("train.early_stop.low_success.patience", "5"),
-    ],
+    defaults: &["train.early_stop.low_success.floor", "train.early_stop.low_success.patience"],
     degenerate: &[
         "a validation without a success rate neither counts nor breaks the row",
         "the comparison is strict: success at the floor breaks the row",

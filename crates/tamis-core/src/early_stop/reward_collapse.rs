@@ -15,10 +15,10 @@ pub(super) const ENTRY: Entry = Entry {
     formula: "V < share * mean(V of the first baseline_steps successful steps), for all of the last window rounds; V = mean over all groups of a round of std(reward)",
     source: "RAGEN, filtering_and_loss_scaling.md section 3 (2026-01-23); its later form of 2026-02-27",
     defaults: &[
-        ("train.early_stop.reward_collapse.form", "attempts"),
-        ("train.early_stop.reward_collapse.baseline_steps", "10"),
-        ("train.early_stop.reward_collapse.window", "10"),
-        ("train.early_stop.reward_collapse.share", "0.1"),
+        "train.early_stop.reward_collapse.form",
+        "train.early_stop.reward_collapse.baseline_steps",
+        "train.early_stop.reward_collapse.window",
+        "train.early_stop.reward_collapse.share",
     ],
     degenerate: &[
         "no stop before the baseline stands and the window is full",

@@ -15,10 +15,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
         meaning: "rewards entropy with a constant coefficient",
         formula: "- coef * aggregated H_t",
         source: "Williams and Peng, Connection Science 3 (1991)",
-        defaults: &[
-            ("objective.entropy.coefficient", "0"),
-            ("objective.entropy.aggregation", "null (as the policy loss)"),
-        ],
+        defaults: &["objective.entropy.coefficient", "objective.entropy.aggregation"],
         degenerate: &["nothing to train on: 0"],
         known_as: &[("verl", "actor.entropy_coeff"), ("TRL", "entropy_coef")],
         differences: &[
@@ -32,10 +29,10 @@ pub(super) const ENTRIES: [Entry; 2] = [
         formula: "after each optimizer batch coef += delta if H <= target else -= delta, within [min, max]; used: coef where the last H <= target, else 0",
         source: "He et al., Skywork Open Reasoner 1, arXiv 2505.22312, section 4.3",
         defaults: &[
-            ("objective.entropy.adaptive.min", "0"),
-            ("objective.entropy.adaptive.max", "1"),
-            ("objective.entropy.adaptive.delta", "0.005"),
-            ("objective.entropy.adaptive.target", "0.2"),
+            "objective.entropy.adaptive.min",
+            "objective.entropy.adaptive.max",
+            "objective.entropy.adaptive.delta",
+            "objective.entropy.adaptive.target",
         ],
         degenerate: &["a batch with nothing to train on leaves the state alone", "the first batch pays"],
         known_as: &[("TRL", "use_adaptive_entropy with entropy_coef_min, _max, _delta, entropy_target")],

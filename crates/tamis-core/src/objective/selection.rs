@@ -23,7 +23,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
         meaning: "only the tokens of highest entropy carry the policy loss",
         formula: "keep t where H_t >= the (1 - share) quantile of H over the unmasked tokens of the optimizer batch, linearly interpolated",
         source: "Wang et al., Beyond the 80/20 rule, arXiv 2506.01939, eq. 5",
-        defaults: &[("objective.masks.top_entropy", "null (all)")],
+        defaults: &["objective.masks.top_entropy"],
         degenerate: &[
             "a share of 0 keeps the tokens of the largest entropy",
             "ties at the threshold are all kept",
@@ -40,7 +40,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
         meaning: "trajectories that the policy has left behind do not push down",
         formula: "policy loss 0 where A < 0 and mean_t(behaviour - logprob) > threshold; `old` stands in for `behaviour`",
         source: "DeepSeek-AI, DeepSeek-V3.2, arXiv 2512.02556, eq. 9",
-        defaults: &[("objective.masks.off_policy", "null (off)")],
+        defaults: &["objective.masks.off_policy"],
         degenerate: &["without `behaviour` and `old` nothing is off-policy"],
         known_as: &[("TRL", "off_policy_mask_threshold")],
         differences: &["denominators and KL keep all tokens, as in TRL"],

@@ -15,10 +15,7 @@ pub(super) const ENTRIES: [Entry; 3] = [
         meaning: "squared error of the critic, the value kept near its old one",
         formula: "l = max((v - R)^2, (clamp(v, old - clip, old + clip) - R)^2) / 2",
         source: "Schulman et al.'s PPO code; verl compute_value_loss",
-        defaults: &[
-            ("critic.cliprange_value", "0.5 (preset `ppo`: 0.2)"),
-            ("critic.aggregation", "null (as the policy loss)"),
-        ],
+        defaults: &["critic.cliprange_value", "critic.aggregation"],
         degenerate: &["nothing to train on: 0", "without a bound it is (v - R)^2 / 2"],
         known_as: &[("verl", "critic.cliprange_value, critic.loss_agg_mode"), ("TRL", "cliprange_value")],
         differences: &[
@@ -31,7 +28,7 @@ pub(super) const ENTRIES: [Entry; 3] = [
         meaning: "in the first steps the critic learns alone, so that the policy is not moved by values that know nothing",
         formula: "policy updates in step s only where s > warmup_steps; steps and learning rates count from the first one",
         source: "verl trainer.critic_warmup",
-        defaults: &[("critic.warmup_steps", "0")],
+        defaults: &["critic.warmup_steps"],
         degenerate: &["as many steps as the run has: refused, the policy would never be trained"],
         known_as: &[("verl", "trainer.critic_warmup")],
         differences: &[

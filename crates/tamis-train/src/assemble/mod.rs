@@ -21,9 +21,6 @@ pub mod schedule;
 pub(crate) mod settings;
 pub(crate) mod validation;
 
-#[cfg(test)]
-mod defaults_tests;
-
 use tamis_config::{LrScheduleConfig, LrScheduleKind};
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
