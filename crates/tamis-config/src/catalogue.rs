@@ -1,6 +1,8 @@
 //! The catalogue of everything with a name in the field: the presets, and the parts that tamis-core
 //! describes.
 
+use std::fmt::Write as _;
+
 use tamis_core::catalogue::{self, Entry, is_own_name};
 
 use crate::preset::Preset;
@@ -21,9 +23,17 @@ pub fn named(name: &str) -> Vec<&'static Entry> {
     found
 }
 
-/// An entry as lines for a terminal.
+/// An entry as lines for a terminal; a preset with what it sets, as its file has it.
 pub fn plain(entry: &Entry) -> String {
-    entry.plain(&default_of)
+    let mut text = entry.plain(&default_of);
+    if let Some(preset) = Preset::ALL.iter().find(|preset| std::ptr::eq(preset.entry(), entry)) {
+        text.push_str("\nsets (any of it can be overridden)\n\n");
+        let head = |line: &&str| line.starts_with('#');
+        for line in preset.yaml().lines().skip_while(head) {
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+    text
 }
 
 /// The default of a key.

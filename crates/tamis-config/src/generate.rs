@@ -13,6 +13,7 @@ use crate::shape_text::{choice_values, default_keys, doc_text, kinds, opening};
 use crate::source::{Source, SourceKind};
 use crate::suggest;
 use crate::table;
+use crate::tree::Node;
 use crate::yaml;
 use tamis_core::setting::{Check, KeySpec, Resume, Shape, Variant};
 
@@ -219,19 +220,6 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
         .iter()
         .filter(|entry| {
             // `reward.method`, `reward[0].method` and `reward[]<gsm8k>.method` are the same key.
-            let plain = |path: &str| {
-                let mut text = String::new();
-                let mut inside = false;
-                for c in path.chars() {
-                    match c {
-                        '<' | '[' => inside = true,
-                        '>' | ']' => inside = false,
-                        c if !inside => text.push(c),
-                        _ => {}
-                    }
-                }
-                text
-            };
             entry.path == key || plain(&entry.path) == plain(key)
         })
         .collect();
@@ -249,6 +237,28 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
         explain_one(&mut text, entry);
     }
     Ok(text)
+}
+
+/// A path without the items and kinds that it goes through.
+fn plain(path: &str) -> String {
+    let mut text = String::new();
+    let mut inside = false;
+    for c in path.chars() {
+        match c {
+            '<' | '[' => inside = true,
+            '>' | ']' => inside = false,
+            c if !inside => text.push(c),
+            _ => {}
+        }
+    }
+    text
+}
+
+/// Whether a preset's section is of the kind that a path goes through (`objective.loss<clip>.clip_high`).
+fn is_of_kind(preset: Preset, path: &str) -> bool {
+    let Some((section, rest)) = path.split_once('<') else { return true };
+    let kind = preset.settings().at(&format!("{section}.kind"));
+    rest.split_once('>').is_some_and(|(own, _)| kind.and_then(Node::as_text) == Some(own))
 }
 
 fn explain_one(text: &mut String, entry: &table::ConfigKey) {
@@ -283,7 +293,8 @@ fn explain_one(text: &mut String, entry: &table::ConfigKey) {
         }
     );
     for &preset in Preset::ALL {
-        if let Some(node) = preset.settings().at(&entry.path)
+        if let Some(node) = preset.settings().at(&plain(&entry.path))
+            && is_of_kind(preset, &entry.path)
             && !matches!(entry.shape, Shape::Section { .. })
         {
             let _ = writeln!(text, "  preset     {preset}: {}", flow(&node.to_json()));

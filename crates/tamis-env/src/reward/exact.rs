@@ -35,10 +35,6 @@ impl RewardFunction for Exact {
         batch.iter().map(judge).collect()
     }
 
-    fn extra_names(&self) -> &[&str] {
-        &["acc"]
-    }
-
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         prompt.ground_truth.iter().cloned().collect()
     }

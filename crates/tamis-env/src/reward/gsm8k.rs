@@ -123,10 +123,6 @@ impl RewardFunction for Gsm8k {
         batch.iter().map(judge).collect()
     }
 
-    fn extra_names(&self) -> &[&str] {
-        &["acc"]
-    }
-
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         prompt.ground_truth.iter().map(|truth| format!("#### {}", gold(truth))).collect()
     }

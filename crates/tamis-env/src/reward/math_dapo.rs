@@ -181,10 +181,6 @@ impl RewardFunction for MathDapo {
         batch.iter().map(judge).collect()
     }
 
-    fn extra_names(&self) -> &[&str] {
-        &["acc"]
-    }
-
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let wrap = |truth: &String| {
             let truth = answer_part(truth).unwrap_or(truth);

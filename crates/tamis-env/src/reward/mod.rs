@@ -183,9 +183,10 @@ pub trait RewardFunction: Send + Sync {
         false
     }
 
-    /// Names it answers beside `score`, as far as they are known before it is asked.
+    /// Names it answers beside `score`, as far as they are known before it is asked: of a function of tamis
+    /// that judges correctness, `acc` ([`RewardOutcome::verified`]).
     fn extra_names(&self) -> &[&str] {
-        &[]
+        if self.is_shaping() || self.is_external() { &[] } else { &["acc"] }
     }
 
     /// Whether its answers come from outside and may take long, so that a person is told before they are

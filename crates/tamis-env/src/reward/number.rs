@@ -42,10 +42,6 @@ impl RewardFunction for Number {
         batch.iter().map(judge).collect()
     }
 
-    fn extra_names(&self) -> &[&str] {
-        &["acc"]
-    }
-
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         prompt.ground_truth.iter().map(|truth| answer_part(truth).unwrap_or(truth).to_owned()).collect()
     }

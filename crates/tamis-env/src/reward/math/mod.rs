@@ -59,10 +59,6 @@ impl RewardFunction for Math {
         batch.iter().map(judge).collect()
     }
 
-    fn extra_names(&self) -> &[&str] {
-        &["acc"]
-    }
-
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         prompt.ground_truth.iter().map(|truth| format!("\\boxed{{{}}}", gold(truth))).collect()
     }
