@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use tamis_config::catalogue;
 use tamis_config::generate;
-use tamis_core::catalogue;
 
 fn compare(path: &str, expected: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -48,7 +48,7 @@ fn generated_schema() {
 #[test]
 fn no_printed_text_is_rust() {
     let schema = serde_json::to_string_pretty(&generate::json_schema()).unwrap();
-    let algorithms = catalogue::markdown(&catalogue::entries().collect::<Vec<_>>());
+    let algorithms = catalogue::markdown();
     for page in [generate::defaults_yaml(), schema, algorithms] {
         let rust = page.lines().find(|line| ["```", "::", "[`"].iter().any(|code| line.contains(code)));
         assert_eq!(rust, None);
