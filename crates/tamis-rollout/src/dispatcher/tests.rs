@@ -258,7 +258,7 @@ fn a_sample_without_log_probabilities_is_taken_where_the_learner_computes_them()
             assert!(!member.has_logprobs() && member.logprobs.iter().all(|logprob| logprob.is_nan()));
         }
         let reason =
-            heard.warnings.iter().any(|warning| warning.contains("it came with 0 log-probabilities"));
+            heard.warnings.iter().any(|warning| warning.contains("the sample has 0 log-probabilities"));
         assert_eq!(reason, !recomputes_logprobs, "{:?}", heard.warnings);
     }
 }
