@@ -74,7 +74,7 @@ impl Run {
     fn steps(&mut self) -> Result<Ending, RunError> {
         // A kill may have come between a checkpoint and the removal of older ones.
         self.recorder.prune(&self.state)?;
-        match self.go_on() {
+        match self.run_steps() {
             Err(Halt::Interrupted) => self.save_interrupted(),
             // They may come back: what was trained is kept, and a resume goes on.
             Err(Halt::Failed(error)) if error.is_lost_fleet() => {
@@ -86,7 +86,7 @@ impl Run {
         }
     }
 
-    fn go_on(&mut self) -> Result<Ending, Halt<RunError>> {
+    fn run_steps(&mut self) -> Result<Ending, Halt<RunError>> {
         if self.state.validation.is_missing {
             self.make_up_measurement()?;
         }
