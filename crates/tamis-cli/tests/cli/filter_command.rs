@@ -105,7 +105,7 @@ fn filter_messages() {
     exit code 2
     ----- stderr
     error: --strategy top_p needs --p
-      hint: `--p 0.9`: Share of the mass that is kept
+      hint: `--p 0.9`: Share of the round's mass that is kept
     "#);
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--strategy", "min-p"]).shown(), @r#"
     exit code 2
