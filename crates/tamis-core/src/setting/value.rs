@@ -1,8 +1,8 @@
 //! Values of keys that have a form of their own.
 
+use core::time::Duration;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
