@@ -359,8 +359,7 @@ mod tests {
         assert_eq!(same, line, "the warning is none of its lines");
         let warning = warning.expect("it may not fit");
         assert!(
-            warning
-                .contains("of memory is free: the run goes on, and does not fit if completions are as long"),
+            warning.contains("of memory is free: the run goes on, but will not fit if completions reach"),
             "{warning}"
         );
         assert!(warning.contains("\n  hint: lower train.micro_batch_tokens"), "{warning}");

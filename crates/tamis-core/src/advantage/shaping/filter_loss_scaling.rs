@@ -50,7 +50,7 @@ impl FilterLossScaling {
     ///
     /// ```
     /// use tamis_core::advantage::shaping::{FilterLossScaling, RoundCounts, LossScaling};
-    /// let groups = GroupCounts { kept: 2, generated: 8 };
+    /// let groups = RoundCounts { kept: 2, generated: 8 };
     /// assert_eq!(FilterLossScaling { by: LossScaling::Linear }.factor(groups), 0.25);
     /// assert_eq!(FilterLossScaling { by: LossScaling::Sqrt }.factor(groups), 0.5);
     /// ```
