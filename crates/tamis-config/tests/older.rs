@@ -64,7 +64,7 @@ fn an_imported_file_is_the_configuration_that_it_was() {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, meant) in RUNS {
         let file = fixture(name);
-        let refused = load(&[file.clone()], &[]).expect_err("an older form").to_string();
+        let refused = load(std::slice::from_ref(&file), &[]).expect_err("an older form").to_string();
         assert!(refused.contains("tamis config import"), "{refused}");
         let imported = import(&[file.to_string_lossy().into_owned()], Path::new(""))
             .unwrap_or_else(|errors| panic!("{name}: {errors}"));

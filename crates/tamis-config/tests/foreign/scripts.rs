@@ -232,7 +232,7 @@ fn losses_of_the_examples() {
         "actor_rollout_ref.actor.kl_loss_type=low_var_kl",
     ]);
     let PolicyLoss::GeoMean(geo_mean) = config.objective.loss else { panic!("geo_mean") };
-    assert_eq!(geo_mean.clip_low, 0.4);
+    assert_eq!(geo_mean.clip_low.to_bits(), 0.4_f64.to_bits());
     assert_eq!((import.remaining.len(), config.objective.kl.place.as_str()), (0, "loss"));
     let (_, config) = of(&[
         "algorithm.adv_estimator=grpo",

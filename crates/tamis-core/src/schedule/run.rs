@@ -292,12 +292,12 @@ impl ScheduleRun {
                 alone.add_judged(verdict, &summary);
             }
             (GroupOutcome::Failed { num_tokens }, _) => {
-                alone.add_failed(self.settings.group_size, num_tokens)
+                alone.add_failed(self.settings.group_size, num_tokens);
             }
             // It stays unsettled until the filter has judged it.
             (GroupOutcome::Scored(_), None) => return alone,
         }
-        self.ledger.settle(group, verdict.is_some_and(|verdict| verdict.is_kept()));
+        self.ledger.settle(group, verdict.is_some_and(Verdict::is_kept));
         self.count_in_epoch(epoch, &alone);
         alone
     }

@@ -142,16 +142,14 @@ impl<T: Real> Trajectory<'_, T> {
         };
         // In loops of their own, which the compiler turns into vectors.
         let Scratch { log_ratios, ratios } = &mut *self.scratch;
-        (log_ratios.clear(), ratios.clear());
-        match whole {
-            Some((mean, ratio)) => {
-                log_ratios.resize(mask.len(), mean);
-                ratios.resize(mask.len(), ratio);
-            }
-            None => {
-                log_ratios.extend(logprob.iter().zip(old).map(|(&new, &old)| new.into() - old.into()));
-                ratios.extend(log_ratios.iter().map(|&log_ratio| exp(clamp(log_ratio, limits))));
-            }
+        log_ratios.clear();
+        ratios.clear();
+        if let Some((mean, ratio)) = whole {
+            log_ratios.resize(mask.len(), mean);
+            ratios.resize(mask.len(), ratio);
+        } else {
+            log_ratios.extend(logprob.iter().zip(old).map(|(&new, &old)| new.into() - old.into()));
+            ratios.extend(log_ratios.iter().map(|&log_ratio| exp(clamp(log_ratio, limits))));
         }
         let (mut losses, mut slopes, mut own) = (0.0, 0.0, 0.0);
         let [mut clipped, mut dual, mut low, mut high] = [0; 4];

@@ -237,7 +237,7 @@ fn one_bad_completion_does_not_cost_the_others() {
     for (i, outcome) in said.iter().enumerate() {
         match i {
             3 => {
-                assert!(matches!(outcome, RewardOutcome::Failed(RewardFailure::Ended { .. })), "{outcome:?}")
+                assert!(matches!(outcome, RewardOutcome::Failed(RewardFailure::Ended { .. })), "{outcome:?}");
             }
             5 => assert!(
                 matches!(outcome, RewardOutcome::Failed(RewardFailure::TimedOut { .. })),
