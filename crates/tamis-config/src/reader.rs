@@ -24,7 +24,7 @@ pub trait Setting: Sized {
     /// The value as JSON, as a configuration would hold it.
     fn to_json(&self) -> Json;
 
-    /// Every number that a [`Check`](tamis_core::setting::Check) looks at.
+    /// Every number that a [`Check`] looks at.
     fn numbers(&self) -> Vec<f64> {
         Vec::new()
     }

@@ -54,7 +54,7 @@ pub enum CompletionEnd {
     Stop,
     /// `max_new_tokens`, or the model's last position: truncated.
     Length,
-    /// [`BatchGenerator::abort`].
+    /// [`BatchGenerator::abort`](super::BatchGenerator::abort).
     Aborted,
 }
 

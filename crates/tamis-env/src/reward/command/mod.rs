@@ -180,7 +180,7 @@ impl CommandReward {
         true
     }
 
-    /// Asks the Python function of [`python::PythonFunction`] what it is, before it is asked anything else.
+    /// Asks the Python function of [`python::PythonSettings`] what it is, before it is asked anything else.
     /// `columns` are those of the rows that it will see, `None` where they are not known.
     ///
     /// # Errors
