@@ -85,7 +85,7 @@ impl Override {
             (Some(_), Some(ValueForm::Text)) => {
                 Node::text(text.trim(), Origin { column, length: text.chars().count(), ..origin.clone() })
             }
-            (Some('{'), Some(ValueForm::Hydra)) => parse_value(&spaced(text), &source, column)?,
+            (Some('{'), Some(ValueForm::Hydra)) => parse_value(&add_spaces(text), &source, column)?,
             _ => parse_value(text, &source, column)?,
         };
         // `++` is Hydra's "set, or add where it is absent".
@@ -160,7 +160,7 @@ fn relocate(node: &mut Node, whole: &Origin, shift: Option<usize>) {
 }
 
 /// Hydra's `{a:1,b:[x]}` as YAML reads it, with a space behind each colon.
-fn spaced(text: &str) -> String {
+fn add_spaces(text: &str) -> String {
     let mut spaced = String::with_capacity(text.len() + 4);
     let mut quote = None;
     let mut rest = text.chars().peekable();
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn a_dictionary_as_hydra_writes_it() {
-        assert_eq!(spaced("{a:1,b:[x,y],c: 2}"), "{a: 1,b:[x,y],c: 2}".replace("b:[", "b: ["));
-        assert_eq!(spaced("{url:'a:b',path:s3://x}"), "{url: 'a:b',path: s3://x}");
+        assert_eq!(add_spaces("{a:1,b:[x,y],c: 2}"), "{a: 1,b:[x,y],c: 2}".replace("b:[", "b: ["));
+        assert_eq!(add_spaces("{url:'a:b',path:s3://x}"), "{url: 'a:b',path: s3://x}");
     }
 
     fn json(argument: &str) -> String {

@@ -11,7 +11,7 @@ use crate::tree::{Node, Value};
 const MAX_DEPTH: usize = 8;
 
 /// Arguments with one value each, and with what they refer to in place.
-pub(super) fn resolved(arguments: &[Override]) -> Vec<Override> {
+pub(super) fn resolve_all(arguments: &[Override]) -> Vec<Override> {
     let mut flat = Vec::new();
     for argument in arguments {
         match argument.value() {
@@ -73,7 +73,7 @@ pub(super) fn says_nothing(node: &Node) -> Option<&'static str> {
 /// The first reference in a value that no key of any table answers: a variable that the shell should have
 /// filled in, or one of the environment that is not set. A key that is not given has its owner's default,
 /// whose reference says nothing; nor do Hydra's own resolvers (`${now:%H}`), except that of the environment.
-pub(super) fn unfilled(node: &Node) -> Option<String> {
+pub(super) fn find_unfilled(node: &Node) -> Option<String> {
     match &node.value {
         Value::Scalar { text, .. } => {
             let mut rest = text.as_str();
@@ -89,8 +89,8 @@ pub(super) fn unfilled(node: &Node) -> Option<String> {
             }
             None
         }
-        Value::List(items) => items.iter().find_map(unfilled),
-        Value::Map(entries) => entries.iter().find_map(|entry| unfilled(&entry.node)),
+        Value::List(items) => items.iter().find_map(find_unfilled),
+        Value::Map(entries) => entries.iter().find_map(|entry| find_unfilled(&entry.node)),
     }
 }
 
@@ -119,7 +119,7 @@ fn resolve(node: &mut Node, path: &str, values: &[Override], depth: usize) {
                     resolve(&mut found, path, values, depth - 1);
                     node.value = found.value;
                 }
-            } else if let Some(whole) = substituted(text, path, values, &node.origin) {
+            } else if let Some(whole) = substitute(text, path, values, &node.origin) {
                 *text = whole;
                 resolve(node, path, values, depth - 1);
             }
@@ -128,7 +128,7 @@ fn resolve(node: &mut Node, path: &str, values: &[Override], depth: usize) {
 }
 
 /// A text with the innermost reference in it replaced; `None` where there is none that is known.
-fn substituted(text: &str, path: &str, values: &[Override], origin: &Origin) -> Option<String> {
+fn substitute(text: &str, path: &str, values: &[Override], origin: &Origin) -> Option<String> {
     let mut from = text.len();
     while let Some(start) = text.get(..from)?.rfind("${") {
         let end = start + text.get(start..)?.find('}')?;
@@ -186,7 +186,7 @@ mod tests {
         let show = |argument: Override| {
             format!("{}={}", argument.path, argument.value().map(Node::to_json).unwrap_or_default())
         };
-        resolved(&parsed).into_iter().map(show).collect()
+        resolve_all(&parsed).into_iter().map(show).collect()
     }
 
     #[test]
@@ -235,10 +235,10 @@ mod tests {
         assert!(says_nothing(&node("a${b}")).is_some());
         assert!(says_nothing(&node("null")).is_none());
         for text in ["${lr}", "a/${OUT:-x}/b", "${oc.env:OUT}", "${data.x}/${B}"] {
-            assert!(unfilled(&node(text)).is_some(), "{text}");
+            assert!(find_unfilled(&node(text)).is_some(), "{text}");
         }
         for text in ["1e-6", "$x", "${data.train_batch_size}", "${..n}", "${oc.select:trainer.x,1}"] {
-            assert_eq!(unfilled(&node(text)), None, "{text}");
+            assert_eq!(find_unfilled(&node(text)), None, "{text}");
         }
     }
 }

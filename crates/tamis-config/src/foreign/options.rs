@@ -65,7 +65,7 @@ pub fn join_options(words: &[String], is_own: impl Fn(&str) -> bool) -> Vec<Stri
                 match items.as_slice() {
                     [item] => (*item).to_owned(),
                     items => {
-                        let items: Vec<String> = items.iter().map(|item| quoted_item(item)).collect();
+                        let items: Vec<String> = items.iter().map(|item| quote_item(item)).collect();
                         format!("[{}]", items.join(", "))
                     }
                 }
@@ -111,7 +111,7 @@ fn as_flag(text: &str) -> &'static str {
 }
 
 /// An item of a flow list.
-fn quoted_item(item: &str) -> String {
+fn quote_item(item: &str) -> String {
     let is_plain =
         !item.is_empty() && item.chars().all(|c| c.is_ascii_alphanumeric() || "_./-+@".contains(c));
     if is_plain { item.to_owned() } else { serde_json::Value::String(item.to_owned()).to_string() }

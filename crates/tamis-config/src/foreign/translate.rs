@@ -48,7 +48,7 @@ fn run(arguments: &[Override], whole: bool, lower: Lower) -> Translation {
         notes: Vec::new(),
         diagnostics: Vec::new(),
     };
-    let arguments = hydra::resolved(arguments);
+    let arguments = hydra::resolve_all(arguments);
     let easyr1 = arguments.iter().any(|argument| {
         let has = |owner| entry(owner, &argument.path).is_some();
         has(Owner::EasyR1) && !has(Owner::Verl) && !has(Owner::Ragen)
@@ -103,11 +103,11 @@ impl Translator {
             return;
         }
         let Some((owner, entry, below)) = found else {
-            self.unknown(argument, easyr1);
+            self.report_unknown(argument, easyr1);
             return;
         };
         let is_typed = argument.origin.source.kind == SourceKind::Argument;
-        if let Some(variable) = argument.value().filter(|_| is_typed).and_then(hydra::unfilled) {
+        if let Some(variable) = argument.value().filter(|_| is_typed).and_then(hydra::find_unfilled) {
             let problem = Problem::rule(
                 format!("`{variable}` was not filled in by the shell, in the value of `{key}`"),
                 "write its value, or use double quotes: the shell fills in nothing between single ones",
@@ -140,7 +140,7 @@ impl Translator {
     }
 
     /// Reports a key that no table has.
-    fn unknown(&mut self, argument: &Override, easyr1: bool) {
+    fn report_unknown(&mut self, argument: &Override, easyr1: bool) {
         let key = argument.path.as_str();
         // Only TRL's keys have no section.
         let owner =
@@ -226,7 +226,7 @@ impl Translator {
             if self.notes.iter().any(|note| note.key == key) {
                 continue;
             }
-            let mut node = unquoted(given.node.clone());
+            let mut node = unquote(given.node.clone());
             let text = show(&node);
             // null says nothing in the other systems; the default here says the same.
             if node.is_null() && !ours.ends_with("dual_clip") && !ours.ends_with("max_grad_norm") {
@@ -278,7 +278,7 @@ fn is_list(ours: &str) -> bool {
 }
 
 /// A number or a truth value in quotes is one to other systems.
-fn unquoted(node: Node) -> Node {
+fn unquote(node: Node) -> Node {
     match node.value {
         Value::Scalar { text, plain: false }
             if parse_bool(&text).is_some() || parse_float(&text).is_some() =>

@@ -434,6 +434,6 @@ pub(super) fn limit_text(limit: f64) -> String {
 }
 
 /// A text that YAML takes for nothing else.
-pub(super) fn quoted(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     serde_json::Value::String(text.to_owned()).to_string()
 }

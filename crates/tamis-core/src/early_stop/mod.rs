@@ -180,7 +180,7 @@ impl EarlyStop {
     /// With the state of a checkpoint. What was seen stays seen where a setting changed; a window made
     /// shorter keeps its latest. A run that was stopped stays so, unless that stop is switched off now.
     #[must_use]
-    pub fn resumed(self, mut state: EarlyStopState) -> Self {
+    pub fn resume(self, mut state: EarlyStopState) -> Self {
         state.stopped = state.stopped.filter(|reason| match reason {
             StopReason::RewardCollapse { .. } => self.settings.reward_collapse.is_some(),
             StopReason::LowSuccess { .. } => self.settings.low_success.is_some(),

@@ -78,7 +78,7 @@ fn a_stopped_run_stays_stopped_until_its_stop_is_switched_off() {
     assert_eq!(early_stop.step(false), early_stop.stopped());
     assert_eq!(early_stop.step(true), None);
     let state = early_stop.state().clone();
-    let resumed = |settings| EarlyStop::new(settings).unwrap().resumed(state.clone()).stopped();
+    let resumed = |settings| EarlyStop::new(settings).unwrap().resume(state.clone()).stopped();
     assert_eq!(resumed(settings), Some(StopReason::EmptySteps { steps: 1 }));
     assert_eq!(resumed(EarlyStopSettings::default()), None);
 }
@@ -130,7 +130,7 @@ proptest! {
             prop_assert_eq!(whole, Some(stop));
         } else {
             let saved = serde_json::to_string(first.state()).unwrap();
-            let mut second = collapse(form).resumed(serde_json::from_str(&saved).unwrap());
+            let mut second = collapse(form).resume(serde_json::from_str(&saved).unwrap());
             prop_assert_eq!(whole, stops_at(&mut second, after).map(|place| place + before.len()));
         }
     }

@@ -137,7 +137,7 @@ impl ExtraColumns<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MetricError {
     /// No score and no built-in metric of that name.
-    #[error("there is no metric `{name}`; this run has {}{}", listed(available), suggestion(nearest.as_deref()))]
+    #[error("there is no metric `{name}`; this run has {}{}", list_names(available), suggestion(nearest.as_deref()))]
     Unknown {
         /// The name asked for.
         name: String,
@@ -149,7 +149,7 @@ pub enum MetricError {
     /// Entropies are not computed in this run.
     #[error(
         "metric `entropy` needs token entropies, which this run does not compute; it has {}",
-        listed(available)
+        list_names(available)
     )]
     NoEntropy {
         /// The names there are.
@@ -158,7 +158,7 @@ pub enum MetricError {
     /// Neither `acc` nor `score` is among the scores, so a filter without a metric has nothing to go by.
     #[error(
         "the filter names no metric, and the rewards give neither `acc` nor `score` to take instead; set `filter.metric` to one of {}",
-        listed(available)
+        list_names(available)
     )]
     NoOutcome {
         /// The names there are.
@@ -176,7 +176,7 @@ pub enum MetricError {
     },
 }
 
-fn listed(names: &[String]) -> String {
+fn list_names(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 

@@ -70,7 +70,7 @@ impl Filter for MinP {
         format!(
             "the groups of each round that reach {} of the best, by the {}",
             percent(self.p),
-            self.pool.ranked()
+            self.pool.describe_ranking()
         )
     }
 

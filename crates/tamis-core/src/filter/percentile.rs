@@ -69,7 +69,7 @@ impl Filter for Percentile {
             "the groups of each round from {} to {} of the ranking, by the {}",
             percent(*low),
             percent(*high),
-            pool.ranked()
+            pool.describe_ranking()
         )
     }
 

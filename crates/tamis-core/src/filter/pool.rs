@@ -95,7 +95,7 @@ impl Pool {
     }
 
     /// What groups are ranked by, in words: `largest deviation, but not 0,`.
-    pub(super) fn ranked(self) -> String {
+    pub(super) fn describe_ranking(self) -> String {
         let zero = if self.include_zero { "" } else { ", but not 0," };
         format!("{} {}{zero}", self.prefer, self.score)
     }

@@ -129,7 +129,7 @@ impl Filter for TopK {
     }
 
     fn rule(&self) -> String {
-        format!("{} of the groups of each round, by the {}", self.quota(), self.pool.ranked())
+        format!("{} of the groups of each round, by the {}", self.quota(), self.pool.describe_ranking())
     }
 
     fn pool(&self) -> Option<Pool> {

@@ -161,7 +161,7 @@ impl Filter for TopP {
         format!(
             "the groups of each round that hold {} of the {mass} mass, by the {}",
             percent(*p),
-            pool.ranked()
+            pool.describe_ranking()
         )
     }
 

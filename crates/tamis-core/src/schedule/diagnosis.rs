@@ -122,7 +122,7 @@ fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-fn counted(number: u64, what: &str) -> String {
+fn format_count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
@@ -380,7 +380,7 @@ impl Advice<'_> {
             "at {} kept a batch of {} takes about {}",
             percent(keep),
             settings.train_batch_size,
-            counted(needed, "round")
+            format_count(needed, "round")
         );
         if raised <= MOST_ROUNDS {
             let now = match settings.max_num_gen_batches {
@@ -456,7 +456,7 @@ impl fmt::Display for Diagnosis {
                 self.step,
                 self.num_accumulated,
                 self.target,
-                counted(self.rounds, "round"),
+                format_count(self.rounds, "round"),
                 self.limit()
             )?,
             StopCause::EmptyRounds { rounds: 1 } => {
@@ -470,13 +470,13 @@ impl fmt::Display for Diagnosis {
                 "stopped in step {}: no group was kept in all of epoch {} ({})",
                 self.step,
                 epoch + 1,
-                counted(self.rounds, "round")
+                format_count(self.rounds, "round")
             )?,
             StopCause::SkippedSteps { steps, .. } => write!(
                 formatter,
                 "stopped in step {}: {steps} attempts in a row trained nothing ({})",
                 self.step,
-                counted(self.rounds, "round")
+                format_count(self.rounds, "round")
             )?,
             StopCause::NoPrompts { epoch } => {
                 write!(formatter, "stopped in step {}: epoch {} has no prompts", self.step, epoch + 1)?;

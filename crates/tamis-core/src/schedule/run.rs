@@ -202,7 +202,7 @@ impl ScheduleRun {
     }
 
     /// Takes the answer to a draw in.
-    pub(super) fn dispatched(
+    pub(super) fn note_dispatched(
         &mut self,
         groups: &[GroupId],
         version: PolicyVersion,
@@ -363,7 +363,7 @@ impl ScheduleRun {
     }
 
     /// The step was trained.
-    pub(super) fn trained(&mut self, left_out: u64, tokens: u64) -> Result<(), ScheduleError> {
+    pub(super) fn note_trained(&mut self, left_out: u64, tokens: u64) -> Result<(), ScheduleError> {
         let Phase::Training { trajectories, tokens: all } = self.phase else {
             return self.expect(false, "trained");
         };
@@ -382,7 +382,7 @@ impl ScheduleRun {
     }
 
     /// Weights were published.
-    pub(super) fn published(&mut self, version: PolicyVersion) -> Result<(), ScheduleError> {
+    pub(super) fn note_published(&mut self, version: PolicyVersion) -> Result<(), ScheduleError> {
         self.expect(self.phase != Phase::Ended, "published")?;
         self.check_version(version)?;
         self.version = version;

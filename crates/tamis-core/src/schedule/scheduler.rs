@@ -199,9 +199,9 @@ impl Scheduler {
                 }
             }
             Event::Dispatched { groups, version, exhausted } => {
-                let drawn = run.dispatched(&groups, version, exhausted)?;
+                let drawn = run.note_dispatched(&groups, version, exhausted)?;
                 match &mut self.policy {
-                    Policy::Rounds(policy) => policy.dispatched(run, &groups, &drawn, &mut commands)?,
+                    Policy::Rounds(policy) => policy.note_dispatched(run, &groups, &drawn, &mut commands)?,
                     Policy::Streaming(policy) => policy.dispatched(run, &drawn, &mut commands)?,
                 }
             }
@@ -245,8 +245,8 @@ impl Scheduler {
                     return Err(ScheduleError::UnknownGroup { group: group.0 });
                 }
             }
-            Event::Trained { left_out, tokens } => run.trained(left_out, tokens)?,
-            Event::Published { version } => run.published(version)?,
+            Event::Trained { left_out, tokens } => run.note_trained(left_out, tokens)?,
+            Event::Published { version } => run.note_published(version)?,
             Event::Cancelled => {
                 run.expect(!matches!(run.phase, Phase::Training { .. } | Phase::Ended), "cancelled")?;
                 if run.phase == Phase::Idle {
@@ -277,7 +277,7 @@ impl Scheduler {
     ) -> Result<(), ScheduleError> {
         self.run.ledger.finish(group, outcome);
         match &mut self.policy {
-            Policy::Rounds(policy) => policy.finished(&mut self.run, group, commands),
+            Policy::Rounds(policy) => policy.note_finished(&mut self.run, group, commands),
             Policy::Streaming(policy) => policy.finished(&mut self.run, group, commands),
         }
     }

@@ -1,7 +1,7 @@
 //! `by_source`: the verifier of each row by its `data_source`, as verl routes it.
 //!
 //! Reference: `verl.utils.reward_score.default_compute_score`, 0.9.1. The table is [`STANDARD`]; what a user
-//! names comes before it, and `*` takes what neither names. [`BySource::unrouted`] finds before a run which
+//! names comes before it, and `*` takes what neither names. [`BySource::find_unrouted`] finds before a run which
 //! rows have no verifier: verl raises on the first of them.
 
 use std::collections::BTreeMap;
@@ -136,7 +136,7 @@ impl RewardSettings for BySourceSettings {
             own.push((source.clone(), function));
         }
         let function = BySource::new(own);
-        let unrouted = function.unrouted(context.prompts());
+        let unrouted = function.find_unrouted(context.prompts());
         if !unrouted.is_empty() {
             return Err(refuse_unrouted(context.name, &unrouted));
         }
@@ -263,7 +263,7 @@ impl BySource {
     }
 
     /// The sources of these rows that have no verifier, in order of their names.
-    pub fn unrouted<'p>(&self, prompts: impl IntoIterator<Item = &'p Prompt>) -> Vec<Unrouted> {
+    pub fn find_unrouted<'p>(&self, prompts: impl IntoIterator<Item = &'p Prompt>) -> Vec<Unrouted> {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for prompt in prompts {
             *counts.entry(&prompt.data_source).or_default() += 1;
@@ -381,7 +381,7 @@ mod tests {
             let said = (outcome.get("score"), outcome.get("acc"));
             assert_eq!(said, (Some(score), Some(acc)), "{source}: {completion}");
         }
-        assert!(function.unrouted(&prompts).is_empty());
+        assert!(function.find_unrouted(&prompts).is_empty());
         assert_eq!(function.gold_completions(&prompts[2]), ["\\boxed{72}"]);
         let parts: Vec<Option<&str>> = prompts[5..].iter().map(|prompt| function.part_of(prompt)).collect();
         assert_eq!(parts, [None, Some("mine"), Some("mine")]);
@@ -396,7 +396,8 @@ mod tests {
         let sources = ["taco", "my/source", "", "taco", "openai/gsm8k"];
         let prompts: Vec<Prompt> = sources.iter().map(|source| prompt(source, "72")).collect();
         let said = |function: &BySource| -> String {
-            let lines: Vec<String> = function.unrouted(&prompts).iter().map(Unrouted::to_string).collect();
+            let lines: Vec<String> =
+                function.find_unrouted(&prompts).iter().map(Unrouted::to_string).collect();
             lines.join("\n")
         };
         insta::assert_snapshot!(said(&BySource::default()), @r"

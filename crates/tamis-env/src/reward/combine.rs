@@ -171,7 +171,7 @@ impl Rewards {
             for (all, own) in logged.iter_mut().zip(own) {
                 all.extend(&named.name, own);
             }
-            let checked = checked(answers, batch);
+            let checked = check_outcomes(answers, batch);
             let is_fatal = |outcome: &&RewardOutcome| matches!(outcome, RewardOutcome::Failed(failure) if failure.is_fatal());
             if let Some(RewardOutcome::Failed(failure)) = checked.iter().find(is_fatal) {
                 return Err(RewardError::fatal(&named.name, failure));
@@ -300,7 +300,7 @@ impl Rewards {
 
 /// Replaces what breaks the contract of [`RewardOutcome::Scored`]: NaN is no answer, infinities and wrong
 /// lengths are failures.
-fn checked(mut outcomes: Vec<RewardOutcome>, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
+fn check_outcomes(mut outcomes: Vec<RewardOutcome>, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
     let expected = batch.len();
     if outcomes.len() != expected {
         let failure = RewardFailure::Shape {

@@ -153,9 +153,9 @@ impl fmt::Display for FunctionGold {
                 Some(GoldSpread { mean, min, max }) => writeln!(
                     f,
                     "reward `{name}`: gold answers score {} on average, {} to {} ({checked} prompts{rest})",
-                    rounded(mean),
-                    rounded(min),
-                    rounded(max)
+                    format_score(mean),
+                    format_score(min),
+                    format_score(max)
                 )?,
                 None => writeln!(f, "reward `{name}` scores no gold answer ({checked} prompts{rest})")?,
             }
@@ -193,7 +193,7 @@ impl fmt::Display for FunctionGold {
 }
 
 /// Four digits are enough to be told.
-fn rounded(score: f64) -> String {
+fn format_score(score: f64) -> String {
     shortest(format!("{score:.3e}").parse().unwrap_or(score))
 }
 
@@ -335,7 +335,7 @@ impl Check<'_> {
             forms.sort_by_key(|&(wins, form)| (std::cmp::Reverse(wins), form));
             pace.advance(rows.len());
         }
-        let mut function = self.judged(asked, &said);
+        let mut function = self.judge(asked, &said);
         if is_external || function.accepted > 0 {
             let form = is_external.then(|| best_form(&form_scores));
             function.rivals = self.rivals(asked, &said, form)?;
@@ -373,7 +373,7 @@ impl Check<'_> {
         }
     }
 
-    fn judged(&self, asked: &[usize], said: &[Option<(usize, RewardOutcome)>]) -> FunctionGold {
+    fn judge(&self, asked: &[usize], said: &[Option<(usize, RewardOutcome)>]) -> FunctionGold {
         let is_external = self.named.function.is_external();
         let outcome = |row: usize| said[row].as_ref().map(|(_, outcome)| outcome);
         let accs = || asked.iter().filter_map(|&row| outcome(row)?.get("acc"));

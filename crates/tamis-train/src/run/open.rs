@@ -245,7 +245,7 @@ impl Run {
         };
         let mut early_stop = early_stop(&config.train.early_stop)?;
         if let Some((state, _)) = &state {
-            early_stop = early_stop.resumed(state.early_stop.clone());
+            early_stop = early_stop.resume(state.early_stop.clone());
         }
         let place = places.filter_metric.as_deref();
         let sieve = schedule::sieve(

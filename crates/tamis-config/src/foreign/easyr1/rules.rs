@@ -6,7 +6,7 @@ use crate::foreign::shared::defaults::{mini_batch, same_as_training};
 use crate::foreign::shared::kl::{set_controller, set_estimator};
 use crate::foreign::shared::learning_rate::schedule;
 use crate::foreign::shared::{advantage, critic, run, servers};
-use crate::foreign::translator::{Translator, limit_text, quoted};
+use crate::foreign::translator::{Translator, limit_text, quote};
 
 /// The advantage estimator, which may be a whole algorithm: before every other rule.
 pub(super) const ADVANTAGE: Rule = Rule::new(1, "advantage", advantage::estimator);
@@ -274,7 +274,7 @@ fn chat_template(t: &mut Translator) {
             Some(text) if text.contains(['{', '\n']) => {
                 t.refuse(key, "write it to a file and give its path");
             }
-            Some(path) => t.set(&[key], "model.chat_template", &quoted(&path)),
+            Some(path) => t.set(&[key], "model.chat_template", &quote(&path)),
             None => t.no_effect(key, "null leaves the model's own"),
         }
     }
@@ -294,7 +294,7 @@ fn format_prompt(t: &mut Translator) {
                     "write it to a file, with {{ content }} where the prompt stands, and give its path",
                 );
             }
-            Some(path) => t.set(&[key], "data.prompt_template", &quoted(&path)),
+            Some(path) => t.set(&[key], "data.prompt_template", &quote(&path)),
             None => t.no_effect(key, "null leaves prompts as they are"),
         }
     }

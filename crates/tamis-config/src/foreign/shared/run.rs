@@ -1,6 +1,6 @@
 //! Checkpoints, loggers, the run folder and the cut of sampling.
 
-use crate::foreign::translator::{Translator, limit_text, quoted};
+use crate::foreign::translator::{Translator, limit_text, quote};
 
 /// How many checkpoints are kept: null and numbers that are not above 0 keep all.
 pub(in crate::foreign) fn keep_last(t: &mut Translator, key: &str) {
@@ -53,9 +53,9 @@ pub(in crate::foreign) fn loggers(t: &mut Translator, key: &str, always: &[&'sta
 /// verl's and EasyR1's names of the project and the experiment.
 pub(in crate::foreign) fn names(t: &mut Translator) {
     if let Some(project) = t.text("trainer.project_name") {
-        t.set(&["trainer.project_name"], "run.dir", &quoted(&format!("runs/{project}")));
+        t.set(&["trainer.project_name"], "run.dir", &quote(&format!("runs/{project}")));
     }
     if let Some(name) = t.text("trainer.experiment_name") {
-        t.set(&["trainer.experiment_name"], "run.name", &quoted(&name));
+        t.set(&["trainer.experiment_name"], "run.name", &quote(&name));
     }
 }

@@ -1,7 +1,7 @@
 //! Engines of other systems as servers: those that they start, which the run starts here.
 
 use crate::foreign::owner::Owner;
-use crate::foreign::translator::{Translator, quoted, show};
+use crate::foreign::translator::{Translator, quote, show};
 
 /// Where nothing says that an engine generates.
 const ENGINE: &str = "the native engine generates, and needs no tuning of memory or parallelism";
@@ -145,7 +145,7 @@ pub(in crate::foreign) fn launch(t: &mut Translator, from: &str, arguments: &[(S
     // A list that is not there cannot be appended to.
     t.set(&[from], "rollout.launch", if arguments.is_empty() { "{}" } else { "{args: []}" });
     for (key, argument) in arguments {
-        t.append(&[key], "rollout.launch.args", &quoted(argument));
+        t.append(&[key], "rollout.launch.args", &quote(argument));
     }
 }
 

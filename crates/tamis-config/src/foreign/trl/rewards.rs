@@ -1,10 +1,10 @@
 //! TRL's reward functions.
 
 use crate::foreign::key::Rule;
-use crate::foreign::translator::{Translator, quoted};
+use crate::foreign::translator::{Translator, quote};
 
 /// Names in TRL's registry by our reward functions; sizes as its script has them.
-fn registered(name: &str) -> Option<&'static str> {
+fn find_registered(name: &str) -> Option<&'static str> {
     Some(match name {
         "accuracy_reward" => "kind: math",
         "think_format_reward" => "name: think_format, kind: think_format",
@@ -55,7 +55,7 @@ fn rewards(t: &mut Translator) {
     for (index, function) in functions.iter().enumerate() {
         let name = function.as_str().unwrap_or_default();
         let own = name.strip_prefix("trl.rewards.").unwrap_or(name);
-        let keys = if let Some(keys) = registered(own) {
+        let keys = if let Some(keys) = find_registered(own) {
             if own == "get_soft_overlong_punishment" {
                 remarks.push("the overlong punishment has the lengths of TRL's script, 1280 and 256");
             }
@@ -70,7 +70,7 @@ fn rewards(t: &mut Translator) {
         } else if own.contains('/') {
             let reason = format!(
                 "{} is a model, and rewards are functions: query it from one, under `reward` with `kind: python`, `style: trl`",
-                quoted(name)
+                quote(name)
             );
             t.refuse(FUNCTIONS, reason);
             return;
@@ -79,14 +79,14 @@ fn rewards(t: &mut Translator) {
             remarks.push("a module is looked for as a file from the folder that the command is started in");
             format!(
                 "name: {}, kind: python, path: {}, function: {}, style: trl",
-                quoted(function),
-                quoted(&path),
-                quoted(function)
+                quote(function),
+                quote(&path),
+                quote(function)
             )
         } else {
             let reason = format!(
                 "{} is no function of TRL's script, which has {REGISTRY}, or takes a dotted path such as my_module.my_reward",
-                quoted(name)
+                quote(name)
             );
             t.refuse(FUNCTIONS, reason);
             return;

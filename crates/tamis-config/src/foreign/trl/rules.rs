@@ -5,7 +5,7 @@ use crate::foreign::key::Rule;
 use crate::foreign::owner::Owner;
 use crate::foreign::shared::defaults::same_as_training;
 use crate::foreign::shared::run;
-use crate::foreign::translator::{Translator, is_hub_name, quoted};
+use crate::foreign::translator::{Translator, is_hub_name, quote};
 
 /// `max_prompt_length`.
 pub(super) const PROMPTS: Rule = Rule::new(2, "prompts", prompts);
@@ -44,13 +44,13 @@ fn names(t: &mut Translator) {
         let part = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
         let name = part(path.file_name()).unwrap_or_else(|| "run".to_owned());
         let parent = part(path.parent().map(std::path::Path::as_os_str)).filter(|parent| !parent.is_empty());
-        t.set(&["output_dir"], "run.dir", &quoted(parent.as_deref().unwrap_or(".")));
-        t.set(&["output_dir"], "run.name", &quoted(&name));
+        t.set(&["output_dir"], "run.dir", &quote(parent.as_deref().unwrap_or(".")));
+        t.set(&["output_dir"], "run.name", &quote(&name));
     }
     if t.has_set("run.name") {
         t.no_effect("run_name", "output_dir names the run folder");
     } else if let Some(name) = t.text("run_name") {
-        t.set(&["run_name"], "run.name", &quoted(&name));
+        t.set(&["run_name"], "run.name", &quote(&name));
     }
     t.no_effect("run_name", "null leaves the default");
 }
@@ -92,14 +92,14 @@ fn data(t: &mut Translator) {
         _ => Vec::new(),
     };
     if !paths.is_empty() {
-        let list: Vec<String> = paths.iter().map(|path| quoted(path)).collect();
+        let list: Vec<String> = paths.iter().map(|path| quote(path)).collect();
         t.set(&[MIXTURE], "data.train", &format!("[{}]", list.join(", ")));
         t.no_effect(NAME, "datasets are given, and go before it");
     }
     t.no_effect(MIXTURE, "no data is named by it");
     if let Some(name) = t.text(NAME) {
         if paths.is_empty() {
-            t.set(&[NAME], "data.train", &quoted(&name));
+            t.set(&[NAME], "data.train", &quote(&name));
             if is_hub_name(&name) {
                 t.remark(NAME, "a name on a hub is no file: download it and put its path here");
             }
@@ -189,7 +189,7 @@ fn generation(t: &mut Translator) {
             }
         };
         let text = match value {
-            serde_json::Value::String(text) if ours == "stop" => format!("[{}]", quoted(text)),
+            serde_json::Value::String(text) if ours == "stop" => format!("[{}]", quote(text)),
             other => other.to_string(),
         };
         t.set(&[KEY], &format!("rollout.{ours}"), &text);

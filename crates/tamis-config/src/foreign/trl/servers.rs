@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::foreign::key::Rule;
 use crate::foreign::owner::Owner;
 use crate::foreign::shared::servers::{RULE, argument, launch, sweep};
-use crate::foreign::translator::{Translator, quoted};
+use crate::foreign::translator::{Translator, quote};
 
 const USE: &str = "use_vllm";
 
@@ -83,7 +83,7 @@ fn server(t: &mut Translator) {
         let port = t.text(PORT).unwrap_or_else(|| "8000".to_owned());
         format!("http://{}:{port}", host.as_deref().unwrap_or("127.0.0.1"))
     });
-    t.set(&[URL, HOST, PORT, USE], "rollout.servers", &format!("[{}]", quoted(&url)));
+    t.set(&[URL, HOST, PORT, USE], "rollout.servers", &format!("[{}]", quote(&url)));
     for key in [HOST, PORT] {
         let whole = t.first_given(&[URL, HOST, PORT]).filter(|whole| whole != key);
         if let Some(whole) = whole {

@@ -50,7 +50,7 @@ pub(super) struct Rounds {
 
 impl Rounds {
     /// Prompts have come.
-    pub(super) fn dispatched(
+    pub(super) fn note_dispatched(
         &mut self,
         run: &mut ScheduleRun,
         groups: &[GroupId],
@@ -71,7 +71,7 @@ impl Rounds {
     }
 
     /// A group is complete or has failed.
-    pub(super) fn finished(
+    pub(super) fn note_finished(
         &mut self,
         run: &mut ScheduleRun,
         group: GroupId,

@@ -161,7 +161,7 @@ pub fn answer(line: &str) -> Result<(u64, Reply), RewardFailure> {
     let garbage = |reason: String| RewardFailure::Garbage { line: excerpt(line), reason };
     let value: Value = match serde_json::from_str(line) {
         Ok(value) => value,
-        Err(error) => match serde_json::from_str(&repaired(line)) {
+        Err(error) => match serde_json::from_str(&repair(line)) {
             Ok(value) => value,
             Err(_) => return Err(garbage(format!("not JSON ({error})"))),
         },
@@ -171,7 +171,7 @@ pub fn answer(line: &str) -> Result<(u64, Reply), RewardFailure> {
         return Err(garbage("no `id`".to_owned()));
     };
     let unusable = |reason: String| RewardFailure::Unusable { line: excerpt(line), reason };
-    let read = outcome(&answer).and_then(|outcome| Ok(Reply { outcome, logged: logged(&answer)? }));
+    let read = outcome(&answer).and_then(|outcome| Ok(Reply { outcome, logged: read_logged(&answer)? }));
     let failed = |failure| Reply { outcome: RewardOutcome::Failed(failure), logged: Logged::default() };
     Ok((
         id,
@@ -200,7 +200,7 @@ fn outcome(answer: &Map<String, Value>) -> Result<RewardOutcome, Problem> {
 }
 
 /// What is kept beside the scores; `null` says nothing.
-fn logged(answer: &Map<String, Value>) -> Result<Logged, Problem> {
+fn read_logged(answer: &Map<String, Value>) -> Result<Logged, Problem> {
     let object = |field: &str| match answer.get(field) {
         None | Some(Value::Null) => Ok(Map::new()),
         Some(Value::Object(values)) => Ok(values.clone()),
@@ -208,7 +208,7 @@ fn logged(answer: &Map<String, Value>) -> Result<Logged, Problem> {
     };
     let mut logged = Logged::default();
     for (column, value) in object("log_extra")? {
-        named("log_extra", &column)?;
+        check_name("log_extra", &column)?;
         match value {
             Value::Null => {}
             Value::String(text) => drop(logged.columns.insert(column, text)),
@@ -216,7 +216,7 @@ fn logged(answer: &Map<String, Value>) -> Result<Logged, Problem> {
         }
     }
     for (name, value) in object("log_metric")? {
-        named("log_metric", &name)?;
+        check_name("log_metric", &name)?;
         let values = if let Value::Array(values) = value { values } else { vec![value] };
         for value in values {
             if let Some(value) = number(&name, &value)? {
@@ -256,7 +256,7 @@ fn scores(answer: &Map<String, Value>) -> Result<Option<Scores>, Problem> {
             Value::Null => {}
             Value::Object(values) => {
                 for (name, value) in values {
-                    named("scores", name)?;
+                    check_name("scores", name)?;
                     if let Some(value) = number(name, value)? {
                         scores.insert(name.clone(), Score::of(value));
                     }
@@ -307,7 +307,7 @@ fn scores(answer: &Map<String, Value>) -> Result<Option<Scores>, Problem> {
 }
 
 /// Refuses a score or a column without a name: no metric, weight or filter could ask for it.
-fn named(field: &str, name: &str) -> Result<(), Problem> {
+fn check_name(field: &str, name: &str) -> Result<(), Problem> {
     if name.trim().is_empty() {
         let what = if field == "log_extra" { "a column" } else { "a score" };
         return Err(Problem::Shape(format!("`{field}` holds {what} without a name (`\"{name}\"`)")));
@@ -318,7 +318,7 @@ fn named(field: &str, name: &str) -> Result<(), Problem> {
 fn parts(field: &str, values: &Map<String, Value>) -> Result<BTreeMap<String, Vec<f64>>, Problem> {
     let mut all = BTreeMap::new();
     for (name, list) in values {
-        named(field, name)?;
+        check_name(field, name)?;
         let Value::Array(list) = list else {
             return Err(Problem::Shape(format!("`{field}` of `{name}` is not a list")));
         };
@@ -337,7 +337,7 @@ fn parts(field: &str, values: &Map<String, Value>) -> Result<BTreeMap<String, Ve
 /// What Python's `json.dumps` writes and JSON does not have. Outside strings: `NaN`, `Infinity` and
 /// `-Infinity` as bare words, and numbers too large for a double, which become `null` and text. In strings:
 /// half a surrogate pair, which becomes the replacement character.
-fn repaired(line: &str) -> String {
+fn repair(line: &str) -> String {
     let mut out = String::with_capacity(line.len() + 8);
     let mut rest = line;
     let mut in_string = false;

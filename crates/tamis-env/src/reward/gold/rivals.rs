@@ -5,7 +5,7 @@ use std::fmt;
 
 use tamis_core::random::{Key, Purpose};
 
-use super::{Check, mean, rounded};
+use super::{Check, format_score, mean};
 use crate::reward::{RewardError, RewardOutcome};
 
 /// Prompts on which a gold answer is compared with what is no answer.
@@ -42,7 +42,7 @@ impl fmt::Display for Rival {
                 "too few prompts to tell gold answers from {what}: all have the same ground truth"
             );
         }
-        let (is_less, score, gold) = (score < gold, rounded(score), rounded(gold));
+        let (is_less, score, gold) = (score < gold, format_score(score), format_score(gold));
         let what = if is_proven {
             format!("no better than {what}")
         } else {
@@ -97,7 +97,7 @@ impl Check<'_> {
         let is_scored = !golds.is_empty();
         let empty: Vec<(usize, &str, f64)> = golds.iter().map(|&(row, _, gold)| (row, "", gold)).collect();
         let others: Vec<(usize, &str, f64)> = self
-            .exchanged(&golds)
+            .exchange(&golds)
             .into_iter()
             .filter_map(|((row, form, gold), other)| {
                 Some((row, self.candidates[other].get(form)?.as_str(), gold))
@@ -133,7 +133,7 @@ impl Check<'_> {
     /// Rows and for each another one whose answer it gets: the same rows in another order, so that a function
     /// that looks at the completion alone has the same mean on both, and each with another ground truth than
     /// its own.
-    fn exchanged(&self, golds: &[(usize, usize, f64)]) -> Vec<((usize, usize, f64), usize)> {
+    fn exchange(&self, golds: &[(usize, usize, f64)]) -> Vec<((usize, usize, f64), usize)> {
         let mut by_truth: BTreeMap<Option<&str>, Vec<(usize, usize, f64)>> = BTreeMap::new();
         for &gold in golds {
             by_truth.entry(self.prompts[gold.0].ground_truth.as_deref()).or_default().push(gold);

@@ -84,7 +84,7 @@ pub fn read(answer: &str) -> Option<MathValue> {
         }
         // `\right.` and an empty `\left.` leave their point behind only at the ends.
         cleaned = cleaned.trim().trim_end_matches(['.', ',', ';']).trim().to_owned();
-        cleaned = without_texts(&cleaned);
+        cleaned = remove_texts(&cleaned);
     }
     let cleaned = cleaned.trim();
     if cleaned.is_empty() {
@@ -95,7 +95,7 @@ pub fn read(answer: &str) -> Option<MathValue> {
         if let Some(value) = collection(side, 0) {
             return Some(value);
         }
-        if let Some(value) = without_unit(side).and_then(expression) {
+        if let Some(value) = remove_unit(side).and_then(expression) {
             return Some(MathValue::Number(value));
         }
         let is_prose = !answer.contains('\\') && side.split_whitespace().count() > 1 && is_words(side);
@@ -113,7 +113,7 @@ fn is_words(text: &str) -> bool {
 
 /// `\text{...}` alone becomes its inside; after something else it is a unit and goes, with an exponent that
 /// follows it.
-fn without_texts(text: &str) -> String {
+fn remove_texts(text: &str) -> String {
     const OPENING: &str = "\\text{";
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
@@ -162,7 +162,7 @@ fn right_side(text: &str) -> &str {
 }
 
 /// A number or fraction without the plain words that follow it (`5 dollars`).
-fn without_unit(text: &str) -> Option<&str> {
+fn remove_unit(text: &str) -> Option<&str> {
     let kept = text.trim_end_matches(|letter: char| letter.is_alphabetic() || letter == ' ');
     let is_number =
         !kept.is_empty() && kept.chars().all(|letter| letter.is_ascii_digit() || "+-.,/% ".contains(letter));
@@ -178,18 +178,18 @@ fn collection(text: &str, depth: usize) -> Option<MathValue> {
     }
     let unions = split_top(text, "\\cup")?;
     if unions.len() > 1 {
-        return sorted(&unions, depth).map(MathValue::Union);
+        return sort_parts(&unions, depth).map(MathValue::Union);
     }
     if let Some(inside) = text.strip_prefix("\\{").and_then(|rest| rest.strip_suffix("\\}")) {
         let parts = split_top(inside, ",")?;
-        return sorted(&parts, depth).map(MathValue::Set);
+        return sort_parts(&parts, depth).map(MathValue::Set);
     }
     if is_grouped_number(text) {
         return expression(&text.replace(',', "")).map(MathValue::Number);
     }
     let parts = split_top(text, ",")?;
     if parts.len() > 1 {
-        return sorted(&parts, depth).map(MathValue::Set);
+        return sort_parts(&parts, depth).map(MathValue::Set);
     }
     let brackets = (text.chars().next()?, text.chars().next_back()?);
     if let ('(' | '[', ')' | ']') = brackets
@@ -204,7 +204,7 @@ fn collection(text: &str, depth: usize) -> Option<MathValue> {
     expression(text).map(MathValue::Number)
 }
 
-fn sorted(parts: &[&str], depth: usize) -> Option<Vec<MathValue>> {
+fn sort_parts(parts: &[&str], depth: usize) -> Option<Vec<MathValue>> {
     let mut values: Vec<MathValue> =
         parts.iter().map(|part| collection(part, depth + 1)).collect::<Option<_>>()?;
     values.sort();
@@ -374,10 +374,10 @@ impl<'t> Reader<'t> {
             return self.letters();
         }
         if self.take("(") {
-            return self.closed(depth, ")");
+            return self.read_closed(depth, ")");
         }
         if self.take("{") {
-            return self.closed(depth, "}");
+            return self.read_closed(depth, "}");
         }
         if self.take("\\frac") {
             let numerator = self.argument(depth)?;
@@ -386,7 +386,7 @@ impl<'t> Reader<'t> {
         if self.take("\\sqrt") {
             let mut degree = Rational::integer(2);
             if self.take("[") {
-                degree = self.closed(depth, "]")?.as_rational()?;
+                degree = self.read_closed(depth, "]")?.as_rational()?;
             }
             let degree = u32::try_from(degree.numerator()).ok().filter(|_| degree.denominator() == 1)?;
             return self.argument(depth)?.root(degree);
@@ -403,7 +403,7 @@ impl<'t> Reader<'t> {
         is_symbol.then(|| Polynomial::symbol(&format!("\\{name}")))
     }
 
-    fn closed(&mut self, depth: usize, closing: &str) -> Option<Polynomial> {
+    fn read_closed(&mut self, depth: usize, closing: &str) -> Option<Polynomial> {
         let value = self.sum(depth + 1)?;
         self.take(closing).then_some(value)
     }
@@ -411,7 +411,7 @@ impl<'t> Reader<'t> {
     /// The argument of a command or exponent: a group in braces, a command, or one character.
     fn argument(&mut self, depth: usize) -> Option<Polynomial> {
         if self.take("{") {
-            return self.closed(depth, "}");
+            return self.read_closed(depth, "}");
         }
         if depth > MAX_DEPTH {
             return None;
