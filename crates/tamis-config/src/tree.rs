@@ -96,6 +96,13 @@ impl Node {
         })
     }
 
+    /// Takes the entry of a key out of a mapping.
+    pub(crate) fn take(&mut self, key: &str) -> Option<Node> {
+        let Value::Map(entries) = &mut self.value else { return None };
+        let index = entries.iter().position(|entry| entry.key == key)?;
+        Some(entries.remove(index).node)
+    }
+
     /// The place to show for the value at a path: the value itself; of a whole section its key, where a user
     /// wrote that.
     pub(crate) fn place_of(&self, path: &str) -> Option<&Origin> {

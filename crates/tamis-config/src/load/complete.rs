@@ -1,0 +1,82 @@
+//! Values of rewards that follow from other keys: the task's verifier, what the preset adds, the folder in
+//! which a program starts.
+
+use super::defaults::default_tree;
+use crate::schema::TaskKind;
+use crate::source::SourceKind;
+use crate::tree::{MapEntry, Node, Value};
+use tamis_env::reward::RewardKind;
+
+/// Completes the list of rewards: after the user's own the task's verifier where they have none, and what the
+/// preset adds unless they have its kind.
+pub(super) fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
+    let task = match tree.at("data.task") {
+        Some(Node { value: Value::Scalar { text, .. }, .. }) => text.clone(),
+        _ => String::new(),
+    };
+    let default_origin = default_tree().origin.clone();
+    let Value::Map(entries) = &mut tree.value else { return };
+    let Some(rewards) = entries.iter_mut().find(|entry| entry.key == "reward") else { return };
+    let Value::List(items) = &mut rewards.node.value else { return };
+    let kind_of = |item: &Node| match item.get("kind") {
+        Some(Node { value: Value::Scalar { text, .. }, .. }) => text.clone(),
+        _ => String::new(),
+    };
+    let is_verifier = |item| RewardKind::of_name(&kind_of(item)).is_some_and(|kind| kind.is_verifier());
+    let has_verifier = items.iter().any(is_verifier);
+    let task = TaskKind::ALL.iter().find(|kind| kind.as_str() == task);
+    if let Some(task) = task.filter(|_| !has_verifier) {
+        let pair = |key: &str, value: &str| MapEntry {
+            key: key.to_owned(),
+            origin: default_origin.clone(),
+            node: Node::plain(value, default_origin.clone()),
+        };
+        let value = Value::Map(vec![pair("kind", task.verifier()), pair("weight", "1.0")]);
+        items.push(Node { value, origin: default_origin.clone() });
+    }
+    if let Some(Node { value: Value::List(added), .. }) = shaping {
+        for item in added {
+            if !items.iter().any(|other| kind_of(other) == kind_of(&item)) {
+                items.push(item);
+            }
+        }
+    }
+}
+
+/// Says of every reward program where it is started, for its arguments may name files: in the folder of the
+/// file that it stands in.
+pub(super) fn complete_working_folders(tree: &mut Node) {
+    let Value::Map(entries) = &mut tree.value else { return };
+    let Some(rewards) = entries.iter_mut().find(|entry| entry.key == "reward") else { return };
+    let Value::List(items) = &mut rewards.node.value else { return };
+    for item in items {
+        complete_working_folder(item);
+    }
+}
+
+/// The same of one reward, and of those that it names by data source.
+fn complete_working_folder(reward: &mut Node) {
+    let Value::Map(entries) = &mut reward.value else { return };
+    if let Some(sources) = entries.iter_mut().find(|entry| entry.key == "sources")
+        && let Value::Map(sources) = &mut sources.node.value
+    {
+        for source in sources {
+            complete_working_folder(&mut source.node);
+        }
+    }
+    let is_command = matches!(reward.get("kind"), Some(Node { value: Value::Scalar { text, .. }, .. }) if text == "command");
+    let Some(argv) = reward.get("argv").filter(|_| is_command) else { return };
+    if reward.get("working_dir").is_some_and(|folder| !folder.is_null()) {
+        return;
+    }
+    let folder = match &argv.origin.source.kind {
+        SourceKind::File(file) => file.parent().map(|folder| folder.to_string_lossy().into_owned()),
+        _ => None,
+    };
+    let folder = folder.filter(|folder| !folder.is_empty()).unwrap_or_else(|| ".".to_owned());
+    let origin = default_tree().origin.clone();
+    let Value::Map(entries) = &mut reward.value else { return };
+    entries.retain(|entry| entry.key != "working_dir");
+    let node = Node::text(folder, origin.clone());
+    entries.push(MapEntry { key: "working_dir".to_owned(), origin, node });
+}

@@ -1,0 +1,30 @@
+//! The text of a configuration file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::diagnostic::{Diagnostic, Problem};
+use crate::source::{Origin, Source, SourceKind};
+
+/// Reads a configuration file: a regular one of a bounded size, in UTF-8.
+///
+/// # Errors
+/// The finding; where the text is no UTF-8, with its place.
+pub(crate) fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnostic> {
+    let bytes = tamis_file::read(path, tamis_file::MAX_CONFIGURATION).map_err(|error| {
+        let problem = Problem::Unreadable { path: path.to_owned(), message: error.to_string() };
+        Diagnostic::error(problem, None)
+    })?;
+    String::from_utf8(bytes).map(|text| Source::new(kind.clone(), text)).map_err(|error| {
+        let byte = error.utf8_error().valid_up_to();
+        let bytes = error.as_bytes();
+        let is_utf16 = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
+        let before = bytes.get(..byte).unwrap_or_default();
+        let line = before.split(|&byte| byte == b'\n').count();
+        let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |place| place + 1);
+        let column = String::from_utf8_lossy(before.get(start..).unwrap_or_default()).chars().count() + 1;
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let origin = Origin { source: Source::new(kind, text), line, column, length: 1 };
+        Diagnostic::error(Problem::NotUtf8 { byte, is_utf16 }, Some(origin))
+    })
+}

@@ -1,0 +1,73 @@
+//! What loading a configuration gives.
+
+use crate::diagnostic::{Diagnostic, Problem};
+use crate::foreign::Note;
+use crate::preset_difference::PresetDifference;
+use crate::schema::Config;
+use crate::source::{Origin, SourceKind};
+use crate::tree::Node;
+
+/// A configuration that is ready to run, with what there is to say about it.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What the user may not expect, each with a hint.
+    pub warnings: Vec<Diagnostic>,
+    /// What each key of another system became.
+    pub notes: Vec<Note>,
+    /// What of the preset is overridden.
+    pub preset_differences: Vec<PresetDifference>,
+    pub(crate) tree: Node,
+}
+
+impl Loaded {
+    /// Where a value was set, for messages of what is found with data and model at hand: the file and line,
+    /// the command line, or the preset and where that was chosen. `None` for a default.
+    pub fn place(&self, key: &str) -> Option<String> {
+        let origin = self.origin(key)?;
+        match (&origin.source.kind, self.origin("preset")) {
+            (SourceKind::Default, _) => None,
+            (SourceKind::Preset(_), Some(chosen)) => Some(format!("{chosen}, {origin}")),
+            _ => Some(origin.to_string()),
+        }
+    }
+
+    /// Where the value of a key comes from.
+    pub fn origin(&self, key: &str) -> Option<&Origin> {
+        self.tree.at(key).map(|node| &node.origin)
+    }
+
+    /// A setting that the run would be refused for, shown at the first of some keys that the user wrote
+    /// (`reward[0].path`), else called by the first that there is.
+    pub fn refused(&self, keys: &[String], message: &str, hint: Option<&str>) -> Diagnostic {
+        let (key, origin) = self.blamed(keys);
+        let hint = hint.map(str::to_owned);
+        Diagnostic::error(Problem::Refused { key, message: message.to_owned(), hint }, origin)
+    }
+
+    /// A path that stands for one.
+    pub fn placeholder(&self, key: &str, path: &str, is_refused: bool) -> Diagnostic {
+        let (key, origin) = self.blamed(&[key.to_owned()]);
+        let problem = Problem::Placeholder { key, path: path.to_owned() };
+        if is_refused { Diagnostic::error(problem, origin) } else { Diagnostic::warning(problem, origin) }
+    }
+
+    /// The first of some keys that a user wrote, or a section around one; where none did, the first that
+    /// there is.
+    fn blamed(&self, keys: &[String]) -> (String, Option<Origin>) {
+        let paths: Vec<String> = keys.iter().map(|key| key.replace('[', ".").replace(']', "")).collect();
+        let written = |path: &str| {
+            let own = self.tree.place_of(path).filter(|origin| origin.is_from_user());
+            own.or_else(|| self.tree.at(path)?.first_written()).cloned()
+        };
+        let found = keys.iter().zip(&paths).find_map(|(key, path)| Some((key.clone(), written(path)?)));
+        if let Some((key, origin)) = found {
+            return (key, Some(origin));
+        }
+        let there = keys.iter().zip(&paths).find(|(_, path)| self.tree.at(path).is_some());
+        let key = there.map(|(key, _)| key).or(keys.first()).cloned().unwrap_or_default();
+        let around = |path: &String| path.match_indices('.').rev().find_map(|(dot, _)| written(&path[..dot]));
+        (key, paths.first().and_then(around))
+    }
+}
