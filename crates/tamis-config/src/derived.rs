@@ -1,8 +1,12 @@
-//! Numbers and facts that follow from several keys of a configuration.
+//! Numbers and facts that follow from several keys of a configuration, among them the values of keys that
+//! follow another key where nobody sets them.
 
 use tamis_core::advantage::Column;
 
-use crate::schema::{Config, RAW_OUTCOME, ScheduleMode, TaskKind};
+use crate::schema::{
+    Aggregation, BackendKind, Config, CorrectionPreset, InitConfig, PublishPause, RAW_OUTCOME, ScheduleMode,
+    Surplus, TaskKind,
+};
 
 /// Metrics of a trajectory that every run has, beside its scores.
 const COMPUTED_METRICS: [&str; 6] =
@@ -17,7 +21,124 @@ impl TaskKind {
     }
 }
 
+impl InitConfig {
+    /// Number of key and value heads.
+    pub fn num_kv_heads(&self) -> usize {
+        self.num_kv_heads.unwrap_or(self.num_heads)
+    }
+
+    /// Width of a head.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim.unwrap_or(self.hidden_size / self.num_heads.max(1))
+    }
+}
+
+/// Most rounds of a stream that servers have in flight at once where nobody says it: the schedule itself
+/// starts no more than it expects to need.
+const ROUNDS_OF_A_STREAM: usize = 8;
+
+/// A key that nobody set, and the keys that its value follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Followed {
+    pub(crate) key: &'static str,
+    pub(crate) leader: &'static str,
+}
+
 impl Config {
+    /// Sets every key that is null because it follows other keys, where something reads it, and lists them.
+    /// Null then means nothing, no limit, or that data, servers, programs or the machine decide. The lengths
+    /// of `reward` are set too, and not listed.
+    pub(crate) fn fill_followers(&mut self) -> Vec<Followed> {
+        let mut filled = Vec::new();
+        macro_rules! follow {
+            ($($part:ident).+ = $value:expr, $leader:expr) => {
+                let value = $value;
+                let key = &mut self.$($part).+;
+                if key.is_none() {
+                    *key = Some(value);
+                    filled.push(Followed { key: stringify!($($part).+), leader: $leader });
+                }
+            };
+        }
+        follow!(train.ppo_mini_batch_size = self.mini_batch_size(), "data.train_batch_size");
+        if self.filter.is_some() {
+            follow!(data.gen_batch_size = self.gen_batch_size(), "data.train_batch_size");
+        }
+        if self.objective.aggregation == Aggregation::SeqMeanTokenSumNorm {
+            let leader = "rollout.max_response_length";
+            follow!(objective.loss_scale_factor = self.loss_scale_factor(), leader);
+        }
+        if self.objective.entropy.coefficient != 0.0 || self.objective.entropy.adaptive.is_some() {
+            follow!(objective.entropy.aggregation = self.objective.aggregation, "objective.aggregation");
+        }
+        if let Some(preset) = self.correction_preset() {
+            follow!(objective.correction.preset = preset, "schedule.surplus");
+        }
+        if self.refills() {
+            if self.schedule.mode == ScheduleMode::Deficit {
+                follow!(schedule.granularity = self.mini_batch_size(), "train.ppo_mini_batch_size");
+            }
+            follow!(schedule.rounds_in_flight = self.rounds_in_flight(), "schedule.mode");
+        }
+        if self.rollout.backend != BackendKind::Native && self.schedule.surplus == Surplus::Carry {
+            follow!(publish.pause = self.publish_pause(), "schedule.mode");
+        }
+        if self.has_critic() {
+            let leader = "train.ppo_mini_batch_size";
+            follow!(critic.ppo_mini_batch_size = self.critic_mini_batch_size(), leader);
+            follow!(critic.ppo_epochs = self.critic_epochs(), "train.ppo_epochs");
+            follow!(critic.aggregation = self.objective.aggregation, "objective.aggregation");
+        }
+        // Which numbers a program gives is known when it answers.
+        let has_outcome =
+            self.reward.iter().any(|reward| reward.kind.is_verifier() && !reward.kind.is_external());
+        if let Some(filter) = self.filter.as_mut().filter(|filter| has_outcome && filter.metric.is_none()) {
+            filter.metric = Some(RAW_OUTCOME.to_owned());
+            filled.push(Followed { key: "filter.metric", leader: "reward" });
+        }
+        if let Some(init) = &mut self.model.init {
+            let (num_kv_heads, head_dim) = (init.num_kv_heads(), init.head_dim());
+            if init.num_kv_heads.replace(num_kv_heads).is_none() {
+                filled.push(Followed { key: "model.init.num_kv_heads", leader: "num_heads" });
+            }
+            if init.head_dim.replace(head_dim).is_none() {
+                filled.push(Followed { key: "model.init.head_dim", leader: "hidden_size / num_heads" });
+            }
+        }
+        for reward in &mut self.reward {
+            reward.kind.fill_lengths(self.rollout.max_response_length);
+        }
+        filled
+    }
+
+    /// Rounds generated at once; of a stream, the groups in flight in units of a round.
+    pub fn rounds_in_flight(&self) -> usize {
+        let streams = self.schedule.mode == ScheduleMode::Streaming;
+        let is_served = self.rollout.backend != BackendKind::Native;
+        self.schedule.rounds_in_flight.unwrap_or(if streams && is_served { ROUNDS_OF_A_STREAM } else { 1 })
+    }
+
+    /// What happens at servers to samples in flight when weights are published.
+    pub fn publish_pause(&self) -> PublishPause {
+        let schedule = &self.schedule;
+        let streams = schedule.mode == ScheduleMode::Streaming && schedule.surplus == Surplus::Carry;
+        self.publish.pause.unwrap_or(if streams { PublishPause::Keep } else { PublishPause::Wait })
+    }
+
+    /// The name of the correction: the one that is set; otherwise, where groups of older weights are trained
+    /// on as a rule (a stream that carries them), or nothing else would say how old they are (carried groups
+    /// of servers), token weights up to 2. A loss that weighs them itself has none beside it.
+    pub fn correction_preset(&self) -> Option<CorrectionPreset> {
+        let settings = &self.objective.correction;
+        let is_unset = settings.weights.is_none() && settings.rejections.is_empty();
+        // Old log-probabilities of the native engine's carried groups are those that they were sampled with,
+        // so that the loss's ratio says how old they are; servers' are computed at the start of the step.
+        let lags = self.schedule.surplus == Surplus::Carry
+            && (self.schedule.mode == ScheduleMode::Streaming || self.rollout.backend != BackendKind::Native);
+        let is_wanted = is_unset && lags && !self.objective.loss.weighs_behaviour();
+        settings.preset.or(is_wanted.then_some(CorrectionPreset::DecoupledTokenIs))
+    }
+
     /// Prompts of one generation round: the batch where there is no filter, whatever `data.gen_batch_size`
     /// says.
     pub fn gen_batch_size(&self) -> usize {

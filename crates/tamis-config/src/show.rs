@@ -5,28 +5,22 @@ use serde_json::Value as Json;
 use crate::load::Loaded;
 use crate::path::{PathText as _, map_paths};
 use crate::reader::Setting;
-use crate::render::{describe, flow, section};
+use crate::render::{describe, section};
 use crate::table;
 
 impl Loaded {
     /// The resolved configuration as YAML, paths absolute, each value with a comment that says where it is
     /// from. Loading it gives the same configuration, wherever the text is put.
     pub fn show(&self) -> String {
-        self.show_with(&[])
-    }
-
-    /// As [`Loaded::show`], with the value that the run takes in the comment of each of these keys that is
-    /// null; of an entry of a list (`reward.0`) an object of its null keys.
-    pub fn show_with(&self, in_force: &[(String, Json)]) -> String {
         let mut text = String::new();
-        let values = self.values();
         // Everything that the preset sets is in the values; naming it again lets a reader see what was meant.
-        section(&mut text, "", 0, table::root(), &values, &|path| {
-            let origin = self.tree.at(path).map_or_else(|| "default".to_owned(), describe);
-            match in_force.iter().find(|(key, _)| *key == path) {
-                Some((_, value)) => format!("in force: {} ({origin})", flow(value)),
-                None => origin,
-            }
+        section(&mut text, "", 0, table::root(), &self.values(), &|path| match self
+            .followed
+            .iter()
+            .find(|followed| followed.key == path)
+        {
+            Some(followed) => format!("follows {}", followed.leader),
+            None => self.tree.at(path).map_or_else(|| "default".to_owned(), describe),
         });
         text
     }

@@ -330,7 +330,7 @@ preset: dapo  # command line: preset=dapo
   stop: [" "]  # more.yaml:1
   - {name: number, kind: number, weight: 1.0}  # default
   # preset dapo
-  - {name: overlong, kind: soft_overlong, weight: 1.0, form: bounded, buffer: null, max_length: null, penalty_factor: 1.0}
+  - {name: overlong, kind: soft_overlong, weight: 1.0, form: bounded, buffer: 102, max_length: 512, penalty_factor: 1.0}
   kind: variance  # preset dapo
   metric: acc  # preset dapo
   refill: true  # preset dapo
@@ -361,6 +361,69 @@ preset: dapo  # command line: preset=dapo
 "#);
 }
 
+/// A key that follows others is shown with its value where something reads it, and reads back as that value
+/// without a new warning.
+#[test]
+fn keys_that_follow_others_are_set() {
+    let followed = |arguments: &[&str]| {
+        let loaded = sound(&[BASE], arguments);
+        let shown = loaded.show();
+        let again = load(&[&shown], &[]).unwrap_or_else(|errors| panic!("{errors}\n{shown}"));
+        assert_eq!(again.values(), loaded.values(), "{shown}");
+        let messages = |loaded: &Loaded| -> Vec<String> {
+            loaded.warnings.iter().map(|found| found.problem.to_string()).collect()
+        };
+        assert_eq!(messages(&again), messages(&loaded), "{shown}");
+        shown.lines().filter(|line| line.contains("# follows")).map(str::trim).collect::<Vec<_>>().join("\n")
+    };
+    assert_snapshot!(followed(&["filter={}", "objective.entropy.coefficient=0.01"]), @"
+    gen_batch_size: 64  # follows data.train_batch_size
+    metric: acc  # follows reward
+    rounds_in_flight: 1  # follows schedule.mode
+    aggregation: token-mean  # follows objective.aggregation
+    ppo_mini_batch_size: 64  # follows data.train_batch_size
+    ");
+    assert_snapshot!(followed(&["preset=dr_grpo", "schedule.mode=deficit", "filter={}"]), @"
+    gen_batch_size: 64  # follows data.train_batch_size
+    metric: acc  # follows reward
+    granularity: 64  # follows train.ppo_mini_batch_size
+    rounds_in_flight: 1  # follows schedule.mode
+    loss_scale_factor: 512.0  # follows rollout.max_response_length
+    ppo_mini_batch_size: 64  # follows data.train_batch_size
+    ");
+    assert_snapshot!(followed(&["preset=ppo", "model.path=null", "model.init.num_heads=4"]), @"
+    num_kv_heads: 4  # follows num_heads
+    head_dim: 32  # follows hidden_size / num_heads
+    ppo_mini_batch_size: 64  # follows data.train_batch_size
+    ppo_mini_batch_size: 64  # follows train.ppo_mini_batch_size
+    ppo_epochs: 1  # follows train.ppo_epochs
+    aggregation: token-mean  # follows objective.aggregation
+    ");
+    let carries = ["preset=dapo", "schedule.surplus=carry", "schedule.max_lag=1", "schedule.mode=streaming"];
+    assert_snapshot!(followed(&carries), @"
+    gen_batch_size: 64  # follows data.train_batch_size
+    rounds_in_flight: 1  # follows schedule.mode
+    preset: decoupled_token_is  # follows schedule.surplus
+    ppo_mini_batch_size: 64  # follows data.train_batch_size
+    ");
+    let served = ["rollout.backend=vllm", "rollout.servers=[http://localhost:8000]"];
+    assert_snapshot!(followed(&[&carries[..], &served].concat()), @"
+    gen_batch_size: 64  # follows data.train_batch_size
+    pause: keep  # follows schedule.mode
+    rounds_in_flight: 8  # follows schedule.mode
+    preset: decoupled_token_is  # follows schedule.surplus
+    ppo_mini_batch_size: 64  # follows data.train_batch_size
+    ");
+    // Which numbers a program gives is known when it answers.
+    assert_snapshot!(followed(&["filter={}", "reward=[{kind: command, argv: [judge]}]"]), @"
+    gen_batch_size: 64  # follows data.train_batch_size
+    rounds_in_flight: 1  # follows schedule.mode
+    ppo_mini_batch_size: 64  # follows data.train_batch_size
+    ");
+    let overlong = sound(&[BASE], &["preset=dapo", "rollout.max_response_length=100"]).show();
+    assert!(overlong.contains("buffer: 20, max_length: 100"), "{overlong}");
+}
+
 #[test]
 fn native_keys_go_over_foreign_ones() {
     let loaded = sound(&[BASE], &["rollout.n=4", "actor_rollout_ref.rollout.n=16"]);
@@ -374,7 +437,7 @@ fn foreign_keys_on_the_command_line() {
         &["algorithm.filter_groups.enable=True", "actor_rollout_ref.rollout.n=16", "trainer.test_freq=-1"],
     );
     let filter = loaded.config.filter.clone().unwrap();
-    assert_eq!(filter.metric, None);
+    assert_eq!(filter.metric.as_deref(), Some("acc"));
     assert_eq!(loaded.config.schedule.max_num_gen_batches, None, "verl's default is no limit");
     assert_eq!(loaded.config.validate.test_freq, Frequency::NEVER);
     let notes: Vec<String> = loaded.notes.iter().map(ToString::to_string).collect();
@@ -408,8 +471,10 @@ fn resumption() {
     assert_snapshot!(text.join("\n"), @"
 allowed run.threads: null in the run, 2 now
 allowed run.loggers: [console, jsonl, tensorboard] in the run, [console] now
+refused data.gen_batch_size: null in the run, 64 now
 refused rollout.n: 8 in the run, 4 now
-refused filter: null in the run, {kind: variance, tolerance: 0.0, singleton: keep, metric: null} now
+refused filter: null in the run, {kind: variance, tolerance: 0.0, singleton: keep, metric: acc} now
+refused schedule.rounds_in_flight: null in the run, 1 now
 allowed train.total_steps: 10 in the run, 20 now
 allowed validate.test_freq: 0 in the run, 2 now
 ");

@@ -9,7 +9,6 @@ use tamis_config::{
     reference_markdown,
 };
 use tamis_core::printable::lines;
-use tamis_train::assemble::in_force::in_force;
 
 use tamis_train::assemble::check::Placeholders;
 
@@ -37,7 +36,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
     match arguments {
         ConfigCommand::Show(layers) => {
             let loaded = layers.load_to_show()?;
-            print(&loaded.show_with(&in_force(&loaded.config)))?;
+            print(&loaded.show())?;
             let lacking: Vec<&Diagnostic> =
                 loaded.warnings.iter().filter(|found| found.severity == Severity::Error).collect();
             let num_lacking = lacking.len();

@@ -323,23 +323,23 @@ fn the_objective_and_what_differs_from_its_preset_stand_at_the_start() {
     let shown: Vec<&str> = ended.stderr.lines().filter(about).collect();
     insta::assert_snapshot!(shown.join("\n"), @"
 objective.loss.clip_high: 0.28 (preset grpo has 0.2; command line)
-filter: variance on the raw outcome (preset grpo has none; tiny.yaml:13)
+filter: variance on acc (preset grpo has none; tiny.yaml:13)
 objective: preset grpo; clip 0.2/0.28; seq-mean-token-mean; KL k3 times 0.04 in the loss; advantage grpo (divided by the deviation)
 ");
-    // The run's own configuration and `config show` say what is in force, and say it of nothing that is set.
+    // The run's own configuration and `config show` hold every value in force, and say what it follows.
     let of_run = folder.read("runs/tiny/config.yaml");
     arguments.splice(0..1, ["config", "show"]);
     let here = folder.join("").display().to_string();
     assert_eq!(folder.tamis(&arguments).succeeds().stdout, of_run.replace(here.trim_end_matches('/'), "DIR"));
-    let in_force: Vec<&str> =
-        of_run.lines().filter(|line| line.contains("in force")).map(str::trim).collect();
-    insta::assert_snapshot!(in_force.join("\n"), @"
-head_dim: null  # in force: 8 (default)
-metric: null  # in force: acc (default)
+    let followed: Vec<&str> =
+        of_run.lines().filter(|line| line.contains("# follows")).map(str::trim).collect();
+    insta::assert_snapshot!(followed.join("\n"), @"
+head_dim: 8  # follows hidden_size / num_heads
+metric: acc  # follows reward
 ");
-    // A resumed run writes it anew.
+    // A resumed run has the same.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=2"]).succeeds();
-    assert!(folder.read("runs/tiny/config.yaml").contains("in force: acc"), "{of_run}");
+    assert!(folder.read("runs/tiny/config.yaml").contains("metric: acc  # "), "{of_run}");
 }
 
 /// What the filter looks at is its own matter: the accuracy of a step is that of `acc`, and none where

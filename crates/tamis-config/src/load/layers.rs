@@ -224,9 +224,10 @@ impl Layers {
             LoadPurpose::Training | LoadPurpose::Evaluation => found.severity == Severity::Error,
         };
         match config {
-            Some(config) if !diagnostics.iter().any(refuses) => {
+            Some(mut config) if !diagnostics.iter().any(refuses) => {
+                let followed = config.fill_followers();
                 let preset_differences = preset_difference::differences(&config, &tree);
-                Ok(Loaded { config, warnings: diagnostics, notes, preset_differences, tree })
+                Ok(Loaded { config, warnings: diagnostics, notes, preset_differences, tree, followed })
             }
             _ => Err(ConfigErrors { diagnostics }),
         }

@@ -1,5 +1,6 @@
 //! What loading a configuration gives.
 
+use crate::derived::Followed;
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::foreign::Note;
 use crate::preset_difference::PresetDifference;
@@ -19,6 +20,8 @@ pub struct Loaded {
     /// What of the preset is overridden.
     pub preset_differences: Vec<PresetDifference>,
     pub(crate) tree: Node,
+    /// Keys that nobody set and that follow others.
+    pub(crate) followed: Vec<Followed>,
 }
 
 impl Loaded {

@@ -20,8 +20,8 @@ impl Checker<'_> {
             return;
         }
         let critic = &config.critic;
-        // Where the critic takes the policy's size, the policy's own rules have checked it.
-        if let Some(mini) = critic.ppo_mini_batch_size {
+        // Where the critic has the policy's size, the policy's own rules have checked it.
+        if let Some(mini) = critic.ppo_mini_batch_size.filter(|&mini| mini != self.config.mini_batch_size()) {
             self.critic_mini_batches(mini);
         }
         let kind = critic.lr_schedule.kind;

@@ -28,7 +28,7 @@ impl Checker<'_> {
         }
         let Some(init) = &model.init else { return };
         let (num_heads, hidden_size) = (init.num_heads, init.hidden_size);
-        let num_kv_heads = init.num_kv_heads.unwrap_or(num_heads);
+        let num_kv_heads = init.num_kv_heads();
         if !num_heads.is_multiple_of(num_kv_heads) {
             self.error(
                 &["model.init.num_kv_heads", "model.init.num_heads"],
@@ -40,7 +40,7 @@ impl Checker<'_> {
             );
         }
         let keys = ["model.init.head_dim", "model.init.num_heads", "model.init.hidden_size"];
-        let head_dim = init.head_dim.unwrap_or(hidden_size / num_heads);
+        let head_dim = init.head_dim();
         if init.head_dim.is_none() && !hidden_size.is_multiple_of(num_heads) {
             self.error(
                 &keys,

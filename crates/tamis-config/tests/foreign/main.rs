@@ -263,9 +263,6 @@ fn defaults_said_and_not_said_are_the_same() {
 "recompute_activations": true, / "recompute_activations": false,
 "prompt": "prompt", / "prompt": null,
 "data_source": "data_source", / "data_source": null,
-"ppo_mini_batch_size": 256, / "ppo_mini_batch_size": null,
-"ppo_epochs": 1, / "ppo_epochs": null,
-"aggregation": "token-mean", / "aggregation": null,
 "num_samples_shown": 0, / "num_samples_shown": 3,
 "#);
 }
@@ -293,7 +290,6 @@ fn defaults_of_ragen_said_and_not_said_are_the_same() {
     assert_snapshot!(differences(&converted(&all), &converted(&bare)), @r#"
 "micro_batch_size": 4, / "micro_batch_size": null,
 "path": "Qwen/Qwen2.5-3B-Instruct" / "path": null
-"ppo_mini_batch_size": 2, / "ppo_mini_batch_size": null,
 "keep_last": 1, / "keep_last": 2,
 "#);
 }

@@ -117,7 +117,7 @@ fn the_first_release_of_dapo() {
     let script = script("recipe.dapo.src.main_dapo", &[DAPO, FILTERED, &of_then]);
     assert_snapshot!(told(&script), @r#"
 {"name":"by_source","kind":"by_source","weight":1.0,"sources":{}}
-{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":null,"penalty_factor":1.0}
+{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":8192,"penalty_factor":1.0}
 "#);
     assert_eq!((script.1.gen_batch_size(), script.1.mini_batch_size(), script.1.rollout.n), (1536, 32, 16));
     assert_eq!(script.1.objective.aggregation.as_str(), "token-mean");
@@ -144,7 +144,7 @@ fn dapo_through_the_main_trainer() {
     let script = script("verl.trainer.main_ppo", &[DAPO, &of_then]);
     assert_snapshot!(told(&script), @r#"
 {"name":"by_source","kind":"by_source","weight":1.0,"sources":{}}
-{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":null,"penalty_factor":1.0}
+{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":8192,"penalty_factor":1.0}
 "#);
     assert_eq!(script.1.filter, None);
     let PolicyLoss::Clip(clip) = script.1.objective.loss else { panic!("clip") };
@@ -173,7 +173,7 @@ fn dapo_in_the_newest_spelling() {
     let script = script("verl.trainer.main_ppo", &[DAPO, &of_now]);
     assert_snapshot!(told(&script), @r#"
 {"name":"python","kind":"python","weight":1.0,"path":"examples/fapo_trainer/reward_fn_reasoning.py","function":"compute_score_baseline","style":"verl","kwargs":{},"python":"python3","num_processes":2,"timeout":"30s","startup_timeout":"60s","max_restarts":10}
-{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":null,"penalty_factor":1.0}
+{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":8192,"penalty_factor":1.0}
 "#);
 }
 
@@ -194,7 +194,7 @@ fn dapo_with_rollout_correction() {
     let script = script("recipe.dapo.main_dapo", &[DAPO, FILTERED, &corrected]);
     assert_snapshot!(told(&script), @r#"
 {"name":"by_source","kind":"by_source","weight":1.0,"sources":{}}
-{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":null,"penalty_factor":1.0}
+{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":8192,"penalty_factor":1.0}
 "#);
     let weights = script.1.objective.correction.weights.as_ref().expect("weights");
     assert_eq!((weights.level.as_str(), weights.max, weights.batch_normalize), ("sequence", 2.0, true));

@@ -43,7 +43,7 @@ fn defaults_of_ragen() {
     assert_eq!(loaded(&larger).train.ppo_mini_batch_size, Some(4));
     assert_snapshot!(notes_of(&larger, "ppo_mini_batch_size").join("\n"), @"ppo_mini_batch_size=64 -> train.ppo_mini_batch_size: 4 (it counts trajectories there and prompts here: 64 in groups of 16)");
     let uneven = with(&["es_manager.train.group_size=12"]);
-    assert_eq!(loaded(&uneven).train.ppo_mini_batch_size, None);
+    assert_eq!(loaded(&uneven).train.ppo_mini_batch_size, Some(8));
     assert_snapshot!(notes_of(&uneven, "ppo_mini_batch_size").join("\n"), @"ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: null (RAGEN's default of 32 trajectories is no number of groups of 12: one update a step)");
     assert_snapshot!(import_errors(&["ppo_mini_batch_size=24", "model_path=m"]), @r#"
 error: `ppo_mini_batch_size=24` of RAGEN cannot be followed: it counts trajectories, which come in groups of 16: take a multiple of 16

@@ -314,5 +314,11 @@ macro_rules! tagged {
                 match self { $(Self::$kind(settings) => settings,)* }
             }
         }
+
+        impl std::ops::DerefMut for $name {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                match self { $(Self::$kind(settings) => settings,)* }
+            }
+        }
     };
 }

@@ -165,6 +165,12 @@ impl RewardSettings for BySourceSettings {
         self.sources.0.iter().flat_map(of).collect()
     }
 
+    fn fill_lengths(&mut self, limit: usize) {
+        for (_, kind) in &mut self.sources.0 {
+            kind.fill_lengths(limit);
+        }
+    }
+
     fn files(&self) -> Vec<RewardFile> {
         let mut files = Vec::new();
         for (source, kind) in &self.sources.0 {

@@ -2,7 +2,6 @@
 
 use std::f64::consts::PI;
 
-use serde_json::Value as Json;
 use tamis_data::prompt::Prompt;
 
 use super::exact::Exact;
@@ -68,8 +67,8 @@ impl RewardSettings for CosineSettings {
         Ok(())
     }
 
-    fn in_force(&self, limit: usize) -> Vec<(&'static str, Json)> {
-        self.max_length.is_none().then(|| ("max_length", limit.into())).into_iter().collect()
+    fn fill_lengths(&mut self, limit: usize) {
+        self.max_length.get_or_insert(limit);
     }
 }
 

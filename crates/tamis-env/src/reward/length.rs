@@ -1,7 +1,5 @@
 //! `length`: a penalty outside a range of lengths.
 
-use serde_json::Value as Json;
-
 use super::settings::{BuildError, RewardContext, RewardSettings};
 use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
@@ -28,8 +26,8 @@ impl RewardSettings for LengthSettings {
         false
     }
 
-    fn in_force(&self, limit: usize) -> Vec<(&'static str, Json)> {
-        self.max_length.is_none().then(|| ("max_length", limit.into())).into_iter().collect()
+    fn fill_lengths(&mut self, limit: usize) {
+        self.max_length.get_or_insert(limit);
     }
 }
 

@@ -4,7 +4,6 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
-use serde_json::Value as Json;
 use tamis_data::prompt::Prompt;
 use thiserror::Error;
 
@@ -48,10 +47,9 @@ pub trait RewardSettings {
         Vec::new()
     }
 
-    /// The values that keys have where they are null; `limit` is `rollout.max_response_length`.
-    fn in_force(&self, limit: usize) -> Vec<(&'static str, Json)> {
+    /// Sets keys that are null and stand for `rollout.max_response_length`, which is `limit`.
+    fn fill_lengths(&mut self, limit: usize) {
         let _ = limit;
-        Vec::new()
     }
 
     /// The files that it reads or starts.

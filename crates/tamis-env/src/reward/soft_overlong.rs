@@ -9,8 +9,6 @@
 //! -1                  L < |y|
 //! ```
 
-use serde_json::Value as Json;
-
 use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
 use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
@@ -73,13 +71,9 @@ impl RewardSettings for SoftOverlongSettings {
         (buffer > max_length).then_some(conflict).into_iter().collect()
     }
 
-    fn in_force(&self, limit: usize) -> Vec<(&'static str, Json)> {
+    fn fill_lengths(&mut self, limit: usize) {
         let (max_length, buffer) = self.lengths(limit);
-        let buffer = self.buffer.is_none().then(|| ("buffer", buffer.into()));
-        buffer
-            .into_iter()
-            .chain(self.max_length.is_none().then(|| ("max_length", max_length.into())))
-            .collect()
+        (self.max_length, self.buffer) = (Some(max_length), Some(buffer));
     }
 }
 

@@ -1,8 +1,8 @@
 //! The objective and its correction.
 
 use tamis_config::{
-    Aggregation as ConfigAggregation, BackendKind, Config, CorrectionLevel, CorrectionPreset,
-    KlEstimator as ConfigKl, KlPlace, OutsideBounds, ScheduleMode, Surplus as ConfigSurplus,
+    Aggregation as ConfigAggregation, Config, CorrectionLevel, KlEstimator as ConfigKl, KlPlace,
+    OutsideBounds,
 };
 use tamis_core::correction::{Correction, ImportanceWeights, Level, Mode, Outside, Rejection};
 use tamis_core::objective::{
@@ -83,25 +83,11 @@ fn entropy(config: &Config) -> Option<EntropyBonus> {
     })
 }
 
-/// The name of the correction: the one that is set; else, where groups of older weights are trained on as a
-/// rule (a stream that carries them), or nothing else would tell of their age (carried groups of servers),
-/// token weights up to 2. A loss that weighs them itself has none beside it.
-pub fn correction_preset(config: &Config) -> Option<CorrectionPreset> {
-    let settings = &config.objective.correction;
-    let is_unset = settings.weights.is_none() && settings.rejections.is_empty();
-    // Old log-probabilities of the native engine's carried groups are those that they were sampled with, so
-    // that the loss's ratio tells of their age; servers' are computed at the start of the step.
-    let lags = config.schedule.surplus == ConfigSurplus::Carry
-        && (config.schedule.mode == ScheduleMode::Streaming || config.rollout.backend != BackendKind::Native);
-    let is_wanted = is_unset && lags && !config.objective.loss.weighs_behaviour();
-    settings.preset.or(is_wanted.then_some(CorrectionPreset::DecoupledTokenIs))
-}
-
 /// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that
 /// sampled, and nothing else.
 pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> {
     let settings = &config.objective.correction;
-    let preset = correction_preset(config);
+    let preset = config.correction_preset();
     if preset.is_none() && settings.weights.is_none() && settings.rejections.is_empty() {
         return Ok(None);
     }

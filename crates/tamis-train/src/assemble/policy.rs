@@ -259,8 +259,8 @@ fn shape_with(init: &InitConfig, vocab_size: usize) -> TransformerConfig {
         init.num_heads,
         init.max_position_embeddings,
     );
-    config.num_kv_heads = init.num_kv_heads.unwrap_or(init.num_heads);
-    config.head_dim = init.head_dim.unwrap_or(init.hidden_size / init.num_heads.max(1));
+    config.num_kv_heads = init.num_kv_heads();
+    config.head_dim = init.head_dim();
     config.rope_theta = init.rope_theta;
     config.tie_word_embeddings = init.tie_word_embeddings;
     config

@@ -1,6 +1,6 @@
 //! What is optimised and how: everything of a step that its configuration alone decides.
 
-use tamis_config::{BackendKind, Config, PublishPause, ScheduleMode, Surplus, ZeroGroups};
+use tamis_config::{BackendKind, Config, PublishPause, ZeroGroups};
 use tamis_core::advantage::shaping::Shaping;
 use tamis_core::advantage::{Advantage, Column};
 use tamis_core::diagnostics::Buckets;
@@ -121,11 +121,8 @@ impl Recipe {
     /// What becomes of samples in flight when weights are published. Those of the native engine end first:
     /// new weights cost it nothing to take in, and what they had computed would be computed anew.
     pub(crate) fn in_flight(&self) -> InFlight {
-        let schedule = &self.config.schedule;
         let is_native = self.config.rollout.backend == BackendKind::Native;
-        let streams = schedule.mode == ScheduleMode::Streaming && schedule.surplus == Surplus::Carry;
-        let otherwise = if streams { PublishPause::Keep } else { PublishPause::Wait };
-        match self.config.publish.pause.unwrap_or(otherwise) {
+        match self.config.publish_pause() {
             PublishPause::Keep if !is_native => InFlight::Keep,
             PublishPause::Abort if !is_native => InFlight::Abort,
             PublishPause::Wait | PublishPause::Keep | PublishPause::Abort => InFlight::Wait,

@@ -246,10 +246,6 @@ pub fn trains_early(config: &Config, sieve: &Sieve) -> Result<bool, AssembleErro
     ))
 }
 
-/// How many times `data.gen_batch_size` groups servers have in flight at most where a stream names no bound:
-/// the schedule itself starts no more than it expects to need.
-const ROUNDS_OF_A_STREAM: usize = 8;
-
 /// The scheduling machine at the start of a run.
 ///
 /// # Errors
@@ -263,9 +259,7 @@ pub fn scheduler(config: &Config, sieve: &Sieve) -> Result<Scheduler, AssembleEr
     // machine only for that.
     let is_early = trains_early(config, sieve)?;
     let mini_batch_size = if is_early { config.mini_batch_size() } else { run.train_batch_size };
-    let default = if config.rollout.backend == BackendKind::Native { 1 } else { ROUNDS_OF_A_STREAM };
-    let rounds = config.schedule.rounds_in_flight.unwrap_or(default);
-    let max_in_flight = rounds.saturating_mul(run.gen_batch_size);
+    let max_in_flight = config.rounds_in_flight().saturating_mul(run.gen_batch_size);
     Ok(Scheduler::streaming(StreamingSettings { run, mini_batch_size, max_in_flight })?)
 }
 
@@ -281,7 +275,7 @@ pub fn settings(config: &Config, sieve: &Sieve) -> ScheduleSettings {
             }
             _ => RoundSize::Fixed,
         },
-        rounds_in_flight: schedule.rounds_in_flight.unwrap_or(1),
+        rounds_in_flight: config.rounds_in_flight(),
         filter: sieve.filter,
         refill: schedule.refill,
         max_num_gen_batches: match schedule.max_num_gen_batches {

@@ -111,7 +111,7 @@ pub(crate) fn dispatcher_settings(config: &Config) -> DispatcherSettings {
 
 pub(crate) fn update_settings(config: &Config) -> Result<UpdateSettings, AssembleError> {
     let train = &config.train;
-    let mini = train.ppo_mini_batch_size.unwrap_or(config.data.train_batch_size);
+    let mini = config.mini_batch_size();
     Ok(UpdateSettings {
         mini_batch_size: NonZeroUsize::new(mini).unwrap_or(NonZeroUsize::MIN),
         epochs: train.ppo_epochs,

@@ -20,8 +20,8 @@ use super::recorder::Recorder;
 use super::state::{RunState, ScheduleState};
 use super::{Run, Unbegun};
 use crate::assemble::early_stop::early_stop;
+use crate::assemble::headline::headline;
 use crate::assemble::hints::hints;
-use crate::assemble::in_force::{headline, in_force};
 use crate::assemble::objective::Divergence;
 use crate::assemble::places::Places;
 use crate::assemble::recipe::Recipe;
@@ -67,7 +67,7 @@ impl ConfigText {
     /// Of a loaded configuration.
     pub fn of(loaded: Loaded, notes: Vec<String>) -> Self {
         let places = Places::of(&loaded);
-        Self { text: loaded.show_with(&in_force(&loaded.config)), notes, places, config: loaded.config }
+        Self { text: loaded.show(), notes, places, config: loaded.config }
     }
 }
 

@@ -145,12 +145,6 @@ impl RewardSettings for PythonSettings {
         Ok(())
     }
 
-    // The run asks the interpreter.
-    fn in_force(&self, _limit: usize) -> Vec<(&'static str, Json)> {
-        let style = self.style.is_none().then(|| ("style", "the one that its parameters fit".into()));
-        style.into_iter().collect()
-    }
-
     fn files(&self) -> Vec<RewardFile> {
         let hint = Some("name the Python file that holds the function");
         let file = RewardFile { key: "path".to_owned(), path: self.path.clone(), hint };
