@@ -2,10 +2,11 @@
 //! follow another key where nobody sets them.
 
 use tamis_core::advantage::Column;
+use tamis_core::correction::CorrectionPreset;
+use tamis_core::objective::Aggregation;
 
 use crate::schema::{
-    Aggregation, BackendKind, Config, CorrectionPreset, InitConfig, PublishPause, RAW_OUTCOME, ScheduleMode,
-    Surplus, TaskKind,
+    BackendKind, Config, InitConfig, PublishPause, RAW_OUTCOME, ScheduleMode, SurplusKind, TaskKind,
 };
 
 /// Metrics of a trajectory that every run has, beside its scores.
@@ -80,7 +81,7 @@ impl Config {
             }
             follow!(schedule.rounds_in_flight = self.rounds_in_flight(), "schedule.mode");
         }
-        if self.rollout.backend != BackendKind::Native && self.schedule.surplus == Surplus::Carry {
+        if self.rollout.backend != BackendKind::Native && self.schedule.surplus == SurplusKind::Carry {
             follow!(publish.pause = self.publish_pause(), "schedule.mode");
         }
         if self.has_critic() {
@@ -121,7 +122,7 @@ impl Config {
     /// What happens at servers to samples in flight when weights are published.
     pub fn publish_pause(&self) -> PublishPause {
         let schedule = &self.schedule;
-        let streams = schedule.mode == ScheduleMode::Streaming && schedule.surplus == Surplus::Carry;
+        let streams = schedule.mode == ScheduleMode::Streaming && schedule.surplus == SurplusKind::Carry;
         self.publish.pause.unwrap_or(if streams { PublishPause::Keep } else { PublishPause::Wait })
     }
 
@@ -133,7 +134,7 @@ impl Config {
         let is_unset = settings.weights.is_none() && settings.rejections.is_empty();
         // Old log-probabilities of the native engine's carried groups are those that they were sampled with,
         // so that the loss's ratio says how old they are; servers' are computed at the start of the step.
-        let lags = self.schedule.surplus == Surplus::Carry
+        let lags = self.schedule.surplus == SurplusKind::Carry
             && (self.schedule.mode == ScheduleMode::Streaming || self.rollout.backend != BackendKind::Native);
         let is_wanted = is_unset && lags && !self.objective.loss.weighs_behaviour();
         settings.preset.or(is_wanted.then_some(CorrectionPreset::DecoupledTokenIs))

@@ -44,7 +44,7 @@ pub use reference::reference_markdown;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
 pub use server_command::ServerCommand;
-pub use value::{ByteSize, EmptyRound, FreeMap, Frequency, Paths, RoundLimit, TokenizerSource};
+pub use value::{ByteSize, FreeMap, Frequency, Paths, TokenizerSource};
 
 use reader::Reader;
 use reader::Setting;
@@ -64,6 +64,7 @@ impl Default for Config {
 #[cfg(test)]
 mod tests {
     use tamis_core::objective::{Clip, PolicyLoss};
+    use tamis_env::task::arithmetic::Operator;
 
     use super::*;
 

@@ -8,9 +8,15 @@ use serde_json::Value as Json;
 use crate::reader::{Reader, Setting};
 use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
-use tamis_core::objective::{Importance, PolicyLoss};
+use tamis_core::correction::{CorrectionLevel, CorrectionPreset, OutsideBounds};
+use tamis_core::early_stop::EarlyStopSettings;
+use tamis_core::objective::{AdaptiveEntropy, Aggregation, Importance, KlKind, PolicyLoss, ZeroGroups};
 use tamis_core::schedule::{FillOrder, OnExhausted, OnLimit};
 use tamis_core::setting::{Described, PathKind, Shape, TimeSpan};
+use tamis_data::dataset::{BadRows, BinaryColumns};
+use tamis_data::overlong::OverlongPrompts;
+use tamis_data::prompt_format::PromptFormat;
+use tamis_env::task::arithmetic::ArithmeticLevel;
 
 use crate::path::PathText as _;
 use crate::tree::{Node, Value, parse_bool, parse_float};
@@ -35,7 +41,11 @@ macro_rules! owned {
     )*};
 }
 
-owned! { Advantage, Shaping, PolicyLoss, Importance, FillOrder, OnExhausted, OnLimit }
+owned! {
+    AdaptiveEntropy, Advantage, Aggregation, ArithmeticLevel, BadRows, BinaryColumns, CorrectionLevel,
+    CorrectionPreset, EarlyStopSettings, FillOrder, Importance, KlKind, OnExhausted, OnLimit, OutsideBounds,
+    OverlongPrompts, PolicyLoss, PromptFormat, Shaping, ZeroGroups,
+}
 
 impl Setting for bool {
     fn shape() -> Shape {

@@ -10,6 +10,7 @@ use crate::path::PathText as _;
 use crate::reader::Reader;
 use crate::reader::Setting;
 use crate::tree::{Node, Value, parse_float};
+use tamis_core::schedule::{OnEmptyRound, RoundLimit};
 use tamis_core::setting::{PathKind, Shape};
 
 /// An amount of memory, in bytes.
@@ -201,40 +202,31 @@ impl Setting for Frequency {
     }
 }
 
-/// How many generation rounds a step may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RoundLimit {
-    /// So many.
-    Rounds(usize),
-    /// As many as the keep rate of the last rounds asks for.
-    Auto,
-}
-
 impl Setting for RoundLimit {
     fn shape() -> Shape {
-        Shape::NumberOrText("whole number, or `auto`")
+        Shape::Nullable(Box::new(Shape::NumberOrText("whole number, or `auto`")))
     }
 
     fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        if let Value::Scalar { text, .. } = &node.value
-            && text == "auto"
-        {
-            return Some(Self::Auto);
-        }
-        let rounds = match &node.value {
-            Value::Scalar { text, plain: true } => parse_float(text).filter(|value| value.fract() == 0.0),
+        let limit = match &node.value {
+            _ if node.is_null() => Some(Self::None),
+            Value::Scalar { text, .. } if text == "auto" => Some(Self::Auto),
+            // What is below 0 becomes 0, which the key's check refuses.
+            Value::Scalar { text, plain: true } => {
+                let rounds = parse_float(text).filter(|value| value.fract() == 0.0);
+                rounds.map(|rounds| Self::Rounds(rounds as u64))
+            }
             _ => None,
         };
-        // What is below 0 becomes 0, which the key's check refuses.
-        let rounds = rounds.map(|value| Self::Rounds(value as usize));
-        if rounds.is_none() {
-            reader.wrong_type(node, path, &Self::shape());
+        if limit.is_none() {
+            reader.wrong_type(node, path, &Self::shape().without_null());
         }
-        rounds
+        limit
     }
 
     fn to_json(&self) -> Json {
         match self {
+            Self::None => Json::Null,
             Self::Rounds(rounds) => rounds.to_json(),
             Self::Auto => Json::String("auto".to_owned()),
         }
@@ -243,27 +235,12 @@ impl Setting for RoundLimit {
     fn numbers(&self) -> Vec<f64> {
         match self {
             Self::Rounds(rounds) => rounds.numbers(),
-            Self::Auto => Vec::new(),
+            Self::None | Self::Auto => Vec::new(),
         }
     }
 }
 
-/// What happens when a generation round keeps no group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EmptyRound {
-    /// The next round is generated; after this many empty rounds in a row, if there is such a bound, the run
-    /// stops with a diagnosis.
-    Retry {
-        /// Empty rounds in a row that are an error; `None`: only `schedule.max_num_gen_batches` bounds them.
-        limit: Option<u64>,
-    },
-    /// The step is given up and the next one starts.
-    Skip,
-    /// The run stops with a diagnosis.
-    Error,
-}
-
-impl Setting for EmptyRound {
+impl Setting for OnEmptyRound {
     fn shape() -> Shape {
         Shape::Text("text: retry, retry:N, skip or error")
     }
@@ -274,7 +251,7 @@ impl Setting for EmptyRound {
             // `retry: 3` inside braces is what `retry:3` looks like with a space too many.
             Value::Map(entries) => match entries.as_slice() {
                 [entry] if entry.key == "retry" => match &entry.node.value {
-                    Value::Scalar { text, .. } => return retry_limit(text, node, path, reader),
+                    Value::Scalar { text, .. } => return retry_times(text, node, path, reader),
                     Value::List(_) | Value::Map(_) => None,
                 },
                 _ => None,
@@ -282,11 +259,11 @@ impl Setting for EmptyRound {
             Value::List(_) => None,
         };
         match text {
-            Some("retry") => Some(Self::Retry { limit: None }),
+            Some("retry") => Some(Self::Retry { times: None }),
             Some("skip") => Some(Self::Skip),
             Some("error") => Some(Self::Error),
             Some(text) if text.starts_with("retry:") => {
-                retry_limit(text.trim_start_matches("retry:").trim(), node, path, reader)
+                retry_times(text.trim_start_matches("retry:").trim(), node, path, reader)
             }
             Some(_) | None => {
                 reader.wrong_type(node, path, &Self::shape());
@@ -297,18 +274,20 @@ impl Setting for EmptyRound {
 
     fn to_json(&self) -> Json {
         Json::String(match self {
-            Self::Retry { limit: None } => "retry".to_owned(),
-            Self::Retry { limit: Some(limit) } => format!("retry:{limit}"),
+            Self::Retry { times: None } => "retry".to_owned(),
+            Self::Retry { times: Some(times) } => format!("retry:{times}"),
             Self::Skip => "skip".to_owned(),
             Self::Error => "error".to_owned(),
         })
     }
 }
 
-fn retry_limit(text: &str, node: &Node, path: &str, reader: &mut Reader) -> Option<EmptyRound> {
-    let limit = text.parse::<u64>().ok().filter(|&limit| limit > 0);
-    if limit.is_none() {
-        reader.wrong_type(node, path, &EmptyRound::shape());
+fn retry_times(text: &str, node: &Node, path: &str, reader: &mut Reader) -> Option<OnEmptyRound> {
+    // More than the machine counts is no limit that a run reaches.
+    let times = text.parse::<u64>().ok().filter(|&times| times > 0);
+    let times = times.map(|times| u32::try_from(times).unwrap_or(u32::MAX));
+    if times.is_none() {
+        reader.wrong_type(node, path, &OnEmptyRound::shape());
     }
-    limit.map(|limit| EmptyRound::Retry { limit: Some(limit) })
+    times.map(|times| OnEmptyRound::Retry { times: Some(times) })
 }

@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{
-    Config, EmptyRound, KlPlace, OnExhausted, OnLimit, Preset, RoundLimit, Surplus, load, load_sources,
-};
+use tamis_config::{Config, KlPlace, Preset, SurplusKind, load, load_sources};
 use tamis_core::advantage::{Advantage, Grpo, Scale, SingletonAdvantage};
 use tamis_core::filter::{GroupFilter, Singleton, Variance};
 use tamis_core::objective::{Clip, ClipCov, KlCov, PolicyLoss};
+use tamis_core::schedule::{OnEmptyRound, OnExhausted, OnLimit, RoundLimit};
 use tamis_env::reward::RewardKind;
 use tamis_env::reward::soft_overlong::OverlongForm;
 
@@ -70,9 +69,9 @@ fn common_settings_of_the_filter() {
             (Some(metric), Some(filter)) => {
                 assert_eq!(filter.kind.as_str(), "variance", "{name}");
                 assert_eq!(filter.metric.as_deref(), Some(metric), "{name}");
-                assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(limit)), "{name}");
+                assert_eq!(config.schedule.max_num_gen_batches, RoundLimit::Rounds(limit), "{name}");
                 assert_eq!(config.schedule.on_limit, OnLimit::Error, "{name}");
-                assert_eq!(config.schedule.surplus, Surplus::Discard, "{name}");
+                assert_eq!(config.schedule.surplus, SurplusKind::Discard, "{name}");
             }
             (expected, found) => panic!("{name}: filter {found:?}, expected {expected:?}"),
         }
@@ -134,8 +133,12 @@ fn presets_are_the_released_recipes() {
         if is_dapo {
             let schedule = &config.schedule;
             assert!(schedule.refill, "{preset}");
-            assert_eq!(schedule.max_num_gen_batches, Some(RoundLimit::Rounds(10)), "{preset}");
-            assert_eq!((schedule.on_limit, schedule.surplus), (OnLimit::Error, Surplus::Discard), "{preset}");
+            assert_eq!(schedule.max_num_gen_batches, RoundLimit::Rounds(10), "{preset}");
+            assert_eq!(
+                (schedule.on_limit, schedule.surplus),
+                (OnLimit::Error, SurplusKind::Discard),
+                "{preset}"
+            );
         }
     }
 }
@@ -180,14 +183,14 @@ fn no_configuration_points_out_of_the_clone() {
 #[test]
 fn dynamic_sampling_of_easyr1() {
     for (name, prompts, n, limit) in
-        [("easyr1_standard", 128, 16, Some(RoundLimit::Rounds(3))), ("easyr1_aggressive", 64, 32, None)]
+        [("easyr1_standard", 128, 16, RoundLimit::Rounds(3)), ("easyr1_aggressive", 64, 32, RoundLimit::None)]
     {
         let config = example(name);
         assert_eq!((config.data.train_batch_size, config.rollout.n), (prompts, n), "{name}");
         assert_eq!(config.schedule.max_num_gen_batches, limit, "{name}");
         assert_eq!(config.schedule.on_limit, OnLimit::UsePartial, "{name}");
         assert_eq!(config.schedule.on_exhausted, OnExhausted::UsePartial, "{name}");
-        assert_eq!(config.schedule.on_empty_round, EmptyRound::Retry { limit: None }, "{name}");
+        assert_eq!(config.schedule.on_empty_round, OnEmptyRound::Retry { times: None }, "{name}");
         assert_eq!(config.filter.unwrap().metric.as_deref(), Some("seq_reward"), "{name}");
         assert_eq!(config.objective.kl.place, KlPlace::Reward, "{name}");
     }

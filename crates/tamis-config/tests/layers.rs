@@ -2,11 +2,10 @@
 
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{
-    Aggregation, ConfigErrors, Frequency, Loaded, Preset, explain, load_sources, resume_differences,
-};
+use tamis_config::{ConfigErrors, Frequency, Loaded, Preset, explain, load_sources, resume_differences};
 use tamis_core::advantage::{Advantage, SingletonAdvantage};
-use tamis_core::objective::{CispoBound, PolicyLoss};
+use tamis_core::objective::{Aggregation, CispoBound, PolicyLoss};
+use tamis_core::schedule::RoundLimit;
 use tamis_env::reward::RewardKind;
 use tamis_env::reward::soft_overlong::SoftOverlongSettings;
 
@@ -438,7 +437,7 @@ fn foreign_keys_on_the_command_line() {
     );
     let filter = loaded.config.filter.clone().unwrap();
     assert_eq!(filter.metric.as_deref(), Some("acc"));
-    assert_eq!(loaded.config.schedule.max_num_gen_batches, None, "verl's default is no limit");
+    assert_eq!(loaded.config.schedule.max_num_gen_batches, RoundLimit::None, "verl's default is no limit");
     assert_eq!(loaded.config.validate.test_freq, Frequency::NEVER);
     let notes: Vec<String> = loaded.notes.iter().map(ToString::to_string).collect();
     assert_snapshot!(notes.join("\n"), @r#"

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tamis_core::choice;
 use tamis_core::group::PromptId;
 use thiserror::Error;
 
@@ -53,26 +54,25 @@ impl ColumnNames {
     }
 }
 
-/// What happens to a row that cannot become a prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BadRows {
-    /// Reading fails.
-    #[default]
-    Error,
-    /// It is left out and counted.
-    Skip,
+choice! {
+    /// What happens to a row that does not parse.
+    pub enum BadRows {
+        /// The run stops, naming file and row.
+        Error = "error",
+        /// The row is left out, and counted.
+        Skip = "skip",
+    }
 }
 
-/// What becomes of bytes that are no text, in columns that are neither prompt, ground truth nor data source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BinaryColumns {
-    /// The row is refused.
-    #[default]
-    Error,
-    /// Every value of a column that is stored as bytes becomes base64, those too that are text.
-    Base64,
+choice! {
+    /// What becomes of bytes that are no text, in columns of a Parquet file beside prompt, ground truth and
+    /// data source: an image, say.
+    pub enum BinaryColumns {
+        /// The row is refused (or left out, with `data.bad_rows: skip`).
+        Error = "error",
+        /// Every value of a column of bytes reaches reward functions in base64.
+        Base64 = "base64",
+    }
 }
 
 /// How files are read.

@@ -1,34 +1,22 @@
 //! Prompts over the token limit.
 
-use serde::{Deserialize, Serialize};
+use tamis_core::choice;
 use thiserror::Error;
 
-/// What becomes of a prompt of more tokens than the limit. Rewards see the untruncated prompt in every case.
-///
-/// ```
-/// use tamis_data::overlong::{Fitted, OverlongPrompts};
-/// let ids = [1, 2, 3, 4, 5];
-/// assert_eq!(OverlongPrompts::Left.fit(&ids, 3)?, Fitted::Truncated(vec![3, 4, 5]));
-/// assert_eq!(OverlongPrompts::Right.fit(&ids, 3)?, Fitted::Truncated(vec![1, 2, 3]));
-/// assert_eq!(OverlongPrompts::Middle.fit(&ids, 3)?, Fitted::Truncated(vec![1, 4, 5]));
-/// assert_eq!(OverlongPrompts::Drop.fit(&ids, 3)?, Fitted::Dropped);
-/// assert_eq!(OverlongPrompts::Error.fit(&ids, 5)?, Fitted::Whole);
-/// # Ok::<(), tamis_data::overlong::OverlongError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OverlongPrompts {
-    /// Refuse it.
-    #[default]
-    Error,
-    /// Leave it out (verl's `filter_overlong_prompts`).
-    Drop,
-    /// Cut its beginning off: the last `limit` tokens stay.
-    Left,
-    /// Cut its end off: the first `limit` tokens stay.
-    Right,
-    /// Cut its middle out: the first `limit / 2` (rounded down) and the last of the rest stay.
-    Middle,
+choice! {
+    /// What happens to a prompt of more than `data.max_prompt_length` tokens.
+    pub enum OverlongPrompts {
+        /// The run stops, naming the prompt.
+        Error = "error",
+        /// The prompt is left out, and counted.
+        Drop = "drop",
+        /// Its first tokens are cut.
+        Left = "left",
+        /// Its last tokens are cut.
+        Right = "right",
+        /// Tokens in its middle are cut.
+        Middle = "middle",
+    }
 }
 
 /// What came of a prompt.
@@ -56,7 +44,19 @@ pub struct OverlongError {
 }
 
 impl OverlongPrompts {
-    /// Applies the choice to a prompt's token ids.
+    /// Applies the choice to a prompt's token ids: of `limit` tokens [`Self::Middle`] keeps the first half,
+    /// rounded down, and the last of the rest.
+    ///
+    /// ```
+    /// use tamis_data::overlong::{Fitted, OverlongPrompts};
+    /// let ids = [1, 2, 3, 4, 5];
+    /// assert_eq!(OverlongPrompts::Left.fit(&ids, 3)?, Fitted::Truncated(vec![3, 4, 5]));
+    /// assert_eq!(OverlongPrompts::Right.fit(&ids, 3)?, Fitted::Truncated(vec![1, 2, 3]));
+    /// assert_eq!(OverlongPrompts::Middle.fit(&ids, 3)?, Fitted::Truncated(vec![1, 4, 5]));
+    /// assert_eq!(OverlongPrompts::Drop.fit(&ids, 3)?, Fitted::Dropped);
+    /// assert_eq!(OverlongPrompts::Error.fit(&ids, 5)?, Fitted::Whole);
+    /// # Ok::<(), tamis_data::overlong::OverlongError>(())
+    /// ```
     pub fn fit(self, ids: &[u32], limit: usize) -> Result<Fitted, OverlongError> {
         let length = ids.len();
         if length <= limit {

@@ -3,21 +3,23 @@
 //! A model that was tuned on conversations continues bare text like a story, and one that was not has no
 //! template. So the layout of the rows decides ([`PromptFormat::Auto`]), and it can be said outright.
 
+use tamis_core::choice;
 use thiserror::Error;
 
 use crate::prompt::{Message, PromptContent};
 
-/// How prompts reach the model (`data.prompt_format`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PromptFormat {
-    /// Messages go through the template. A question becomes a user's message where the model has a template;
-    /// the text of a column `prompt` stays text, as in TRL.
-    #[default]
-    Auto,
-    /// Every prompt goes through the template, text as one user's message.
-    Chat,
-    /// Every prompt is text, tokenized as it is.
-    Text,
+choice! {
+    /// How prompts reach the model: through its chat template, or as bare text.
+    pub enum PromptFormat {
+        /// Rows of messages go through the template. Questions (plain rows, built-in tasks, any column but
+        /// `prompt`) become one user message where the model has a template; text in a column `prompt` stays
+        /// text, as in TRL.
+        Auto = "auto",
+        /// Everything goes through the template; text becomes one user message. The model must have one.
+        Chat = "chat",
+        /// Bare text, tokenized as it is. Rows of messages are refused.
+        Text = "text",
+    }
 }
 
 /// A prompt has not the form that was asked for.

@@ -63,9 +63,6 @@ pub enum RunError {
     /// The objective.
     #[error(transparent)]
     Objective(#[from] ObjectiveError),
-    /// An early stop's settings.
-    #[error(transparent)]
-    EarlyStop(#[from] tamis_core::early_stop::EarlyStopError),
     /// The scheduler.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),

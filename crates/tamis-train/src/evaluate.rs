@@ -157,7 +157,7 @@ pub fn evaluate(
         rewards::rewards(config, &Disk::new(), folder.path(), &listener, &[&prompts])
             .map_err(|error| error.halt().map(EvaluateError::from))?,
     );
-    let overlong = data::overlong(config.data.overlong_prompts);
+    let overlong = config.data.overlong_prompts;
     let (to_tokens, limit) = (codec.clone(), config.data.max_prompt_length);
     let prepared = interrupt
         .or_abandon(move || to_tokens.prepare(prompts, "validation", overlong, limit))?

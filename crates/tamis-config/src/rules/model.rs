@@ -1,7 +1,9 @@
 //! Rules about the model, the training prompts and the warm start.
 
+use tamis_data::prompt_format::PromptFormat;
+
 use super::Checker;
-use crate::schema::{PromptFormat, TaskKind};
+use crate::schema::TaskKind;
 
 impl Checker<'_> {
     pub(super) fn model(&mut self) {

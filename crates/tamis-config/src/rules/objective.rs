@@ -1,11 +1,10 @@
 //! Rules about the loss, the advantages and the KL.
 
-use super::Checker;
 use tamis_core::advantage::{Advantage, Cpo, Scale};
+use tamis_core::objective::{Aggregation, Importance};
 
-use tamis_core::objective::Importance;
-
-use crate::schema::{Aggregation, KlPlace};
+use super::Checker;
+use crate::schema::KlPlace;
 
 impl Checker<'_> {
     pub(super) fn objective(&mut self) {
@@ -39,18 +38,15 @@ impl Checker<'_> {
         for key in idle {
             self.ignored(&[&format!("objective.loss.{key}")], reason);
         }
-        if let Some(needed) =
-            loss.needed_aggregation().filter(|needed| needed.name() != objective.aggregation.as_str())
-        {
+        if let Some(needed) = loss.needed_aggregation().filter(|&needed| needed != objective.aggregation) {
             self.error(
                 &["objective.aggregation", "objective.loss.kind"],
                 format!(
                     "`objective.loss.kind: {loss}` with `objective.aggregation: {}`: the loss is defined with \
-                     `{}` alone",
+                     `{needed}` alone",
                     objective.aggregation,
-                    needed.name()
                 ),
-                format!("set `objective.aggregation: {}`", needed.name()),
+                format!("set `objective.aggregation: {needed}`"),
             );
         }
         if importance != Importance::Token && !loss.has_importance_levels() {

@@ -1,8 +1,9 @@
 //! Rules about generation rounds, refilling and surplus groups.
 
+use tamis_core::schedule::RoundLimit;
+
 use super::Checker;
-use crate::schema::{ScheduleMode, Surplus};
-use crate::value::RoundLimit;
+use crate::schema::{ScheduleMode, SurplusKind};
 
 impl Checker<'_> {
     pub(super) fn schedule(&mut self) {
@@ -10,25 +11,25 @@ impl Checker<'_> {
         let config = self.config;
         let schedule = &config.schedule;
         match schedule.surplus {
-            Surplus::Carry if schedule.max_lag.is_none() => self.error(
+            SurplusKind::Carry if schedule.max_lag.is_none() => self.error(
                 &["schedule.surplus"],
                 "`schedule.surplus: carry` needs `schedule.max_lag`",
                 "set `schedule.max_lag: 1`",
             ),
-            Surplus::Carry => {}
-            Surplus::Discard => self.ignored(&["schedule.max_lag"], "`schedule.surplus` is `discard`"),
+            SurplusKind::Carry => {}
+            SurplusKind::Discard => self.ignored(&["schedule.max_lag"], "`schedule.surplus` is `discard`"),
         }
         let (generated, train) = (config.gen_batch_size(), config.data.train_batch_size);
         if config.refills() {
-            if let Some(RoundLimit::Rounds(rounds)) = schedule.max_num_gen_batches
-                && rounds.saturating_mul(generated) < train
+            if let RoundLimit::Rounds(rounds) = schedule.max_num_gen_batches
+                && let most = rounds.saturating_mul(generated as u64)
+                && most < train as u64
             {
                 self.error(
                     &["schedule.max_num_gen_batches", "data.gen_batch_size", "data.train_batch_size"],
                     format!(
-                        "{rounds} rounds of `data.gen_batch_size` ({generated}) are {} prompts at most, below \
-                         `data.train_batch_size` ({train}): no step can ever be filled",
-                        rounds.saturating_mul(generated)
+                        "{rounds} rounds of `data.gen_batch_size` ({generated}) are {most} prompts at most, below \
+                         `data.train_batch_size` ({train}): no step can ever be filled"
                     ),
                     format!(
                         "raise `schedule.max_num_gen_batches` to {} or more, or `data.gen_batch_size`",

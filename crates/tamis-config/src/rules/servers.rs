@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Checker;
-use crate::schema::{BackendKind, Surplus};
+use crate::schema::{BackendKind, SurplusKind};
 use crate::server_command::ServerCommand;
 use crate::source::SourceKind;
 
@@ -43,7 +43,7 @@ impl Checker<'_> {
             return;
         }
         self.has_servers();
-        if self.config.schedule.surplus == Surplus::Discard {
+        if self.config.schedule.surplus == SurplusKind::Discard {
             let reason = "nothing is in flight at a publication with `schedule.surplus: discard`";
             self.ignored(&["publish.pause"], reason);
         }

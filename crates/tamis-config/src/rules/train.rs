@@ -1,8 +1,10 @@
 //! Rules about mini-batches, micro-batches, the learning rate, the length of a run and its early stop.
 
+use tamis_core::schedule::{OnEmptyRound, OnLimit, RoundLimit};
+
 use super::Checker;
-use crate::schema::{LrScheduleKind, OnLimit};
-use crate::value::{EmptyRound, Frequency};
+use crate::schema::LrScheduleKind;
+use crate::value::Frequency;
 
 impl Checker<'_> {
     pub(super) fn train(&mut self) {
@@ -118,9 +120,9 @@ impl Checker<'_> {
             );
         }
         let schedule = &config.schedule;
-        let has_limit = config.refills() && schedule.max_num_gen_batches.is_some();
-        let gives_up =
-            schedule.on_empty_round == EmptyRound::Skip || (has_limit && schedule.on_limit != OnLimit::Error);
+        let has_limit = config.refills() && schedule.max_num_gen_batches != RoundLimit::None;
+        let gives_up = schedule.on_empty_round == OnEmptyRound::Skip
+            || (has_limit && schedule.on_limit != OnLimit::Error);
         if config.filter.is_none() || !gives_up {
             self.ignored(&["train.early_stop.empty_steps"], "no step is ever given up for lack of groups");
         }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::{Aggregation, LrScheduleConfig};
+use tamis_core::objective::Aggregation;
+
+use super::LrScheduleConfig;
 use crate::define::section;
 
 section! {

@@ -2,6 +2,11 @@
 
 use std::path::PathBuf;
 
+use tamis_data::dataset::{BadRows, BinaryColumns};
+use tamis_data::overlong::OverlongPrompts;
+use tamis_data::prompt_format::PromptFormat;
+use tamis_env::task::arithmetic::ArithmeticLevel;
+
 use crate::define::{choice, section};
 use crate::value::{FreeMap, Paths};
 
@@ -17,69 +22,6 @@ choice! {
 }
 
 choice! {
-    /// An operator of the arithmetic task.
-    pub enum Operator {
-        /// Addition.
-        Add = "+",
-        /// Subtraction.
-        Subtract = "-",
-        /// Multiplication.
-        Multiply = "*",
-    }
-}
-
-choice! {
-    /// What happens to a prompt of more than `data.max_prompt_length` tokens.
-    pub enum OverlongPrompts {
-        /// The run stops, naming the prompt.
-        Error = "error",
-        /// The prompt is left out, and counted.
-        Drop = "drop",
-        /// Its first tokens are cut.
-        Left = "left",
-        /// Its last tokens are cut.
-        Right = "right",
-        /// Tokens in its middle are cut.
-        Middle = "middle",
-    }
-}
-
-choice! {
-    /// What happens to a row that does not parse.
-    pub enum BadRows {
-        /// The run stops, naming file and row.
-        Error = "error",
-        /// The row is left out, and counted.
-        Skip = "skip",
-    }
-}
-
-choice! {
-    /// What becomes of bytes that are no text, in columns of a Parquet file beside prompt, ground truth and
-    /// data source: an image, say.
-    pub enum BinaryColumns {
-        /// The row is refused (or left out, with `data.bad_rows: skip`).
-        Error = "error",
-        /// Every value of a column of bytes reaches reward functions in base64.
-        Base64 = "base64",
-    }
-}
-
-choice! {
-    /// How prompts reach the model: through its chat template, or as bare text.
-    pub enum PromptFormat {
-        /// Rows of messages go through the template. Questions (plain rows, built-in tasks, any column but
-        /// `prompt`) become one user message where the model has a template; text in a column `prompt` stays
-        /// text, as in TRL.
-        Auto = "auto",
-        /// Everything goes through the template; text becomes one user message. The model must have one.
-        Chat = "chat",
-        /// Bare text, tokenized as it is. Rows of messages are refused.
-        Text = "text",
-    }
-}
-
-choice! {
     /// What happens when a verifier rejects the gold answer of a row. Every gold answer is scored before
     /// training.
     pub enum GoldCheck {
@@ -89,20 +31,6 @@ choice! {
         Error = "error",
         /// Gold answers are not scored.
         Off = "off",
-    }
-}
-
-section! {
-    /// One level of difficulty of the arithmetic task.
-    pub struct ArithmeticLevel {
-        /// Digits of each number, at most.
-        digits: usize = "2", Between(1.0, 9.0), Fixed;
-        /// Operators, drawn with equal probability.
-        operators: Vec<Operator> = "['+']", NotEmpty, Fixed;
-        /// Numbers in an expression.
-        terms: usize = "2", Between(2.0, 8.0), Fixed;
-        /// Share of this level among the levels, relative to the other levels' weights.
-        weight: f64 = "1.0", Positive, Fixed;
     }
 }
 

@@ -7,7 +7,6 @@ mod checkpoint;
 mod correction;
 mod critic;
 mod data;
-mod early_stop;
 mod filter;
 mod model;
 mod objective;
@@ -21,31 +20,18 @@ mod validate;
 mod warm_start;
 
 pub use checkpoint::{CheckpointConfig, KeepBestConfig};
-pub use correction::{
-    CorrectionConfig, CorrectionLevel, CorrectionPreset, CorrectionWeightsConfig, OutsideBounds,
-    RejectionConfig,
-};
+pub use correction::{CorrectionConfig, CorrectionWeightsConfig, RejectionConfig};
 pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
-pub use data::{
-    ArithmeticConfig, ArithmeticLevel, BadRows, BinaryColumns, ColumnsConfig, DataConfig, GoldCheck,
-    Operator, OverlongPrompts, PromptFormat, TaskKind,
-};
-pub use early_stop::{
-    CollapseForm, EarlyStopConfig, EmptyStepsConfig, LowSuccessConfig, RewardCollapseConfig,
-};
+pub use data::{ArithmeticConfig, ColumnsConfig, DataConfig, GoldCheck, TaskKind};
 pub use filter::FilterConfig;
 pub use model::{CheckpointDtype, InitArchitecture, InitConfig, ModelConfig};
-pub use objective::{
-    AdaptiveEntropyConfig, AdaptiveKlConfig, Aggregation, EntropyConfig, KlConfig, KlEstimator, KlPlace,
-    MasksConfig, ObjectiveConfig, ZeroGroups,
-};
+pub use objective::{AdaptiveKlConfig, EntropyConfig, KlConfig, KlPlace, MasksConfig, ObjectiveConfig};
 pub use publish::{PublishConfig, PublishPause, PublishVerify};
 pub(crate) use reward::RAW_OUTCOME;
 pub use reward::{RewardCommon, RewardConfig};
 pub use rollout::{BackendKind, LaunchConfig, RolloutConfig, SaveRollouts};
 pub use run::{LoggerKind, RunConfig};
-pub use schedule::{ScheduleConfig, ScheduleMode, SelectorKind, Surplus};
-pub use tamis_core::schedule::{FillOrder, OnExhausted, OnLimit};
+pub use schedule::{ScheduleConfig, ScheduleMode, SelectorKind, SurplusKind};
 pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, TrainConfig};
 pub use validate::{ValidateConfig, ValidationMetric};
 pub use warm_start::WarmStartConfig;

@@ -3,41 +3,10 @@
 
 use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
-use tamis_core::objective::{Importance, PolicyLoss};
+use tamis_core::objective::{AdaptiveEntropy, Aggregation, Importance, KlKind, PolicyLoss, ZeroGroups};
 
 use super::correction::CorrectionConfig;
 use crate::define::{choice, section};
-
-choice! {
-    /// Whether groups that the filter dropped stay in the denominators of the loss.
-    pub enum ZeroGroups {
-        /// Means are over what is trained on (verl).
-        Drop = "drop",
-        /// Means are over what is trained on and what was dropped, as if the dropped had been trained on with
-        /// advantage 0 (TRL).
-        Mask = "mask",
-    }
-}
-
-choice! {
-    /// How the losses of tokens become one number.
-    pub enum Aggregation {
-        /// Mean over all tokens of the mini-batch (DAPO as released).
-        TokenMean = "token-mean",
-        /// Sum over the tokens of a sequence, mean over sequences.
-        SeqMeanTokenSum = "seq-mean-token-sum",
-        /// Mean over the tokens of a sequence, mean over sequences (GRPO as published).
-        SeqMeanTokenMean = "seq-mean-token-mean",
-        /// Sum over the tokens of a sequence, divided by `loss_scale_factor`, mean over sequences (Dr. GRPO).
-        SeqMeanTokenSumNorm = "seq-mean-token-sum-norm",
-        /// Mean over the tokens of a group, mean over groups (DAPO as written in its paper).
-        GroupTokenMean = "group-token-mean",
-        /// Mean over the tokens of a sequence, mean over the sequences of a group, mean over groups.
-        GroupSeqMean = "group-seq-mean",
-        /// Sum over all tokens of the mini-batch, undivided.
-        TokenSum = "token-sum",
-    }
-}
 
 choice! {
     /// Where the KL divergence to the reference policy enters.
@@ -48,20 +17,6 @@ choice! {
         Loss = "loss",
         /// As a per-token penalty on the reward.
         Reward = "reward",
-    }
-}
-
-choice! {
-    /// The estimator of the KL divergence, of `d = logp - ref` at the sampled token.
-    pub enum KlEstimator {
-        /// `d`
-        K1 = "k1",
-        /// `d^2 / 2`
-        K2 = "k2",
-        /// `exp(-d) + d - 1`, held at 10 with derivative 0 (verl)
-        K3 = "k3",
-        /// `|d|`
-        Abs = "abs",
     }
 }
 
@@ -81,7 +36,7 @@ section! {
         /// Where the KL divergence to the reference policy enters.
         place("in"): KlPlace = "none", Any, Fixed;
         /// Estimator of the KL divergence, from the sampled tokens.
-        estimator: KlEstimator = "k3", Any, Fixed;
+        estimator: KlKind = "k3", Any, Fixed;
         /// Coefficient of the KL term; with `adaptive` the first one.
         coefficient: f64 = "0.001", NonNegative, Fixed;
         /// Take the value of the estimator and the gradient of `k2`, which is that of the divergence itself
@@ -96,21 +51,6 @@ section! {
 }
 
 section! {
-    /// A coefficient that holds the entropy at a target (Skywork-OR1, arXiv 2505.22312): after each update it
-    /// moves by `delta` towards it, and the bonus is paid only while the entropy is at or below the target.
-    pub struct AdaptiveEntropyConfig {
-        /// Smallest coefficient of the entropy bonus.
-        min: f64 = "0.0", Any, Fixed;
-        /// Largest coefficient of the entropy bonus.
-        max: f64 = "1.0", Any, Fixed;
-        /// How far one update moves the coefficient.
-        delta: f64 = "0.005", NonNegative, Fixed;
-        /// Entropy that the coefficient aims at, in nats per token.
-        target: f64 = "0.2", Any, Fixed;
-    }
-}
-
-section! {
     /// The entropy bonus.
     pub struct EntropyConfig {
         /// Coefficient of the entropy bonus; with `adaptive` the first one.
@@ -118,7 +58,7 @@ section! {
         /// How entropies of tokens become one number. Null: as for the policy loss.
         aggregation: Option<Aggregation> = "null", Any, Fixed;
         /// Adaptation of the coefficient of the entropy bonus. Null: it stays as it is.
-        adaptive: Option<AdaptiveEntropyConfig> = "null", Any, Fixed;
+        adaptive: Option<AdaptiveEntropy> = "null", Any, Fixed;
     }
 }
 

@@ -1,9 +1,8 @@
 //! `schedule`: when prompts are dispatched and how a batch is filled.
 
-use tamis_core::schedule::{FillOrder, OnExhausted, OnLimit};
+use tamis_core::schedule::{FillOrder, OnEmptyRound, OnExhausted, OnLimit, RoundLimit};
 
 use crate::define::{choice, section};
-use crate::value::{EmptyRound, RoundLimit};
 
 choice! {
     /// How a training batch is filled.
@@ -22,7 +21,7 @@ choice! {
 
 choice! {
     /// What happens to kept groups beyond `data.train_batch_size`.
-    pub enum Surplus {
+    pub enum SurplusKind {
         /// They are thrown away, and counted.
         Discard = "discard",
         /// They go into the next step with the log-probabilities they were sampled with, up to `max_lag`.
@@ -56,7 +55,7 @@ section! {
         /// `data.train_batch_size` / (`data.gen_batch_size` x k) + 2, rounded down; it never falls within a
         /// step, is 10 times the rounds of a batch without a filter while nothing was kept, and never above
         /// 50 times. Null: no limit.
-        max_num_gen_batches: Option<RoundLimit> = "10", AtLeast(1.0), Fixed;
+        max_num_gen_batches: RoundLimit = "10", AtLeast(1.0), Fixed;
         /// What happens when `max_num_gen_batches` is reached and the batch is not full.
         on_limit: OnLimit = "error", Any, Fixed;
         /// Rounds generated at once. With more than 1 the prompts of the next rounds are started while a
@@ -67,12 +66,12 @@ section! {
         rounds_in_flight: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// What happens when a round keeps no group: `retry` (as many rounds as the limit allows), `retry:N`
         /// (N such rounds in a row are an error), `skip` (the step is given up) or `error`.
-        on_empty_round: EmptyRound = "retry", Any, Fixed;
+        on_empty_round: OnEmptyRound = "retry", Any, Fixed;
         /// What happens when the data of an epoch ends before the batch is full. An epoch that keeps no group
         /// at all ends the run.
         on_exhausted: OnExhausted = "next_epoch", Any, Fixed;
         /// What happens to kept groups beyond `data.train_batch_size`.
-        surplus: Surplus = "discard", Any, Fixed;
+        surplus: SurplusKind = "discard", Any, Fixed;
         /// Most steps that a carried group may be old. Needed with `surplus: carry`.
         max_lag: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Order in which kept groups fill the batch.

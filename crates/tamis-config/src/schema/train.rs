@@ -1,6 +1,7 @@
 //! `train`: mini-batches, optimizer, learning rate and length of the run.
 
-use super::EarlyStopConfig;
+use tamis_core::early_stop::EarlyStopSettings;
+
 use crate::define::{choice, section};
 
 choice! {
@@ -95,7 +96,7 @@ section! {
         /// ends the run.
         total_epochs: Option<usize> = "null", AtLeast(1.0), Free;
         /// Reasons to end the run early.
-        early_stop: EarlyStopConfig = "{}", Any, Free;
+        early_stop: EarlyStopSettings = "{}", Any, Free;
         /// Measure the gradient norm by reward deviation within the group. Null: never.
         gradient_analysis: Option<GradientAnalysisConfig> = "null", Any, Free;
     }

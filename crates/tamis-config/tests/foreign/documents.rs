@@ -4,10 +4,9 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tamis_config::{
-    BackendKind, Config, EmptyRound, Import, OnLimit, Preset, RoundLimit, import, load_sources,
-};
+use tamis_config::{BackendKind, Config, Import, Preset, import, load_sources};
 use tamis_core::filter::{GroupFilter, MinP, Pool, TopK, TopP};
+use tamis_core::schedule::{OnEmptyRound, OnLimit, RoundLimit};
 
 use crate::{config, converted};
 
@@ -81,7 +80,7 @@ fn the_complete_command_of_the_guide_to_group_filters() {
     for config in both {
         let filter = config.filter.as_ref().expect("a filter");
         assert_eq!((filter.kind.as_str(), filter.metric.as_deref()), ("variance", Some("acc")));
-        assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(15)));
+        assert_eq!(config.schedule.max_num_gen_batches, RoundLimit::Rounds(15));
         assert_eq!((config.preset, config.rollout.n), (Some(Preset::Dapo), 8));
         assert_eq!(config.rollout.backend, BackendKind::Vllm);
         assert!(config.rollout.launch.is_some(), "nothing says where vLLM is");
@@ -214,9 +213,9 @@ fn dynamic_sampling_of_the_fork() {
         })
         .collect();
     assert_eq!(found.len(), 4);
-    assert_eq!(found[0].1, Some(RoundLimit::Rounds(3)));
-    assert_eq!(found[1], (true, Some(RoundLimit::Rounds(3)), OnLimit::UsePartial, 16));
-    assert_eq!(found[2], (true, None, OnLimit::UsePartial, 32));
+    assert_eq!(found[0].1, RoundLimit::Rounds(3));
+    assert_eq!(found[1], (true, RoundLimit::Rounds(3), OnLimit::UsePartial, 16));
+    assert_eq!(found[2], (true, RoundLimit::None, OnLimit::UsePartial, 32));
     assert!(!found[3].0);
     // The settings alone.
     for line in yaml.iter().filter(|block| !is_file(block)).flat_map(|block| block.lines()) {
@@ -224,10 +223,11 @@ fn dynamic_sampling_of_the_fork() {
             let arguments =
                 ["algorithm.use_dynamic_sample=true".to_owned(), format!("algorithm.{key}={}", value.trim())];
             let limit = config_without_files(&converted(&arguments)).schedule.max_num_gen_batches;
-            let told = limit.map_or(0, |limit| match limit {
+            let told = match limit {
+                RoundLimit::None => 0,
                 RoundLimit::Rounds(rounds) => rounds,
                 RoundLimit::Auto => panic!("{line}"),
-            });
+            };
             assert_eq!(told.to_string(), value.trim(), "{line}");
         }
     }
@@ -249,7 +249,7 @@ fn filters_of_ragen_s_document() {
         let config = config(&import);
         let filter = config.filter.expect("a filter");
         assert_eq!(filter.kind.pool().expect("a pool").score.as_str(), "deviation");
-        assert_eq!(config.schedule.on_empty_round, EmptyRound::Retry { limit: Some(9) });
+        assert_eq!(config.schedule.on_empty_round, OnEmptyRound::Retry { times: Some(9) });
         found.push(filter.kind);
     }
     let pool = Pool { ddof: 1, ..Pool::default() };

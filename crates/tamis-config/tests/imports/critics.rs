@@ -1,8 +1,9 @@
 //! Critics of the other systems.
 
 use insta::assert_snapshot;
-use tamis_config::{Aggregation, Import, load_sources};
+use tamis_config::{Import, load_sources};
 use tamis_core::advantage::Advantage;
+use tamis_core::objective::Aggregation;
 
 use crate::{converted, import_errors, loaded, notes};
 

@@ -1,8 +1,8 @@
 //! Files and commands of EasyR1 and its fork.
 
 use insta::assert_snapshot;
-use tamis_config::RoundLimit;
 use tamis_core::filter::{Bounds, GroupFilter, MeanRange};
+use tamis_core::schedule::RoundLimit;
 
 use crate::{converted, import_errors, loaded, notes};
 
@@ -91,7 +91,7 @@ worker.reward.reward_function is not given: EasyR1 has no reward of its own: nam
         "worker.actor.model.model_path=m",
         "reward=[{kind: math}]",
     ]);
-    assert_eq!(loaded(&limitless).schedule.max_num_gen_batches, None);
+    assert_eq!(loaded(&limitless).schedule.max_num_gen_batches, RoundLimit::None);
     // Only the switch: the limit is the owner's 3.
     let switch = converted(&[
         "algorithm.use_dynamic_sample=true",
@@ -100,7 +100,7 @@ worker.reward.reward_function is not given: EasyR1 has no reward of its own: nam
         "reward=[{kind: math}]",
         "worker.rollout.n=4",
     ]);
-    assert_eq!(loaded(&switch).schedule.max_num_gen_batches, Some(RoundLimit::Rounds(3)));
+    assert_eq!(loaded(&switch).schedule.max_num_gen_batches, RoundLimit::Rounds(3));
     let off = converted(&[
         "algorithm.use_dynamic_sample=false",
         "data.train_files=t",
@@ -125,7 +125,7 @@ fn online_filtering_of_easyr1() {
     let filter = config.filter.unwrap();
     let range = MeanRange { low: 0.01, high: 0.99, bounds: Bounds::Open };
     assert_eq!((filter.kind, filter.metric.as_deref()), (GroupFilter::MeanRange(range), Some("acc")));
-    assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(20)));
+    assert_eq!(config.schedule.max_num_gen_batches, RoundLimit::Rounds(20));
 }
 
 #[test]
@@ -242,5 +242,5 @@ fn what_easyr1_has_and_tamis_has_not() {
         "worker.actor.model.model_path=m",
         "reward=[{kind: math}]",
     ]);
-    assert_eq!(loaded(&cut).data.overlong_prompts, tamis_config::OverlongPrompts::Right);
+    assert_eq!(loaded(&cut).data.overlong_prompts, tamis_data::overlong::OverlongPrompts::Right);
 }

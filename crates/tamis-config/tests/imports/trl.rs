@@ -166,7 +166,7 @@ fn luspo_with_a_cap_on_the_ratio_is_the_clip_under_a_token_sum() {
         log_ratio_limit: None,
     };
     assert_eq!(objective.loss, tamis_core::objective::PolicyLoss::Clip(clip));
-    assert_eq!(objective.aggregation, tamis_config::Aggregation::SeqMeanTokenSum);
+    assert_eq!(objective.aggregation, tamis_core::objective::Aggregation::SeqMeanTokenSum);
     assert_eq!(objective.importance, tamis_core::objective::Importance::Sequence);
     assert_eq!(note_on(&import, "delta"), "delta=2 -> objective.loss.delta: 2");
     let without = loaded(&command(&words[..3])).objective.loss;
@@ -295,7 +295,7 @@ fn older_keys_of_trl() {
     let config = loaded(&import);
     assert_eq!(
         (config.data.max_prompt_length, config.data.overlong_prompts),
-        (1024, tamis_config::OverlongPrompts::Left)
+        (1024, tamis_data::overlong::OverlongPrompts::Left)
     );
     assert_eq!(config.rollout.regex, None);
     for key in ["vllm_structured_outputs_regex", "vllm_guided_decoding_regex"] {

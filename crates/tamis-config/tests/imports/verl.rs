@@ -1,8 +1,8 @@
 //! Commands of verl and its DAPO recipe.
 
 use insta::assert_snapshot;
-use tamis_config::RoundLimit;
 use tamis_core::objective::PolicyLoss;
+use tamis_core::schedule::RoundLimit;
 
 use crate::{converted, import_errors, loaded, notes};
 
@@ -112,7 +112,7 @@ custom_reward_function.path is not given -> reward: [{kind: by_source}] (verl's 
 "#);
     assert_eq!(import.remaining, []);
     let config = loaded(&import);
-    assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(15)));
+    assert_eq!(config.schedule.max_num_gen_batches, RoundLimit::Rounds(15));
     assert_eq!(config.mini_batch_size(), 256);
     // Every argument is accounted for.
     for argument in &COMPLETE[3..] {
@@ -258,7 +258,7 @@ fn the_released_command_of_dapo() {
     assert_eq!((config.validate.temperature, config.validate.top_p), (1.0, 0.7));
     let rewards: Vec<&str> = config.reward.iter().map(|reward| reward.kind.as_str()).collect();
     assert_eq!(rewards, ["by_source", "soft_overlong"]);
-    assert_eq!(config.schedule.max_num_gen_batches, Some(RoundLimit::Rounds(10)));
+    assert_eq!(config.schedule.max_num_gen_batches, RoundLimit::Rounds(10));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spread::Spread;
 use super::{CorrectionError, SamplerColumns};
+use crate::choice;
 use crate::entry::{Entry, Family};
 use crate::objective::Real;
 
@@ -94,24 +95,24 @@ pub(super) const BATCH_NORMALIZE: Entry = Entry {
     differences: &["the mean is of the whole optimizer batch over all micro-batches"],
 };
 
-/// What one weight belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// A token.
-    Token,
-    /// A trajectory: the product of its tokens' ratios.
-    Sequence,
+choice! {
+    /// Whether one importance weight belongs to a token or to a trajectory.
+    pub enum CorrectionLevel {
+        /// A token.
+        Token = "token",
+        /// A trajectory: the product of its tokens' ratios.
+        Sequence = "sequence",
+    }
 }
 
-/// What becomes of a ratio outside the bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outside {
-    /// The bound.
-    Truncate,
-    /// 0; the bounds themselves are inside.
-    Mask,
+choice! {
+    /// Weight of a token or trajectory whose ratio is outside `min` and `max`.
+    pub enum OutsideBounds {
+        /// The nearer bound.
+        Truncate = "truncate",
+        /// 0: it carries no loss.
+        Mask = "mask",
+    }
 }
 
 /// Importance weights of a batch.
@@ -119,9 +120,9 @@ pub enum Outside {
 #[serde(deny_unknown_fields)]
 pub struct ImportanceWeights {
     /// What one weight belongs to.
-    pub level: Level,
+    pub level: CorrectionLevel,
     /// What becomes of a ratio outside the bounds.
-    pub outside: Outside,
+    pub outside: OutsideBounds,
     /// Lower bound of the ratio, at least 0.
     #[serde(default)]
     pub min: Option<f64>,
@@ -162,9 +163,9 @@ pub struct WeightStatistics {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ImportanceMetrics {
     /// What one weight belongs to.
-    pub level: Level,
+    pub level: CorrectionLevel,
     /// What became of ratios outside the bounds.
-    pub outside: Outside,
+    pub outside: OutsideBounds,
     /// Before bounds.
     pub raw: WeightStatistics,
     /// After bounds, before the normalisation.
@@ -177,7 +178,7 @@ pub struct ImportanceMetrics {
     pub sequence_share_above: f64,
     /// Share of trajectories whose mean raw weight is below the lower bound.
     pub sequence_share_below: f64,
-    /// Share of tokens whose weight became 0, where [`Outside::Mask`].
+    /// Share of tokens whose weight became 0, where [`OutsideBounds::Mask`].
     pub masked_share: Option<f64>,
     /// What weights were divided by, where they were.
     pub normalisation: Option<f64>,
@@ -215,8 +216,8 @@ impl ImportanceWeights {
     /// Token weights of at most `max` (verl `decoupled_token_is`).
     pub fn truncated_tokens(max: f64) -> Self {
         Self {
-            level: Level::Token,
-            outside: Outside::Truncate,
+            level: CorrectionLevel::Token,
+            outside: OutsideBounds::Truncate,
             min: None,
             max: Some(max),
             batch_normalize: false,
@@ -225,7 +226,7 @@ impl ImportanceWeights {
 
     /// Trajectory weights of at most `max` (verl `decoupled_seq_is`).
     pub fn truncated_sequences(max: f64) -> Self {
-        Self { level: Level::Sequence, ..Self::truncated_tokens(max) }
+        Self { level: CorrectionLevel::Sequence, ..Self::truncated_tokens(max) }
     }
 
     /// verl's `rollout_is` with a `rollout_is_threshold` as it writes them: a number truncates, `lo_hi` masks
@@ -233,10 +234,12 @@ impl ImportanceWeights {
     ///
     /// # Errors
     /// [`CorrectionError::Threshold`] where it is neither.
-    pub fn verl(level: Level, threshold: &str) -> Result<Self, CorrectionError> {
+    pub fn verl(level: CorrectionLevel, threshold: &str) -> Result<Self, CorrectionError> {
         Ok(match super::rejection::threshold(threshold)? {
             (None, max) => Self { level, ..Self::truncated_tokens(max) },
-            (min, max) => Self { level, outside: Outside::Mask, min, max: Some(max), batch_normalize: false },
+            (min, max) => {
+                Self { level, outside: OutsideBounds::Mask, min, max: Some(max), batch_normalize: false }
+            }
         })
     }
 
@@ -247,10 +250,10 @@ impl ImportanceWeights {
     /// [`CorrectionError::UnknownMode`].
     pub fn trl(mode: &str, min: Option<f64>, max: Option<f64>) -> Result<Self, CorrectionError> {
         let (level, outside) = match mode {
-            "token_truncate" => (Level::Token, Outside::Truncate),
-            "token_mask" => (Level::Token, Outside::Mask),
-            "sequence_truncate" => (Level::Sequence, Outside::Truncate),
-            "sequence_mask" => (Level::Sequence, Outside::Mask),
+            "token_truncate" => (CorrectionLevel::Token, OutsideBounds::Truncate),
+            "token_mask" => (CorrectionLevel::Token, OutsideBounds::Mask),
+            "sequence_truncate" => (CorrectionLevel::Sequence, OutsideBounds::Truncate),
+            "sequence_mask" => (CorrectionLevel::Sequence, OutsideBounds::Mask),
             _ => return Err(CorrectionError::UnknownMode { name: mode.to_owned() }),
         };
         Ok(Self { level, outside, min, max, batch_normalize: false })
@@ -281,8 +284,8 @@ impl ImportanceWeights {
     pub fn bound(&self, ratio: f64) -> f64 {
         let (min, max) = (self.min.unwrap_or(0.0), self.max.unwrap_or(f64::INFINITY));
         let replaced = |bound| match self.outside {
-            Outside::Truncate => bound,
-            Outside::Mask => 0.0,
+            OutsideBounds::Truncate => bound,
+            OutsideBounds::Mask => 0.0,
         };
         if ratio < min {
             replaced(min)
@@ -312,7 +315,7 @@ impl ImportanceWeights {
             for token in row.tokens() {
                 tokens += 1;
                 match self.level {
-                    Level::Token => {
+                    CorrectionLevel::Token => {
                         let ratio = token.log_ratio().clamp(-limit, limit).exp();
                         let weight = self.bound(ratio);
                         above += usize::from(ratio > high);
@@ -324,7 +327,7 @@ impl ImportanceWeights {
                         bounded_sum += weight;
                         weights[token.place] = weight;
                     }
-                    Level::Sequence => total += token.log_ratio(),
+                    CorrectionLevel::Sequence => total += token.log_ratio(),
                 }
             }
             if tokens == 0 && !count_masked {
@@ -333,8 +336,10 @@ impl ImportanceWeights {
             sequences += 1;
             let (raw_mean, bounded_mean) = match self.level {
                 // A fully masked one counts as 0, as in verl.
-                Level::Token => (raw_sum / tokens.max(1) as f64, bounded_sum / tokens.max(1) as f64),
-                Level::Sequence => {
+                CorrectionLevel::Token => {
+                    (raw_sum / tokens.max(1) as f64, bounded_sum / tokens.max(1) as f64)
+                }
+                CorrectionLevel::Sequence => {
                     let ratio = total.clamp(-limit, limit).exp();
                     let weight = self.bound(ratio);
                     above += usize::from(ratio > high);
@@ -359,8 +364,8 @@ impl ImportanceWeights {
         }
         let num_tokens = columns.mask.iter().filter(|&&on| on).count();
         let units = match self.level {
-            Level::Token => num_tokens,
-            Level::Sequence => sequences,
+            CorrectionLevel::Token => num_tokens,
+            CorrectionLevel::Sequence => sequences,
         };
         let share = |part: usize, whole: usize| part as f64 / whole as f64;
         let normalisation = if self.batch_normalize {
@@ -377,7 +382,7 @@ impl ImportanceWeights {
             share_below: share(below, units),
             sequence_share_above: share(sequences_above, sequences),
             sequence_share_below: share(sequences_below, sequences),
-            masked_share: (self.outside == Outside::Mask).then(|| share(masked, num_tokens)),
+            masked_share: (self.outside == OutsideBounds::Mask).then(|| share(masked, num_tokens)),
             normalisation,
         };
         (weights, metrics)
@@ -395,8 +400,8 @@ impl ImportanceWeights {
         token_mean: f64,
     ) -> Option<f64> {
         let mean = match self.level {
-            Level::Token => token_mean,
-            Level::Sequence => {
+            CorrectionLevel::Token => token_mean,
+            CorrectionLevel::Sequence => {
                 let mut of_sequences = Spread::around(1.0);
                 for row in columns.rows() {
                     if let Some(token) = row.tokens().next() {
@@ -442,7 +447,7 @@ mod tests {
         );
         assert!((metrics.bounded.sequence_max - 1.5).abs() < 1e-15);
         let (weights, metrics) = weigh(
-            ImportanceWeights { outside: Outside::Mask, ..importance },
+            ImportanceWeights { outside: OutsideBounds::Mask, ..importance },
             &[4_f64.ln(), 0.0, 0.25_f64.ln()],
             &[0.0, f64::NAN, 0.0],
         );
@@ -470,7 +475,7 @@ mod tests {
     #[test]
     fn weights_of_nothing_are_divided_by_nothing() {
         let importance = ImportanceWeights {
-            outside: Outside::Mask,
+            outside: OutsideBounds::Mask,
             min: Some(0.9),
             batch_normalize: true,
             ..ImportanceWeights::truncated_tokens(1.1)

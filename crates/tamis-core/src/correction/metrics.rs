@@ -1,6 +1,6 @@
 //! Everything that a correction measures, under the names that are logged.
 
-use super::importance::{Level, WeightStatistics};
+use super::importance::{CorrectionLevel, WeightStatistics};
 use super::{ImportanceMetrics, Mismatch, RejectionMetrics, SamplerColumns};
 use crate::objective::Real;
 
@@ -74,8 +74,8 @@ fn named_weights(metrics: &ImportanceMetrics, named: &mut Vec<(String, f64)>) {
     let ImportanceMetrics { raw, bounded, .. } = metrics;
     // verl reports the extremes of trajectory weights before bounds, of token weights after them.
     let (min, max) = match metrics.level {
-        Level::Token => (bounded.min, bounded.max),
-        Level::Sequence => (raw.min, raw.max),
+        CorrectionLevel::Token => (bounded.min, bounded.max),
+        CorrectionLevel::Sequence => (raw.min, raw.max),
     };
     let mut push = |name: &str, value| named.push((format!("rollout_corr/rollout_is_{name}"), value));
     for (name, value) in [
@@ -110,8 +110,8 @@ fn named_weights(metrics: &ImportanceMetrics, named: &mut Vec<(String, f64)>) {
     // TRL's are over tokens or over trajectories, as its mode is.
     let WeightStatistics { mean, min, max, sequence_mean, sequence_min, sequence_max, .. } = *bounded;
     let [mean, min, max] = match metrics.level {
-        Level::Token => [mean, min, max],
-        Level::Sequence => [sequence_mean, sequence_min, sequence_max],
+        CorrectionLevel::Token => [mean, min, max],
+        CorrectionLevel::Sequence => [sequence_mean, sequence_min, sequence_max],
     };
     for (name, value) in [("mean", mean), ("min", min), ("max", max)] {
         named.push((format!("sampling/importance_sampling_ratio/{name}"), value));

@@ -37,10 +37,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use agreement::Agreement;
-pub use importance::{ImportanceMetrics, ImportanceWeights, Level, Outside};
+pub use importance::{CorrectionLevel, ImportanceMetrics, ImportanceWeights, OutsideBounds};
 pub use metrics::CorrectionMetrics;
 pub use mismatch::Mismatch;
-pub use preset::{CORRECTION_PRESETS, CorrectionPreset};
+pub use preset::CorrectionPreset;
 pub use rejection::{Rejection, RejectionMetrics, RejectionScope, Statistic};
 
 use crate::entry::Entry;
@@ -405,8 +405,8 @@ mod tests {
     #[test]
     fn an_empty_batch_has_nothing_to_correct() {
         let columns = SamplerColumns::<f32> { offsets: &[], mask: &[], old: &[], behaviour: &[] };
-        for preset in CORRECTION_PRESETS {
-            let corrected = (preset.build)().correct(&columns).expect("fits");
+        for preset in CorrectionPreset::ALL {
+            let corrected = preset.correction().correct(&columns).expect("fits");
             assert!(corrected.mask.is_empty() && corrected.weights.unwrap_or_default().is_empty());
         }
     }

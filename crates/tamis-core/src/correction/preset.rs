@@ -1,8 +1,9 @@
 //! Corrections by the names under which verl and TRL offer them.
 
-use super::importance::{ImportanceWeights, Level, Outside};
+use super::importance::{ImportanceWeights, OutsideBounds};
 use super::rejection::{Rejection, RejectionScope, Statistic};
 use super::{Correction, Mode};
+use crate::choice;
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entry.
@@ -36,185 +37,101 @@ pub(super) const BYPASS: Entry = Entry {
     differences: &["an unknown behaviour log-probability has ratio 1"],
 };
 
-/// A row of the table of named corrections.
-#[derive(Debug, Clone, Copy)]
-pub struct CorrectionPreset {
-    /// The name in the configuration.
-    pub name: &'static str,
-    /// What it does, in one line.
-    pub meaning: &'static str,
-    /// Builds it.
-    pub build: fn() -> Correction,
+choice! {
+    /// Corrections by name, as verl and TRL have them. `token_is` and `seq_is` weigh by the ratio up to 2,
+    /// `geo_rs` rejects trajectories whose mean ratio is off by more than 0.1 %, `k3_rs` those whose mean k3
+    /// is above 0.01.
+    pub enum CorrectionPreset {
+        /// Nothing but metrics.
+        Disabled = "disabled",
+        /// Token weights up to 2.
+        DecoupledTokenIs = "decoupled_token_is",
+        /// Trajectory weights up to 2.
+        DecoupledSeqIs = "decoupled_seq_is",
+        /// Token weights within 0.5 and 5, 0 outside.
+        DecoupledTokenIcepop = "decoupled_token_icepop",
+        /// Trajectory weights up to 2; trajectories whose ratio is outside 0.5 and 2 rejected.
+        DecoupledSeqIsRs = "decoupled_seq_is_rs",
+        /// Trajectories whose geometric mean ratio is outside 0.999 and 1.001 rejected.
+        DecoupledGeoRs = "decoupled_geo_rs",
+        /// `decoupled_geo_rs` with trajectory weights up to 2.
+        DecoupledGeoRsSeqTis = "decoupled_geo_rs_seq_tis",
+        /// `decoupled_geo_rs` with token weights up to 2.
+        DecoupledGeoRsTokenTis = "decoupled_geo_rs_token_tis",
+        /// Trajectories whose mean k3 is above 0.01 rejected.
+        DecoupledK3Rs = "decoupled_k3_rs",
+        /// `decoupled_k3_rs` with trajectory weights up to 2.
+        DecoupledK3RsSeqTis = "decoupled_k3_rs_seq_tis",
+        /// `decoupled_k3_rs` with token weights up to 2.
+        DecoupledK3RsTokenTis = "decoupled_k3_rs_token_tis",
+        /// The ratio of the loss is to the policy that sampled.
+        BypassPpoClip = "bypass_ppo_clip",
+        /// `bypass_ppo_clip` with the rejection of `decoupled_geo_rs`.
+        BypassPpoClipGeoRs = "bypass_ppo_clip_geo_rs",
+        /// `bypass_ppo_clip` with the rejection of `decoupled_k3_rs`.
+        BypassPpoClipK3Rs = "bypass_ppo_clip_k3_rs",
+        /// REINFORCE with trajectory weights up to 2.
+        BypassPgIs = "bypass_pg_is",
+        /// REINFORCE with token weights within 0.5 and 5, 0 outside.
+        BypassPgTokenIcepop = "bypass_pg_token_icepop",
+        /// REINFORCE with the rejection of `decoupled_geo_rs`.
+        BypassPgGeoRs = "bypass_pg_geo_rs",
+        /// `bypass_pg_geo_rs` with trajectory weights up to 2.
+        BypassPgGeoRsSeqTis = "bypass_pg_geo_rs_seq_tis",
+        /// `bypass_pg_geo_rs` with token weights up to 2.
+        BypassPgGeoRsTokenTis = "bypass_pg_geo_rs_token_tis",
+        /// TRL's default: trajectory weights up to 3, 0 above.
+        Trl = "trl",
+    }
 }
 
-/// All named corrections; lookup and documentation read this one table.
-pub const CORRECTION_PRESETS: &[CorrectionPreset] = &[
-    CorrectionPreset { name: "disabled", meaning: "nothing but metrics", build: Correction::default },
-    CorrectionPreset {
-        name: "decoupled_token_is",
-        meaning: "token weights up to 2",
-        build: || weighted(ImportanceWeights::truncated_tokens(2.0)),
-    },
-    CorrectionPreset {
-        name: "decoupled_seq_is",
-        meaning: "trajectory weights up to 2",
-        build: || weighted(ImportanceWeights::truncated_sequences(2.0)),
-    },
-    CorrectionPreset {
-        name: "decoupled_token_icepop",
-        meaning: "token weights within 0.5 and 5, 0 outside",
-        build: || weighted(icepop()),
-    },
-    CorrectionPreset {
-        name: "decoupled_seq_is_rs",
-        meaning: "trajectory weights up to 2; trajectories whose ratio is outside 0.5 and 2 rejected",
-        build: || Correction {
-            rejections: vec![k1(RejectionScope::SeqSum, 0.5, 2.0)],
-            ..weighted(ImportanceWeights::truncated_sequences(2.0))
-        },
-    },
-    CorrectionPreset {
-        name: "decoupled_geo_rs",
-        meaning: "trajectories whose geometric mean ratio is outside 0.999 and 1.001 rejected",
-        build: || rejecting(geo()),
-    },
-    CorrectionPreset {
-        name: "decoupled_geo_rs_seq_tis",
-        meaning: "decoupled_geo_rs with trajectory weights up to 2",
-        build: || Correction {
-            importance: Some(ImportanceWeights::truncated_sequences(2.0)),
-            ..rejecting(geo())
-        },
-    },
-    CorrectionPreset {
-        name: "decoupled_geo_rs_token_tis",
-        meaning: "decoupled_geo_rs with token weights up to 2",
-        build: || Correction {
-            importance: Some(ImportanceWeights::truncated_tokens(2.0)),
-            ..rejecting(geo())
-        },
-    },
-    CorrectionPreset {
-        name: "decoupled_k3_rs",
-        meaning: "trajectories whose mean k3 is above 0.01 rejected",
-        build: || rejecting(k3()),
-    },
-    CorrectionPreset {
-        name: "decoupled_k3_rs_seq_tis",
-        meaning: "decoupled_k3_rs with trajectory weights up to 2",
-        build: || Correction {
-            importance: Some(ImportanceWeights::truncated_sequences(2.0)),
-            ..rejecting(k3())
-        },
-    },
-    CorrectionPreset {
-        name: "decoupled_k3_rs_token_tis",
-        meaning: "decoupled_k3_rs with token weights up to 2",
-        build: || Correction {
-            importance: Some(ImportanceWeights::truncated_tokens(2.0)),
-            ..rejecting(k3())
-        },
-    },
-    CorrectionPreset {
-        name: "bypass_ppo_clip",
-        meaning: "the clipped loss over the sampler's log-probabilities",
-        build: || Correction { mode: Mode::BypassClip, ..Correction::default() },
-    },
-    CorrectionPreset {
-        name: "bypass_ppo_clip_geo_rs",
-        meaning: "bypass_ppo_clip with the rejection of decoupled_geo_rs",
-        build: || Correction { mode: Mode::BypassClip, ..rejecting(geo()) },
-    },
-    CorrectionPreset {
-        name: "bypass_ppo_clip_k3_rs",
-        meaning: "bypass_ppo_clip with the rejection of decoupled_k3_rs",
-        build: || Correction { mode: Mode::BypassClip, ..rejecting(k3()) },
-    },
-    CorrectionPreset {
-        name: "bypass_pg_is",
-        meaning: "REINFORCE with trajectory weights up to 2",
-        build: || reinforce(weighted(ImportanceWeights::truncated_sequences(2.0))),
-    },
-    CorrectionPreset {
-        name: "bypass_pg_token_icepop",
-        meaning: "REINFORCE with token weights within 0.5 and 5, 0 outside",
-        build: || reinforce(weighted(icepop())),
-    },
-    CorrectionPreset {
-        name: "bypass_pg_geo_rs",
-        meaning: "REINFORCE with the rejection of decoupled_geo_rs",
-        build: || reinforce(rejecting(geo())),
-    },
-    CorrectionPreset {
-        name: "bypass_pg_geo_rs_seq_tis",
-        meaning: "bypass_pg_geo_rs with trajectory weights up to 2",
-        build: || Correction {
-            importance: Some(ImportanceWeights::truncated_sequences(2.0)),
-            ..reinforce(rejecting(geo()))
-        },
-    },
-    CorrectionPreset {
-        name: "bypass_pg_geo_rs_token_tis",
-        meaning: "bypass_pg_geo_rs with token weights up to 2",
-        build: || Correction {
-            importance: Some(ImportanceWeights::truncated_tokens(2.0)),
-            ..reinforce(rejecting(geo()))
-        },
-    },
-    CorrectionPreset {
-        name: "trl",
-        meaning: "TRL's default: trajectory weights up to 3, 0 above, without a limit on log-ratios",
-        build: || Correction {
-            importance: Some(ImportanceWeights {
-                level: Level::Sequence,
-                outside: Outside::Mask,
-                ..ImportanceWeights::truncated_sequences(3.0)
-            }),
-            log_ratio_limit: None,
-            ..Correction::default()
-        },
-    },
-];
-
-fn weighted(importance: ImportanceWeights) -> Correction {
-    Correction { importance: Some(importance), ..Correction::default() }
-}
-
-fn rejecting(rejection: Rejection) -> Correction {
-    Correction { rejections: vec![rejection], ..Correction::default() }
-}
-
-fn reinforce(correction: Correction) -> Correction {
-    Correction { mode: Mode::BypassReinforce, ..correction }
-}
-
-fn icepop() -> ImportanceWeights {
-    ImportanceWeights { outside: Outside::Mask, min: Some(0.5), ..ImportanceWeights::truncated_tokens(5.0) }
+impl CorrectionPreset {
+    /// The correction of this name.
+    pub fn correction(self) -> Correction {
+        let tokens = Some(ImportanceWeights::truncated_tokens(2.0));
+        let sequences = Some(ImportanceWeights::truncated_sequences(2.0));
+        let masked = |weights| Some(ImportanceWeights { outside: OutsideBounds::Mask, ..weights });
+        let icepop = ImportanceWeights { min: Some(0.5), ..ImportanceWeights::truncated_tokens(5.0) };
+        let bounded = Some(k1(RejectionScope::SeqSum, 0.5, 2.0));
+        let geo = Some(k1(RejectionScope::SeqMean, 0.999, 1.001));
+        let k3 = Some(k3());
+        let (mode, importance, rejection) = match self {
+            Self::Disabled => (Mode::Decoupled, None, None),
+            Self::DecoupledTokenIs => (Mode::Decoupled, tokens, None),
+            Self::DecoupledSeqIs => (Mode::Decoupled, sequences, None),
+            Self::DecoupledTokenIcepop => (Mode::Decoupled, masked(icepop), None),
+            Self::DecoupledSeqIsRs => (Mode::Decoupled, sequences, bounded),
+            Self::DecoupledGeoRs => (Mode::Decoupled, None, geo),
+            Self::DecoupledGeoRsSeqTis => (Mode::Decoupled, sequences, geo),
+            Self::DecoupledGeoRsTokenTis => (Mode::Decoupled, tokens, geo),
+            Self::DecoupledK3Rs => (Mode::Decoupled, None, k3),
+            Self::DecoupledK3RsSeqTis => (Mode::Decoupled, sequences, k3),
+            Self::DecoupledK3RsTokenTis => (Mode::Decoupled, tokens, k3),
+            Self::BypassPpoClip => (Mode::BypassClip, None, None),
+            Self::BypassPpoClipGeoRs => (Mode::BypassClip, None, geo),
+            Self::BypassPpoClipK3Rs => (Mode::BypassClip, None, k3),
+            Self::BypassPgIs => (Mode::BypassReinforce, sequences, None),
+            Self::BypassPgTokenIcepop => (Mode::BypassReinforce, masked(icepop), None),
+            Self::BypassPgGeoRs => (Mode::BypassReinforce, None, geo),
+            Self::BypassPgGeoRsSeqTis => (Mode::BypassReinforce, sequences, geo),
+            Self::BypassPgGeoRsTokenTis => (Mode::BypassReinforce, tokens, geo),
+            Self::Trl => (Mode::Decoupled, masked(ImportanceWeights::truncated_sequences(3.0)), None),
+        };
+        let mut correction = Correction { mode, importance, ..Correction::default() };
+        correction.rejections.extend(rejection);
+        if self == Self::Trl {
+            correction.log_ratio_limit = None;
+        }
+        correction
+    }
 }
 
 fn k1(scope: RejectionScope, low: f64, high: f64) -> Rejection {
     Rejection { statistic: Statistic::K1, scope, min: Some(low.ln()), max: Some(high.ln()) }
 }
 
-fn geo() -> Rejection {
-    k1(RejectionScope::SeqMean, 0.999, 1.001)
-}
-
 fn k3() -> Rejection {
     Rejection { statistic: Statistic::K3, scope: RejectionScope::SeqMean, min: None, max: Some(0.01) }
-}
-
-impl Correction {
-    /// Looks a correction up by name; `None` where there is none.
-    ///
-    /// ```
-    /// use tamis_core::correction::Correction;
-    /// assert!(Correction::named("decoupled_token_is").is_some_and(|correction| correction.importance.is_some()));
-    /// assert_eq!(Correction::named("tis"), None);
-    /// ```
-    pub fn named(name: &str) -> Option<Self> {
-        CORRECTION_PRESETS.iter().find(|preset| preset.name == name).map(|preset| (preset.build)())
-    }
 }
 
 #[cfg(test)]
@@ -223,19 +140,12 @@ mod tests {
 
     #[test]
     fn every_preset_is_valid_and_survives_a_checkpoint() {
-        for preset in CORRECTION_PRESETS {
-            let correction = (preset.build)();
-            assert_eq!(correction.check(), Ok(()), "{}", preset.name);
-            assert_eq!(correction.mode.is_bypass(), preset.name.starts_with("bypass"), "{}", preset.name);
+        for preset in CorrectionPreset::ALL {
+            let correction = preset.correction();
+            assert_eq!(correction.check(), Ok(()), "{preset}");
+            assert_eq!(correction.mode.is_bypass(), preset.as_str().starts_with("bypass"), "{preset}");
             let text = serde_json::to_string(&correction).expect("is data");
             assert_eq!(serde_json::from_str::<Correction>(&text).expect("is data"), correction, "{text}");
         }
-    }
-
-    #[test]
-    fn names_are_unique() {
-        let names: std::collections::HashSet<_> =
-            CORRECTION_PRESETS.iter().map(|preset| preset.name).collect();
-        assert_eq!(names.len(), CORRECTION_PRESETS.len());
     }
 }

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{EarlyStopError, StopReason};
+use super::StopReason;
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -18,23 +19,12 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &["RAGEN counts a skipped step as a step; here it is tried again under the same number"],
 };
 
-/// Stops after `patience` steps in a row that were skipped because nothing was kept.
-///
-/// It is the gentle end of what `schedule.on_empty_round: skip` begins: without it a run that skips more than
-/// ten times in a row stops with a diagnosis, as a failure.
-///
-/// # Source
-/// RAGEN, `rollout_filter_empty_stop_steps`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct EmptySteps {
-    /// Empty steps in a row at which the run stops.
-    pub patience: u32,
-}
-
-impl Default for EmptySteps {
-    fn default() -> Self {
-        Self { patience: 5 }
+settings! {
+    /// Stop after steps in a row that had no group to train on.
+    #[derive(Copy, Eq)]
+    pub struct EmptySteps {
+        /// Steps in a row after which the run stops.
+        patience: u32 = 5, AtLeast(1.0), Free;
     }
 }
 
@@ -47,14 +37,10 @@ pub struct EmptyStepsState {
 }
 
 impl EmptySteps {
-    pub(super) fn check(self) -> Result<(), EarlyStopError> {
-        if self.patience == 0 {
-            return Err(EarlyStopError::Zero { stop: "empty_steps", setting: "patience" });
-        }
-        Ok(())
-    }
-
     /// Takes a step in.
+    ///
+    /// It is the gentle end of what `schedule.on_empty_round: skip` begins: without it a run that skips more
+    /// than ten times in a row stops with a diagnosis, as a failure.
     pub fn observe(self, state: &mut EmptyStepsState, is_trained: bool) -> Option<StopReason> {
         state.in_a_row = if is_trained { 0 } else { state.in_a_row.saturating_add(1) };
         (state.in_a_row >= self.patience).then_some(StopReason::EmptySteps { steps: state.in_a_row })

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{EarlyStopError, StopReason};
+use super::StopReason;
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -21,23 +22,16 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &["RAGEN does not save the count in checkpoints"],
 };
 
-/// Stops after `patience` validations in a row in which the success rate of any data source was below
-/// `floor`.
-///
-/// # Source
-/// RAGEN, trainer, 2026-01-24: any `val-env/*/success` below 0.01 for 5 validations in a row.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct LowSuccess {
-    /// Success below this is low.
-    pub floor: f64,
-    /// Validations in a row that are borne, less one.
-    pub patience: u32,
-}
-
-impl Default for LowSuccess {
-    fn default() -> Self {
-        Self { floor: 0.01, patience: 5 }
+settings! {
+    /// Stop when the pass rate of any data source has stayed below a floor in validation.
+    #[derive(Copy)]
+    pub struct LowSuccess {
+        /// Success below this is low. The success of a data source is the mean `acc` (`score`, where there is
+        /// none) of its validation samples; the lowest of all sources counts, whatever `validate.metrics`
+        /// logs.
+        floor: f64 = 0.01, Probability, Free;
+        /// Validations in a row after which the run stops.
+        patience: u32 = 5, AtLeast(1.0), Free;
     }
 }
 
@@ -50,14 +44,8 @@ pub struct LowSuccessState {
 }
 
 impl LowSuccess {
-    pub(super) fn check(&self) -> Result<(), EarlyStopError> {
-        if self.patience == 0 {
-            return Err(EarlyStopError::Zero { stop: "low_success", setting: "patience" });
-        }
-        if self.floor.is_finite() { Ok(()) } else { Err(EarlyStopError::Floor(self.floor)) }
-    }
-
-    /// Takes a validation in.
+    /// Takes a validation in. Source: RAGEN, trainer, 2026-01-24: any `val-env/*/success` below 0.01 for 5
+    /// validations in a row.
     pub fn observe(&self, state: &mut LowSuccessState, successes: &[f64]) -> Option<StopReason> {
         let lowest = successes.iter().copied().filter(|success| !success.is_nan()).reduce(f64::min)?;
         state.in_a_row = if lowest < self.floor { state.in_a_row.saturating_add(1) } else { 0 };

@@ -17,7 +17,6 @@ mod reward_collapse;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 pub use empty_steps::{EmptySteps, EmptyStepsState};
 pub use low_success::{LowSuccess, LowSuccessState};
@@ -25,20 +24,24 @@ pub use reward_collapse::{Attempt, CollapseForm, RewardCollapse, RewardCollapseS
 
 use crate::entry::Entry;
 use crate::figure::{fixed, shortest};
+use crate::settings;
 
 /// The catalogue's entries of this module.
 pub const ENTRIES: &[Entry] = &[reward_collapse::ENTRY, low_success::ENTRY, empty_steps::ENTRY];
 
-/// Which early stops a run asked for; `None`: not that one.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct EarlyStopSettings {
-    /// On a collapse of the reward's deviation within groups.
-    pub reward_collapse: Option<RewardCollapse>,
-    /// On validation success below a floor.
-    pub low_success: Option<LowSuccess>,
-    /// On steps in a row that trained nothing.
-    pub empty_steps: Option<EmptySteps>,
+settings! {
+    /// Reasons to end a run early, each off where it is null. A run that is stopped saves a checkpoint and
+    /// ends well.
+    #[derive(Copy)]
+    pub struct EarlyStopSettings {
+        /// Stop when the reward no longer varies within groups.
+        reward_collapse: Option<RewardCollapse> = None, Any, Free;
+        /// Stop when validation fails. Needs validation prompts.
+        low_success: Option<LowSuccess> = None, Any, Free;
+        /// Stop when no group is kept any more. Only where an empty step is given up
+        /// (`schedule.on_empty_round: skip`, or a limit on rounds with `on_limit: use_partial` or `skip`).
+        empty_steps: Option<EmptySteps> = None, Any, Free;
+    }
 }
 
 /// What the early stops have seen; saved in checkpoints.
@@ -121,37 +124,17 @@ impl fmt::Display for StopReason {
     }
 }
 
-/// Settings of an early stop that could never fire, or would always.
-#[derive(Debug, Clone, Copy, PartialEq, Error)]
-pub enum EarlyStopError {
-    /// A count of 0.
-    #[error("early stop `{stop}`: `{setting}` must be at least 1")]
-    Zero {
-        /// Which stop.
-        stop: &'static str,
-        /// Its setting.
-        setting: &'static str,
-    },
-    /// A share of the baseline outside (0, 1).
-    #[error("early stop `reward_collapse`: `share` must lie between 0 and 1, both excluded, got {}", shortest(*.0))]
-    Share(f64),
-    /// Not a finite number.
-    #[error("early stop `low_success`: `floor` must be a finite number, got {0}")]
-    Floor(f64),
-}
-
 /// The early stops of a run.
 ///
 /// ```
 /// use tamis_core::early_stop::{EarlyStop, EarlyStopSettings, EmptySteps};
 /// let settings = EarlyStopSettings { empty_steps: Some(EmptySteps { patience: 2 }), ..Default::default() };
-/// let mut early_stop = EarlyStop::new(settings)?;
+/// let mut early_stop = EarlyStop::new(settings);
 /// assert_eq!(early_stop.step(false), None);
 /// assert_eq!(early_stop.step(true), None);
 /// assert_eq!(early_stop.step(false), None);
 /// let reason = early_stop.step(false).expect("two in a row");
 /// assert_eq!(reason.to_string(), "2 steps in a row had no group to train on");
-/// # Ok::<(), tamis_core::early_stop::EarlyStopError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct EarlyStop {
@@ -161,20 +144,8 @@ pub struct EarlyStop {
 
 impl EarlyStop {
     /// At the start of a run.
-    ///
-    /// # Errors
-    /// [`EarlyStopError`] for settings that make no sense.
-    pub fn new(settings: EarlyStopSettings) -> Result<Self, EarlyStopError> {
-        if let Some(stop) = &settings.reward_collapse {
-            stop.check()?;
-        }
-        if let Some(stop) = &settings.low_success {
-            stop.check()?;
-        }
-        if let Some(stop) = &settings.empty_steps {
-            stop.check()?;
-        }
-        Ok(Self { settings, state: EarlyStopState::default() })
+    pub fn new(settings: EarlyStopSettings) -> Self {
+        Self { settings, state: EarlyStopState::default() }
     }
 
     /// With the state of a checkpoint. What was seen stays seen where a setting changed; a window made

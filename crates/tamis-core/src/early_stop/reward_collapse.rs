@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EarlyStopError, StopReason};
+use super::StopReason;
 use crate::entry::{Entry, Family};
+use crate::{choice, settings};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -33,15 +34,14 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &["RAGEN does not save the baseline in checkpoints and measures it anew after a resume"],
 };
 
-/// Which rounds enter the window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CollapseForm {
-    /// Every round, those that kept nothing and those of the baseline's steps included.
-    #[default]
-    Attempts,
-    /// The last round of each successful step, once the baseline stands.
-    Steps,
+choice! {
+    /// Which generation rounds are compared with the baseline.
+    pub enum CollapseForm {
+        /// Every round from the first, as in RAGEN's filtering document.
+        Attempts = "attempts",
+        /// The last round of each trained step, once the baseline stands: RAGEN's later form.
+        Steps = "steps",
+    }
 }
 
 /// A generation round, as far as early stopping looks at it.
@@ -54,35 +54,18 @@ pub struct Attempt {
     pub is_successful: bool,
 }
 
-/// Stops when each of the last `window` rounds had a mean reward deviation below `share` of what the first
-/// `baseline_steps` successful steps had on average.
-///
-/// In the document's form ([`CollapseForm::Attempts`]) every round enters the window from the first, and the
-/// round that ends a successful step enters the baseline after it was compared. In the later form
-/// ([`CollapseForm::Steps`]) only the rounds that end successful steps count, and the window begins empty
-/// once the baseline stands.
-///
-/// # Degenerate cases
-/// A baseline of 0 never fires. Rounds without a scored group are passed over.
-///
-/// # Source
-/// RAGEN, `docs/filtering_and_loss_scaling.md`, section 3; RAGEN-2, arXiv 2604.06268, writes of 5 rounds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RewardCollapse {
-    /// Which rounds enter the window.
-    pub form: CollapseForm,
-    /// Successful steps whose mean is the baseline.
-    pub baseline_steps: u32,
-    /// Rounds that must all be below the threshold.
-    pub window: usize,
-    /// The threshold as a share of the baseline, in (0, 1).
-    pub share: f64,
-}
-
-impl Default for RewardCollapse {
-    fn default() -> Self {
-        Self { form: CollapseForm::Attempts, baseline_steps: 10, window: 10, share: 0.1 }
+settings! {
+    /// Stop when the reward's deviation within groups has stayed far below what it was in the first steps.
+    #[derive(Copy)]
+    pub struct RewardCollapse {
+        /// Which generation rounds are compared with the baseline.
+        form: CollapseForm = CollapseForm::Attempts, Any, Free;
+        /// Number of first trained steps whose mean deviation is the baseline.
+        baseline_steps: u32 = 10, AtLeast(1.0), Free;
+        /// Rounds in a row below the threshold after which the run stops.
+        window: usize = 10, AtLeast(1.0), Free;
+        /// Threshold of the deviation, as a share of the baseline.
+        share: f64 = 0.1, Probability, Free;
     }
 }
 
@@ -99,18 +82,15 @@ pub struct RewardCollapseState {
 }
 
 impl RewardCollapse {
-    pub(super) fn check(&self) -> Result<(), EarlyStopError> {
-        let stop = "reward_collapse";
-        if self.baseline_steps == 0 {
-            return Err(EarlyStopError::Zero { stop, setting: "baseline_steps" });
-        }
-        if self.window == 0 {
-            return Err(EarlyStopError::Zero { stop, setting: "window" });
-        }
-        if self.share > 0.0 && self.share < 1.0 { Ok(()) } else { Err(EarlyStopError::Share(self.share)) }
-    }
-
     /// Takes a round in.
+    ///
+    /// In the document's form ([`CollapseForm::Attempts`]) every round enters the window from the first, and
+    /// the round that ends a successful step enters the baseline after it was compared. In the later form
+    /// ([`CollapseForm::Steps`]) only the rounds that end successful steps count, and the window begins empty
+    /// once the baseline stands.
+    ///
+    /// Source: RAGEN, `docs/filtering_and_loss_scaling.md`, section 3; RAGEN-2, arXiv 2604.06268, writes of 5
+    /// rounds.
     pub fn observe(&self, state: &mut RewardCollapseState, attempt: Attempt) -> Option<StopReason> {
         let std = attempt.in_group_reward_std;
         if !std.is_finite() {

@@ -5,7 +5,6 @@ use super::*;
 fn collapse(form: CollapseForm) -> EarlyStop {
     let settings = RewardCollapse { form, baseline_steps: 2, window: 3, share: 0.1 };
     EarlyStop::new(EarlyStopSettings { reward_collapse: Some(settings), ..EarlyStopSettings::default() })
-        .unwrap()
 }
 
 /// Feeds rounds (deviation, whether successful) and says at which, from 1, the run stops.
@@ -60,7 +59,7 @@ fn low_success_must_last() {
         low_success: Some(LowSuccess { floor: 0.01, patience: 2 }),
         ..Default::default()
     };
-    let mut early_stop = EarlyStop::new(settings).unwrap();
+    let mut early_stop = EarlyStop::new(settings);
     assert_eq!(early_stop.validation(&[0.5, 0.0]), None);
     assert_eq!(early_stop.validation(&[0.5, 0.01]), None);
     assert_eq!(early_stop.validation(&[0.009]), None);
@@ -73,12 +72,12 @@ fn low_success_must_last() {
 #[test]
 fn a_stopped_run_stays_stopped_until_its_stop_is_switched_off() {
     let settings = EarlyStopSettings { empty_steps: Some(EmptySteps { patience: 1 }), ..Default::default() };
-    let mut early_stop = EarlyStop::new(settings).unwrap();
+    let mut early_stop = EarlyStop::new(settings);
     assert_eq!(early_stop.stopped(), None);
     assert_eq!(early_stop.step(false), early_stop.stopped());
     assert_eq!(early_stop.step(true), None);
     let state = early_stop.state().clone();
-    let resumed = |settings| EarlyStop::new(settings).unwrap().resume(state.clone()).stopped();
+    let resumed = |settings| EarlyStop::new(settings).resume(state.clone()).stopped();
     assert_eq!(resumed(settings), Some(StopReason::EmptySteps { steps: 1 }));
     assert_eq!(resumed(EarlyStopSettings::default()), None);
 }
@@ -89,29 +88,6 @@ fn what_the_person_is_told() {
     insta::assert_snapshot!(say(StopReason::RewardCollapse { window: 10, largest: 0.0123, baseline: 0.25, share: 0.1 }), @"reward_collapse: the reward's deviation within groups has collapsed: at most 0.0123 in each of the last 10 rounds, below 10% of the 0.2500 it began with");
     insta::assert_snapshot!(say(StopReason::LowSuccess { validations: 5, lowest: 0.0, floor: 0.01 }), @"low_success: validation success stayed below 0.01 for 5 validations in a row, 0.0000 in the last");
     insta::assert_snapshot!(say(StopReason::EmptySteps { steps: 5 }), @"empty_steps: 5 steps in a row had no group to train on");
-}
-
-#[test]
-fn settings_are_checked() {
-    let error = |settings: EarlyStopSettings| EarlyStop::new(settings).unwrap_err().to_string();
-    let with = |change: fn(&mut RewardCollapse)| {
-        let mut collapse = RewardCollapse::default();
-        change(&mut collapse);
-        error(EarlyStopSettings { reward_collapse: Some(collapse), ..Default::default() })
-    };
-    insta::assert_snapshot!(with(|stop| stop.baseline_steps = 0), @"early stop `reward_collapse`: `baseline_steps` must be at least 1");
-    insta::assert_snapshot!(with(|stop| stop.window = 0), @"early stop `reward_collapse`: `window` must be at least 1");
-    insta::assert_snapshot!(with(|stop| stop.share = 1.0), @"early stop `reward_collapse`: `share` must lie between 0 and 1, both excluded, got 1");
-    insta::assert_snapshot!(with(|stop| stop.share = 0.0), @"early stop `reward_collapse`: `share` must lie between 0 and 1, both excluded, got 0");
-    let empty = EarlyStopSettings { empty_steps: Some(EmptySteps { patience: 7 }), ..Default::default() };
-    assert_eq!(EarlyStop::new(empty).unwrap().settings(), &empty);
-    let low = |floor, patience| {
-        error(EarlyStopSettings { low_success: Some(LowSuccess { floor, patience }), ..Default::default() })
-    };
-    insta::assert_snapshot!(low(f64::NAN, 1), @"early stop `low_success`: `floor` must be a finite number, got NaN");
-    insta::assert_snapshot!(low(0.0, 0), @"early stop `low_success`: `patience` must be at least 1");
-    let empty = EarlyStopSettings { empty_steps: Some(EmptySteps { patience: 0 }), ..Default::default() };
-    insta::assert_snapshot!(error(empty), @"early stop `empty_steps`: `patience` must be at least 1");
 }
 
 proptest! {

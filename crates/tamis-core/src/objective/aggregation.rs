@@ -6,7 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ObjectiveError;
+use super::{ObjectiveError, in_range};
+use crate::choice;
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
@@ -60,7 +61,7 @@ pub(super) const ENTRIES: [Entry; 7] = {
             "(1/B) sum_i (1/|o_i|) sum_t m l",
             "Shao et al., DeepSeekMath, arXiv 2402.03300, eq. 3",
             &[("verl", "loss_agg_mode=seq-mean-token-mean"), ("TRL", "loss_type=grpo|sapo")],
-            &["verl adds 1e-8 to the lengths (`length_epsilon: 1e-8`)"],
+            &["verl adds 1e-8 to the lengths"],
         ),
         entry(
             "seq-mean-token-sum-norm",
@@ -95,78 +96,56 @@ pub(super) const ENTRIES: [Entry; 7] = {
     ]
 };
 
-/// How per-token losses `l_it` under a mask `m_it` become one number. B: trajectories, |o_i| = Σ_t m_it, P:
-/// groups.
+choice! {
+    /// How the losses of tokens become one number. B: trajectories, |o_i|: trained tokens of one, P: groups,
+    /// each of the whole optimizer batch.
+    pub enum Aggregation {
+        /// Mean over all tokens of the mini-batch (DAPO as released).
+        TokenMean = "token-mean",
+        /// Sum over the tokens of a sequence, mean over sequences.
+        SeqMeanTokenSum = "seq-mean-token-sum",
+        /// Mean over the tokens of a sequence, mean over sequences (GRPO as published).
+        SeqMeanTokenMean = "seq-mean-token-mean",
+        /// Sum over the tokens of a sequence, divided by `loss_scale_factor`, mean over sequences (Dr. GRPO).
+        SeqMeanTokenSumNorm = "seq-mean-token-sum-norm",
+        /// Mean over the tokens of a group, mean over groups (DAPO as written in its paper).
+        GroupTokenMean = "group-token-mean",
+        /// Mean over the tokens of a sequence, mean over the sequences of a group, mean over groups.
+        GroupSeqMean = "group-seq-mean",
+        /// Sum over all tokens of the mini-batch, undivided.
+        TokenSum = "token-sum",
+    }
+}
+
+/// What two aggregations divide the tokens of a trajectory by; the others do not read it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Aggregation {
-    /// `Σ_it m l / Σ_it m`: every token of the optimizer batch weighs the same. DAPO as released (verl
-    /// `token-mean`; TRL `dapo` over all ranks, TRL `bnpo` over one micro-batch).
-    TokenMean,
-    /// `(1/B) Σ_i Σ_t m l`: a trajectory weighs as many times as it has tokens (verl `seq-mean-token-sum`).
-    SeqMeanTokenSum,
-    /// `(1/B) Σ_i (1/|o_i|) Σ_t m l`: every trajectory weighs the same, its tokens share. GRPO, arXiv
-    /// 2402.03300 eq. 3 (verl `seq-mean-token-mean`, TRL `grpo`).
-    SeqMeanTokenMean {
-        /// Added to |o_i|; 0 is the formula, verl adds 1e-8.
-        #[serde(default)]
-        length_epsilon: f64,
-    },
-    /// `(1/B) Σ_i (1/L) Σ_t m l` with a constant L, the response limit. Dr. GRPO, arXiv 2503.20783 (verl
-    /// `seq-mean-token-sum-norm`, TRL `dr_grpo`).
-    SeqMeanTokenSumNorm {
-        /// L, in tokens; above 0.
-        scale: f64,
-    },
-    /// `(1/P) Σ_g (Σ_{i in g} Σ_t m l) / (Σ_{i in g} |o_i|)`: token mean within each group, then the mean
-    /// over groups. DAPO as its paper writes it, arXiv 2503.14476 eq. 8.
-    #[serde(rename = "group-token-mean")]
-    GroupMeanTokenMean,
-    /// `(1/P) Σ_g (1/|g|) Σ_{i in g} (1/|o_i|) Σ_t m l`: trajectory mean within each group, then the mean
-    /// over groups, so that every prompt weighs the same however many of its trajectories are trained on.
-    #[serde(rename = "group-seq-mean")]
-    GroupMeanSeqMean,
-    /// `Σ_it m l`, undivided (verl `token-sum`).
-    TokenSum,
+#[serde(deny_unknown_fields)]
+pub struct LengthDivisors {
+    /// Of [`Aggregation::SeqMeanTokenSumNorm`]: L, the response limit in tokens; above 0.
+    pub loss_scale_factor: f64,
+    /// Of [`Aggregation::SeqMeanTokenMean`]: added to |o_i|; 0 is the formula, verl adds 1e-8.
+    #[serde(default)]
+    pub length_epsilon: f64,
+}
+
+impl Default for LengthDivisors {
+    fn default() -> Self {
+        Self { loss_scale_factor: 1.0, length_epsilon: 0.0 }
+    }
+}
+
+impl LengthDivisors {
+    /// Whether both are in range.
+    pub(crate) fn check(&self) -> Result<(), ObjectiveError> {
+        let Self { loss_scale_factor: scale, length_epsilon: epsilon } = *self;
+        let is_fine = scale > 0.0 && scale.is_finite();
+        in_range("loss_scale_factor", scale, is_fine, "the response limit in tokens, above 0")?;
+        let is_fine = epsilon >= 0.0 && epsilon.is_finite();
+        in_range("length_epsilon", epsilon, is_fine, "a finite number of at least 0")
+    }
 }
 
 impl Aggregation {
-    /// The name in the configuration.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::TokenMean => "token-mean",
-            Self::SeqMeanTokenSum => "seq-mean-token-sum",
-            Self::SeqMeanTokenMean { .. } => "seq-mean-token-mean",
-            Self::SeqMeanTokenSumNorm { .. } => "seq-mean-token-sum-norm",
-            Self::GroupMeanTokenMean => "group-token-mean",
-            Self::GroupMeanSeqMean => "group-seq-mean",
-            Self::TokenSum => "token-sum",
-        }
-    }
-
-    /// Whether the settings are in range.
-    pub(crate) fn check(&self) -> Result<(), ObjectiveError> {
-        match *self {
-            Self::SeqMeanTokenMean { length_epsilon }
-                if !(length_epsilon >= 0.0 && length_epsilon.is_finite()) =>
-            {
-                Err(ObjectiveError::Setting {
-                    setting: "length_epsilon",
-                    value: length_epsilon,
-                    expected: "a finite number of at least 0",
-                })
-            }
-            Self::SeqMeanTokenSumNorm { scale } if !(scale > 0.0 && scale.is_finite()) => {
-                Err(ObjectiveError::Setting {
-                    setting: "scale",
-                    value: scale,
-                    expected: "the response limit in tokens, above 0",
-                })
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// `w_i`, times the number of data-parallel ranks: what each unmasked token's loss is multiplied by.
     ///
     /// 0 where the denominator is 0 (nothing is trained on), where verl gives NaN.
@@ -174,32 +153,33 @@ impl Aggregation {
     /// # Errors
     /// [`ObjectiveError::Missing`] where the group's counts are needed and not given.
     pub fn weight(
-        &self,
+        self,
         length: usize,
         group: GroupCounts,
         normalisers: &Normalisers,
+        divisors: &LengthDivisors,
     ) -> Result<f64, ObjectiveError> {
         let Normalisers { tokens, sequences, groups, dp_size } = *normalisers;
         let over = |denominator: f64| if denominator > 0.0 { dp_size / denominator } else { 0.0 };
-        Ok(match *self {
+        Ok(match self {
             Self::TokenMean => over(tokens),
             Self::SeqMeanTokenSum => over(sequences),
-            Self::SeqMeanTokenMean { length_epsilon } => {
+            Self::SeqMeanTokenMean => {
                 if length == 0 {
                     0.0
                 } else {
-                    over(sequences) / (length as f64 + length_epsilon)
+                    over(sequences) / (length as f64 + divisors.length_epsilon)
                 }
             }
-            Self::SeqMeanTokenSumNorm { scale } => over(sequences) / scale,
-            Self::GroupMeanTokenMean => {
+            Self::SeqMeanTokenSumNorm => over(sequences) / divisors.loss_scale_factor,
+            Self::GroupTokenMean => {
                 let group_tokens = group.tokens.ok_or(ObjectiveError::Missing {
                     column: "group_tokens",
                     needed_by: "aggregation `group-token-mean`",
                 })?;
                 if group_tokens > 0.0 { over(groups) / group_tokens } else { 0.0 }
             }
-            Self::GroupMeanSeqMean => {
+            Self::GroupSeqMean => {
                 let group_sequences = group.sequences.ok_or(ObjectiveError::Missing {
                     column: "group_sequences",
                     needed_by: "aggregation `group-seq-mean`",
@@ -224,17 +204,15 @@ pub struct GroupCounts {
     pub sequences: Option<f64>,
 }
 
-/// Whether groups that a filter dropped stay in the denominators.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ZeroGroups {
-    /// Means are over what is trained on: dropping leaves the size of the gradient as it is (verl's filtered
-    /// batch).
-    #[default]
-    Drop,
-    /// Means are over what is trained on and what was dropped, as if the dropped had been trained on with
-    /// advantage 0: dropping saves the work and changes no gradient (TRL, which drops nothing).
-    Mask,
+choice! {
+    /// Whether groups that the filter dropped stay in the denominators of the loss.
+    pub enum ZeroGroups {
+        /// Means are over what is trained on (verl).
+        Drop = "drop",
+        /// Means are over what is trained on and what was dropped, as if the dropped had been trained on with
+        /// advantage 0 (TRL).
+        Mask = "mask",
+    }
 }
 
 /// Counts over the whole optimizer batch, all micro-batches and all ranks: what means divide by.

@@ -6,6 +6,7 @@ use super::ObjectiveError;
 use super::aggregation::Aggregation;
 use super::in_range;
 use crate::entry::{Entry, Family};
+use crate::settings;
 
 /// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 2] = [
@@ -40,18 +41,20 @@ pub(super) const ENTRIES: [Entry; 2] = [
     },
 ];
 
-/// A coefficient that holds the policy's entropy at a target.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AdaptiveEntropy {
-    /// Smallest coefficient.
-    pub min: f64,
-    /// Largest.
-    pub max: f64,
-    /// What one optimizer batch moves it by; at least 0.
-    pub delta: f64,
-    /// Token mean of the entropy to hold, in nats.
-    pub target: f64,
+settings! {
+    /// A coefficient that holds the entropy at a target (Skywork-OR1, arXiv 2505.22312): after each update it
+    /// moves by `delta` towards it, and the bonus is paid only while the entropy is at or below the target.
+    #[derive(Copy)]
+    pub struct AdaptiveEntropy {
+        /// Smallest coefficient of the entropy bonus.
+        min: f64 = 0.0;
+        /// Largest coefficient of the entropy bonus.
+        max: f64 = 1.0;
+        /// How far one update moves the coefficient.
+        delta: f64 = 0.005, NonNegative;
+        /// Entropy that the coefficient aims at, in nats per token.
+        target: f64 = 0.2;
+    }
 }
 
 /// The coefficient of the entropy bonus, saved in checkpoints.
@@ -101,7 +104,7 @@ impl EntropyBonus {
             )?;
             in_range("entropy.adaptive.target", target, target.is_finite(), "a number of nats")?;
         }
-        self.aggregation.as_ref().map_or(Ok(()), Aggregation::check)
+        Ok(())
     }
 
     /// A constant coefficient, aggregated as the policy loss.

@@ -14,6 +14,7 @@ use super::columns::{Real, Row};
 use super::exponential::{LARGEST, LOWEST, clamp, exp, exp_m1};
 use super::loss::Importance;
 use super::loss::trajectory::sum;
+use crate::choice;
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 
@@ -69,20 +70,19 @@ pub(super) const ENTRIES: [Entry; 4] = {
     ]
 };
 
-/// Estimator of `KL(policy || reference)` from one sampled token. Source: Schulman, "Approximating KL
-/// divergence" (2020).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KlKind {
-    /// `d`: unbiased, high variance, negative for half of the tokens. As a loss its gradient has expectation
-    /// zero: use it in the reward.
-    K1,
-    /// `|d|`.
-    Abs,
-    /// `d²/2`: biased, and the estimator whose gradient as a loss is unbiased for the divergence.
-    K2,
-    /// `exp(-d) - 1 + d`: unbiased, never negative. GRPO, arXiv 2402.03300 eq. 4.
-    K3,
+choice! {
+    /// The estimator of the KL divergence, of `d = logp - ref` at the sampled token. Source: Schulman,
+    /// "Approximating KL divergence" (2020).
+    pub enum KlKind {
+        /// `d`
+        K1 = "k1",
+        /// `d^2 / 2`
+        K2 = "k2",
+        /// `exp(-d) + d - 1`, held at 10 with derivative 0 (verl)
+        K3 = "k3",
+        /// `|d|`
+        Abs = "abs",
+    }
 }
 
 /// A divergence estimator with the variations that the packages know.

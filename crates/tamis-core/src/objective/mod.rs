@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use accumulator::{Accumulator, ObjectiveMetrics, Outcome, SequenceSums};
-pub use aggregation::{Aggregation, GroupCounts, Normalisers, ZeroGroups};
+pub use aggregation::{Aggregation, GroupCounts, LengthDivisors, Normalisers, ZeroGroups};
 pub use columns::{AdvantageColumn, Columns, Real, ValueColumns};
 pub use entropy::{AdaptiveEntropy, EntropyBonus, EntropyState};
 pub use evaluate::Evaluation;
@@ -73,6 +73,9 @@ pub struct Objective {
     pub importance: Importance,
     /// How tokens are aggregated.
     pub aggregation: Aggregation,
+    /// What two aggregations divide the tokens of a trajectory by, here and in the entropy bonus.
+    #[serde(default)]
+    pub divisors: LengthDivisors,
     /// Divergence from the reference in the loss.
     #[serde(default)]
     pub kl: Option<KlTerm>,
@@ -191,6 +194,7 @@ impl Objective {
             policy,
             importance: Importance::Token,
             aggregation,
+            divisors: LengthDivisors::default(),
             kl: None,
             entropy: None,
             masks: LossMasks::default(),
@@ -226,8 +230,8 @@ impl Objective {
     /// [`ObjectiveError::Setting`] with the first that is not; [`ObjectiveError::Importance`],
     /// [`ObjectiveError::Aggregation`] where they do not go with the loss.
     pub fn check(&self) -> Result<(), ObjectiveError> {
-        self.policy.check(self.importance, &self.aggregation)?;
-        self.aggregation.check()?;
+        self.policy.check(self.importance, self.aggregation)?;
+        self.divisors.check()?;
         self.masks.check()?;
         if let Some(term) = &self.kl {
             term.controller.check()?;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::aggregation::{Aggregation, GroupCounts, Normalisers};
+use super::aggregation::{Aggregation, GroupCounts, LengthDivisors, Normalisers};
 use super::columns::{Real, ValueColumns};
 use super::{ObjectiveError, in_range};
 use crate::entry::{Entry, Family};
@@ -104,12 +104,19 @@ pub struct ValueTerm {
     /// `None`: no clip.
     #[serde(default)]
     pub clip: Option<f64>,
-    /// How tokens are aggregated; `None`: token mean.
+    /// How tokens are aggregated.
+    pub aggregation: Aggregation,
+    /// What two aggregations divide the tokens of a trajectory by.
     #[serde(default)]
-    pub aggregation: Option<Aggregation>,
+    pub divisors: LengthDivisors,
 }
 
 impl ValueTerm {
+    /// A squared error of coefficient 1.
+    pub fn of(clip: Option<f64>, aggregation: Aggregation) -> Self {
+        Self { coef: 1.0, clip, aggregation, divisors: LengthDivisors::default() }
+    }
+
     /// Whether the settings are in range.
     ///
     /// # Errors
@@ -119,15 +126,15 @@ impl ValueTerm {
         if let Some(clip) = self.clip {
             in_range("value.clip", clip, clip > 0.0 && clip.is_finite(), "a number above 0")?;
         }
-        self.aggregation.as_ref().map_or(Ok(()), Aggregation::check)
+        self.divisors.check()
     }
 
     /// One token: loss, derivative with respect to the value, whether the clipped branch is strictly the
     /// larger.
     ///
     /// ```
-    /// use tamis_core::objective::ValueTerm;
-    /// let term = ValueTerm { coef: 1.0, clip: Some(0.5), aggregation: None };
+    /// use tamis_core::objective::{Aggregation, ValueTerm};
+    /// let term = ValueTerm::of(Some(0.5), Aggregation::TokenMean);
     /// // From 0 to 2, return 3: held at 0.5, so the loss is 2.5²/2 and nothing pulls.
     /// assert_eq!(term.token(2.0, 0.0, 3.0), (3.125, 0.0, true));
     /// // Return 0: the unclipped error is the larger and pulls back.
@@ -189,16 +196,17 @@ impl ValueTerm {
 
     /// Derivatives \[N\] and sums \[B\] of some trajectories of an optimizer batch of a critic that is a
     /// model of its own: one micro-batch, or all of it. `normalisers` count the *whole* optimizer batch, so
-    /// the same bits however it is cut. Both vectors are overwritten; linear in N. Without an aggregation of
-    /// its own the loss is a token mean.
+    /// the same bits however it is cut. Both vectors are overwritten; linear in N.
     ///
     /// # Errors
     /// Columns that do not fit together, settings out of range. NaN is not an error: the learner's check of
     /// the gradient finds it.
     ///
     /// ```
-    /// use tamis_core::objective::{CriticColumns, Normalisers, ValueColumns, ValueMetrics, ValueTerm};
-    /// let term = ValueTerm { coef: 1.0, clip: None, aggregation: None };
+    /// use tamis_core::objective::{
+    ///     Aggregation, CriticColumns, Normalisers, ValueColumns, ValueMetrics, ValueTerm,
+    /// };
+    /// let term = ValueTerm::of(None, Aggregation::TokenMean);
     /// let values = ValueColumns { value: &[1.0, 2.0, 9.0], old: &[1.0, 1.0, 0.0], returns: &[0.0, 4.0, 0.0] };
     /// let columns = CriticColumns {
     ///     offsets: &[0, 2, 3],
@@ -225,7 +233,6 @@ impl ValueTerm {
     ) -> Result<(), ObjectiveError> {
         self.check()?;
         columns.check()?;
-        let aggregation = self.aggregation.unwrap_or(Aggregation::TokenMean);
         derivatives.resize(columns.mask.len(), T::ZERO);
         sums.clear();
         let base = columns.offsets.first().copied().unwrap_or(0);
@@ -237,7 +244,8 @@ impl ValueTerm {
                 tokens: columns.group_tokens.map(|column| column[i]),
                 sequences: columns.group_sequences.map(|column| column[i]),
             };
-            let scale = if length > 0 { aggregation.weight(length, group, normalisers)? } else { 0.0 };
+            let weight = || self.aggregation.weight(length, group, normalisers, &self.divisors);
+            let scale = if length > 0 { weight()? } else { 0.0 };
             let values = columns.values.cut(&tokens);
             sums.push(self.sequence(mask_t, &values, scale, &mut derivatives[tokens]));
         }

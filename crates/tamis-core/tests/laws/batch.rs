@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use tamis_core::objective::{
     AdaptiveEntropy, AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled,
     DppoKl, DppoTv, Dro, EntropyBonus, GeoMean, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator,
-    KlKind, KlTerm, LossMasks, Luspo, Normalisers, Objective, PolicyLoss, Reinforce, Sapo, Vespo,
+    KlKind, KlTerm, LengthDivisors, LossMasks, Luspo, Normalisers, Objective, PolicyLoss, Reinforce, Sapo,
+    Vespo,
 };
 use tamis_core::ragged::Ragged;
 
@@ -141,11 +142,10 @@ pub(crate) fn aggregation() -> impl Strategy<Value = Aggregation> {
     prop_oneof![
         Just(Aggregation::TokenMean),
         Just(Aggregation::SeqMeanTokenSum),
-        prop_oneof![Just(0.0), Just(1e-8)]
-            .prop_map(|length_epsilon| Aggregation::SeqMeanTokenMean { length_epsilon }),
-        Just(Aggregation::SeqMeanTokenSumNorm { scale: 6.0 }),
-        Just(Aggregation::GroupMeanTokenMean),
-        Just(Aggregation::GroupMeanSeqMean),
+        Just(Aggregation::SeqMeanTokenMean),
+        Just(Aggregation::SeqMeanTokenSumNorm),
+        Just(Aggregation::GroupTokenMean),
+        Just(Aggregation::GroupSeqMean),
         Just(Aggregation::TokenSum),
     ]
 }
@@ -242,16 +242,17 @@ pub(crate) fn objective() -> impl Strategy<Value = Objective> {
     let importance = prop_oneof![3 => Just(Importance::Token), 1 => Just(Importance::Sequence), 1 => Just(Importance::SequenceToken)];
     let masks = (prop::option::of(0.0..1.0_f64), prop::option::of(-0.2..0.5_f64))
         .prop_map(|(top_entropy, off_policy)| LossMasks { top_entropy, off_policy });
+    let divisors = prop_oneof![Just(0.0), Just(1e-8)]
+        .prop_map(|length_epsilon| LengthDivisors { loss_scale_factor: 6.0, length_epsilon });
     let terms = (prop::option::of(kl), prop::option::of(entropy));
-    (policy(), importance, aggregation(), terms, prop_oneof![Just(LossMasks::default()), masks]).prop_map(
-        |(policy, importance, aggregation, (kl, entropy), masks)| {
+    (policy(), importance, (aggregation(), divisors), terms, prop_oneof![Just(LossMasks::default()), masks])
+        .prop_map(|(policy, importance, (aggregation, divisors), (kl, entropy), masks)| {
             let importance = if policy.has_importance_levels() { importance } else { Importance::Token };
             let aggregation = if matches!(policy, PolicyLoss::Luspo(_)) {
                 Aggregation::SeqMeanTokenSum
             } else {
                 aggregation
             };
-            Objective { policy, importance, aggregation, kl, entropy, masks }
-        },
-    )
+            Objective { policy, importance, aggregation, divisors, kl, entropy, masks }
+        })
 }

@@ -3,7 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tamis_core::correction::{
-    Correction, ImportanceWeights, Level, Mode, Outside, Rejection, RejectionScope, SamplerColumns, Statistic,
+    Correction, CorrectionLevel, ImportanceWeights, Mode, OutsideBounds, Rejection, RejectionScope,
+    SamplerColumns, Statistic,
 };
 
 /// One trajectory: mask, old, behaviour (sometimes unknown).
@@ -23,8 +24,8 @@ fn batch() -> impl Strategy<Value = Vec<Trajectory>> {
 fn importance() -> impl Strategy<Value = ImportanceWeights> {
     (any::<bool>(), any::<bool>(), proptest::option::of(0.0..0.9_f64), proptest::option::of(1.0..4.0_f64))
         .prop_map(|(token, mask, min, max)| ImportanceWeights {
-            level: if token { Level::Token } else { Level::Sequence },
-            outside: if mask { Outside::Mask } else { Outside::Truncate },
+            level: if token { CorrectionLevel::Token } else { CorrectionLevel::Sequence },
+            outside: if mask { OutsideBounds::Mask } else { OutsideBounds::Truncate },
             min,
             max,
             batch_normalize: false,
@@ -98,7 +99,7 @@ proptest! {
         if let (Some(weights), Some(importance)) = (&corrected.weights, correction.importance) {
             for (&weight, &on) in weights.iter().zip(&flat.mask) {
                 let within = weight >= importance.min.unwrap_or(0.0) && weight <= importance.max.unwrap_or(f64::INFINITY);
-                let allowed = if on { within || (weight == 0.0 && importance.outside == Outside::Mask) } else { weight == 0.0 };
+                let allowed = if on { within || (weight == 0.0 && importance.outside == OutsideBounds::Mask) } else { weight == 0.0 };
                 prop_assert!(allowed, "{} {}", weight, on);
             }
             let share = corrected.metrics.importance.unwrap().bounded.effective_share;
@@ -165,8 +166,8 @@ proptest! {
             let weights = corrected.weights.unwrap();
             // Of a trajectory the weight of its first token, where the weight is the trajectory's.
             let counted: Vec<f64> = match importance.level {
-                Level::Token => (0..weights.len()).filter(|&t| flat.mask[t]).map(|t| weights[t]).collect(),
-                Level::Sequence => flat
+                CorrectionLevel::Token => (0..weights.len()).filter(|&t| flat.mask[t]).map(|t| weights[t]).collect(),
+                CorrectionLevel::Sequence => flat
                     .offsets
                     .windows(2)
                     .filter_map(|pair| (pair[0]..pair[1]).find(|&t| flat.mask[t]))
@@ -185,8 +186,8 @@ fn a_ratio_at_its_bound_is_within() {
     let (old, offsets) = ([-1.0, -2.0, -0.5], [0, 2, 3]);
     let columns = SamplerColumns { offsets: &offsets, mask: &[true; 3], old: &old, behaviour: &old };
     assert_eq!(columns.num_sequences(), 2);
-    for level in [Level::Token, Level::Sequence] {
-        for outside in [Outside::Mask, Outside::Truncate] {
+    for level in [CorrectionLevel::Token, CorrectionLevel::Sequence] {
+        for outside in [OutsideBounds::Mask, OutsideBounds::Truncate] {
             for (min, max) in
                 [(None, Some(1.0)), (Some(1.0), None), (Some(1.0), Some(2.0)), (Some(0.5), Some(1.0))]
             {
@@ -256,10 +257,10 @@ fn rejected_shares_are_of_trajectories_with_tokens_unless_asked() {
 fn without_a_lower_bound_nothing_is_too_small() {
     let (old, behaviour, offsets) = ([-2_f64.ln(), 0.0], [0.0; 2], [0, 1, 2]);
     let columns = SamplerColumns { offsets: &offsets, mask: &[true; 2], old: &old, behaviour: &behaviour };
-    for level in [Level::Token, Level::Sequence] {
+    for level in [CorrectionLevel::Token, CorrectionLevel::Sequence] {
         let importance = ImportanceWeights {
             level,
-            outside: Outside::Mask,
+            outside: OutsideBounds::Mask,
             min: None,
             max: Some(1.5),
             batch_normalize: true,

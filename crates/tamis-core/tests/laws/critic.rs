@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tamis_core::objective::{
-    Aggregation, CriticColumns, Normalisers, ObjectiveError, ValueColumns, ValueMetrics, ValueSums,
-    ValueTerm, explained_variance,
+    Aggregation, CriticColumns, LengthDivisors, Normalisers, ObjectiveError, ValueColumns, ValueMetrics,
+    ValueSums, ValueTerm, explained_variance,
 };
 use tamis_core::ragged::Ragged;
 
@@ -22,10 +22,10 @@ fn aggregation() -> impl Strategy<Value = Aggregation> {
     prop_oneof![
         Just(Aggregation::TokenMean),
         Just(Aggregation::SeqMeanTokenSum),
-        Just(Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 }),
-        Just(Aggregation::SeqMeanTokenSumNorm { scale: 7.0 }),
-        Just(Aggregation::GroupMeanTokenMean),
-        Just(Aggregation::GroupMeanSeqMean),
+        Just(Aggregation::SeqMeanTokenMean),
+        Just(Aggregation::SeqMeanTokenSumNorm),
+        Just(Aggregation::GroupTokenMean),
+        Just(Aggregation::GroupSeqMean),
         Just(Aggregation::TokenSum),
     ]
 }
@@ -65,7 +65,8 @@ proptest! {
         clip in prop_oneof![Just(None), (0.1..1.0_f64).prop_map(Some)],
         coef in 0.5..2.0_f64,
     ) {
-        let term = ValueTerm { coef, clip, aggregation: Some(aggregation) };
+        let divisors = LengthDivisors { loss_scale_factor: 7.0, length_epsilon: 0.0 };
+        let term = ValueTerm { coef, clip, aggregation, divisors };
         let (derivatives, _) = whole(&term, &rows);
         let step = 1e-6;
         let places = rows.iter().enumerate().flat_map(|(i, row)| (0..row.len()).map(move |t| (i, t)));
@@ -96,7 +97,7 @@ proptest! {
 
     #[test]
     fn micro_batches_give_the_same_bits(rows in rows(), aggregation in aggregation(), cut in 0..9_usize) {
-        let term = ValueTerm { coef: 1.0, clip: Some(0.3), aggregation: Some(aggregation) };
+        let term = ValueTerm::of(Some(0.3), aggregation);
         let cut = cut.min(rows.len());
         let (mut derivatives, mut sums) = part(&term, &rows, 0..cut);
         let (rest, rest_sums) = part(&term, &rows, cut..rows.len());
@@ -109,7 +110,7 @@ proptest! {
 
     #[test]
     fn masked_tokens_are_not_read(rows in rows(), aggregation in aggregation()) {
-        let term = ValueTerm { coef: 1.0, clip: Some(0.3), aggregation: Some(aggregation) };
+        let term = ValueTerm::of(Some(0.3), aggregation);
         let mut poisoned = rows.clone();
         for token in poisoned.iter_mut().flatten().filter(|token| !token.0) {
             (token.1, token.2, token.3) = (f64::NAN, f64::INFINITY, f64::NAN);
@@ -159,7 +160,7 @@ fn returns_that_do_not_vary_explain_nothing() {
 
 #[test]
 fn nothing_to_train_on_and_columns_that_do_not_fit() {
-    let term = ValueTerm { coef: 1.0, clip: Some(0.3), aggregation: None };
+    let term = ValueTerm::of(Some(0.3), Aggregation::TokenMean);
     let (derivatives, metrics) = whole(&term, &vec![vec![(false, 1.0, 1.0, 1.0)], vec![]]);
     assert_eq!((derivatives, metrics.loss), (vec![0.0], 0.0));
     assert!(metrics.clip_share.is_nan() && metrics.value_mean.is_nan());
@@ -179,7 +180,7 @@ fn nothing_to_train_on_and_columns_that_do_not_fit() {
     insta::assert_snapshot!(message(term, &[0, 2], &[1.0; 2], &[], None), @"column `returns` has 0 values, expected 2");
     insta::assert_snapshot!(message(term, &[0, 2, 1], &[1.0; 2], &[1.0; 2], None), @"offsets of trajectory 1 go backwards");
     insta::assert_snapshot!(message(term, &[0, 2], &[1.0; 2], &[1.0; 2], Some(&[])), @"column `group_tokens` has 0 values, expected 1");
-    let of_groups = ValueTerm { aggregation: Some(Aggregation::GroupMeanTokenMean), ..term };
+    let of_groups = ValueTerm { aggregation: Aggregation::GroupTokenMean, ..term };
     insta::assert_snapshot!(message(of_groups, &[0, 2], &[1.0; 2], &[1.0; 2], None), @"column `group_tokens` is missing; aggregation `group-token-mean` needs it");
     let unclipped = ValueTerm { clip: Some(-1.0), ..term };
     insta::assert_snapshot!(message(unclipped, &[0, 2], &[1.0; 2], &[1.0; 2], None), @"objective setting `value.clip` is -1; expected a number above 0");
@@ -199,7 +200,7 @@ fn explained_variance_by_hand() {
 
 #[test]
 fn the_value_loss_of_a_token_by_hand() {
-    let term = ValueTerm { coef: 1.0, clip: Some(1.0), aggregation: None };
+    let term = ValueTerm::of(Some(1.0), Aggregation::TokenMean);
     for ((value, old, target), expected) in [
         // Within the bound: (1/2)²/2.
         ((0.5, 0.0, 1.0), (0.125, -0.5, false)),
@@ -218,7 +219,7 @@ fn the_value_loss_of_a_token_by_hand() {
 #[test]
 fn what_a_critic_reports() {
     let rows = vec![vec![(true, 3.0, 0.0, 4.0), (true, 0.5, 0.0, 1.0), (false, 9.0, 9.0, 9.0)], vec![]];
-    let term = ValueTerm { coef: 2.0, clip: Some(1.0), aggregation: Some(Aggregation::TokenMean) };
+    let term = ValueTerm { coef: 2.0, ..ValueTerm::of(Some(1.0), Aggregation::TokenMean) };
     let (_, metrics) = whole(&term, &rows);
     let expected = [("critic/vf_loss", 2.3125), ("critic/vf_clipfrac", 0.5), ("critic/vpred_mean", 1.75)];
     assert_eq!(metrics.named(), expected);
@@ -231,7 +232,7 @@ fn no_batch_is_no_error() {
         CriticColumns { offsets: &[], mask: &[], values, group_tokens: None, group_sequences: None };
     let normalisers = Normalisers { tokens: 0.0, sequences: 0.0, groups: 0.0, dp_size: 1.0 };
     let (mut derivatives, mut sums) = (vec![1.0], vec![ValueSums::default()]);
-    let term = ValueTerm { coef: 1.0, clip: None, aggregation: None };
+    let term = ValueTerm::of(None, Aggregation::TokenMean);
     assert_eq!(term.evaluate(&columns, &normalisers, &mut derivatives, &mut sums), Ok(()));
     assert!(derivatives.is_empty() && sums.is_empty());
 }

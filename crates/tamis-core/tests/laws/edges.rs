@@ -4,7 +4,8 @@
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, DppoKl, DppoTv, Dro,
     GeoMean, GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm,
-    LossMasks, Normalisers, Objective, ObjectiveMetrics, PolicyLoss, Reinforce, Sapo, Selection, Vespo,
+    LengthDivisors, LossMasks, Normalisers, Objective, ObjectiveMetrics, PolicyLoss, Reinforce, Sapo,
+    Selection, Vespo,
 };
 use tamis_core::random::{Key, Purpose};
 
@@ -102,16 +103,17 @@ fn a_view_of_a_view_is_a_view() {
 #[test]
 fn counts_that_say_nobody_is_there_divide_nothing() {
     let counts = GroupCounts { tokens: Some(0.0), sequences: Some(0.0) };
-    for aggregation in [Aggregation::GroupMeanTokenMean, Aggregation::GroupMeanSeqMean] {
-        assert_eq!(aggregation.weight(2, counts, &ONE), Ok(0.0), "{}", aggregation.name());
+    let divisors = LengthDivisors { length_epsilon: 0.5, ..LengthDivisors::default() };
+    for aggregation in [Aggregation::GroupTokenMean, Aggregation::GroupSeqMean] {
+        assert_eq!(aggregation.weight(2, counts, &ONE, &divisors), Ok(0.0), "{}", aggregation.as_str());
     }
     let alone = GroupCounts { tokens: Some(1.0), sequences: Some(1.0) };
-    for aggregation in [Aggregation::GroupMeanTokenMean, Aggregation::GroupMeanSeqMean] {
-        assert_eq!(aggregation.weight(1, alone, &ONE), Ok(1.0), "{}", aggregation.name());
+    for aggregation in [Aggregation::GroupTokenMean, Aggregation::GroupSeqMean] {
+        assert_eq!(aggregation.weight(1, alone, &ONE, &divisors), Ok(1.0), "{}", aggregation.as_str());
     }
-    let by_length = Aggregation::SeqMeanTokenMean { length_epsilon: 0.5 };
-    assert_eq!(by_length.weight(0, GroupCounts::default(), &ONE), Ok(0.0));
-    assert_eq!(by_length.weight(2, GroupCounts::default(), &ONE), Ok(0.4));
+    let by_length =
+        |length| Aggregation::SeqMeanTokenMean.weight(length, GroupCounts::default(), &ONE, &divisors);
+    assert_eq!([by_length(0), by_length(2)], [Ok(0.0), Ok(0.4)]);
 }
 
 /// Off-policy is what has drifted by more than the threshold.

@@ -2,8 +2,9 @@
 
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, Derivatives, DppoKl,
-    DppoTv, Dro, EntropyBonus, GeoMean, GroupCounts, Gspo, GspoForm, Importance, KlCov, LossMasks, Luspo,
-    Normalisers, Objective, Outcome, PolicyLoss, Reinforce, Sapo, Selection, Vespo, ZeroGroups,
+    DppoTv, Dro, EntropyBonus, GeoMean, GroupCounts, Gspo, GspoForm, Importance, KlCov, LengthDivisors,
+    LossMasks, Luspo, Normalisers, Objective, Outcome, PolicyLoss, Reinforce, Sapo, Selection, Vespo,
+    ZeroGroups,
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
@@ -214,7 +215,8 @@ fn every_prompt_weighs_the_same() {
     let (normalisers, tokens) = Normalisers::of(&mask, &[3, 1]).unwrap();
     let weight = |i: usize, length: usize| {
         let group = GroupCounts { tokens: Some(tokens[i]), sequences: Some(sequences[i]) };
-        Aggregation::GroupMeanSeqMean.weight(length, group, &normalisers).unwrap()
+        let divisors = LengthDivisors::default();
+        Aggregation::GroupSeqMean.weight(length, group, &normalisers, &divisors).unwrap()
     };
     assert_eq!([weight(0, 2), weight(1, 1), weight(2, 0), weight(3, 1)], [0.125, 0.25, 0.0, 0.5]);
 }
@@ -262,7 +264,7 @@ fn errors_name_what_does_not_go_together() {
     let key = Key::new(0, Purpose::MiniBatch);
     insta::assert_snapshot!(top(0.2).select(&columns, key).unwrap_err(), @"column `entropy` is missing; the mask `top_entropy` needs it");
     insta::assert_snapshot!(message(of(PolicyLoss::Clip(CLIP)), Columns { selection: Some(&[]), ..columns }), @"column `selection` has 0 values, expected 1");
-    let groups = Objective::of(PolicyLoss::Gpg(Reinforce {}), Aggregation::GroupMeanSeqMean);
+    let groups = Objective::of(PolicyLoss::Gpg(Reinforce {}), Aggregation::GroupSeqMean);
     insta::assert_snapshot!(message(groups, columns), @"column `group_sequences` is missing; aggregation `group-seq-mean` needs it");
 
     insta::assert_snapshot!(message(top(1.5), columns), @"objective setting `masks.top_entropy` is 1.5; expected a share from 0 to 1");

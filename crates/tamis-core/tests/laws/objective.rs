@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tamis_core::objective::{
     Accumulator, AdvantageColumn, Aggregation, CispoBound, Clip, ClipCov, Columns, Derivatives, EntropyBonus,
     Evaluation, GroupCounts, Gspo, GspoForm, Importance, KlController, KlCov, KlEstimator, KlKind, KlTerm,
-    LossMasks, Normalisers, Objective, Outcome, PolicyLoss, Reinforce, Selection,
+    LengthDivisors, LossMasks, Normalisers, Objective, Outcome, PolicyLoss, Reinforce, Selection,
 };
 use tamis_core::ragged::Ragged;
 
@@ -22,7 +22,7 @@ fn grpo() -> Objective {
         controller: KlController::Fixed { coef: 0.04 },
         bias_corrected: false,
     };
-    let aggregation = Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 };
+    let aggregation = Aggregation::SeqMeanTokenMean;
     Objective { kl: Some(kl), ..Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), aggregation) }
 }
 
@@ -541,7 +541,7 @@ proptest! {
         let mut start = 0;
         for trajectory in &batch.trajectories {
             let tokens = trajectory.mask.iter().filter(|&&on| on).count();
-            let weight = objective.aggregation.weight(tokens, GroupCounts { tokens: Some(trajectory.group_tokens), sequences: Some(trajectory.group_sequences) }, &batch.normalisers).unwrap();
+            let weight = objective.aggregation.weight(tokens, GroupCounts { tokens: Some(trajectory.group_tokens), sequences: Some(trajectory.group_sequences) }, &batch.normalisers, &objective.divisors).unwrap();
             for (&on, derivative) in trajectory.mask.iter().zip(&derivatives.logprob[start..]) {
                 let expected = if on { -trajectory.advantage * weight } else { 0.0 };
                 prop_assert!((derivative - expected).abs() <= 1e-12 * expected.abs());
@@ -576,6 +576,12 @@ fn small() -> (Vec<usize>, Vec<bool>, Vec<f64>, Vec<f64>) {
     (vec![0, 1, 4, 6], vec![true; 6], vec![-1.0; 6], vec![1.0, -1.0, 2.0])
 }
 
+/// With a response limit of 4 tokens.
+fn divided_by_4(objective: Objective) -> Objective {
+    let divisors = LengthDivisors { loss_scale_factor: 4.0, ..LengthDivisors::default() };
+    Objective { divisors, ..objective }
+}
+
 #[test]
 fn aggregations_by_hand() {
     let (offsets, mask, logprob, advantage) = small();
@@ -587,29 +593,21 @@ fn aggregations_by_hand() {
     let expected = [
         (Aggregation::TokenMean, -2.0 / 6.0, [-1.0 / 6.0, 1.0 / 6.0, -2.0 / 6.0]),
         (Aggregation::SeqMeanTokenSum, -2.0 / 3.0, [-1.0 / 3.0, 1.0 / 3.0, -2.0 / 3.0]),
-        (
-            Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
-            (-1.0 + 1.0 - 2.0) / 3.0,
-            [-1.0 / 3.0, 1.0 / 9.0, -2.0 / 6.0],
-        ),
-        (
-            Aggregation::SeqMeanTokenSumNorm { scale: 4.0 },
-            -2.0 / 12.0,
-            [-1.0 / 12.0, 1.0 / 12.0, -2.0 / 12.0],
-        ),
+        (Aggregation::SeqMeanTokenMean, (-1.0 + 1.0 - 2.0) / 3.0, [-1.0 / 3.0, 1.0 / 9.0, -2.0 / 6.0]),
+        (Aggregation::SeqMeanTokenSumNorm, -2.0 / 12.0, [-1.0 / 12.0, 1.0 / 12.0, -2.0 / 12.0]),
         // Group means 2/4 and -4/2.
-        (Aggregation::GroupMeanTokenMean, (0.5 - 2.0) / 2.0, [-1.0 / 8.0, 1.0 / 8.0, -2.0 / 4.0]),
+        (Aggregation::GroupTokenMean, (0.5 - 2.0) / 2.0, [-1.0 / 8.0, 1.0 / 8.0, -2.0 / 4.0]),
         (Aggregation::TokenSum, -2.0, [-1.0, 1.0, -2.0]),
     ];
     for (aggregation, loss, [first, second, third]) in expected {
-        let objective = Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), aggregation);
+        let objective = divided_by_4(Objective::of(PolicyLoss::Clip(Clip::symmetric(0.2)), aggregation));
         let columns = Columns {
             group_tokens: Some(&group_tokens),
             ..Columns::new(&offsets, &mask, &logprob, AdvantageColumn::PerTrajectory(&advantage))
         };
         let (outcome, derivatives) =
             objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
-        let name = aggregation.name();
+        let name = aggregation.as_str();
         assert!((outcome.loss - loss).abs() < 1e-15, "{name}: {} against {loss}", outcome.loss);
         let tokens = [first, second, second, second, third, third];
         for (actual, expected) in derivatives.logprob.iter().zip(tokens) {
@@ -629,8 +627,8 @@ fn presets_side_by_side() {
     for (name, objective) in [
         ("grpo", Objective { kl: None, ..grpo() }),
         ("dapo", dapo()),
-        ("dapo_paper", Objective::of(clip(0.28), Aggregation::GroupMeanTokenMean)),
-        ("dr_grpo", Objective::of(clip(0.2), Aggregation::SeqMeanTokenSumNorm { scale: 4.0 })),
+        ("dapo_paper", Objective::of(clip(0.28), Aggregation::GroupTokenMean)),
+        ("dr_grpo", divided_by_4(Objective::of(clip(0.2), Aggregation::SeqMeanTokenSumNorm))),
     ] {
         let columns = Columns {
             group_tokens: Some(&group_tokens),
@@ -664,9 +662,9 @@ fn nothing_to_train_on_is_zero_and_moves_nothing() {
     for aggregation in [
         Aggregation::TokenMean,
         Aggregation::SeqMeanTokenSum,
-        Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
-        Aggregation::SeqMeanTokenSumNorm { scale: 8.0 },
-        Aggregation::GroupMeanTokenMean,
+        Aggregation::SeqMeanTokenMean,
+        Aggregation::SeqMeanTokenSumNorm,
+        Aggregation::GroupTokenMean,
         Aggregation::TokenSum,
     ] {
         let objective = Objective {
@@ -804,15 +802,25 @@ fn nothing_weighs_nothing() {
     for aggregation in [
         Aggregation::TokenMean,
         Aggregation::SeqMeanTokenSum,
-        Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
-        Aggregation::SeqMeanTokenSumNorm { scale: 8.0 },
-        Aggregation::GroupMeanTokenMean,
-        Aggregation::GroupMeanSeqMean,
+        Aggregation::SeqMeanTokenMean,
+        Aggregation::SeqMeanTokenSumNorm,
+        Aggregation::GroupTokenMean,
+        Aggregation::GroupSeqMean,
     ] {
         let group = GroupCounts { tokens: Some(0.0), sequences: Some(0.0) };
-        assert_eq!(aggregation.weight(0, group, &normalisers), Ok(0.0), "{}", aggregation.name());
+        let divisors = LengthDivisors::default();
+        assert_eq!(
+            aggregation.weight(0, group, &normalisers, &divisors),
+            Ok(0.0),
+            "{}",
+            aggregation.as_str()
+        );
         // A fully masked trajectory, or group, beside others.
-        assert!(aggregation.weight(0, group, &some).unwrap().is_finite(), "{}", aggregation.name());
+        assert!(
+            aggregation.weight(0, group, &some, &divisors).unwrap().is_finite(),
+            "{}",
+            aggregation.as_str()
+        );
     }
 }
 
@@ -891,7 +899,7 @@ fn errors_name_what_is_wrong() {
     insta::assert_snapshot!(message(dapo, Columns { offsets: &[0, 4, 1, 6], ..fine }), @"offsets of trajectory 1 go backwards");
     insta::assert_snapshot!(message(dapo, Columns { offsets: &[], ..fine }), @"column `mask` has 6 values, expected 0");
     insta::assert_snapshot!(message(grpo(), fine), @"column `reference` is missing; the KL term needs it");
-    insta::assert_snapshot!(message(Objective { aggregation: Aggregation::GroupMeanTokenMean, ..dapo }, fine), @"column `group_tokens` is missing; aggregation `group-token-mean` needs it");
+    insta::assert_snapshot!(message(Objective { aggregation: Aggregation::GroupTokenMean, ..dapo }, fine), @"column `group_tokens` is missing; aggregation `group-token-mean` needs it");
     let bonus = EntropyBonus::constant(0.1);
     insta::assert_snapshot!(message(Objective { entropy: Some(bonus), ..dapo }, fine), @"column `entropy` is missing; the entropy bonus needs it");
 
@@ -900,9 +908,12 @@ fn errors_name_what_is_wrong() {
     insta::assert_snapshot!(message(clip(Clip::verl(0.2, 0.28, 1.0)), fine), @"objective setting `loss.dual_clip` is 1; expected a number above 1");
     insta::assert_snapshot!(message(clip(Clip { delta: Some(0.0), ..Clip::symmetric(0.2) }), fine), @"objective setting `loss.delta` is 0; expected a number above 0");
     insta::assert_snapshot!(message(clip(Clip { log_ratio_limit: Some(f64::NAN), ..Clip::symmetric(0.2) }), fine), @"objective setting `loss.log_ratio_limit` is NaN; expected a number above 0");
-    insta::assert_snapshot!(message(Objective { aggregation: Aggregation::SeqMeanTokenSumNorm { scale: 0.0 }, ..dapo }, fine), @"objective setting `scale` is 0; expected the response limit in tokens, above 0");
-    let epsilon = Aggregation::SeqMeanTokenMean { length_epsilon: -1.0 };
-    insta::assert_snapshot!(message(Objective { aggregation: epsilon, ..dapo }, fine), @"objective setting `length_epsilon` is -1; expected a finite number of at least 0");
+    let divided = |loss_scale_factor, length_epsilon| Objective {
+        divisors: LengthDivisors { loss_scale_factor, length_epsilon },
+        ..dapo
+    };
+    insta::assert_snapshot!(message(divided(0.0, 0.0), fine), @"objective setting `loss_scale_factor` is 0; expected the response limit in tokens, above 0");
+    insta::assert_snapshot!(message(divided(1.0, -1.0), fine), @"objective setting `length_epsilon` is -1; expected a finite number of at least 0");
     let kl = |controller| Objective {
         kl: Some(KlTerm { estimator: KlEstimator::plain(KlKind::K3), controller, bias_corrected: false }),
         ..dapo

@@ -1,8 +1,8 @@
 //! The named corrections, setting by setting as their authors released them.
 
 use tamis_core::correction::{
-    CORRECTION_PRESETS, Correction, ImportanceWeights, Level, Mode, Outside, Rejection, RejectionScope,
-    Statistic,
+    Correction, CorrectionLevel, CorrectionPreset, ImportanceWeights, Mode, OutsideBounds, Rejection,
+    RejectionScope, Statistic,
 };
 
 #[test]
@@ -10,9 +10,9 @@ fn corrections_are_what_their_names_say() {
     let weights = |level, outside, min, max| {
         Some(ImportanceWeights { level, outside, min, max: Some(max), batch_normalize: false })
     };
-    let tokens = weights(Level::Token, Outside::Truncate, None, 2.0);
-    let sequences = weights(Level::Sequence, Outside::Truncate, None, 2.0);
-    let icepop = weights(Level::Token, Outside::Mask, Some(0.5), 5.0);
+    let tokens = weights(CorrectionLevel::Token, OutsideBounds::Truncate, None, 2.0);
+    let sequences = weights(CorrectionLevel::Sequence, OutsideBounds::Truncate, None, 2.0);
+    let icepop = weights(CorrectionLevel::Token, OutsideBounds::Mask, Some(0.5), 5.0);
     let within = |scope, low: f64, high: f64| {
         vec![Rejection { statistic: Statistic::K1, scope, min: Some(low.ln()), max: Some(high.ln()) }]
     };
@@ -44,15 +44,13 @@ fn corrections_are_what_their_names_say() {
         ("bypass_pg_geo_rs", reinforce, None, geo.clone()),
         ("bypass_pg_geo_rs_seq_tis", reinforce, sequences, geo.clone()),
         ("bypass_pg_geo_rs_token_tis", reinforce, tokens, geo),
-        ("trl", plain, weights(Level::Sequence, Outside::Mask, None, 3.0), vec![]),
+        ("trl", plain, weights(CorrectionLevel::Sequence, OutsideBounds::Mask, None, 3.0), vec![]),
     ];
-    assert_eq!(CORRECTION_PRESETS.len(), expected.len());
-    for (preset, (name, mode, importance, rejections)) in CORRECTION_PRESETS.iter().zip(expected) {
+    assert_eq!(CorrectionPreset::ALL.len(), expected.len());
+    for (preset, (name, mode, importance, rejections)) in CorrectionPreset::ALL.iter().zip(expected) {
         let log_ratio_limit = if name == "trl" { None } else { Some(20.0) };
         let correction =
             Correction { mode, importance, rejections, log_ratio_limit, count_masked_trajectories: false };
-        assert_eq!((preset.name, (preset.build)()), (name, correction));
-        assert_eq!(Correction::named(name), Some((preset.build)()));
+        assert_eq!((preset.as_str(), preset.correction()), (name, correction));
     }
-    assert_eq!(Correction::named("decoupled"), None);
 }

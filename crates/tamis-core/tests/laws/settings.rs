@@ -3,8 +3,8 @@
 
 use tamis_core::objective::{
     AdaptiveEntropy, Aggregation, Cispo, CispoBound, Clip, ClipCov, Decoupled, DppoKl, DppoTv, Dro,
-    EntropyBonus, GeoMean, Gspo, GspoForm, KlController, KlCov, KlEstimator, KlKind, KlTerm, LossMasks,
-    Luspo, Objective, ObjectiveError, PolicyLoss, Reinforce, Sapo, ValueTerm, Vespo,
+    EntropyBonus, GeoMean, Gspo, GspoForm, KlController, KlCov, KlEstimator, KlKind, KlTerm, LengthDivisors,
+    LossMasks, Luspo, Objective, ObjectiveError, PolicyLoss, Reinforce, Sapo, ValueTerm, Vespo,
 };
 
 const INF: f64 = f64::INFINITY;
@@ -55,8 +55,9 @@ fn cispo(clip_low: f64, clip_high: f64) -> Objective {
     of(PolicyLoss::Cispo(Cispo { clip_low, clip_high, ..CISPO }))
 }
 
-fn aggregated(aggregation: Aggregation) -> Objective {
-    Objective::of(PolicyLoss::Gpg(Reinforce {}), aggregation)
+fn divided(loss_scale_factor: f64, length_epsilon: f64) -> Objective {
+    let divisors = LengthDivisors { loss_scale_factor, length_epsilon };
+    Objective { divisors, ..of(PolicyLoss::Gpg(Reinforce {})) }
 }
 
 fn kl(controller: KlController) -> Objective {
@@ -113,8 +114,8 @@ const CASES: &[Case] = &[
     ("loss.lambda_positive", |x| of(PolicyLoss::Vespo(Vespo { lambda_positive: x, ..VESPO })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
     ("loss.k_negative", |x| of(PolicyLoss::Vespo(Vespo { k_negative: x, ..VESPO })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
     ("loss.lambda_negative", |x| of(PolicyLoss::Vespo(Vespo { lambda_negative: x, ..VESPO })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
-    ("length_epsilon", |x| aggregated(Aggregation::SeqMeanTokenMean { length_epsilon: x }), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
-    ("scale", |x| aggregated(Aggregation::SeqMeanTokenSumNorm { scale: x }), POSITIVE.0, POSITIVE.1),
+    ("length_epsilon", |x| divided(1.0, x), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("loss_scale_factor", |x| divided(x, 0.0), POSITIVE.0, POSITIVE.1),
     ("kl.coef", |x| kl(KlController::Fixed { coef: x }), FINITE.0, FINITE.1),
     ("kl.initial", |x| kl(KlController::Adaptive { initial: x, target: 1.0, horizon: 1.0 }), FINITE.0, FINITE.1),
     ("kl.target", |x| kl(KlController::Adaptive { initial: 0.1, target: x, horizon: 1.0 }), POSITIVE.0, POSITIVE.1),
@@ -148,25 +149,18 @@ fn every_setting_is_held_to_its_range() {
     }
 }
 
-/// An aggregation of its own is checked as that of the policy loss is.
-#[test]
-fn aggregations_of_terms_are_checked() {
-    let aggregation = Some(Aggregation::SeqMeanTokenSumNorm { scale: 0.0 });
-    let entropy = EntropyBonus { aggregation, ..EntropyBonus::constant(0.1) };
-    let objective = Objective { entropy: Some(entropy), ..of(PolicyLoss::Gpg(Reinforce {})) };
-    let value = ValueTerm { coef: 1.0, clip: None, aggregation };
-    for error in [objective.check().unwrap_err(), value.check().unwrap_err()] {
-        assert!(matches!(error, ObjectiveError::Setting { setting: "scale", .. }), "{error}");
-    }
-}
-
 #[test]
 fn settings_of_a_critic_are_held_to_their_range() {
-    let term = ValueTerm { coef: 1.0, clip: None, aggregation: None };
+    let term = ValueTerm::of(None, Aggregation::TokenMean);
+    let divisors = LengthDivisors { loss_scale_factor: 0.0, length_epsilon: 0.0 };
     for (term, expected) in [
         (ValueTerm { coef: INF, ..term }, "`value.coef` is inf; expected a finite number"),
         (ValueTerm { clip: Some(0.0), ..term }, "`value.clip` is 0; expected a number above 0"),
         (ValueTerm { clip: Some(NAN), ..term }, "`value.clip` is NaN; expected a number above 0"),
+        (
+            ValueTerm { divisors, ..term },
+            "`loss_scale_factor` is 0; expected the response limit in tokens, above 0",
+        ),
     ] {
         assert_eq!(term.check().unwrap_err().to_string(), format!("objective setting {expected}"));
     }

@@ -6,15 +6,16 @@ use std::collections::HashMap;
 use serde_json::Value;
 use tamis_core::correction::truncated::{ends_with, mask_truncated};
 use tamis_core::correction::{
-    CORRECTION_PRESETS, Correction, CorrectionError, ImportanceWeights, Level, Mode, Rejection,
+    Correction, CorrectionError, CorrectionLevel, CorrectionPreset, ImportanceWeights, Mode, Rejection,
     SamplerColumns,
 };
 use tamis_core::objective::{
-    AdvantageColumn, Aggregation, Clip, Columns, GroupCounts, Normalisers, Objective, PolicyLoss,
+    AdvantageColumn, Clip, Columns, GroupCounts, LengthDivisors, Normalisers, Objective, PolicyLoss,
 };
 use tamis_core::ragged::Ragged;
 use tamis_golden::{cases, numbers};
 
+use crate::verl_loss::aggregation;
 use crate::{F64, Tally, close, column, lengths, mask, name, number, offsets, tolerance};
 
 /// verl's means divide by their count + 1e-8, its shares of trajectories are float32, and its deviations are
@@ -34,8 +35,8 @@ fn text(threshold: &Value) -> Option<String> {
 fn verl(params: &Value) -> Result<Correction, CorrectionError> {
     let level = match params["rollout_is"].as_str() {
         None => None,
-        Some("token") => Some(Level::Token),
-        Some("sequence") => Some(Level::Sequence),
+        Some("token") => Some(CorrectionLevel::Token),
+        Some("sequence") => Some(CorrectionLevel::Sequence),
         Some(other) => panic!("rollout_is {other}"),
     };
     let importance = match level {
@@ -130,14 +131,14 @@ fn verl_presets_by_name() {
     for file in ["verl_rollout_correction", "verl_loss_bypass_mode"] {
         for case in cases(file) {
             let preset = name(&case).split('/').nth(1).unwrap();
-            let Some(entry) = CORRECTION_PRESETS.iter().find(|entry| entry.name == preset) else {
+            let Some(entry) = CorrectionPreset::ALL.iter().find(|entry| entry.as_str() == preset) else {
                 assert!(
                     !preset.starts_with("decoupled_") && !preset.starts_with("bypass_"),
                     "no preset {preset}"
                 );
                 continue;
             };
-            let (params, built) = (&case["params"], (entry.build)());
+            let (params, built) = (&case["params"], entry.correction());
             let params = if file == "verl_loss_bypass_mode" { &params["rollout_correction"] } else { params };
             let mut given = Correction { count_masked_trajectories: false, ..verl(params).unwrap() };
             // The vectors of the bypass modes were made with wider bounds than the presets have.
@@ -163,11 +164,7 @@ fn verl_loss_bypass_mode() {
     for case in cases("verl_loss_bypass_mode") {
         let params = &case["params"];
         assert_eq!(params["loss_mode"], "bypass_mode");
-        let aggregation = match params["loss_agg_mode"].as_str().unwrap() {
-            "token-mean" => Aggregation::TokenMean,
-            "seq-mean-token-sum" => Aggregation::SeqMeanTokenSum,
-            other => panic!("aggregation {other}"),
-        };
+        let aggregation = aggregation(params["loss_agg_mode"].as_str().unwrap());
         let correction = verl(&params["rollout_correction"]).unwrap();
         let lengths = lengths(&case);
         let (logprob, behaviour) = (column(&case, "logp").unwrap(), column(&case, "old_logp").unwrap());
@@ -212,7 +209,9 @@ fn verl_loss_bypass_mode() {
                     let tokens = pair[0]..pair[1];
                     let count = mask[tokens.clone()].iter().filter(|&&on| on).count();
                     let scale = if count > 0 {
-                        aggregation.weight(count, GroupCounts::default(), &normalisers).unwrap()
+                        aggregation
+                            .weight(count, GroupCounts::default(), &normalisers, &LengthDivisors::default())
+                            .unwrap()
                     } else {
                         0.0
                     };

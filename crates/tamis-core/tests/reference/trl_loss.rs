@@ -3,8 +3,9 @@
 use serde_json::Value;
 use tamis_core::objective::{
     AdaptiveEntropy, AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, Columns, EntropyBonus,
-    EntropyState, Evaluation, GeoMean, Importance, KlController, KlEstimator, KlKind, KlTerm, LossMasks,
-    Luspo, Normalisers, Objective, ObjectiveState, Outcome, PolicyLoss, Reinforce, Sapo, Selection, Vespo,
+    EntropyState, Evaluation, GeoMean, Importance, KlController, KlEstimator, KlKind, KlTerm, LengthDivisors,
+    LossMasks, Luspo, Normalisers, Objective, ObjectiveState, Outcome, PolicyLoss, Reinforce, Sapo,
+    Selection, Vespo,
 };
 use tamis_core::random::{Key, Purpose};
 use tamis_golden::{cases, numbers};
@@ -178,12 +179,9 @@ fn policy(params: &Value) -> PolicyLoss {
 fn denominators(case: &Value, local: Normalisers) -> (Aggregation, Normalisers) {
     let params = &case["params"];
     match params["loss_type"].as_str().unwrap() {
-        "grpo" | "sapo" | "gmpo" => (Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 }, local),
+        "grpo" | "sapo" | "gmpo" => (Aggregation::SeqMeanTokenMean, local),
         "bnpo" => (Aggregation::TokenMean, local),
-        "dr_grpo" => {
-            let scale = number(&params["max_completion_length"]);
-            (Aggregation::SeqMeanTokenSumNorm { scale }, local)
-        }
+        "dr_grpo" => (Aggregation::SeqMeanTokenSumNorm, local),
         "luspo" => (Aggregation::SeqMeanTokenSum, local),
         "dapo" | "cispo" | "vespo" => {
             // Tokens of the generation batch over all ranks, times the share of it that the update takes.
@@ -222,7 +220,9 @@ fn compare(file: &'static str) {
         let (aggregation, normalisers) = denominators(&case, local);
         let beta = number(&params["beta"]);
         let quantile = number(&params["top_entropy_quantile"]);
+        let loss_scale_factor = params["max_completion_length"].as_f64().unwrap_or(1.0);
         let objective = Objective {
+            divisors: LengthDivisors { loss_scale_factor, length_epsilon: 0.0 },
             importance: match params["importance_sampling_level"].as_str() {
                 Some("token") => Importance::Token,
                 Some("sequence") => Importance::Sequence,

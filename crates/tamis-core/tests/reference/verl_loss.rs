@@ -2,26 +2,25 @@
 
 use serde_json::Value;
 use tamis_core::objective::{
-    Aggregation, CriticColumns, GroupCounts, Normalisers, ValueColumns, ValueMetrics, ValueTerm,
+    Aggregation, CriticColumns, GroupCounts, LengthDivisors, Normalisers, ValueColumns, ValueMetrics,
+    ValueTerm,
 };
 use tamis_golden::{cases, numbers};
 
 use crate::{Tally, close, column, lengths, mask, name, number, offsets, only_known, tolerance};
 
-/// verl's mode, with the 1e-8 that it adds to lengths and the padded width that it divides by where no scale
-/// is given.
-pub(crate) fn aggregation(case: &Value, mode: &str, global: &Value) -> Option<Aggregation> {
+/// verl's mode.
+#[track_caller]
+pub(crate) fn aggregation(mode: &str) -> Aggregation {
+    let found = Aggregation::ALL.iter().find(|aggregation| aggregation.as_str() == mode);
+    *found.unwrap_or_else(|| panic!("aggregation {mode}"))
+}
+
+/// The 1e-8 that verl adds to lengths, and the padded width that it divides by where no scale is given.
+pub(crate) fn divisors(case: &Value, global: &Value) -> LengthDivisors {
     let scale = &global["loss_scale_factor"];
-    Some(match mode {
-        "token-mean" => Aggregation::TokenMean,
-        "seq-mean-token-sum" => Aggregation::SeqMeanTokenSum,
-        "seq-mean-token-mean" => Aggregation::SeqMeanTokenMean { length_epsilon: 1e-8 },
-        "seq-mean-token-sum-norm" => Aggregation::SeqMeanTokenSumNorm {
-            scale: number(if scale.is_number() { scale } else { &case["inputs"]["padded_len"] }),
-        },
-        "token-sum" => Aggregation::TokenSum,
-        _ => return None,
-    })
+    let scale = scale.as_f64().or(case["inputs"]["padded_len"].as_f64());
+    LengthDivisors { loss_scale_factor: scale.unwrap_or(1.0), length_epsilon: 1e-8 }
 }
 
 /// verl's global counts where given, else those of the micro-batch (fully masked trajectories left out).
@@ -57,14 +56,14 @@ fn verl_agg_loss() {
         }
         let params = &case["params"];
         let mode = params["loss_agg_mode"].as_str().unwrap();
-        let aggregation = aggregation(&case, mode, params).unwrap_or_else(|| panic!("aggregation {mode}"));
+        let (aggregation, divisors) = (aggregation(mode), divisors(&case, params));
         let (lengths, mask, loss) = (lengths(&case), mask(&case), numbers(&case["inputs"]["loss"]));
         let normalisers = normalisers(params, &lengths, &mask);
         let (mut value, mut derivative, mut start) = (0.0, Vec::new(), 0);
         for &length in &lengths {
             let tokens = start..start + length;
             let count = mask[tokens.clone()].iter().filter(|&&on| on).count();
-            let weight = aggregation.weight(count, GroupCounts::default(), &normalisers).unwrap();
+            let weight = aggregation.weight(count, GroupCounts::default(), &normalisers, &divisors).unwrap();
             let derivative_t = |t: usize| if mask[t] { weight } else { 0.0 };
             value += weight * tokens.clone().filter(|&t| mask[t]).map(|t| loss[t]).sum::<f64>();
             derivative.extend(tokens.map(derivative_t));
@@ -92,10 +91,9 @@ fn verl_value_loss() {
         let params = &case["params"];
         let mode = params["loss_agg_mode"].as_str().unwrap();
         only_known(&case, "params", &["loss_agg_mode", "cliprange_value"]);
-        let aggregation =
-            aggregation(&case, mode, &Value::Null).unwrap_or_else(|| panic!("aggregation {mode}"));
-        let term =
-            ValueTerm { coef: 1.0, clip: params["cliprange_value"].as_f64(), aggregation: Some(aggregation) };
+        let divisors = divisors(&case, &Value::Null);
+        let clip = params["cliprange_value"].as_f64();
+        let term = ValueTerm { divisors, ..ValueTerm::of(clip, aggregation(mode)) };
         let (lengths, mask) = (lengths(&case), mask(&case));
         let offsets = offsets(&lengths);
         let column = |field| column(&case, field).unwrap();

@@ -6,12 +6,13 @@
 use serde_json::Value;
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, DppoKl, DppoTv, Dro, GeoMean,
-    Gspo, GspoForm, KlCov, Normalisers, Objective, ObjectiveMetrics, PolicyLoss, Reinforce, Sapo, Selection,
+    Gspo, GspoForm, KlCov, LengthDivisors, Normalisers, Objective, ObjectiveMetrics, PolicyLoss, Reinforce,
+    Sapo, Selection,
 };
 use tamis_core::random::{Key, Purpose};
 use tamis_golden::{cases, numbers};
 
-use crate::verl_loss::{aggregation, normalisers};
+use crate::verl_loss::{aggregation, divisors, normalisers};
 use crate::{Tally, close, column, lengths, mask, name, number, offsets, only_known, tolerance};
 
 /// What every loss of verl is given; those that a loss adds come on top.
@@ -44,12 +45,10 @@ fn run(mode: &'static str, file: &'static str, own: &[&str], build: impl Fn(&Val
         let agg_mode = params["loss_agg_mode"].as_str().unwrap();
         let (aggregation, normalisers) = match mode {
             // Whatever the configuration says.
-            "sapo" => {
-                (Aggregation::SeqMeanTokenMean { length_epsilon: 1e-8 }, normalisers(global, &lengths, &mask))
-            }
+            "sapo" => (Aggregation::SeqMeanTokenMean, normalisers(global, &lengths, &mask)),
             // A mean over all trajectories, fully masked ones too.
             "geo_mean" => (
-                Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
+                Aggregation::SeqMeanTokenMean,
                 Normalisers {
                     tokens: f64::NAN,
                     sequences: lengths.len() as f64,
@@ -57,9 +56,10 @@ fn run(mode: &'static str, file: &'static str, own: &[&str], build: impl Fn(&Val
                     dp_size: 1.0,
                 },
             ),
-            _ => (aggregation(&case, agg_mode, global).unwrap(), normalisers(global, &lengths, &mask)),
+            _ => (aggregation(agg_mode), normalisers(global, &lengths, &mask)),
         };
-        let objective = Objective::of(build(params), aggregation);
+        let divisors = if mode == "geo_mean" { LengthDivisors::default() } else { divisors(&case, global) };
+        let objective = Objective { divisors, ..Objective::of(build(params), aggregation) };
         let offsets = offsets(&lengths);
         let (logprob, old) = (column(&case, "logp").unwrap(), column(&case, "old_logp").unwrap());
         let (advantage, weight) = (column(&case, "advantage").unwrap(), column(&case, "rollout_is_weight"));

@@ -11,12 +11,12 @@
 //! weights.
 
 use std::collections::HashSet;
-use std::fmt::{self, Write as _};
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use tamis_core::group::PromptId;
 use tamis_core::random::{Key, Purpose};
+use tamis_core::{choice, settings};
 use tamis_data::prompt::{Prompt, PromptContent};
 
 use super::{Split, TaskError};
@@ -30,66 +30,49 @@ pub const DATA_SOURCE: &str = "arithmetic";
 /// The hash of the partition is keyed by a constant, so that it is the same in every run.
 const PARTITION_SEED: u64 = 0x7461_6d69_7361_7269;
 
-/// `+`, `-` or `*`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Operator {
-    /// Addition.
-    #[serde(rename = "+")]
-    Add,
-    /// Subtraction.
-    #[serde(rename = "-")]
-    Subtract,
-    /// Multiplication; binds tighter.
-    #[serde(rename = "*")]
-    Multiply,
-}
-
-impl Operator {
-    fn symbol(self) -> char {
-        match self {
-            Self::Add => '+',
-            Self::Subtract => '-',
-            Self::Multiply => '*',
-        }
+choice! {
+    /// An operator of the arithmetic task.
+    pub enum Operator {
+        /// Addition.
+        Add = "+",
+        /// Subtraction.
+        Subtract = "-",
+        /// Multiplication.
+        Multiply = "*",
     }
 }
 
-/// One level of difficulty.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Difficulty {
-    /// Operands are uniform in `0..10^digits`.
-    pub digits: u32,
-    /// Operators, each drawn with the same probability.
-    pub operators: Vec<Operator>,
-    /// Operators in one expression: 1 for `12+7=`, 2 for `12+7*3=`.
-    #[serde(default = "one")]
-    pub operations: u32,
+settings! {
+    /// One level of difficulty of the arithmetic task.
+    pub struct ArithmeticLevel {
+        /// Digits of each number, at most.
+        digits: u32 = 2, Between(1.0, 9.0);
+        /// Operators, drawn with equal probability.
+        operators: Vec<Operator> = vec![Operator::Add], NotEmpty;
+        /// Numbers in an expression.
+        terms: u32 = 2, Between(2.0, 8.0);
+        /// Share of this level among the levels, relative to the other levels' weights.
+        weight: f64 = 1.0, Positive;
+    }
 }
 
-fn one() -> u32 {
-    1
-}
-
-impl fmt::Display for Difficulty {
+impl fmt::Display for ArithmeticLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = |n: u32| if n == 1 { "" } else { "s" };
-        write!(f, "{} digit{}, operators ", self.digits, plural(self.digits))?;
+        write!(f, "{} digit{}, operators ", self.digits, if self.digits == 1 { "" } else { "s" })?;
         for operator in &self.operators {
-            f.write_char(operator.symbol())?;
+            write!(f, "{operator}")?;
         }
-        write!(f, ", {} operation{}", self.operations, plural(self.operations))
+        write!(f, ", {} terms", self.terms)
     }
 }
 
 /// Draws without a new expression after which a level counts as exhausted.
 const MAX_FRUITLESS_DRAWS: u64 = 65_536;
 
-/// The task: levels, their weights, and the seed that its rows are drawn with.
+/// The task: its levels, and the seed that its rows are drawn with.
 #[derive(Debug, Clone)]
 pub struct Arithmetic {
-    levels: Vec<Difficulty>,
-    weights: Vec<f64>,
+    levels: Vec<ArithmeticLevel>,
     seed: u64,
 }
 
@@ -101,10 +84,10 @@ struct Expression {
 }
 
 impl Expression {
-    fn draw(level: &Difficulty, key: Key) -> Self {
-        let bound = 10u64.pow(level.digits);
-        let operands = (0..=u64::from(level.operations)).map(|i| key.with(0).below(i, bound)).collect();
-        let operators = (0..u64::from(level.operations))
+    fn draw(level: &ArithmeticLevel, key: Key) -> Self {
+        let (bound, terms) = (10u64.pow(level.digits), u64::from(level.terms));
+        let operands = (0..terms).map(|i| key.with(0).below(i, bound)).collect();
+        let operators = (0..terms - 1)
             .map(|i| level.operators[key.with(1).below(i, level.operators.len() as u64) as usize])
             .collect();
         Self { operands, operators }
@@ -154,7 +137,7 @@ impl fmt::Display for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, operand) in self.operands.iter().enumerate() {
             if i > 0 {
-                f.write_char(self.operators[i - 1].symbol())?;
+                write!(f, "{}", self.operators[i - 1])?;
             }
             write!(f, "{operand}")?;
         }
@@ -163,60 +146,44 @@ impl fmt::Display for Expression {
 }
 
 impl Arithmetic {
-    /// Levels of equal weight: see [`Arithmetic::weighted`].
-    pub fn new(seed: u64, levels: Vec<Difficulty>) -> Result<Self, TaskError> {
-        let weights = vec![1.0; levels.len()];
-        Self::weighted(seed, levels, weights)
-    }
-
-    /// Levels with weights: each turn goes to the level that is furthest behind its share (the first of
-    /// equals), as long as it has expressions left.
+    /// Each turn goes to the level that is furthest behind its share (the first of equals), as long as it has
+    /// expressions left.
     ///
-    /// Fails unless each level has 1 to 9 digits, at least one operator, 1 to 8 operations,
-    /// `digits * (operations + 1)` at most 36 (so that every answer is exact) and a finite weight above 0.
-    pub fn weighted(seed: u64, levels: Vec<Difficulty>, weights: Vec<f64>) -> Result<Self, TaskError> {
+    /// # Errors
+    /// No level, or one with a key outside its range or `digits * terms` above 36: its answers would not be
+    /// exact.
+    pub fn new(seed: u64, levels: Vec<ArithmeticLevel>) -> Result<Self, TaskError> {
         if levels.is_empty() {
             return Err(TaskError::NoLevel);
         }
-        if weights.len() != levels.len() {
-            return Err(TaskError::Weights { levels: levels.len(), weights: weights.len() });
-        }
-        for (i, weight) in weights.iter().enumerate() {
-            if !(weight.is_finite() && *weight > 0.0) {
-                let actual = weight.to_string();
-                return Err(TaskError::Difficulty { level: i + 1, what: "a finite weight above 0", actual });
-            }
-        }
         for (i, level) in levels.iter().enumerate() {
+            let ArithmeticLevel { digits, ref operators, terms, weight } = *level;
             let fail = |what, actual: String| Err(TaskError::Difficulty { level: i + 1, what, actual });
-            if !(1..=9).contains(&level.digits) {
-                return fail("1 to 9 digits", level.digits.to_string());
+            if !(1..=9).contains(&digits) {
+                return fail("1 to 9 digits", digits.to_string());
             }
-            if level.operators.is_empty() {
+            if operators.is_empty() {
                 return fail("at least one operator", "none".to_owned());
             }
-            if !(1..=8).contains(&level.operations) {
-                return fail("1 to 8 operations", level.operations.to_string());
+            if !(2..=8).contains(&terms) {
+                return fail("2 to 8 terms", terms.to_string());
             }
-            if level.digits * (level.operations + 1) > 36 {
-                let actual = format!("{} * {}", level.digits, level.operations + 1);
-                return fail("digits * (operations + 1) of at most 36", actual);
+            if digits * terms > 36 {
+                return fail("digits * terms of at most 36", format!("{digits} * {terms}"));
+            }
+            if !(weight.is_finite() && weight > 0.0) {
+                return fail("a finite weight above 0", weight.to_string());
             }
         }
-        Ok(Self { levels, weights, seed })
-    }
-
-    /// The levels, in order.
-    pub fn levels(&self) -> &[Difficulty] {
-        &self.levels
+        Ok(Self { levels, seed })
     }
 
     /// Levels of successive turns, each the one furthest behind its share.
     fn turns(&self) -> impl Iterator<Item = usize> + '_ {
-        let total: f64 = self.weights.iter().sum();
-        let mut taken = vec![0u64; self.weights.len()];
+        let total: f64 = self.levels.iter().map(|level| level.weight).sum();
+        let mut taken = vec![0u64; self.levels.len()];
         (1u64..).map(move |turn| {
-            let lag = |index: usize| self.weights[index] / total * turn as f64 - taken[index] as f64;
+            let lag = |index: usize| self.levels[index].weight / total * turn as f64 - taken[index] as f64;
             let most =
                 (0..taken.len()).fold(0, |most, index| if lag(index) > lag(most) { index } else { most });
             taken[most] += 1;
@@ -276,7 +243,7 @@ impl Arithmetic {
         columns.insert("answer".to_owned(), json!(answer));
         columns.insert("level".to_owned(), json!(index + 1));
         columns.insert("digits".to_owned(), json!(self.levels[index].digits));
-        columns.insert("operations".to_owned(), json!(self.levels[index].operations));
+        columns.insert("operations".to_owned(), json!(self.levels[index].terms - 1));
         Prompt {
             id: PromptId(row as u64),
             content: PromptContent::Text(text),
@@ -290,8 +257,8 @@ impl Arithmetic {
     /// `-`, `=`.
     pub fn alphabet(&self) -> Vec<char> {
         let mut alphabet: Vec<char> = ('0'..='9').chain(['-', '=']).collect();
-        alphabet
-            .extend(self.levels.iter().flat_map(|level| &level.operators).map(|operator| operator.symbol()));
+        let operators = self.levels.iter().flat_map(|level| &level.operators);
+        alphabet.extend(operators.flat_map(|operator| operator.as_str().chars()));
         alphabet.sort_unstable();
         alphabet.dedup();
         alphabet
@@ -305,13 +272,13 @@ mod tests {
     use crate::task::expression;
     use proptest::prelude::*;
 
-    fn levels() -> Vec<Difficulty> {
+    fn level(digits: u32, operators: &[Operator], terms: u32) -> ArithmeticLevel {
+        ArithmeticLevel { digits, operators: operators.to_vec(), terms, weight: 1.0 }
+    }
+
+    fn levels() -> Vec<ArithmeticLevel> {
         use Operator::{Add, Multiply, Subtract};
-        vec![
-            Difficulty { digits: 2, operators: vec![Add, Subtract], operations: 1 },
-            Difficulty { digits: 1, operators: vec![Add, Subtract, Multiply], operations: 3 },
-            Difficulty { digits: 3, operators: vec![Multiply], operations: 1 },
-        ]
+        vec![level(2, &[Add, Subtract], 2), level(1, &[Add, Subtract, Multiply], 4), level(3, &[Multiply], 2)]
     }
 
     fn text(prompt: &Prompt) -> &str {
@@ -396,24 +363,26 @@ mod tests {
 
     #[test]
     fn errors() {
-        let one = |digits, operators, operations| {
-            Arithmetic::new(0, vec![Difficulty { digits, operators, operations }]).unwrap_err().to_string()
-        };
-        insta::assert_snapshot!(Arithmetic::new(0, vec![]).unwrap_err(), @"a task needs at least one difficulty level");
-        insta::assert_snapshot!(one(0, vec![Operator::Add], 1), @"difficulty level 1 needs 1 to 9 digits, got 0");
-        insta::assert_snapshot!(one(2, vec![], 1), @"difficulty level 1 needs at least one operator, got none");
-        insta::assert_snapshot!(one(2, vec![Operator::Add], 9), @"difficulty level 1 needs 1 to 8 operations, got 9");
-        insta::assert_snapshot!(one(9, vec![Operator::Add], 8), @"difficulty level 1 needs digits * (operations + 1) of at most 36, got 9 * 9");
-        insta::assert_snapshot!(Arithmetic::weighted(0, levels(), vec![1.0]).unwrap_err(), @"expected one weight for each of 3 difficulty levels, got 1");
-        insta::assert_snapshot!(Arithmetic::weighted(0, levels(), vec![1.0, f64::NAN, 1.0]).unwrap_err(), @"difficulty level 2 needs a finite weight above 0, got NaN");
+        let refused = |levels| Arithmetic::new(0, levels).unwrap_err().to_string();
+        let one = |digits, operators: &[Operator], terms| refused(vec![level(digits, operators, terms)]);
+        insta::assert_snapshot!(refused(vec![]), @"a task needs at least one difficulty level");
+        insta::assert_snapshot!(one(0, &[Operator::Add], 2), @"difficulty level 1 needs 1 to 9 digits, got 0");
+        insta::assert_snapshot!(one(2, &[], 2), @"difficulty level 1 needs at least one operator, got none");
+        insta::assert_snapshot!(one(2, &[Operator::Add], 9), @"difficulty level 1 needs 2 to 8 terms, got 9");
+        insta::assert_snapshot!(one(9, &[Operator::Add], 8), @"difficulty level 1 needs digits * terms of at most 36, got 9 * 8");
+        let mut weighted = levels();
+        weighted[1].weight = f64::NAN;
+        insta::assert_snapshot!(refused(weighted), @"difficulty level 2 needs a finite weight above 0, got NaN");
         let none =
             TaskError::NoExpression { level: 1, description: levels()[0].to_string(), split: "held-out" };
-        insta::assert_snapshot!(none, @"difficulty level 1 (2 digits, operators +-, 1 operation) has no expression on the held-out side; use more digits or operations");
+        insta::assert_snapshot!(none, @"difficulty level 1 (2 digits, operators +-, 2 terms) has no expression on the held-out side; use more digits or terms");
     }
 
     #[test]
     fn levels_have_their_shares() {
-        let task = Arithmetic::weighted(0, levels(), vec![3.0, 1.0, 2.0]).unwrap();
+        let mut levels = levels();
+        (levels[0].weight, levels[2].weight) = (3.0, 2.0);
+        let task = Arithmetic::new(0, levels).unwrap();
         let rows = task.prompts(Split::Train, 600).unwrap();
         let share = |level: u64| rows.iter().filter(|prompt| prompt.columns["level"] == level).count();
         assert_eq!([share(1), share(2), share(3)], [300, 100, 200]);
@@ -422,13 +391,13 @@ mod tests {
 
     #[test]
     fn a_small_level_gives_all_it_has() {
-        let one = Difficulty { digits: 1, operators: vec![Operator::Add], operations: 1 };
+        let one = level(1, &[Operator::Add], 2);
         let task = Arithmetic::new(0, vec![one.clone()]).unwrap();
         let train = task.prompts(Split::Train, 1000).unwrap();
         let held_out = task.prompts(Split::HeldOut, 1000).unwrap();
         assert_eq!(train.len() + held_out.len(), 100, "every sum of two digits is on one side");
         assert_eq!(train[..20], task.prompts(Split::Train, 20).unwrap());
-        let two = Difficulty { digits: 2, ..one.clone() };
+        let two = level(2, &[Operator::Add], 2);
         let both = Arithmetic::new(0, vec![one, two]).unwrap();
         let mixed = both.prompts(Split::Train, 1000).unwrap();
         assert_eq!(mixed.len(), train.len() + 500);

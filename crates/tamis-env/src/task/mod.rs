@@ -33,17 +33,9 @@ pub enum TaskError {
         /// What was given.
         actual: String,
     },
-    /// There are not as many weights as levels.
-    #[error("expected one weight for each of {levels} difficulty levels, got {weights}")]
-    Weights {
-        /// Number of levels.
-        levels: usize,
-        /// Number of weights.
-        weights: usize,
-    },
     /// A level has no expression on a side.
     #[error(
-        "difficulty level {level} ({description}) has no expression on the {split} side; use more digits or operations"
+        "difficulty level {level} ({description}) has no expression on the {split} side; use more digits or terms"
     )]
     NoExpression {
         /// Place in the list of levels, from 1.

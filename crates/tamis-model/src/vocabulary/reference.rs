@@ -2,7 +2,7 @@
 //! are f32.
 
 use serde_json::Value;
-use tamis_core::objective::{Aggregation, GroupCounts, Normalisers};
+use tamis_core::objective::{Aggregation, GroupCounts, LengthDivisors, Normalisers};
 use tamis_core::ragged::Ragged;
 use tamis_golden::{assert_close, cases, numbers};
 
@@ -75,15 +75,11 @@ fn verl_entropy_logprob() {
         let lengths: Vec<usize> =
             numbers(&case["inputs"]["lengths"]).iter().map(|&length| length as usize).collect();
         let mask: Vec<bool> = numbers(&case["inputs"]["mask"]).iter().map(|&on| on > 0.0).collect();
-        let aggregation = match case["params"]["loss_agg_mode"].as_str().unwrap() {
-            "token-mean" => Aggregation::TokenMean,
-            "seq-mean-token-sum" => Aggregation::SeqMeanTokenSum,
-            "seq-mean-token-mean" => Aggregation::SeqMeanTokenMean { length_epsilon: 1e-8 },
-            "seq-mean-token-sum-norm" => {
-                Aggregation::SeqMeanTokenSumNorm { scale: case["inputs"]["padded_len"].as_f64().unwrap() }
-            }
-            "token-sum" => Aggregation::TokenSum,
-            other => panic!("aggregation {other}"),
+        let mode = &case["params"]["loss_agg_mode"];
+        let aggregation = Aggregation::ALL.iter().find(|aggregation| *mode == aggregation.as_str()).unwrap();
+        let divisors = LengthDivisors {
+            loss_scale_factor: case["inputs"]["padded_len"].as_f64().unwrap_or(1.0),
+            length_epsilon: 1e-8,
         };
         let mask = Ragged::from_lengths(mask, &lengths).unwrap();
         let (normalisers, _) = Normalisers::of(&mask, &vec![1; lengths.len()]).unwrap();
@@ -91,7 +87,7 @@ fn verl_entropy_logprob() {
         for mask_t in mask.rows() {
             let count = mask_t.iter().filter(|&&on| on).count();
             let weight = if count > 0 {
-                aggregation.weight(count, GroupCounts::default(), &normalisers).unwrap()
+                aggregation.weight(count, GroupCounts::default(), &normalisers, &divisors).unwrap()
             } else {
                 0.0
             };

@@ -22,7 +22,6 @@ use tamis_env::reward::{Listener, Nobody, RewardContext, RewardError};
 use tamis_model::TransformerConfig;
 use tamis_text::template::ChatTemplate;
 
-use super::early_stop::early_stop;
 use super::settings::{sampling, validation_settings};
 use super::{AssembleError, advantage, data, objective, rewards, schedule};
 use crate::checkpoint::CHECKSUMS;
@@ -136,9 +135,6 @@ impl Checker<'_> {
         }
         if let Err(error) = advantage::shapings(config) {
             self.report_assembly(&error, "objective.shaping");
-        }
-        if let Err(error) = early_stop(&config.train.early_stop) {
-            self.refuse(&["train.early_stop".to_owned()], &error.to_string(), None);
         }
         if let Some(init) = &config.model.init
             && let Err(error) = super::policy::shape_of_sizes(init).validate()
@@ -530,7 +526,6 @@ fn keys_of(section: &str, setting: &str) -> Vec<String> {
     let (part, name) = setting.rsplit_once('.').unwrap_or(("", setting));
     let name = match (part, name) {
         (_, "coef") => "coefficient",
-        (_, "scale") if section == "objective" => "loss_scale_factor",
         (_, "off_policy") => "off_policy",
         (_, name) => name,
     };

@@ -7,7 +7,7 @@ use tamis_core::objective::ValueTerm;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{AdamWConfig, Model, TransformerConfig};
 
-use super::objective::aggregation;
+use super::objective::divisors;
 use super::policy::Companion;
 use super::{AssembleError, learning_rate};
 use crate::checkpoint::{Extent, verify};
@@ -39,10 +39,8 @@ pub fn plan(config: &Config, micro_batch: MicroBatch) -> Option<CriticPlan> {
             loss: ValueTerm {
                 coef: 1.0,
                 clip: critic.cliprange_value,
-                aggregation: Some(aggregation(
-                    config,
-                    critic.aggregation.unwrap_or(config.objective.aggregation),
-                )),
+                aggregation: critic.aggregation.unwrap_or(config.objective.aggregation),
+                divisors: divisors(config),
             },
         },
         learning_rate: learning_rate(critic.optimizer.learning_rate, &critic.lr_schedule),

@@ -5,17 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tamis_config::{
-    ArithmeticConfig, BadRows, BinaryColumns, Config, DataConfig, Operator,
-    OverlongPrompts as ConfigOverlong, PromptFormat as ConfigFormat, TaskKind, TokenizerSource,
-};
-use tamis_data::dataset::{self, ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions};
-use tamis_data::overlong::OverlongPrompts;
+use tamis_config::{ArithmeticConfig, Config, DataConfig, TaskKind, TokenizerSource};
+use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions};
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
 use tamis_env::task::Split;
 use tamis_env::task::TaskError;
-use tamis_env::task::arithmetic::{Arithmetic, Difficulty, Operator as TaskOperator};
+use tamis_env::task::arithmetic::Arithmetic;
 use tamis_env::task::gsm8k_calculator::CalculatorTask;
 use tamis_text::template::ChatTemplate;
 
@@ -317,17 +313,6 @@ fn fill(path: &Path, template: &ChatTemplate, prompt: &mut Prompt) -> Result<(),
     }
 }
 
-/// What becomes of overlong prompts, in the data crate's terms.
-pub fn overlong(choice: ConfigOverlong) -> OverlongPrompts {
-    match choice {
-        ConfigOverlong::Error => OverlongPrompts::Error,
-        ConfigOverlong::Drop => OverlongPrompts::Drop,
-        ConfigOverlong::Left => OverlongPrompts::Left,
-        ConfigOverlong::Right => OverlongPrompts::Right,
-        ConfigOverlong::Middle => OverlongPrompts::Middle,
-    }
-}
-
 /// The task `arithmetic` where it is chosen; its prompts are not drawn yet.
 pub(super) fn arithmetic_task(config: &Config) -> Result<Option<Arithmetic>, TaskError> {
     let is_chosen = config.data.task == Some(TaskKind::Arithmetic);
@@ -335,25 +320,7 @@ pub(super) fn arithmetic_task(config: &Config) -> Result<Option<Arithmetic>, Tas
 }
 
 fn arithmetic_of(config: &ArithmeticConfig, seed: u64) -> Result<Arithmetic, TaskError> {
-    let levels = config
-        .levels
-        .iter()
-        .map(|level| Difficulty {
-            digits: level.digits as u32,
-            operators: level
-                .operators
-                .iter()
-                .map(|operator| match operator {
-                    Operator::Add => TaskOperator::Add,
-                    Operator::Subtract => TaskOperator::Subtract,
-                    Operator::Multiply => TaskOperator::Multiply,
-                })
-                .collect(),
-            operations: level.terms.saturating_sub(1) as u32,
-        })
-        .collect();
-    let weights = config.levels.iter().map(|level| level.weight).collect();
-    Arithmetic::weighted(seed, levels, weights)
+    Arithmetic::new(seed, config.levels.clone())
 }
 
 fn arithmetic(config: &ArithmeticConfig, seed: u64) -> Result<Prompts, AssembleError> {
@@ -374,15 +341,7 @@ fn columns(data: &DataConfig) -> ColumnNames {
 }
 
 fn read_options(data: &DataConfig) -> ReadOptions {
-    let bad_rows = match data.bad_rows {
-        BadRows::Error => dataset::BadRows::Error,
-        BadRows::Skip => dataset::BadRows::Skip,
-    };
-    let binary_columns = match data.binary_columns {
-        BinaryColumns::Error => dataset::BinaryColumns::Error,
-        BinaryColumns::Base64 => dataset::BinaryColumns::Base64,
-    };
-    ReadOptions { columns: columns(data), bad_rows, binary_columns }
+    ReadOptions { columns: columns(data), bad_rows: data.bad_rows, binary_columns: data.binary_columns }
 }
 
 fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {
@@ -463,11 +422,7 @@ impl Prompts {
     pub fn format_prompts(mut self, config: &Config, codec: &Codec) -> Result<Self, AssembleError> {
         let data = &config.data;
         let formatter = Formatter {
-            format: match data.prompt_format {
-                ConfigFormat::Auto => PromptFormat::Auto,
-                ConfigFormat::Chat => PromptFormat::Chat,
-                ConfigFormat::Text => PromptFormat::Text,
-            },
+            format: data.prompt_format,
             system: data.system_prompt.clone(),
             has_template: codec.has_template(),
         };

@@ -27,10 +27,10 @@ pub fn headline(config: &Config) -> Result<String, AssembleError> {
     }
     parts.push(match objective.aggregation {
         Aggregation::TokenMean => "token-mean over the mini-batch".to_owned(),
-        Aggregation::SeqMeanTokenSumNorm { scale } => {
-            format!("{} divided by {}", objective.aggregation.name(), shortest(scale))
+        norm @ Aggregation::SeqMeanTokenSumNorm => {
+            format!("{norm} divided by {}", shortest(objective.divisors.loss_scale_factor))
         }
-        other => other.name().to_owned(),
+        other => other.to_string(),
     });
     parts.push(match (divergence, objective.kl) {
         (Divergence::InLoss, Some(term)) => kl_text(term.estimator, term.controller, KlPlace::Loss),
@@ -79,8 +79,7 @@ fn loss_text(policy: &PolicyLoss) -> String {
 }
 
 fn kl_text(estimator: KlEstimator, controller: KlController, place: KlPlace) -> String {
-    let name = json(&estimator.kind);
-    let name = name.as_str().unwrap_or_default();
+    let name = estimator.kind;
     let coefficient = shortest(controller.initial().coef);
     let adapted = match controller {
         KlController::Fixed { .. } => String::new(),

@@ -1,6 +1,6 @@
 //! How much memory a run takes, estimated before anything is allocated for it.
 
-use tamis_config::{BackendKind, Config, ScheduleMode, Surplus};
+use tamis_config::{BackendKind, Config, ScheduleMode, SurplusKind};
 use tamis_core::advantage::Column;
 use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, TransformerConfig};
 
@@ -93,7 +93,7 @@ pub fn estimate(
         let keeps_before = schedule.early_updates && config.mini_batch_size() < config.data.train_batch_size;
         estimate.copies += u64::from(keeps_before) * (estimate.weights + estimate.moments);
     }
-    if schedule.mode == ScheduleMode::Streaming && schedule.surplus == Surplus::Carry {
+    if schedule.mode == ScheduleMode::Streaming && schedule.surplus == SurplusKind::Carry {
         // Groups in flight keep their weights while a step is trained, and stand beside a validation.
         estimate.copies += estimate.weights;
         estimate.generation += of_validation;

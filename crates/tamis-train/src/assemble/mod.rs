@@ -8,7 +8,6 @@ pub(crate) mod api_key;
 pub mod check;
 pub mod critic;
 pub mod data;
-pub(crate) mod early_stop;
 pub mod headline;
 pub(crate) mod hints;
 pub mod memory;

@@ -1,13 +1,9 @@
 //! The objective and its correction.
 
-use tamis_config::{
-    Aggregation as ConfigAggregation, Config, CorrectionLevel, KlEstimator as ConfigKl, KlPlace,
-    OutsideBounds,
-};
-use tamis_core::correction::{Correction, ImportanceWeights, Level, Mode, Outside, Rejection};
+use tamis_config::{Config, KlPlace};
+use tamis_core::correction::{Correction, CorrectionPreset, ImportanceWeights, Mode, Rejection};
 use tamis_core::objective::{
-    AdaptiveEntropy, Aggregation, EntropyBonus, KlController, KlEstimator, KlKind, KlTerm, LossMasks,
-    Objective,
+    EntropyBonus, KlController, KlEstimator, KlTerm, LengthDivisors, LossMasks, Objective,
 };
 
 use super::AssembleError;
@@ -42,45 +38,26 @@ fn controller(config: &Config) -> KlController {
 
 fn estimator(config: &Config) -> KlEstimator {
     let kl = &config.objective.kl;
-    let kind = match kl.estimator {
-        ConfigKl::K1 => KlKind::K1,
-        ConfigKl::K2 => KlKind::K2,
-        ConfigKl::K3 => KlKind::K3,
-        ConfigKl::Abs => KlKind::Abs,
-    };
+    let straight_through = kl.straight_through && kl.place == KlPlace::Loss;
     // verl's clamps: they only bind where the policy has left the reference altogether, and keep one token
     // from drowning the rest.
-    KlEstimator { kind, clamped: true, straight_through: kl.straight_through && kl.place == KlPlace::Loss }
+    KlEstimator { kind: kl.estimator, clamped: true, straight_through }
 }
 
-pub(super) fn aggregation(config: &Config, name: ConfigAggregation) -> Aggregation {
-    match name {
-        ConfigAggregation::TokenMean => Aggregation::TokenMean,
-        ConfigAggregation::SeqMeanTokenSum => Aggregation::SeqMeanTokenSum,
-        ConfigAggregation::SeqMeanTokenMean => Aggregation::SeqMeanTokenMean { length_epsilon: 0.0 },
-        ConfigAggregation::SeqMeanTokenSumNorm => {
-            Aggregation::SeqMeanTokenSumNorm { scale: config.loss_scale_factor() }
-        }
-        ConfigAggregation::GroupTokenMean => Aggregation::GroupMeanTokenMean,
-        ConfigAggregation::GroupSeqMean => Aggregation::GroupMeanSeqMean,
-        ConfigAggregation::TokenSum => Aggregation::TokenSum,
-    }
+/// What aggregations divide the tokens of a trajectory by.
+pub(super) fn divisors(config: &Config) -> LengthDivisors {
+    LengthDivisors { loss_scale_factor: config.loss_scale_factor(), length_epsilon: 0.0 }
 }
 
 /// The entropy bonus; `None` where it would pay nothing.
 fn entropy(config: &Config) -> Option<EntropyBonus> {
     let settings = &config.objective.entropy;
-    let adaptive = settings.adaptive.as_ref().map(|adaptive| AdaptiveEntropy {
-        min: adaptive.min,
-        max: adaptive.max,
-        delta: adaptive.delta,
-        target: adaptive.target,
-    });
-    (settings.coefficient != 0.0 || adaptive.is_some()).then(|| EntropyBonus {
+    let bonus = EntropyBonus {
         coef: settings.coefficient,
-        aggregation: settings.aggregation.map(|name| aggregation(config, name)),
-        adaptive,
-    })
+        aggregation: settings.aggregation,
+        adaptive: settings.adaptive,
+    };
+    (bonus.coef != 0.0 || bonus.adaptive.is_some()).then_some(bonus)
 }
 
 /// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that
@@ -91,17 +68,11 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
     if preset.is_none() && settings.weights.is_none() && settings.rejections.is_empty() {
         return Ok(None);
     }
-    let mut correction = preset.and_then(|preset| Correction::named(preset.as_str())).unwrap_or_default();
+    let mut correction = preset.map(CorrectionPreset::correction).unwrap_or_default();
     if let Some(weights) = &settings.weights {
         correction.importance = Some(ImportanceWeights {
-            level: match weights.level {
-                CorrectionLevel::Token => Level::Token,
-                CorrectionLevel::Sequence => Level::Sequence,
-            },
-            outside: match weights.outside {
-                OutsideBounds::Truncate => Outside::Truncate,
-                OutsideBounds::Mask => Outside::Mask,
-            },
+            level: weights.level,
+            outside: weights.outside,
             min: weights.min,
             max: Some(weights.max),
             batch_normalize: weights.batch_normalize,
@@ -161,7 +132,8 @@ pub fn objective(config: &Config) -> Result<(Objective, Divergence), AssembleErr
         kl,
         entropy: entropy(config),
         masks: LossMasks { top_entropy: settings.masks.top_entropy, off_policy: settings.masks.off_policy },
-        ..Objective::of(settings.loss, aggregation(config, settings.aggregation))
+        divisors: divisors(config),
+        ..Objective::of(settings.loss, settings.aggregation)
     };
     objective.check()?;
     Ok((objective, divergence))

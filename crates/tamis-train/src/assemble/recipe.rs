@@ -1,10 +1,11 @@
 //! What is optimised and how: everything of a step that its configuration alone decides.
 
-use tamis_config::{BackendKind, Config, PublishPause, ZeroGroups};
+use tamis_config::{BackendKind, Config, PublishPause};
 use tamis_core::advantage::shaping::Shaping;
 use tamis_core::advantage::{Advantage, Column};
 use tamis_core::diagnostics::Buckets;
 use tamis_core::objective::Objective;
+use tamis_core::objective::ZeroGroups;
 use tamis_env::reward::TrainerState;
 use tamis_rollout::{InFlight, SamplePurpose, Sampling};
 

@@ -1,13 +1,9 @@
 //! Filter and scheduling machine.
 
-use tamis_config::{
-    BackendKind, Config, EmptyRound, GoldCheck, RoundLimit as ConfigRounds, ScheduleMode,
-    Surplus as ConfigSurplus, ZeroGroups as ConfigZeroGroups,
-};
+use tamis_config::{BackendKind, Config, GoldCheck, ScheduleMode, SurplusKind};
 use tamis_core::filter::{AvailableMetrics, FilterError, GroupFilter, Metric, MetricError, Pool, PoolScore};
-use tamis_core::objective::ZeroGroups;
 use tamis_core::schedule::{
-    OnEmptyRound, RoundLimit, RoundSize, ScheduleSettings, Scheduler, StepUpdates, StreamingSettings, Surplus,
+    RoundLimit, RoundSize, ScheduleSettings, Scheduler, StepUpdates, StreamingSettings, Surplus,
 };
 
 use tamis_core::whole_step::WholeStep;
@@ -172,29 +168,29 @@ fn describe_filling(config: &Config) -> String {
     }
     if config.schedule.mode == ScheduleMode::Streaming {
         let most = match config.schedule.max_num_gen_batches {
-            Some(ConfigRounds::Rounds(limit)) => {
-                format!("at most {} prompts a step", limit.saturating_mul(config.gen_batch_size()))
+            RoundLimit::Rounds(limit) => {
+                format!("at most {} prompts a step", limit.saturating_mul(config.gen_batch_size() as u64))
             }
-            Some(ConfigRounds::Auto) => "as many prompts a step as the keep rate asks for".to_owned(),
-            None => "no limit on prompts".to_owned(),
+            RoundLimit::Auto => "as many prompts a step as the keep rate asks for".to_owned(),
+            RoundLimit::None => "no limit on prompts".to_owned(),
         };
         return format!("each dropped group is replaced at once, {most}, {size} groups a step");
     }
     match config.schedule.max_num_gen_batches {
-        Some(ConfigRounds::Auto) => {
+        RoundLimit::Auto => {
             format!("as many rounds a step as the keep rate asks for, {size} groups a step")
         }
-        Some(ConfigRounds::Rounds(limit)) if config.schedule.mode == ScheduleMode::Deficit => {
-            let most = limit.saturating_mul(config.gen_batch_size());
+        RoundLimit::Rounds(limit) if config.schedule.mode == ScheduleMode::Deficit => {
+            let most = limit.saturating_mul(config.gen_batch_size() as u64);
             format!(
                 "rounds sized to what the batch still lacks, at most {most} prompts a step, {size} groups a step"
             )
         }
-        None if config.schedule.mode == ScheduleMode::Deficit => {
+        RoundLimit::None if config.schedule.mode == ScheduleMode::Deficit => {
             format!("rounds sized to what the batch still lacks, no limit on them, {size} groups a step")
         }
-        Some(ConfigRounds::Rounds(limit)) => format!("at most {limit} rounds a step, {size} groups a step"),
-        None => format!("no limit on rounds, {size} groups a step"),
+        RoundLimit::Rounds(limit) => format!("at most {limit} rounds a step, {size} groups a step"),
+        RoundLimit::None => format!("no limit on rounds, {size} groups a step"),
     }
 }
 
@@ -208,10 +204,7 @@ fn needs_whole_step(config: &Config, sieve: &Sieve) -> Result<Vec<WholeStep>, As
         filter: sieve.filter.as_ref(),
         advantage: &advantage(config)?,
         shapings: &shapings(config)?,
-        zero_groups: match config.objective.zero_groups {
-            ConfigZeroGroups::Drop => ZeroGroups::Drop,
-            ConfigZeroGroups::Mask => ZeroGroups::Mask,
-        },
+        zero_groups: config.objective.zero_groups,
         is_shuffled: config.train.shuffle_mini_batches,
         num_passes: config.train.ppo_epochs,
         measures_gradients: config.train.gradient_analysis.is_some(),
@@ -278,23 +271,13 @@ pub fn settings(config: &Config, sieve: &Sieve) -> ScheduleSettings {
         rounds_in_flight: config.rounds_in_flight(),
         filter: sieve.filter,
         refill: schedule.refill,
-        max_num_gen_batches: match schedule.max_num_gen_batches {
-            None => RoundLimit::None,
-            Some(ConfigRounds::Rounds(rounds)) => RoundLimit::Rounds(rounds as u64),
-            Some(ConfigRounds::Auto) => RoundLimit::Auto,
-        },
+        max_num_gen_batches: schedule.max_num_gen_batches,
         on_limit: schedule.on_limit,
-        on_empty_round: match schedule.on_empty_round {
-            EmptyRound::Retry { limit } => {
-                OnEmptyRound::Retry { times: limit.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX)) }
-            }
-            EmptyRound::Skip => OnEmptyRound::Skip,
-            EmptyRound::Error => OnEmptyRound::Error,
-        },
+        on_empty_round: schedule.on_empty_round,
         on_exhausted: schedule.on_exhausted,
         surplus: match schedule.surplus {
-            ConfigSurplus::Discard => Surplus::Discard,
-            ConfigSurplus::Carry => Surplus::Carry { max_lag: schedule.max_lag.unwrap_or(1) as u64 },
+            SurplusKind::Discard => Surplus::Discard,
+            SurplusKind::Carry => Surplus::Carry { max_lag: schedule.max_lag.unwrap_or(1) as u64 },
         },
         order: schedule.order,
         total_steps: config.train.total_steps.map(|steps| steps as u64),

@@ -182,7 +182,7 @@ pub(super) fn prepare_prompts(
     interrupt: &Interrupt,
 ) -> Result<Vec<PreparedPrompt>, Halt<RunError>> {
     let limit = config.data.max_prompt_length;
-    let overlong = data::overlong(config.data.overlong_prompts);
+    let overlong = config.data.overlong_prompts;
     let codec = codec.clone();
     let prepared = interrupt
         .or_abandon(move || codec.prepare(prompts, split, overlong, limit))?
@@ -214,7 +214,7 @@ fn lengths(config: &Config, codec: &Codec, prompts: &data::Prompts) -> Lengths {
             return limit;
         }
         let longest = order.into_iter().take(TOKENIZED).cloned().collect();
-        match codec.prepare(longest, name, data::overlong(config.data.overlong_prompts), limit) {
+        match codec.prepare(longest, name, config.data.overlong_prompts, limit) {
             // Where some are left out, others may be as long as it is allowed.
             Ok(prepared) if prepared.num_dropped == 0 => {
                 prepared.prompts.iter().map(|prompt| prompt.token_ids.len()).max().unwrap_or(0)

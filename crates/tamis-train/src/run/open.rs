@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_config::{BackendKind, Config, Loaded, LoggerKind, length_may_change};
+use tamis_core::early_stop::EarlyStop;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::reward::Listener;
 use tamis_rollout::{
@@ -19,7 +20,6 @@ use super::measure::Measurement;
 use super::recorder::Recorder;
 use super::state::{RunState, ScheduleState};
 use super::{Run, Unbegun};
-use crate::assemble::early_stop::early_stop;
 use crate::assemble::headline::headline;
 use crate::assemble::hints::hints;
 use crate::assemble::objective::Divergence;
@@ -243,7 +243,7 @@ impl Run {
                 return Err(halt);
             }
         };
-        let mut early_stop = early_stop(&config.train.early_stop)?;
+        let mut early_stop = EarlyStop::new(config.train.early_stop);
         if let Some((state, _)) = &state {
             early_stop = early_stop.resume(state.early_stop.clone());
         }

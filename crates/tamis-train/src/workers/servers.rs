@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tamis_config::{BackendKind, Config, LaunchConfig, PublishConfig, PublishVerify, ServerCommand, Surplus};
+use tamis_config::{
+    BackendKind, Config, LaunchConfig, PublishConfig, PublishVerify, ServerCommand, SurplusKind,
+};
 use tamis_model::SaveDtype;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings};
@@ -137,7 +139,7 @@ pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError
         correction.importance.is_some() || !correction.rejections.is_empty() || correction.mode.is_bypass()
     });
     let is_read = objective.policy.weighs_behaviour() || is_weighed;
-    let is_carried = config.schedule.surplus == Surplus::Carry;
+    let is_carried = config.schedule.surplus == SurplusKind::Carry;
     Ok(config.rollout.backend != BackendKind::Native && !is_read && !is_carried)
 }
 

@@ -277,14 +277,14 @@ impl PolicyLoss {
     pub(super) fn check(
         &self,
         importance: Importance,
-        aggregation: &Aggregation,
+        aggregation: Aggregation,
     ) -> Result<(), ObjectiveError> {
         let loss = self.name();
         if importance != Importance::Token && !self.has_importance_levels() {
             return Err(ObjectiveError::Importance { loss, importance: importance.name() });
         }
-        if let Some(expected) = self.needed_aggregation().filter(|expected| expected != aggregation) {
-            let (aggregation, expected) = (aggregation.name(), expected.name());
+        if let Some(expected) = self.needed_aggregation().filter(|&expected| expected != aggregation) {
+            let (aggregation, expected) = (aggregation.as_str(), expected.as_str());
             return Err(ObjectiveError::Aggregation { loss, aggregation, expected });
         }
         self.loss().check()

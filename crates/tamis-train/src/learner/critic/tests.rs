@@ -90,7 +90,7 @@ fn settings(size: usize, micro_batch: MicroBatch) -> CriticSettings {
         epochs: 1,
         shuffle: None,
         micro_batch,
-        loss: ValueTerm { coef: 1.0, clip: Some(0.5), aggregation: Some(Aggregation::TokenMean) },
+        loss: ValueTerm::of(Some(0.5), Aggregation::TokenMean),
     }
 }
 

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use tamis_core::correction::Rejection;
+use tamis_core::correction::{Mode, Rejection};
 use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Trajectory};
 use tamis_core::objective::{Aggregation, Cispo, CispoBound, Clip, GeoMean, PolicyLoss, Reinforce, Vespo};
 use tamis_core::random::Purpose;
@@ -204,8 +204,8 @@ proptest! {
             dropped: None,
             reference: None,
         };
-        let preset = if is_bypass { "bypass_ppo_clip" } else { "disabled" };
-        let mut correction = Correction::named(preset).unwrap();
+        let mode = if is_bypass { Mode::BypassClip } else { Mode::Decoupled };
+        let mut correction = Correction { mode, ..Correction::default() };
         correction.rejections = Rejection::verl("token_k2", "1.0").unwrap();
         let settings = UpdateSettings {
             mini_batch_size: NonZeroUsize::new(mini_batch_size).unwrap(),
