@@ -5,12 +5,12 @@ use super::per_group::per_group;
 use super::singleton::zero_where_not_finite;
 use super::statistics::Moments;
 use super::{
-    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, SingletonAdvantage,
+    AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Scale, SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::settings;
 use crate::whole_step::WholeStep;
-use crate::{choice, settings};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -37,18 +37,6 @@ pub(super) const ENTRY: Entry = Entry {
         "verl's vectorised form works in single precision and, before 0.9.1, took the variance for at least 1e-6",
     ],
 };
-
-choice! {
-    /// Which rewards the deviation that divides advantages is taken over.
-    pub enum Scale {
-        /// The group's (GRPO; TRL `scale_rewards="group"`, verl `norm_adv_by_std_in_grpo=True`).
-        Group = "group",
-        /// All scored ones of the batch (TRL `scale_rewards="batch"`).
-        Batch = "batch",
-        /// None: no division (Dr. GRPO; TRL `scale_rewards="none"`, verl `norm_adv_by_std_in_grpo=False`).
-        None = "none",
-    }
-}
 
 settings! {
     /// GRPO's advantage: `A_i = (r_i - mean(r)) / (std(r) + epsilon)` over the scored members of the group.

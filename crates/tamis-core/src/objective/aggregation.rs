@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ObjectiveError, in_range};
+use super::error::{ObjectiveError, in_range};
 use crate::choice;
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::ObjectiveError;
 use super::aggregation::GroupCounts;
+use super::error::ObjectiveError;
 
 /// A number that a column may hold: `f32` from an engine, `f64` from a test. Losses are computed in `f64`;
 /// derivatives have the columns' precision.
@@ -79,7 +79,7 @@ pub struct Columns<'a, T> {
     /// and entropy are not multiplied by it.
     pub weight: Option<&'a [T]>,
     /// Which tokens were chosen over the whole optimizer batch, one set of flags per token \[N\]
-    /// ([`Selection`](super::Selection)).
+    /// ([`Selection`]).
     pub selection: Option<&'a [u8]>,
     /// Advantages; constants.
     pub advantage: AdvantageColumn<'a>,
@@ -89,6 +89,21 @@ pub struct Columns<'a, T> {
     /// Trajectories with an unmasked token in the trajectory's whole group \[B\], for `group-seq-mean`
     /// ([`Normalisers::group_sequences`](super::Normalisers::group_sequences) counts them).
     pub group_sequences: Option<&'a [f64]>,
+}
+
+/// One set of flags per token of the optimizer batch \[N\], for [`Columns::selection`]; cut it as the other
+/// columns are cut.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Selection {
+    /// [`Self::LEFT_OUT`] and [`Self::BY_COVARIANCE`] in any combination.
+    pub flags: Vec<u8>,
+}
+
+impl Selection {
+    /// The policy loss leaves the token out (top-entropy mask).
+    pub const LEFT_OUT: u8 = 1;
+    /// `clip_cov` or `kl_cov` chose the token.
+    pub const BY_COVARIANCE: u8 = 2;
 }
 
 impl<T> ValueColumns<'_, T> {

@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ObjectiveError;
 use super::aggregation::Aggregation;
-use super::in_range;
+use super::error::{ObjectiveError, in_range};
 use crate::entry::{Entry, Family};
 use crate::settings;
 

@@ -1,11 +1,11 @@
 //! Evaluating an objective: trajectory by trajectory.
 
-use super::accumulator::{Outcome, SequenceSums};
+use super::accumulator::Outcome;
 use super::columns::{Columns, Real, Row};
 use super::exponential::exp_m1;
 use super::kl::{self, KlPass};
 use super::loss::trajectory::{Scratch, Trajectory, count, sum};
-use super::{Derivatives, Importance, Normalisers, Objective, ObjectiveError, ObjectiveState};
+use super::{Derivatives, Importance, Normalisers, Objective, ObjectiveError, ObjectiveState, SequenceSums};
 
 /// What one call returns; reuse it to keep its memory.
 #[derive(Debug, Clone, PartialEq, Default)]

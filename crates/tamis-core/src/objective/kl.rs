@@ -8,12 +8,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::ObjectiveError;
-use super::accumulator::SequenceSums;
 use super::columns::{Real, Row};
+use super::error::ObjectiveError;
 use super::exponential::{LARGEST, LOWEST, clamp, exp, exp_m1};
-use super::loss::Importance;
+use super::importance::Importance;
 use super::loss::trajectory::sum;
+use super::sequence_sums::SequenceSums;
 use crate::choice;
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;

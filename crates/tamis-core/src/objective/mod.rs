@@ -13,7 +13,7 @@
 //!
 //! A critic is a model of its own with a loss of its own ([`value`]).
 //!
-//! Losses that choose tokens against all others ask first, over the whole optimizer batch ([`selection`]).
+//! Losses that choose tokens against all others ask first, over the whole optimizer batch ([`Objective::select`]).
 //!
 //! Micro-batches: [`Objective::evaluate`] is called once for each with the normalisers of the *whole*
 //! optimizer batch, and [`Accumulator`] collects the trajectories' sums by their place in it. Derivatives,
@@ -25,41 +25,42 @@
 pub mod accumulator;
 pub mod aggregation;
 pub mod columns;
+mod covariance;
 pub mod entropy;
+mod error;
 mod evaluate;
 mod exponential;
+mod importance;
 pub mod kl;
 pub mod loss;
-pub mod selection;
+mod masks;
+mod selection;
+mod sequence_sums;
 pub mod value;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
-pub use accumulator::{Accumulator, ObjectiveMetrics, Outcome, SequenceSums};
+pub use accumulator::{Accumulator, ObjectiveMetrics, Outcome};
 pub use aggregation::{Aggregation, GroupCounts, LengthDivisors, Normalisers, ZeroGroups};
-pub use columns::{AdvantageColumn, Columns, Real, ValueColumns};
+pub use columns::{AdvantageColumn, Columns, Real, Selection, ValueColumns};
 pub use entropy::{AdaptiveEntropy, EntropyBonus, EntropyState};
+pub use error::ObjectiveError;
 pub use evaluate::Evaluation;
+pub use importance::Importance;
 pub use kl::{KlController, KlEstimator, KlKind, KlState, KlTerm};
 pub use loss::{
-    Cispo, CispoBound, Clip, ClipCov, Decoupled, DppoKl, DppoTv, Dro, GeoMean, Gspo, GspoForm, Importance,
-    KlCov, Luspo, PolicyLoss, Reinforce, Sapo, TokenLoss, Vespo,
+    Cispo, CispoBound, Clip, ClipCov, Decoupled, DppoKl, DppoTv, Dro, GeoMean, Gspo, GspoForm, KlCov, Luspo,
+    PolicyLoss, Reinforce, Sapo, TokenLoss, Vespo,
 };
-pub use selection::{LossMasks, Selection};
+pub use masks::LossMasks;
+pub use sequence_sums::SequenceSums;
 pub use value::{CriticColumns, ValueMetrics, ValueSums, ValueTerm, explained_variance};
 
 use crate::entry::Entry;
 
 /// The catalogue's entries of this module.
-pub const ENTRIES: [&[Entry]; 6] = [
-    loss::ENTRIES,
-    &aggregation::ENTRIES,
-    &kl::ENTRIES,
-    &entropy::ENTRIES,
-    &value::ENTRIES,
-    &selection::ENTRIES,
-];
+pub const ENTRIES: [&[Entry]; 6] =
+    [loss::ENTRIES, &aggregation::ENTRIES, &kl::ENTRIES, &entropy::ENTRIES, &value::ENTRIES, &masks::ENTRIES];
 
 /// A loss over a batch of trajectories: `policy + coef·KL − coef·entropy`, each aggregated to one number. A
 /// critic's loss is a [`ValueTerm`].
@@ -105,86 +106,6 @@ pub struct Derivatives<T = f64> {
     pub logprob: Vec<T>,
     /// With respect to the entropy; empty where the objective has no entropy bonus.
     pub entropy: Vec<T>,
-}
-
-/// An objective cannot be evaluated on these columns, or has a setting out of range.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum ObjectiveError {
-    /// A column of the wrong length.
-    #[error("column `{column}` has {actual} values, expected {expected}")]
-    Length {
-        /// Its name.
-        column: &'static str,
-        /// Values that the other columns imply.
-        expected: usize,
-        /// Values that it has.
-        actual: usize,
-    },
-    /// Offsets go backwards.
-    #[error("offsets of trajectory {row} go backwards")]
-    Offsets {
-        /// The trajectory.
-        row: usize,
-    },
-    /// A column that the objective needs was not given.
-    #[error("column `{column}` is missing; {needed_by} needs it")]
-    Missing {
-        /// Its name.
-        column: &'static str,
-        /// Who needs it.
-        needed_by: &'static str,
-    },
-    /// A setting outside its range.
-    #[error("objective setting `{setting}` is {}; expected {expected}", crate::figure::shortest(*.value))]
-    Setting {
-        /// Name of the setting.
-        setting: &'static str,
-        /// What it was.
-        value: f64,
-        /// What it may be.
-        expected: &'static str,
-    },
-    /// A loss whose ratio has no such level.
-    #[error("policy loss `{loss}` has no importance `{importance}`; leave it at `token`")]
-    Importance {
-        /// Name of the loss.
-        loss: &'static str,
-        /// Name of the level.
-        importance: &'static str,
-    },
-    /// A loss that is not itself under that aggregation.
-    #[error("policy loss `{loss}` with aggregation `{aggregation}`; expected `{expected}`")]
-    Aggregation {
-        /// Name of the loss.
-        loss: &'static str,
-        /// Name of the aggregation.
-        aggregation: &'static str,
-        /// The one that belongs to it.
-        expected: &'static str,
-    },
-    /// A trajectory was recorded outside the batch or twice.
-    #[error(
-        "trajectory {index} of an optimizer batch of {num_sequences} {}",
-        if *.recorded { "was recorded twice" } else { "does not exist" }
-    )]
-    SequenceIndex {
-        /// Place in the optimizer batch.
-        index: usize,
-        /// Trajectories in it.
-        num_sequences: usize,
-        /// Whether the place exists and was taken.
-        recorded: bool,
-    },
-}
-
-/// `Ok` where `fine`, else the setting as an error.
-pub(crate) fn in_range(
-    setting: &'static str,
-    value: f64,
-    fine: bool,
-    expected: &'static str,
-) -> Result<(), ObjectiveError> {
-    if fine { Ok(()) } else { Err(ObjectiveError::Setting { setting, value, expected }) }
 }
 
 impl Objective {

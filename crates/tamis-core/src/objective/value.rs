@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::aggregation::{Aggregation, GroupCounts, LengthDivisors, Normalisers};
 use super::columns::{Real, ValueColumns};
-use super::{ObjectiveError, in_range};
+use super::error::{ObjectiveError, in_range};
 use crate::entry::{Entry, Family};
 
 /// The catalogue's entries.

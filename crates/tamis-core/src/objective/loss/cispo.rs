@@ -1,9 +1,9 @@
 //! CISPO: the clipped ratio as a constant weight of the policy gradient.
 
-use super::super::ObjectiveError;
 use super::super::columns::Real;
+use super::super::error::ObjectiveError;
+use super::formula::{Loss, OwnMetric, bounds, limits, positive};
 use super::trajectory::{TokenLoss, Trajectory};
-use super::{Loss, OwnMetric, bounds, limits, positive};
 use crate::entry::{Entry, Family};
 use crate::{choice, settings};
 

@@ -1,10 +1,10 @@
 //! The clipped ratio of PPO with separate bounds, the dual clip and the cap on the unclipped branch.
 
-use super::super::ObjectiveError;
 use super::super::columns::Real;
+use super::super::error::{ObjectiveError, in_range};
 use super::super::exponential::{clamp, exp};
+use super::formula::{Loss, bounds, limits, positive};
 use super::trajectory::{Token, TokenLoss, Trajectory};
-use super::{Loss, bounds, limits, positive};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -137,7 +137,7 @@ impl Loss for Clip {
         bounds(self.clip_low, self.clip_high)?;
         if let Some(dual) = self.dual_clip {
             let fine = dual > 1.0 && dual.is_finite();
-            super::super::in_range("loss.dual_clip", dual, fine, "a number above 1")?;
+            in_range("loss.dual_clip", dual, fine, "a number above 1")?;
         }
         positive("loss.delta", self.delta)?;
         positive("loss.log_ratio_limit", self.log_ratio_limit)

@@ -1,12 +1,12 @@
 //! Clip-Cov: some of the tokens whose update would cost the most entropy are taken out of the gradient.
 
 use super::super::columns::{Columns, Real};
+use super::super::covariance::{covariances, share_of};
+use super::super::error::{ObjectiveError, in_range};
 use super::super::exponential::exp;
-use super::super::selection::{covariances, share_of};
-use super::super::{ObjectiveError, in_range};
 use super::clip::clipped;
+use super::formula::{Loss, bounds, share};
 use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
-use super::{Loss, bounds, share};
 use crate::entry::{Entry, Family};
 use crate::random::Key;
 use crate::settings;

@@ -1,10 +1,11 @@
 //! Decoupled PPO: the policy that sampled and the policy that the step stays near to are two.
 
-use super::super::ObjectiveError;
 use super::super::columns::Real;
+use super::super::error::ObjectiveError;
 use super::super::exponential::{LARGEST, LOWEST, clamp, exp};
+use super::clip::Clip;
+use super::formula::{Loss, positive};
 use super::trajectory::{TokenLoss, Trajectory};
-use super::{Clip, Loss, positive};
 use crate::entry::{Entry, Family};
 use crate::settings;
 

@@ -1,10 +1,10 @@
 //! DPPO: tokens whose probability has moved too far, by a divergence instead of a ratio, are left out.
 
 use super::super::columns::Real;
+use super::super::error::{ObjectiveError, in_range};
 use super::super::exponential::exp;
-use super::super::{ObjectiveError, in_range};
+use super::formula::{Loss, limits, not_negative, positive};
 use super::trajectory::{Token, TokenLoss, Trajectory};
-use super::{Loss, limits, not_negative, positive};
 use crate::entry::{Entry, Family};
 use crate::settings;
 

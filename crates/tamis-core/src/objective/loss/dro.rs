@@ -1,9 +1,9 @@
 //! DRO: the policy gradient with a quadratic pull towards the old policy.
 
-use super::super::ObjectiveError;
 use super::super::columns::Real;
+use super::super::error::ObjectiveError;
+use super::formula::{Loss, not_negative};
 use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
-use super::{Loss, not_negative};
 use crate::entry::{Entry, Family};
 use crate::settings;
 

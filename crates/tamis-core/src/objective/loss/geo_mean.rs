@@ -1,11 +1,11 @@
 //! GMPO: one ratio per trajectory, the geometric mean of its tokens' clipped ratios.
 
-use super::super::ObjectiveError;
 use super::super::columns::Real;
+use super::super::columns::Selection;
+use super::super::error::ObjectiveError;
 use super::super::exponential::{exp, exp_m1};
-use super::super::selection::Selection;
+use super::formula::{Loss, not_negative};
 use super::trajectory::Trajectory;
-use super::{Loss, not_negative};
 use crate::entry::{Entry, Family};
 use crate::settings;
 

@@ -1,10 +1,11 @@
 //! GSPO: the clipped ratio of the whole trajectory.
 
-use super::super::ObjectiveError;
 use super::super::columns::Real;
+use super::super::error::ObjectiveError;
+use super::super::importance::Importance;
 use super::clip::clipped;
+use super::formula::{Loss, bounds, positive};
 use super::trajectory::{Token, TokenLoss, Trajectory};
-use super::{Importance, Loss, bounds, positive};
 use crate::entry::{Entry, Family};
 use crate::{choice, settings};
 

@@ -1,10 +1,10 @@
 //! KL-Cov: the tokens whose update would cost the most entropy are held near the old policy.
 
-use super::super::ObjectiveError;
 use super::super::columns::{Columns, Real};
-use super::super::selection::{covariances, share_of};
+use super::super::covariance::{covariances, share_of};
+use super::super::error::ObjectiveError;
+use super::formula::{Loss, OwnMetric, not_negative, share};
 use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
-use super::{Loss, OwnMetric, not_negative, share};
 use crate::entry::{Entry, Family};
 use crate::random::Key;
 use crate::settings;

@@ -1,9 +1,11 @@
 //! LUSPO: the clipped ratio of the trajectory times its length.
 
+use super::super::aggregation::Aggregation;
 use super::super::columns::Real;
-use super::super::{Aggregation, ObjectiveError};
+use super::super::error::ObjectiveError;
+use super::clip::Clip;
+use super::formula::Loss;
 use super::trajectory::Trajectory;
-use super::{Clip, Loss};
 use crate::entry::{Entry, Family};
 use crate::settings;
 

@@ -9,6 +9,7 @@ mod clip_cov;
 mod decoupled;
 mod dppo;
 mod dro;
+mod formula;
 mod geo_mean;
 mod gspo;
 mod kl_cov;
@@ -24,6 +25,7 @@ pub use clip_cov::ClipCov;
 pub use decoupled::Decoupled;
 pub use dppo::{DppoKl, DppoTv};
 pub use dro::Dro;
+pub use formula::{Loss, OwnMetric};
 pub use geo_mean::GeoMean;
 pub use gspo::{Gspo, GspoForm};
 pub use kl_cov::KlCov;
@@ -34,81 +36,10 @@ pub use trajectory::{Token, TokenLoss, Trajectory, UNLIMITED};
 pub use vespo::Vespo;
 
 use super::columns::{Columns, Real};
-use super::{Aggregation, ObjectiveError, in_range};
+use super::{Aggregation, Importance, ObjectiveError};
 use crate::entry::Entry;
 use crate::random::Key;
-use crate::{choice, tagged};
-
-/// What a policy loss is: its settings' ranges, its formula, and in what it differs from most.
-pub trait Loss {
-    /// Whether the settings are in range.
-    fn check(&self) -> Result<(), ObjectiveError>;
-
-    /// Writes the loss of a trajectory, its derivatives and its metrics, by a formula for one token
-    /// ([`Trajectory::through_ratio`], [`Trajectory::through_logprob`]).
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>)
-    where
-        Self: Sized;
-
-    /// Whether its ratio may be the trajectory's by a setting.
-    fn has_importance_levels(&self) -> bool {
-        false
-    }
-
-    /// The level that it works on.
-    fn importance(&self, setting: Importance) -> Importance {
-        setting
-    }
-
-    /// Bounds on the log-ratio inside its exponential.
-    fn log_ratio_limits(&self) -> (f64, f64) {
-        UNLIMITED
-    }
-
-    /// The aggregation without which it is another loss.
-    fn aggregation(&self) -> Option<Aggregation> {
-        None
-    }
-
-    /// Its keys that another of them makes idle, and why.
-    fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
-        (&[], "")
-    }
-
-    /// Whether tokens are chosen over the whole optimizer batch first.
-    fn needs_selection(&self) -> bool {
-        false
-    }
-
-    /// The tokens of a whole optimizer batch that are [chosen](Token::is_selected).
-    fn select<T: Real>(&self, _columns: &Columns<'_, T>, _key: Key) -> Vec<usize>
-    where
-        Self: Sized,
-    {
-        Vec::new()
-    }
-
-    /// Whether it weighs a token by its ratio to the policy that sampled it, and so reads the column
-    /// `behaviour`.
-    fn weighs_behaviour(&self) -> bool {
-        false
-    }
-
-    /// Whether it is `-A·logprob` and nothing else, whose weights a correction gives.
-    fn is_plain_gradient(&self) -> bool {
-        false
-    }
-
-    /// Whether the weights of a trajectory's tokens are multiplied into one weight.
-    fn multiplies_weights(&self) -> bool {
-        false
-    }
-
-    /// What it measures beside the metrics of all.
-    fn own_metric(&self) -> Option<OwnMetric> {
-        None
-    }
-}
+use crate::tagged;
 
 macro_rules! policy_losses {
     ($($(#[doc = $doc:literal])* $variant:ident($loss:ident) = $text:literal, $entry:expr;)*) => {
@@ -188,38 +119,6 @@ policy_losses! {
     Vespo(Vespo) = "vespo", vespo::ENTRY;
 }
 
-choice! {
-    /// Whether the importance ratio is one of tokens or of trajectories.
-    pub enum Importance {
-        /// A ratio for each token: that of its probabilities.
-        Token = "token",
-        /// One ratio for the trajectory, moved by every one of its tokens: GSPO, arXiv 2507.18071 eq. 5 (TRL
-        /// `importance_sampling_level: sequence`).
-        Sequence = "sequence",
-        /// The value of `sequence`, but each token answers for its own loss alone: GSPO-token, eq. 13 (TRL
-        /// `sequence_token`; verl's `gspo`).
-        SequenceToken = "sequence_token",
-    }
-}
-
-impl Importance {
-    /// The name in the configuration.
-    pub fn name(self) -> &'static str {
-        self.as_str()
-    }
-}
-
-/// A measure that one loss has and others have not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OwnMetric {
-    /// Token mean of the sums.
-    PerToken(&'static str),
-    /// Mean over trajectories.
-    PerSequence(&'static str),
-    /// The share above the bound with positive advantage, under another name.
-    HighShare(&'static str),
-}
-
 impl PolicyLoss {
     /// Whether its ratio may be the trajectory's by a setting. The others have no ratio, or one whose level
     /// is part of what they are.
@@ -289,29 +188,4 @@ impl PolicyLoss {
         }
         self.loss().check()
     }
-}
-
-/// Whether the bounds of a clip are: in `[0, 1]` below, at least 0 above.
-fn bounds(low: f64, high: f64) -> Result<(), ObjectiveError> {
-    in_range("loss.clip_low", low, (0.0..=1.0).contains(&low), "a number from 0 to 1")?;
-    not_negative("loss.clip_high", high)
-}
-
-fn not_negative(setting: &'static str, value: f64) -> Result<(), ObjectiveError> {
-    in_range(setting, value, value >= 0.0 && value.is_finite(), "a number of at least 0")
-}
-
-fn share(value: f64) -> Result<(), ObjectiveError> {
-    in_range("loss.share", value, value > 0.0 && value <= 1.0, "a share above 0, at most 1")
-}
-
-/// Whether a setting is above 0, where it is set.
-fn positive(setting: &'static str, value: Option<f64>) -> Result<(), ObjectiveError> {
-    let fine = value.is_none_or(|value| value > 0.0 && value.is_finite());
-    in_range(setting, value.unwrap_or_default(), fine, "a number above 0")
-}
-
-/// Plus and minus a limit, where there is one.
-fn limits(log_ratio_limit: Option<f64>) -> (f64, f64) {
-    log_ratio_limit.map_or(UNLIMITED, |limit| (-limit, limit))
 }

@@ -1,8 +1,8 @@
 //! REINFORCE and GPG: the log-probability times the advantage, no ratio.
 
-use super::super::ObjectiveError;
 use super::super::columns::Real;
-use super::Loss;
+use super::super::error::ObjectiveError;
+use super::formula::Loss;
 use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
 use crate::entry::{Entry, Family};
 use crate::settings;

@@ -1,10 +1,10 @@
 //! SAPO: a soft gate in place of the clip.
 
-use super::super::ObjectiveError;
 use super::super::columns::Real;
+use super::super::error::ObjectiveError;
 use super::super::exponential::exp;
+use super::formula::{Loss, limits, positive};
 use super::trajectory::{Token, TokenLoss, Trajectory};
-use super::{Loss, limits, positive};
 use crate::entry::{Entry, Family};
 use crate::settings;
 

@@ -4,11 +4,11 @@
 //! precision; masked tokens are skipped. So loss and metrics of a trajectory are the same bits in whatever
 //! micro-batch it stands.
 
-use super::super::accumulator::SequenceSums;
+use super::super::columns::Selection;
 use super::super::columns::{Real, Row};
 use super::super::exponential::{LARGEST, LOWEST, clamp, exp, exp_m1};
-use super::super::selection::Selection;
-use super::Importance;
+use super::super::importance::Importance;
+use super::super::sequence_sums::SequenceSums;
 
 /// Bounds on the log-ratio that hold nothing.
 pub const UNLIMITED: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);

@@ -1,10 +1,11 @@
 //! VESPO: a smooth weight of the whole trajectory's ratio.
 
-use super::super::ObjectiveError;
 use super::super::columns::{Real, Row};
+use super::super::error::ObjectiveError;
 use super::super::exponential::{LARGEST, clamp, exp};
+use super::super::importance::Importance;
+use super::formula::{Loss, OwnMetric, not_negative};
 use super::trajectory::{TokenLoss, Trajectory, sum};
-use super::{Importance, Loss, OwnMetric, not_negative};
 use crate::entry::{Entry, Family};
 use crate::settings;
 

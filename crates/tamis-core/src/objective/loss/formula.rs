@@ -1,0 +1,115 @@
+//! What a file of this folder says of its loss, and the conditions of keys that several losses have.
+
+use super::trajectory::{Trajectory, UNLIMITED};
+use crate::objective::Aggregation;
+use crate::objective::columns::{Columns, Real};
+use crate::objective::error::{ObjectiveError, in_range};
+use crate::objective::importance::Importance;
+use crate::random::Key;
+
+/// What a policy loss is: its settings' ranges, its formula, and in what it differs from most.
+pub trait Loss {
+    /// Whether the settings are in range.
+    fn check(&self) -> Result<(), ObjectiveError>;
+
+    /// Writes the loss of a trajectory, its derivatives and its metrics, by a formula for one token
+    /// ([`Trajectory::through_ratio`], [`Trajectory::through_logprob`]).
+    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>)
+    where
+        Self: Sized;
+
+    /// Whether its ratio may be the trajectory's by a setting.
+    fn has_importance_levels(&self) -> bool {
+        false
+    }
+
+    /// The level that it works on.
+    fn importance(&self, setting: Importance) -> Importance {
+        setting
+    }
+
+    /// Bounds on the log-ratio inside its exponential.
+    fn log_ratio_limits(&self) -> (f64, f64) {
+        UNLIMITED
+    }
+
+    /// The aggregation without which it is another loss.
+    fn aggregation(&self) -> Option<Aggregation> {
+        None
+    }
+
+    /// Its keys that another of them makes idle, and why.
+    fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
+        (&[], "")
+    }
+
+    /// Whether tokens are chosen over the whole optimizer batch first.
+    fn needs_selection(&self) -> bool {
+        false
+    }
+
+    /// The tokens of a whole optimizer batch that are [chosen](super::Token::is_selected).
+    fn select<T: Real>(&self, _columns: &Columns<'_, T>, _key: Key) -> Vec<usize>
+    where
+        Self: Sized,
+    {
+        Vec::new()
+    }
+
+    /// Whether it weighs a token by its ratio to the policy that sampled it, and so reads the column
+    /// `behaviour`.
+    fn weighs_behaviour(&self) -> bool {
+        false
+    }
+
+    /// Whether it is `-A·logprob` and nothing else, whose weights a correction gives.
+    fn is_plain_gradient(&self) -> bool {
+        false
+    }
+
+    /// Whether the weights of a trajectory's tokens are multiplied into one weight.
+    fn multiplies_weights(&self) -> bool {
+        false
+    }
+
+    /// What it measures beside the metrics of all.
+    fn own_metric(&self) -> Option<OwnMetric> {
+        None
+    }
+}
+
+/// A measure that one loss has and others have not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnMetric {
+    /// Token mean of the sums.
+    PerToken(&'static str),
+    /// Mean over trajectories.
+    PerSequence(&'static str),
+    /// The share above the bound with positive advantage, under another name.
+    HighShare(&'static str),
+}
+
+/// Whether the bounds of a clip are: in `[0, 1]` below, at least 0 above.
+pub(super) fn bounds(low: f64, high: f64) -> Result<(), ObjectiveError> {
+    in_range("loss.clip_low", low, (0.0..=1.0).contains(&low), "a number from 0 to 1")?;
+    not_negative("loss.clip_high", high)
+}
+
+pub(super) fn not_negative(setting: &'static str, value: f64) -> Result<(), ObjectiveError> {
+    in_range(setting, value, value >= 0.0 && value.is_finite(), "a number of at least 0")
+}
+
+pub(super) fn share(value: f64) -> Result<(), ObjectiveError> {
+    in_range("loss.share", value, value > 0.0 && value <= 1.0, "a share above 0, at most 1")
+}
+
+/// Whether a setting is above 0, where it is set.
+pub(super) fn positive(setting: &'static str, value: Option<f64>) -> Result<(), ObjectiveError> {
+    let fine = value.is_none_or(|value| value > 0.0 && value.is_finite());
+    in_range(setting, value.unwrap_or_default(), fine, "a number above 0")
+}
+
+/// Plus and minus a limit, where there is one.
+pub(super) fn limits(log_ratio_limit: Option<f64>) -> (f64, f64) {
+    log_ratio_limit.map_or(UNLIMITED, |limit| (-limit, limit))
+}
