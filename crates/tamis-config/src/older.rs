@@ -14,15 +14,6 @@ use crate::preset::Preset;
 use crate::table;
 use crate::tree::{MapEntry, Node, Value};
 
-/// The key that one of before is today.
-pub(crate) fn name_of_today(key: &str) -> Option<&'static str> {
-    match key.strip_prefix("objective.advantage.")? {
-        "estimator" => Some("objective.advantage.kind"),
-        "norm_by_std" => Some("objective.advantage.scale"),
-        _ => None,
-    }
-}
-
 /// What became of a configuration.
 pub(crate) struct Conversion {
     /// Whether it was one of before.

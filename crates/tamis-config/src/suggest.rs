@@ -30,6 +30,15 @@ pub(crate) fn nearest_key(
         .map(|(_, candidate)| candidate.clone())
 }
 
+/// The name of today of a key that was renamed.
+pub(crate) fn name_of_today(key: &str) -> Option<&'static str> {
+    match key.strip_prefix("objective.advantage.")? {
+        "estimator" => Some("objective.advantage.kind"),
+        "norm_by_std" => Some("objective.advantage.scale"),
+        _ => None,
+    }
+}
+
 /// The allowed value that was probably meant.
 pub(crate) fn nearest_value(value: &str, allowed: &[&'static str]) -> Option<String> {
     allowed

@@ -3,7 +3,6 @@
 use std::sync::OnceLock;
 
 use crate::diagnostic::Problem;
-use crate::older;
 use crate::reader::Setting;
 use crate::schema::Config;
 use crate::suggest;
@@ -103,7 +102,7 @@ pub(crate) struct Unknown {
 impl Unknown {
     /// The problem to report.
     pub(crate) fn into_problem(self, owner: Option<&'static str>) -> Problem {
-        let today = older::name_of_today(&self.key).map(str::to_owned);
+        let today = suggest::name_of_today(&self.key).map(str::to_owned);
         let nearest = || suggest::nearest_key(&self.key, &self.section, &self.known, suggestion_keys());
         let suggestion = today.or_else(nearest);
         let known = self.known.into_iter().map(str::to_owned).collect();

@@ -21,8 +21,9 @@ use tamis_core::choice;
 use tamis_core::group::PromptId;
 use thiserror::Error;
 
+use crate::data_record::kind;
 use crate::prompt::{Message, Prompt, PromptContent};
-use crate::records::{DataRecord, RecordError, Records, RowFault, RowPlace, kind, lookup};
+use crate::records::{DataRecord, RecordError, Records, RowFault, RowPlace, lookup};
 
 /// Columns looked at for the prompt where none is configured, in this order.
 pub const PROMPT_COLUMNS: [&str; 3] = ["prompt", "question", "problem"];

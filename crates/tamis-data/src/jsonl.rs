@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::records::{DataRecord, RecordError, RowFault, RowPlace};
+use crate::data_record::{DataRecord, RowPlace, kind};
+use crate::file_format::{open, read_error};
+use crate::record_error::{RecordError, RowFault};
 
 /// Reads line by line; blank lines count as lines and give no row.
 #[derive(Debug)]
@@ -88,7 +90,7 @@ fn parse(bytes: &[u8]) -> Result<Map<String, Value>, RowFault> {
     // Without the line break, so that every error is on the parser's first line and its column is the line's.
     match serde_json::from_slice(bytes.trim_ascii_end()) {
         Ok(Value::Object(values)) => Ok(values),
-        Ok(other) => Err(RowFault::NotAnObject { actual: crate::records::kind(&other) }),
+        Ok(other) => Err(RowFault::NotAnObject { actual: kind(&other) }),
         Err(error) => {
             if let Some((column, literal)) = python_number(bytes, error.column()) {
                 return Err(RowFault::NoJsonNumber { column, literal });
@@ -109,19 +111,4 @@ fn python_number(bytes: &[u8], column: usize) -> Option<(usize, &'static str)> {
             ["NaN", "Infinity", "-Infinity"].into_iter().find(|word| rest.starts_with(word.as_bytes()))?;
         Some((start + 1, literal))
     })
-}
-
-pub(crate) fn open(path: &Path) -> Result<File, RecordError> {
-    tamis_file::open(path).map_err(|source| RecordError::Open { path: path.to_owned(), source })
-}
-
-pub(crate) fn read_error(path: &Path, source: std::io::Error) -> RecordError {
-    RecordError::Read { path: path.to_owned(), source }
-}
-
-/// The first bytes of a file.
-pub(crate) fn magic(path: &Path) -> Result<Vec<u8>, RecordError> {
-    let mut bytes = Vec::new();
-    open(path)?.take(4).read_to_end(&mut bytes).map_err(|source| read_error(path, source))?;
-    Ok(bytes)
 }

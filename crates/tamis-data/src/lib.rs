@@ -6,12 +6,15 @@
 //! which prompt comes next; [`rollouts`] writes what was generated, [`samples`] what validation sampled;
 //! [`whole_file`] makes a file appear complete or not at all.
 
+mod data_record;
 pub mod dataset;
+mod file_format;
 mod jsonl;
 pub mod overlong;
 mod parquet_file;
 pub mod prompt;
 pub mod prompt_format;
+mod record_error;
 pub mod records;
 pub mod rollouts;
 pub mod sampler;

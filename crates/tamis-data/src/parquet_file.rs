@@ -20,8 +20,9 @@ use parquet::record::{Field, Row};
 use serde_json::{Map, Number, Value};
 use tamis_core::caught::catch;
 
-use crate::jsonl;
-use crate::records::{Copied, DataRecord, RecordError, RowPlace};
+use crate::data_record::{Copied, DataRecord, RowPlace};
+use crate::file_format;
+use crate::record_error::RecordError;
 use crate::whole_file::WholeFile;
 
 const SUPPORTED: &str = if cfg!(feature = "zstd") {
@@ -85,7 +86,7 @@ fn parquet_error(path: &Path, row: u64, detail: String) -> RecordError {
 }
 
 fn open(path: &Path) -> Result<SerializedFileReader<File>, RecordError> {
-    let file = jsonl::open(path)?;
+    let file = file_format::open(path)?;
     let reader =
         catch_panics(|| SerializedFileReader::new(file)).map_err(|detail| parquet_error(path, 0, detail))?;
     check(path, reader.metadata())?;

@@ -9,6 +9,7 @@
 //! says how much it may do.
 
 mod date;
+mod filters;
 mod generation;
 mod json;
 mod limits;
@@ -149,6 +150,7 @@ impl ChatTemplate {
         environment.set_syntax(rules.clone());
         python::install(&mut environment);
         limits::install(&mut environment);
+        filters::install(&mut environment);
         let mut programs = BTreeMap::new();
         for (name, source) in sources {
             if source.len() as u64 > tamis_file::MAX_TEMPLATE {

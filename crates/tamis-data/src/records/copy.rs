@@ -3,19 +3,12 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::data_record::Copied;
+use crate::file_format::FileFormat;
 use crate::jsonl::JsonLines;
 use crate::parquet_file;
-use crate::records::{FileFormat, RecordError};
+use crate::record_error::RecordError;
 use crate::whole_file::WholeFile;
-
-/// What a copy took and left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Copied {
-    /// Rows written.
-    pub num_kept: u64,
-    /// Rows left out.
-    pub num_dropped: u64,
-}
 
 /// Writes the rows that `keep(file, row)` names into `target`; `file` counts the sources and `row` the rows
 /// of each, both from 0, blank lines not counted, as [`crate::records::Records`] yields them.

@@ -1,4 +1,5 @@
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use serde_json::json;

@@ -2,7 +2,7 @@
 
 use tamis_data::prompt::Prompt;
 
-use super::{RewardFunction, RewardInput, RewardOutcome};
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 
 /// Hands the inner function what follows the last `</think>`; a completion without one is handed on as empty,
 /// which every verifier scores as wrong (TRL's `reasoning_accuracy_reward`, 1.16.0).

@@ -2,24 +2,21 @@
 //!
 //! Reference: `verl.utils.reward_score.default_compute_score`, 0.9.1. The table is [`STANDARD`]; what a user
 //! names comes before it, and `*` takes what neither names. [`BySource::find_unrouted`] finds before a run which
-//! rows have no verifier: verl raises on the first of them.
+//! rows have no verifier: verl raises on the first of them. Its keys hold rewards of other kinds and stand
+//! with the list of kinds ([`super::kind`]).
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value as Json};
-use tamis_core::setting::{Described, Shape};
 use tamis_data::prompt::Prompt;
 
 use super::combine::excerpt;
+use super::failure::RewardFailure;
+use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome};
 use super::gsm8k::{Gsm8k, Gsm8kMethod};
-use super::kind::RewardKind;
 use super::math::Math;
 use super::math_dapo::MathDapo;
-use super::settings::{BuildError, Conflict, RewardContext, RewardFile, RewardSettings};
-use super::{Logged, RewardFailure, RewardFunction, RewardInput, RewardOutcome};
+use super::settings::BuildError;
 
 /// What verl does with a data source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,103 +84,8 @@ pub fn standard(source: &str) -> Option<Standard> {
 /// The name under which a user gives a verifier for all sources that are not named.
 pub const ANY: &str = "*";
 
-tamis_core::settings! {
-    /// The verifiers of [`BySource`] that are named beside the table.
-    pub struct BySourceSettings {
-        /// Verifiers by data source, which go before the built-in table:
-        /// `my/source: {kind: gsm8k, method: flexible}`, or the kind alone (`my/source: math`). `"*"` is for
-        /// sources that nobody names and for rows without one.
-        sources: SourceVerifiers = SourceVerifiers::default();
-    }
-}
-
-/// Verifiers by data source, in the order in which they were named.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct SourceVerifiers(pub Vec<(String, RewardKind)>);
-
-impl Serialize for SourceVerifiers {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(source, kind)| (source, kind)))
-    }
-}
-
-impl<'de> Deserialize<'de> for SourceVerifiers {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let sources = Map::<String, Json>::deserialize(deserializer)?;
-        let read = |(source, kind)| Ok((source, serde_json::from_value(kind).map_err(D::Error::custom)?));
-        sources.into_iter().map(read).collect::<Result<_, _>>().map(Self)
-    }
-}
-
-impl Described for SourceVerifiers {
-    fn shape() -> Shape {
-        let mut shape = RewardKind::shape();
-        if let Shape::Tagged { doc, variants, .. } = &mut shape {
-            *doc = "A verifier.";
-            // A table in a table would say nothing more.
-            let is_verifier = |name: &str| RewardKind::of_name(name).is_some_and(|kind| kind.is_verifier());
-            variants.retain(|variant| variant.name != "by_source" && is_verifier(variant.name));
-        }
-        Shape::Named(Box::new(shape))
-    }
-}
-
-impl RewardSettings for BySourceSettings {
-    fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
-        let mut own = Vec::with_capacity(self.sources.0.len());
-        for (source, kind) in &self.sources.0 {
-            let function = kind.build(&context.named(&format!("{}.{source}", context.name)))?;
-            own.push((source.clone(), function));
-        }
-        let function = BySource::new(own);
-        let unrouted = function.find_unrouted(context.prompts());
-        if !unrouted.is_empty() {
-            return Err(refuse_unrouted(context.name, &unrouted));
-        }
-        Ok(Box::new(function))
-    }
-
-    fn is_verifier(&self) -> bool {
-        true
-    }
-
-    fn is_external(&self) -> bool {
-        self.sources.0.iter().any(|(_, kind)| kind.is_external())
-    }
-
-    fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
-        self.sources
-            .0
-            .iter()
-            .try_for_each(|(source, kind)| kind.check(&context.named(&format!("{}.{source}", context.name))))
-    }
-
-    fn conflicts(&self, path: &str, limit: usize) -> Vec<Conflict> {
-        let of = |(source, kind): &(String, RewardKind)| {
-            kind.conflicts(&format!("{path}.sources.{source}"), limit)
-        };
-        self.sources.0.iter().flat_map(of).collect()
-    }
-
-    fn fill_lengths(&mut self, limit: usize) {
-        for (_, kind) in &mut self.sources.0 {
-            kind.fill_lengths(limit);
-        }
-    }
-
-    fn files(&self) -> Vec<RewardFile> {
-        let mut files = Vec::new();
-        for (source, kind) in &self.sources.0 {
-            let within =
-                |file: RewardFile| RewardFile { key: format!("sources.{source}.{}", file.key), ..file };
-            files.extend(kind.files().into_iter().map(within));
-        }
-        files
-    }
-}
-
 /// Data sources without a verifier, the first of them by name.
-fn refuse_unrouted(name: &str, unrouted: &[Unrouted]) -> BuildError {
+pub(super) fn refuse_unrouted(name: &str, unrouted: &[Unrouted]) -> BuildError {
     const SHOWN: usize = 10;
     let mut message = format!("reward `{name}` has no verifier for some of the rows:");
     for source in unrouted.iter().take(SHOWN) {

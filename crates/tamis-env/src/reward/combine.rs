@@ -8,10 +8,10 @@ use tamis_core::group::{RESERVED_SCORES, Score};
 use tamis_core::printable::one_line;
 use tamis_data::prompt::{Prompt, PromptContent};
 
+use super::error::RewardError;
 use super::failure::LARGEST_SCORE;
-use super::{
-    Logged, RewardError, RewardFailure, RewardFunction, RewardInput, RewardOutcome, Scores, TrainerState,
-};
+use super::failure::RewardFailure;
+use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome, Scores, TrainerState};
 
 /// Columns of a row that a warning shows.
 const MAX_COLUMNS: usize = 30;

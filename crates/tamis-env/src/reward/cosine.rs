@@ -4,10 +4,10 @@ use std::f64::consts::PI;
 
 use tamis_data::prompt::Prompt;
 
+use super::error::RewardError;
 use super::exact::Exact;
-use super::kind::RewardKind;
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// The schedule of [`Cosine`], whose verifier is the first of the configuration.
@@ -38,10 +38,9 @@ impl CosineSettings {
     }
 }
 
-/// The first verifier of a configuration, with its name.
-fn verifier_of<'a>(context: &RewardContext<'a>) -> Result<(&'a str, &'a RewardKind), BuildError> {
-    let verifier = context.rewards.iter().find(|(_, kind)| kind.is_verifier());
-    verifier.copied().ok_or_else(|| BuildError::Setting {
+/// The verifier of a configuration with its name, or the error that there is none.
+fn verifier_of<'a>(context: &RewardContext<'a>) -> Result<(&'a str, &'a dyn RewardSettings), BuildError> {
+    context.verifier.ok_or_else(|| BuildError::Setting {
         message: format!(
             "reward `{}` scores by correctness and length, and no verifier says what is correct",
             context.name

@@ -2,8 +2,8 @@
 
 use tamis_data::prompt::Prompt;
 
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// `score` and `acc` are 1 where completion and ground truth are the same text after white space at both ends

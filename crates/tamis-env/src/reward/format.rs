@@ -2,8 +2,9 @@
 
 use regex::{Regex, RegexBuilder};
 
+use super::error::RewardError;
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// What [`Format`] looks for.

@@ -11,7 +11,10 @@ use tamis_core::figure::shortest;
 use tamis_data::prompt::Prompt;
 
 use super::combine::excerpt;
-use super::{Listener, NamedReward, Nobody, RewardError, RewardInput, RewardOutcome, Rewards, TrainerState};
+use super::combine::{NamedReward, Rewards};
+use super::error::RewardError;
+use super::function::{RewardInput, RewardOutcome, TrainerState};
+use super::listener::{Listener, Nobody};
 pub use rivals::Rival;
 use rivals::best_form;
 

@@ -14,8 +14,8 @@ use regex::Regex;
 use tamis_data::prompt::Prompt;
 
 use super::boxed::last_chars;
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{RewardFunction, RewardInput, RewardOutcome};
 
 /// Characters from the end that are looked at.
 const CLIP_CHARS: usize = 300;

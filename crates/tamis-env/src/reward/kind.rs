@@ -1,11 +1,19 @@
 //! The rewards by name, as a configuration chooses them: one line registers one.
+//!
+//! The keys of `by_source` stand here too, since they hold rewards of other kinds.
 
-use super::by_source::BySourceSettings;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value as Json};
+use tamis_core::setting::{Described, Shape};
+
+use super::by_source::{BySource, refuse_unrouted};
 use super::command::CommandSettings;
 use super::command::python::PythonSettings;
 use super::cosine::CosineSettings;
 use super::exact::Exact;
 use super::format::FormatSettings;
+use super::function::RewardFunction;
 use super::gsm8k::Gsm8k;
 use super::judge::JudgeSettings;
 use super::length::LengthSettings;
@@ -13,7 +21,7 @@ use super::math::Math;
 use super::math_dapo::MathDapo;
 use super::number::Number;
 use super::repetition::Repetition;
-use super::settings::RewardSettings;
+use super::settings::{BuildError, Conflict, RewardContext, RewardFile, RewardSettings};
 use super::soft_overlong::SoftOverlongSettings;
 use super::think_format::ThinkFormat;
 
@@ -75,10 +83,104 @@ impl RewardKind {
     }
 }
 
+tamis_core::settings! {
+    /// The verifiers of [`BySource`] that are named beside the table.
+    pub struct BySourceSettings {
+        /// Verifiers by data source, which go before the built-in table:
+        /// `my/source: {kind: gsm8k, method: flexible}`, or the kind alone (`my/source: math`). `"*"` is for
+        /// sources that nobody names and for rows without one.
+        sources: SourceVerifiers = SourceVerifiers::default();
+    }
+}
+
+/// Verifiers by data source, in the order in which they were named.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SourceVerifiers(pub Vec<(String, RewardKind)>);
+
+impl Serialize for SourceVerifiers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(source, kind)| (source, kind)))
+    }
+}
+
+impl<'de> Deserialize<'de> for SourceVerifiers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let sources = Map::<String, Json>::deserialize(deserializer)?;
+        let read = |(source, kind)| Ok((source, serde_json::from_value(kind).map_err(D::Error::custom)?));
+        sources.into_iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl Described for SourceVerifiers {
+    fn shape() -> Shape {
+        let mut shape = RewardKind::shape();
+        if let Shape::Tagged { doc, variants, .. } = &mut shape {
+            *doc = "A verifier.";
+            // A table in a table would say nothing more.
+            let is_verifier = |name: &str| RewardKind::of_name(name).is_some_and(|kind| kind.is_verifier());
+            variants.retain(|variant| variant.name != "by_source" && is_verifier(variant.name));
+        }
+        Shape::Named(Box::new(shape))
+    }
+}
+
+impl RewardSettings for BySourceSettings {
+    fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
+        let mut own = Vec::with_capacity(self.sources.0.len());
+        for (source, kind) in &self.sources.0 {
+            let function = kind.build(&context.named(&format!("{}.{source}", context.name)))?;
+            own.push((source.clone(), function));
+        }
+        let function = BySource::new(own);
+        let unrouted = function.find_unrouted(context.prompts());
+        if !unrouted.is_empty() {
+            return Err(refuse_unrouted(context.name, &unrouted));
+        }
+        Ok(Box::new(function))
+    }
+
+    fn is_verifier(&self) -> bool {
+        true
+    }
+
+    fn is_external(&self) -> bool {
+        self.sources.0.iter().any(|(_, kind)| kind.is_external())
+    }
+
+    fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
+        self.sources
+            .0
+            .iter()
+            .try_for_each(|(source, kind)| kind.check(&context.named(&format!("{}.{source}", context.name))))
+    }
+
+    fn conflicts(&self, path: &str, limit: usize) -> Vec<Conflict> {
+        let of = |(source, kind): &(String, RewardKind)| {
+            kind.conflicts(&format!("{path}.sources.{source}"), limit)
+        };
+        self.sources.0.iter().flat_map(of).collect()
+    }
+
+    fn fill_lengths(&mut self, limit: usize) {
+        for (_, kind) in &mut self.sources.0 {
+            kind.fill_lengths(limit);
+        }
+    }
+
+    fn files(&self) -> Vec<RewardFile> {
+        let mut files = Vec::new();
+        for (source, kind) in &self.sources.0 {
+            let within =
+                |file: RewardFile| RewardFile { key: format!("sources.{source}.{}", file.key), ..file };
+            files.extend(kind.files().into_iter().map(within));
+        }
+        files
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reward::settings::RewardContext;
 
     /// [`RewardKind::of_name`] rests on it: a key that must be given has an empty default.
     #[test]
@@ -92,9 +194,9 @@ mod tests {
 
     #[test]
     fn a_function_says_of_correctness_what_its_kind_says() {
-        let exact = RewardKind::Exact(Exact {});
-        let rewards = [("exact", &exact)];
-        let context = RewardContext { rewards: &rewards, ..RewardContext::alone("r", 8) };
+        let exact = Exact {};
+        let verifier: (&str, &dyn RewardSettings) = ("exact", &exact);
+        let context = RewardContext { verifier: Some(verifier), ..RewardContext::alone("r", 8) };
         let mut num_built = 0;
         for kind in RewardKind::NAMES.iter().filter_map(|name| RewardKind::of_name(name)) {
             if let Ok(function) = kind.build(&context) {

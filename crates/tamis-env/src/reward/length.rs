@@ -1,7 +1,8 @@
 //! `length`: a penalty outside a range of lengths.
 
+use super::error::RewardError;
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// The range of [`Length`].

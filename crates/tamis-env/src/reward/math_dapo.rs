@@ -13,9 +13,9 @@ use regex::Regex;
 use tamis_data::prompt::Prompt;
 
 use super::boxed::{last_boxed, last_chars};
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::gsm8k::answer_part;
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{RewardFunction, RewardInput, RewardOutcome};
 
 /// Characters from the end that are looked at.
 const CLIP_CHARS: usize = 300;

@@ -2,9 +2,9 @@
 
 use tamis_data::prompt::Prompt;
 
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::gsm8k::answer_part;
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{RewardFunction, RewardInput, RewardOutcome};
 use crate::rational::canonical_decimal;
 
 tamis_core::settings! {

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
+use super::error::RewardError;
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
-use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// `score = (1 − unique / total) · max_penalty` over the n-grams of completion tokens (TRL's

@@ -7,9 +7,10 @@ use std::sync::{Arc, LazyLock};
 use tamis_data::prompt::Prompt;
 use thiserror::Error;
 
-use super::judge::JudgeSettings;
-use super::kind::RewardKind;
-use super::{Listener, Nobody, RewardError, RewardFunction};
+use super::error::RewardError;
+use super::function::RewardFunction;
+use super::judge_settings::JudgeSettings;
+use super::listener::{Listener, Nobody};
 
 /// The settings of one kind of reward, from which its function is built.
 ///
@@ -89,8 +90,8 @@ pub struct RewardContext<'a> {
     pub max_length: usize,
     /// The rows that will be scored; empty where they are not known yet.
     pub rows: &'a [&'a [Prompt]],
-    /// Every reward of the configuration with its name.
-    pub rewards: &'a [(&'a str, &'a RewardKind)],
+    /// The first verifier of the configuration with its name, where there is one.
+    pub verifier: Option<(&'a str, &'a dyn RewardSettings)>,
     /// Hears of what external functions keep waiting.
     pub listener: &'a Arc<dyn Listener>,
     /// The program that the reward runs in.
@@ -101,7 +102,7 @@ impl<'a> RewardContext<'a> {
     /// A context without rows, other rewards, programs and servers, as tests of one reward need.
     pub fn alone(name: &'a str, max_length: usize) -> Self {
         static NOBODY: LazyLock<Arc<dyn Listener>> = LazyLock::new(|| Arc::new(Nobody));
-        Self { name, max_length, rows: &[], rewards: &[], listener: &NOBODY, host: &NoHost }
+        Self { name, max_length, rows: &[], verifier: None, listener: &NOBODY, host: &NoHost }
     }
 
     /// The same for a reward of another name.

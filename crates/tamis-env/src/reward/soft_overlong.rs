@@ -9,8 +9,9 @@
 //! -1                  L < |y|
 //! ```
 
+use super::error::RewardError;
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, Conflict, RewardContext, RewardSettings};
-use super::{RewardError, RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::choice! {
     /// The form of the soft overlong punishment.

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 use tamis_core::group::PromptId;
+use tamis_data::prompt::Prompt;
 
 use super::after_think::AfterThink;
 use super::cosine::{Cosine, CosineSchedule};

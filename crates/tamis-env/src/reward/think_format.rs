@@ -1,7 +1,7 @@
 //! `think_format`: TRL's `think_format_reward`.
 
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// `score` is 1 where the completion begins with `<think>`, holds no second `<think>` and has a `</think>`

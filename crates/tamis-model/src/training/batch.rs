@@ -7,7 +7,8 @@
 
 use std::ops::Range;
 
-use super::{Cut, Sequence, SequenceError};
+use super::cut::Cut;
+use super::sequence::{Sequence, SequenceError};
 use crate::config::TransformerConfig;
 
 /// Consecutive sequences with the same context.

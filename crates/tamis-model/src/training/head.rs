@@ -1,8 +1,9 @@
 //! What stands on the last layer: final norm, then a value head, or logits in blocks of rows,
 //! log-probabilities and entropies; and the way back.
 
+use super::gradients::Gradients;
 use super::layer::LayerContext;
-use super::{Gradients, PassOptions, Upstream, value_head};
+use super::value_head;
 use crate::config::{OutputHead, TransformerConfig};
 use crate::floats::Floats;
 use crate::linear::{self, Flipped};
@@ -17,6 +18,31 @@ const BLOCK: usize = 4 << 20;
 
 /// Rows per task of row-wise work.
 const ROWS: usize = 16;
+
+/// How a training pass computes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PassOptions {
+    /// Divides the logits; positive.
+    pub temperature: f32,
+    /// Keep only each layer's input and compute the rest again in the backward pass: a third more work, a
+    /// fraction of the memory. The gradients are the same bits.
+    pub recompute: bool,
+    /// Logits are kept for the backward pass up to so many bytes, beyond that computed again.
+    pub keep_logits_bytes: usize,
+}
+
+impl Default for PassOptions {
+    fn default() -> Self {
+        Self { temperature: 1.0, recompute: false, keep_logits_bytes: 64 << 20 }
+    }
+}
+
+/// Derivatives of the objective by what the head gave, flat over the scored tokens: by log-probabilities and
+/// entropies, or by values.
+pub(super) struct Upstream {
+    pub(super) first: Vec<f32>,
+    pub(super) second: Option<Vec<f32>>,
+}
 
 /// What the backward pass needs of the scored rows of a chunk.
 #[derive(Debug, Default)]

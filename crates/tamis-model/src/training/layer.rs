@@ -1,8 +1,8 @@
 //! One transformer layer over ragged rows, forward and backward.
 
-use super::Gradients;
 use super::batch::{self, PackedBatch};
-use super::workspace::PassWatch;
+use super::gradients::Gradients;
+use super::watch::PassWatch;
 use crate::activation;
 use crate::attention::{self, AttentionGroup, Back, Head};
 use crate::floats::Floats;

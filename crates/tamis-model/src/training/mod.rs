@@ -3,21 +3,24 @@
 //!
 //! Sequences are laid end to end, never padded, and consecutive sequences with the same context share its
 //! rows (see [`batch`]): N rows in all. Only rows whose next token is scored reach the vocabulary product.
-//! Weight gradients are one chain over rows per weight and shard (see [`workspace::Cut`]), so they are
+//! Weight gradients are one chain over rows per weight and shard (see [`cut::Cut`]), so they are
 //! bit-equal for any number of threads.
 
 mod batch;
+mod cut;
+mod gradients;
 mod head;
 mod layer;
+mod sequence;
 mod value_head;
+mod watch;
 mod workspace;
 
 use tamis_core::ragged::Ragged;
-use thiserror::Error;
 
 use crate::config::OutputHead;
 use crate::floats::Floats;
-use crate::layout::{TensorOrder, WeightLayout};
+use crate::layout::TensorOrder;
 use crate::linear;
 use crate::model::Model;
 use crate::norm;
@@ -25,86 +28,16 @@ use crate::panels;
 use crate::product::ChainStart;
 use crate::threads::{Parts, Threads};
 use batch::PackedBatch;
+pub(crate) use cut::{Cut, stay_near};
+pub use gradients::Gradients;
+pub use head::PassOptions;
+use head::Upstream;
 pub(crate) use head::block_rows;
 pub(crate) use layer::place_head;
+pub use sequence::{Sequence, SequenceError};
+use watch::PassWatch;
 pub use workspace::Workspace;
-use workspace::{Chunk, PassWatch, Work, add_shards, clear_shards};
-pub(crate) use workspace::{Cut, stay_near};
-
-/// A sequence and where its scored part begins: tokens `start..` are scored, those before are context.
-#[derive(Debug, Clone, Copy)]
-pub struct Sequence<'a> {
-    /// Token ids \[T\].
-    pub tokens: &'a [u32],
-    /// First scored token, at least 1 (a first token has no context) and at most T.
-    pub start: usize,
-}
-
-/// Sequences or coefficients cannot be used.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum SequenceError {
-    /// A token is not in the vocabulary.
-    #[error(
-        "sequence {sequence} holds token {token} at position {position}, but the vocabulary has {vocab_size}"
-    )]
-    Token {
-        /// Index of the sequence.
-        sequence: usize,
-        /// Where in it.
-        position: usize,
-        /// The id.
-        token: u32,
-        /// V.
-        vocab_size: usize,
-    },
-    /// A sequence is longer than the model's positions.
-    #[error("sequence {sequence} has {len} tokens, more than max_position_embeddings ({limit})")]
-    TooLong {
-        /// Index of the sequence.
-        sequence: usize,
-        /// T.
-        len: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// The scored part does not begin within 1..=T.
-    #[error("sequence {sequence} is scored from {start}, which is not within 1 to {len}")]
-    Start {
-        /// Index of the sequence.
-        sequence: usize,
-        /// Where it was to begin.
-        start: usize,
-        /// T.
-        len: usize,
-    },
-    /// The temperature is not a positive number.
-    #[error("temperature must be positive and finite, got {temperature}")]
-    Temperature {
-        /// What was given.
-        temperature: f32,
-    },
-    /// The model has another head than what is asked of it.
-    #[error("the model is {found}, and what is asked for comes from {wanted}")]
-    Head {
-        /// What it is.
-        found: OutputHead,
-        /// What it would have to be.
-        wanted: OutputHead,
-    },
-    /// The pass is not wanted any more, see [`Workspace::stop_on`].
-    #[error("given up")]
-    GivenUp,
-    /// The objective answered with another number of coefficients.
-    #[error("expected {expected} {what} coefficients, one per scored token, got {found}")]
-    Coefficients {
-        /// Of what.
-        what: &'static str,
-        /// Number of scored tokens.
-        expected: usize,
-        /// Number given.
-        found: usize,
-    },
-}
+use workspace::{Chunk, Work, add_shards, clear_shards};
 
 /// Per scored token, row i for sequence i, nats.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,66 +56,6 @@ pub struct Coefficients {
     pub logprob: Vec<f32>,
     /// d objective / d H; `None` for zeros.
     pub entropy: Option<Vec<f32>>,
-}
-
-/// How a training pass computes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PassOptions {
-    /// Divides the logits; positive.
-    pub temperature: f32,
-    /// Keep only each layer's input and compute the rest again in the backward pass: a third more work, a
-    /// fraction of the memory. The gradients are the same bits.
-    pub recompute: bool,
-    /// Logits are kept for the backward pass up to so many bytes, beyond that computed again.
-    pub keep_logits_bytes: usize,
-}
-
-impl Default for PassOptions {
-    fn default() -> Self {
-        Self { temperature: 1.0, recompute: false, keep_logits_bytes: 64 << 20 }
-    }
-}
-
-/// Gradients of every weight, summed over the passes since the last [`Gradients::clear`].
-#[derive(Debug, Clone)]
-pub struct Gradients {
-    pub(crate) values: Floats,
-    layout: std::sync::Arc<WeightLayout>,
-}
-
-impl Gradients {
-    /// Zeros for a model.
-    pub fn new(model: &Model) -> Self {
-        Self { values: Floats::zeros(model.layout().len), layout: std::sync::Arc::clone(model.layout()) }
-    }
-
-    /// Sets all to zero.
-    pub fn clear(&mut self) {
-        self.values.fill(0.0);
-    }
-
-    /// Name, shape and row-major values of every tensor's gradient.
-    pub fn tensors(&self) -> impl Iterator<Item = (&str, &[usize], Vec<f32>)> {
-        self.layout
-            .tensors
-            .iter()
-            .map(|tensor| (tensor.name.as_str(), &tensor.shape[..], tensor.to_rows(&self.values)))
-    }
-
-    /// Whether two gradients are equal bit for bit.
-    pub fn same_bits(&self, other: &Self) -> bool {
-        self.values.len() == other.values.len()
-            && self.values.iter().zip(other.values.iter()).all(|(a, b)| a.to_bits() == b.to_bits())
-    }
-
-    /// Multiplies all by a factor.
-    pub fn scale(&mut self, factor: f32) {
-        self.values.iter_mut().for_each(|value| *value *= factor);
-    }
-
-    fn of_mut(&mut self, index: usize) -> &mut [f32] {
-        self.layout.tensors[index].of_mut(&mut self.values)
-    }
 }
 
 /// Log-probabilities and entropies of the scored tokens; no gradient, and no activations kept.
@@ -274,13 +147,6 @@ pub fn logits(
     linear::forward(threads, model, head, None, &to, &mut out, config.vocab_size, ChainStart::Zero);
     workspace.rotary = Some((config.clone(), rotary));
     Ok(out)
-}
-
-/// Derivatives of the objective by what the head gave, flat over the scored tokens: by log-probabilities and
-/// entropies, or by values.
-struct Upstream {
-    first: Vec<f32>,
-    second: Option<Vec<f32>>,
 }
 
 /// What a head gives for each scored token.

@@ -1,6 +1,6 @@
 //! A critic's head: one number per scored row, `w·x + b` of the normalised row.
 
-use super::Gradients;
+use super::gradients::Gradients;
 use super::layer::LayerContext;
 use crate::lanes::dot;
 use crate::simd::multiversion;

@@ -1,52 +1,17 @@
-//! Buffers of the training pass, and how its rows are cut.
+//! Buffers of the training pass.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Gradients;
+use super::gradients::Gradients;
 use super::head;
 use super::layer::{LayerScratch, Saved};
+use super::watch::PassWatch;
 use crate::config::TransformerConfig;
 use crate::floats::Floats;
 use crate::model::Model;
 use crate::rotary::Rotary;
 use crate::threads::{Parts, Threads};
-
-/// Rows that go through the layers together at most, so that what one operation writes is near when the next
-/// reads it; the fewer, the oftener weights and gradients are read. (Measured on AVX2: 1 M weights 1.15 times
-/// as fast as with 12,000 rows at once, 31 M weights 1.04 times as fast as with 3,000.)
-const NEAR_ROWS: usize = 512;
-const FAR_ROWS: usize = 1536;
-
-/// Rows that are worth a gradient of their own, and how many of those there are at most.
-const SHARD_ROWS: usize = 256;
-const SHARDS: usize = 8;
-
-/// Whether so many weights stay in the caches: up to 16 MiB.
-pub(crate) fn stay_near(num_parameters: usize) -> bool {
-    num_parameters <= 4 << 20
-}
-
-/// How the rows of a pass are cut: a function of model and rows, never of the number of threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cut {
-    /// Sums of gradients gathered side by side, each over consecutive chunks. One where weights are many:
-    /// then the threads share each product, otherwise each thread takes chunks of its own, with nothing to
-    /// wait for.
-    pub shards: usize,
-    /// Chunks in all.
-    pub chunks: usize,
-}
-
-impl Cut {
-    pub(crate) fn of(num_parameters: usize, rows: usize) -> Self {
-        if !stay_near(num_parameters) {
-            return Self { shards: 1, chunks: rows.div_ceil(FAR_ROWS) };
-        }
-        let shards = if rows < SHARD_ROWS / 2 { 1 } else { (rows / SHARD_ROWS).clamp(2, SHARDS) };
-        Self { shards, chunks: shards * rows.div_ceil(shards * NEAR_ROWS) }
-    }
-}
 
 /// What the backward pass needs of some rows.
 #[derive(Debug, Default)]
@@ -117,27 +82,6 @@ pub struct Workspace {
     stop: Option<Arc<AtomicBool>>,
 }
 
-/// Whether a pass is still wanted: asked between two layers and between two blocks of logits.
-#[derive(Debug, Default)]
-pub(super) struct PassWatch {
-    stop: Option<Arc<AtomicBool>>,
-    given_up: AtomicBool,
-}
-
-impl PassWatch {
-    /// Whether what is under way is to be left as it is. Once it is, the pass has no result.
-    pub(super) fn gives_up(&self) -> bool {
-        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-            self.given_up.store(true, Ordering::Relaxed);
-        }
-        self.has_given_up()
-    }
-
-    pub(super) fn has_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Relaxed)
-    }
-}
-
 impl Workspace {
     /// Has passes with these buffers given up, with
     /// [`SequenceError::GivenUp`](super::SequenceError::GivenUp), soon after the flag is set; `None`: never.
@@ -147,7 +91,7 @@ impl Workspace {
     }
 
     pub(super) fn watch(&self) -> PassWatch {
-        PassWatch { stop: self.stop.clone(), given_up: AtomicBool::new(false) }
+        PassWatch::of(self.stop.clone())
     }
 
     /// Bytes of the activations and of what computes them, as far as they grow with the batch.
@@ -189,22 +133,4 @@ pub(super) fn add_shards(threads: &Threads, shards: &[Gradients], out: &mut Grad
             out.iter_mut().zip(values).for_each(|(out, &value)| *out += value);
         }
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_cut_evenly() {
-        let cut = |rows| {
-            let Cut { shards, chunks } = Cut::of(1 << 20, rows);
-            (shards, chunks)
-        };
-        assert_eq!(
-            [0, 100, 200, 1000, 1100, 9000].map(cut),
-            [(1, 0), (1, 1), (2, 2), (3, 3), (4, 4), (8, 24)]
-        );
-        assert_eq!(Cut::of(1 << 25, 4000), Cut { shards: 1, chunks: 3 });
-    }
 }

@@ -331,8 +331,13 @@ impl Worker {
     }
 
     fn submit(&mut self, mut job: Job, since: Instant) {
-        if let Some(slow_down) = &self.slow_down {
-            slow_down.choose_length(&mut job);
+        let longest = job.params.max_new_tokens;
+        let drawn = self.slow_down.as_ref().and_then(|slow| slow.draw_length(&job.keys, longest));
+        if let Some(length) = drawn {
+            // It stands in place of end tokens and of what texts must match.
+            job.params.max_new_tokens = length;
+            job.params.stop_token_ids.clear();
+            job.form = None;
         }
         let key = PromptKey::of(&job);
         let counters = &self.metrics;

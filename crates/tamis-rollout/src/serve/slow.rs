@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::CompletionEnd;
 
-use super::engine::Job;
-
 /// How a server is slowed down. What it generates is of no use but for tests of what waits for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SlowDown {
@@ -21,14 +19,12 @@ pub struct SlowDown {
 }
 
 impl SlowDown {
-    /// Gives a job the length that its first key draws, in place of its end tokens and stop strings.
-    pub(super) fn choose_length(&self, job: &mut Job) {
-        let (Some((median, sigma)), Some(key)) = (self.lengths, job.keys.first()) else { return };
+    /// The length that the first key of a job draws, at most `longest`; `None` where lengths are left alone.
+    pub(super) fn draw_length(&self, keys: &[Key], longest: usize) -> Option<usize> {
+        let ((median, sigma), key) = self.lengths.zip(keys.first())?;
         let normal = Key::new(key.bits(u64::MAX), Purpose::Served).normal(0);
         let length = (median * (sigma * normal).exp()).round().max(1.0);
-        job.params.max_new_tokens = (length as usize).min(job.params.max_new_tokens);
-        job.params.stop_token_ids.clear();
-        job.form = None;
+        Some((length as usize).min(longest))
     }
 
     /// Why a completion ended, as if its length had been its own.

@@ -22,6 +22,7 @@ use tamis_env::reward::{Listener, Nobody, RewardContext, RewardError};
 use tamis_model::TransformerConfig;
 use tamis_text::template::ChatTemplate;
 
+pub use super::check_purpose::CheckPurpose;
 use super::settings::{sampling, validation_settings};
 use super::{AssembleError, advantage, data, objective, rewards, schedule};
 use crate::checkpoint::CHECKSUMS;
@@ -35,25 +36,6 @@ pub enum Placeholders {
     Warned,
     /// Refused: nothing can be read there.
     Refused,
-}
-
-/// What a configuration is checked for: only what is read there is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CheckPurpose<'p> {
-    /// A new run.
-    Begin,
-    /// Going on with a run, from this checkpoint where there is one: policy, tokenizer and critic are then
-    /// the checkpoint's.
-    Resume(Option<&'p Path>),
-    /// Measuring `model.path` on the validation prompts.
-    Evaluate,
-}
-
-impl CheckPurpose<'_> {
-    /// Whether the folder of `model.path`, or `model.init`, is read.
-    fn reads_model(self) -> bool {
-        !matches!(self, Self::Resume(Some(_)))
-    }
 }
 
 /// Everything that is wrong with a configuration: [`settings`], then [`files`].
@@ -213,13 +195,12 @@ impl Checker<'_> {
         let config = self.config;
         let disk = Disk::new();
         let listener: Arc<dyn Listener> = Arc::new(Nobody);
-        let kinds = rewards::named_kinds(&config.reward);
         for (index, reward) in config.reward.iter().enumerate() {
             let context = RewardContext {
                 name: &reward.name,
                 max_length: config.rollout.max_response_length,
                 rows: &[],
-                rewards: &kinds,
+                verifier: rewards::first_verifier(&config.reward),
                 listener: &listener,
                 host: &rewards::Host { folder: Path::new(""), disk: &disk },
             };

@@ -15,7 +15,7 @@ use tamis_env::task::arithmetic::Arithmetic;
 use tamis_env::task::gsm8k_calculator::CalculatorTask;
 use tamis_text::template::ChatTemplate;
 
-use super::check::CheckPurpose;
+use super::check_purpose::CheckPurpose;
 use super::{AssembleError, policy};
 use crate::checkpoint::CHECKSUMS;
 use crate::prompts::codec::{Codec, CodecError};

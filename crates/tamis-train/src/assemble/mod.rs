@@ -6,6 +6,7 @@
 pub mod advantage;
 pub(crate) mod api_key;
 pub mod check;
+mod check_purpose;
 pub mod critic;
 pub mod data;
 pub mod headline;

@@ -8,8 +8,8 @@ use tamis_config::{Config, RewardConfig};
 use tamis_data::prompt::Prompt;
 use tamis_env::reward::judge::JudgeSettings;
 use tamis_env::reward::{
-    BuildError, Listener, NamedReward, RewardContext, RewardError, RewardFunction, RewardHost, RewardKind,
-    Rewards,
+    BuildError, Listener, NamedReward, RewardContext, RewardError, RewardFunction, RewardHost,
+    RewardSettings, Rewards,
 };
 use tamis_rollout::http::Address;
 use tamis_rollout::judge::{Judge, JudgeError, JudgeSetup, Template};
@@ -25,9 +25,10 @@ pub(super) struct Host<'a> {
     pub(super) disk: &'a Disk,
 }
 
-/// Every reward of a configuration with its name.
-pub(super) fn named_kinds(list: &[RewardConfig]) -> Vec<(&str, &RewardKind)> {
-    list.iter().map(|reward| (reward.name.as_str(), &reward.kind)).collect()
+/// The first verifier of a configuration with its name.
+pub(super) fn first_verifier(list: &[RewardConfig]) -> Option<(&str, &dyn RewardSettings)> {
+    let verifier = list.iter().find(|reward| reward.kind.is_verifier())?;
+    Some((&verifier.name, &*verifier.kind))
 }
 
 /// Builds the reward functions; `folder` is where programs that tamis ships are written for the run,
@@ -52,14 +53,13 @@ pub fn rewards(
              `tamis config explain reward` lists the kinds",
         ));
     }
-    let rewards = named_kinds(list);
     let mut functions = Vec::with_capacity(list.len());
     for reward in list {
         let context = RewardContext {
             name: &reward.name,
             max_length: config.rollout.max_response_length,
             rows,
-            rewards: &rewards,
+            verifier: first_verifier(list),
             listener,
             host: &Host { folder, disk },
         };

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::layout::{CRITIC, MASTER, OPTIMIZER, STATE};
 use tamis_run::directory::{checkpoint_before, step_of_checkpoint as step_of};
 use tamis_run::durable::{Disk, DiskError, DiskOperation};
 
@@ -190,7 +191,7 @@ fn find_checksums(folder: &Path) -> Option<(&Path, String)> {
     if folder.join(CHECKSUMS).exists() {
         return Some((folder, String::new()));
     }
-    let part = folder.file_name()?.to_str().filter(|name| [super::CRITIC, super::MASTER].contains(name))?;
+    let part = folder.file_name()?.to_str().filter(|name| [CRITIC, MASTER].contains(name))?;
     let checkpoint = folder.parent().filter(|checkpoint| checkpoint.join(CHECKSUMS).exists())?;
     Some((checkpoint, format!("{part}/")))
 }
@@ -213,9 +214,7 @@ pub fn verify(folder: &Path, extent: Extent) -> Result<(), ChecksumError> {
         let path = folder.join(name);
         let is_wanted = match extent {
             Extent::Whole => true,
-            Extent::ForUse => {
-                !own.contains('/') && ![super::OPTIMIZER, super::STATE].contains(&own) && path.exists()
-            }
+            Extent::ForUse => !own.contains('/') && ![OPTIMIZER, STATE].contains(&own) && path.exists(),
         };
         if !is_wanted {
             continue;

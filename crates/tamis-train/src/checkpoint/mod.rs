@@ -6,6 +6,7 @@
 //! whether it still is what was written.
 
 mod checksums;
+mod layout;
 
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,7 @@ use thiserror::Error;
 
 use checksums::SummedFolder;
 pub use checksums::{CHECKSUMS, ChecksumError, Extent, verify};
+use layout::{CRITIC, MASTER, OPTIMIZER, STATE};
 
 use crate::native::{NativeCritic, NativeEngine};
 use tamis_run::directory::{checkpoint_before, step_of_checkpoint};
@@ -113,13 +115,6 @@ fn repair_hint(file: &Path) -> String {
         None => "the file was changed or damaged: put back a copy".to_owned(),
     }
 }
-
-/// Folder of the weights that a resume reads, where the ones for use are saved in fewer bits.
-const MASTER: &str = "master";
-/// Folder of the critic: its weights in full precision, for nothing else reads them, and its moments.
-const CRITIC: &str = "critic";
-const OPTIMIZER: &str = "optimizer.safetensors";
-const STATE: &str = "state.json";
 
 /// Writes everything into an empty folder, each file flushed; the caller commits it.
 pub fn write(

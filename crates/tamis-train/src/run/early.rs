@@ -13,7 +13,7 @@ use tamis_core::ragged::Ragged;
 use tamis_rollout::Record;
 
 use super::state::RunState;
-use super::step::Updating;
+use super::updating::Updating;
 use crate::assemble::recipe::Recipe;
 use crate::credit::batch::StepBatch;
 use crate::credit::members::TrainedMembers;

@@ -1,7 +1,8 @@
 //! How a run ends: as planned, stopped early, or interrupted.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use tamis_config::{Config, length_may_change};
 use tamis_core::early_stop::StopReason;
 use tamis_core::schedule::RunEnd;
 use thiserror::Error;
@@ -65,4 +66,18 @@ pub struct RunSummary {
     pub before: Option<ValidationReport>,
     /// Validation after the last step.
     pub after: Option<ValidationReport>,
+}
+
+/// What to type for more steps than a run has that came to its end.
+pub(super) fn how_to_train_further(config: &Config, run: &Path, steps: u64) -> String {
+    if !length_may_change(config) {
+        return "the learning rate follows train.total_steps, so a longer run has to be a new one".to_owned();
+    }
+    let (key, more) = match (config.train.total_steps, config.train.total_epochs) {
+        (Some(total), _) if total as u64 <= steps => ("train.total_steps", 2 * steps.max(1)),
+        (_, Some(epochs)) => ("train.total_epochs", 2 * epochs as u64),
+        // It ended for another reason than its length.
+        _ => return "begin a new run".to_owned(),
+    };
+    format!("to train further: `tamis train --resume {} {key}={more}`", run.display())
 }

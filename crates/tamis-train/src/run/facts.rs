@@ -1,33 +1,23 @@
 //! What is known of a step once it is trained, and the metrics that are made from it: in this one place,
 //! outside the step.
 
-use std::collections::BTreeMap;
-
 use tamis_core::advantage::Advantages;
 use tamis_core::correction::Agreement;
 use tamis_core::group::Group;
 use tamis_core::objective::explained_variance;
 use tamis_core::ragged::Ragged;
 use tamis_core::schedule::StepReport;
-use tamis_rollout::{Ignored, Record};
+use tamis_rollout::Ignored;
 
-use super::recorder::Diverged;
-use super::step::Step;
-use crate::assemble::objective::Divergence;
-use crate::assemble::recipe::Recipe;
+use super::divergence::Diverged;
 use crate::credit::batch::StepBatch;
 use crate::credit::{GreedyFacts, RewardKlFacts};
 use crate::learner::critic::CriticReport;
 use crate::learner::left_out::LeftOut;
 use crate::learner::update::UpdateReport;
-use crate::measure::batch_metrics::{
-    BatchNumbers, GeneratedFacts, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
-};
-use crate::measure::diagnostics;
-use tamis_run::log::console::StepView;
 use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::Summary;
-use tamis_run::metrics::timings::{GENERATION, STEP, Timings, TokenCounts, UPDATE};
+use tamis_run::metrics::timings::Timings;
 
 /// What a step found and did.
 pub(crate) struct StepFacts {
@@ -110,7 +100,7 @@ impl CriticFacts {
         }
     }
 
-    fn put(&self, metrics: &mut Metrics) {
+    pub(super) fn put(&self, metrics: &mut Metrics) {
         metrics.extend(self.report.metrics.iter().copied());
         metrics.set("critic/grad_norm", self.report.grad_norm);
         metrics.set("critic/lr", self.learning_rate);
@@ -179,160 +169,5 @@ impl StepFacts {
         let of_policy = self.update.as_ref();
         self.warnings
             .extend(of_policy.and_then(|report| skipped(report.num_skipped, report.num_updates, "")));
-    }
-}
-
-/// The metrics of a step, with what a person follows of them.
-pub(crate) struct StepMetrics {
-    pub(crate) metrics: Metrics,
-    trained: TrainedFacts,
-    generated: GeneratedFacts,
-    zero_advantage: Option<f64>,
-    trains_on_all: bool,
-    /// Completion tokens of everything that was generated for the step.
-    num_generated_tokens: usize,
-}
-
-impl StepMetrics {
-    /// Every metric of a step, clocks and validation aside.
-    pub(crate) fn of(recipe: &Recipe, step: &Step) -> Self {
-        let Step { after, facts, .. } = step;
-        let mut metrics = Metrics::new();
-        metrics.set("training/global_step", facts.step as f64);
-        metrics.set("training/epoch", facts.report.epoch as f64);
-        if let Some(greedy) = facts.greedy {
-            metrics.set_some("greedy/reward/mean", greedy.mean_reward);
-            metrics.set("greedy/num_completions", greedy.num_completions as f64);
-            metrics.set_some("greedy/response_length/mean", greedy.mean_length);
-        }
-        if let Some(kl) = facts.reward_kl {
-            metrics.set("actor/reward_kl_penalty", kl.mean);
-            metrics.set("actor/reward_kl_penalty_coeff", kl.coefficient);
-        }
-        metrics.extend(facts.shaping.iter().copied());
-        if let Some(critic) = &facts.critic {
-            critic.put(&mut metrics);
-        }
-        metrics.extend(facts.gradients.iter().map(|(name, value)| (name.as_str(), *value)));
-        if let Some(report) = &facts.update {
-            metrics.set("loss", report.loss);
-            metrics.set("actor/grad_norm", report.grad_norm);
-            metrics.set("actor/lr", facts.learning_rate);
-            metrics.set("actor/num_updates", report.num_updates as f64);
-            metrics.set("actor/num_skipped_updates", report.num_skipped as f64);
-            metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
-        }
-        // After those of the updates, of which it is the whole.
-        metrics.extend(facts.agreement.iter().flat_map(Agreement::named));
-
-        let groups = step.groups();
-        let left_out: Vec<Option<LeftOut>> = step.members().map(|member| member.left_out).collect();
-        let columns = TrainedColumns {
-            advantages: Some(BatchNumbers::from(&facts.advantages)),
-            returns: facts.returns.as_ref().map(BatchNumbers::PerToken),
-            final_rewards: facts.final_rewards.as_deref(),
-            left_out: &left_out,
-            max_prompt_length: Some(recipe.config.data.max_prompt_length),
-        };
-        let trained = trained_metrics(&groups, &columns, &mut metrics);
-        let zero_advantage = diagnostics::set_trained(&groups, &facts.advantages, &left_out, &mut metrics);
-        let records = step.generated();
-        logged_metrics(&records, &mut metrics);
-        let generated: Vec<&Group> = records.into_iter().map(|record| &record.group).collect();
-        let of_generated = generated_metrics(&generated, &mut metrics);
-        diagnostics::set_generated(&generated, &mut metrics);
-        metrics.extend(facts.report.metrics());
-        if step.members().any(|member| !member.is_chosen) {
-            // The machine knows whole groups only; those that the filter did not choose are not trained on.
-            metrics.set_some("train/filter_metric/mean", mean_of_chosen(step));
-        }
-        metrics.set("dynamic_sampling/num_given_up_attempts", facts.num_given_up as f64);
-        for (reason, number) in facts.report.all.dropped_by() {
-            metrics.set(format!("train/num_dropped/{reason}"), number as f64);
-        }
-        for (class, number) in facts.ignored.classes() {
-            metrics.set(format!("rollout/ignored/{class}"), number as f64);
-        }
-        for (name, number) in &facts.server_faults {
-            metrics.set(name.as_str(), *number as f64);
-        }
-        let position = after.schedule.position;
-        let share = position.position as f64 / recipe.num_prompts.max(1) as f64;
-        metrics.set("epoch", position.epoch as f64 + share);
-        metrics.set("num_tokens", after.num_tokens as f64);
-        Self {
-            trained,
-            generated: of_generated,
-            zero_advantage: (zero_advantage.groups > 0).then(|| zero_advantage.group_share()),
-            trains_on_all: generated.len() == groups.len() && facts.report.accounting.carried_in.groups == 0,
-            num_generated_tokens: generated.iter().map(|group| group.num_tokens()).sum(),
-            metrics,
-        }
-    }
-
-    /// Adds the clocks.
-    pub(crate) fn put_times(&mut self, timings: &Timings) {
-        let tokens = TokenCounts { generated: self.num_generated_tokens, trained: self.trained.num_tokens };
-        timings.metrics(tokens, &mut self.metrics);
-    }
-
-    /// What a person sees of the step.
-    pub(crate) fn view(&self, recipe: &Recipe, facts: &StepFacts, timings: &Timings) -> StepView {
-        let report = facts.update.as_ref();
-        StepView {
-            reward: self.trained.rewards.map(|rewards| rewards.mean),
-            reward_std: self.trained.rewards.and_then(|rewards| rewards.std),
-            generated_reward: self
-                .generated
-                .rewards
-                .filter(|_| !self.trains_on_all)
-                .map(|rewards| rewards.mean),
-            accuracy: self.generated.accuracy,
-            zero_advantage: self.zero_advantage,
-            rounds: facts.report.rounds,
-            dropped: facts.report.all.filter_rate(),
-            length: self.trained.mean_length,
-            truncated: self.trained.truncated,
-            entropy: report.and_then(|report| report.entropy),
-            kl: shown_kl(recipe.divergence, facts),
-            grad_norm: report.map(|report| report.grad_norm),
-            learning_rate: report.map(|_| facts.learning_rate),
-            time: timings.get(STEP),
-            generation: timings.pace(GENERATION, self.num_generated_tokens),
-            update: timings.pace(UPDATE, self.trained.num_tokens),
-        }
-    }
-}
-
-/// The divergence that the run has by its settings: from the reference, in the loss or in the reward. Without
-/// one that from the policy at the start of the step, where more than one update let it move.
-fn shown_kl(divergence: Divergence, facts: &StepFacts) -> Option<(&'static str, f64)> {
-    let report = facts.update.as_ref();
-    match divergence {
-        Divergence::InLoss => Some(("ref_kl", report?.reference_kl?)),
-        Divergence::InReward { .. } => Some(("kl_penalty", facts.reward_kl?.mean)),
-        Divergence::None => Some(("ppo_kl", report.filter(|report| report.num_updates > 1)?.old_kl?)),
-    }
-}
-
-/// Mean of the filter's metric over the members that it chose.
-fn mean_of_chosen(step: &Step) -> Option<f64> {
-    let values = step.trained.iter().flat_map(|trained| &trained.record.values).zip(step.members());
-    let chosen = values.filter(|(_, member)| member.is_chosen).map(|(value, _)| *value);
-    Summary::of(chosen).map(|summary| summary.mean)
-}
-
-/// What reward functions logged of the step's completions (TRL's `log_metric`): the mean of each number, in
-/// the order of the completions.
-fn logged_metrics(records: &[&Record], metrics: &mut Metrics) {
-    let mut sums: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
-    let logged = records.iter().flat_map(|record| &record.logged).flat_map(|logged| &logged.metrics);
-    for (name, values) in logged {
-        let (sum, count) = sums.entry(name).or_default();
-        *sum += values.iter().sum::<f64>();
-        *count += values.len();
-    }
-    for (name, (sum, count)) in sums {
-        metrics.set(format!("reward_log/{name}"), sum / count as f64);
     }
 }

@@ -1,7 +1,7 @@
 //! The first state of a run: its weights, the reference they are compared with, the first measurement.
 
 use super::Run;
-use super::recorder::check_finite;
+use super::divergence::check_finite;
 use crate::assemble::objective::Divergence;
 use crate::assemble::settings::optimizer;
 use crate::checkpoint;

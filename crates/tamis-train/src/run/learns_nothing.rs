@@ -1,39 +1,11 @@
 //! Runs that learn nothing: rewards that do not arrive, steps that make no update. They end with a diagnosis,
 //! never as if all were well.
 
-use serde::{Deserialize, Serialize};
 use tamis_rollout::MissingRewards;
 
 use super::Run;
-use super::open::how_to_train_further;
+use super::ending::how_to_train_further;
 use crate::error::RunError;
-use crate::learner::left_out::LeftOut;
-
-/// The latest steps in a row that made no update of the policy. A checkpoint holds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Untrained {
-    /// How many.
-    pub(super) steps: u32,
-    /// Why the first trajectory of the last one bears no loss.
-    pub(super) reason: Option<LeftOut>,
-}
-
-impl Untrained {
-    /// After a step of the policy that made so many updates, left-out ones included; `reason` is why its
-    /// first left-out trajectory bears no loss.
-    pub(super) fn after(self, num_updates: usize, reason: Option<&LeftOut>) -> Self {
-        match num_updates {
-            0 => Self { steps: self.steps.saturating_add(1), reason: reason.copied() },
-            _ => Self::default(),
-        }
-    }
-
-    /// Whether there were too many in a row.
-    pub(super) fn are_too_many(self) -> bool {
-        self.steps >= super::MOST_SKIPPED_UPDATES
-    }
-}
 
 impl Run {
     /// Saves and makes the error of a run whose rewards are missing. A resume asks anew for what was answered

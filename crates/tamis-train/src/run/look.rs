@@ -11,7 +11,7 @@ use tamis_env::reward::{Listener, Rewards};
 use tamis_model::TransformerConfig;
 use tamis_rollout::PreparedPrompt;
 
-use super::open::{ConfigText, RunStart};
+use super::start::{ConfigText, RunStart};
 use super::state::RunState;
 use crate::assemble::memory::Lengths;
 use crate::assemble::{AssembleError, advantage, critic, data, objective, policy};

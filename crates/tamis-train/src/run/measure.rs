@@ -2,18 +2,15 @@
 //! made.
 
 use tamis_config::ValidateConfig;
-use tamis_core::early_stop::EarlyStop;
 use tamis_data::records::FileFormat;
 use tamis_data::samples::write_samples_to;
-use tamis_rollout::PreparedPrompt;
 
 use super::Run;
 use super::state::RunState;
-use crate::assemble::places::Places;
 use crate::assemble::validation::{no_figure, no_pass};
 use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::measure::validation::{self, Found, Validation, ValidationSettings};
+use crate::measure::validation::{self, Found, Validation};
 use crate::measure::validation_metrics::{FigureName, PromptSamples, SourceResult, results_by_source};
 use tamis_run::metrics::Metrics;
 
@@ -21,34 +18,6 @@ use tamis_run::metrics::Metrics;
 /// wherever there is a measurement at all, be it only the one before training.
 fn measures_after(config: &ValidateConfig, step: u64, is_last: bool) -> bool {
     config.test_freq.is_due(step) || (is_last && config.is_made())
-}
-
-/// What measures a run: the held-out prompts and how they are sampled, and the stops that may end it for what
-/// was found.
-pub(super) struct Measurement {
-    /// The held-out prompts.
-    pub(super) prompts: Vec<PreparedPrompt>,
-    /// How they are sampled.
-    pub(super) settings: ValidationSettings,
-    /// What `checkpoint.keep_best` goes by, where that is not the mean outcome.
-    pub(super) best_figure: Option<FigureName>,
-    /// Whether the scores are still to show if there is an `acc` to count pass@k by.
-    pub(super) is_pass_unproven: bool,
-    /// Where keys were set that are judged only now.
-    pub(super) places: Places,
-    /// The early stops, with what they have seen of attempts at the present step.
-    pub(super) early_stop: EarlyStop,
-}
-
-impl Measurement {
-    /// Tells the stops of the latest validation; what they have seen goes into the state.
-    pub(super) fn observe(&mut self, after: &mut RunState) {
-        if let Some((_, report)) = &after.validation.latest {
-            let successes: Vec<f64> = report.success_by_source.values().copied().collect();
-            self.early_stop.validation(&successes);
-        }
-        after.early_stop = self.early_stop.state().clone();
-    }
 }
 
 impl Run {

@@ -5,6 +5,7 @@
 
 mod attempts;
 mod critic;
+mod divergence;
 mod early;
 mod early_stop;
 mod ending;
@@ -13,11 +14,16 @@ mod first_state;
 mod learns_nothing;
 mod look;
 mod measure;
+mod measurement;
 mod open;
 mod recorder;
 mod run_loop;
+mod start;
 mod state;
 mod step;
+mod step_metrics;
+mod untrained;
+mod updating;
 mod watch;
 
 use crate::assemble::recipe::Recipe;
@@ -25,17 +31,14 @@ use crate::interrupt::Interrupt;
 use crate::workers::Workers;
 
 use attempts::Attempts;
-use measure::Measurement;
+use measurement::Measurement;
 use recorder::Recorder;
 
 pub use ending::{Ending, RunSummary, Unbegun};
-pub use learns_nothing::Untrained;
-pub use open::{ConfigText, Opened, RunStart};
+pub use open::Opened;
+pub use start::{ConfigText, RunStart};
 pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
-
-/// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no
-/// update of the policy: nothing says that it would recover.
-const MOST_SKIPPED_UPDATES: u32 = 10;
+pub use untrained::Untrained;
 
 /// A run in progress: parts that own what they hold and do not know each other.
 pub struct Run {

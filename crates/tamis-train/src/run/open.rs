@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis_config::{BackendKind, Config, Loaded, LoggerKind, length_may_change};
+use tamis_config::{BackendKind, Config, LoggerKind};
 use tamis_core::early_stop::EarlyStop;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::reward::Listener;
@@ -12,18 +12,19 @@ use tamis_rollout::{
     metric_values,
 };
 
+use super::Run;
 use super::attempts::Attempts;
+use super::ending::{Unbegun, how_to_train_further};
 use super::look::{
     STARTED, Start, new_directory, opening_line, prepare_prompts, score_names, settle_differences,
 };
-use super::measure::Measurement;
+use super::measurement::Measurement;
 use super::recorder::Recorder;
+use super::start::{ConfigText, RunStart};
 use super::state::{RunState, ScheduleState};
-use super::{Run, Unbegun};
 use crate::assemble::headline::headline;
 use crate::assemble::hints::hints;
 use crate::assemble::objective::Divergence;
-use crate::assemble::places::Places;
 use crate::assemble::recipe::Recipe;
 use crate::assemble::settings::{dispatcher_settings, engine_settings, trainer_state, validation_settings};
 use crate::assemble::validation::{best_figure, no_pass};
@@ -48,43 +49,6 @@ use tamis_run::log::jsonl::JsonlLogger;
 use tamis_run::log::progress::Console;
 use tamis_run::log::run_log::RunLog;
 use tamis_run::log::tensorboard::TensorBoardLogger;
-
-/// A configuration with its text as `tamis config show` prints it.
-#[derive(Debug, Clone)]
-pub struct ConfigText {
-    /// The values.
-    pub config: Config,
-    /// The text that goes into the run directory.
-    pub text: String,
-    /// What the run says about it at the start: warnings, what foreign keys became, what differs from the
-    /// preset.
-    pub notes: Vec<String>,
-    /// Where keys were set that can be judged only with data and model at hand.
-    pub places: Places,
-}
-
-impl ConfigText {
-    /// Of a loaded configuration.
-    pub fn of(loaded: Loaded, notes: Vec<String>) -> Self {
-        let places = Places::of(&loaded);
-        Self { text: loaded.show(), notes, places, config: loaded.config }
-    }
-}
-
-/// How a run begins.
-pub enum RunStart {
-    /// In a new directory.
-    New(ConfigText),
-    /// From the last checkpoint of a directory that this process holds.
-    Resume {
-        /// The directory.
-        directory: RunDirectory,
-        /// The configuration it was begun with.
-        was: Box<Config>,
-        /// The configuration now.
-        now: ConfigText,
-    },
-}
 
 /// What came of beginning a run.
 pub enum Opened {
@@ -528,20 +492,6 @@ fn explain_no_step_left(config: &Config, run: &Path, steps: u64) -> Option<Strin
     Some(format!(
         "the run has {steps} steps already and train.total_steps is {total}: no step is left to train; {how}"
     ))
-}
-
-/// What to type for more steps than a run has that came to its end.
-pub(super) fn how_to_train_further(config: &Config, run: &Path, steps: u64) -> String {
-    if !length_may_change(config) {
-        return "the learning rate follows train.total_steps, so a longer run has to be a new one".to_owned();
-    }
-    let (key, more) = match (config.train.total_steps, config.train.total_epochs) {
-        (Some(total), _) if total as u64 <= steps => ("train.total_steps", 2 * steps.max(1)),
-        (_, Some(epochs)) => ("train.total_epochs", 2 * epochs as u64),
-        // It ended for another reason than its length.
-        _ => return "begin a new run".to_owned(),
-    };
-    format!("to train further: `tamis train --resume {} {key}={more}`", run.display())
 }
 
 /// What of a damaged journal can be gone on from: the newest checkpoint that counts on no more than there is.

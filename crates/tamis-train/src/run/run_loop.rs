@@ -8,10 +8,11 @@ use tamis_core::schedule::Accounting;
 use tamis_rollout::{Collected, Dependencies, DispatchError, End, Next, OrderLog, Record, Reference};
 
 use super::attempts::Attempts;
-use super::facts::StepMetrics;
 use super::step::step;
+use super::step_metrics::StepMetrics;
+use super::untrained::MOST_SKIPPED_UPDATES;
 use super::watch::StepWatch;
-use super::{Ending, MOST_SKIPPED_UPDATES, Run, RunSummary};
+use super::{Ending, Run, RunSummary};
 use crate::assemble::schedule::no_such_metric;
 use crate::credit::reference::BeforeFilter;
 use crate::error::RunError;

@@ -14,7 +14,7 @@ use tamis_data::sampler::DataPosition;
 use tamis_env::reward::Logged;
 use tamis_rollout::{Dispatcher, Fate, Generation, Record, RewardHealth};
 
-use super::learns_nothing::Untrained;
+use super::untrained::Untrained;
 use crate::checkpoint::{SaveError, read_state};
 use crate::measure::validation::ValidationReport;
 use crate::prompts::pool::{GivenBack, PromptPool};

@@ -4,31 +4,31 @@ use std::time::{Duration, Instant};
 
 use tamis_core::correction::Agreement;
 use tamis_core::group::Group;
-use tamis_core::objective::{Normalisers, ObjectiveState};
+use tamis_core::objective::ObjectiveState;
 use tamis_core::ragged::Ragged;
 use tamis_rollout::{Dependencies, GeneratorError, OrderLog, Publication, Record, Reference, Weights};
 
+use super::divergence::{POLICY_RATE, find_divergence};
 use super::early::Early;
 use super::facts::{CriticFacts, StepFacts};
-use super::recorder::{POLICY_RATE, find_divergence};
 use super::state::{CriticState, RunState, ScheduleState};
+use super::updating::Updating;
 use super::watch::Warnings;
 use crate::assemble::recipe::Recipe;
 use crate::credit::batch::{StepBatch, generated};
-use crate::credit::members::{TrainedMember, TrainedMembers, count_left_out, in_loss, of_trajectories};
-use crate::credit::reference::{BeforeFilter, policy_logprobs};
-use crate::credit::{Credit, CreditColumns, assign, columns, count_dropped};
+use crate::credit::members::{TrainedMember, TrainedMembers, count_left_out, of_trajectories};
+use crate::credit::reference::BeforeFilter;
+use crate::credit::{Credit, CreditColumns, assign, columns};
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::critic::{CriticBatch, update_critic};
 use crate::learner::left_out::{LeftOut, reject, select_left_out};
-use crate::learner::micro_batch::sequences;
-use crate::learner::update::{TrainingBatch, UpdatePlan, UpdateReport, UpdateSettings};
+use crate::learner::update::UpdateReport;
 use crate::measure::batch_metrics::num_tokens;
 use crate::measure::uniform_groups::warn_of_uniform_groups;
 use crate::workers::Workers;
 use crate::workers::servers::RunSampler;
-use tamis_run::metrics::timings::{Timings, UPDATE};
+use tamis_run::metrics::timings::UPDATE;
 
 /// A group that was trained on, with what became of each of its members.
 #[derive(Debug, Clone)]
@@ -231,82 +231,6 @@ fn train_critic(
     Ok(true)
 }
 
-/// What the updates of some groups take beside the groups themselves.
-pub(super) struct Updating {
-    old: Option<Ragged<f32>>,
-    in_loss: Ragged<bool>,
-    dropped: Option<Normalisers>,
-    settings: UpdateSettings,
-    pub(super) learning_rate: f64,
-}
-
-impl Updating {
-    /// Log-probabilities at the start of the step of every member \[B\], as the updates take them.
-    pub(super) fn old_logprobs<'a>(&'a self, groups: &'a [&'a Group]) -> impl Iterator<Item = &'a [f32]> {
-        let members = groups.iter().flat_map(|group| &group.trajectories).enumerate();
-        members.map(|(row, member)| self.old.as_ref().map_or(member.logprobs.as_slice(), |old| old.row(row)))
-    }
-
-    /// Of groups of a step, of which the first were trained on already: `old_before` are their members'
-    /// log-probabilities at its start.
-    pub(super) fn of(
-        recipe: &Recipe,
-        workers: &mut Workers,
-        batch: &StepBatch,
-        left_out: &[Option<LeftOut>],
-        (columns, old_before): (&CreditColumns, &Ragged<f32>),
-        timings: &mut Timings,
-    ) -> Result<Self, Halt<RunError>> {
-        let (groups, step) = (batch.groups(), batch.report.step);
-        let clock = Instant::now();
-        let old = match &columns.recomputed {
-            Some(recomputed) => Some(recomputed.clone()),
-            None => old_logprobs(recipe, workers, &groups, old_before)?,
-        };
-        if old.is_some() {
-            timings.add("old_log_prob", clock.elapsed());
-        }
-        let mut settings = recipe.update.clone();
-        settings.shuffle = settings.shuffle.map(|key| key.with(step));
-        settings.key = settings.key.with(step);
-        Ok(Self {
-            old,
-            in_loss: in_loss(&groups, left_out),
-            dropped: count_dropped(recipe, &batch.others)?,
-            settings,
-            learning_rate: recipe.learning_rate.rate(step - 1, recipe.planned_steps()),
-        })
-    }
-
-    /// The groups as the updates take them.
-    pub(super) fn batch<'a>(
-        &'a self,
-        recipe: &Recipe,
-        groups: &'a [&'a Group],
-        columns: &'a CreditColumns,
-        credit: &'a Credit,
-    ) -> TrainingBatch<'a> {
-        TrainingBatch {
-            groups,
-            advantages: &credit.shaped.advantages,
-            kept: Some(&self.in_loss),
-            policy_factor: credit.shaped.policy_factor,
-            old: self.old.as_ref(),
-            dropped: self.dropped,
-            reference: columns.reference.as_ref().filter(|_| recipe.reference_is_in_loss()),
-        }
-    }
-
-    /// How they are made.
-    pub(super) fn plan<'a>(&'a self, recipe: &'a Recipe) -> UpdatePlan<'a> {
-        UpdatePlan {
-            objective: &recipe.objective,
-            settings: &self.settings,
-            learning_rate: self.learning_rate,
-        }
-    }
-}
-
 /// Trains the policy on what was not trained on early, where the step is not one of the critic alone: what
 /// the updates of the step did, and the objective's state after them.
 fn train_policy(
@@ -342,30 +266,6 @@ fn train_policy(
     let report = early.updates.train(engine, plan, &mut objective, training, early.num_groups)?;
     facts.timings.add(UPDATE, clock.elapsed());
     Ok(Some((report, objective)))
-}
-
-/// Log-probabilities under the policy at the start of the step, where they are asked for and are not those of
-/// generation: this engine samples from the policy that it trains, so that only groups of an earlier version
-/// differ. What servers say agrees with the learner up to rounding at best, so that it stands for the old
-/// policy only where the correction says so by name. `before` are those of the first members, which are
-/// known.
-fn old_logprobs(
-    recipe: &Recipe,
-    workers: &mut Workers,
-    groups: &[&Group],
-    before: &Ragged<f32>,
-) -> Result<Option<Ragged<f32>>, Halt<RunError>> {
-    let is_needed = match &workers.sampler {
-        RunSampler::Native(_) => recipe.is_decoupled() && workers.any_is_stale(groups),
-        RunSampler::Servers { .. } => !recipe.bypasses_old(),
-    };
-    if !is_needed {
-        return Ok(None);
-    }
-    let sequences = sequences(groups);
-    let rest = &sequences[before.num_rows()..];
-    let rows = policy_logprobs(&mut workers.engine, rest, recipe.update.micro_batch)?;
-    Ok(Some(Ragged::from_rows(before.rows().chain(rows.rows()))))
 }
 
 /// How far what the servers said of their tokens is from what the learner says; tokens of which they said

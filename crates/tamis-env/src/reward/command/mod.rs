@@ -38,9 +38,10 @@ use tamis_data::prompt::Prompt;
 use self::process::{AnswerWait, Process, RowRequest};
 use self::protocol::{Introduction, Reply};
 pub use self::settings::{CommandSettings, ProcessPool};
-use super::{
-    Listener, Logged, Nobody, RewardError, RewardFailure, RewardFunction, RewardInput, RewardOutcome,
-};
+use super::error::RewardError;
+use super::failure::RewardFailure;
+use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome};
+use super::listener::{Listener, Nobody};
 
 /// How a command is run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

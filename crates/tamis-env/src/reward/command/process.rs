@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::protocol::{Introduction, Reply};
 use super::{CommandConfig, lock, protocol};
-use crate::reward::{RewardFailure, RewardInput};
+use crate::reward::failure::RewardFailure;
+use crate::reward::function::RewardInput;
 
 /// Answer lines that may wait to be taken.
 const QUEUE_LINES: usize = 64;

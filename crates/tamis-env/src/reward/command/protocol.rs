@@ -47,7 +47,8 @@ use tamis_core::group::Score;
 use tamis_core::printable::one_line;
 use tamis_data::prompt::{Message, PromptContent};
 
-use crate::reward::{Logged, RewardFailure, RewardInput, RewardOutcome, Scores, TrainerState};
+use crate::reward::failure::RewardFailure;
+use crate::reward::function::{Logged, RewardInput, RewardOutcome, Scores, TrainerState};
 
 /// Characters of a bad line that an error shows.
 const EXCERPT_CHARS: usize = 120;

@@ -8,8 +8,10 @@ use tamis_core::setting::Program;
 
 use super::protocol::Introduction;
 use super::{CommandReward, ProcessPool};
+use crate::reward::error::RewardError;
+use crate::reward::failure::RewardFailure;
+use crate::reward::function::RewardFunction;
 use crate::reward::settings::{BuildError, RELATIVE, RewardContext, RewardFile, RewardSettings};
-use crate::reward::{RewardError, RewardFailure, RewardFunction};
 
 /// The program: `python3 tamis_reward.py --path FILE --name FUNCTION [--kind
 /// verl|trl|easyr1|easyr1_sequential] [--kwargs JSON]`.

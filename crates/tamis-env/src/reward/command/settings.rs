@@ -6,8 +6,9 @@ use std::sync::Arc;
 use tamis_core::setting::TimeSpan;
 
 use super::{CommandConfig, CommandReward};
+use crate::reward::error::RewardError;
+use crate::reward::function::RewardFunction;
 use crate::reward::settings::{BuildError, RELATIVE, RewardContext, RewardFile, RewardSettings};
-use crate::reward::{RewardError, RewardFunction};
 
 tamis_core::settings! {
     /// How the processes of an external function are kept.

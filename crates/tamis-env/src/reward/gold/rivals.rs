@@ -6,7 +6,8 @@ use std::fmt;
 use tamis_core::random::{Key, Purpose};
 
 use super::{Check, format_score, mean};
-use crate::reward::{RewardError, RewardOutcome};
+use crate::reward::error::RewardError;
+use crate::reward::function::RewardOutcome;
 
 /// Prompts on which a gold answer is compared with what is no answer.
 pub(super) const NUM_RIVALS: usize = 100;

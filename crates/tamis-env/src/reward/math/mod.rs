@@ -11,9 +11,9 @@ pub mod polynomial;
 use tamis_data::prompt::Prompt;
 
 use super::boxed::last_boxed;
+use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::gsm8k::answer_part;
 use super::settings::{BuildError, RewardContext, RewardSettings};
-use super::{RewardFunction, RewardInput, RewardOutcome};
 
 tamis_core::settings! {
     /// `score` and `acc` are 1 where the last `\boxed{}` of the completion equals the ground truth, else 0 (also

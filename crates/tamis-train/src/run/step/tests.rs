@@ -10,7 +10,7 @@ use super::*;
 use crate::interrupt::Interrupt;
 use crate::native::{NativeCritic, NativeEngine};
 use crate::run::early::Early;
-use crate::run::facts::StepMetrics;
+use crate::run::step_metrics::StepMetrics;
 use crate::run::{ConfigText, Opened, Run, RunStart};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;

@@ -1,0 +1,68 @@
+//! Rows of files, and how many of them a copy has.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+/// Where a row stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowPlace {
+    /// The file.
+    pub file: Arc<Path>,
+    /// Line of a JSONL file or row of a Parquet file, from 1.
+    pub row: u64,
+    /// Whether `row` counts lines.
+    pub is_line: bool,
+}
+
+impl std::fmt::Display for RowPlace {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let unit = if self.is_line { "line" } else { "row" };
+        write!(formatter, "{}, {unit} {}", self.file.display(), self.row)
+    }
+}
+
+/// One row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DataRecord {
+    /// Where it stands.
+    pub place: RowPlace,
+    /// Its columns.
+    pub values: Map<String, Value>,
+    /// Columns, nested ones by their path, that hold bytes which are no text and stand in `values` as base64.
+    pub binary: Vec<String>,
+    /// Columns of bytes of which some stand in `values` as text, with all of them as base64: rows of a column
+    /// that another row has no text in.
+    pub encoded: Map<String, Value>,
+}
+
+impl DataRecord {
+    /// Whether a column, or something in it, holds bytes that are no text.
+    pub fn is_binary(&self, column: &str) -> bool {
+        self.binary.iter().any(|path| {
+            path.strip_prefix(column).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    }
+}
+
+/// What a copy took and left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Copied {
+    /// Rows written.
+    pub num_kept: u64,
+    /// Rows left out.
+    pub num_dropped: u64,
+}
+
+/// What a value is, for messages.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

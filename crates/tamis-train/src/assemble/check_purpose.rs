@@ -1,0 +1,22 @@
+//! The purpose of a check: what is read for it.
+
+use std::path::Path;
+
+/// What a configuration is checked for: only what is read there is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckPurpose<'p> {
+    /// A new run.
+    Begin,
+    /// Going on with a run, from this checkpoint where there is one: policy, tokenizer and critic are then
+    /// the checkpoint's.
+    Resume(Option<&'p Path>),
+    /// Measuring `model.path` on the validation prompts.
+    Evaluate,
+}
+
+impl CheckPurpose<'_> {
+    /// Whether the folder of `model.path`, or `model.init`, is read.
+    pub(super) fn reads_model(self) -> bool {
+        !matches!(self, Self::Resume(Some(_)))
+    }
+}

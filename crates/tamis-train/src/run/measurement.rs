@@ -1,0 +1,37 @@
+//! The parts of a run that measure it.
+
+use tamis_core::early_stop::EarlyStop;
+use tamis_rollout::PreparedPrompt;
+
+use super::state::RunState;
+use crate::assemble::places::Places;
+use crate::measure::validation::ValidationSettings;
+use crate::measure::validation_metrics::FigureName;
+
+/// What measures a run: the held-out prompts and how they are sampled, and the stops that may end it for what
+/// was found.
+pub(super) struct Measurement {
+    /// The held-out prompts.
+    pub(super) prompts: Vec<PreparedPrompt>,
+    /// How they are sampled.
+    pub(super) settings: ValidationSettings,
+    /// What `checkpoint.keep_best` goes by, where that is not the mean outcome.
+    pub(super) best_figure: Option<FigureName>,
+    /// Whether the scores are still to show if there is an `acc` to count pass@k by.
+    pub(super) is_pass_unproven: bool,
+    /// Where keys were set that are judged only now.
+    pub(super) places: Places,
+    /// The early stops, with what they have seen of attempts at the present step.
+    pub(super) early_stop: EarlyStop,
+}
+
+impl Measurement {
+    /// Tells the stops of the latest validation; what they have seen goes into the state.
+    pub(super) fn observe(&mut self, after: &mut RunState) {
+        if let Some((_, report)) = &after.validation.latest {
+            let successes: Vec<f64> = report.success_by_source.values().copied().collect();
+            self.early_stop.validation(&successes);
+        }
+        after.early_stop = self.early_stop.state().clone();
+    }
+}

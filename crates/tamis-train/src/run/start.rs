@@ -1,0 +1,43 @@
+//! The ways in which a run begins.
+
+use tamis_config::{Config, Loaded};
+
+use crate::assemble::places::Places;
+use tamis_run::directory::RunDirectory;
+
+/// A configuration with its text as `tamis config show` prints it.
+#[derive(Debug, Clone)]
+pub struct ConfigText {
+    /// The values.
+    pub config: Config,
+    /// The text that goes into the run directory.
+    pub text: String,
+    /// What the run says about it at the start: warnings, what foreign keys became, what differs from the
+    /// preset.
+    pub notes: Vec<String>,
+    /// Where keys were set that can be judged only with data and model at hand.
+    pub places: Places,
+}
+
+impl ConfigText {
+    /// Of a loaded configuration.
+    pub fn of(loaded: Loaded, notes: Vec<String>) -> Self {
+        let places = Places::of(&loaded);
+        Self { text: loaded.show(), notes, places, config: loaded.config }
+    }
+}
+
+/// How a run begins.
+pub enum RunStart {
+    /// In a new directory.
+    New(ConfigText),
+    /// From the last checkpoint of a directory that this process holds.
+    Resume {
+        /// The directory.
+        directory: RunDirectory,
+        /// The configuration it was begun with.
+        was: Box<Config>,
+        /// The configuration now.
+        now: ConfigText,
+    },
+}

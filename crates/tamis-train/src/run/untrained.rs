@@ -1,0 +1,35 @@
+//! Steps in a row that made no update.
+
+use serde::{Deserialize, Serialize};
+
+use crate::learner::left_out::LeftOut;
+
+/// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no
+/// update of the policy: nothing says that it would recover.
+pub(super) const MOST_SKIPPED_UPDATES: u32 = 10;
+
+/// The latest steps in a row that made no update of the policy. A checkpoint holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Untrained {
+    /// How many.
+    pub(super) steps: u32,
+    /// Why the first trajectory of the last one bears no loss.
+    pub(super) reason: Option<LeftOut>,
+}
+
+impl Untrained {
+    /// After a step of the policy that made so many updates, left-out ones included; `reason` is why its
+    /// first left-out trajectory bears no loss.
+    pub(super) fn after(self, num_updates: usize, reason: Option<&LeftOut>) -> Self {
+        match num_updates {
+            0 => Self { steps: self.steps.saturating_add(1), reason: reason.copied() },
+            _ => Self::default(),
+        }
+    }
+
+    /// Whether there were too many in a row.
+    pub(super) fn are_too_many(self) -> bool {
+        self.steps >= MOST_SKIPPED_UPDATES
+    }
+}
