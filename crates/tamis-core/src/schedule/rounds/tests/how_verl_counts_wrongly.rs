@@ -1,0 +1,126 @@
+//! Section 1.4 of the notes on verl, one test a defect.
+
+use super::*;
+
+/// Its `total_training_steps` counts generation batches, so the last step is never known, the last
+/// validation never happens and the progress bar stands at 18 %. Here steps are trained batches whatever
+/// they cost in rounds.
+#[test]
+fn total_steps_are_training_steps() {
+    let settings = ScheduleSettings { total_steps: Some(3), ..ScheduleSettings::verl(4, 4, 2, 0) };
+    let mut driver = Driver::with_data(settings, 1000);
+    for step in 1..=3 {
+        let mut commands = driver.first(1);
+        for _ in 0..3 {
+            commands = driver.more(&commands, 1);
+        }
+        let report = &ready(&commands).report;
+        assert_eq!((report.step, report.rounds, report.is_last), (step, 4, step == 3));
+        driver.trained();
+        let progress = driver.rounds.progress();
+        assert_eq!((progress.steps, progress.rounds), (step, 4 * step));
+        assert_eq!(progress.fraction(Some(3), None, 1000), Some(step as f64 / 3.0));
+    }
+    // One finish, after the last step was trained, with the number of steps trained: verl labels the last
+    // checkpoint one too high.
+    let commands = driver.begin();
+    let [Command::Finish { why: RunEnd::TotalSteps, close }] = &commands[..] else { panic!("{commands:?}") };
+    assert_eq!((driver.rounds.progress().steps, close.report.batch.groups), (3, 0));
+}
+
+/// Where only epochs are given the end is said when it is there, so that the last validation and
+/// checkpoint can happen.
+#[test]
+fn the_end_of_the_last_epoch_is_announced() {
+    let settings = ScheduleSettings { total_epochs: Some(1), ..ScheduleSettings::verl(4, 4, 2, 0) };
+    let mut driver = Driver::with_data(settings, 8);
+    let commands = driver.first(2);
+    let commands = driver.more(&commands, 2);
+    ready(&commands);
+    driver.trained();
+    assert!(matches!(driver.begin()[..], [Command::Finish { why: RunEnd::TotalEpochs, .. }]));
+    assert_eq!(driver.rounds.progress().fraction(None, Some(1), 8), Some(1.0));
+}
+
+/// Its last partial batch vanishes. Here it is counted, or trained on by choice.
+#[test]
+fn the_last_partial_batch_is_accounted_for() {
+    for (on_exhausted, trained, surplus) in
+        [(OnExhausted::NextEpoch, 0, 3), (OnExhausted::UsePartial, 3, 0), (OnExhausted::Stop, 0, 3)]
+    {
+        let settings =
+            ScheduleSettings { total_epochs: Some(1), on_exhausted, ..ScheduleSettings::verl(4, 4, 2, 0) };
+        let mut driver = Driver::with_data(settings, 8);
+        let commands = driver.first(2);
+        let commands = driver.more(&commands, 1);
+        let close = match commands.last() {
+            Some(Command::Finish { close, .. } | Command::StepReady(close)) => close,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((close.trained.len(), close.surplus.len()), (trained, surplus));
+    }
+}
+
+/// Its epoch on resume is steps / batches of the loader. Here a resumed machine goes on exactly, at any
+/// point: in the middle of a round, and at the end of an epoch, where verl trains nothing and exits well.
+#[test]
+fn a_resumed_run_goes_on_exactly() {
+    let settings = ScheduleSettings {
+        total_epochs: Some(3),
+        surplus: Surplus::Carry { max_lag: 3 },
+        ..ScheduleSettings::verl(4, 8, 2, 3)
+    };
+    let play = |interrupt: bool| {
+        let mut driver = Driver::with_data(settings.clone(), 24);
+        let mut seen = Vec::new();
+        let mut commands = driver.begin();
+        while !driver.rounds.is_ended() {
+            let (groups, after) = driver.dispatch(&commands);
+            commands = after;
+            for group in groups {
+                if interrupt {
+                    let text = serde_json::to_string(&driver.rounds).unwrap();
+                    let resumed: Scheduler = serde_json::from_str(&text).unwrap();
+                    assert_eq!(resumed, driver.rounds);
+                    driver.rounds = resumed;
+                }
+                let fate = if group.0 % 3 == 0 { Fate::Mixed } else { Fate::Wrong };
+                commands = driver.send(scored(group, fate, 2));
+            }
+            seen.push(serde_json::to_string(&commands).unwrap());
+            if matches!(commands.last(), Some(Command::StepReady(_))) {
+                driver.trained();
+                commands = driver.begin();
+                seen.push(serde_json::to_string(&commands).unwrap());
+            }
+        }
+        assert_eq!(driver.rounds.progress().epoch, 2);
+        assert!(driver.rounds.progress().steps >= 5);
+        seen
+    };
+    assert_eq!(play(false), play(true));
+}
+
+/// Its V1 trainer ignores the limit and loops for ever where everything is solved.
+#[test]
+fn an_epoch_of_solved_prompts_ends() {
+    let mut driver = Driver::with_data(ScheduleSettings::verl(4, 4, 2, 0), 8);
+    let begun = driver.begin();
+    let commands = driver.round(&begun, |_| Fate::Correct);
+    let commands = driver.round(&commands, |_| Fate::Correct);
+    assert!(matches!(commands.last(), Some(Command::Stop { .. })));
+}
+
+/// It waits over the end of an epoch with what it has; so does this, and the epoch's number follows the
+/// prompts.
+#[test]
+fn groups_of_two_epochs_fill_one_batch() {
+    let mut driver = Driver::with_data(ScheduleSettings::verl(4, 4, 2, 0), 4);
+    let mut commands = driver.first(1);
+    for epoch in 1..4 {
+        assert!(commands.contains(&Command::NextEpoch { epoch }));
+        commands = driver.more(&commands, 1);
+    }
+    assert_eq!(ready(&commands).trained, [0, 4, 8, 12].map(GroupId));
+    assert_eq!(ready(&commands).report.epoch, 3);
+}

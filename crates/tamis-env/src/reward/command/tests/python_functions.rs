@@ -1,0 +1,494 @@
+//! Functions of verl, TRL and EasyR1, run as they are.
+
+use super::super::python::{FILE, PROGRAM, PythonSettings, PythonStyle};
+use super::*;
+use crate::reward::TrainerState;
+
+fn python(
+    source: &str,
+    name: &str,
+    style: impl Into<Option<PythonStyle>>,
+    kwargs: &Value,
+) -> (tempfile::TempDir, CommandReward) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("user.py");
+    std::fs::write(&path, source).unwrap();
+    let kwargs = kwargs.as_object().cloned().unwrap_or_default();
+    let function = PythonSettings {
+        path,
+        function: name.to_owned(),
+        style: style.into(),
+        kwargs,
+        ..PythonSettings::default()
+    };
+    let program = folder.path().join(FILE);
+    std::fs::write(&program, PROGRAM).unwrap();
+    let config = CommandConfig {
+        argv: function.command_line(&program),
+        num_processes: 1,
+        timeout: Duration::from_secs(20),
+        max_restarts: 0,
+        ..CommandConfig::default()
+    };
+    (folder, CommandReward::new(config).unwrap())
+}
+
+/// Outcomes in short.
+fn said(outcomes: &[RewardOutcome]) -> String {
+    let short = |outcome: &RewardOutcome| match outcome {
+        RewardOutcome::Scored(scores) => {
+            let parts: Vec<String> =
+                scores.iter().map(|(name, score)| format!("{name}={}", score.value)).collect();
+            parts.join(" ")
+        }
+        RewardOutcome::NoAnswer => "no answer".to_owned(),
+        RewardOutcome::Failed(RewardFailure::Function { message }) => {
+            let last: String =
+                message.trim_end().lines().last().unwrap_or_default().chars().take(150).collect();
+            format!("error {last}")
+        }
+        RewardOutcome::Failed(failure) => failure.to_string(),
+    };
+    outcomes.iter().map(short).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn verl_functions_run_unchanged() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+import os
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonus=0):
+    print("printed to standard output")
+    os.system("echo a child prints too")
+    if solution_str == "1": return None
+    if solution_str == "2": raise ValueError("two")
+    if solution_str == "3": return {"score": 0.5 + bonus, "acc": True, "pred": "three"}
+    if solution_str == "4": return float("nan")
+    if solution_str == "5": return float("inf")
+    if solution_str == "6": return {"acc": 1}
+    return float(solution_str == ground_truth) if data_source == "test" and extra_info == {} else -1
+
+async def slow(data_source, solution_str, ground_truth, extra_info):
+    return len(solution_str)
+"#;
+    let (_folder, command) = python(source, "compute_score", PythonStyle::Verl, &json!({"bonus": 1}));
+    insta::assert_snapshot!(said(&outcomes(&command, 8)), @r#"acc=1 score=1; no answer; error ValueError: two; acc=1 score=1.5; no answer; score `score` must be finite, got Infinity; error KeyError: "the function returned a dictionary without `score`: its keys are ['acc']"; acc=1 score=1"#);
+    let (_folder, command) = python(source, "slow", PythonStyle::Verl, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"acc=1 score=1; acc=1 score=1");
+    let (_folder, command) = python(source, "fast", PythonStyle::Verl, &Value::Null);
+    let message = said(&outcomes(&command, 1));
+    assert!(message.contains("has no function `fast`; it has compute_score, slow"), "{message}");
+}
+
+/// Every completion is scored by one process that may not be restarted: whatever the function does costs that
+/// completion only.
+#[test]
+fn whatever_a_function_does_costs_its_completion_only() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+import asyncio, sys
+
+class Unspeakable(Exception):
+    def __str__(self): raise RuntimeError("no text")
+
+class Odd:
+    def __repr__(self): return "odd"
+
+def deep(n): return deep(n + 1)
+
+def answer(text):
+    if text == "1": raise ValueError("half a pair: \ud800")
+    if text == "2": raise Unspeakable()
+    if text == "3": raise ValueError("x" * 3_000_000)
+    if text == "4": sys.exit(3)
+    if text == "5": raise KeyboardInterrupt
+    if text == "6": deep(0)
+    if text == "7": return 10 ** 400
+    if text == "8": return "many"
+    if text == "9": return [[1], 2]
+    if text == "10": return Odd()
+    if text == "11": return "1e999"
+    if text == "12": raise asyncio.CancelledError
+    if text == "13": return float
+    if text == "14": print("{\"id\": 14, \"score\": 7}"); return "0.5"
+    if text == "15": raise SystemExit("\udfff")
+    return True
+
+def verl(data_source, solution_str, ground_truth, extra_info):
+    result = answer(solution_str)
+    return {"score": result} if extra_info == {} and solution_str == "8" else result
+
+def trl(completions, **kwargs):
+    return [answer(text) for text in completions]
+
+def names(data_source, solution_str, ground_truth, extra_info):
+    if solution_str == "0": return {"score": "1.0", "acc": "1", "pred": "42", "parts": [1], "none": None}
+    if solution_str == "1": return {"score": 1, "n" * 1_000_000: 1}
+    if solution_str == "2": return {"score": 1, **{f"name_{i}": i for i in range(100_000)}}
+    if solution_str == "3": return {"score": 1, "acc": "yes"}
+    if solution_str == "4": return {"score": None, "acc": 1}
+    if solution_str == "5": return {"score": 1, "half \ud800": 2}
+    if solution_str == "6": return {"score": 1, "bonus": float("inf")}
+    return {"score": {"score": 1}}
+
+async def escapes(data_source, solution_str, ground_truth, extra_info):
+    async def task(): return answer(solution_str)
+    return await asyncio.create_task(task())
+"#;
+    let lines = |said: String| said.replace("; ", "\n");
+    let (_folder, command) = python(source, "verl", PythonStyle::Verl, &Value::Null);
+    let verl = said(&outcomes(&command, 17));
+    insta::assert_snapshot!(lines(verl.clone()), @r"
+    acc=1 score=1
+    error ValueError: half a pair: \ud800
+    error tamis_user_reward.Unspeakable: <exception str() failed>
+    error ValueError: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+    error SystemExit: 3
+    error KeyboardInterrupt
+    error RecursionError: maximum recursion depth exceeded
+    error ValueError: the function returned 1000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000 … 0000000000000
+    error ValueError: the function returned a dictionary whose `score` is 'many' (str), which is no number
+    error ValueError: the function returned [1] (list), which is no number
+    error ValueError: the function returned odd (Odd), which is no number
+    score `score` must be finite, got Infinity
+    error asyncio.exceptions.CancelledError
+    error ValueError: the function returned <class 'float'> (type), which is no number
+    acc=0.5 score=0.5
+    error SystemExit: \udfff
+    acc=1 score=1
+    ");
+    let (_folder, command) = python(source, "trl", PythonStyle::Trl, &Value::Null);
+    insta::assert_snapshot!(lines(said(&outcomes(&command, 17))), @r"
+    score=1
+    error ValueError: half a pair: \ud800
+    error tamis_user_reward.Unspeakable: <exception str() failed>
+    error ValueError: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+    error SystemExit: 3
+    error KeyboardInterrupt
+    error RecursionError: maximum recursion depth exceeded
+    error ValueError: the function returned, for this completion, 1000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000
+    error ValueError: the function returned, for this completion, 'many' (str), which is no number
+    error ValueError: the function returned, for this completion, [[1], 2] (list), which is no number
+    error ValueError: the function returned, for this completion, odd (Odd), which is no number
+    score `score` must be finite, got Infinity
+    error asyncio.exceptions.CancelledError
+    error ValueError: the function returned, for this completion, <class 'float'> (type), which is no number
+    score=0.5
+    error SystemExit: \udfff
+    score=1
+    ");
+    let (_folder, command) = python(source, "escapes", PythonStyle::Verl, &Value::Null);
+    let escaped = said(&outcomes(&command, 17));
+    assert_eq!(escaped.matches("error").count(), verl.matches("error").count(), "{escaped}");
+    let (_folder, command) = python(source, "names", PythonStyle::Verl, &Value::Null);
+    insta::assert_snapshot!(lines(said(&outcomes(&command, 8))), @r"
+    acc=1 score=1
+    error ValueError: the function returned a name of 1000000 characters, nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn … nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn: a
+    error the answer takes 2277815 bytes, more than 500000
+    error ValueError: the function returned a dictionary whose `acc` is 'yes' (str), which is no number
+    no answer
+    half \ud800=2 score=1
+    score `bonus` must be finite, got Infinity
+    error ValueError: the function returned a dictionary whose `score` is {'score': 1} (dict), which is no number
+    ");
+}
+
+/// An answer that contradicts itself belongs to one completion; the process goes on.
+#[test]
+fn an_unusable_answer_costs_one_completion() {
+    let script = r#"
+        while read -r line; do
+            id=${line#*\"id\":}; id=${id%%,*}
+            case $id in
+                1) echo "{\"id\": $id, \"score\": 1, \"per_token\": {\"score\": [0.25, 0.5]}}" ;;
+                2) echo "{\"id\": $id, \"scores\": [1]}" ;;
+                3) echo "{\"id\": $id}" ;;
+                4) echo "{\"id\": $id, \"error\": \"\\ud800\"}" ;;
+                *) echo "{\"id\": $id, \"score\": \"0.5\"}" ;;
+            esac
+        done"#;
+    let command =
+        CommandReward::new(CommandConfig { max_restarts: 0, ..config(&["sh", "-c", script]) }).unwrap();
+    let said = said(&outcomes(&command, 6));
+    insta::assert_snapshot!(said.replace("; ", "\n"), @r#"
+    score=0.5
+    its answer is not usable: `per_token` of `score` sums to 0.75, not to its value 1
+    it answered `{"id": 1, "score": 1, "per_token": {"score": [0.25, 0.5]}}`
+    its answer is not usable: `scores` is not an object
+    it answered `{"id": 2, "scores": [1]}`
+    its answer is not usable: it has neither `score`, `scores`, `per_token`, `per_turn` nor `error`
+    it answered `{"id": 3}`
+    error �
+    score=0.5
+    "#);
+    assert_eq!(lock(&command.health).restarts, 0);
+}
+
+#[test]
+fn a_function_says_which_style_it_fits() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+import functools
+
+def reward_len(completions, **kwargs): return [float(len(c)) for c in completions]
+def solved(prompts, completions, solution, **kwargs): return [1.0 for c in completions]
+def closed(completions, level): return [1.0 for c in completions]
+def compute_score(data_source, solution_str, ground_truth, extra_info=None): return 1.0
+def bonus(solution_str, bonus, **kwargs): return bonus
+def batch(data_sources, solution_strs, ground_truths, extra_infos): return [1.0]
+def judge(reward_inputs, weight=0.1): return [{"overall": weight} for _ in reward_inputs]
+def judge_one(reward_input): return {"overall": 1}
+def anything(*args, **kwargs): return 1.0
+class Callable:
+    def __call__(self, completions, **kwargs): return [1.0 for c in completions]
+instance = Callable()
+part = functools.partial(solved, solution=None)
+number = 3
+built_in = max
+"#;
+    let tell = |name: &str, kind: Option<PythonStyle>, kwargs: &Value| {
+        let (folder, command) = python(source, name, kind, kwargs);
+        let columns = BTreeSet::from(["answer", "level"]);
+        match command.introduce(Some(&columns)) {
+            Ok(found) => {
+                let style =
+                    found.problem.map_or_else(|| "runs".to_owned(), |problem| format!("refused: {problem}"));
+                format!("{} as {} {style}; fits {:?}", found.signature, found.style, found.fits)
+            }
+            Err(failure) => {
+                let text = failure.to_string();
+                let last = text.lines().last().unwrap_or_default();
+                last.replace(&folder.path().display().to_string(), "FOLDER")
+            }
+        }
+    };
+    let names = [
+        "reward_len",
+        "solved",
+        "closed",
+        "compute_score",
+        "bonus",
+        "batch",
+        "judge",
+        "judge_one",
+        "anything",
+        "instance",
+        "part",
+        "built_in",
+        "number",
+        "absent",
+    ];
+    let told: Vec<String> = names.iter().map(|name| tell(name, None, &Value::Null)).collect();
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    reward_len(completions, **kwargs) as trl runs; fits ["trl"]
+    solved(prompts, completions, solution, **kwargs) as trl refused: missing a required argument: 'solution' (the columns of the rows: answer, level); fits ["trl"]
+    closed(completions, level) as trl refused: got an unexpected keyword argument 'prompts': TRL passes everything that there is by name, so the parameters must end with **kwargs; fits []
+    compute_score(data_source, solution_str, ground_truth, extra_info=None) as verl runs; fits ["verl"]
+    bonus(solution_str, bonus, **kwargs) as verl refused: missing a required argument: 'bonus'; fits []
+    batch(data_sources, solution_strs, ground_truths, extra_infos) as verl refused: missing a required argument: 'data_sources': it is written for verl's batch reward manager, and is called here for one completion at a time; fits []
+    judge(reward_inputs, weight=0.1) as easyr1 runs; fits ["easyr1"]
+    judge_one(reward_input) as easyr1_sequential runs; fits ["easyr1_sequential"]
+    anything(*args, **kwargs) as verl runs; fits ["verl", "trl"]
+    instance(completions, **kwargs) as trl runs; fits ["trl"]
+    part(prompts, completions, *, solution=None, **kwargs) as trl runs; fits ["trl"]
+    built_in(…) as verl runs; fits ["verl", "trl"]
+    TypeError: `number` of FOLDER/user.py is 3 (int), not a function
+    AttributeError: FOLDER/user.py has no function `absent`; it has reward_len, solved, closed, compute_score, bonus, batch, judge, judge_one, anything, Callable, instance, part, built_in
+    "#);
+    insta::assert_snapshot!(tell("reward_len", Some(PythonStyle::Verl), &Value::Null), @r#"reward_len(completions, **kwargs) as verl refused: missing a required argument: 'completions'; fits ["trl"]"#);
+    insta::assert_snapshot!(tell("compute_score", Some(PythonStyle::Trl), &Value::Null), @r#"compute_score(data_source, solution_str, ground_truth, extra_info=None) as trl refused: missing a required argument: 'data_source' (the columns of the rows: answer, level); fits ["verl"]"#);
+    insta::assert_snapshot!(tell("compute_score", Some(PythonStyle::EasyR1), &Value::Null), @r#"compute_score(data_source, solution_str, ground_truth, extra_info=None) as easyr1 refused: missing a required argument: 'solution_str'; fits ["verl"]"#);
+    insta::assert_snapshot!(tell("bonus", Some(PythonStyle::Verl), &json!({"bonus": 2})), @r#"bonus(solution_str, bonus, **kwargs) as verl runs; fits ["verl"]"#);
+    insta::assert_snapshot!(tell("bonus", Some(PythonStyle::Verl), &json!({"bonus": 2, "extra_info": 3})), @r#"bonus(solution_str, bonus, **kwargs) as verl runs; fits ["verl"]"#);
+    insta::assert_snapshot!(tell("solved", Some(PythonStyle::Trl), &json!({"solution": []})), @r#"solved(prompts, completions, solution, **kwargs) as trl runs; fits ["trl"]"#);
+    // Introduced, and then asked: as it says.
+    let (_folder, command) = python(source, "reward_len", None, &Value::Null);
+    assert_eq!(command.introduce(None).unwrap().style, "trl");
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    // `kwargs` come before what is passed, as in verl.
+    let (_folder, command) = python(source, "bonus", None, &json!({"bonus": 2, "extra_info": 3}));
+    insta::assert_snapshot!(said(&outcomes(&command, 1)), @"acc=2 score=2");
+}
+
+#[test]
+fn trl_functions_find_what_trl_gives_them() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+def reward(prompts, completions, trainer_state, log_extra, log_metric, **kwargs):
+    state = trainer_state
+    assert state.log_history == [] and state.is_world_process_zero and state.best_metric is None
+    log_extra("length", [len(completion) for completion in completions])
+    log_extra("half", ["\ud800" if completion == "1" else None for completion in completions])
+    log_metric("progress", state.global_step / state.max_steps)
+    log_metric("not a number", float("nan"))
+    return [state.num_train_epochs + state.num_input_tokens_seen + state.epoch for _ in completions]
+
+def wrong(completions, log_extra, log_metric, **kwargs):
+    if "0" in completions: log_extra("few", [])
+    log_metric("bad", "x")
+    return [1.0] * len(completions)
+"#;
+    let (_folder, command) = python(source, "reward", None, &Value::Null);
+    let function = NamedReward { name: "mine".to_owned(), weight: 1.0, function: Box::new(command) };
+    let mut rewards = Rewards::new(vec![function]).unwrap();
+    rewards.set_trainer_state(TrainerState {
+        global_step: 3,
+        max_steps: 12,
+        num_train_epochs: 2,
+        num_input_tokens_seen: 500,
+        train_batch_size: 4,
+    });
+    let prompts = [prompt(0, "1"), prompt(1, "2")];
+    let inputs = [RewardInput::text(&prompts[0], "1"), RewardInput::text(&prompts[1], "22")];
+    let scored = rewards.score(&inputs).unwrap();
+    assert_eq!(scored.warnings, Vec::<String>::new());
+    let told: Vec<String> = scored
+        .rows
+        .iter()
+        .map(|row| format!("{} {}", row.reward.value, serde_json::to_string(&row.logged).unwrap()))
+        .collect();
+    insta::assert_snapshot!(told.join("\n"), @r#"
+    502 {"columns":{"half":"\\ud800","length":"1"},"metrics":{"progress":[0.25]}}
+    502 {"columns":{"length":"2"}}
+    "#);
+    let (_folder, command) = python(source, "wrong", None, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error ValueError: log_extra('few', ...) was given 0 values for 1 completions; error ValueError: log_metric('bad', ...) was given 'x' (str), which is no number");
+}
+
+#[test]
+fn trl_functions_run_unchanged() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+def reward(prompts, completions, completion_ids, level, trainer_state, **kwargs):
+    assert len(prompts) == len(completions) == len(completion_ids) == len(level)
+    assert trainer_state.global_step == 0 and "log_metric" in kwargs
+    print("printed")
+    if "3" in completions: raise RuntimeError("three")
+    return [None if row == 1 else len(completions) + row for row in level]
+
+async def slow(completions, **kwargs):
+    return [float(len(completion)) for completion in completions]
+
+def short(completions, **kwargs):
+    return [1.0]
+"#;
+    let (_folder, command) = python(source, "reward", PythonStyle::Trl, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 3)), @"score=3; no answer; score=5");
+    insta::assert_snapshot!(said(&outcomes(&command, 5)), @"score=1; no answer; score=3; error RuntimeError: three; score=5");
+    let (_folder, command) = python(source, "slow", PythonStyle::Trl, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    let (_folder, command) = python(source, "short", PythonStyle::Trl, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error NoList: the function returned 1 rewards for 2 completions; error NoList: the function returned 1 rewards for 2 completions");
+}
+
+#[test]
+fn easyr1_functions_run_unchanged() {
+    if !has_python() {
+        return;
+    }
+    let batch = r#"
+REWARD_NAME = "test"
+REWARD_TYPE = "batch"
+
+def compute_score(reward_inputs, format_weight=0.1):
+    print("printed")
+    scores = []
+    for item in reward_inputs:
+        if item["response"] == "2": raise ValueError("two")
+        if item["response"] == "3": scores.append({"accuracy": 1.0}); continue
+        accuracy = 1.0 if item["response"] == item["ground_truth"] and item["response"] != "1" else -1.0
+        scores.append({"overall": accuracy + format_weight * 1.0, "format": 1.0, "accuracy": accuracy, "accuracy_normalized": 0.5 * (accuracy + 1.0)})
+    return scores
+
+def lengths(reward_inputs):
+    return [{"overall": item["response_length"]} for item in reward_inputs]
+
+def numbers(reward_inputs):
+    return [1.0 for item in reward_inputs]
+
+def main(reward_inputs):
+    return []
+"#;
+    let (_folder, command) =
+        python(batch, "compute_score", PythonStyle::EasyR1, &json!({"format_weight": 0.5}));
+    insta::assert_snapshot!(said(&outcomes(&command, 4)), @r#"acc=1 accuracy=1 accuracy_normalized=1 format=1 score=1.5; acc=0 accuracy=-1 accuracy_normalized=0 format=1 score=-0.5; error ValueError: two; error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has ['accuracy']"#);
+    let (_folder, command) = python(batch, "lengths", PythonStyle::EasyR1, &Value::Null);
+    let first = prompt(0, "1");
+    let input = RewardInput { completion_ids: &[4, 2, 7], ..RewardInput::text(&first, "1") };
+    insta::assert_snapshot!(said(&command.score(&[input])), @"score=3");
+    let (_folder, command) = python(batch, "numbers", PythonStyle::EasyR1, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 1)), @"error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has float");
+    let (_folder, command) = python(batch, "main", PythonStyle::EasyR1, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 1)), @"error NoList: the function returned 0 rewards for 1 completions");
+
+    let sequential = r#"
+REWARD_TYPE = "sequential"
+
+def compute_score(reward_input):
+    return {"overall": float(reward_input["response"] == reward_input["ground_truth"]), "format": None}
+"#;
+    let (_folder, command) = python(sequential, "compute_score", PythonStyle::EasyR1, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    let line = "REWARD_TYPE = \"sequential\"";
+    assert!(sequential.contains(line));
+    let unsaid = sequential.replace(line, "");
+    let (_folder, command) = python(&unsaid, "compute_score", PythonStyle::EasyR1Sequential, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    let wrong = sequential.replace(line, "REWARD_TYPE = \"single\"");
+    let (_folder, command) = python(&wrong, "compute_score", PythonStyle::EasyR1, &Value::Null);
+    insta::assert_snapshot!(said(&outcomes(&command, 1)), @r#"error REWARD_TYPE must be "batch" or "sequential", not 'single'"#);
+}
+
+#[test]
+fn conversations_reach_trl_functions_as_messages() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+def reward(prompts, completions, answer, scale, **kwargs):
+    assert prompts[0] == [{"role": "user", "content": "1?"}], prompts
+    return [scale * (c[-1]["content"] == a and c[-1]["role"] == "assistant") for c, a in zip(completions, answer)]
+"#;
+    let (_folder, command) = python(source, "reward", PythonStyle::Trl, &json!({"scale": 3}));
+    let mut prompt = prompt(0, "1");
+    prompt.content =
+        PromptContent::Messages(vec![Message { role: "user".to_owned(), content: "1?".to_owned() }]);
+    prompt.columns =
+        Map::from_iter([("answer".to_owned(), json!("one")), ("prompt".to_owned(), json!("left out"))]);
+    let turns =
+        ["tool", "assistant"].map(|role| Message { role: role.to_owned(), content: "one".to_owned() });
+    let several = RewardInput { messages: Some(&turns), ..RewardInput::text(&prompt, "all turns") };
+    let inputs = [RewardInput::text(&prompt, "one"), RewardInput::text(&prompt, "two"), several];
+    insta::assert_snapshot!(said(&command.score(&inputs)), @"score=3; score=0; score=3");
+}
+
+#[test]
+fn an_external_function_is_weighed_and_checked_like_any_other() {
+    if !has_python() {
+        return;
+    }
+    let source = r#"
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    return {"score": float(solution_str.removeprefix('#' * 4 + ' ') == ground_truth and solution_str[0] == '#'), "length": len(solution_str)}
+"#;
+    let (_folder, command) = python(source, "compute_score", PythonStyle::Verl, &Value::Null);
+    let function = NamedReward { name: "mine".to_owned(), weight: 0.5, function: Box::new(command) };
+    let rewards = Rewards::new(vec![function]).unwrap();
+    let prompts: Vec<Prompt> = (0..100).map(|id| prompt(id, &id.to_string())).collect();
+    let report = crate::reward::gold::check_gold(&prompts, &rewards).unwrap();
+    assert!(report.is_clean(), "{report}");
+    assert!(report.score_names.contains("length"));
+    let scored = rewards.score(&[RewardInput::text(&prompts[7], "#### 7")]).unwrap();
+    assert_eq!(scored.rows[0].reward, tamis_core::group::Score::of(0.5));
+    assert_eq!(scored.rows[0].scores["length"], tamis_core::group::Score::of(6.0));
+}
