@@ -284,6 +284,11 @@ impl Problem {
             Self::WrongType { key, found, .. } if found.starts_with("the number -") => {
                 Some(format!("`tamis config explain {}` says what switches it off", explained(key)))
             }
+            Self::WrongType { expected, example: Some(example), .. }
+                if expected.ends_with(" or null") && is_no(example) =>
+            {
+                Some("null switches it off".to_owned())
+            }
             Self::WrongType { expected, example: Some(example), .. } if expected.starts_with("a list") => {
                 Some(format!("write [{example}]"))
             }
@@ -316,6 +321,11 @@ impl Problem {
             Self::Syntax { .. } | Self::Unreadable { .. } => None,
         }
     }
+}
+
+/// Whether a text says that something is off.
+fn is_no(text: &str) -> bool {
+    ["off", "none", "no", "false", "disabled"].contains(&text.to_ascii_lowercase().as_str())
 }
 
 /// A key as `explain` takes it: without the numbers of items.

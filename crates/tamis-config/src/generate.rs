@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use serde_json::{Value as Json, json};
 
 use crate::foreign::{self, Owner};
+use crate::older;
 use crate::preset::Preset;
 use crate::render::flow;
 use crate::shape_text::{choice_values, default_keys, doc_text, kinds, opening};
@@ -224,9 +225,16 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
         })
         .collect();
     if matching.is_empty() {
+        // Inside a mapping from names of the user's: the mapping.
+        let above = plain(key).rsplit_once('.').map(|(above, _)| above.to_owned());
+        if let Some(above) = above.filter(|above| is_in_named(above)) {
+            return explain(&above);
+        }
         return explain_foreign(key).ok_or_else(|| UnknownKey {
             key: key.to_owned(),
-            suggestion: suggest::nearest_key(key, "", &[], table::suggestion_keys()),
+            suggestion: older::name_of_today(key)
+                .map(str::to_owned)
+                .or_else(|| suggest::nearest_key(key, "", &[], table::suggestion_keys())),
         });
     }
     let mut text = String::new();
@@ -236,7 +244,17 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
         }
         explain_one(&mut text, entry);
     }
+    explain_others(&mut text, &plain(key));
     Ok(text)
+}
+
+/// Whether a path is that of a mapping from names of the user's, or within one.
+fn is_in_named(path: &str) -> bool {
+    table::keys().iter().any(|entry| {
+        let rest = path.strip_prefix(plain(&entry.path).as_str());
+        matches!(entry.shape, Shape::Named(_))
+            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
 }
 
 /// A path without the items and kinds that it goes through.
@@ -310,7 +328,11 @@ fn explain_one(text: &mut String, entry: &table::ConfigKey) {
             let _ = writeln!(text, "    {name}: {}", if is_kind { opening(&doc) } else { &doc });
         }
     }
-    let others = foreign::keys_for(&entry.path);
+}
+
+/// Names the keys of other systems that set a key of ours.
+fn explain_others(text: &mut String, key: &str) {
+    let others = foreign::keys_for(key);
     if !others.is_empty() {
         text.push_str("  also known as\n");
         for (owner, other) in others {

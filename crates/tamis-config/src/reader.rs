@@ -58,6 +58,13 @@ pub struct Reader {
     defaults: std::sync::Arc<Source>,
 }
 
+/// A dotted key as a file writes it, where it begins in this section; dots are for the command line.
+fn nest(key: &str, known: &[&'static str]) -> Option<String> {
+    let (first, rest) = key.split_once('.').filter(|(first, _)| known.contains(first))?;
+    let parts: Vec<&str> = rest.split('.').collect();
+    Some(format!("{first}: {{{}: ...{}", parts.join(": {"), "}".repeat(parts.len())))
+}
+
 impl Default for Reader {
     /// A reader that knows no names beyond those of the section at hand.
     fn default() -> Self {
@@ -103,9 +110,7 @@ impl Reader {
             expected,
             found,
             example: match (&node.value, shape.without_null()) {
-                (Value::Scalar { text, .. }, Shape::Tagged { variants, .. })
-                    if variants.iter().any(|variant| variant.name == text) =>
-                {
+                (Value::Scalar { text, .. }, shape) if shape.has_kind(text) => {
                     Some(format!("{{kind: {text}}}"))
                 }
                 (Value::Scalar { text, .. }, _) if !node.is_null() => Some(text.clone()),
@@ -113,6 +118,20 @@ impl Reader {
             },
         };
         self.report(node, problem);
+    }
+
+    /// Reads a value that may be null; a message about its type says so.
+    pub(crate) fn or_null<T>(&mut self, path: &str, read: impl FnOnce(&mut Self) -> T) -> T {
+        let num_before = self.diagnostics.len();
+        let value = read(self);
+        for found in self.diagnostics.iter_mut().skip(num_before) {
+            if let Problem::WrongType { key, expected, .. } = &mut *found.problem
+                && key == path
+            {
+                expected.push_str(" or null");
+            }
+        }
+        value
     }
 
     /// Opens a section: it must be a mapping (or nothing) with known keys only.
@@ -147,7 +166,8 @@ impl Reader {
                     .push(Diagnostic::error(Problem::OfOtherKind { key, kind, kinds, known }, origin));
                 continue;
             }
-            let suggestion = suggest::nearest_key(&key, path, known, (self.names.paths)());
+            let nested = nest(&entry.key, known).map(|nested| join(path, &nested));
+            let suggestion = nested.or_else(|| suggest::nearest_key(&key, path, known, (self.names.paths)()));
             let owner = (self.names.owner_of)(&key);
             let known = known.iter().map(|&name| name.to_owned()).collect();
             let problem = Problem::UnknownKey { key, suggestion, known, owner };
@@ -219,7 +239,7 @@ impl Reader {
                 names.get(index).map(|&name| Json::from(name))
             }
             Shape::Nullable(_) if node.is_null() => Some(Json::Null),
-            Shape::Nullable(inner) => self.shaped(node, path, inner),
+            Shape::Nullable(inner) => self.or_null(path, |reader| reader.shaped(node, path, inner)),
             Shape::List(item) => {
                 let Value::List(items) = &node.value else {
                     self.wrong_type(node, path, shape);

@@ -24,7 +24,7 @@ Whole small configurations for common wishes are in [recipes.md](recipes.md). Th
   `objective.shaping`, is a section with a `kind`. It has the keys of its kind, with that kind's defaults; a
   key of another kind is an unknown key. Where a later layer names another `kind`, the section begins anew
   from the defaults of the new kind: `preset: dapo` and `objective.loss.kind=cispo` train with the `clip_high`
-  of `cispo`, not with DAPO's.
+  of `cispo`, not with DAPO's. What every kind has stays: a filter's `metric`, a reward's `name` and `weight`.
 - **Overrides** on the command line are `a.b=v` (set), `+a.b=v` (append to a list) and `~a.b` (back to the
   default). Items of a list are numbered from 0: `reward[0].weight=2`. Keys of verl, EasyR1, RAGEN and TRL are
   understood too: see [Keys of other systems](#keys-of-other-systems).

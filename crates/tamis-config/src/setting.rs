@@ -219,7 +219,10 @@ impl<T: Setting> Setting for Option<T> {
     }
 
     fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        if node.is_null() { Some(None) } else { T::read(node, path, reader).map(Some) }
+        if node.is_null() {
+            return Some(None);
+        }
+        reader.or_null(path, |reader| T::read(node, path, reader)).map(Some)
     }
 
     fn to_json(&self) -> Json {

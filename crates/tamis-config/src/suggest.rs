@@ -1,7 +1,8 @@
 //! "Did you mean".
 
-/// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike,
-/// else a key anywhere with the same last part, else one that is spelled alike as a whole.
+/// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike;
+/// otherwise, of the keys anywhere with the same last part, the one that is most like it as a whole; otherwise
+/// one that is spelled alike as a whole. Never a section that the key itself names.
 pub(crate) fn nearest_key(
     key: &str,
     section: &str,
@@ -17,10 +18,14 @@ pub(crate) fn nearest_key(
     if let Some((_, candidate)) = sibling {
         return Some(crate::tree::join(section, candidate));
     }
-    if let Some(same) = all.iter().find(|candidate| candidate.rsplit('.').next() == Some(name)) {
+    let is_around = |candidate: &str| key.strip_prefix(candidate).is_some_and(|rest| rest.starts_with('.'));
+    let same = all.iter().filter(|candidate| candidate.rsplit('.').next() == Some(name));
+    let same = same.filter(|candidate| !is_around(candidate));
+    if let Some(same) = same.max_by(|left, right| similarity(key, left).total_cmp(&similarity(key, right))) {
         return Some(same.clone());
     }
     all.iter()
+        .filter(|candidate| !is_around(candidate))
         .map(|candidate| {
             let last = candidate.rsplit('.').next().unwrap_or(candidate);
             (similarity(name, last).max(similarity(key, candidate)), candidate)

@@ -129,7 +129,12 @@ pub(crate) fn place(path: &str) -> Result<Place, Unknown> {
             Shape::Tagged { common, variants, .. } => {
                 let mut keys = common;
                 keys.extend(variants.into_iter().flat_map(|variant| variant.keys));
-                let known = keys.iter().map(|spec| spec.name).collect();
+                let mut known: Vec<&'static str> = Vec::new();
+                for spec in &keys {
+                    if !known.contains(&spec.name) {
+                        known.push(spec.name);
+                    }
+                }
                 keys.into_iter().find(|spec| spec.name == part).ok_or_else(|| unknown(known))?
             }
             Shape::List(item) | Shape::Tuple(item, _) | Shape::OneOrMany(item)

@@ -2,7 +2,9 @@
 
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{ConfigErrors, Frequency, Loaded, Preset, explain, load_sources, resume_differences};
+use tamis_config::{
+    ConfigErrors, Frequency, Loaded, Owner, Preset, explain, load_sources, resume_differences,
+};
 use tamis_core::advantage::{Advantage, SingletonAdvantage};
 use tamis_core::objective::{Aggregation, CispoBound, PolicyLoss};
 use tamis_core::schedule::RoundLimit;
@@ -423,6 +425,34 @@ fn keys_that_follow_others_are_set() {
     assert!(overlong.contains("buffer: 20, max_length: 100"), "{overlong}");
 }
 
+/// Another `kind` replaces the section in whatever form it is said, and what is said of the keys of the kind
+/// that a section has goes into that kind.
+#[test]
+fn another_kind_replaces_the_section_in_every_form() {
+    let rewards = "reward: [{kind: number}, {kind: length, min_length: 3}, {kind: by_source, sources: {a: gsm8k, b: {kind: number}}}]\n";
+    let values = |arguments: &[&str], key: &str| {
+        let loaded = sound(&[BASE, rewards], &[&["preset=dapo"], arguments].concat());
+        let pointer = format!("/{}", key.replace('.', "/"));
+        loaded.values().pointer(&pointer).cloned().unwrap_or_default().to_string()
+    };
+    for argument in [
+        "objective.loss.kind=gspo",
+        "+objective.loss.kind=gspo",
+        "++objective.loss.kind=gspo",
+        "objective.loss={kind: gspo}",
+    ] {
+        let loss = values(&[argument], "objective.loss");
+        assert_eq!(loss, values(&["objective={loss: {kind: gspo}}"], "objective.loss"), "{argument}");
+        assert!(loss.contains(r#""clip_low":0.0003"#), "{loss}");
+    }
+    assert_snapshot!(values(&["reward[1]={kind: format, pattern: x}"], "reward.1"), @r#"{"name":"format","kind":"format","weight":1.0,"pattern":"x"}"#);
+    assert_snapshot!(values(&["reward[2].sources.b={kind: math}"], "reward.2.sources"), @r#"{"a":{"kind":"gsm8k","method":"strict","format_score":0.0},"b":{"kind":"math"}}"#);
+    assert_snapshot!(values(&["reward[2].sources.b.kind=gsm8k"], "reward.2.sources"), @r#"{"a":{"kind":"gsm8k","method":"strict","format_score":0.0},"b":{"kind":"gsm8k","method":"strict","format_score":0.0}}"#);
+    assert_snapshot!(values(&["reward[2].sources.a.method=flexible"], "reward.2.sources"), @r#"{"a":{"kind":"gsm8k","method":"flexible","format_score":0.0},"b":{"kind":"number"}}"#);
+    // What all filters have stays.
+    assert_snapshot!(values(&["filter.metric=score", "filter.kind=top_p", "filter.p=0.5"], "filter.metric"), @r#""score""#);
+}
+
 #[test]
 fn native_keys_go_over_foreign_ones() {
     let loaded = sound(&[BASE], &["rollout.n=4", "actor_rollout_ref.rollout.n=16"]);
@@ -665,6 +695,35 @@ algorithm.kl_ctrl
 "#);
     assert_snapshot!(explain("rollout.temprature").unwrap_err(), @"there is no key `rollout.temprature`; did you mean `rollout.temperature`?");
     assert_snapshot!(explain("zzz").unwrap_err(), @"there is no key `zzz`");
+}
+
+/// Every key of ours names every key of another system that sets it, those of a kind too.
+#[test]
+fn keys_of_others_stand_under_every_key_that_they_become() {
+    let mut num_named = 0;
+    for owner in Owner::ALL {
+        for row in owner.keys() {
+            let becomes = row.becomes.to_string();
+            // Between backquotes: the keys of ours, where it becomes any.
+            let targets = becomes.split('`').skip(1).step_by(2).filter(|_| becomes.starts_with('`'));
+            for target in targets {
+                let text = explain(target).unwrap_or_else(|unknown| panic!("{}: {unknown}", row.key));
+                assert!(
+                    text.contains(&format!("    {} ({owner}", row.key)),
+                    "{} under {target}:\n{text}",
+                    row.key
+                );
+                num_named += 1;
+            }
+        }
+    }
+    assert!(num_named > 300, "{num_named}");
+    let clip = explain("objective.loss.clip_high").unwrap();
+    assert_eq!(clip.matches("also known as").count(), 1, "{clip}");
+    // What older configurations call a key, and a verifier named by data source.
+    let unknown = explain("objective.advantage.norm_by_std").unwrap_err();
+    assert_eq!(unknown.suggestion.as_deref(), Some("objective.advantage.scale"));
+    assert_eq!(explain("reward.sources.a.kind"), explain("reward.sources"));
 }
 
 #[test]

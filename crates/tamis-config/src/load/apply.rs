@@ -13,15 +13,20 @@ use tamis_core::setting::Shape;
 /// Applies one override to the tree.
 pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<Diagnostic>) {
     let Override { path, origin, operation } = argument;
+    let parts: Vec<&str> = path.split('.').collect();
+    let above = parts.split_last().map_or(&[][..], |(_, above)| above);
+    let around = above.iter().fold(table::root().clone(), |shape, part| shape.of_key(part));
+    let has_kind = matches!(around.without_null(), Shape::Tagged { .. });
     let place = match table::place(&path) {
         Ok(place) => place,
+        // The reader names the keys of the kind that the section has in the end.
+        Err(_) if has_kind && !matches!(operation, Operation::Reset) => Place::Free,
         Err(unknown) => {
             let problem = unknown.into_problem(foreign::owner_of_section(&path));
             diagnostics.push(Diagnostic::error(problem, Some(origin)));
             return;
         }
     };
-    let parts: Vec<&str> = path.split('.').collect();
     if let (Operation::Reset, Some((last, above))) = (&operation, parts.split_last())
         && let Ok(index) = last.parse::<usize>()
         && let Some(Node { value: Value::List(items), .. }) = slot_of_existing(tree, above)
@@ -34,14 +39,7 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
         }
         return;
     }
-    let around = parts.iter().rev().skip(1).rev().fold(table::root().clone(), |shape, part| {
-        match shape.without_null() {
-            Shape::List(item) => (**item).clone(),
-            shape => shape.of_key(part),
-        }
-    });
-    if let (Operation::Set(kind), Some(("kind", above))) =
-        (&operation, parts.split_last().map(|(last, above)| (*last, above)))
+    if let (Operation::Set(kind) | Operation::Add(kind), Some(&"kind")) = (&operation, parts.last())
         && let Some(Node { value: Value::Map(entries), .. }) = slot_of_existing(tree, above)
     {
         forget_other_kind(entries, kind, &around);
@@ -101,11 +99,17 @@ fn slot_of_existing<'n>(tree: &'n mut Node, parts: &[&str]) -> Option<&'n mut No
 /// The node at a path, made where it is not there.
 fn slot<'n>(tree: &'n mut Node, parts: &[&str], origin: &Origin) -> Result<&'n mut Node, Problem> {
     let mut node = tree;
+    let mut shape = table::root().clone();
     for (depth, part) in parts.iter().enumerate() {
         if matches!(node.value, Value::Scalar { .. }) {
-            node.value = Value::Map(Vec::new());
+            // The name of a kind alone stands for the kind.
+            let kind = Some(node.clone()).filter(|node| !node.is_null());
+            let kind = kind.filter(|_| matches!(shape, Shape::Tagged { .. }));
+            let entry = |node: Node| MapEntry { key: "kind".to_owned(), origin: node.origin.clone(), node };
+            node.value = Value::Map(kind.map(entry).into_iter().collect());
             node.origin = origin.clone();
         }
+        shape = shape.of_key(part).without_null().clone();
         node = match &mut node.value {
             Value::List(items) => {
                 let (key, length) = (parts.get(..depth).unwrap_or_default().join("."), items.len());
@@ -118,6 +122,9 @@ fn slot<'n>(tree: &'n mut Node, parts: &[&str], origin: &Origin) -> Result<&'n m
                     entries.push(MapEntry { key: (*part).to_owned(), origin: origin.clone(), node });
                     entries.len() - 1
                 });
+                if depth + 1 == parts.len() {
+                    entries[index].origin = origin.clone();
+                }
                 &mut entries[index].node
             }
             Value::Scalar { .. } => unreachable!("made a mapping above"),

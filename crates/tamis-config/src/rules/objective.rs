@@ -18,7 +18,7 @@ impl Checker<'_> {
             let keys = ["objective.advantage.ddof", "objective.advantage.epsilon"];
             self.ignored(&keys, "advantages are not divided by a deviation");
         }
-        if config.filter.is_none() {
+        if config.filter.is_none() && !self.reader.is_unsound("filter") {
             self.ignored(&["objective.zero_groups"], "there is no filter that drops groups");
         }
         if objective.entropy.coefficient == 0.0 && objective.entropy.adaptive.is_none() {

@@ -37,7 +37,7 @@ impl Checker<'_> {
                     ),
                 );
             }
-        } else {
+        } else if !self.reader.is_unsound("filter") {
             self.single_round(generated, train);
         }
     }
@@ -50,6 +50,7 @@ impl Checker<'_> {
             "use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)";
         match config.schedule.mode {
             ScheduleMode::Rounds => self.ignored(&sizes, "`schedule.mode` is `rounds`"),
+            ScheduleMode::Deficit if self.reader.is_unsound("filter") => {}
             ScheduleMode::Deficit if !config.refills() => {
                 let reason = "every step is one round";
                 self.ignored(&["schedule.mode"], reason);

@@ -21,12 +21,12 @@ error: `objective.loss.log_ratio_limit` must be greater than 0, got 0
 1 error in the configuration
 "#);
     assert_snapshot!(loss("{log_ratio_limit: none}"), @r#"
-error: `objective.loss.log_ratio_limit` must be a number, not the text "none"
+error: `objective.loss.log_ratio_limit` must be a number or null, not the text "none"
  --> run.yaml:1:37
   |
 1 | objective: {loss: {log_ratio_limit: none}}
   |                                     ^^^^
-  hint: `tamis config explain objective.loss.log_ratio_limit` says more
+  hint: null switches it off
 
 1 error in the configuration
 "#);

@@ -153,3 +153,127 @@ error: invalid YAML: while parsing a flow mapping, did not find expected ',' or 
         assert!(!of(&format!("reward={pattern}")).contains("error"), "{pattern}");
     }
 }
+
+/// An unknown key is answered for the kind that the section has, wherever it was written, and a key of another
+/// kind is shown where it was set.
+#[test]
+fn unknown_keys_of_sections_with_a_kind() {
+    let of_filter = |unknown: &str| said("filter: {kind: variance}", &[unknown]);
+    assert_snapshot!(of_filter("filter.foo=1"), @"
+    error: unknown key `filter.foo`
+     --> command line
+      |
+    1 | filter.foo=1
+      | ^^^^^^^^^^
+      hint: the keys here are kind, metric, tolerance, singleton
+
+    1 error in the configuration
+    ");
+    assert_snapshot!(of_filter("~filter.foo"), @"
+    error: unknown key `filter.foo`
+     --> command line
+      |
+    1 | ~filter.foo
+      |  ^^^^^^^^^^
+      hint: the keys here are kind, metric, tolerance, singleton, low, high, bounds, p, mass, temperature, slack, score, ddof, prefer, include_zero, k, fraction
+
+    1 error in the configuration
+    ");
+    assert_snapshot!(of_filter("objective.advantage.tolerance=1"), @"
+    error: unknown key `objective.advantage.tolerance`
+     --> command line
+      |
+    1 | objective.advantage.tolerance=1
+      | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      hint: the keys here are kind, scale, ddof, epsilon, singleton
+
+    1 error in the configuration
+    ");
+    assert_snapshot!(said("preset: dapo", &["objective.loss.clip_high=0.3", "objective.loss.kind=gpg"]), @"
+    error: unknown key `objective.loss.clip_high`: the kind here is `gpg`
+     --> command line
+      |
+    1 | objective.loss.clip_high=0.3
+      | ^^^^^^^^^^^^^^^^^^^^^^^^
+      hint: `clip`, `gspo`, `luspo`, `decoupled`, `clip_cov`, `geo_mean`, `cispo`, `dppo_tv` and `dppo_kl` have it
+
+    1 error in the configuration
+    ");
+    // The section that the key itself names is no suggestion; of keys of the same name the likest is one.
+    assert_snapshot!(said("", &["objective.loss.foo=1"]), @"
+    error: unknown key `objective.loss.foo`
+     --> command line
+      |
+    1 | objective.loss.foo=1
+      | ^^^^^^^^^^^^^^^^^^
+      hint: the keys here are kind, clip_low, clip_high, dual_clip, delta, log_ratio_limit
+
+    1 error in the configuration
+    ");
+    assert_snapshot!(said("", &["objective.lss.kind=gspo"]), @"
+    error: unknown key `objective.lss.kind`
+     --> command line
+      |
+    1 | objective.lss.kind=gspo
+      | ^^^^^^^^^^^^^^^^^^
+      hint: did you mean `objective.loss.kind`?
+
+    1 error in the configuration
+    ");
+}
+
+/// Dots are for the command line.
+#[test]
+fn dotted_keys_in_a_file() {
+    assert_snapshot!(said("objective.loss.kind: gspo\nobjective:\n  kl.in: loss", &[]), @"
+    error: unknown key `objective.loss.kind`
+     --> run.yaml:1:1
+      |
+    1 | objective.loss.kind: gspo
+      | ^^^^^^^^^^^^^^^^^^^
+      hint: did you mean `objective: {loss: {kind: ...}}`?
+
+    error: unknown key `objective.kl.in`
+     --> run.yaml:3:3
+      |
+    3 |   kl.in: loss
+      |   ^^^^^
+      hint: did you mean `objective.kl: {in: ...}`?
+
+    2 errors in the configuration
+    ");
+}
+
+#[test]
+fn what_switches_a_section_off() {
+    assert_snapshot!(said("schedule: {max_num_gen_batches: 3}", &["filter=off"]), @r#"
+    error: `filter` must be a section with a `kind` or null, not the text "off"
+     --> command line
+      |
+    1 | filter=off
+      |        ^^^
+      hint: null switches it off
+
+    1 error in the configuration
+    "#);
+    assert_snapshot!(said("", &["objective.loss.log_ratio_limit=off"]), @r#"
+    error: `objective.loss.log_ratio_limit` must be a number or null, not the text "off"
+     --> command line
+      |
+    1 | objective.loss.log_ratio_limit=off
+      |                                ^^^
+      hint: null switches it off
+
+    1 error in the configuration
+    "#);
+    assert_snapshot!(said("", &["reward=math"]), @r#"
+    error: `reward` must be a list, each a section with a `kind`, not the text "math"
+     --> command line
+      |
+    1 | reward=math
+      |        ^^^^
+      hint: write [{kind: math}]
+
+    1 error in the configuration
+    "#);
+}

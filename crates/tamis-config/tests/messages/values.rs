@@ -47,7 +47,7 @@ error: `data.shuffle` must be true or false, not the text "maybe"
 1 error in the configuration
 "#);
     assert_snapshot!(said("model: {memory_limit: 4 parsecs}", &[]), @r#"
-error: `model.memory_limit` must be a number of bytes, with a unit if wanted (512MiB, 8GiB, 1GB), not the text "4 parsecs"
+error: `model.memory_limit` must be a number of bytes, with a unit if wanted (512MiB, 8GiB, 1GB) or null, not the text "4 parsecs"
  --> run.yaml:1:23
   |
 1 | model: {memory_limit: 4 parsecs}

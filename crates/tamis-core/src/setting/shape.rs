@@ -196,7 +196,8 @@ impl Shape {
             .collect()
     }
 
-    /// The shape of a key of this section, of whichever kind has it; [`Shape::Free`] where none has.
+    /// The shape of a key of this section, of whichever kind has it, or of an item of this list by its number;
+    /// [`Shape::Free`] where there is none.
     #[must_use]
     pub fn of_key(&self, name: &str) -> Self {
         let of = |keys: &[KeySpec]| keys.iter().find(|spec| spec.name == name).map(|spec| (spec.shape)());
@@ -205,9 +206,22 @@ impl Shape {
             Self::Tagged { common, variants, .. } => {
                 of(common).or_else(|| variants.iter().find_map(|variant| of(&variant.keys)))
             }
+            Self::List(item) | Self::Tuple(item, _) | Self::OneOrMany(item) => {
+                name.parse::<usize>().is_ok().then(|| (**item).clone())
+            }
+            Self::Named(inner) => Some((**inner).clone()),
             _ => None,
         };
         found.unwrap_or(Self::Free)
+    }
+
+    /// Whether a name is that of a kind of this section, or of the sections in this list.
+    pub fn has_kind(&self, name: &str) -> bool {
+        match self.without_null() {
+            Self::Tagged { variants, .. } => variants.iter().any(|variant| variant.name == name),
+            Self::List(item) => item.has_kind(name),
+            _ => false,
+        }
     }
 
     /// The type in words.
