@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 use serde_json::{Value as Json, json};
 
 use crate::foreign::{self, Owner};
-use crate::older;
 use crate::preset::Preset;
 use crate::render::flow;
 use crate::shape_text::{choice_values, default_keys, doc_text, kinds, opening};
@@ -232,7 +231,7 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
         }
         return explain_foreign(key).ok_or_else(|| UnknownKey {
             key: key.to_owned(),
-            suggestion: older::name_of_today(key)
+            suggestion: suggest::name_of_today(key)
                 .map(str::to_owned)
                 .or_else(|| suggest::nearest_key(key, "", &[], table::suggestion_keys())),
         });
