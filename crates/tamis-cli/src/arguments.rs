@@ -41,7 +41,7 @@ pub(crate) enum CliCommand {
     Rollouts(RolloutsArguments),
     /// Write a run's model as a Hugging Face folder for vLLM, transformers and others.
     Export(ExportArguments),
-    /// Explain an algorithm, loss, filter or preset: formula, source, defaults, names in other systems.
+    /// Explain a preset, reward, advantage, loss or filter: formula, source, defaults, names in other systems.
     Explain {
         /// Its name (`rloo`, `dapo`, `variance`); without one, all names are listed.
         name: Option<String>,

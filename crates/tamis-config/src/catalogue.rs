@@ -1,31 +1,90 @@
-//! The catalogue of everything with a name in the field: the presets, and the parts that tamis-core
-//! describes.
+//! The catalogue of everything with a name in the field: presets, tasks, rewards, and the parts that
+//! tamis-core describes.
 
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 
-use tamis_core::catalogue::{self, Entry, is_own_name};
+use tamis_core::catalogue::{self, Entry, Family, is_own_name};
+use tamis_core::setting::{KeySpec, Shape};
+use tamis_env::reward::RewardKind;
 
 use crate::preset::Preset;
+use crate::shape_text::{choice_values, doc_text, kinds, opening};
 use crate::suggest;
 use crate::table::{self, Place};
 
 /// All entries, the presets first.
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
-    Preset::ALL.iter().map(|preset| preset.entry()).chain(catalogue::entries())
+    own_entries().chain(catalogue::entries())
 }
 
-/// The entries of a name, as [`catalogue::named`] finds them, and the preset of that name.
+/// The entries beside those of tamis-core.
+fn own_entries() -> impl Iterator<Item = &'static Entry> {
+    Preset::ALL.iter().map(|preset| preset.entry()).chain(values())
+}
+
+/// Tasks and rewards: values of a key, described where it is defined.
+fn values() -> &'static [Entry] {
+    static VALUES: OnceLock<Vec<Entry>> = OnceLock::new();
+    VALUES.get_or_init(|| {
+        let entry = |family: Family, name: &'static str, doc: &str| {
+            let mut meaning = doc_text(doc);
+            if RewardKind::of_name(name).is_some_and(|kind| family == Family::Reward && kind.is_verifier()) {
+                meaning.push_str(" A verifier: its score judges the answer.");
+            }
+            // Once in a process, like a text of the source.
+            let meaning = meaning.leak();
+            Entry {
+                name,
+                family,
+                meaning,
+                formula: "",
+                source: "",
+                defaults: &[],
+                degenerate: &[],
+                known_as: &[],
+                differences: &[],
+            }
+        };
+        let tasks = choice_values(&shape_of(Family::Task));
+        let rewards = kinds(&shape_of(Family::Reward));
+        let tasks = tasks.into_iter().map(|(name, doc)| entry(Family::Task, name, doc));
+        tasks.chain(rewards.into_iter().map(|(name, doc)| entry(Family::Reward, name, doc))).collect()
+    })
+}
+
+/// The shape of the key that takes a family's names.
+fn shape_of(family: Family) -> Shape {
+    match table::place(family.key()) {
+        Ok(Place::Key(spec)) => (spec.shape)(),
+        _ => Shape::Free,
+    }
+}
+
+/// The entries of a name, as [`catalogue::named`] finds them, and the preset, task or reward of that name.
 pub fn named(name: &str) -> Vec<&'static Entry> {
-    let presets = Preset::ALL.iter().map(|preset| preset.entry());
-    let mut found: Vec<&'static Entry> = presets.filter(|entry| is_own_name(name, entry)).collect();
-    let is_preset = !found.is_empty();
-    found.extend(catalogue::named(name).into_iter().filter(|entry| !is_preset || is_own_name(name, entry)));
+    let mut found: Vec<&'static Entry> = own_entries().filter(|entry| is_own_name(name, entry)).collect();
+    let is_own = !found.is_empty();
+    found.extend(catalogue::named(name).into_iter().filter(|entry| !is_own || is_own_name(name, entry)));
     found
+}
+
+/// What a name is that was taken for a configuration key, with the command that explains it; `None` where
+/// nothing is called so.
+pub fn point_to(name: &str) -> Option<String> {
+    let entry = named(name).into_iter().find(|entry| is_own_name(name, entry))?;
+    Some(format!("`{}` is {}: `tamis explain {}`", entry.name, entry.family.noun(), entry.name))
+}
+
+/// An entry in one line.
+pub fn summarize(entry: &Entry) -> &'static str {
+    // The text of a task or a reward is that of its key's value, whose opening is its first sentence.
+    if entry.formula.is_empty() { opening(entry.meaning) } else { entry.meaning }
 }
 
 /// An entry as lines for a terminal; a preset with what it sets, as its file has it.
 pub fn plain(entry: &Entry) -> String {
-    let mut text = entry.plain(&default_of);
+    let mut text = entry.plain(&settings_of);
     if let Some(preset) = Preset::ALL.iter().find(|preset| std::ptr::eq(preset.entry(), entry)) {
         text.push_str("\nsets (any of it can be overridden)\n\n");
         let head = |line: &&str| line.starts_with('#');
@@ -36,21 +95,35 @@ pub fn plain(entry: &Entry) -> String {
     text
 }
 
-/// The default of a key.
-fn default_of(key: &str) -> String {
-    match table::place(key) {
-        Ok(Place::Key(spec)) if spec.is_required() => "required".to_owned(),
-        Ok(Place::Key(spec)) => spec.default.to_string(),
+/// The configuration keys that an entry reads, each with its default: those of its kind where its family is a
+/// section with a `kind`, and those that it names.
+fn settings_of(entry: &Entry) -> Vec<(String, String)> {
+    let shape = shape_of(entry.family);
+    let (items, shape) = match shape.without_null() {
+        Shape::List(item) => ("[]", &**item),
+        other => ("", other),
+    };
+    let own = shape.keys_of_kind(entry.name);
+    let own = own.iter().map(|spec| {
+        let key = format!("{}{items}.{}", entry.family.key(), spec.name);
+        (key, default_of(spec))
+    });
+    let named = entry.defaults.iter().map(|&key| match table::place(key) {
+        Ok(Place::Key(spec)) => (key.to_owned(), default_of(&spec)),
         other => unreachable!("an entry names `{key}`: {other:?}"),
-    }
+    });
+    own.chain(named).collect()
+}
+
+fn default_of(spec: &KeySpec) -> String {
+    if spec.is_required() { "required".to_owned() } else { spec.default.to_string() }
 }
 
 /// Names that `name` may have been meant for; at most three.
 pub fn nearest(name: &str) -> Vec<&'static str> {
-    let presets: Vec<&'static str> = Preset::ALL.iter().map(|preset| preset.as_str()).collect();
-    let preset = suggest::nearest_value(name, &presets);
-    let mut names: Vec<&'static str> =
-        presets.into_iter().filter(|own| preset.as_deref() == Some(own)).collect();
+    let own: Vec<&'static str> = own_entries().map(|entry| entry.name).collect();
+    let near = suggest::nearest_value(name, &own);
+    let mut names: Vec<&'static str> = own.into_iter().filter(|own| near.as_deref() == Some(own)).collect();
     names.extend(catalogue::nearest(name));
     names.dedup();
     names.truncate(3);
@@ -59,7 +132,7 @@ pub fn nearest(name: &str) -> Vec<&'static str> {
 
 /// The whole catalogue as a page of Markdown: the text of `docs/algorithms.md`.
 pub fn markdown() -> String {
-    catalogue::markdown(&entries().collect::<Vec<_>>(), &default_of)
+    catalogue::markdown(&entries().collect::<Vec<_>>(), &settings_of)
 }
 
 #[cfg(test)]
@@ -71,7 +144,25 @@ mod tests {
         for key in entries().flat_map(|entry| entry.defaults) {
             assert!(matches!(table::place(key), Ok(Place::Key(_))), "{key}");
         }
-        assert_eq!(default_of("objective.kl.coefficient"), "0.001");
+        let settings = |name: &str| settings_of(named(name)[0]);
+        assert!(settings("k3").contains(&("objective.kl.coefficient".to_owned(), "0.001".to_owned())));
+        assert_eq!(settings("gsm8k"), [("reward[].method".to_owned(), "strict".to_owned())]);
+        assert_eq!(settings("format"), [("reward[].pattern".to_owned(), "required".to_owned())]);
+        assert_eq!(settings("dro"), [("objective.loss.beta".to_owned(), "required".to_owned())]);
+    }
+
+    #[test]
+    fn every_reward_and_task_is_an_entry() {
+        let all: Vec<_> = entries().map(|entry| (entry.family, entry.name)).collect();
+        for name in RewardKind::NAMES {
+            assert!(all.contains(&(Family::Reward, name)), "{name}");
+        }
+        for task in crate::TaskKind::ALL {
+            assert!(all.contains(&(Family::Task, task.as_str())), "{task}");
+        }
+        assert_eq!(point_to("dapo").as_deref(), Some("`dapo` is a preset: `tamis explain dapo`"));
+        assert_eq!(point_to("GSM8K").as_deref(), Some("`gsm8k` is a reward: `tamis explain gsm8k`"));
+        assert_eq!(point_to("rollout.n"), None);
     }
 
     #[test]

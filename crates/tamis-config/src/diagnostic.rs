@@ -140,8 +140,10 @@ pub enum Problem {
     Unreadable {
         /// The file.
         path: std::path::PathBuf,
-        /// What the system said.
+        /// The system's message.
         message: String,
+        /// The fix, where one is known.
+        hint: Option<String>,
     },
     /// An argument that is no override.
     #[error("`{argument}` is not an override")]
@@ -192,7 +194,8 @@ pub enum Problem {
         tag: String,
     },
     /// A file that is no UTF-8.
-    #[error("the file is {}", if *is_utf16 { "UTF-16, not UTF-8".to_owned() } else { format!("not UTF-8: byte {byte} is no part of a character") })]
+    #[error("the file is {}", if *is_utf16 { "UTF-16, not UTF-8".to_owned() } else { format!("not UTF-8: \
+        byte {byte} is no part of a character") })]
     NotUtf8 {
         /// The first byte that is none, from 0.
         byte: usize,
@@ -271,7 +274,7 @@ impl Problem {
                 Some(format!("write `~{key}` for the default, or `{key}={value}` for that value"))
             }
             Self::NoSuchItem { key, .. } => Some(format!("`+{key}=...` appends an item")),
-            Self::Refused { hint, .. } => hint.clone(),
+            Self::Refused { hint, .. } | Self::Unreadable { hint, .. } => hint.clone(),
             Self::Placeholder { .. } => Some("replace it with the path of your own".to_owned()),
             Self::Tag { .. } => Some("remove the tag; put a text in quotes".to_owned()),
             Self::NotUtf8 { is_utf16: true, .. } => {
@@ -318,7 +321,7 @@ impl Problem {
                  \"reward=[{kind: format, pattern: '[0-9]+'}]\""
                     .to_owned(),
             ),
-            Self::Syntax { .. } | Self::Unreadable { .. } => None,
+            Self::Syntax { .. } => None,
         }
     }
 }

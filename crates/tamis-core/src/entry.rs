@@ -5,6 +5,10 @@
 pub enum Family {
     /// A whole algorithm (`preset`).
     Preset,
+    /// A task that makes its own prompts (`data.task`).
+    Task,
+    /// A reward function (`reward`).
+    Reward,
     /// An advantage estimator (`objective.advantage`).
     Advantage,
     /// A change to finished advantages (`objective.shaping`).
@@ -35,8 +39,10 @@ pub enum Family {
 
 impl Family {
     /// All, in the order of the page.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Preset,
+        Self::Task,
+        Self::Reward,
         Self::Advantage,
         Self::Shaping,
         Self::PolicyLoss,
@@ -54,41 +60,38 @@ impl Family {
 
     /// The configuration key that takes its names, or the word for it where there is none.
     pub fn key(self) -> &'static str {
-        match self {
-            Self::Preset => "preset",
-            Self::Advantage => "objective.advantage",
-            Self::Shaping => "objective.shaping",
-            Self::PolicyLoss => "objective.loss",
-            Self::Aggregation => "objective.aggregation",
-            Self::Divergence => "objective.kl",
-            Self::Entropy => "objective.entropy",
-            Self::Critic => "critic",
-            Self::Mask => "objective.masks",
-            Self::Correction => "objective.correction",
-            Self::Filter => "filter",
-            Self::EarlyStop => "train.early_stop",
-            Self::Diagnostic => "metrics",
-            Self::Balancing => "balancing",
-        }
+        self.words().0
     }
 
     /// The heading of its part of the page.
     pub fn heading(self) -> &'static str {
+        self.words().1
+    }
+
+    /// One of it, with its article, as in "`dapo` is a preset".
+    pub fn noun(self) -> &'static str {
+        self.words().2
+    }
+
+    /// Key, heading and noun.
+    fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::Preset => "Presets",
-            Self::Advantage => "Advantages",
-            Self::Shaping => "Advantage shaping",
-            Self::PolicyLoss => "Policy losses",
-            Self::Aggregation => "Aggregation",
-            Self::Divergence => "Divergence from the reference",
-            Self::Entropy => "Entropy",
-            Self::Critic => "Critic",
-            Self::Mask => "Masks",
-            Self::Correction => "Correction for the sampler",
-            Self::Filter => "Filters",
-            Self::EarlyStop => "Early stopping",
-            Self::Diagnostic => "Diagnostics",
-            Self::Balancing => "Balancing",
+            Self::Preset => ("preset", "Presets", "a preset"),
+            Self::Task => ("data.task", "Tasks", "a task"),
+            Self::Reward => ("reward", "Rewards", "a reward"),
+            Self::Advantage => ("objective.advantage", "Advantages", "an advantage estimator"),
+            Self::Shaping => ("objective.shaping", "Advantage shaping", "a change to advantages"),
+            Self::PolicyLoss => ("objective.loss", "Policy losses", "a policy loss"),
+            Self::Aggregation => ("objective.aggregation", "Aggregation", "an aggregation"),
+            Self::Divergence => ("objective.kl", "Divergence from the reference", "a divergence"),
+            Self::Entropy => ("objective.entropy", "Entropy", "an entropy bonus"),
+            Self::Critic => ("critic", "Critic", "a part of the critic"),
+            Self::Mask => ("objective.masks", "Masks", "a mask"),
+            Self::Correction => ("objective.correction", "Correction for the sampler", "a correction"),
+            Self::Filter => ("filter", "Filters", "a filter"),
+            Self::EarlyStop => ("train.early_stop", "Early stopping", "an early stop"),
+            Self::Diagnostic => ("metrics", "Diagnostics", "a diagnostic"),
+            Self::Balancing => ("balancing", "Balancing", "a way of balancing"),
         }
     }
 }
@@ -103,13 +106,14 @@ pub struct Entry {
     pub family: Family,
     /// What it does, in one line.
     pub meaning: &'static str,
-    /// How it is computed, in one line of plain text.
+    /// How it is computed, in one line of plain text; empty for tasks and rewards.
     pub formula: &'static str,
-    /// Paper with its arXiv number and equation, or the package that introduced it.
+    /// Paper with its arXiv number and equation, or the package that introduced it; empty for tasks and
+    /// rewards.
     pub source: &'static str,
     /// Configuration keys that it reads, by their whole names (`objective.entropy.coefficient`); their
-    /// defaults are the configuration's. Empty where it has none, and where its own description has them
-    /// (advantages, shapings, policy losses, filters).
+    /// defaults are the configuration's. Empty where it has none, and where it is a kind of a section, which
+    /// has them (rewards, advantages, shapings, policy losses, filters).
     pub defaults: &'static [&'static str],
     /// What it gives for singletons, uniform groups, unscored members, empty batches, one sentence each.
     pub degenerate: &'static [&'static str],

@@ -7,7 +7,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::{Error, ErrorKind, Read, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes of a configuration, at most.
 pub const MAX_CONFIGURATION: u64 = 16 << 20;
@@ -62,6 +62,44 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
         let line = before.split(|&byte| byte == b'\n').count();
         Error::new(ErrorKind::InvalidData, format!("it is not UTF-8 (byte {at}, in line {line})"))
     })
+}
+
+/// What a path of nothing was probably meant for: the entry of the same folder whose name is nearest, also
+/// where the name of a folder on the way is misspelt.
+///
+/// ```
+/// let near = tamis_file::nearest("src/libs.rs".as_ref());
+/// assert_eq!(near.as_deref(), Some("src/lib.rs".as_ref()));
+/// ```
+pub fn nearest(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let parent = path.parent()?;
+    let folder = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        let path = nearest(parent)?.join(name);
+        return if path.exists() { Some(path) } else { nearest(&path) };
+    };
+    // A folder of data may hold a million files.
+    let names = entries.flatten().take(10_000).filter_map(|entry| entry.file_name().into_string().ok());
+    // Endings are alike in any folder of data: they decide between names that are otherwise as near.
+    let similarity = strsim::normalized_damerau_levenshtein;
+    let mut near: Vec<(f64, f64, String)> = names
+        .map(|other| (similarity(stem(name), stem(&other)), similarity(name, &other), other))
+        .filter(|(of_stems, ..)| *of_stems >= 0.7)
+        .collect();
+    near.sort_by(|left, right| right.partial_cmp(left).unwrap_or(std::cmp::Ordering::Equal));
+    near.into_iter().next().map(|(.., other)| parent.join(other))
+}
+
+/// A name without its ending.
+fn stem(name: &str) -> &str {
+    Path::new(name).file_stem().and_then(|stem| stem.to_str()).unwrap_or(name)
+}
+
+/// "did you mean" for a path of nothing; `None` where the path leads to something or nothing is near.
+pub fn suggest(path: &Path) -> Option<String> {
+    let near = if path.exists() { None } else { nearest(path) };
+    near.map(|near| format!("did you mean `{}`?", near.display()))
 }
 
 /// A number of bytes with its unit, rounded down.
@@ -135,6 +173,28 @@ mod tests {
             assert_eq!(said(&pipe), "it is a pipe, not a regular file");
         }
         assert_eq!(read(&folder.path().join("none"), 1).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_path_of_nothing_is_near_a_path_of_something() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("configs")).unwrap();
+        std::fs::write(folder.path().join("configs/quickstart.yaml"), "").unwrap();
+        let meant = |path: &str| {
+            let near = nearest(&folder.path().join(path));
+            near.map(|near| near.strip_prefix(folder.path()).unwrap().to_str().unwrap().to_owned())
+        };
+        let there = Some("configs/quickstart.yaml".to_owned());
+        assert_eq!(meant("configs/quickstrat.yaml"), there);
+        assert_eq!(meant("configs/quickstart.yml"), there);
+        assert_eq!(meant("configs/quickstart"), there);
+        assert_eq!(meant("config/quickstart.yaml"), there);
+        assert_eq!(meant("config/quickstat.yaml"), there);
+        assert_eq!(meant("configs/other.yaml"), None);
+        assert_eq!(meant("configs/quiet.yaml"), None);
+        assert_eq!(meant("nowhere/other.yaml"), None);
+        assert_eq!(suggest(folder.path()), None);
+        assert_eq!(nearest(Path::new("")), None);
     }
 
     #[test]

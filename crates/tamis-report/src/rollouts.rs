@@ -109,7 +109,10 @@ impl RolloutsError {
             Self::NoSuchVerdict { .. } => {
                 Some("`dropped` stands for everything that the filter dropped; docs/rollouts.md says what each means".to_owned())
             }
-            Self::NothingThere { .. } | Self::NoSuchStep { .. } | Self::Unreadable { .. } | Self::Records(_) => None,
+            Self::NothingThere { path } => Some(tamis_file::suggest(path).unwrap_or_else(|| {
+                "name the folder that a run printed at its start, or a JSONL or Parquet file".to_owned()
+            })),
+            Self::NoSuchStep { .. } | Self::Unreadable { .. } | Self::Records(_) => None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
-    Diagnostic, Loaded, ServerCommand, Severity, explain, import, json_schema, load_sources,
+    Diagnostic, Loaded, ServerCommand, Severity, catalogue, explain, import, json_schema, load_sources,
     reference_markdown,
 };
 use tamis_core::printable::lines;
@@ -45,7 +45,10 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
                 let _ = writeln!(stderr, "{}\n", lines(&found.to_string()));
             }
             if num_lacking > 0 {
-                let _ = writeln!(stderr, "shown as far as it is said: a run needs the above too");
+                let _ = writeln!(
+                    stderr,
+                    "the values printed are those so far; a run needs what these errors name as well"
+                );
             }
         }
         ConfigCommand::Check(layers) => {
@@ -64,7 +67,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
             show(&text)?;
         }
         ConfigCommand::Explain { key } => {
-            let text = explain(key).map_err(|error| Failure::of(USAGE, &error, None))?;
+            let text = explain(key).map_err(|error| Failure::of(USAGE, &error, catalogue::point_to(key)))?;
             print(&format!("{}\n", text.trim_end()))?;
         }
         ConfigCommand::Schema => {
@@ -88,7 +91,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
                 let _ = writeln!(text, "#\n# {servers}");
             }
             if !imported.remaining.is_empty() {
-                text.push_str("#\n# Still to be said:\n");
+                text.push_str("#\n# Still missing:\n");
                 for diagnostic in &imported.remaining {
                     for line in diagnostic.to_string().lines() {
                         let _ = writeln!(text, "# {line}");

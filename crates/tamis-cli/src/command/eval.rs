@@ -356,12 +356,13 @@ pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure>
         let run = folder.parent().and_then(Path::parent).map(|run| run.join("config.yaml"));
         return Ok((source.to_owned(), run.filter(|config| config.is_file())));
     }
-    Err(Failure::new(
-        USAGE,
-        format!(
-            "error: {} is neither a run directory nor a checkpoint folder\n  hint: a run directory holds \
-                 `checkpoints/`, a checkpoint `config.json`",
-            source.display()
-        ),
-    ))
+    let shown = source.display();
+    let hint = "a run directory holds `checkpoints/`, a checkpoint `config.json`";
+    let text = if source.exists() {
+        format!("error: {shown} is neither a run directory nor a checkpoint folder\n  hint: {hint}")
+    } else {
+        let near = tamis_file::suggest(source);
+        format!("error: there is no folder {shown}\n  hint: {}", near.as_deref().unwrap_or(hint))
+    };
+    Err(Failure::new(USAGE, text))
 }

@@ -41,7 +41,7 @@ fn list_names() -> String {
         }
         let _ = writeln!(text, "{}{}", if text.is_empty() { "" } else { "\n" }, family.heading());
         for entry in entries {
-            let _ = writeln!(text, "  {:width$}  {}", entry.name, entry.meaning);
+            let _ = writeln!(text, "  {:width$}  {}", entry.name, catalogue::summarize(entry));
         }
     }
     text
@@ -49,6 +49,9 @@ fn list_names() -> String {
 
 fn describe_unknown(name: &str) -> String {
     let hint = match catalogue::nearest(name).as_slice() {
+        _ if tamis_config::explain(name).is_ok() => {
+            format!("`{name}` is a key: `tamis config explain {name}`")
+        }
         [] => "`tamis explain` lists every name; `tamis config explain KEY` explains configuration keys"
             .to_owned(),
         near => format!("did you mean {}? `tamis explain` lists every name", near.join(" or ")),

@@ -408,7 +408,7 @@ error: `data.train[1]`: there is no file none.jsonl
   |
 5 |     - none.jsonl
   |       ^^^^^^^^^^
-  hint: name JSONL or Parquet files
+  hint: name JSONL or Parquet files; a relative path in a configuration is taken from that file's folder, one on the command line from the folder in which tamis is started
 
 1 error in the configuration
 ");
@@ -495,6 +495,7 @@ error: failed to read large.yaml: it has 16 MiB, and 16 MiB is the most that is 
 exit code 2
 ----- stderr
 error: failed to read folder: it is a folder, not a regular file
+  hint: name a YAML file in this folder
 
 1 error in the configuration
 ");

@@ -68,7 +68,8 @@ fn commands_of_others_are_taken_as_they_are() {
         .with("grpo.yaml", "model_name_or_path: m\ndataset_name: rows.jsonl\nlearning_rate: 1e-5\n")
         .with(
             "easyr1.yaml",
-            "worker: {actor: {model: {model_path: m}}, rollout: {n: 4}, reward: {reward_function: 'r.py:f'}}\ndata: {train_files: rows.jsonl}\n",
+            "worker: {actor: {model: {model_path: m}}, rollout: {n: 4}, reward: {reward_function: \
+                'r.py:f'}}\ndata: {train_files: rows.jsonl}\n",
         );
     for (arguments, found) in [
         (&TRL[..], ["n: 4", "total_steps: 3", "shuffle: false", "learning_rate: 1e-5"]),
@@ -288,6 +289,41 @@ schedule.on_limit
     // A whole algorithm is more than its clip.
     let ppo = folder.tamis(&["explain", "ppo"]).succeeds().stdout;
     assert!(ppo.contains("GAE") && ppo.contains("clip"), "{ppo}");
+    // A name that is no key, and a key that is no name.
+    insta::assert_snapshot!(folder.tamis(&["config", "explain", "dapo"]).shown(), @r#"
+exit code 2
+----- stderr
+error: there is no key `dapo`
+  hint: `dapo` is a preset: `tamis explain dapo`
+"#);
+    insta::assert_snapshot!(folder.tamis(&["explain", "rollout.n"]).shown(), @r#"
+exit code 2
+----- stderr
+error: nothing is called `rollout.n`
+  hint: `rollout.n` is a key: `tamis config explain rollout.n`
+"#);
+    insta::assert_snapshot!(folder.tamis(&["explain", "gsm8k"]).shown(), @"
+    exit code 0
+    ----- stdout
+    gsm8k (reward)
+    verl's GSM8K verifier: 1 or 0. A verifier: its score judges the answer.
+
+    default     reward[].method: strict
+    default     reward[].format_score: 0.0
+    ");
+    // Every reward and every task is listed.
+    let all = folder.tamis(&["explain"]).succeeds().stdout;
+    for (heading, first) in [("Rewards", "exact"), ("Tasks", "arithmetic")] {
+        let listed = all.split_once(&format!("\n{heading}\n  ")).expect("a heading").1;
+        assert!(listed.starts_with(first), "{all}");
+    }
+    // The nearest file is named.
+    for command in [&["train", "tny.yaml"][..], &["config", "check", "tiny.yml"], &["config", "show", "tiny"]]
+    {
+        let ended = folder.tamis(command);
+        assert_eq!(ended.code, Some(2), "{}", ended.shown());
+        assert!(ended.stderr.contains("  hint: did you mean `tiny.yaml`?"), "{}", ended.shown());
+    }
     insta::assert_snapshot!(folder.tamis(&["explain", "Dr.GPRO"]).shown(), @r#"
 exit code 2
 ----- stderr
@@ -313,8 +349,8 @@ fn a_preset_is_shown_without_a_model() {
     let shown = folder.tamis(&["config", "show", "preset=dapo"]).succeeds();
     assert!(shown.stdout.contains("clip_high: 0.28  # preset dapo"), "{}", shown.stdout);
     let lacking = &shown.stderr;
-    let is_whole =
-        lacking.starts_with("error: there is no model") && lacking.ends_with("needs the above too\n");
+    let is_whole = lacking.starts_with("error: there is no model")
+        && lacking.ends_with("a run needs what these errors name as well\n");
     assert!(is_whole, "{lacking}");
     assert_eq!(folder.tamis(&["config", "check", "preset=dapo"]).code, Some(2));
 }

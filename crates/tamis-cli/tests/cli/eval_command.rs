@@ -66,12 +66,12 @@ fn eval() {
     ----- stdout
     the configuration is sound (0 warnings)
     "#);
-    insta::assert_snapshot!(folder.tamis(&["eval", "nowhere"]).shown(), @r#"
+    insta::assert_snapshot!(folder.tamis(&["eval", "nowhere"]).shown(), @"
     exit code 2
     ----- stderr
-    error: nowhere is neither a run directory nor a checkpoint folder
+    error: there is no folder nowhere
       hint: a run directory holds `checkpoints/`, a checkpoint `config.json`
-    "#);
+    ");
     std::fs::create_dir_all(folder.join("bare/checkpoints")).expect("folder");
     insta::assert_snapshot!(folder.tamis(&["eval", "bare"]).shown(), @r#"
     exit code 1

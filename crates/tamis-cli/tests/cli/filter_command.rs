@@ -80,12 +80,13 @@ fn filter_bounds_may_be_negative() {
 #[test]
 fn filter_messages() {
     let folder = Folder::new().with("rollouts.jsonl", ROLLOUTS);
-    insta::assert_snapshot!(folder.tamis(&["filter", "missing.jsonl", "--metric", "acc"]).shown(), @r#"
+    insta::assert_snapshot!(folder.tamis(&["filter", "missing.jsonl", "--metric", "acc"]).shown(), @"
     exit code 2
     ----- stderr
     error: failed to open missing.jsonl
       caused by: No such file or directory (os error 2)
-    "#);
+      hint: name a JSONL or Parquet file
+    ");
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "accuracy"]).shown(), @r#"
     exit code 2
     ----- stderr

@@ -136,7 +136,7 @@ fn messages() {
     ");
     insta::assert_snapshot!(failure(&["nowhere"]), @"
     exit code 2
-    error: nowhere is neither a run directory nor a checkpoint folder
+    error: there is no folder nowhere
       hint: a run directory holds `checkpoints/`, a checkpoint `config.json`
     ");
     insta::assert_snapshot!(failure(&["checkpoint", "--api-key-file", "empty"]), @"

@@ -1,5 +1,6 @@
 //! The text of a configuration file.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +13,15 @@ use crate::source::{Origin, Source, SourceKind};
 /// The finding; where the text is no UTF-8, with its place.
 pub(crate) fn read_source(path: &Path, kind: SourceKind) -> Result<Arc<Source>, Diagnostic> {
     let bytes = tamis_file::read(path, tamis_file::MAX_CONFIGURATION).map_err(|error| {
-        let problem = Problem::Unreadable { path: path.to_owned(), message: error.to_string() };
+        let hint = match error.kind() {
+            ErrorKind::NotFound => Some(tamis_file::suggest(path).unwrap_or_else(|| {
+                "name a YAML file; a relative path is taken from the folder in which tamis is started"
+                    .to_owned()
+            })),
+            ErrorKind::IsADirectory => Some("name a YAML file in this folder".to_owned()),
+            _ => None,
+        };
+        let problem = Problem::Unreadable { path: path.to_owned(), message: error.to_string(), hint };
         Diagnostic::error(problem, None)
     })?;
     String::from_utf8(bytes).map(|text| Source::new(kind.clone(), text)).map_err(|error| {

@@ -2,43 +2,23 @@
 
 use std::fmt::Write;
 
-use crate::advantage::Advantage;
-use crate::advantage::shaping::Shaping;
-use crate::entry::{Entry, Family};
-use crate::filter::GroupFilter;
-use crate::objective::PolicyLoss;
-use crate::setting::{Described, KeySpec};
+use crate::entry::Entry;
 
-/// The default of a configuration key, as text.
-pub type DefaultOf<'a> = &'a dyn Fn(&str) -> String;
+/// The configuration keys that an entry reads, each with the value that a run has where nobody sets it.
+pub type SettingsOf<'a> = &'a dyn Fn(&Entry) -> Vec<(String, String)>;
 
 impl Entry {
-    /// The configuration keys that it reads, each with the value that a run has where nobody sets it: those
-    /// of its own description, where its family is a tagged section; the others' are `default_of`.
-    fn settings(&self, default_of: DefaultOf<'_>) -> Vec<(String, String)> {
-        let shape = match self.family {
-            Family::Advantage => Advantage::shape(),
-            Family::Shaping => Shaping::shape(),
-            Family::PolicyLoss => PolicyLoss::shape(),
-            Family::Filter => GroupFilter::shape(),
-            _ => return self.defaults.iter().map(|&key| (key.to_owned(), default_of(key))).collect(),
-        };
-        let keys = shape.keys_of_kind(self.name);
-        let text =
-            |key: &KeySpec| if key.is_required() { "required".to_owned() } else { key.default.to_string() };
-        // Shapings are items of a list, whose keys have no dotted name.
-        let path =
-            if self.family == Family::Shaping { String::new() } else { format!("{}.", self.family.key()) };
-        keys.iter().map(|key| (format!("{path}{}", key.name), text(key))).collect()
-    }
-
-    /// The entry as lines for a terminal; `default_of` knows the keys of the configuration.
-    pub fn plain(&self, default_of: DefaultOf<'_>) -> String {
-        let mut text =
-            format!("{} ({})\n{}\n\n    {}\n\n", self.name, self.family.key(), self.meaning, self.formula);
+    /// The entry as lines for a terminal.
+    pub fn plain(&self, settings_of: SettingsOf<'_>) -> String {
+        let mut text = format!("{} ({})\n{}\n\n", self.name, self.family.key(), self.meaning);
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "source      {}", self.source);
-        for (setting, value) in self.settings(default_of) {
+        if !self.formula.is_empty() {
+            let _ = writeln!(text, "    {}\n", self.formula);
+        }
+        if !self.source.is_empty() {
+            let _ = writeln!(text, "source      {}", self.source);
+        }
+        for (setting, value) in settings_of(self) {
             let _ = writeln!(text, "default     {setting}: {value}");
         }
         for (system, name) in self.known_as {
@@ -52,12 +32,20 @@ impl Entry {
         text
     }
 
-    /// The entry as a section of Markdown under a heading of the given level; `default_of` as in [`Self::plain`].
-    pub fn markdown(&self, level: usize, default_of: DefaultOf<'_>) -> String {
-        let mut page = format!("{} `{}`\n\n{}\n\n", "#".repeat(level), self.name, self.meaning);
+    /// The entry as a section of Markdown under a heading of the given level.
+    pub fn markdown(&self, level: usize, settings_of: SettingsOf<'_>) -> String {
+        let mut page = format!("{} `{}`\n\n{}\n", "#".repeat(level), self.name, self.meaning);
         // Writing to a string cannot fail.
-        let _ = write!(page, "    {}\n\n- source: {}\n", self.formula, self.source);
-        let settings = self.settings(default_of);
+        if !self.formula.is_empty() {
+            let _ = write!(page, "\n    {}\n", self.formula);
+        }
+        let settings = settings_of(self);
+        if !self.source.is_empty() || !settings.is_empty() {
+            page.push('\n');
+        }
+        if !self.source.is_empty() {
+            let _ = writeln!(page, "- source: {}", self.source);
+        }
         if !settings.is_empty() {
             let settings: Vec<_> =
                 settings.iter().map(|(setting, value)| format!("`{setting}: {value}`")).collect();

@@ -13,6 +13,7 @@
 mod columns;
 mod summary;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use tamis_core::filter::{FilterError, GroupFilter, OutcomeScale, judge_columns};
@@ -257,6 +258,9 @@ impl FilterFileError {
             Self::OutputFormat { path, format, .. } => {
                 let path = path.with_extension(file_extension(*format));
                 Some(format!("rows keep the format they come in: name it {}", path.display()))
+            }
+            Self::Records(RecordError::Open { path, source }) if source.kind() == ErrorKind::NotFound => {
+                Some(tamis_file::suggest(path).unwrap_or_else(|| "name a JSONL or Parquet file".to_owned()))
             }
             Self::Records(RecordError::Row { place, fault: RowFault::Json { .. } }) if place.row == 1 => {
                 Some("rollouts are read as JSON lines (one object a line) or as Parquet".to_owned())

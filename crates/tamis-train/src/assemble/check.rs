@@ -254,6 +254,8 @@ impl Checker<'_> {
             return false;
         }
         let Err(error) = tamis_file::open(path) else { return true };
+        let near = tamis_file::suggest(path);
+        let hint = near.as_deref().unwrap_or(hint);
         let path = path.display();
         let message = match error.kind() {
             std::io::ErrorKind::NotFound => format!("there is no file {path}"),
@@ -264,7 +266,8 @@ impl Checker<'_> {
     }
 
     fn data_files(&mut self, placeholders: Placeholders) {
-        const HINT: &str = "name JSONL or Parquet files";
+        const HINT: &str = "name JSONL or Parquet files; a relative path in a configuration is taken from that \
+            file's folder, one on the command line from the folder in which tamis is started";
         // The task `arithmetic` makes its own prompts.
         if self.config.data.task == Some(tamis_config::TaskKind::Arithmetic) {
             return;
@@ -408,9 +411,10 @@ impl Checker<'_> {
         let folder = path.display();
         if !path.is_dir() {
             let message = format!("there is no folder {folder}");
-            let hint = "a model is read from disk: name a folder with config.json, model.safetensors and tokenizer.json \
-                (`hf download NAME --local-dir FOLDER` makes one)";
-            self.refuse(&keys, &message, Some(hint));
+            let hint = "a model is read from disk: name a folder with config.json, model.safetensors and \
+                tokenizer.json (`hf download NAME --local-dir FOLDER` makes one)";
+            let near = tamis_file::suggest(path);
+            self.refuse(&keys, &message, Some(near.as_deref().unwrap_or(hint)));
             return;
         }
         let mut needed = vec!["config.json"];

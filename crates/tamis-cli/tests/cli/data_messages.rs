@@ -1,0 +1,126 @@
+//! What `tamis train` prints when something is wrong with the data, and its exit code.
+
+use crate::tamis::{Folder, Replaced as _, TINY};
+use crate::train_messages::{leaves_no_run, train};
+
+pub(crate) const ROWS: &str = "\
+{\"question\": \"1+1=\", \"answer\": \"2\"}
+{\"question\": \"1+2=\", \"answer\": \"3\"}
+{\"question\": \"2+2=\", \"answer\": \"4\"}
+{\"question\": \"2+3=\", \"answer\": \"5\"}
+";
+
+pub(crate) fn of_file() -> String {
+    let start = TINY.find("  task: arithmetic").expect("task");
+    let end = TINY.find("  max_prompt_length").expect("limit");
+    let mut text = TINY.to_owned();
+    text.replace_range(start..end, "  train: train.jsonl\n  val: [train.jsonl]\n");
+    text.replaced("gen_batch_size: 8", "gen_batch_size: 4")
+}
+
+#[test]
+fn data() {
+    let folder = Folder::new();
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"
+exit code 2
+error: `data.val`: there is no file train.jsonl
+ --> config.yaml:6:8
+  |
+6 |   val: [train.jsonl]
+  |        ^^^^^^^^^^^^^
+  hint: name JSONL or Parquet files; a relative path in a configuration is taken from that file's folder, one on the command line from the folder in which tamis is started
+
+2 errors in the configuration
+");
+    folder.write("train.jsonl", "");
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+    exit code 2
+    error: `data.train`: no prompts in train.jsonl
+     --> config.yaml:5:10
+      |
+    5 |   train: train.jsonl
+      |          ^^^^^^^^^^^
+
+    1 error in the configuration
+    "#);
+    folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1=\"\n"));
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+    exit code 2
+    error: `data.train`: train.jsonl, line 5: not valid JSON at column 19: EOF while parsing an object
+     --> config.yaml:5:10
+      |
+    5 |   train: train.jsonl
+      |          ^^^^^^^^^^^
+
+    1 error in the configuration
+    "#);
+    folder.write("train.jsonl", &format!("{ROWS}{{\"text\": \"1+1=\"}}\n"));
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+    exit code 2
+    error: `data.train`: train.jsonl, line 5: expected a column `prompt` (text or messages), `question` or `problem`, but the row has `text`; name it with data.columns.prompt
+     --> config.yaml:5:10
+      |
+    5 |   train: train.jsonl
+      |          ^^^^^^^^^^^
+
+    1 error in the configuration
+    "#);
+    folder
+        .write("train.jsonl", &format!("{ROWS}{{\"question\": \"1+1+1+1+1+1+1+1=\", \"answer\": \"8\"}}\n"));
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+    exit code 2
+    error: prompt 5 of the training data cannot be prepared
+      caused by: the prompt has 16 tokens, over the limit of 12; raise data.max_prompt_length to 16, or set data.overlong_prompts to drop, left, right or middle
+    "#);
+    let cut = of_file().replaced("max_prompt_length: 12", "max_prompt_length: 12\n  overlong_prompts: drop");
+    assert!(
+        train(&folder, &cut).succeeds().stderr.contains("training: 1 prompts over 12 tokens left out, 0 cut")
+    );
+    folder.write("train.jsonl", &format!("{ROWS}{{\"question\": \"\", \"answer\": \"8\"}}\n"));
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
+exit code 2
+error: `data.train`: train.jsonl, line 5: `question` is empty
+ --> config.yaml:5:10
+  |
+5 |   train: train.jsonl
+  |          ^^^^^^^^^^^
+
+1 error in the configuration
+"#);
+    folder.write("train.jsonl", &ROWS.replaced("\"answer\"", "\"gold\""));
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"
+exit code 2
+error: `warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth
+  hint: set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)
+");
+    let wrong = of_file().replaced("train.jsonl", "train.parquet");
+    folder.write("train.parquet", "PAR1 or so");
+    insta::assert_snapshot!(train(&folder, &wrong).failure(), @r#"
+    exit code 2
+    error: `data.train`: failed to read train.parquet as Parquet: Parquet error: Invalid Parquet file. Corrupt footer
+     --> config.yaml:5:10
+      |
+    5 |   train: train.parquet
+      |          ^^^^^^^^^^^^^
+
+    1 error in the configuration
+    "#);
+}
+
+#[test]
+fn gold() {
+    let folder = Folder::new();
+    folder.write("train.jsonl", &ROWS.replaced("\"3\"", "\"three\""));
+    let config = of_file().replaced("  max_prompt_length", "  check_gold: error\n  max_prompt_length");
+    insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
+    exit code 2
+    error: gold answers are rejected by their own verifier:
+    reward `number` accepts 3 of 4 gold answers (0 rejected, 1 without an answer, 0 failed)
+      prompt 1, ground truth `three`: `three` gave no answer
+
+      hint: choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on
+    "#);
+    leaves_no_run(&folder);
+    let warned = train(&folder, &of_file()).stderr;
+    assert!(warned.contains("accepts 3 of 4 gold answers") && warned.contains("`three`"), "{warned}");
+}
