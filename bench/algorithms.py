@@ -24,10 +24,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # What is set over the quickstart's own settings, which are the preset `dapo`.
-PRESETS = [
-    "grpo", "dapo", "dapo_paper", "dr_grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "opo", "gpg", "bnpo",
-    "gspo", "gmpo", "cispo", "sapo",
-]
+PRESETS = sorted(file.stem for file in (ROOT / "crates/tamis-config/presets").glob("*.yaml"))
 GRPO = ["preset=grpo", "objective.kl.in=none"]
 # Plain policy gradients have nothing that holds a second update on the same samples: one a step, as their papers have it.
 ON_POLICY = ["train.ppo_epochs=1", "train.ppo_mini_batch_size=null"]

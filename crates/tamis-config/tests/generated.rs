@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use tamis_config::catalogue;
-use tamis_config::generate;
+use tamis_config::{catalogue, generate, table};
+use tamis_core::catalogue::Family;
 
 fn compare(path: &str, expected: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -24,6 +24,34 @@ fn generated_defaults() {
 #[test]
 fn generated_reference() {
     compare("../../docs/configuration.md", &tamis_config::reference_markdown());
+}
+
+/// The README counts.
+#[test]
+fn the_readme_counts_what_there_is() {
+    let readme =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap();
+    let num_of = |family| catalogue::entries().filter(|entry| entry.family == family).count();
+    for counted in [
+        format!("| advantages | {}, from", num_of(Family::Advantage)),
+        format!("| losses | {}, from", num_of(Family::PolicyLoss)),
+        format!("; {} aggregations;", num_of(Family::Aggregation)),
+        format!("| presets | {}: ", num_of(Family::Preset)),
+    ] {
+        assert!(readme.contains(&counted), "README.md does not say `{counted}`");
+    }
+}
+
+/// `tamis config explain KEY` prints a text alone: it begins with the thing, not with a question or a verb
+/// whose subject is the key.
+#[test]
+fn texts_of_keys_stand_alone() {
+    for key in table::keys() {
+        for bare in ["Whether ", "And ", "It ", "Added ", "How long "] {
+            assert!(!key.spec.doc.trim_start().starts_with(bare), "{}: {}", key.path, key.spec.doc);
+        }
+        assert!(key.spec.doc.split_whitespace().count() >= 2, "{}: {}", key.path, key.spec.doc);
+    }
 }
 
 /// A preset or a file below may say the kind: its keys may stand alone.

@@ -260,7 +260,7 @@ fn the_bound_itself_is_inside() {
     };
     for policy in [
         PolicyLoss::Clip(Clip::symmetric(0.0)),
-        PolicyLoss::Clip(Clip { delta: Some(1.0), ..Clip::symmetric(0.0) }),
+        PolicyLoss::Clip(Clip { delta: Some(1.0 + f64::EPSILON), ..Clip::symmetric(0.0) }),
         PolicyLoss::Gspo(Gspo {
             clip_low: 0.0,
             clip_high: 0.0,

@@ -1,5 +1,9 @@
 //! Every policy loss on one token by hand, at its extremes, and what it refuses.
 
+use std::collections::BTreeSet;
+
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::test_runner::TestRunner;
 use tamis_core::objective::{
     AdvantageColumn, Aggregation, Cispo, CispoBound, Clip, ClipCov, Columns, Decoupled, Derivatives, DppoKl,
     DppoTv, Dro, EntropyBonus, GeoMean, GroupCounts, Gspo, GspoForm, Importance, KlCov, LengthDivisors,
@@ -8,6 +12,8 @@ use tamis_core::objective::{
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
+
+use crate::batch::policy;
 
 const ONE: Normalisers = Normalisers { tokens: 1.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 };
 const CLIP: Clip =
@@ -23,9 +29,9 @@ const DECOUPLED: Decoupled = Decoupled {
 const DPPO_KL: DppoKl = DppoKl { clip_low: 0.2, clip_high: 0.2, max_ratio: 1.5, log_ratio_limit: None };
 const DPPO: DppoTv = DppoTv { clip_low: 0.2, clip_high: 0.2, max_ratio: 1.5, log_ratio_limit: None };
 
-/// One of each.
+/// One of each: a new loss is refused here until it has its place.
 fn all() -> Vec<PolicyLoss> {
-    vec![
+    let all = vec![
         PolicyLoss::Clip(CLIP),
         PolicyLoss::Gspo(Gspo {
             clip_low: 0.2,
@@ -68,7 +74,9 @@ fn all() -> Vec<PolicyLoss> {
             k_negative: 3.0,
             lambda_negative: 2.0,
         }),
-    ]
+    ];
+    assert_eq!(all.iter().map(PolicyLoss::name).collect::<Vec<_>>(), PolicyLoss::NAMES);
+    all
 }
 
 /// One token, chosen by the selection, under a sum.
@@ -285,6 +293,15 @@ fn errors_name_what_does_not_go_together() {
     insta::assert_snapshot!(message(of(PolicyLoss::Cispo(cispo)), columns), @"objective setting `loss.max_ratio` is 0; expected a number above 0");
     let dppo = PolicyLoss::DppoTv(DppoTv { max_ratio: 0.0, ..DPPO });
     insta::assert_snapshot!(message(of(dppo), columns), @"objective setting `loss.max_ratio` is 0; expected a number above 0");
+}
+
+/// The laws of objectives draw their losses from [`policy`]: a new loss has its line there.
+#[test]
+fn the_laws_draw_every_loss() {
+    let mut runner = TestRunner::deterministic();
+    let drawn: BTreeSet<&str> =
+        (0..1000).map(|_| policy().new_tree(&mut runner).unwrap().current().name()).collect();
+    assert_eq!(drawn, PolicyLoss::NAMES.iter().copied().collect());
 }
 
 #[test]

@@ -6,6 +6,7 @@ use tamis_core::objective::{
     EntropyBonus, GeoMean, Gspo, GspoForm, KlController, KlCov, KlEstimator, KlKind, KlTerm, LengthDivisors,
     LossMasks, Luspo, Objective, ObjectiveError, PolicyLoss, Reinforce, Sapo, ValueTerm, Vespo,
 };
+use tamis_core::setting::{Check, Described as _, Shape};
 
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
@@ -79,7 +80,7 @@ const CASES: &[Case] = &[
     ("loss.clip_low", |x| of(PolicyLoss::Clip(Clip { clip_low: x, ..CLIP })), SHARE.0, SHARE.1),
     ("loss.clip_high", |x| of(PolicyLoss::Clip(Clip { clip_high: x, ..CLIP })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
     ("loss.dual_clip", |x| of(PolicyLoss::Clip(Clip { dual_clip: Some(x), ..CLIP })), &[1.01, 10.0], &[1.0, 0.5, INF, NAN]),
-    ("loss.delta", |x| of(PolicyLoss::Clip(Clip { delta: Some(x), ..CLIP })), POSITIVE.0, POSITIVE.1),
+    ("loss.delta", |x| of(PolicyLoss::Clip(Clip { delta: Some(x), ..CLIP })), &[1.01, 10.0], &[1.0, 0.5, INF, NAN]),
     ("loss.log_ratio_limit", |x| of(PolicyLoss::Clip(Clip { log_ratio_limit: Some(x), ..CLIP })), POSITIVE.0, POSITIVE.1),
     ("loss.clip_low", |x| luspo(x), SHARE.0, SHARE.1),
     ("loss.clip_low", |x| decoupled(x, None), SHARE.0, SHARE.1),
@@ -104,7 +105,7 @@ const CASES: &[Case] = &[
     ("loss.tau_positive", |x| of(PolicyLoss::Sapo(Sapo { tau_positive: x, ..SAPO })), POSITIVE.0, POSITIVE.1),
     ("loss.tau_negative", |x| of(PolicyLoss::Sapo(Sapo { tau_negative: x, ..SAPO })), POSITIVE.0, POSITIVE.1),
     ("loss.log_ratio_limit", |x| of(PolicyLoss::Sapo(Sapo { log_ratio_limit: Some(x), ..SAPO })), POSITIVE.0, POSITIVE.1),
-    ("loss.clip_low", |x| of(PolicyLoss::DppoTv(DppoTv { clip_low: x, ..DPPO })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
+    ("loss.clip_low", |x| of(PolicyLoss::DppoTv(DppoTv { clip_low: x, ..DPPO })), SHARE.0, SHARE.1),
     ("loss.clip_high", |x| of(PolicyLoss::DppoKl(DppoKl { clip_high: x, ..DPPO_KL })), NOT_NEGATIVE.0, NOT_NEGATIVE.1),
     // An infinite cap is none.
     ("loss.max_ratio", |x| of(PolicyLoss::DppoTv(DppoTv { max_ratio: x, ..DPPO })), &[TINY, INF], &[0.0, -1.0, NAN]),
@@ -137,13 +138,44 @@ fn every_setting_is_held_to_its_range() {
         }
         for &value in outside {
             match objective(value).check() {
-                Err(ObjectiveError::Setting { setting, value: told, .. }) => {
+                Err(ObjectiveError::Setting { setting, value: found, .. }) => {
                     assert!(
-                        setting == name && told.to_bits() == value.to_bits(),
+                        setting == name && found.to_bits() == value.to_bits(),
                         "{name} {value}: {setting}"
                     );
                 }
                 other => panic!("{name} {value}: {other:?}"),
+            }
+        }
+    }
+}
+
+/// The range that a configuration is held to is the one that the loss itself asks for.
+#[test]
+fn every_number_of_a_loss_is_held_to_the_range_of_its_description() {
+    let Shape::Tagged { variants, .. } = PolicyLoss::shape() else { panic!("losses have a kind") };
+    assert_eq!(variants.iter().map(|loss| loss.name).collect::<Vec<_>>(), PolicyLoss::NAMES);
+    for loss in variants {
+        let base: serde_json::Map<_, _> = std::iter::once(("kind".to_owned(), loss.name.into()))
+            .chain(
+                loss.keys.iter().filter(|key| key.is_required()).map(|key| (key.name.to_owned(), 0.5.into())),
+            )
+            .collect();
+        for key in loss.keys.iter().filter(|key| key.check != Check::Any) {
+            for value in [-1.0, -0.01, 0.0, TINY, 0.5, 1.0, 1.01, 3.0, 10.0] {
+                let mut keys = base.clone();
+                keys.insert(key.name.to_owned(), value.into());
+                let policy: PolicyLoss = serde_json::from_value(keys.into()).unwrap();
+                let aggregation = policy.needed_aggregation().unwrap_or(Aggregation::TokenMean);
+                let place = format!("{}.{} = {value}", loss.name, key.name);
+                match Objective::of(policy, aggregation).check() {
+                    Ok(()) => assert!(key.check.holds(value), "{place} is taken"),
+                    Err(ObjectiveError::Setting { setting, .. }) => {
+                        assert!(!key.check.holds(value), "{place} is refused");
+                        assert_eq!(setting, format!("loss.{}", key.name));
+                    }
+                    Err(error) => panic!("{place}: {error}"),
+                }
             }
         }
     }

@@ -14,7 +14,8 @@ pub(super) const ENTRY: Entry = Entry {
     family: Family::PolicyLoss,
     meaning: "the clipped ratio of PPO, with separate bounds, dual clip and a cap on the unclipped branch",
     formula: "l = max(-A·min(r, cap), -A·clamp(r, 1 - low, 1 + high)), and at most -A·dual where A < 0",
-    source: "Schulman et al., arXiv 1707.06347, eq. 7; clip-higher: DAPO, arXiv 2503.14476, eq. 8; dual clip: arXiv 1912.09729, eq. 5; cap: INTELLECT-2, arXiv 2505.07291",
+    source: "Schulman et al., arXiv 1707.06347, eq. 7; clip-higher: DAPO, arXiv 2503.14476, eq. 8; dual \
+        clip: arXiv 1912.09729, eq. 5; cap: INTELLECT-2, arXiv 2505.07291",
     defaults: &[],
     degenerate: &["without a token to train on the loss is 0 and so are its derivatives"],
     known_as: &[
@@ -135,11 +136,10 @@ impl Clip {
 impl Loss for Clip {
     fn check(&self) -> Result<(), ObjectiveError> {
         bounds(self.clip_low, self.clip_high)?;
-        if let Some(dual) = self.dual_clip {
-            let fine = dual > 1.0 && dual.is_finite();
-            in_range("loss.dual_clip", dual, fine, "a number above 1")?;
+        for (name, bound) in [("loss.dual_clip", self.dual_clip), ("loss.delta", self.delta)] {
+            let Some(bound) = bound else { continue };
+            in_range(name, bound, bound > 1.0 && bound.is_finite(), "a number above 1")?;
         }
-        positive("loss.delta", self.delta)?;
         positive("loss.log_ratio_limit", self.log_ratio_limit)
     }
 

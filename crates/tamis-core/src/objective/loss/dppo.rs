@@ -3,7 +3,7 @@
 use super::super::columns::Real;
 use super::super::error::{ObjectiveError, in_range};
 use super::super::exponential::exp;
-use super::formula::{Loss, limits, not_negative, positive};
+use super::formula::{Loss, bounds, limits, positive};
 use super::trajectory::{Token, TokenLoss, Trajectory};
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -13,7 +13,8 @@ pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "dppo_tv",
         family: Family::PolicyLoss,
-        meaning: "the policy gradient weighted by the truncated ratio, without tokens whose probability has moved further than a bound in the direction of their advantage",
+        meaning: "the policy gradient weighted by the truncated ratio, without tokens whose probability has \
+            moved further than a bound in the direction of their advantage",
         formula: "l = -A·sg(min(r, max_ratio))·logprob where p - p_old <= high (A > 0) or >= -low (else), 0 elsewhere",
         source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary total variation",
         defaults: &[],
@@ -23,7 +24,8 @@ pub(super) const ENTRIES: [Entry; 2] = [
             "actor.policy_loss.loss_mode=dppo_tv with clip_ratio_low, clip_ratio_high, clip_ratio_c",
         )],
         differences: &[
-            "0.2 is verl's bound where none is given; verl's example (examples/dppo_trainer) takes 0.15, measured from the policy that sampled (bypass)",
+            "0.2 is verl's bound where none is given; verl's example (examples/dppo_trainer) takes 0.15, \
+                measured from the policy that sampled (bypass)",
             "verl's code defaults to a cap of 20, its configuration to 3",
         ],
     },
@@ -31,7 +33,8 @@ pub(super) const ENTRIES: [Entry; 2] = [
         name: "dppo_kl",
         family: Family::PolicyLoss,
         meaning: "as dppo_tv, with the binary Kullback-Leibler divergence as the measure",
-        formula: "l = -A·sg(min(r, max_ratio))·logprob where KL(p_old || p) <= bound or p moves back towards p_old, 0 elsewhere; KL = p_old·ln(p_old/p) + (1 - p_old)·ln((1 - p_old)/(1 - p))",
+        formula: "l = -A·sg(min(r, max_ratio))·logprob where KL(p_old || p) <= bound or p moves back towards \
+            p_old, 0 elsewhere; KL = p_old·ln(p_old/p) + (1 - p_old)·ln((1 - p_old)/(1 - p))",
         source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary KL",
         defaults: &[],
         degenerate: &["a token at its old probability is always trained on"],
@@ -54,11 +57,13 @@ settings! {
     /// trained on.
     #[derive(Copy)]
     pub struct DppoTv {
-        /// Bound on the divergence where the advantage is not positive.
+        /// Largest divergence of a token from the policy at the start of the step, where the advantage is not
+        /// positive.
         clip_low: f64 = 0.2, Between(0.0, 1.0);
-        /// Bound on the divergence where the advantage is positive.
+        /// Largest divergence of a token from the policy at the start of the step, where the advantage is
+        /// positive.
         clip_high: f64 = 0.2, NonNegative;
-        /// Largest ratio.
+        /// Largest ratio that a token is weighted by.
         max_ratio: f64 = 20.0, Positive;
         /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
         /// Null: none, as TRL.
@@ -71,11 +76,13 @@ settings! {
     /// otherwise.
     #[derive(Copy)]
     pub struct DppoKl {
-        /// Bound on the divergence where the advantage is not positive.
+        /// Largest divergence of a token from the policy at the start of the step, where the advantage is not
+        /// positive.
         clip_low: f64 = 0.2, Between(0.0, 1.0);
-        /// Bound on the divergence where the advantage is positive.
+        /// Largest divergence of a token from the policy at the start of the step, where the advantage is
+        /// positive.
         clip_high: f64 = 0.2, NonNegative;
-        /// Largest ratio.
+        /// Largest ratio that a token is weighted by.
         max_ratio: f64 = 20.0, Positive;
         /// Bound on `logp - old` inside the exponential, in nats, with derivative 0 beyond it (verl 20).
         /// Null: none, as TRL.
@@ -85,8 +92,7 @@ settings! {
 
 /// Whether the settings of either are in range.
 fn check(low: f64, high: f64, max_ratio: f64, log_ratio_limit: Option<f64>) -> Result<(), ObjectiveError> {
-    not_negative("loss.clip_low", low)?;
-    not_negative("loss.clip_high", high)?;
+    bounds(low, high)?;
     in_range("loss.max_ratio", max_ratio, max_ratio > 0.0, "a number above 0")?;
     positive("loss.log_ratio_limit", log_ratio_limit)
 }
