@@ -294,7 +294,8 @@ fn shown_configurations_load_to_the_same() {
             ],
         ),
         (
-            "model: {init: {tokenizer: tok/en.json}, memory_limit: 1.5GiB}\ndata: {task: arithmetic, arithmetic: {levels: [{digits: 3}]}}\n",
+            "model: {init: {tokenizer: tok/en.json}, memory_limit: 1.5GiB}\ndata: {task: arithmetic, \
+                arithmetic: {levels: [{digits: 3}]}}\n",
             vec!["train.total_epochs=1", "filter={metric: acc}"],
         ),
     ];
@@ -470,11 +471,11 @@ fn foreign_keys_on_the_command_line() {
     assert_eq!(loaded.config.schedule.max_num_gen_batches, RoundLimit::None, "verl's default is no limit");
     assert_eq!(loaded.config.validate.test_freq, Frequency::NEVER);
     let notes: Vec<String> = loaded.notes.iter().map(ToString::to_string).collect();
-    assert_snapshot!(notes.join("\n"), @r#"
-algorithm.filter_groups.enable=True -> filter.kind: variance, filter.singleton: keep, filter.tolerance: 0.0, schedule.refill: true, schedule.on_limit: error, schedule.on_empty_round: retry, schedule.on_exhausted: next_epoch, schedule.surplus: discard, schedule.order: dispatch, filter.metric: null, schedule.max_num_gen_batches: null (no metric is given: the raw outcome is taken, `acc`, else `score`)
+    assert_snapshot!(notes.join("\n"), @"
+algorithm.filter_groups.enable=True -> filter.kind: variance, filter.singleton: keep, filter.tolerance: 0.0, schedule.refill: true, schedule.on_limit: error, schedule.on_empty_round: retry, schedule.on_exhausted: next_epoch, schedule.surplus: discard, schedule.order: dispatch, filter.metric: null, schedule.max_num_gen_batches: null (no metric is given: the raw outcome is taken, `acc`, otherwise `score`)
 actor_rollout_ref.rollout.n=16 -> rollout.n: 16
 trainer.test_freq=-1 -> validate.test_freq: -1
-"#);
+");
 }
 
 #[test]
@@ -598,10 +599,10 @@ schedule.max_num_gen_batches
     algorithm.dynamic_sample_max_gen_batches (EasyR1, default 3 there)
     trainer.max_try_make_batch (EasyR1, default 20 there)
 ");
-    assert_snapshot!(explain("reward.method").unwrap(), @r#"
+    assert_snapshot!(explain("reward.method").unwrap(), @"
 reward[]<gsm8k>.method
 
-  How the answer is found.
+  How the answer is found in the completion.
 
   type       one of strict, flexible
   default    strict
@@ -609,7 +610,7 @@ reward[]<gsm8k>.method
   values
     strict: The last `#### number`.
     flexible: The last number.
-"#);
+");
     assert_snapshot!(explain("filter").unwrap(), @"
 filter
 

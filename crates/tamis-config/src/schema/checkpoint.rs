@@ -17,9 +17,10 @@ section! {
 section! {
     /// How often checkpoints are saved, and which are kept.
     pub struct CheckpointConfig {
-        /// Training steps between two checkpoints. There is always one after the last step, and one before
-        /// the first where a warm start or a validation came before it. 0 or negative: only the one after the
-        /// last step, so a killed run begins again and a run that diverges keeps nothing.
+        /// Training steps between two checkpoints. There is always one after the last step, and with a number
+        /// above 0 one before the first step where a warm start or a validation came before it. 0 or
+        /// negative: only the one after the last step, so a killed run begins again and a run that diverges
+        /// keeps nothing.
         save_freq: Frequency = "0", Any, Free;
         /// Number of last checkpoints that are kept. Null: all.
         keep_last: Option<usize> = "2", AtLeast(1.0), Free;

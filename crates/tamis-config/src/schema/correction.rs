@@ -7,7 +7,7 @@ use crate::define::section;
 section! {
     /// Importance weights of the policy's probabilities over the sampler's.
     pub struct CorrectionWeightsConfig {
-        /// Whether one importance weight belongs to a token or to a trajectory.
+        /// Unit that has one importance weight.
         level: CorrectionLevel = "token", Any, Fixed;
         /// Weight of a token or trajectory whose ratio is outside `min` and `max`.
         outside: OutsideBounds = "truncate", Any, Fixed;

@@ -23,11 +23,11 @@ section! {
     pub struct CriticOptimizerConfig {
         /// Learning rate, after its warm-up; ten times the policy's, as in verl.
         learning_rate: f64 = "1e-5", Positive, Fixed;
-        /// Decay of the first and the second moment.
+        /// Decay of AdamW's first and second moment.
         betas: [f64; 2] = "[0.9, 0.999]", FromBelow(0.0, 1.0), Fixed;
-        /// Added to the root of the second moment.
+        /// Number added to the root of AdamW's second moment, which divides the step.
         epsilon: f64 = "1e-8", Positive, Fixed;
-        /// Strength of the decoupled weight decay.
+        /// Share of each weight that a step takes away, times the learning rate.
         weight_decay: f64 = "0.01", NonNegative, Fixed;
         /// Apply weight decay to norms and biases too, as PyTorch's AdamW does by default.
         decay_norms_and_biases: bool = "true", Any, Fixed;

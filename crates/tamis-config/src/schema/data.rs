@@ -25,7 +25,7 @@ choice! {
     /// What happens when a verifier rejects the gold answer of a row. Every gold answer is scored before
     /// training.
     pub enum GoldCheck {
-        /// It is reported with the row.
+        /// A warning shows the row.
         Warn = "warn",
         /// The run stops, naming the row.
         Error = "error",
@@ -57,7 +57,7 @@ section! {
         ground_truth: Option<String> = "null", NotEmpty, Fixed;
         /// Column with the name of the data set that a row is from; validation metrics are grouped by it.
         data_source: Option<String> = "null", NotEmpty, Fixed;
-        /// Column with the class of a task.
+        /// Column with the class of a row's task, such as `math` (verl's `ability`).
         ability: Option<String> = "null", NotEmpty, Fixed;
         /// Column with an object of further fields, handed to rewards.
         extra_info: Option<String> = "null", NotEmpty, Fixed;
@@ -90,11 +90,11 @@ section! {
         binary_columns: BinaryColumns = "error", Any, Fixed;
         /// Shuffle the prompts anew in every epoch, by `run.seed`.
         shuffle: bool = "true", Any, Fixed;
-        /// Whether a verifier that rejects its own gold answer is reported before training.
+        /// What happens before training where a verifier rejects its own gold answer.
         check_gold: GoldCheck = "warn", Any, Free;
         /// Names of the data's columns, where they are not those of a known layout.
         columns: ColumnsConfig = "{}", Any, Fixed;
-        /// Whether prompts go through the model's chat template. The first prompt is shown at the start of
+        /// Which prompts go through the model's chat template. The first prompt is printed at the start of
         /// every run, as the model gets it.
         prompt_format: PromptFormat = "auto", Any, Fixed;
         /// A system message for every conversation without one. A run whose prompts stay text refuses it.

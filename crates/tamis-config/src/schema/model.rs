@@ -46,7 +46,7 @@ section! {
         num_kv_heads: Option<usize> = "null", Between(1.0, 65_536.0), Fixed;
         /// Width of a head, even. Null: `hidden_size / num_heads`.
         head_dim: Option<usize> = "null", Between(2.0, 65_536.0), Fixed;
-        /// Whether the output head shares the embedding's weights.
+        /// Share the embedding's weights with the output head.
         tie_word_embeddings: bool = "true", Any, Fixed;
         /// Base of the rotary position embedding.
         rope_theta: f64 = "10000.0", Positive, Fixed;

@@ -86,8 +86,8 @@ section! {
         shaping: Vec<Shaping> = "[]", Any, Fixed;
         /// The policy loss, with the keys of its `kind`.
         loss: PolicyLoss = "{}", Any, Fixed;
-        /// Whether the importance ratio is one of tokens or of trajectories, in the losses that leave it
-        /// open: `clip`, `luspo`, `decoupled`, `cispo`, `sapo` and `vespo`.
+        /// Level of the importance ratio, token or trajectory, in the losses that leave it open: `clip`,
+        /// `luspo`, `decoupled`, `cispo`, `sapo` and `vespo`.
         importance: Importance = "token", Any, Fixed;
         /// How the losses of tokens become one number, over an optimizer mini-batch.
         aggregation: Aggregation = "token-mean", Any, Fixed;
@@ -101,7 +101,7 @@ section! {
         masks: MasksConfig = "{}", Any, Fixed;
         /// Correction for a sampler that is not the policy.
         correction: CorrectionConfig = "{}", Any, Fixed;
-        /// Whether groups that the filter dropped stay in the denominators of the loss.
+        /// Place of groups that the filter dropped in the denominators of the loss.
         zero_groups: ZeroGroups = "drop", Any, Fixed;
     }
 }

@@ -7,11 +7,12 @@ use crate::define::{choice, section};
 choice! {
     /// What becomes of samples in flight while servers take new weights in.
     pub enum PublishPause {
-        /// They are finished first, with the old weights; nothing new is started meanwhile.
+        /// Samples in flight are finished first, with the old weights; nothing new is started meanwhile.
         Wait = "wait",
-        /// They pause and go on with the new weights; each token records which weights sampled it.
+        /// Samples in flight pause and go on with the new weights; each token records which weights sampled
+        /// it.
         Keep = "keep",
-        /// They are aborted and sampled anew.
+        /// Samples in flight are aborted and sampled anew.
         Abort = "abort",
     }
 }

@@ -24,9 +24,9 @@ choice! {
 choice! {
     /// Which trajectories are written to `rollouts/` in the run folder.
     pub enum SaveRollouts {
-        /// Every generated one, dropped ones too.
+        /// Every generated trajectory, dropped ones too.
         All = "all",
-        /// Those that were trained on.
+        /// Trajectories that were trained on.
         Kept = "kept",
         /// None.
         Off = "off",
@@ -47,7 +47,7 @@ section! {
         /// folder of the first weights, `{port}` for the port of 127.0.0.1 to answer on. Empty:
         /// `vllm serve {model} ...` or `python3 -m sglang.launch_server --model-path {model} ...`.
         command: Vec<String> = "[]", Any, Free;
-        /// How long the started servers may take to answer.
+        /// Longest time that the started servers may take to answer.
         startup_timeout: Duration = "900s", Any, Free;
     }
 }
@@ -70,15 +70,16 @@ section! {
         /// Further sampling parameters of the servers, by their names (`{cache_salt: x}`); what a key of this
         /// configuration decides is refused.
         server_parameters: FreeMap = "{}", Any, Fixed;
-        /// Longest time of one sample at a server. A later one is asked for again, elsewhere where possible.
+        /// Longest time of one sample at a server. A sample that takes longer is asked for again, elsewhere
+        /// where possible.
         server_timeout: Duration = "600s", Any, Free;
         /// Most samples in flight at one server, and the number to begin with. Null: 256 to begin with, then
         /// adapted to the server's own figures or refusals (429, 503).
         max_in_flight: Option<usize> = "null", AtLeast(1.0), Free;
-        /// How long servers may take to answer at the start of a run.
+        /// Longest time that servers may take to answer at the start of a run.
         server_startup_timeout: Duration = "60s", Any, Free;
-        /// How long a run waits where no server is left; it then saves and ends, to be resumed. Null: without
-        /// limit.
+        /// Longest time that a run waits where no server is left; the run then saves and ends, to be resumed.
+        /// Null: no limit.
         server_lost_timeout: Option<Duration> = "3600s", Any, Free;
         /// File with the key that the servers ask for (`Authorization: Bearer`).
         api_key_file: Option<PathBuf> = "null", NotEmpty, Free;
@@ -86,15 +87,17 @@ section! {
         api_key_env: Option<String> = "null", NotEmpty, Free;
         /// Trajectories per prompt: the group size.
         n: usize = "8", Between(1.0, 65536.0), Fixed;
-        /// Sampling temperature.
+        /// Temperature of the softmax that tokens are sampled from.
         temperature: f64 = "1.0", Between(1e-6, 1e6), Fixed;
-        /// Smallest set of tokens whose probability reaches this is sampled from. 1: all.
+        /// Share of the probability that is sampled from: the smallest set of tokens that reaches it. 1: all
+        /// tokens.
         top_p: f64 = "1.0", Probability, Fixed;
-        /// Number of likeliest tokens that are sampled from. 0: all.
+        /// Number of likeliest tokens that are sampled from. 0: all tokens.
         top_k: usize = "0", Any, Fixed;
-        /// Tokens below this fraction of the likeliest token's probability are left out. 0: none.
+        /// Least probability of a token that is sampled, as a fraction of the likeliest token's. 0: no limit.
         min_p: f64 = "0.0", Between(0.0, 1.0), Fixed;
-        /// Penalty on tokens that occurred before. 1: none.
+        /// Divisor of positive logits, and factor of negative ones, of tokens that occurred before. 1: no
+        /// penalty.
         repetition_penalty: f64 = "1.0", Positive, Fixed;
         /// Longest completion, in tokens.
         max_response_length: usize = "512", AtLeast(1.0), Fixed;
@@ -105,9 +108,9 @@ section! {
         /// text of `stop` ends is the beginning of a match. Log-probabilities stay those of the whole
         /// distribution. Null: none.
         regex: Option<String> = "null", NotEmpty, Fixed;
-        /// Most sequences generated at once. Results do not depend on it.
+        /// Most sequences generated at once. Results do not depend on this number.
         max_num_seqs: usize = "256", AtLeast(1.0), Free;
-        /// Which trajectories are written to the run folder.
+        /// Trajectories that are written to the run folder.
         save: SaveRollouts = "all", Any, Free;
     }
 }

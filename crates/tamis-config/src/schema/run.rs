@@ -28,7 +28,7 @@ section! {
         seed: u64 = "1", Any, Fixed;
         /// Worker threads. Null: one per core. Results do not depend on their number.
         threads: Option<usize> = "null", Between(1.0, 1024.0), Free;
-        /// Where metrics go.
+        /// Places that metrics are written to.
         loggers: Vec<LoggerKind> = "[console, jsonl, tensorboard]", Any, Free;
     }
 }

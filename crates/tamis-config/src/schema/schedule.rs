@@ -5,7 +5,7 @@ use tamis_core::schedule::{FillOrder, OnEmptyRound, OnExhausted, OnLimit, RoundL
 use crate::define::{choice, section};
 
 choice! {
-    /// How a training batch is filled.
+    /// How the groups of a training batch are brought together.
     pub enum ScheduleMode {
         /// Whole generation rounds of `data.gen_batch_size`: the reference behaviour of verl and EasyR1.
         Rounds = "rounds",
@@ -22,9 +22,10 @@ choice! {
 choice! {
     /// What happens to kept groups beyond `data.train_batch_size`.
     pub enum SurplusKind {
-        /// They are thrown away, and counted.
+        /// Surplus groups are thrown away, and counted.
         Discard = "discard",
-        /// They go into the next step with the log-probabilities they were sampled with, up to `max_lag`.
+        /// Surplus groups go into the next step with the log-probabilities they were sampled with, up to
+        /// `max_lag`.
         Carry = "carry",
     }
 }
@@ -40,7 +41,7 @@ choice! {
 section! {
     /// When prompts are dispatched and how a training batch is filled.
     pub struct ScheduleConfig {
-        /// How a training batch is filled.
+        /// How the groups of a training batch are brought together.
         mode: ScheduleMode = "rounds", Any, Fixed;
         /// Generate further rounds until the batch is full (always with `mode: streaming`). False: one round,
         /// trained on what survived.
@@ -72,7 +73,7 @@ section! {
         on_exhausted: OnExhausted = "next_epoch", Any, Fixed;
         /// What happens to kept groups beyond `data.train_batch_size`.
         surplus: SurplusKind = "discard", Any, Fixed;
-        /// Most steps that a carried group may be old. Needed with `surplus: carry`.
+        /// Greatest age of a carried group, in steps. Needed with `surplus: carry`.
         max_lag: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Order in which kept groups fill the batch.
         order: FillOrder = "dispatch", Any, Fixed;

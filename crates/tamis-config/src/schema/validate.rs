@@ -26,17 +26,18 @@ section! {
         /// Validate before the first step. With `test_freq: 0` the policy is measured twice: before the first
         /// step and after the last.
         before_train: bool = "true", Any, Free;
-        /// Samples per prompt.
+        /// Samples of each validation prompt.
         n: usize = "1", Between(1.0, 65536.0), Free;
-        /// Sampling temperature. 0: greedy.
+        /// Temperature of the softmax that validation samples from. 0: greedy.
         temperature: f64 = "0.0", ZeroOrBetween(1e-6, 1e6), Free;
-        /// Smallest set of tokens whose probability reaches this is sampled from. 1: all.
+        /// Share of the probability that is sampled from: the smallest set of tokens that reaches it. 1: all
+        /// tokens.
         top_p: f64 = "1.0", Probability, Free;
-        /// Number of prompts used, from the first. Null: all.
+        /// Number of validation prompts used, from the first. Null: all.
         max_prompts: Option<usize> = "null", AtLeast(1.0), Free;
-        /// Figures that are computed. All but `mean@k` need `n` above 1.
+        /// Figures of a validation. All but `mean@k` need `n` above 1.
         metrics: Vec<ValidationMetric> = "[mean@k]", NotEmpty, Free;
-        /// Number of samples that are printed.
+        /// Number of validation samples that are printed.
         num_samples_shown: usize = "3", Any, Free;
         /// Write every sample of every validation, with its scores, to `validation/step_N.jsonl` in the run
         /// folder.

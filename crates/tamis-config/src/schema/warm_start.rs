@@ -6,20 +6,21 @@ section! {
     /// A supervised phase before reinforcement learning, for models from random weights: cross-entropy on the
     /// gold answers.
     pub struct WarmStartConfig {
-        /// Optimizer updates at most. 0: no warm start.
+        /// Optimizer updates of the warm start, at most. 0: no warm start.
         steps: usize = "0", Any, Fixed;
-        /// Examples per update.
+        /// Examples per update of the warm start.
         batch_size: usize = "64", Between(1.0, 1_048_576.0), Fixed;
-        /// Learning rate, after its warm-up.
+        /// Learning rate, after its rise over the warm-up steps.
         learning_rate: f64 = "1e-3", Positive, Fixed;
-        /// Updates over which the learning rate rises from zero.
+        /// Updates over which the learning rate of the warm start rises from zero.
         warmup_steps: usize = "10", Any, Fixed;
-        /// Number of different training prompts used. Null: all.
+        /// Number of different training prompts that the warm start uses. Null: all.
         examples: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Greedy validation accuracy at which the warm start ends early, measured every `test_freq` updates.
-        /// Null: it runs its steps.
+        /// Null: all `steps` are run.
         target_accuracy: Option<f64> = "null", Between(0.0, 1.0), Fixed;
-        /// Updates between two measurements of the accuracy.
+        /// Updates of the warm start between two measurements of the accuracy that `target_accuracy` asks
+        /// for.
         test_freq: usize = "25", AtLeast(1.0), Fixed;
     }
 }

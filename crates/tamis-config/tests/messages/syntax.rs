@@ -130,11 +130,12 @@ error: invalid YAML: more than 100,000 values: aliases that multiply?
 
 #[test]
 fn files() {
-    assert_snapshot!(load(&["no/such/file.yaml".into()], &[]).unwrap_err(), @r#"
+    assert_snapshot!(load(&["no/such/file.yaml".into()], &[]).unwrap_err(), @"
 error: failed to read no/such/file.yaml: No such file or directory (os error 2)
+  hint: name a YAML file; a relative path is taken from the folder in which tamis is started
 
 1 error in the configuration
-"#);
+");
 }
 
 /// A line in flow style holds many keys: what is shown is the key or the value itself.

@@ -16,7 +16,8 @@ pub(super) const ENTRY: Entry = Entry {
     name: "bi_level_gae",
     family: Family::Advantage,
     meaning: "GAE over the turns of an episode, whose returns are the rewards of a GAE over the tokens within each turn",
-    formula: "turns: D_k = R_k + turn_gamma·V(end_(k+1)) - V(end_k), A_k = D_k + turn_gamma·lambda·A_(k+1); tokens of turn k: gae with gamma, lambda and the reward A_k + V(end_k) at its end",
+    formula: "turns: D_k = R_k + turn_gamma·V(end_(k+1)) - V(end_k), A_k = D_k + turn_gamma·lambda·A_(k+1); \
+        tokens of turn k: gae with gamma, lambda and the reward A_k + V(end_k) at its end",
     source: "Wang et al., VAGEN, 2025, section 3.3; RAGEN core_algos.compute_bi_level_gae_advantage_return",
     defaults: &[],
     degenerate: &[
@@ -26,7 +27,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("RAGEN", "algorithm.bi_level_gae=True with algorithm.high_level_gamma")],
     differences: &[
-        "RAGEN finds turns by rewards that are not 0, so that a turn with reward 0 vanishes into the next; here turns are runs of unmasked tokens, or given",
+        "RAGEN finds turns by rewards that are not 0, so that a turn with reward 0 vanishes into the next; \
+            here turns are runs of unmasked tokens, or given",
     ],
 };
 
@@ -75,9 +77,9 @@ settings! {
         lambda: f64 = 1.0, Between(0.0, 1.0);
         /// Discount per turn.
         turn_gamma: f64 = 0.95, Between(0.0, 1.0);
-        /// Whether advantages are whitened over the batch.
+        /// Whiten advantages over the tokens of the batch: mean 0, deviation 1.
         whiten: bool = true;
-        /// What becomes of rewards on masked tokens (tool or environment output).
+        /// Token that a reward on a masked token (tool or environment output) counts for.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

@@ -17,8 +17,10 @@ use crate::whole_step::WholeStep;
 pub(super) const ENTRY: Entry = Entry {
     name: "bnpo",
     family: Family::Advantage,
-    meaning: "the reward less its group's success rate, divided by the density of a Beta fitted to the success rates of all prompts of the step",
-    formula: "A_i = (R_i - p) / f(p; alpha, beta), alpha = 1 + a/3, beta = 1 + b/3, a = c·E[p], b = c·(1 - E[p]), c = E[p](1 - E[p])/Var[p] - 1, over all prompts before filtering",
+    meaning: "the reward less its group's success rate, divided by the density of a Beta fitted to the \
+        success rates of all prompts of the step",
+    formula: "A_i = (R_i - p) / f(p; alpha, beta), alpha = 1 + a/3, beta = 1 + b/3, a = c·E[p], b = c·(1 - \
+        E[p]), c = E[p](1 - E[p])/Var[p] - 1, over all prompts before filtering",
     source: "Xiao et al., BNPO, arXiv 2506.02864, eq. 7, theorem 1 and section 4.3",
     defaults: &[],
     degenerate: &[
@@ -30,7 +32,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("BNPO's code", "recipe/bnpo (changyi7231/BNPO)")],
     differences: &[
-        "the paper leaves the estimator of Var[p] open: `ddof: 0` keeps alpha and beta at 1 or above; BNPO's code takes `ddof: 1` and clamps (`at_least_one`)",
+        "the paper leaves the estimator of Var[p] open: `ddof: 0` keeps alpha and beta at 1 or above; BNPO's \
+            code takes `ddof: 1` and clamps (`at_least_one`)",
         "BNPO's code takes p = 0 for a prompt with one sample, and NaN where success rates do not differ",
         "TRL's `loss_type=bnpo` is another thing: a token mean over the local micro-batch",
     ],
@@ -70,7 +73,7 @@ settings! {
         beta: Option<f64> = None, Positive;
         /// Delta degrees of freedom of the variance over prompts: 0 divides by n, 1 by n - 1.
         ddof: u8 = 0, Between(0.0, 1.0);
-        /// Whether fitted parameters below 1 are taken as 1 (they can only be with `ddof: 1`).
+        /// Take fitted parameters below 1 as 1 (there are such only with `ddof: 1`).
         at_least_one: bool = true;
         /// Largest weight of a prompt.
         max_weight: f64 = 1e6, Positive;

@@ -16,8 +16,11 @@ pub(super) const ENTRY: Entry = Entry {
     name: "bnpo_running",
     family: Family::Advantage,
     meaning: "the reward less a success rate held over recent steps, divided by the deviation of a Bernoulli of that rate",
-    formula: "A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta), mu = alpha/(alpha + beta), alpha = prior + successes, beta = prior + failures of all trajectories of the last `window` steps, this one included, before filtering",
-    source: "a Chinese summary of TRL's objectives (reference: GRPO formulas at a glance), which gives mu as Beta(alpha, beta) estimated over the last N steps; no paper",
+    formula: "A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta), mu = alpha/(alpha + beta), alpha = prior + \
+        successes, beta = prior + failures of all trajectories of the last `window` steps, this one \
+        included, before filtering",
+    source: "a Chinese summary of TRL's objectives (reference: GRPO formulas at a glance), which gives mu as \
+        Beta(alpha, beta) estimated over the last N steps; no paper",
     defaults: &[],
     degenerate: &[
         "unscored trajectories are outside the counts and get 0; singletons are like any other",
@@ -26,7 +29,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[],
     differences: &[
-        "the source does not say how the parameters are estimated or whether mu is drawn: here they are the conjugate counts, and mu is the mean",
+        "the source does not say how the parameters are estimated or whether mu is drawn: here they are the \
+            conjugate counts, and mu is the mean",
         "BNPO's paper normalises by a fitted density of each prompt's own success rate: see `bnpo`",
     ],
 };
@@ -60,9 +64,9 @@ settings! {
     pub struct BnpoRunning {
         /// Number of last steps whose rewards count, this one included.
         window: usize = 10, AtLeast(1.0);
-        /// Successes, and failures, that count before any was seen.
+        /// Number of successes, and of failures, that count before any was seen.
         prior: f64 = 1.0, Positive;
-        /// Added to the variance.
+        /// Number added to the variance of the success rate, whose root divides the advantage.
         delta: f64 = 1e-4, NonNegative;
         /// Reward of a failure: all rewards lie between it and `high`.
         low: f64 = 0.0;

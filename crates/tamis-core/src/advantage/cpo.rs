@@ -16,8 +16,12 @@ pub(super) const ENTRY: Entry = Entry {
     name: "cpo",
     family: Family::Advantage,
     meaning: "GRPO's advantage moved by how much the gold answer in the prompt raises or lowers the log-probability of the completion",
-    formula: "right: A + pos_alpha·u in a group of rights, A + max(pos_alpha·u, -|A|/2) in a mixed one; wrong: A + neg_alpha·k in a group of wrongs, A + min(neg_alpha·k, |A|/2) in a mixed one. seq_kl: k = mean(lg - l), u = mean(H) over the completion. tok_kl: per token, k = clamp(lg - l, -10, 10), u = (H - min H)/(max H - min H) within the completion, and rights by pos_alpha·u unbounded",
-    source: "the fork 26hzhang/verl (2025-12), algorithm.adv_estimator=cpo with actor.wrap_method; no paper, and neither of the published algorithms of that abbreviation",
+    formula: "right: A + pos_alpha·u in a group of rights, A + max(pos_alpha·u, -|A|/2) in a mixed one; \
+        wrong: A + neg_alpha·k in a group of wrongs, A + min(neg_alpha·k, |A|/2) in a mixed one. seq_kl: k = \
+        mean(lg - l), u = mean(H) over the completion. tok_kl: per token, k = clamp(lg - l, -10, 10), u = (H \
+        - min H)/(max H - min H) within the completion, and rights by pos_alpha·u unbounded",
+    source: "the fork 26hzhang/verl (2025-12), algorithm.adv_estimator=cpo with actor.wrap_method; no paper, \
+        and neither of the published algorithms of that abbreviation",
     defaults: &[],
     degenerate: &[
         "unscored members are outside and get 0; a completion without tokens keeps GRPO's advantage",
@@ -26,19 +30,24 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("26hzhang/verl", "algorithm.adv_estimator=cpo, +algorithm.gold_as_hint=True")],
     differences: &[
-        "the fork compares a list with a number, so that no group is ever found all right or all wrong; wrong completions then fall under the bound |A|/2, which is 0 where all are wrong. Here groups are told apart by their rewards, as the fork's text says",
-        "the fork moves advantages inside the micro-batch of every epoch, in place, so that a second epoch moves them again; here they are moved once per step",
+        "the fork compares a list with a number, so that no group is ever found all right or all wrong; \
+            wrong completions then fall under the bound |A|/2, which is 0 where all are wrong. Here groups \
+            are told apart by their rewards, as the fork's text says",
+        "the fork moves advantages inside the micro-batch of every epoch, in place, so that a second epoch \
+            moves them again; here they are moved once per step",
         "the fork's `tok_kl` falls through to its last branch and is moved by `naive` as well; here it is itself alone",
-        "the fork's sixteen other words for `wrap_method` are not here (`negonly_*`, `mi*`, `*_mi3`, `naive`, `noaccmask`): none of its published scripts names one, the `negonly_*` forms do nothing to wrong completions there, and every unknown word is silently `naive`",
+        "the fork's sixteen other words for `wrap_method` are not here (`negonly_*`, `mi*`, `*_mi3`, \
+            `naive`, `noaccmask`): none of its published scripts names one, the `negonly_*` forms do nothing \
+            to wrong completions there, and every unknown word is silently `naive`",
     ],
 };
 
 choice! {
-    /// Whether the contrast with the gold answer is taken per completion or per token.
+    /// Unit that the contrast with the gold answer is taken over.
     pub enum CpoWrap {
-        /// One number per completion: the mean over its tokens.
+        /// The completion: the mean over its tokens.
         SeqKl = "seq_kl",
-        /// One number per token.
+        /// Each token by itself.
         TokKl = "tok_kl",
     }
 }
@@ -73,7 +82,7 @@ settings! {
     /// # Ok::<(), tamis_core::advantage::AdvantageError>(())
     /// ```
     pub struct Cpo {
-        /// Whether the contrast with the gold answer is taken per completion or per token.
+        /// Unit that the contrast with the gold answer is taken over.
         wrap: CpoWrap = CpoWrap::SeqKl;
         /// Weight of the entropy by which right completions are raised.
         pos_alpha: f64 = 0.0;

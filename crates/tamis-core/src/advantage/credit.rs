@@ -5,12 +5,13 @@ use crate::choice;
 use crate::ragged::Ragged;
 
 choice! {
-    /// What becomes of rewards on masked tokens (tool or environment output).
+    /// Token that a reward on a masked token (tool or environment output) counts for.
     pub enum MaskedRewards {
-        /// A reward there counts for the last token of the policy before it, whose consequence it is; before
-        /// the first such token it is lost.
+        /// The last token of the policy before it, whose consequence it is; before the first such token the
+        /// reward is lost.
         Credited = "credited",
-        /// They are lost, as in verl's `gae`, `reinforce_plus_plus`, `remax` and token baselines.
+        /// None: such rewards are lost, as in verl's `gae`, `reinforce_plus_plus`, `remax` and token
+        /// baselines.
         Lost = "lost",
     }
 }

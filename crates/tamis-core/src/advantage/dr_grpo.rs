@@ -25,7 +25,8 @@ pub(super) const ENTRY: Entry = Entry {
         ("TRL", "scale_rewards=none"),
     ],
     differences: &[
-        "it is `grpo` with `scale: none`; the paper's other half, the constant divisor of the loss, is an aggregation (`preset: dr_grpo` sets both)",
+        "it is `grpo` with `scale: none`; the paper's other half, the constant divisor of the loss, is an \
+            aggregation (`preset: dr_grpo` sets both)",
     ],
 };
 
@@ -44,7 +45,7 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct DrGrpo {
-        /// The advantage in a group of one trajectory.
+        /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

@@ -16,7 +16,8 @@ pub(super) const ENTRY: Entry = Entry {
     name: "gae",
     family: Family::Advantage,
     meaning: "exponentially weighted sums of a critic's errors, whitened over the tokens of the batch",
-    formula: "d_t = r_t + gamma·V_(t+1) - V_t, A_t = d_t + gamma·lambda·A_(t+1), returns A_t + V_t, then A whitened; t counts unmasked tokens",
+    formula: "d_t = r_t + gamma·V_(t+1) - V_t, A_t = d_t + gamma·lambda·A_(t+1), returns A_t + V_t, then A \
+        whitened; t counts unmasked tokens",
     source: "Schulman et al., High-dimensional continuous control using generalized advantage estimation, arXiv 1506.02438, eq. 16",
     defaults: &[],
     degenerate: &[
@@ -29,7 +30,8 @@ pub(super) const ENTRY: Entry = Entry {
         ("EasyR1", "algorithm.adv_estimator=gae"),
     ],
     differences: &[
-        "verl leaves whitened numbers at masked tokens, loses rewards on them (`masked_rewards: lost`), adds 1e-8 to the number of tokens and raises where there is one",
+        "verl leaves whitened numbers at masked tokens, loses rewards on them (`masked_rewards: lost`), adds \
+            1e-8 to the number of tokens and raises where there is one",
         "a filter that drops uniform groups drops signal here",
     ],
 };
@@ -67,9 +69,9 @@ settings! {
         gamma: f64 = 1.0, Between(0.0, 1.0);
         /// Decay of the critic's errors: 0 trusts the critic, 1 the rewards.
         lambda: f64 = 1.0, Between(0.0, 1.0);
-        /// Whether advantages are whitened over the batch.
+        /// Whiten advantages over the tokens of the batch: mean 0, deviation 1.
         whiten: bool = true;
-        /// What becomes of rewards on masked tokens (tool or environment output).
+        /// Token that a reward on a masked token (tool or environment output) counts for.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

@@ -15,12 +15,14 @@ pub(super) const ENTRY: Entry = Entry {
     name: "gdpo",
     family: Family::Advantage,
     meaning: "each of several rewards normalised within its group, their weighted sum whitened over the tokens of the batch",
-    formula: "S_i = sum_k w_k·(R_ki - mean(R_k))/(std(R_k) + epsilon) within the group, A_i = (S_i - mean(S)) / sqrt(var(S) + 1e-8) over the batch, each S as often as its tokens",
+    formula: "S_i = sum_k w_k·(R_ki - mean(R_k))/(std(R_k) + epsilon) within the group, A_i = (S_i - \
+        mean(S)) / sqrt(var(S) + 1e-8) over the batch, each S as often as its tokens",
     source: "Liu et al., GDPO: group reward-decoupled normalization policy optimization, arXiv 2601.05242",
     defaults: &[],
     degenerate: &[
         "without components the reward itself is the only one",
-        "a component without an answer for a member adds 0 to it, and so does one that is uniform in the group; unscored members are outside and get 0",
+        "a component without an answer for a member adds 0 to it, and so does one that is uniform in the \
+            group; unscored members are outside and get 0",
         "where all sums of the batch are equal, or there are fewer than two tokens, every advantage is 0",
         "a group of one has sum 0, or with `singleton: raw` that of its raw rewards over 1 + epsilon",
     ],
@@ -65,11 +67,11 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct Gdpo {
-        /// Added to each reward's deviation.
+        /// Number added to the deviation that divides each reward.
         epsilon: f64 = 1e-6, NonNegative;
-        /// Whether the sums are whitened over the batch.
+        /// Whiten the sums over the tokens of the batch: mean 0, deviation 1.
         whiten: bool = true;
-        /// The advantage in a group of one trajectory.
+        /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

@@ -25,7 +25,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("verl", "algorithm.adv_estimator=gpg")],
     differences: &[
-        "verl divides by the number of rewards that are not 0 instead (`gpg_alpha: nonzero_rewards`), so that with rewards of -1 and 1 alpha is always 1",
+        "verl divides by the number of rewards that are not 0 instead (`gpg_alpha: nonzero_rewards`), so \
+            that with rewards of -1 and 1 alpha is always 1",
     ],
 };
 
@@ -62,9 +63,9 @@ settings! {
     pub struct Gpg {
         /// How GPG's factor alpha is counted.
         gpg_alpha: GpgAlpha = GpgAlpha::MixedGroups;
-        /// What the centred reward is divided by (verl's `f_norm`).
+        /// Divisor of the centred reward (verl's `f_norm`).
         divisor: f64 = 1.0, Positive;
-        /// The advantage in a group of one trajectory.
+        /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

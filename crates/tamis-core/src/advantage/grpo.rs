@@ -32,7 +32,8 @@ pub(super) const ENTRY: Entry = Entry {
         ("EasyR1", "algorithm.adv_estimator=grpo"),
     ],
     differences: &[
-        "verl and TRL compute the deviation of a uniform group in floating point, so that rounding noise over epsilon can become an advantage; here it is zero",
+        "verl and TRL compute the deviation of a uniform group in floating point, so that rounding noise \
+            over epsilon can become an advantage; here it is zero",
         "verl keeps the raw reward of a singleton (`singleton: raw`), TRL gives 0; TRL's epsilon is 1e-4",
         "verl's vectorised form works in single precision and, before 0.9.1, took the variance for at least 1e-6",
     ],
@@ -75,13 +76,13 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct Grpo {
-        /// Which rewards the deviation that divides advantages is taken over.
+        /// Rewards whose deviation divides the advantages.
         scale: Scale = Scale::Group;
         /// Delta degrees of freedom of the deviation: 1 divides by n - 1 (verl, TRL), 0 by n.
         ddof: u8 = 1, Between(0.0, 1.0);
-        /// Added to the deviation (1e-6 in verl, 1e-4 in TRL).
+        /// Number added to the deviation that divides the advantage (1e-6 in verl, 1e-4 in TRL).
         epsilon: f64 = 1e-6, NonNegative;
-        /// The advantage in a group of one trajectory.
+        /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

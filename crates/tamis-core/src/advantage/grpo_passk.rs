@@ -51,13 +51,13 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct GrpoPassk {
-        /// Whether the lead is divided by the group's deviation.
+        /// Divide the lead by the group's deviation.
         divide: bool = true;
         /// Delta degrees of freedom of the deviation: 1 divides by n - 1 (verl, TRL), 0 by n.
         ddof: u8 = 1, Between(0.0, 1.0);
-        /// Added to the deviation (1e-6 in verl, 1e-4 in TRL).
+        /// Number added to the deviation that divides the advantage (1e-6 in verl, 1e-4 in TRL).
         epsilon: f64 = 1e-6, NonNegative;
-        /// The advantage in a group of one trajectory.
+        /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

@@ -15,18 +15,21 @@ pub(super) const ENTRY: Entry = Entry {
     name: "normalize_then_sum",
     family: Family::Advantage,
     meaning: "each of several rewards normalised within its group, their weighted sum normalised over the trajectories of the batch",
-    formula: "S_i = sum_k w_k·(R_ki - mean(R_k))/(std(R_k) + epsilon) within the group, A_i = (S_i - mean(S)) / (std(S) + epsilon) over the batch",
+    formula: "S_i = sum_k w_k·(R_ki - mean(R_k))/(std(R_k) + epsilon) within the group, A_i = (S_i - \
+        mean(S)) / (std(S) + epsilon) over the batch",
     source: "Liu et al., GDPO, arXiv 2601.05242, as TRL 1.16 computes it",
     defaults: &[],
     degenerate: &[
         "without components the reward itself is the only one",
-        "a component without an answer for a member adds 0 to it, and so does one that is uniform, or answered for one member, in the group",
+        "a component without an answer for a member adds 0 to it, and so does one that is uniform, or \
+            answered for one member, in the group",
         "unscored members are outside and get 0; where all sums of the batch are equal every advantage is 0",
         "a group of one has sum 0, or with `singleton: raw` that of its raw rewards over 1 + epsilon",
     ],
     known_as: &[("TRL", "multi_objective_aggregation=normalize_then_sum")],
     differences: &[
-        "TRL computes deviations of uniform groups in floating point, so that rounding noise over epsilon can become an advantage; here it is zero",
+        "TRL computes deviations of uniform groups in floating point, so that rounding noise over epsilon \
+            can become an advantage; here it is zero",
         "verl's form of the same paper whitens over tokens: see `gdpo`",
     ],
 };
@@ -52,9 +55,9 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct NormalizeThenSum {
-        /// Added to both deviations.
+        /// Number added to the deviation of each reward and to that of the sums.
         epsilon: f64 = 1e-4, NonNegative;
-        /// The advantage in a group of one trajectory.
+        /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

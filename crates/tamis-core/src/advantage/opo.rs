@@ -48,7 +48,7 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct Opo {
-        /// The advantage in a group of one trajectory.
+        /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

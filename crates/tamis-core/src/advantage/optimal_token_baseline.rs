@@ -19,27 +19,32 @@ pub(super) const ENTRY: Entry = Entry {
     name: "optimal_token_baseline",
     family: Family::Advantage,
     meaning: "the reward to go less its group mean at the same position, weighted by the gradient energy of each trajectory so far",
-    formula: "w_t = (1 - 2·pi_t + sum(pi²))·rho_t², W_t = sum(w_s, s <= t), B_t = sum_i(G_it·W_it) / (sum_i(W_it) + epsilon), A_t = G_t - B_t",
-    source: "verl 0.9.1 core_algos.compute_optimal_token_baseline_advantage; Li et al., The optimal token baseline: variance reduction for long-horizon LLM-RL, arXiv 2602.07078",
+    formula: "w_t = (1 - 2·pi_t + sum(pi²))·rho_t², W_t = sum(w_s, s <= t), B_t = sum_i(G_it·W_it) / \
+        (sum_i(W_it) + epsilon), A_t = G_t - B_t",
+    source: "verl 0.9.1 core_algos.compute_optimal_token_baseline_advantage; Li et al., The optimal token \
+        baseline: variance reduction for long-horizon LLM-RL, arXiv 2602.07078",
     defaults: &[],
     degenerate: &[
-        "at a position where all rewards to go are equal every advantage is exactly 0 (with `epsilon: 0`), where all weights are 0 the plain mean is taken",
-        "beyond the second longest trajectory of a group the longest has no one to be compared with: baseline 0 there, or with `tail: kept` its own reward, so advantage 0",
+        "at a position where all rewards to go are equal every advantage is exactly 0 (with `epsilon: 0`), \
+            where all weights are 0 the plain mean is taken",
+        "beyond the second longest trajectory of a group the longest has no one to be compared with: \
+            baseline 0 there, or with `tail: kept` its own reward, so advantage 0",
         "unscored trajectories are outside and get 0; with fewer than two scored members of several all get 0",
         "a group of one gets 0, or its rewards to go with `singleton: raw`",
     ],
     known_as: &[("verl", "algorithm.adv_estimator=optimal_token_baseline")],
     differences: &[
-        "verl adds 1e-8 to the weights (`epsilon: 1e-8`), keeps the raw reward of a singleton, and loses rewards on masked tokens (`masked_rewards: lost`)",
-        "verl finds the tail by comparing counts of unmasked tokens but cuts it by position (`tail: zeroed_by_count`), which differ where tokens are masked",
+        "verl adds 1e-8 to the weights (`epsilon: 1e-8`), keeps the raw reward of a singleton, and loses \
+            rewards on masked tokens (`masked_rewards: lost`)",
+        "verl finds the tail by comparing counts of unmasked tokens but cuts it by position (`tail: \
+            zeroed_by_count`), which differ where tokens are masked",
     ],
 };
 
 choice! {
     /// What a token baseline is where only the longest trajectory of a group still has tokens.
     pub enum Tail {
-        /// Nothing: the baseline is 0, so the whole reward to go counts (verl `handle_zero_tail=True` where
-        /// no token is masked).
+        /// 0, so the whole reward to go counts (verl `handle_zero_tail=True` where no token is masked).
         Zeroed = "zeroed",
         /// As `zeroed`, from the position that equals the second largest number of unmasked tokens (verl).
         ZeroedByCount = "zeroed_by_count",
@@ -147,13 +152,13 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct OptimalTokenBaseline {
-        /// What the longest trajectory of a group is compared with beyond the second longest.
+        /// Baseline of the longest trajectory of a group beyond the second longest.
         tail: Tail = Tail::Zeroed;
-        /// Added to the sum of weights (1e-8 in verl).
+        /// Number added to the sum of weights that divides the baseline (1e-8 in verl).
         epsilon: f64 = 0.0, NonNegative;
-        /// The advantage in a group of one trajectory.
+        /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
-        /// What becomes of rewards on masked tokens (tool or environment output).
+        /// Token that a reward on a masked token (tool or environment output) counts for.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

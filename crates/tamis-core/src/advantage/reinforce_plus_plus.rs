@@ -21,7 +21,8 @@ pub(super) const ENTRY: Entry = Entry {
     defaults: &[],
     degenerate: &[
         "unscored trajectories are outside the statistics and get 0",
-        "where all returns of the batch are equal, or there is one token, every advantage is 0; a uniform group is not 0 unless the batch is",
+        "where all returns of the batch are equal, or there is one token, every advantage is 0; a uniform \
+            group is not 0 unless the batch is",
         "singletons are members of the batch like any other",
     ],
     known_as: &[
@@ -29,7 +30,8 @@ pub(super) const ENTRY: Entry = Entry {
         ("EasyR1", "algorithm.adv_estimator=reinforce_plus_plus"),
     ],
     differences: &[
-        "verl loses rewards on masked tokens (`masked_rewards: lost`); its versions of early 2026 carried no return back over one, so that a reward after a tool call never reached the turns before it",
+        "verl loses rewards on masked tokens (`masked_rewards: lost`); its versions of early 2026 carried no \
+            return back over one, so that a reward after a tool call never reached the turns before it",
         "verl adds 1e-8 to the number of tokens and raises where there is one",
     ],
 };
@@ -60,9 +62,9 @@ settings! {
     pub struct ReinforcePlusPlus {
         /// Discount per token of the policy.
         gamma: f64 = 1.0, Between(0.0, 1.0);
-        /// Whether returns are whitened over the batch.
+        /// Whiten returns over the tokens of the batch: mean 0, deviation 1.
         whiten: bool = true;
-        /// What becomes of rewards on masked tokens (tool or environment output).
+        /// Token that a reward on a masked token (tool or environment output) counts for.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

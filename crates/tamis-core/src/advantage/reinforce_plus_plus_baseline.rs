@@ -14,7 +14,8 @@ pub(super) const ENTRY: Entry = Entry {
     name: "reinforce_plus_plus_baseline",
     family: Family::Advantage,
     meaning: "the reward less the mean of its group, whitened over the tokens of the batch",
-    formula: "D_i = R_i - mean(R) within the group, A_i = (D_i - mean(D)) / sqrt(var(D) + 1e-8) over the batch, each D as often as its tokens",
+    formula: "D_i = R_i - mean(R) within the group, A_i = (D_i - mean(D)) / sqrt(var(D) + 1e-8) over the \
+        batch, each D as often as its tokens",
     source: "Hu, REINFORCE++, arXiv 2501.03262, section 3 (REINFORCE++-baseline)",
     defaults: &[],
     degenerate: &[
@@ -50,9 +51,9 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct ReinforcePlusPlusBaseline {
-        /// Whether the centred rewards are whitened over the batch.
+        /// Whiten the centred rewards over the tokens of the batch: mean 0, deviation 1.
         whiten: bool = true;
-        /// The advantage in a group of one trajectory.
+        /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

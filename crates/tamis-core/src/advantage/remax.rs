@@ -49,7 +49,7 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct Remax {
-        /// What becomes of rewards on masked tokens (tool or environment output).
+        /// Token that a reward on a masked token (tool or environment output) counts for.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

@@ -49,7 +49,7 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct Rloo {
-        /// The advantage in a group of one trajectory.
+        /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
     }
 }

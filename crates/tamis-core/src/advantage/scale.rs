@@ -3,9 +3,9 @@
 use crate::choice;
 
 choice! {
-    /// Which rewards the deviation that divides advantages is taken over.
+    /// Rewards whose deviation divides the advantages.
     pub enum Scale {
-        /// The group's (GRPO; TRL `scale_rewards="group"`, verl `norm_adv_by_std_in_grpo=True`).
+        /// Those of the group (GRPO; TRL `scale_rewards="group"`, verl `norm_adv_by_std_in_grpo=True`).
         Group = "group",
         /// All scored ones of the batch (TRL `scale_rewards="batch"`).
         Batch = "batch",

@@ -23,7 +23,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("verl", "algorithm.adv_estimator=tir_optimal_token_baseline")],
     differences: &[
-        "verl adds 1e-8 to the weights (`epsilon: 1e-8`), keeps the raw reward of a singleton, and loses rewards on masked tokens (`masked_rewards: lost`)",
+        "verl adds 1e-8 to the weights (`epsilon: 1e-8`), keeps the raw reward of a singleton, and loses \
+            rewards on masked tokens (`masked_rewards: lost`)",
     ],
 };
 
@@ -35,13 +36,13 @@ settings! {
     /// [`OptimalTokenBaseline`].
     #[derive(Copy)]
     pub struct TirOptimalTokenBaseline {
-        /// What the longest trajectory of a group is compared with beyond the second longest.
+        /// Baseline of the longest trajectory of a group beyond the second longest.
         tail: Tail = Tail::Zeroed;
-        /// Added to the sum of weights (1e-8 in verl).
+        /// Number added to the sum of weights that divides the baseline (1e-8 in verl).
         epsilon: f64 = 0.0, NonNegative;
-        /// The advantage in a group of one trajectory.
+        /// Advantage of a trajectory that is alone in its group.
         singleton: SingletonAdvantage = SingletonAdvantage::Zero;
-        /// What becomes of rewards on masked tokens (tool or environment output).
+        /// Token that a reward on a masked token (tool or environment output) counts for.
         masked_rewards: MaskedRewards = MaskedRewards::Credited;
     }
 }

@@ -17,7 +17,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("verl", "actor.use_dynamic_bsz, ppo_max_token_len_per_gpu")],
     differences: &[
-        "verl balances 24576·L + L², the cost of a model of 7 billion parameters, and may put light ones at both ends; here tokens count, heaviest first",
+        "verl balances 24576·L + L², the cost of a model of 7 billion parameters, and may put light ones at \
+            both ends; here tokens count, heaviest first",
         "ranks agree on the number of parts through `least`; verl takes the maximum over ranks by an all-reduce",
     ],
 };

@@ -20,7 +20,8 @@ pub(super) const TOKEN: Entry = Entry {
     family: Family::Correction,
     meaning: "each token is weighted by how much likelier the policy finds it than the sampler did, up to a bound",
     formula: "w_t = clamp(exp(d_t), min, max), d = old - behaviour",
-    source: "truncated importance sampling: Ionides, JCGS 2008; Yao et al., Your efficient RL framework secretly brings you off-policy RL training, 2025",
+    source: "truncated importance sampling: Ionides, JCGS 2008; Yao et al., Your efficient RL framework \
+        secretly brings you off-policy RL training, 2025",
     defaults: &[
         "objective.correction.weights.level",
         "objective.correction.weights.outside",
@@ -96,11 +97,11 @@ pub(super) const BATCH_NORMALIZE: Entry = Entry {
 };
 
 choice! {
-    /// Whether one importance weight belongs to a token or to a trajectory.
+    /// Unit that has one importance weight.
     pub enum CorrectionLevel {
-        /// A token.
+        /// Each token.
         Token = "token",
-        /// A trajectory: the product of its tokens' ratios.
+        /// Each trajectory: the product of its tokens' ratios.
         Sequence = "sequence",
     }
 }

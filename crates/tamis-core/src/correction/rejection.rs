@@ -12,7 +12,8 @@ pub(super) const ENTRY: Entry = Entry {
     name: "rejection",
     family: Family::Correction,
     meaning: "tokens, or whole trajectories, whose divergence from the sampler is outside bounds leave the mask",
-    formula: "kept where min <= s <= max; s of a token: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d; of a trajectory: their sum, mean or maximum",
+    formula: "kept where min <= s <= max; s of a token: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d; of a \
+        trajectory: their sum, mean or maximum",
     source: "verl rollout_corr_helper; estimators: Schulman, Approximating KL divergence, 2020",
     defaults: &["objective.correction.rejections"],
     degenerate: &[
@@ -22,7 +23,8 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("verl", "algorithm.rollout_correction.rollout_rs, rollout_rs_threshold")],
     differences: &[
-        "bounds are in nats of the statistic; verl's `lo_hi` for k1 bounds exp(k1), which is behaviour over policy, the inverse of the importance ratio",
+        "bounds are in nats of the statistic; verl's `lo_hi` for k1 bounds exp(k1), which is behaviour over \
+            policy, the inverse of the importance ratio",
         "verl's loss is NaN where everything is rejected",
     ],
 };

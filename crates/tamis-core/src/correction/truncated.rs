@@ -18,7 +18,9 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("TRL", "mask_truncated_completions")],
     differences: &[
-        "TRL looks for an end or padding token at the end of the ids, so that a completion ended by a stop string counts as truncated; here the finish reason decides, and `ends_with` is for ids without one",
+        "TRL looks for an end or padding token at the end of the ids, so that a completion ended by a stop \
+            string counts as truncated; here the finish reason decides, and `ends_with` is for ids without \
+            one",
         "TRL takes the masked tokens out of the denominator too, and so does this",
     ],
 };

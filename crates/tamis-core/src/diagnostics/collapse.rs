@@ -10,8 +10,10 @@ pub(super) const DIVERSITY: Entry = Entry {
     name: "diversity",
     family: Family::Diagnostic,
     meaning: "how many different completions or answers groups hold, their entropy, and how much they depend on the prompt",
-    formula: "distinct / members; H(Z|X) = mean over groups of -Σ p ln p; H(Z) the same over the batch; I(X;Z) = H(Z) - H(Z|X), all of counted frequencies",
-    source: "plug-in estimate of the template-collapse measures of RAGEN-2 (mutual information of prompt and reasoning), which score every completion under every prompt instead",
+    formula: "distinct / members; H(Z|X) = mean over groups of -Σ p ln p; H(Z) the same over the batch; \
+        I(X;Z) = H(Z) - H(Z|X), all of counted frequencies",
+    source: "plug-in estimate of the template-collapse measures of RAGEN-2 (mutual information of prompt and \
+        reasoning), which score every completion under every prompt instead",
     defaults: &[],
     degenerate: &[
         "members without an answer are left out; groups with fewer than two are not counted in the distinct share",
@@ -20,7 +22,8 @@ pub(super) const DIVERSITY: Entry = Entry {
     ],
     known_as: &[("RAGEN", "collapse/* (by a model)")],
     differences: &[
-        "RAGEN needs a forward pass for every pair of prompt and completion; this counts equal strings, and so sees collapse onto equal answers, not onto similar ones",
+        "RAGEN needs a forward pass for every pair of prompt and completion; this counts equal strings, and \
+            so sees collapse onto equal answers, not onto similar ones",
     ],
 };
 
@@ -29,7 +32,8 @@ pub(super) const VARIANCE: Entry = Entry {
     name: "variance_shares",
     family: Family::Diagnostic,
     meaning: "variance of rewards within groups, which trains, against that between groups, which does not",
-    formula: "within = mean over groups of the population variance, between = population variance of group means; share = within / (within + between)",
+    formula: "within = mean over groups of the population variance, between = population variance of group \
+        means; share = within / (within + between)",
     source: "analysis of variance; std(s)/mean(s) of group deviations: RAGEN-2, table 8",
     defaults: &[],
     degenerate: &[

@@ -23,7 +23,7 @@ settings! {
     /// Stop after steps in a row that had no group to train on.
     #[derive(Copy, Eq)]
     pub struct EmptySteps {
-        /// Steps in a row after which the run stops.
+        /// Number of steps in a row without a group to train on that ends the run.
         patience: u32 = 5, AtLeast(1.0), Free;
     }
 }

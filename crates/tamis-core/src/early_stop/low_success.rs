@@ -30,7 +30,7 @@ settings! {
         /// none) of its validation samples; the lowest of all sources counts, whatever `validate.metrics`
         /// logs.
         floor: f64 = 0.01, Probability, Free;
-        /// Validations in a row after which the run stops.
+        /// Number of low validations in a row that ends the run.
         patience: u32 = 5, AtLeast(1.0), Free;
     }
 }

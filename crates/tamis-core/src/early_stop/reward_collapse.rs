@@ -13,7 +13,8 @@ pub(super) const ENTRY: Entry = Entry {
     name: "reward_collapse",
     family: Family::EarlyStop,
     meaning: "stops when the reward's deviation within groups has stayed far below what it was in the first steps",
-    formula: "V < share * mean(V of the first baseline_steps successful steps), for all of the last window rounds; V = mean over all groups of a round of std(reward)",
+    formula: "V < share * mean(V of the first baseline_steps successful steps), for all of the last window \
+        rounds; V = mean over all groups of a round of std(reward)",
     source: "RAGEN, filtering_and_loss_scaling.md section 3 (2026-01-23); its later form of 2026-02-27",
     defaults: &[
         "train.early_stop.reward_collapse.form",
@@ -35,7 +36,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// Which generation rounds are compared with the baseline.
+    /// Generation rounds that are compared with the baseline.
     pub enum CollapseForm {
         /// Every round from the first, as in RAGEN's filtering document.
         Attempts = "attempts",
@@ -58,11 +59,11 @@ settings! {
     /// Stop when the reward's deviation within groups has stayed far below what it was in the first steps.
     #[derive(Copy)]
     pub struct RewardCollapse {
-        /// Which generation rounds are compared with the baseline.
+        /// Generation rounds that are compared with the baseline.
         form: CollapseForm = CollapseForm::Attempts, Any, Free;
         /// Number of first trained steps whose mean deviation is the baseline.
         baseline_steps: u32 = 10, AtLeast(1.0), Free;
-        /// Rounds in a row below the threshold after which the run stops.
+        /// Number of rounds in a row below the threshold that ends the run.
         window: usize = 10, AtLeast(1.0), Free;
         /// Threshold of the deviation, as a share of the baseline.
         share: f64 = 0.1, Probability, Free;

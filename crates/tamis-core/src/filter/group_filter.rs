@@ -4,7 +4,7 @@ use super::{Filter, MeanRange, MinP, Percentile, TopK, TopP, Variance, WithinGro
 use crate::tagged;
 
 tagged! {
-    /// By which rule a group is kept or dropped.
+    /// The rule by which a group is kept or dropped.
     #[derive(Copy)]
     pub enum GroupFilter: Filter, default Variance {
         /// Dropped where the metric is the same for all members (largest minus smallest at most `tolerance`):

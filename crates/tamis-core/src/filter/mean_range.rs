@@ -22,11 +22,11 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// Whether a mean equal to `low` or `high` is inside.
+    /// Treatment of a group whose mean equals `low` or `high`.
     pub enum Bounds {
-        /// No: `low < mean < high`.
+        /// Dropped: kept is `low < mean < high`.
         Open = "open",
-        /// Yes: `low <= mean <= high`.
+        /// Kept: `low <= mean <= high`.
         Closed = "closed",
     }
 }
@@ -46,7 +46,7 @@ settings! {
         low: f64 = 0.0;
         /// Upper bound of the group's mean, in units of the metric.
         high: f64 = 1.0;
-        /// Whether a mean equal to `low` or `high` is inside.
+        /// Treatment of a group whose mean equals `low` or `high`.
         bounds: Bounds = Bounds::Open;
     }
 }

@@ -195,7 +195,7 @@ fn nearest(name: &str, available: &[String]) -> Option<String> {
 }
 
 impl Metric {
-    /// The metric of a filter that names none: the raw outcome `acc`, else `score`.
+    /// The metric of a filter that names none: the raw outcome `acc`, otherwise `score`.
     ///
     /// # Errors
     /// [`MetricError::NoOutcome`] where the rewards give neither.

@@ -37,9 +37,9 @@ settings! {
     /// deviation).
     #[derive(Copy)]
     pub struct Percentile {
-        /// Where the kept band of the ranking begins, as a share of it: 0 is the best group.
+        /// Beginning of the kept band of the ranking, as a share of the ranking: 0 is the best group.
         low: f64 = 0.0;
-        /// Where the kept band of the ranking ends, as a share of it.
+        /// End of the kept band of the ranking, as a share of the ranking: 1 is the worst group.
         high: f64 = 1.0;
         ..pool: Pool;
     }

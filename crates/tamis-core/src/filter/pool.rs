@@ -24,9 +24,9 @@ choice! {
 choice! {
     /// Which groups are the best for a pool filter.
     pub enum Prefer {
-        /// Those of the largest score.
+        /// The groups of the largest score.
         Largest = "largest",
-        /// Those of the smallest score.
+        /// The groups of the smallest score.
         Smallest = "smallest",
     }
 }
@@ -47,14 +47,14 @@ settings! {
     /// `zero_score`. Every other group competed, and its rank kept it out: `outside_pool`.
     #[derive(Copy)]
     pub struct Pool {
-        /// What groups are ranked by.
+        /// Number of a group that the groups of a round are ranked by.
         score: PoolScore = PoolScore::Deviation;
         /// Delta degrees of freedom of deviation and variance: 0 for a population, 1 for a sample, as RAGEN
         /// has them.
         ddof: u8 = 0, Between(0.0, 1.0);
-        /// Which groups are the best: those of the largest or of the smallest score.
+        /// End of the ranking that counts as best.
         prefer: Prefer = Prefer::Largest;
-        /// Whether groups whose score is 0 compete.
+        /// Let groups whose score is 0 compete. False: they are dropped first.
         include_zero: bool = true;
     }
 }

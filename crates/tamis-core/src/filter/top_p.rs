@@ -12,12 +12,16 @@ pub(super) const ENTRY: Entry = Entry {
     name: "top_p",
     family: Family::Filter,
     meaning: "keeps the best groups of a round that together hold a share of the mass of all",
-    formula: "the shortest prefix of the ranking with sum(mass) >= p * sum over all(mass); mass = exp(score / temperature) | score | score^2",
+    formula: "the shortest prefix of the ranking with sum(mass) >= p * sum over all(mass); mass = exp(score \
+        / temperature) | score | score^2",
     source: "RAGEN, rollout_filter_strategy top_p (softmax: 2026-01; linear: 2026-03); RAGEN-2, arXiv 2604.06268",
     defaults: &[],
     degenerate: &[
-        "scale: `softmax` depends on it: at 0/1 outcomes all masses are nearly equal and p: 0.9 keeps about nine groups in ten, at deviations of several points it keeps two or three; `linear` and `variance` do not, apart from `slack`",
-        "`softmax` keeps at least one group of those that compete; `linear` and `variance` keep none where no score is positive or p times the mass is at most `slack`",
+        "scale: `softmax` depends on it: at 0/1 outcomes all masses are nearly equal and p: 0.9 keeps about \
+            nine groups in ten, at deviations of several points it keeps two or three; `linear` and \
+            `variance` do not, apart from `slack`",
+        "`softmax` keeps at least one group of those that compete; `linear` and `variance` keep none where \
+            no score is positive or p times the mass is at most `slack`",
         "p: 1 keeps every group that competes, so that with `include_zero: false` it drops the uniform groups and nothing else",
         "groups of equal score are taken in dispatch order; unscored groups never compete and count for nothing",
         "judging what was kept once more may drop more of it, except with p: 1",
@@ -85,7 +89,7 @@ settings! {
     pub struct TopP {
         /// Share of the round's mass that is kept.
         p: f64, Probability;
-        /// What a group weighs.
+        /// Weight of a group in the mass of its round.
         mass: Mass = Mass::Softmax;
         /// Temperature of the softmax, in units of the score; read with `mass: softmax`.
         temperature: f64 = 1.0, Positive;

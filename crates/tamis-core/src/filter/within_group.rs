@@ -10,12 +10,16 @@ pub(super) const ENTRY: Entry = Entry {
     family: Family::Filter,
     meaning: "keeps every group, and trains on those k of its members whose metric has the largest variance",
     formula: "argmax over j of Var(j smallest, k - j largest), j = 0..k",
-    source: "RAGEN, rollout_filter_strategy within_group (branch more-experiments); Xu et al., PODS, arXiv 2504.13818, max-variance down-sampling",
+    source: "RAGEN, rollout_filter_strategy within_group (branch more-experiments); Xu et al., PODS, arXiv \
+        2504.13818, max-variance down-sampling",
     defaults: &[],
     degenerate: &[
         "scale: neither scale nor shift of the metric matters",
-        "a group is kept or dropped whole: members that are not chosen are generated, scored and reported, and lie outside the group's advantage statistics and the loss; they count as left out (`unchosen`), not as trained",
-        "with k members scored or fewer, all scored members are chosen; a uniform group keeps its first k, or is dropped with `include_zero: false`",
+        "a group is kept or dropped whole: members that are not chosen are generated, scored and reported, \
+            and lie outside the group's advantage statistics and the loss; they count as left out \
+            (`unchosen`), not as trained",
+        "with k members scored or fewer, all scored members are chosen; a uniform group keeps its first k, \
+            or is dropped with `include_zero: false`",
         "members of equal metric are chosen by their place in the group; a fraction is rounded to whole members, at least two",
     ],
     known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=within_group")],
@@ -52,7 +56,7 @@ settings! {
         k: Option<usize> = None, AtLeast(1.0);
         /// Share of each group's members that trains, in place of `k`.
         fraction: Option<f64> = None, Probability;
-        /// Whether uniform groups are kept.
+        /// Keep groups whose members all have the same metric.
         include_zero: bool = true;
     }
 }

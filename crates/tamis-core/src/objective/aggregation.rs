@@ -205,12 +205,12 @@ pub struct GroupCounts {
 }
 
 choice! {
-    /// Whether groups that the filter dropped stay in the denominators of the loss.
+    /// Place of groups that the filter dropped in the denominators of the loss.
     pub enum ZeroGroups {
-        /// Means are over what is trained on (verl).
+        /// Left out: means are over what is trained on (verl).
         Drop = "drop",
-        /// Means are over what is trained on and what was dropped, as if the dropped had been trained on with
-        /// advantage 0 (TRL).
+        /// Counted: means are over what is trained on and what was dropped, as if dropped groups were trained
+        /// on with advantage 0 (TRL).
         Mask = "mask",
     }
 }

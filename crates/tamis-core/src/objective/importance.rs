@@ -5,7 +5,7 @@ use crate::choice;
 choice! {
     /// Whether the importance ratio is one of tokens or of trajectories.
     pub enum Importance {
-        /// A ratio for each token: that of its probabilities.
+        /// One ratio for each token: that of its probabilities.
         Token = "token",
         /// One ratio for the trajectory, moved by every one of its tokens: GSPO, arXiv 2507.18071 eq. 5 (TRL
         /// `importance_sampling_level: sequence`).

@@ -211,7 +211,8 @@ impl Advice<'_> {
         let Tally { outside_pool, zero_score, kept, groups, .. } = *self.tally;
         if share(outside_pool, groups) >= 0.25 {
             let why = format!(
-                "{outside_pool} of {groups} groups gave way to better ones of their round, {kept} were kept: a selection need not fill a batch"
+                "{outside_pool} of {groups} groups gave way to better ones of their round, {kept} were kept: \
+                    a selection need not fill a batch"
             );
             if self.settings.refill {
                 self.say("schedule.refill", "true -> false: train on what a round leaves", why);
@@ -266,7 +267,8 @@ impl Advice<'_> {
             // The rule of three: with no success in N, p < 3/N at 95 %.
             let bound = 3.0 / rated as f64;
             let why = format!(
-                "none of {rated} trajectories is correct by `{metric}` (pass rate below {} at 95%): too hard for this policy, or the verifier accepts nothing",
+                "none of {rated} trajectories is correct by `{metric}` (pass rate below {} at 95%): too hard \
+                    for this policy, or the verifier accepts nothing",
                 percent(bound.min(1.0))
             );
             self.say("data.train", "take easier prompts, or start from a policy that solves some", why);
@@ -299,7 +301,8 @@ impl Advice<'_> {
             && self.tally.kept == 0
         {
             let why = format!(
-                "every prompt is solved always ({all_correct} groups) or never ({all_wrong}), though {} of trajectories are correct: more samples will not help",
+                "every prompt is solved always ({all_correct} groups) or never ({all_wrong}), though {} of \
+                    trajectories are correct: more samples will not help",
                 percent(pass_rate)
             );
             self.say("data.train", "take prompts of middling difficulty", why);

@@ -44,7 +44,7 @@ impl Default for OnEmptyRound {
 choice! {
     /// What happens when the data of an epoch ends before the batch is full.
     pub enum OnExhausted {
-        /// The next epoch goes on filling it.
+        /// The next epoch goes on filling the batch.
         NextEpoch = "next_epoch",
         /// The groups that are there are trained on.
         UsePartial = "use_partial",
@@ -146,7 +146,8 @@ pub enum SettingsError {
     },
     /// Without refill, one round can never fill the batch.
     #[error(
-        "without refill one round must be able to fill the batch: `data.gen_batch_size` {gen_batch_size} is below `data.train_batch_size` {train_batch_size}"
+        "without refill one round must be able to fill the batch: `data.gen_batch_size` {gen_batch_size} is \
+            below `data.train_batch_size` {train_batch_size}"
     )]
     RoundTooSmall {
         /// Prompts a round.
@@ -156,7 +157,8 @@ pub enum SettingsError {
     },
     /// Rounds of what the batch lacks come one after the other.
     #[error(
-        "`schedule.rounds_in_flight` {rounds_in_flight} with rounds sized to what the batch lacks: how much that is is known only when the round before is judged"
+        "`schedule.rounds_in_flight` {rounds_in_flight} with rounds sized to what the batch lacks: how much \
+            that is is known only when the round before is judged"
     )]
     RoundsInFlight {
         /// Rounds in flight.
@@ -170,7 +172,8 @@ pub enum SettingsError {
     },
     /// Without a filter a round is the batch.
     #[error(
-        "without a filter every group of the one round is trained on: `data.gen_batch_size` {gen_batch_size} must equal `data.train_batch_size` {train_batch_size}"
+        "without a filter every group of the one round is trained on: `data.gen_batch_size` {gen_batch_size} \
+            must equal `data.train_batch_size` {train_batch_size}"
     )]
     RoundIsBatch {
         /// Prompts a round.

@@ -216,7 +216,8 @@ impl Rewards {
         let beyond = inputs_of(|row| row.is_beyond);
         if let Some(first) = beyond.first() {
             warnings.push(format!(
-                "the weighted sum of the scores of {} of {} completions is beyond plus and minus {LARGEST_SCORE:e}; they stay unscored; the first:\n{}",
+                "the weighted sum of the scores of {} of {} completions is beyond plus and minus \
+                    {LARGEST_SCORE:e}; they stay unscored; the first:\n{}",
                 beyond.len(),
                 rows.len(),
                 describe(first),

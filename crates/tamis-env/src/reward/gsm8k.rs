@@ -41,7 +41,7 @@ tamis_core::settings! {
     /// whole GSM8K solution is reduced by [`gold`].
     #[derive(Copy)]
     pub struct Gsm8k {
-        /// How the answer is found.
+        /// How the answer is found in the completion.
         method: Gsm8kMethod = Gsm8kMethod::Strict;
         /// The score of a wrong answer in the right format.
         format_score: f64 = 0.0;

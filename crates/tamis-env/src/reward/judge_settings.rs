@@ -20,9 +20,9 @@ tamis_core::settings! {
         pattern: String = r"-?[0-9]+(?:\.[0-9]+)?".to_owned(), NotEmpty;
         /// Scores of verdicts in words: `{yes: 1, no: 0}`. Case is ignored.
         verdicts: Map<String, Json> = Map::new();
-        /// Smallest number that is a score. Null: any.
+        /// Smallest number that counts as a score; the judge's answer is no score below. Null: any.
         min_score: Option<f64> = None;
-        /// Largest number that is a score. Null: any.
+        /// Largest number that counts as a score; the judge's answer is no score above. Null: any.
         max_score: Option<f64> = None;
         /// Score from which on a completion is right (`acc`). Null: the judge gives no `acc`.
         pass_score: Option<f64> = None;
@@ -35,13 +35,13 @@ tamis_core::settings! {
         parameters: Map<String, Json> = Map::new();
         /// Environment variable with the servers' key.
         api_key_env: Option<String> = None, NotEmpty, Free;
-        /// How long an answer may take.
+        /// Longest time of one answer.
         timeout: TimeSpan = TimeSpan::seconds(120), Any, Free;
         /// Most attempts for one completion where servers are busy or do not answer.
         max_attempts: usize = 5, Between(1.0, 100.0), Free;
         /// Number of completions judged at once.
         concurrency: usize = 16, Between(1.0, 1024.0), Free;
-        /// How long servers may take to answer at the start of a run.
+        /// Longest time that servers may take to answer at the start of a run.
         startup_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
     }
 }

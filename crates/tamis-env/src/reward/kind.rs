@@ -26,7 +26,7 @@ use super::soft_overlong::SoftOverlongSettings;
 use super::think_format::ThinkFormat;
 
 tamis_core::tagged! {
-    /// Which reward function. Each kind has keys of its own.
+    /// The reward function. Each kind has keys of its own.
     pub enum RewardKind: RewardSettings {
         /// 1 where the completion, trimmed, is the ground truth, otherwise 0.
         Exact(Exact) = "exact",

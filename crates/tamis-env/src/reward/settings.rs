@@ -199,4 +199,5 @@ pub enum BuildError {
 }
 
 /// How relative paths of a configuration are taken.
-pub const RELATIVE: &str = "a relative path in a file is taken from that file's folder, one on the command line from where tamis is started";
+pub const RELATIVE: &str = "a relative path in a file is taken from that file's folder, one on the command \
+    line from where tamis is started";

@@ -95,7 +95,8 @@ impl RunDirectoryError {
                 Some("name the folder that a run printed at its start; it holds `config.yaml`")
             }
             Self::Gone { .. } => Some(
-                "nothing more was written; a run that was moved goes on from its last checkpoint with `tamis train --resume` and its new place",
+                "nothing more was written; a run that was moved goes on from its last checkpoint with `tamis \
+                    train --resume` and its new place",
             ),
             Self::ForeignLog { .. } => Some(
                 "`state.json` of this checkpoint was changed: put it back as it was, or move the checkpoint elsewhere to go on from the one \

@@ -92,7 +92,8 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
         let loss = config.objective.loss;
         return Err(AssembleError::setting(
             format!(
-                "objective.correction: its weights are those that objective.loss.kind `{loss}` has already: every token would be weighted twice"
+                "objective.correction: its weights are those that objective.loss.kind `{loss}` has already: \
+                    every token would be weighted twice"
             ),
             "set objective.loss.kind=clip, or take the weights out of objective.correction",
         ));
@@ -150,7 +151,8 @@ mod tests {
     fn one_weight_for_what_separates_sampler_and_policy() {
         let said = |rest: &str| {
             let yaml = format!(
-                "model: {{path: m}}\ndata: {{task: arithmetic}}\ntrain: {{total_steps: 1}}\nobjective: {{loss: {{kind: decoupled}}, correction: {{{rest}}}}}"
+                "model: {{path: m}}\ndata: {{task: arithmetic}}\ntrain: {{total_steps: 1}}\nobjective: \
+                    {{loss: {{kind: decoupled}}, correction: {{{rest}}}}}"
             );
             let source = Source::new(SourceKind::File("run.yaml".into()), yaml);
             let loaded = load_sources(&[source], &[]).unwrap_or_else(|errors| panic!("{errors}"));

@@ -13,7 +13,8 @@ const ENGINE: &str =
     "it tunes the engine that samples in verl: that of tamis, and the servers that a run starts, do without";
 const PYTORCH: &str = "it tunes PyTorch, and tamis trains with an engine of its own";
 const RAGGED: &str = "it is about padding, and tamis keeps every sequence at its own length";
-const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers sampled the learner computes them in its own micro-batches";
+const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers \
+    sampled the learner computes them in its own micro-batches";
 const EXTERNAL: &str = "nothing that lies beside a model is run";
 const ADAPTERS: &str = "all weights are trained; there are no adapters";
 const ADAMW: &str = "the optimizer is AdamW, with moments in f32";
@@ -282,7 +283,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "null",
         Unless(
             NONE,
-            "its function took (response, ground_truth): wrap it as worker.reward.reward_function=FILE:score with `def score(inputs): return [old(i['response'], i['ground_truth']) for i in inputs]`",
+            "its function took (response, ground_truth): wrap it as worker.reward.reward_function=FILE:score \
+                with `def score(inputs): return [old(i['response'], i['ground_truth']) for i in inputs]`",
         ),
     ),
     key("worker.reward.score_function_name", "null", NoEffect("it goes with worker.reward.score_function")),

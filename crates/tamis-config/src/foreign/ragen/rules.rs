@@ -142,7 +142,11 @@ fn sizes(t: &mut Translator) {
     let Some(trajectories) = trajectories else { return };
     let Some(group) = group.or(if t.whole { Some(16.0) } else { None }) else {
         if let Some(key) = given {
-            t.refuse(&key, "in RAGEN it counts trajectories: give es_manager.train.group_size beside it, or train.ppo_mini_batch_size in prompts");
+            t.refuse(
+                &key,
+                "in RAGEN it counts trajectories: give es_manager.train.group_size beside it, or \
+                train.ppo_mini_batch_size in prompts",
+            );
         }
         return;
     };

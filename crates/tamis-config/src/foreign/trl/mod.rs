@@ -149,7 +149,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "null",
         By(
             rules::GENERATION,
-            "rollout.temperature rollout.top_p rollout.top_k rollout.min_p rollout.repetition_penalty rollout.max_response_length rollout.stop rollout.server_parameters",
+            "rollout.temperature rollout.top_p rollout.top_k rollout.min_p rollout.repetition_penalty \
+                rollout.max_response_length rollout.stop rollout.server_parameters",
         ),
     ),
     key("stop_strings", "null", Key("rollout.stop")),

@@ -23,7 +23,8 @@ pub(super) const REWARDS: Rule = Rule::new(2, "rewards", rewards);
 fn rewards(t: &mut Translator) {
     const FUNCTIONS: &str = "reward_funcs";
     const WEIGHTS: &str = "reward_weights";
-    const REGISTRY: &str = "accuracy_reward, think_format_reward, get_soft_overlong_punishment, get_cosine_scaled_reward, get_repetition_penalty_reward";
+    const REGISTRY: &str = "accuracy_reward, think_format_reward, get_soft_overlong_punishment, \
+        get_cosine_scaled_reward, get_repetition_penalty_reward";
     let list = |t: &Translator, key: &str| -> Vec<serde_json::Value> {
         match t.find(key).map(|given| given.node.to_json()) {
             Some(serde_json::Value::Array(items)) => items,

@@ -46,7 +46,7 @@ fn filter_groups(t: &mut Translator) {
         }
         None => {
             t.set(&[METRIC, ENABLE], "filter.metric", "null");
-            t.remark(ENABLE, "no metric is given: the raw outcome is taken, `acc`, else `score`");
+            t.remark(ENABLE, "no metric is given: the raw outcome is taken, `acc`, otherwise `score`");
         }
         Some("reward") => {
             t.set(&[METRIC], "filter.metric", "seq_reward");

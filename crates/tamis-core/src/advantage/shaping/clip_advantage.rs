@@ -28,9 +28,9 @@ settings! {
     /// ```
     #[derive(Copy)]
     pub struct ClipAdvantage {
-        /// Lower bound, 0 or less. Null: none.
+        /// Lower bound of the advantage, 0 or less. Null: none.
         low: Option<f64> = None;
-        /// Upper bound, 0 or more. Null: none.
+        /// Upper bound of the advantage, 0 or more. Null: none.
         high: Option<f64> = None, NonNegative;
     }
 }

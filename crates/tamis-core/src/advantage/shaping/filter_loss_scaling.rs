@@ -18,18 +18,19 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     ],
     known_as: &[("RAGEN", "actor_rollout_ref.actor.filter_loss_scaling")],
     differences: &[
-        "RAGEN multiplies the advantages, which is the same for losses in which they stand as a factor; losses that choose tokens by advantage see them unscaled here",
+        "RAGEN multiplies the advantages, which is the same for losses in which they stand as a factor; \
+            losses that choose tokens by advantage see them unscaled here",
     ],
 };
 
 choice! {
     /// How the kept share of groups scales the policy term.
     pub enum LossScaling {
-        /// Not at all.
+        /// The factor is 1.
         None = "none",
-        /// By the share.
+        /// The factor is the share.
         Linear = "linear",
-        /// By its square root.
+        /// The factor is the root of the share.
         Sqrt = "sqrt",
     }
 }
@@ -40,7 +41,7 @@ settings! {
     /// Source: RAGEN `filter_loss_scaling`. Entropy, KL and value terms are not multiplied.
     #[derive(Copy)]
     pub struct FilterLossScaling {
-        /// How the factor follows the kept share.
+        /// How the factor of the policy term follows the share of groups that were kept.
         by: LossScaling = LossScaling::None;
     }
 }

@@ -21,7 +21,8 @@ pub(in crate::advantage) const NEG_ENTRY: Entry = Entry {
     ],
     known_as: &[("EasyR1-Brian", "algorithm.keep_neg_ratio")],
     differences: &[
-        "the fork takes equally bad ones in the order of its sort, truncates ratio·n in floating point, and does so for GRPO alone; its `compute_new_adv`, which normalises what is kept again, is not here",
+        "the fork takes equally bad ones in the order of its sort, truncates ratio·n in floating point, and \
+            does so for GRPO alone; its `compute_new_adv`, which normalises what is kept again, is not here",
     ],
 };
 

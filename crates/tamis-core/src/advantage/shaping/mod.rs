@@ -146,7 +146,7 @@ tagged! {
     /// One change to finished advantages.
     #[derive(Copy)]
     pub enum Shaping: ShapeAdvantages {
-        /// Bounds on the advantage.
+        /// Hold advantages between two bounds.
         ClipAdvantage(ClipAdvantage) = "clip_advantage",
         /// Keep a share of each group's trajectories of negative advantage, the worst first; the others leave
         /// the loss.

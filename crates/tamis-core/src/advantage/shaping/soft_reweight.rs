@@ -33,7 +33,7 @@ settings! {
     pub struct SoftReweight {
         /// Delta degrees of freedom of the deviation.
         ddof: u8 = 1, Between(0.0, 1.0);
-        /// Added to the largest deviation.
+        /// Number added to the largest deviation, which divides the others.
         epsilon: f64 = 1e-6, NonNegative;
     }
 }

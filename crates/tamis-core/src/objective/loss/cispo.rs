@@ -21,7 +21,8 @@ pub(super) const ENTRY: Entry = Entry {
         ("TRL", "loss_type=cispo with epsilon_high (bound absolute)"),
     ],
     differences: &[
-        "verl reads the bound relative to 1 on both sides, TRL as the largest ratio itself; TRL's default of 0.2 multiplies every token by at most 0.2",
+        "verl reads the bound relative to 1 on both sides, TRL as the largest ratio itself; TRL's default of \
+            0.2 multiplies every token by at most 0.2",
     ],
 };
 
@@ -40,7 +41,7 @@ settings! {
     /// `-sg(clamp(r))·A`, never 0 for a bound.
     #[derive(Copy)]
     pub struct Cispo {
-        /// How the ratio is bounded.
+        /// Form of the bound on the ratio.
         bound: CispoBound = CispoBound::Relative;
         /// How far the ratio may fall below 1; read with `bound: relative`. 1: no bound, as the paper trains.
         clip_low: f64 = 0.2, Between(0.0, 1.0);

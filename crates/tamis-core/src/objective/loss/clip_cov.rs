@@ -16,7 +16,8 @@ pub(super) const ENTRY: Entry = Entry {
     name: "clip_cov",
     family: Family::PolicyLoss,
     meaning: "the clipped ratio, with a few tokens of high covariance between advantage and log-probability taken out at random",
-    formula: "cov_t = (A_t - mean A)·(logprob_t - mean logprob); of the unclipped tokens with cov_low < cov < cov_high, max(1, floor(share·N)) drawn by key have loss 0",
+    formula: "cov_t = (A_t - mean A)·(logprob_t - mean logprob); of the unclipped tokens with cov_low < cov \
+        < cov_high, max(1, floor(share·N)) drawn by key have loss 0",
     source: "Cui et al., The entropy mechanism of reinforcement learning, arXiv 2505.22617, eq. 11 and 12",
     defaults: &[],
     degenerate: &[
@@ -28,7 +29,8 @@ pub(super) const ENTRY: Entry = Entry {
         "actor.policy_loss.loss_mode=clip_cov with clip_cov_ratio, clip_cov_lb, clip_cov_ub",
     )],
     differences: &[
-        "means, candidates and draw are those of the whole optimizer batch; verl takes every micro-batch by itself, so that its selection depends on the cut",
+        "means, candidates and draw are those of the whole optimizer batch; verl takes every micro-batch by \
+            itself, so that its selection depends on the cut",
         "the draw is keyed; verl's is torch.randperm without a seed",
         "no dual clip, as in verl",
     ],
@@ -44,10 +46,10 @@ settings! {
         clip_high: f64 = 0.2, NonNegative;
         /// Share of the tokens of an optimizer batch that is taken out; at least one where there is a
         /// candidate.
-        share: f64 = 2e-4, Between(0.0, 1.0);
-        /// Tokens whose covariance is above this are candidates.
+        share: f64 = 2e-4, Probability;
+        /// Lower end of the covariances (of advantage and log-probability) whose tokens may be taken out.
         cov_low: f64 = 1.0;
-        /// Tokens whose covariance is below this are candidates.
+        /// Upper end of the covariances (of advantage and log-probability) whose tokens may be taken out.
         cov_high: f64 = 5.0;
     }
 }

@@ -27,7 +27,9 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     differences: &[
         "bounds are in log space: 0.4 allows ratios from 0.67 to 1.49",
-        "verl adds 1e-8 to lengths and 1e-10 to weights (`length_epsilon: 1e-8`, `weight_epsilon: 1e-10`) and takes the mean over all trajectories whatever the aggregation; here that is seq-mean-token-mean",
+        "verl adds 1e-8 to lengths and 1e-10 to weights (`length_epsilon: 1e-8`, `weight_epsilon: 1e-10`) \
+            and takes the mean over all trajectories whatever the aggregation; here that is \
+            seq-mean-token-mean",
     ],
 };
 
@@ -42,13 +44,13 @@ settings! {
     /// Tokens left out by a mask over the optimizer batch are left out of all means.
     #[derive(Copy)]
     pub struct GeoMean {
-        /// How far below 0 a token's log-ratio counts where the advantage is negative, in nats.
+        /// Lower bound of a token's log-ratio where the advantage is negative, in nats below 0.
         clip_low: f64 = 0.4, NonNegative;
-        /// How far above 0 a token's log-ratio counts where the advantage is positive, in nats.
+        /// Upper bound of a token's log-ratio where the advantage is positive, in nats above 0.
         clip_high: f64 = 0.4, NonNegative;
-        /// Added to the length in means (verl 1e-8).
+        /// Number added to the length that a trajectory's means divide by (verl 1e-8).
         length_epsilon: f64 = 0.0, NonNegative;
-        /// Added to the weights before their logarithm (verl 1e-10).
+        /// Number added to correction weights before their logarithm (verl 1e-10).
         weight_epsilon: f64 = 0.0, NonNegative;
     }
 }

@@ -13,7 +13,8 @@ use crate::{choice, settings};
 pub(super) const ENTRY: Entry = Entry {
     name: "gspo",
     family: Family::PolicyLoss,
-    meaning: "the clipped ratio with one ratio per trajectory, the geometric mean of its tokens' ratios; form `token` lets every token answer for its own advantage",
+    meaning: "the clipped ratio with one ratio per trajectory, the geometric mean of its tokens' ratios; \
+        form `token` lets every token answer for its own advantage",
     formula: "s = exp(mean_t d); l = max(-A·s, -A·clamp(s, 1 - low, 1 + high)); form token: s_t = sg(s)·p_t/sg(p_t)",
     source: "Zheng et al., GSPO, arXiv 2507.18071, eq. 5 and 6; token form: eq. 13 and 14",
     defaults: &[],
@@ -27,16 +28,17 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     differences: &[
         "with one advantage and no weight per token the two forms have the same gradient",
-        "the paper has no bound on log s (`log_ratio_limit: off`); verl's is 10, and it computes the form `token` and always aggregates by seq-mean-token-mean",
+        "the paper has no bound on log s (`log_ratio_limit: off`); verl's is 10, and it computes the form \
+            `token` and always aggregates by seq-mean-token-mean",
     ],
 };
 
 choice! {
     /// Which gradient GSPO has.
     pub enum GspoForm {
-        /// The trajectory's ratio moves with every one of its tokens (eq. 6).
+        /// All of the trajectory: each token moves every token's loss (eq. 6).
         Sequence = "sequence",
-        /// Every token answers for its own loss alone (GSPO-token, eq. 13; verl).
+        /// Its own: each token answers for its own loss alone (GSPO-token, eq. 13; verl).
         Token = "token",
     }
 }
@@ -56,7 +58,7 @@ settings! {
         clip_low: f64 = 3e-4, Between(0.0, 1.0);
         /// How far the trajectory's ratio may rise above 1 where the advantage is positive.
         clip_high: f64 = 4e-4, NonNegative;
-        /// Whether the gradient of a token is that of the whole trajectory's ratio or of its own share.
+        /// Tokens that the trajectory's ratio is differentiated by.
         form: GspoForm = GspoForm::Sequence;
         /// Bound on the logarithm of the trajectory's ratio, with derivative 0 beyond it (verl 10). Null:
         /// none, as TRL.

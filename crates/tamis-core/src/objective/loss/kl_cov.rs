@@ -13,7 +13,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "kl_cov",
     family: Family::PolicyLoss,
-    meaning: "the plain ratio without a clip; the tokens of highest covariance between advantage and log-probability pay for their distance from the old policy",
+    meaning: "the plain ratio without a clip; the tokens of highest covariance between advantage and \
+        log-probability pay for their distance from the old policy",
     formula: "l = -A·r, + coef·|d| for the max(1, floor(share·N)) tokens of largest cov_t",
     source: "Cui et al., The entropy mechanism of reinforcement learning, arXiv 2505.22617, eq. 13 and 14",
     defaults: &[],
@@ -32,8 +33,8 @@ settings! {
     #[derive(Copy)]
     pub struct KlCov {
         /// Share of the tokens of an optimizer batch that pays the penalty; at least one token.
-        share: f64 = 2e-4, Between(0.0, 1.0);
-        /// Penalty per nat of distance from the old policy.
+        share: f64 = 2e-4, Probability;
+        /// Penalty per nat of distance from the policy at the start of the step, on the chosen tokens.
         cov_coefficient: f64 = 1.0, NonNegative;
     }
 }

@@ -20,7 +20,8 @@ pub(super) const ENTRY: Entry = Entry {
     degenerate: &["a trajectory without a token to train on contributes nothing"],
     known_as: &[("TRL", "loss_type=luspo with importance_sampling_level=sequence")],
     differences: &[
-        "here it is `clip` with importance `sequence` under `seq-mean-token-sum`, which is the same number: a token sum of a constant is length times it",
+        "here it is `clip` with importance `sequence` under `seq-mean-token-sum`, which is the same number: \
+            a token sum of a constant is length times it",
         "other aggregations are refused, because they divide the length out again",
         "TRL before 1.16 averaged padding in with a KL term or ratios per token",
     ],

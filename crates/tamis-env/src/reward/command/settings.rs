@@ -13,11 +13,12 @@ use crate::reward::settings::{BuildError, RELATIVE, RewardContext, RewardFile, R
 tamis_core::settings! {
     /// How the processes of an external function are kept.
     pub struct ProcessPool {
-        /// Number of processes kept running.
+        /// Number of processes that score at the same time.
         num_processes: usize = 2, Between(1.0, 1024.0), Free;
-        /// How long an answer may take.
+        /// Longest time of one answer.
         timeout: TimeSpan = TimeSpan::seconds(30), Any, Free;
-        /// Added to `timeout` for the first answer of a fresh process (imports, a model to load).
+        /// Time that the first answer of a fresh process may take beyond `timeout` (imports, a model to
+        /// load).
         startup_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
         /// Most restarts of crashed or late processes in a run.
         max_restarts: usize = 10, Any, Free;
@@ -44,7 +45,8 @@ impl ProcessPool {
         let command = CommandReward::new(config).map_err(|error| match error {
             RewardError::Start { failure } => BuildError::Setting {
                 message: format!("reward `{}` {failure}", context.name),
-                hint: "is the program installed and on PATH? A relative path is taken from `working_dir`, the folder of the configuration file unless set"
+                hint: "is the program installed and on PATH? A relative path is taken from `working_dir`, \
+                    the folder of the configuration file unless set"
                     .to_owned(),
             },
             error => error.into(),

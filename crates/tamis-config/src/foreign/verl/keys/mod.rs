@@ -13,7 +13,8 @@ use crate::foreign::key::ForeignKey;
 
 const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
 const RAGGED: &str = "it is about padding, and tamis keeps every sequence at its own length";
-const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers sampled the learner computes them in its own micro-batches";
+const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers \
+    sampled the learner computes them in its own micro-batches";
 const NO_ADAPTERS: &str = "all weights are trained; there are no adapters";
 const NO_IMAGES: &str = "there are no images in text tasks";
 const NO_TOOLS: &str = "tools and turns are not there yet: a trajectory is one turn";
