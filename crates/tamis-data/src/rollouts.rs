@@ -90,7 +90,7 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
             column(
                 "ground_truth",
                 Values::OptionalText(|row| row.ground_truth),
-                "what rewards compare with; null where the row has none",
+                "the answer that rewards compare with; null where the row has none",
             ),
             column(
                 "prompt_ids",
@@ -105,7 +105,7 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
             column(
                 "logprobs",
                 Values::Floats(|row| &row.trajectory.logprobs),
-                "log-probabilities under the policy that sampled them \\[T\\], nats; NaN where a server said none that are ours",
+                "log-probabilities under the policy that sampled them \\[T\\], nats; NaN where a server gave none that match ours",
             ),
             column(
                 "loss_mask",
@@ -131,7 +131,7 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
                 Values::Text(|row| row.metric),
                 "name of the number that the filter looked at; empty without a filter",
             ),
-            column("metric_value", Values::Number(|row| row.metric_value.and_then(not_nan)), "and its value"),
+            column("metric_value", Values::Number(|row| row.metric_value.and_then(not_nan)), "that number of the trajectory"),
             column("verdict", Values::Text(|row| row.verdict), "where the trajectory ended, see below"),
             column(
                 "finish_reason",

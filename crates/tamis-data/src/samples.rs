@@ -81,7 +81,7 @@ fn columns() -> TableColumns<SampleRow> {
             column(
                 "ground_truth",
                 Values::OptionalText(|row| row.ground_truth.as_deref()),
-                "what rewards compare with (verl's `gts`); null where the row has none",
+                "the answer that rewards compare with (verl's `gts`); null where the row has none",
             ),
         ],
         score: |row, name| row.scores.get(name).copied().and_then(not_nan),

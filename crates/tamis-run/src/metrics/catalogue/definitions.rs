@@ -106,7 +106,7 @@ pub const CATALOGUE: &[Section] = &[
             alone. `training/rollout_probs_*` are there where servers sample, `sampling/*` there and with\n\
             `objective.correction`.",
         metrics: &[
-            trl("loss", "", "What is minimised: policy loss, KL and entropy terms with their coefficients."),
+            trl("loss", "", "The number that is minimised: policy loss, KL and entropy terms with their coefficients."),
             verl("actor/pg_loss", "", "Policy loss, without KL and entropy terms."),
             verl("actor/pg_clipfrac", "share", "Share of tokens at which the clipped branch was taken."),
             verl("actor/pg_clipfrac_lower", "share",
