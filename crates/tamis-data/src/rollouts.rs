@@ -131,7 +131,11 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
                 Values::Text(|row| row.metric),
                 "name of the number that the filter looked at; empty without a filter",
             ),
-            column("metric_value", Values::Number(|row| row.metric_value.and_then(not_nan)), "that number of the trajectory"),
+            column(
+                "metric_value",
+                Values::Number(|row| row.metric_value.and_then(not_nan)),
+                "that number of the trajectory",
+            ),
             column("verdict", Values::Text(|row| row.verdict), "where the trajectory ended, see below"),
             column(
                 "finish_reason",
