@@ -5,7 +5,19 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::yields::{PassRateSpread, expected_rounds, keep_probability, limit_for_pass_rate};
-use super::{OnLimit, RoundLimit, ScheduleSettings, SkipReason, Tally, UNKNOWN_BATCHES};
+use super::{OnLimit, RoundLimit, ScheduleSettings, Tally, UNKNOWN_BATCHES};
+
+/// Why an attempt at a step ended without training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SkipReason {
+    /// The rounds were used up.
+    LimitReached,
+    /// A round kept nothing.
+    EmptyRound,
+    /// The data ended and nothing was kept.
+    DataExhausted,
+}
 
 /// What made the run stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,6 +18,7 @@
 //! | `round_size` | how many prompts a round draws |
 //! | `streaming` | the policy that goes group by group |
 //! | `accounting` | where every generated group went, and the identity that must hold |
+//! | `group_summary` | the numbers of a scored group |
 //! | `tally` | counts of a round, step or epoch |
 //! | [`report`] | the lines and metrics of a round and a step |
 //! | [`yields`] | keep probabilities, and how many rounds they mean |
@@ -28,6 +29,7 @@
 
 mod accounting;
 pub mod diagnosis;
+mod group_summary;
 mod ledger;
 mod mini_batch;
 mod progress;
@@ -45,10 +47,11 @@ mod tally;
 pub mod yields;
 
 pub use accounting::{Accounting, Count, Unbalanced};
-pub use diagnosis::{Diagnosis, Recommendation, StopCause};
+pub use diagnosis::{Diagnosis, Recommendation, SkipReason, StopCause};
+pub use group_summary::{GroupFacts, GroupSummary};
 pub use mini_batch::mini_batches;
 pub use progress::Progress;
-pub use protocol::{Command, Event, GroupFacts, GroupSummary, RunEnd, ScheduleError, SkipReason, StepClose};
+pub use protocol::{Command, Event, RunEnd, ScheduleError, StepClose};
 pub use report::{RoundReport, StepReport};
 pub use round_limit::{MOST_AUTO_BATCHES, RoundLimit, UNKNOWN_BATCHES};
 pub use round_size::{MOST_BATCHES, RoundSize};

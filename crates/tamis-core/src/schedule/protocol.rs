@@ -3,90 +3,9 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{Diagnosis, RoundReport, SettingsError, StepReport, Unbalanced};
-use crate::filter::{GroupStatistics, Verdict};
-use crate::group::{Group, GroupId, PolicyVersion};
-
-/// What the scheduler is told about a completed group beside the metric of its members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct GroupFacts {
-    /// Completion tokens of all members.
-    pub num_tokens: u64,
-    /// Completion tokens of attempts at members that were given up and made again.
-    #[serde(default)]
-    pub num_lost_tokens: u64,
-    /// Whether all members' texts are the same.
-    pub is_identical_in_text: bool,
-}
-
-impl GroupFacts {
-    /// Of a group.
-    pub fn of(group: &Group) -> Self {
-        Self {
-            num_tokens: group.num_tokens() as u64,
-            num_lost_tokens: 0,
-            is_identical_in_text: group.is_identical_in_text(),
-        }
-    }
-}
-
-/// What the scheduler remembers of a scored group: a few numbers; the trajectories stay with the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct GroupSummary {
-    /// Members.
-    pub num_trajectories: u32,
-    /// Members with a metric.
-    pub num_scored: u32,
-    /// Members that are correct; `None` where the metric does not say.
-    pub num_correct: Option<u32>,
-    /// Completion tokens of all members.
-    pub num_tokens: u64,
-    /// Mean of the metric; `None` where no member has one.
-    pub mean: Option<f64>,
-    /// Its deviation, ddof 0.
-    pub std: Option<f64>,
-    /// The smallest; `None` where no member has one.
-    #[serde(default)]
-    pub min: Option<f64>,
-    /// The largest.
-    #[serde(default)]
-    pub max: Option<f64>,
-    /// Whether all members' texts are the same.
-    pub is_identical_in_text: bool,
-}
-
-impl GroupSummary {
-    /// Of a group's metric and what else is known of it.
-    pub fn of(statistics: &GroupStatistics, facts: GroupFacts) -> Self {
-        // JSON, in which the machine is saved, has no NaN.
-        let finite = |value: f64| value.is_finite().then_some(value);
-        Self {
-            num_trajectories: statistics.size as u32,
-            num_scored: statistics.num_scored as u32,
-            num_correct: statistics.num_correct.map(|correct| correct as u32),
-            num_tokens: facts.num_tokens,
-            mean: finite(statistics.mean),
-            std: finite(statistics.std),
-            min: finite(statistics.min),
-            max: finite(statistics.max),
-            is_identical_in_text: facts.is_identical_in_text,
-        }
-    }
-
-    /// What a filter judges by.
-    pub fn statistics(&self) -> GroupStatistics {
-        let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
-        GroupStatistics {
-            size: self.num_trajectories as usize,
-            num_scored: self.num_scored as usize,
-            num_correct: self.num_correct.map(|correct| correct as usize),
-            mean: number(self.mean),
-            std: number(self.std),
-            min: number(self.min),
-            max: number(self.max),
-        }
-    }
-}
+use super::{Diagnosis, GroupFacts, RoundReport, SettingsError, SkipReason, StepReport, Unbalanced};
+use crate::filter::Verdict;
+use crate::group::{GroupId, PolicyVersion};
 
 /// NaN as `null`, because JSON has no NaN.
 mod nan_as_null {
@@ -189,18 +108,6 @@ pub struct StepClose {
     pub returned: Vec<GroupId>,
     /// Numbers of the step.
     pub report: StepReport,
-}
-
-/// Why an attempt at a step ended without training.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SkipReason {
-    /// The rounds were used up.
-    LimitReached,
-    /// A round kept nothing.
-    EmptyRound,
-    /// The data ended and nothing was kept.
-    DataExhausted,
 }
 
 /// Why a run came to its end.

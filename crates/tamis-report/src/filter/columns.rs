@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use tamis_data::records::{DataRecord, Records, lookup};
 
-use super::{Absent, FilterFileError, GroupLayout};
+use super::error::{Absent, FilterFileError, list_names};
+use super::layout::GroupLayout;
 
 /// The metric of every trajectory and the group of every row.
 #[derive(Debug, Default)]
@@ -415,7 +416,7 @@ fn describe(value: &Value) -> String {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(inner) => {
             let inside: Vec<&String> = inner.keys().take(10).collect();
-            format!("an object with {}", super::list_names(&inside))
+            format!("an object with {}", list_names(&inside))
         }
     }
 }

@@ -19,6 +19,7 @@
 //! **Numbers.** NaN (also as the bare word that Python writes) is no answer; an infinite score is a failure.
 
 #[cfg(unix)]
+mod config;
 pub mod guard;
 mod process;
 pub mod protocol;
@@ -27,58 +28,20 @@ mod settings;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
 use tamis_data::prompt::Prompt;
 
-use self::process::{AnswerWait, Process, RowRequest};
+pub use self::config::CommandConfig;
+use self::process::{AnswerWait, Process, RowRequest, lock};
 use self::protocol::{Introduction, Reply};
 pub use self::settings::{CommandSettings, ProcessPool};
 use super::error::RewardError;
 use super::failure::RewardFailure;
 use super::function::{Logged, RewardFunction, RewardInput, RewardOutcome};
 use super::listener::{Listener, Nobody};
-
-/// How a command is run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct CommandConfig {
-    /// Program and arguments; the program is looked up on `PATH`, no shell is involved.
-    pub argv: Vec<String>,
-    /// The folder that it is started in; `None`: that of this process.
-    pub working_dir: Option<PathBuf>,
-    /// Processes in the pool, at least 1.
-    pub num_processes: usize,
-    /// Longest wait for the next answer while completions are outstanding.
-    pub timeout: Duration,
-    /// Added to the time-out until a fresh process has answered once (imports, model loading).
-    pub startup_timeout: Duration,
-    /// Restarts allowed over the whole run, all processes together.
-    pub max_restarts: u32,
-    /// Completions sent to a process at once, at least 1.
-    pub batch_size: usize,
-    /// Longest answer line in bytes.
-    pub max_line_bytes: usize,
-}
-
-impl Default for CommandConfig {
-    fn default() -> Self {
-        Self {
-            argv: Vec::new(),
-            working_dir: None,
-            num_processes: 2,
-            timeout: Duration::from_secs(30),
-            startup_timeout: Duration::from_secs(60),
-            max_restarts: 8,
-            batch_size: 32,
-            max_line_bytes: 1 << 20,
-        }
-    }
-}
 
 /// One place of the pool.
 #[derive(Default)]
@@ -110,11 +73,6 @@ pub struct CommandReward {
     told: Mutex<Option<Instant>>,
     // What a Python function said of itself.
     introduced: Mutex<Option<Introduction>>,
-}
-
-/// A panic in another thread leaves the pool usable: every state it can be left in is a valid one.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CommandReward {

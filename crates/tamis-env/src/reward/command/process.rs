@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command as Program, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::protocol::{Introduction, Reply};
-use super::{CommandConfig, lock, protocol};
+use super::config::CommandConfig;
+use super::protocol::{self, Introduction, Reply};
 use crate::reward::failure::RewardFailure;
 use crate::reward::function::RewardInput;
 
@@ -307,4 +307,9 @@ fn keep_end(mut stderr: impl Read, kept: &Mutex<Vec<u8>>) {
         let surplus = kept.len().saturating_sub(STDERR_BYTES);
         kept.drain(..surplus);
     }
+}
+
+/// A panic in another thread leaves the pool usable: every state it can be left in is a valid one.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
 mod python_functions;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};

@@ -1,0 +1,87 @@
+//! The numbers of a scored group that scheduling goes by.
+
+use serde::{Deserialize, Serialize};
+
+use crate::filter::GroupStatistics;
+use crate::group::Group;
+
+/// What the scheduler is told about a completed group beside the metric of its members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GroupFacts {
+    /// Completion tokens of all members.
+    pub num_tokens: u64,
+    /// Completion tokens of attempts at members that were given up and made again.
+    #[serde(default)]
+    pub num_lost_tokens: u64,
+    /// Whether all members' texts are the same.
+    pub is_identical_in_text: bool,
+}
+
+impl GroupFacts {
+    /// Of a group.
+    pub fn of(group: &Group) -> Self {
+        Self {
+            num_tokens: group.num_tokens() as u64,
+            num_lost_tokens: 0,
+            is_identical_in_text: group.is_identical_in_text(),
+        }
+    }
+}
+
+/// What the scheduler remembers of a scored group: a few numbers; the trajectories stay with the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct GroupSummary {
+    /// Members.
+    pub num_trajectories: u32,
+    /// Members with a metric.
+    pub num_scored: u32,
+    /// Members that are correct; `None` where the metric does not say.
+    pub num_correct: Option<u32>,
+    /// Completion tokens of all members.
+    pub num_tokens: u64,
+    /// Mean of the metric; `None` where no member has one.
+    pub mean: Option<f64>,
+    /// Its deviation, ddof 0.
+    pub std: Option<f64>,
+    /// The smallest; `None` where no member has one.
+    #[serde(default)]
+    pub min: Option<f64>,
+    /// The largest.
+    #[serde(default)]
+    pub max: Option<f64>,
+    /// Whether all members' texts are the same.
+    pub is_identical_in_text: bool,
+}
+
+impl GroupSummary {
+    /// Of a group's metric and what else is known of it.
+    pub fn of(statistics: &GroupStatistics, facts: GroupFacts) -> Self {
+        // JSON, in which the machine is saved, has no NaN.
+        let finite = |value: f64| value.is_finite().then_some(value);
+        Self {
+            num_trajectories: statistics.size as u32,
+            num_scored: statistics.num_scored as u32,
+            num_correct: statistics.num_correct.map(|correct| correct as u32),
+            num_tokens: facts.num_tokens,
+            mean: finite(statistics.mean),
+            std: finite(statistics.std),
+            min: finite(statistics.min),
+            max: finite(statistics.max),
+            is_identical_in_text: facts.is_identical_in_text,
+        }
+    }
+
+    /// What a filter judges by.
+    pub fn statistics(&self) -> GroupStatistics {
+        let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
+        GroupStatistics {
+            size: self.num_trajectories as usize,
+            num_scored: self.num_scored as usize,
+            num_correct: self.num_correct.map(|correct| correct as usize),
+            mean: number(self.mean),
+            std: number(self.std),
+            min: number(self.min),
+            max: number(self.max),
+        }
+    }
+}
