@@ -269,13 +269,14 @@ pub(crate) struct FilterArguments {
     pub(crate) files: Vec<PathBuf>,
     /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); booleans count 0 and
     /// 1. Where each row is a whole group, give one column for each member, or one column that holds a list.
+    /// In rollouts of tamis it may be any metric of `filter.metric` (`seq_reward`, `length`) that they hold.
     #[arg(long, value_name = "COLUMN", required = true)]
     pub(crate) metric: Vec<String>,
     /// The metric is not a right-or-wrong outcome (a length, say): uniform groups are reported as uniform,
     /// not as all correct or all wrong.
     #[arg(long)]
     pub(crate) no_outcome: bool,
-    /// Column (or columns) that name a row's group [default: the first of `uid`, `group_id`, `group`,
+    /// Column (or columns) that name a row's group [default: the first of `group_id`, `uid`, `group`,
     /// `prompt_id`]; not needed where a row is a whole group.
     #[arg(long, value_name = "COLUMN")]
     pub(crate) group: Vec<String>,

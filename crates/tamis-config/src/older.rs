@@ -8,11 +8,11 @@ use std::path::Path;
 
 use tamis_core::setting::{KeySpec, Shape};
 
-use crate::diagnostic::{Diagnostic, Problem};
+use crate::diagnostic::{Diagnostic, Problem, Severity};
 use crate::path::PathText as _;
 use crate::preset::Preset;
 use crate::table;
-use crate::tree::{MapEntry, Node, Value};
+use crate::tree::{Node, Value, parse_bool};
 
 /// What became of a configuration.
 pub(crate) struct Conversion {
@@ -27,54 +27,91 @@ const SECTIONS: [&str; 3] = ["objective.advantage", "objective.loss", "filter"];
 
 /// Puts a configuration of before into the form of today; one of today stays as it is.
 pub(crate) fn convert(tree: &mut Node) -> Conversion {
-    convert_nulls(tree, false)
-}
-
-/// As [`convert`]; what is imported may be of before without a sign of it, so that there a null where its kind
-/// takes none, which stood for the kind's own value, always becomes that value.
-pub(crate) fn convert_imported(tree: &mut Node) -> Conversion {
-    convert_nulls(tree, true)
-}
-
-fn convert_nulls(tree: &mut Node, is_imported: bool) -> Conversion {
-    let shape =
-        |section: &str| section.split('.').fold(table::root().clone(), |shape, key| shape.of_key(key));
-    let is_older = is_of_before(tree)
-        || SECTIONS.iter().any(|section| {
-            tree.at(section).is_some_and(|node| has_null_of_other_kind(node, &shape(section)))
-        });
+    let is_older = is_of_before(tree);
     let mut faults = Vec::new();
-    let preset = tree.get("preset").and_then(Node::as_text);
-    let preset = Preset::ALL.iter().find(|own| Some(own.as_str()) == preset);
-    for section in SECTIONS {
-        let of_preset = preset.and_then(|preset| preset.settings().at(&format!("{section}.kind")));
-        let kind = of_preset.and_then(Node::as_text);
-        let Some(node) = tree.at_mut(section) else { continue };
-        if is_older {
-            match section {
-                "objective.advantage" => {
-                    name_kind(node, kind);
-                    take_retired(node, &mut faults);
-                }
-                "objective.loss" => set_free(node),
-                _ => {}
-            }
-        }
-        let shape = shape(section);
-        if is_older || is_imported {
-            drop_idle(node, kind, shape.without_null(), is_older);
-        }
+    if is_older {
+        let preset = tree.get("preset").cloned();
+        faults = convert_sections(tree, preset.as_ref(), true);
+        faults.retain(|found| found.severity == Severity::Error);
     }
     Conversion { is_older, faults }
 }
 
-/// Whether names or words of before stand in it, or a loss has the keys of all kinds.
+/// Files of tamis as one configuration in the form of today, a later file over an earlier one, with what is to
+/// be said about it. `preset` is the one that a command names beside them.
+///
+/// A file may be of before without a sign of it. So a null where its kind takes none, which stood for the kind's
+/// own value, always becomes that value, and a key that only other kinds have always goes.
+pub(crate) fn convert_imported(files: Vec<Node>, preset: Option<&Node>) -> (Option<Node>, Vec<Diagnostic>) {
+    let is_older = files.iter().any(is_of_before);
+    // Before, a section kept the keys of every kind.
+    let shape = if is_older { &Shape::Free } else { table::root() };
+    let merged = files.into_iter().reduce(|mut below, mut above| {
+        name_kind(&mut below);
+        name_kind(&mut above);
+        below.merge(above, shape);
+        below
+    });
+    let Some(mut tree) = merged else { return (None, Vec::new()) };
+    let preset = preset.or(tree.get("preset")).cloned();
+    let found = convert_sections(&mut tree, preset.as_ref(), is_older);
+    (Some(tree), found)
+}
+
+/// Calls the `estimator` of the advantages `kind`, unless both are there.
+fn name_kind(tree: &mut Node) {
+    if let Some(Node { value: Value::Map(entries), .. }) = tree.at_mut("objective.advantage")
+        && !entries.iter().any(|entry| entry.key == "kind")
+    {
+        for entry in entries.iter_mut().filter(|entry| entry.key == "estimator") {
+            "kind".clone_into(&mut entry.key);
+        }
+    }
+}
+
+/// Converts each section for the kind that is in force: its own, the preset's or the default.
+fn convert_sections(tree: &mut Node, preset: Option<&Node>, is_older: bool) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    name_kind(tree);
+    let name = preset.and_then(Node::as_text);
+    let preset = Preset::ALL.iter().find(|preset| Some(preset.as_str()) == name);
+    for section in SECTIONS {
+        let shape = shape_of(section);
+        let Shape::Tagged { default, .. } = shape.without_null() else { continue };
+        let of_preset = preset.and_then(|preset| preset.settings().at(section));
+        let Some(node) = tree.at_mut(section) else { continue };
+        let kind = [Some(&*node), of_preset]
+            .into_iter()
+            .flatten()
+            .find_map(|section| section.get("kind")?.as_text());
+        let Some(kind) = kind.or(*default).map(str::to_owned) else { continue };
+        match section {
+            "objective.advantage" if is_older => {
+                take_norm(node, &kind, of_preset);
+                take_retired(node, &kind, &mut found);
+            }
+            "objective.loss" if is_older => set_free(node),
+            _ => {}
+        }
+        drop_idle(node, section, &kind, shape.without_null(), &mut found);
+    }
+    found
+}
+
+fn shape_of(section: &str) -> Shape {
+    section.split('.').fold(table::root().clone(), |shape, key| shape.of_key(key))
+}
+
+/// Whether names, words or nulls of before stand in it, or a loss has the keys of all kinds.
 fn is_of_before(tree: &Node) -> bool {
     let has = |section: &str, key: &str| tree.at(section).is_some_and(|node| node.get(key).is_some());
     has("objective.advantage", "estimator")
         || has("objective.advantage", "norm_by_std")
         || tree.at("objective.loss.log_ratio_limit").and_then(Node::as_text) == Some("off")
         || has("objective.loss", "tau_positive") && has("objective.loss", "k_positive")
+        || SECTIONS.iter().any(|section| {
+            tree.at(section).is_some_and(|node| has_null_of_other_kind(node, &shape_of(section)))
+        })
 }
 
 /// Whether a key that only other kinds have is null: once the way to say "the kind's own".
@@ -91,9 +128,8 @@ fn has_null_of_other_kind(section: &Node, shape: &Shape) -> bool {
 }
 
 /// Takes out what `cpo` had and has no more: the forms that no published script of its fork names.
-fn take_retired(advantage: &mut Node, faults: &mut Vec<Diagnostic>) {
+fn take_retired(advantage: &mut Node, kind: &str, faults: &mut Vec<Diagnostic>) {
     let Value::Map(entries) = &mut advantage.value else { return };
-    let is_cpo = entries.iter().any(|entry| entry.key == "kind" && entry.node.as_text() == Some("cpo"));
     entries.retain(|entry| {
         let value = entry.node.as_text().unwrap_or_default();
         let is_without_effect = match entry.key.as_str() {
@@ -104,7 +140,7 @@ fn take_retired(advantage: &mut Node, faults: &mut Vec<Diagnostic>) {
             "wrap" => false,
             _ => return true,
         };
-        if is_cpo && !is_without_effect {
+        if kind == "cpo" && !is_without_effect {
             let problem = Problem::rule(
                 format!(
                     "`objective.advantage.{}: {value}` of `cpo` is gone: no published script of its fork names it",
@@ -118,22 +154,30 @@ fn take_retired(advantage: &mut Node, faults: &mut Vec<Diagnostic>) {
     });
 }
 
-/// `estimator` becomes `kind`, and `norm_by_std: false` what its kind has for it.
-fn name_kind(advantage: &mut Node, of_preset: Option<&str>) {
+/// `norm_by_std: false` becomes what the kind has for it, and `true` its default over a preset that says otherwise.
+/// A value that is neither becomes that key's, to be refused there.
+fn take_norm(advantage: &mut Node, kind: &str, preset: Option<&Node>) {
     let Value::Map(entries) = &mut advantage.value else { return };
-    for entry in entries.iter_mut().filter(|entry| entry.key == "estimator") {
-        "kind".clone_into(&mut entry.key);
-    }
-    let kind = entries.iter().find(|entry| entry.key == "kind").and_then(|entry| entry.node.as_text());
-    let kind = kind.or(of_preset);
-    let (key, value) = if kind == Some("grpo_passk") { ("divide", "false") } else { ("scale", "none") };
     let Some(index) = entries.iter().position(|entry| entry.key == "norm_by_std") else { return };
-    let by_std = entries.remove(index);
-    if by_std.node.as_text().is_some_and(|text| text.eq_ignore_ascii_case("false")) {
-        entries.retain(|entry| entry.key != key);
-        let node = Node::plain(value, by_std.node.origin);
-        entries.push(MapEntry { key: key.to_owned(), origin: by_std.origin, node });
+    let mut by_std = entries.remove(index);
+    let (key, by_no_deviation, by_deviation) =
+        if kind == "grpo_passk" { ("divide", "false", "true") } else { ("scale", "none", "group") };
+    let is_of_preset = |value| preset.and_then(|preset| preset.get(key)?.as_text()) == Some(value);
+    let value = match &by_std.node.value {
+        Value::Scalar { text, plain: true } => parse_bool(text),
+        _ => None,
+    };
+    match value {
+        Some(true) if !is_of_preset(by_no_deviation) || entries.iter().any(|entry| entry.key == key) => {
+            return;
+        }
+        Some(true) => by_std.node = Node::plain(by_deviation, by_std.node.origin),
+        Some(false) => by_std.node = Node::plain(by_no_deviation, by_std.node.origin),
+        None => {}
     }
+    key.clone_into(&mut by_std.key);
+    entries.retain(|entry| entry.key != key);
+    entries.push(by_std);
 }
 
 /// The bound on log-ratios was null for the loss's own and `off` for none, which is null today.
@@ -147,29 +191,35 @@ fn set_free(loss: &mut Node) {
     }
 }
 
-/// Gives a null that the section's kind does not take the kind's own value, and takes out of an older section
-/// the keys that other kinds have, which had no effect. A key that nobody has stays, to be refused. Without a
-/// kind, here or in the preset, only such nulls go.
-fn drop_idle(section: &mut Node, of_preset: Option<&str>, shape: &Shape, is_older: bool) {
-    let kind = section.get("kind").and_then(Node::as_text).or(of_preset).map(str::to_owned);
+/// Gives a null that the section's kind does not take the kind's own value, and takes out the keys that only
+/// other kinds have, with a warning where one was set. A key that nobody has stays, to be refused.
+fn drop_idle(node: &mut Node, section: &str, kind: &str, shape: &Shape, found: &mut Vec<Diagnostic>) {
     let Shape::Tagged { common, variants, .. } = shape else { return };
-    let Value::Map(entries) = &mut section.value else { return };
-    let own = variants.iter().find(|variant| Some(variant.name) == kind.as_deref());
+    let Value::Map(entries) = &mut node.value else { return };
+    let Some(own) = variants.iter().find(|variant| variant.name == kind) else { return };
     let find = |keys: &[KeySpec], key: &str| keys.iter().find(|spec| spec.name == key).cloned();
     let takes_null = |spec: &KeySpec| matches!((spec.shape)(), Shape::Nullable(_));
     entries.retain_mut(|entry| {
-        let of_kind = find(common, &entry.key).or_else(|| find(&own?.keys, &entry.key));
-        match of_kind {
-            Some(spec) if entry.node.is_null() && !takes_null(&spec) => {
-                entry.node = Node::plain(spec.default.to_string(), entry.node.origin.clone());
-                !spec.is_required()
+        let origin = &entry.node.origin;
+        if let Some(spec) = find(common, &entry.key).or_else(|| find(&own.keys, &entry.key)) {
+            if !entry.node.is_null() || takes_null(&spec) {
+                return true;
             }
-            Some(_) => true,
-            None if own.is_some() => {
-                !is_older || !variants.iter().any(|other| find(&other.keys, &entry.key).is_some())
-            }
-            None => !(is_older && entry.node.is_null()),
+            entry.node = Node::plain(spec.default.to_string(), origin.clone());
+            return !spec.is_required();
         }
+        let others: Vec<KeySpec> =
+            variants.iter().filter_map(|other| find(&other.keys, &entry.key)).collect();
+        let value = entry.node.to_json();
+        let is_default = |spec: &KeySpec| Node::plain(&*spec.default, origin.clone()).to_json() == value;
+        if !others.is_empty() && !entry.node.is_null() && !others.iter().any(is_default) {
+            let problem = Problem::rule(
+                format!("`{section}.{}` has no effect: the kind here is `{kind}`", entry.key),
+                "it is left out",
+            );
+            found.push(Diagnostic::warning(problem, Some(origin.clone())));
+        }
+        others.is_empty()
     });
 }
 
@@ -205,16 +255,19 @@ mod tests {
     use crate::yaml;
 
     fn converted(text: &str) -> (bool, String) {
-        let (conversion, text) = conversion(text);
-        assert!(conversion.faults.is_empty(), "{:?}", conversion.faults);
-        (conversion.is_older, text)
+        let is_older = is_of_before(&parsed(text));
+        let (found, text) = imported(&[text]);
+        assert!(found.iter().all(|found| found.severity == Severity::Warning), "{found:?}");
+        (is_older, text)
     }
 
-    fn conversion(text: &str) -> (Conversion, String) {
-        let source = Source::new(SourceKind::Default, text);
-        let mut tree = yaml::parse(&source).unwrap_or_else(|found| panic!("{found:?}"));
-        let conversion = convert_imported(&mut tree);
-        (conversion, flow(&tree.to_json()))
+    fn parsed(text: &str) -> Node {
+        yaml::parse(&Source::new(SourceKind::Default, text)).unwrap_or_else(|found| panic!("{found:?}"))
+    }
+
+    fn imported(texts: &[&str]) -> (Vec<Diagnostic>, String) {
+        let (tree, found) = convert_imported(texts.iter().map(|text| parsed(text)).collect(), None);
+        (found, flow(&tree.expect("a file").to_json()))
     }
 
     #[test]
@@ -252,8 +305,51 @@ mod tests {
         let (_, today) =
             converted("{preset: ppo, objective: {advantage: {norm_by_std: true, lambda: 0.9, tpyo: 3}}}");
         assert_eq!(today, "{preset: ppo, objective: {advantage: {lambda: 0.9, tpyo: 3}}}");
-        let (_, today) = converted("objective: {advantage: {norm_by_std: false, lambda: 0.9, ddof: null}}");
-        assert_eq!(today, "{objective: {advantage: {lambda: 0.9, scale: none}}}");
+        let (_, today) = converted("{preset: dr_grpo, objective: {advantage: {norm_by_std: true}}}");
+        assert_eq!(today, "{preset: dr_grpo, objective: {advantage: {scale: group}}}");
+    }
+
+    #[test]
+    fn the_default_kind_is_in_force_where_nobody_names_one() {
+        let (_, today) = converted("objective: {advantage: {norm_by_std: false, lambda: 0.95, ddof: null}}");
+        assert_eq!(today, "{objective: {advantage: {ddof: 1, scale: none}}}");
+        assert_eq!(
+            converted(
+                "objective: {loss: {clip_low: 0.2, dual_clip: null, tau_positive: null, log_ratio_limit: off}}"
+            ),
+            (true, "{objective: {loss: {clip_low: 0.2, dual_clip: null, log_ratio_limit: null}}}".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_file_over_another_is_converted_for_the_kind_of_both() {
+        let base = "objective: {advantage: {estimator: gae, lambda: 0.9}, loss: {kind: sapo, clip_low: 0.1, tau_positive: 2.0}}";
+        let over = "objective: {advantage: {norm_by_std: false}, loss: {tau_negative: 3.0, dual_clip: null, log_ratio_limit: off}}";
+        assert_eq!(
+            imported(&[base, over]).1,
+            "{objective: {advantage: {kind: gae, lambda: 0.9}, loss: {kind: sapo, tau_positive: 2.0, tau_negative: 3.0, \
+             log_ratio_limit: null}}}"
+        );
+    }
+
+    #[test]
+    fn a_setting_of_another_kind_goes_with_a_warning() {
+        let (found, today) =
+            imported(&["objective: {advantage: {singleton: raw, gamma: 0.9, lambda: 1.0, whiten: null}}"]);
+        assert_eq!(today, "{objective: {advantage: {singleton: raw}}}");
+        let found: Vec<String> = found.iter().map(|found| found.problem.to_string()).collect();
+        assert_eq!(found, ["`objective.advantage.gamma` has no effect: the kind here is `grpo`"]);
+    }
+
+    #[test]
+    fn what_is_no_flag_stays_to_be_refused() {
+        for value in ["no", "nope", "0", "'false'"] {
+            let (_, today) = converted(&format!("objective: {{advantage: {{norm_by_std: {value}}}}}"));
+            assert_eq!(
+                parsed(&today).to_json(),
+                parsed(&format!("objective: {{advantage: {{scale: {value}}}}}")).to_json()
+            );
+        }
     }
 
     #[test]
@@ -270,19 +366,25 @@ mod tests {
 
     #[test]
     fn forms_of_cpo_that_are_gone_are_refused_and_their_idle_settings_are_not() {
-        let of = |rest: &str| conversion(&format!("objective: {{advantage: {{estimator: cpo, {rest}}}}}"));
+        let of = |rest: &str| imported(&[&format!("objective: {{advantage: {{estimator: cpo, {rest}}}}}")]);
         let (idle, today) = of("wrap: tok_kl, difficulty: repaired, ratio_bound: 3.0");
-        assert!(idle.faults.is_empty());
+        assert!(idle.is_empty());
         assert_eq!(today, "{objective: {advantage: {kind: cpo, wrap: tok_kl}}}");
         for gone in ["difficulty: fork", "wrap: naive"] {
             let (gone, _) = of(gone);
-            assert_eq!(gone.faults.len(), 1);
+            assert_eq!(gone.len(), 1);
         }
     }
 
     #[test]
     fn one_of_today_is_left_as_it_is() {
-        let text = "{filter: {kind: variance, k: 3}, objective: {advantage: {kind: rloo}}}";
+        let text = "{filter: {kind: top_k, k: 3}, objective: {advantage: {kind: rloo}, loss: {log_ratio_limit: null}}}";
         assert_eq!(converted(text), (false, text.to_owned()));
+        let mut tree = parsed("{filter: {kind: variance, k: 3}, objective: {loss: {tau_positive: 2}}}");
+        let before = tree.clone();
+        assert!(
+            !convert(&mut tree).is_older && tree == before,
+            "a setting of another kind is refused, not dropped"
+        );
     }
 }

@@ -8,10 +8,10 @@ use tamis_core::setting::Shape;
 use crate::preset::Preset;
 use crate::reader::Setting;
 use crate::render::flow;
-use crate::schema::Config;
+use crate::schema::{Config, RewardConfig};
 use crate::source::Origin;
 use crate::table;
-use crate::tree::{MapEntry, Node, Value, join};
+use crate::tree::{MapEntry, Node, Value, join, with_brackets};
 
 /// One setting of the preset that the user's configuration replaces.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,7 +39,7 @@ impl fmt::Display for PresetDifference {
     }
 }
 
-/// A value in a few words: of a filter or a reward what it is, not all of its settings.
+/// A value in a few words: of a filter what it is, not all of its settings.
 fn brief(key: &str, value: &Json) -> String {
     let text = |name: &str| value.get(name).and_then(Json::as_str);
     match (value, text("kind")) {
@@ -47,10 +47,6 @@ fn brief(key: &str, value: &Json) -> String {
         (_, Some(kind)) if key == "filter" => {
             format!("{kind} on {}", text("metric").unwrap_or("the raw outcome"))
         }
-        (_, Some(kind)) => match text("name").filter(|name| *name != kind) {
-            Some(name) => format!("{name} ({kind})"),
-            None => kind.to_owned(),
-        },
         _ => flow(value),
     }
 }
@@ -64,19 +60,12 @@ pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference>
     collect(preset, "", preset.settings(), &values, table::root(), tree, &mut differences);
     if let Some(Node { value: Value::List(items), .. }) = preset.settings().get("reward") {
         for item in items {
-            let kind = item.get("kind").map(Node::to_json);
-            let own = config
-                .reward
-                .iter()
-                .enumerate()
-                .find(|(_, reward)| Some(reward.kind.as_str().into()) == kind);
-            let Some((index, reward)) = own else { continue };
-            let key = format!("reward.{index}");
-            let origin = tree.at(&key).map(|node| node.origin.clone());
-            if origin.as_ref().is_some_and(Origin::is_from_user) {
-                let value = reward.to_json();
-                differences.push(PresetDifference { of: preset, key, preset: item.to_json(), value, origin });
-            }
+            let kind = item.get("kind").and_then(Node::as_text);
+            let rewards = config.reward.iter().enumerate();
+            let of_kind = rewards.into_iter().find(|(_, reward)| Some(reward.kind.as_str()) == kind);
+            let Some((index, reward)) = of_kind else { continue };
+            let path = format!("reward.{index}");
+            collect(preset, &path, item, &reward.to_json(), &RewardConfig::shape(), tree, &mut differences);
         }
     }
     differences
@@ -93,14 +82,17 @@ fn collect(
     tree: &Node,
     differences: &mut Vec<PresetDifference>,
 ) {
-    let mut list = |key: String, preset: Json, value: &Json| {
-        let origin = tree.at(&key).map(|node| node.origin.clone());
+    let mut list = |path: &str, preset: Json, value: &Json| {
+        // A key that nobody wrote has its value from the section around it.
+        let around = |path: &str| tree.at(path.rsplit_once('.')?.0);
+        let origin = tree.at(path).or_else(|| around(path)).map(|node| node.origin.clone());
+        let key = with_brackets(path);
         differences.push(PresetDifference { of, key, preset, value: value.clone(), origin });
     };
     let (Value::Map(entries), true) = (&preset.value, value.is_object()) else {
         let wanted = preset.to_json();
         if !same(&wanted, value) {
-            list(path.to_owned(), wanted, value);
+            list(path, wanted, value);
         }
         return;
     };
@@ -110,7 +102,7 @@ fn collect(
         let wanted = preset.get("kind").and_then(Node::as_text).or(*default);
         let kind = &value["kind"];
         if wanted != kind.as_str() {
-            list(join(path, "kind"), wanted.into(), kind);
+            list(&join(path, "kind"), wanted.into(), kind);
             entries.retain(|entry| entry.key != "kind" && common.iter().any(|spec| spec.name == entry.key));
         }
     }

@@ -238,3 +238,11 @@ pub(crate) fn parse_float(text: &str) -> Option<f64> {
 pub(crate) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
+
+/// A dotted path as messages write it: the items of lists in brackets (`reward[0].weight`).
+pub(crate) fn with_brackets(path: &str) -> String {
+    let is_index = |part: &str| part.parse::<usize>().is_ok();
+    path.split('.').fold(String::new(), |path, part| {
+        if is_index(part) && !path.is_empty() { format!("{path}[{part}]") } else { join(&path, part) }
+    })
+}

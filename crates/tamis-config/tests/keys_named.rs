@@ -146,6 +146,31 @@ fn every_key_that_is_named_exists() {
     assert!(wrong.is_empty(), "there are no such keys:\n{}", wrong.join("\n"));
 }
 
+/// The keys of the commands `tamis config explain KEY` in a text; not of forms such as `{key}`.
+fn explained(text: &str) -> Vec<&str> {
+    let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || "_.[]<>".contains(c);
+    let commands = text.split("tamis config explain ").skip(1);
+    let keys = commands.map(|rest| &rest[..rest.find(|c| !is_of_a_key(c)).unwrap_or(rest.len())]);
+    keys.filter(|key| key.starts_with(|c: char| c.is_ascii_lowercase())).collect()
+}
+
+#[test]
+fn every_printed_command_that_explains_a_key_works() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut paths = vec![root.join("README.md")];
+    for (folder, suffixes) in [("crates", &["rs", "snap"][..]), ("docs", &["md"]), ("tests", &["rs", "snap"])]
+    {
+        paths.extend(suffixes.iter().flat_map(|suffix| files(&root.join(folder), suffix)));
+    }
+    let texts: Vec<String> =
+        paths.iter().map(|path| std::fs::read_to_string(path).expect("a text")).collect();
+    let keys: Vec<&str> = texts.iter().flat_map(|text| explained(text)).collect();
+    assert!(keys.len() > 50, "{} commands were found", keys.len());
+    let refused: Vec<String> =
+        keys.iter().filter_map(|key| explain(key).err()).map(|error| error.to_string()).collect();
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
 #[test]
 fn a_key_that_is_none_is_found() {
     let source = r##"

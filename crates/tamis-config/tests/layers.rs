@@ -130,6 +130,25 @@ fn a_difference_in_kind_is_listed_as_the_kind_alone() {
     filter.kind: mean_range (preset dapo has variance; command line)
     filter.metric: score (preset dapo has acc; command line)
     ");
+    // A section without its keys is the place of what they would say.
+    assert_snapshot!(differences(&["objective.loss=null"]), @"
+    objective.loss.clip_high: 0.2 (preset dapo has 0.28; command line)
+    objective.loss.dual_clip: 3.0 (preset dapo has 10.0; command line)
+    ");
+}
+
+#[test]
+fn a_difference_in_a_reward_of_the_preset_is_listed_key_by_key() {
+    let differences = |text: &str| {
+        let loaded = sound(&[BASE, &format!("preset: dapo\n{text}\n")], &[]);
+        let listed: Vec<String> = loaded.preset_differences.iter().map(ToString::to_string).collect();
+        listed.join("\n")
+    };
+    let own =
+        |keys: &str| differences(&format!("reward: [{{kind: number}}, {{kind: soft_overlong, {keys}}}]"));
+    assert_eq!(own("name: overlong, form: bounded, penalty_factor: 1, weight: 1.0"), "");
+    assert_snapshot!(own("name: overlong, form: bounded, penalty_factor: 0.5, buffer: 2"), @"reward[1].penalty_factor: 0.5 (preset dapo has 1.0; more.yaml:2)");
+    assert_snapshot!(own("form: bounded"), @"reward[1].name: soft_overlong (preset dapo has overlong; more.yaml:2)");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tamis_config::{Config, Loaded, import, load, load_of_run, load_sources};
 const BASE: &str = "model: {path: m}\ndata: {task: arithmetic}\ntrain: {total_steps: 10}\n";
 
 /// Runs of before: the file that its `config.yaml` is kept in, and the same settings in the form of today.
-const RUNS: [(&str, &str); 3] = [
+const RUNS: [(&str, &str); 4] = [
     (
         "dapo",
         "preset: dapo\n\
@@ -20,6 +20,14 @@ const RUNS: [(&str, &str); 3] = [
         "cpo",
         "objective: {advantage: {kind: cpo, wrap: tok_kl, gold_hint: '{prompt}{gold}'}, loss: {log_ratio_limit: null}}",
     ),
+    // A command of TRL as earlier builds imported it: no section names its kind.
+    (
+        "trl",
+        "run: {seed: 42}\ndata: {task: arithmetic, train_batch_size: 4}\nrollout: {n: 4}\n\
+         objective: {advantage: {epsilon: 1e-4}, loss: {clip_low: 0.2, clip_high: 0.28, dual_clip: null, log_ratio_limit: null}}\n\
+         train: {ppo_mini_batch_size: 4, micro_batch_size: 16, optimizer: {weight_decay: 0.0}, lr_schedule: {kind: linear}, \
+         total_steps: 10}\ncheckpoint: {save_freq: 500, keep_last: null}",
+    ),
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -27,8 +35,8 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn today(rest: &str) -> Config {
-    let source = Source::new(SourceKind::File("run.yaml".into()), format!("{BASE}{rest}\n"));
-    sound(load_sources(&[source], &[]))
+    let layers = [BASE, rest].map(|text| Source::new(SourceKind::File("run.yaml".into()), text));
+    sound(load_sources(&layers, &[]))
 }
 
 fn sound(loaded: Result<Loaded, tamis_config::ConfigErrors>) -> Config {
@@ -75,6 +83,24 @@ fn an_imported_file_is_the_configuration_that_it_was() {
     }
 }
 
+/// What another kind reads is left out, as the build that wrote the file did with a warning.
+#[test]
+fn a_setting_of_another_kind_is_left_out_with_a_warning() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("old.yaml");
+    std::fs::write(&path, format!("{BASE}objective: {{advantage: {{singleton: raw, gamma: 0.9}}}}\n"))
+        .expect("a file");
+    let imported = import(&[path.to_string_lossy().into_owned()], Path::new("")).expect("sound");
+    assert!(!imported.yaml.contains("gamma"), "{}", imported.yaml);
+    let [found] = imported.remaining.as_slice() else { panic!("{:?}", imported.remaining) };
+    let found = found.to_string();
+    assert!(
+        found.starts_with("warning: `objective.advantage.gamma` has no effect: the kind here is `grpo`"),
+        "{found}"
+    );
+    assert!(found.contains("old.yaml:4:"), "{found}");
+}
+
 /// A file that says little stays one that says little: what another system's defaults are is not asked.
 #[test]
 fn a_file_of_tamis_is_imported_without_the_defaults_of_others() {
@@ -101,6 +127,11 @@ fn a_file_of_tamis_is_imported_without_the_defaults_of_others() {
         format!("{data}rollout:\n  n: 4\n{steps}")
     );
     for (text, expected) in [
+        ("objective: {advantage: {norm_by_std: nope}}", "`objective.advantage.scale` cannot be `nope`"),
+        (
+            "objective: {advantage: {estimator: grpo, kind: rloo}}",
+            "unknown key `objective.advantage.estimator`",
+        ),
         ("objective: {advantage: {estimator: cpo, difficulty: fork}}", "difficulty: fork` of `cpo` is gone"),
         ("objective: {advantage: {estimator: grpo, tpyo: 3}}", "unknown key `objective.advantage.tpyo`"),
         ("rollout: {n: 4}\nobjective: {advantage: {kind: cpo, wrap: naive}}", "wrap"),

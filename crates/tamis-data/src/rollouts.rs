@@ -2,10 +2,12 @@
 //!
 //! [`markdown`] lists the columns.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 use parquet::errors::ParquetError;
+use serde_json::{Map, Value};
 use tamis_core::group::{FinishReason, Group, Trajectory};
 
 use crate::table::{TableColumn, TableColumns, Values, io_error, not_nan, write_parquet};
@@ -164,6 +166,27 @@ pub fn markdown() -> String {
 /// Names of the columns that every rollout file has; any other column is a score.
 pub fn fixed_columns() -> Vec<&'static str> {
     columns().names()
+}
+
+/// The number of a metric of `filter.metric` in a row that tamis wrote, where no column has that name: the
+/// `reward` for `seq_reward`, the policy's tokens for `length`, the score for `scores.NAME`, and for any other
+/// metric the number that the run's filter looked at, if it was that one.
+pub fn find_metric<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<Cow<'row, Value>> {
+    let is_ours = ["metric", "metric_value", "verdict"].iter().all(|column| row.contains_key(*column));
+    let found = match metric {
+        _ if !is_ours => None,
+        "seq_reward" => row.get("reward"),
+        "length" => {
+            let mask = row.get("loss_mask")?.as_array()?;
+            let length = mask.iter().filter(|is_policys| **is_policys == Value::Bool(true)).count();
+            return Some(Cow::Owned(length.into()));
+        }
+        _ => metric
+            .strip_prefix("scores.")
+            .and_then(|score| row.get(&format!("score_{score}")).or_else(|| row.get(score)))
+            .or_else(|| row.get("metric_value").filter(|_| row["metric"] == metric)),
+    };
+    found.map(Cow::Borrowed)
 }
 
 /// Writes a step's trajectories as Parquet. No rows give a file with columns and no rows.

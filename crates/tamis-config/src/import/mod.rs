@@ -4,7 +4,7 @@ mod invocation;
 
 use std::path::Path;
 
-use crate::diagnostic::{ConfigErrors, Diagnostic, Problem};
+use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::foreign::{
     ForeignOutcome, MAY_BE_ON_A_HUB, Note, OWN_FILES, Owner, Translation, entry, flatten, flatten_tree,
     is_foreign_name, is_hub_name, is_native_tree, join_options, translate_whole, value_form,
@@ -44,11 +44,16 @@ pub struct Import {
 /// Every key that is not known, every one that is refused, and every value that a run would refuse. What the
 /// command does not say (where the model is, say) is no error: it is in [`Import::remaining`].
 pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigErrors> {
-    let (mut native, mut notes, mut diagnostics) = (None, Vec::new(), Vec::new());
-    let parsed = parse(arguments, &mut native, &mut notes, &mut diagnostics);
+    let (mut files, mut notes, mut diagnostics) = (Vec::new(), Vec::new(), Vec::new());
+    let parsed = parse(arguments, &mut files, &mut notes, &mut diagnostics);
     let (others, ours): (Vec<Override>, Vec<Override>) = parsed.into_iter().partition(|argument| {
-        table::place(&argument.path).is_err() || native.is_none() && is_foreign_name(&argument.path)
+        table::place(&argument.path).is_err() || files.is_empty() && is_foreign_name(&argument.path)
     });
+    let preset = ours.iter().rev().find(|argument| argument.path == "preset").and_then(Override::value);
+    let (native, found) = older::convert_imported(files, preset);
+    let (faults, warnings): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|found| found.severity == Severity::Error);
+    diagnostics.extend(faults);
     let mut translation = if native.is_none() {
         translate_whole(&others, tree_of(None, ours.iter().cloned(), &mut Vec::new(), &mut Vec::new()))
     } else {
@@ -69,13 +74,14 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
         return Err(ConfigErrors { diagnostics });
     }
     let yaml = yaml_with_origins(&tree, folder);
-    let remaining = load_tree(tree).map_or_else(|errors| errors.diagnostics, |loaded| loaded.warnings);
+    let mut remaining = load_tree(tree).map_or_else(|errors| errors.diagnostics, |loaded| loaded.warnings);
     // What is wrong is told with the argument that it is from, which the rendered text has no longer.
     let mistakes: Vec<Diagnostic> = remaining.iter().filter(|found| found.is_mistake()).cloned().collect();
     if !mistakes.is_empty() {
         return Err(ConfigErrors { diagnostics: mistakes });
     }
     notes.splice(0..0, translation.notes);
+    remaining.splice(0..0, warnings);
     Ok(Import { yaml, notes, remaining })
 }
 
@@ -102,10 +108,10 @@ fn tree_of(
 }
 
 /// The arguments of a command; what its files say comes before what is typed, as in every one of those
-/// systems. Files of tamis are merged into `native` instead.
+/// systems. Files of tamis are put into `native` instead.
 fn parse(
     arguments: &[String],
-    native: &mut Option<Node>,
+    native: &mut Vec<Node>,
     notes: &mut Vec<Note>,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Vec<Override> {
@@ -119,12 +125,7 @@ fn parse(
             continue;
         }
         if let Some(path) = config_file(word) {
-            if let Some(tree) = read_file(path, &mut parsed, notes, diagnostics) {
-                match native {
-                    Some(native) => native.merge(tree, table::root()),
-                    None => *native = Some(tree),
-                }
-            }
+            native.extend(read_file(path, &mut parsed, notes, diagnostics));
         } else if word.contains('=') || word.starts_with(['~', '+']) {
             match Override::parse(word, value_form) {
                 Ok(argument) => flatten(argument, &mut typed),
@@ -138,7 +139,9 @@ fn parse(
             diagnostics.push(problem_with(word, problem));
         }
     }
-    hydra.read(&mut parsed, notes, diagnostics);
+    if let Some(first) = hydra.read(&mut parsed, notes, diagnostics) {
+        native.insert(0, first);
+    }
     parsed.extend(typed);
     let is_of_trl = |argument: &Override| entry(Owner::Trl, &argument.path).is_some();
     if parsed.iter().any(is_of_trl) && !parsed.iter().any(|argument| argument.path == "num_processes") {
@@ -213,9 +216,14 @@ impl HydraOptions {
         true
     }
 
-    /// Reads the file that they name, which comes before all others.
-    fn read(&self, parsed: &mut Vec<Override>, notes: &mut Vec<Note>, diagnostics: &mut Vec<Diagnostic>) {
-        let Some(name) = &self.name else { return };
+    /// Reads the file that they name, which comes before all others; one of tamis is returned.
+    fn read(
+        &self,
+        parsed: &mut Vec<Override>,
+        notes: &mut Vec<Note>,
+        diagnostics: &mut Vec<Diagnostic>,
+    ) -> Option<Node> {
+        let name = self.name.as_ref()?;
         let stem = name.strip_suffix(".yaml").unwrap_or(name);
         let own = OWN_FILES.iter().find(|(own, _)| *own == stem);
         let path = self.folders.iter().map(|folder| Path::new(folder).join(format!("{stem}.yaml")));
@@ -223,9 +231,9 @@ impl HydraOptions {
             (Some((_, owner)), _) => (*owner, "it is the owner's own, whose defaults are taken".to_owned()),
             (None, Some(path)) => {
                 let mut first = Vec::new();
-                let _ = read_file(&path.to_string_lossy(), &mut first, notes, diagnostics);
+                let own = read_file(&path.to_string_lossy(), &mut first, notes, diagnostics);
                 parsed.splice(0..0, first);
-                return;
+                return own;
             }
             (None, None) => (
                 Owner::Verl,
@@ -234,6 +242,7 @@ impl HydraOptions {
         };
         let (key, value) = ("--config-name".to_owned(), Some(name.clone()));
         notes.push(Note { owner, key, value, outcome: ForeignOutcome::NoEffect(reason), remark: None });
+        None
     }
 }
 
@@ -259,8 +268,8 @@ pub(crate) fn config_file(word: &str) -> Option<&str> {
     (is_yaml && !word.contains('=')).then_some(word)
 }
 
-/// Reads a file: one of another system into `parsed`; one of tamis, in whatever form, is returned in that of
-/// today, with its paths as they are from its folder.
+/// Reads a file: one of another system into `parsed`; one of tamis, in whatever form, is returned, with its paths
+/// as they are from its folder.
 fn read_file(
     path: &str,
     parsed: &mut Vec<Override>,
@@ -287,7 +296,6 @@ fn read_file(
         .ok()
         .and_then(|source| yaml::parse(&source).ok())
         .unwrap_or(tree);
-    diagnostics.extend(older::convert_imported(&mut tree).faults);
     older::take_paths_from(&mut tree, table::root(), path.parent());
     Some(tree)
 }

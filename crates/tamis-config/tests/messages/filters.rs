@@ -129,7 +129,7 @@ error: `filter.p` is missing: a number, from 0 to 1
 1 error in the configuration
 ");
     assert_snapshot!(said("filter: {kind: top_k}\nschedule: {refill: false}", &[]), @r#"
-error: the top_k filter needs `k` or `fraction`, and only one of them
+error: the top_k filter needs one of `k` and `fraction`, and has neither
  --> run.yaml:1:16
   |
 1 | filter: {kind: top_k}
@@ -139,12 +139,12 @@ error: the top_k filter needs `k` or `fraction`, and only one of them
 1 error in the configuration
 "#);
     assert_snapshot!(said("filter: {kind: top_k, k: 2, fraction: 0.5}\nschedule: {refill: false}", &[]), @r#"
-error: the top_k filter needs `k` or `fraction`, and only one of them
- --> run.yaml:1:26
+error: the top_k filter needs one of `k` and `fraction`, and has both
+ --> run.yaml:1:39
   |
 1 | filter: {kind: top_k, k: 2, fraction: 0.5}
-  |                          ^
-  hint: `fraction: 0.5` is half of them
+  |                                       ^^^
+  hint: remove `k` or `fraction`
 
 1 error in the configuration
 "#);

@@ -181,10 +181,12 @@ pub enum FilterError {
         value: f64,
     },
     /// Both of two keys that say the same, or neither.
-    #[error("the {filter} filter needs `k` or `fraction`, and only one of them")]
+    #[error("the {filter} filter needs one of `k` and `fraction`, and has {has}")]
     Quota {
         /// The filter.
         filter: &'static str,
+        /// `both` or `neither`.
+        has: &'static str,
     },
     /// A count that keeps too little to be useful.
     #[error("the {filter} filter's `k` must be at least {least}, got {count}")]
@@ -259,7 +261,7 @@ impl FilterError {
             Self::EmptyRange { .. } | Self::Band { .. } => &["low", "high"],
             Self::Share { setting: "p", .. } | Self::MinP(_) => &["p"],
             Self::Share { .. } => &["fraction"],
-            Self::Quota { .. } => &["k", "fraction"],
+            Self::Quota { .. } => &["fraction", "k"],
             Self::Count { .. } => &["k"],
             Self::Temperature(_) => &["temperature"],
             Self::Slack(_) => &["slack"],
@@ -274,6 +276,7 @@ impl FilterError {
         match self {
             Self::EmptyRange { .. } => Some("swap `low` and `high`, or raise `high`".to_owned()),
             Self::Band { .. } => Some("`low: 0, high: 0.25` is the best quarter".to_owned()),
+            Self::Quota { has: "both", .. } => Some("remove `k` or `fraction`".to_owned()),
             Self::Quota { .. } => Some("`fraction: 0.5` is half of them".to_owned()),
             Self::Count { least, .. } => Some(format!("set `k: {least}` or more")),
             Self::VarianceMass { .. } => Some("use `score: deviation`, or `mass: linear`".to_owned()),

@@ -263,7 +263,7 @@ fn pool_settings_are_checked() {
     insta::assert_snapshot!(error(&TopK { fraction: Some(1.5), ..TopK::default() }), @"the top_k filter's `fraction` must lie above 0 and be at most 1, got 1.5");
     insta::assert_snapshot!(error(&MinP { p: -0.1, pool }), @"the min_p filter's `p` must lie between 0 and 1, got -0.1");
     insta::assert_snapshot!(error(&Percentile { low: 0.5, high: 0.5, pool }), @"the percentile filter's band must satisfy 0 <= low < high <= 1, got 0.5 to 0.5");
-    insta::assert_snapshot!(error(&TopK::default()), @"the top_k filter needs `k` or `fraction`, and only one of them");
+    insta::assert_snapshot!(error(&TopK::default()), @"the top_k filter needs one of `k` and `fraction`, and has neither");
     insta::assert_snapshot!(error(&WithinGroup { k: Some(1), ..WithinGroup::default() }), @"the within_group filter's `k` must be at least 2, got 1");
     insta::assert_snapshot!(error(&TopP::of(1.5)), @"the top_p filter's `p` must lie above 0 and be at most 1, got 1.5");
     insta::assert_snapshot!(error(&MinP { p: 1.5, pool }), @"the min_p filter's `p` must lie between 0 and 1, got 1.5");

@@ -61,7 +61,8 @@ impl Quota {
         least: usize,
     ) -> Result<(), FilterError> {
         match (k, fraction) {
-            (Some(_), Some(_)) | (None, None) => Err(FilterError::Quota { filter }),
+            (Some(_), Some(_)) => Err(FilterError::Quota { filter, has: "both" }),
+            (None, None) => Err(FilterError::Quota { filter, has: "neither" }),
             (Some(count), None) if count < least => Err(FilterError::Count { filter, least, count }),
             (None, Some(value)) if !(value > 0.0 && value <= 1.0) => {
                 Err(FilterError::Share { filter, setting: "fraction", value })

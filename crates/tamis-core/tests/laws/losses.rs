@@ -280,7 +280,7 @@ fn errors_name_what_does_not_go_together() {
     insta::assert_snapshot!(message(of(PolicyLoss::Dro(Dro { beta: -1.0 })), columns), @"objective setting `loss.beta` is -1; expected a number of at least 0");
     insta::assert_snapshot!(message(of(PolicyLoss::KlCov(KlCov { share: 0.0, cov_coefficient: 1.0 })), columns), @"objective setting `loss.share` is 0; expected a share above 0, at most 1");
     let cov = ClipCov { clip_low: 0.2, clip_high: 0.2, share: 0.1, cov_low: 2.0, cov_high: 1.0 };
-    insta::assert_snapshot!(message(of(PolicyLoss::ClipCov(cov)), columns), @"objective setting `loss.cov_low` is 2; expected a number below loss.cov_high");
+    insta::assert_snapshot!(message(of(PolicyLoss::ClipCov(cov)), columns), @"objective setting `loss.cov_low` is 2; expected a number below `cov_high`");
     let sapo = Sapo { tau_positive: 0.0, tau_negative: 1.0, log_ratio_limit: None };
     insta::assert_snapshot!(message(of(PolicyLoss::Sapo(sapo)), columns), @"objective setting `loss.tau_positive` is 0; expected a number above 0");
     let cispo = Cispo {

@@ -1,10 +1,12 @@
 //! The metric and the groups of rollout files, as flat columns.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use tamis_data::records::{DataRecord, Records, lookup};
+use tamis_data::rollouts::find_metric;
 
 use super::error::{Absent, FilterFileError, list_names};
 use super::layout::GroupLayout;
@@ -171,10 +173,10 @@ impl Seen {
         metric: &str,
         rest: Records,
     ) -> FilterFileError {
-        let has_metric = lookup(&first.values, metric).is_some()
+        let has_metric = metric_value(&first.values, metric).is_some()
             || rest.map_while(Result::ok).any(|record| {
                 self.look(&record);
-                lookup(&record.values, metric).is_some()
+                metric_value(&record.values, metric).is_some()
             });
         if !has_metric {
             absent.insert(0, Absent::Metric { column: metric.to_owned(), nearest: self.nearest(metric) });
@@ -369,16 +371,21 @@ fn lists(
     Ok(rows)
 }
 
+/// The value of a metric in a row: of the column with its name, otherwise as rollouts of tamis hold it.
+fn metric_value<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<Cow<'row, Value>> {
+    lookup(row, metric).map(Cow::Borrowed).or_else(|| find_metric(row, metric))
+}
+
 /// A metric's number in a row: NaN where null or not there.
 fn number(record: &DataRecord, column: &str, seen: &mut Seen) -> Result<f64, FilterFileError> {
-    let Some(value) = lookup(&record.values, column) else { return Ok(f64::NAN) };
+    let Some(value) = metric_value(&record.values, column) else { return Ok(f64::NAN) };
     if !seen.asked.contains(column) {
         seen.asked.insert(column.to_owned());
     }
-    as_number(value).ok_or_else(|| FilterFileError::NotANumber {
+    as_number(&value).ok_or_else(|| FilterFileError::NotANumber {
         place: record.place.clone(),
         column: column.to_owned(),
-        actual: describe(value),
+        actual: describe(&value),
     })
 }
 

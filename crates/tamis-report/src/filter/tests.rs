@@ -567,3 +567,41 @@ fn group_ids_that_are_written_in_several_ways_are_told_once() {
     );
     assert!(filter_file(&options(vec![plain], long(&["g"], "a"))).unwrap().warnings.is_empty());
 }
+
+/// A row as tamis writes it, of the columns that matter here.
+fn row_of_tamis(group: u32, reward: f64, num_tokens: usize, metric: &str, value: f64) -> String {
+    let mask: Vec<bool> = (0..4).map(|token| token < num_tokens).collect();
+    let row = serde_json::json!({
+        "group_id": group, "loss_mask": mask, "format": value, "score_reward": reward, "reward": reward, "metric": metric,
+        "metric_value": value, "verdict": "trained",
+    });
+    format!("{row}\n")
+}
+
+#[test]
+fn metrics_of_a_configuration_are_found_in_the_rollouts_of_its_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: String = [(1, 0.5, 1, 2.0), (1, 1.0, 3, 2.0), (2, 1.0, 2, 3.0), (2, 1.0, 4, 4.0)]
+        .map(|(group, reward, tokens, value)| row_of_tamis(group, reward, tokens, "seq_final_reward", value))
+        .concat();
+    let input = write(&folder, "step_1.jsonl", &rows);
+    let mean = |metric: &str| {
+        let summary = filter_file(&options(vec![input.clone()], long(&[], metric))).unwrap();
+        (summary.num_kept, summary.mean_metric)
+    };
+    assert_eq!(mean("seq_reward"), mean("reward"));
+    assert_eq!(mean("seq_reward"), (1, Some(0.875)));
+    assert_eq!(mean("length"), (2, Some(2.5)));
+    assert_eq!(mean("seq_final_reward"), (1, Some(2.75)));
+    assert_eq!(mean("scores.format"), mean("seq_final_reward"));
+    assert_eq!(mean("scores.reward"), mean("reward"));
+    // What the run did not measure is not there, and rows of others have no metrics but their columns.
+    for (file, metric) in [("step_1.jsonl", "entropy"), ("other.jsonl", "seq_reward")] {
+        write(&folder, "other.jsonl", &rows.replace("verdict", "outcome"));
+        let error = filter_file(&options(vec![folder.path().join(file)], long(&[], metric))).unwrap_err();
+        assert!(
+            shown(&error, &folder).starts_with(&format!("FOLDER/{file} has no metric column `{metric}`")),
+            "{error}"
+        );
+    }
+}

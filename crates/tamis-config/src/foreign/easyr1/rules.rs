@@ -179,49 +179,29 @@ pub(super) const LOSS_AVERAGE: Rule = Rule::new(2, "loss average", |t| {
     critic::loss_average("worker.actor.loss_avg_mode", "objective.aggregation", t);
 });
 
-/// The policy loss with its bounds and temperatures.
+/// The policy loss.
 pub(super) const LOSS: Rule = Rule::new(2, "loss", loss);
 
-/// EasyR1's `loss_type` with the bounds and temperatures of each.
+/// EasyR1's `loss_type`.
 fn loss(t: &mut Translator) {
     const KEY: &str = "worker.actor.loss_type";
-    const DUAL: &str = "worker.actor.clip_ratio_dual";
-    // Without it a layer of ours may have chosen the loss.
-    let is_given = t.text(KEY).is_some();
-    let loss = t.text(KEY).or_else(|| t.kind_of("objective.loss")).unwrap_or_else(|| "default".to_owned());
-    let (kind, importance) = match loss.as_str() {
-        "default" => ("clip", "token"),
-        ours if !is_given => (ours, "token"),
-        "gspo" => ("clip", "sequence"),
-        "gspo_token" => ("clip", "sequence_token"),
-        "cispo" => ("cispo", "token"),
-        "sapo" => ("sapo", "token"),
-        _ => {
+    let (kind, importance) = match t.text(KEY).as_deref() {
+        None | Some("default") => {
+            t.no_effect(KEY, "the clipped ratio is the default");
+            return;
+        }
+        Some("gspo") => ("clip", "sequence"),
+        Some("gspo_token") => ("clip", "sequence_token"),
+        Some("cispo") => ("cispo", "token"),
+        Some("sapo") => ("sapo", "token"),
+        Some(_) => {
             t.refuse(KEY, "the losses are default, gspo, gspo_token, cispo and sapo");
             return;
         }
     };
-    if loss == "default" {
-        t.no_effect(KEY, "the clipped ratio is the default");
-    } else if is_given {
-        t.set(&[KEY], "objective.loss.kind", kind);
-        if importance != "token" {
-            t.set(&[KEY], "objective.importance", importance);
-        }
-    }
-    for (key, ours, is_read) in [
-        ("worker.actor.clip_ratio_low", "objective.loss.clip_low", kind != "sapo"),
-        ("worker.actor.clip_ratio_high", "objective.loss.clip_high", kind != "sapo"),
-        (DUAL, "objective.loss.dual_clip", kind == "clip"),
-        ("worker.actor.tau_positive", "objective.loss.tau_positive", kind == "sapo"),
-        ("worker.actor.tau_negative", "objective.loss.tau_negative", kind == "sapo"),
-    ] {
-        let node = t.find(key).map(|given| given.node.clone());
-        match node {
-            Some(node) if is_read && (key == DUAL || !node.is_null()) => t.set_node(&[key], ours, node),
-            Some(_) if is_read => t.no_effect(key, "null leaves the default"),
-            _ => t.no_effect(key, &format!("the loss `{loss}` does not read it")),
-        }
+    t.set(&[KEY], "objective.loss.kind", kind);
+    if importance != "token" {
+        t.set(&[KEY], "objective.importance", importance);
     }
 }
 
@@ -357,14 +337,9 @@ pub(in crate::foreign) fn defaults(t: &mut Translator) {
     easyr1_critic(t);
     t.default(owner, "worker.rollout.n", "rollout.n", "1");
     t.default(owner, "algorithm.adv_estimator", "objective.advantage.singleton", "raw");
-    let kind = t.value_of("objective.loss.kind").unwrap_or_else(|| "clip".to_owned());
-    if kind != "sapo" {
-        t.default(owner, "worker.actor.clip_ratio_low", "objective.loss.clip_low", "0.2");
-        t.default(owner, "worker.actor.clip_ratio_high", "objective.loss.clip_high", "0.3");
-    }
-    if kind == "clip" {
-        t.default(owner, "worker.actor.clip_ratio_dual", "objective.loss.dual_clip", "3.0");
-    }
+    t.default(owner, "worker.actor.clip_ratio_low", "objective.loss.clip_low", "0.2");
+    t.default(owner, "worker.actor.clip_ratio_high", "objective.loss.clip_high", "0.3");
+    t.default(owner, "worker.actor.clip_ratio_dual", "objective.loss.dual_clip", "3.0");
     t.default(owner, "data.filter_overlong_prompts", "data.overlong_prompts", "drop");
     if !t.has_set("objective.kl.in") {
         t.default(owner, "algorithm.use_kl_loss", "objective.kl.in", "reward");

@@ -36,9 +36,7 @@ fn kl(t: &mut Translator) {
 pub(super) const CLIP: Rule = Rule::new(2, "clip", clip);
 
 fn clip(t: &mut Translator) {
-    const DELTA: &str = "delta";
     const BOUNDS: [&str; 2] = ["epsilon", "epsilon_high"];
-    const UNREAD: &str = "does not read it";
     let low = t.number("epsilon").unwrap_or(0.2);
     let high = t.number("epsilon_high").unwrap_or(low);
     // Without it a layer of ours may have chosen the loss.
@@ -54,56 +52,22 @@ fn clip(t: &mut Translator) {
             t.part_of("epsilon", "epsilon_high");
         }
         "cispo" => {}
-        "sapo" | "vespo" => {
-            for key in BOUNDS {
-                t.no_effect(key, &format!("the loss `{loss}` {UNREAD}"));
-            }
-        }
         _ if t.first_given(&BOUNDS).is_some() => {
             t.set(&BOUNDS, "objective.loss.clip_low", &low.to_string());
             t.set(&["epsilon_high", "epsilon"], "objective.loss.clip_high", &high.to_string());
             t.set(&BOUNDS, "objective.loss.dual_clip", "null");
-            t.no_effect("epsilon_high", "null takes epsilon");
         }
         _ => {}
     }
-    if matches!(loss.as_str(), "cispo" | "sapo" | "vespo") {
-        t.no_effect(DELTA, &format!("the loss `{loss}` {UNREAD}"));
-    } else if let Some(delta) = t.text(DELTA) {
-        t.set(&[DELTA], "objective.loss.delta", &delta);
-    }
-    t.no_effect(DELTA, "null is no bound");
     t.no_effect("epsilon_high", "null takes epsilon");
 }
 
-/// Parameters of one loss: its name, TRL's key, ours.
-const OF_ONE_LOSS: [(&str, &str, &str); 6] = [
-    ("sapo", "sapo_temperature_pos", "objective.loss.tau_positive"),
-    ("sapo", "sapo_temperature_neg", "objective.loss.tau_negative"),
-    ("vespo", "vespo_k_pos", "objective.loss.k_positive"),
-    ("vespo", "vespo_lambda_pos", "objective.loss.lambda_positive"),
-    ("vespo", "vespo_k_neg", "objective.loss.k_negative"),
-    ("vespo", "vespo_lambda_neg", "objective.loss.lambda_negative"),
-];
-
-/// `loss_type` with the parameters of each.
+/// `loss_type`.
 pub(super) const LOSS: Rule = Rule::new(2, "loss", loss);
 
 fn loss(t: &mut Translator) {
     const KEY: &str = "loss_type";
-    let given = t.text(KEY);
-    // Without it a file below may have chosen the loss.
-    let loss = given.clone().or_else(|| t.whole.then(|| "dapo".to_owned()));
-    for (reader, key, ours) in OF_ONE_LOSS {
-        match (&loss, t.number(key)) {
-            (Some(loss), _) if loss != reader => {
-                t.no_effect(key, &format!("the loss `{loss}` does not read it"));
-            }
-            (_, Some(value)) => t.set(&[key], ours, &value.to_string()),
-            (_, None) => t.no_effect(key, "null leaves the default"),
-        }
-    }
-    let Some(given) = given else {
+    let Some(given) = t.text(KEY) else {
         t.no_effect(KEY, "null leaves the default");
         return;
     };

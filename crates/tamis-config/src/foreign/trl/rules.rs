@@ -216,9 +216,7 @@ pub(in crate::foreign) fn defaults(t: &mut Translator) {
         let bounds = [("objective.loss.clip_low", "0.2"), ("objective.loss.clip_high", "0.2")];
         t.defaults(owner, "epsilon", &[&bounds[..], &[("objective.loss.dual_clip", "null")]].concat());
     }
-    if kind != "vespo" {
-        t.default(owner, "a bound on the log-ratio", "objective.loss.log_ratio_limit", "null");
-    }
+    t.default(owner, "a bound on the log-ratio", "objective.loss.log_ratio_limit", "null");
     t.default(owner, "scale_rewards", "objective.advantage.epsilon", "1e-4");
     t.default(owner, "lr_scheduler_type", "train.lr_schedule.kind", "linear");
     if validates(t) {

@@ -110,10 +110,9 @@ fn policy_loss(t: &mut Translator) {
         if kind == "sapo" {
             t.no_effect(AGGREGATION, "verl takes seq-mean-token-mean with `sapo`, whatever it says");
         }
-        // verl's bounds are 0.2 whatever the loss.
+        // verl's bounds are 0.2 whatever the loss, and so are those of `clip`.
         for (key, ours) in [(LOW, "objective.loss.clip_low"), (HIGH, "objective.loss.clip_high")] {
-            let reads = matches!(kind, "gspo" | "clip_cov" | "geo_mean" | "cispo" | "dppo_tv" | "dppo_kl");
-            if reads && t.find(key).is_none() {
+            if kind != "clip" && t.find(key).is_none() {
                 t.set(&[MODE], ours, "0.2");
             }
         }
@@ -131,29 +130,20 @@ fn policy_loss(t: &mut Translator) {
         t.no_effect(TOKEN_LEVEL, "loss_agg_mode, which replaced it, or the loss itself says it");
     }
     let of = |name: &str| format!("actor_rollout_ref.actor.policy_loss.{name}");
-    for (key, readers, ours) in [
-        (of("clip_cov_ratio"), "clip_cov", "objective.loss.share"),
-        (of("clip_cov_lb"), "clip_cov", "objective.loss.cov_low"),
-        (of("clip_cov_ub"), "clip_cov", "objective.loss.cov_high"),
-        (of("kl_cov_ratio"), "kl_cov", "objective.loss.share"),
-        (of("dro_beta"), "dro", "objective.loss.beta"),
-        ("actor_rollout_ref.actor.tau_pos".to_owned(), "sapo", "objective.loss.tau_positive"),
-        ("actor_rollout_ref.actor.tau_neg".to_owned(), "sapo", "objective.loss.tau_negative"),
-    ] {
-        if kind == readers {
-            match t.number(&key) {
-                Some(value) => t.set(&[&key], ours, &value.to_string()),
-                None => t.no_effect(&key, "null leaves the default"),
-            }
+    // Each of the two has a share of its own.
+    for reader in ["clip_cov", "kl_cov"] {
+        let key = of(&format!("{reader}_ratio"));
+        match t.number(&key) {
+            Some(share) if kind == reader => t.set(&[&key], "objective.loss.share", &share.to_string()),
+            Some(_) => t.no_effect(&key, &format!("the loss `{reader}` alone reads it")),
+            None => t.no_effect(&key, "null leaves the default"),
         }
-        t.no_effect(&key, &format!("the loss `{mode}` does not read it"));
     }
     let cost = of("ppo_kl_coef");
-    if kind == "kl_cov" {
+    if kind == "kl_cov" || t.find(&cost).is_some() {
         let value = t.number(&cost).unwrap_or(0.1);
         t.set(&[&cost, MODE], "objective.loss.cov_coefficient", &value.to_string());
     }
-    t.no_effect(&cost, &format!("the loss `{mode}` does not read it"));
 }
 
 /// `clip_ratio` stands for those of its bounds that are null.

@@ -84,7 +84,7 @@ impl Loss for ClipCov {
         bounds(self.clip_low, self.clip_high)?;
         share(self.share)?;
         let fine = self.cov_low < self.cov_high;
-        in_range("loss.cov_low", self.cov_low, fine, "a number below loss.cov_high")
+        in_range("loss.cov_low", self.cov_low, fine, "a number below `cov_high`")
     }
 
     fn needs_selection(&self) -> bool {

@@ -49,16 +49,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "0.0002",
         By(objective::POLICY_LOSS, "objective.loss.share"),
     ),
-    key(
-        "actor_rollout_ref.actor.policy_loss.clip_cov_lb",
-        "1.0",
-        By(objective::POLICY_LOSS, "objective.loss.cov_low"),
-    ),
-    key(
-        "actor_rollout_ref.actor.policy_loss.clip_cov_ub",
-        "5.0",
-        By(objective::POLICY_LOSS, "objective.loss.cov_high"),
-    ),
+    key("actor_rollout_ref.actor.policy_loss.clip_cov_lb", "1.0", Key("objective.loss.cov_low")),
+    key("actor_rollout_ref.actor.policy_loss.clip_cov_ub", "5.0", Key("objective.loss.cov_high")),
     key(
         "actor_rollout_ref.actor.policy_loss.kl_cov_ratio",
         "0.0002",
@@ -69,8 +61,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "0.1",
         By(objective::POLICY_LOSS, "objective.loss.cov_coefficient"),
     ),
-    key("actor_rollout_ref.actor.tau_pos", "1.0", By(objective::POLICY_LOSS, "objective.loss.tau_positive")),
-    key("actor_rollout_ref.actor.tau_neg", "1.05", By(objective::POLICY_LOSS, "objective.loss.tau_negative")),
+    key("actor_rollout_ref.actor.tau_pos", "1.0", Key("objective.loss.tau_positive")),
+    key("actor_rollout_ref.actor.tau_neg", "1.05", Key("objective.loss.tau_negative")),
     key(
         "actor_rollout_ref.actor.policy_loss.cppo*",
         "",
@@ -92,11 +84,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("actor_rollout_ref.ref.ref_model_sync_steps", "", NoEffect(MOVING)),
     key("actor_rollout_ref.ref.ref_model_mixup_alpha", "", NoEffect(MOVING)),
-    key(
-        "actor_rollout_ref.actor.policy_loss.dro_beta",
-        "null",
-        By(objective::POLICY_LOSS, "objective.loss.beta"),
-    ),
+    key("actor_rollout_ref.actor.policy_loss.dro_beta", "null", Key("objective.loss.beta")),
     key(
         "actor_rollout_ref.actor.use_token_level_loss",
         "",
