@@ -6,7 +6,7 @@ use crate::diagnostic::Problem;
 use crate::reader::Setting;
 use crate::schema::Config;
 use crate::suggest;
-use crate::tree::join;
+use crate::tree::{join, with_brackets};
 use tamis_core::setting::{KeySpec, Shape};
 
 /// One key of the table, with its full path.
@@ -106,7 +106,7 @@ impl Unknown {
         let nearest = || suggest::nearest_key(&self.key, &self.section, &self.known, suggestion_keys());
         let suggestion = today.or_else(nearest);
         let known = self.known.into_iter().map(str::to_owned).collect();
-        Problem::UnknownKey { key: self.key, suggestion, known, owner }
+        Problem::UnknownKey { key: with_brackets(&self.key), suggestion, known, owner }
     }
 }
 

@@ -163,8 +163,18 @@ const REFUSED: &[(&[&str], &str)] = &[
     ),
     (&["objective.entropy.adaptive={min: 1, max: 0}"], "`objective.entropy.adaptive.min`: it is 1"),
     (&["objective.importance=sequence", "objective.loss.kind=gspo"], "importance"),
-    (&["objective.advantage.kind=bnpo", "objective.advantage.low=1"], "advantage setting"),
-    (&["objective.advantage.kind=bnpo_running", "objective.advantage.high=0"], "advantage setting"),
+    (
+        &["objective.advantage.kind=bnpo", "objective.advantage.low=1"],
+        "`high` is 1; expected a finite number above `low`",
+    ),
+    (
+        &["objective.advantage.kind=bnpo_running", "objective.advantage.high=0"],
+        "`objective.advantage.high`: it is 0; expected a finite number above `objective.advantage.low`",
+    ),
+    (
+        &["objective.loss.kind=clip_cov", "objective.loss.cov_low=5"],
+        "`objective.loss.cov_low`: it is 5; expected a number below `objective.loss.cov_high`",
+    ),
     (&["objective.shaping=[{kind: clip_advantage, low: 3}]"], "`low` is 3"),
     (&["objective.advantage.kind=gdpo", "objective.kl.in=reward"], "has no place in `gdpo`"),
     (

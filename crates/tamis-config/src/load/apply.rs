@@ -6,7 +6,7 @@ use crate::foreign;
 use crate::override_argument::{Operation, Override};
 use crate::source::{Origin, Source, SourceKind};
 use crate::table::{self, Place};
-use crate::tree::{MapEntry, Node, Value, forget_other_kind};
+use crate::tree::{MapEntry, Node, Value, forget_other_kind, with_brackets};
 use crate::yaml;
 use tamis_core::setting::Shape;
 
@@ -34,7 +34,8 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
         if index < items.len() {
             items.remove(index);
         } else {
-            let problem = Problem::NoSuchItem { key: above.join("."), length: items.len(), index };
+            let problem =
+                Problem::NoSuchItem { key: with_brackets(&above.join(".")), length: items.len(), index };
             diagnostics.push(Diagnostic::error(problem, Some(origin)));
         }
         return;
@@ -112,7 +113,8 @@ fn slot<'n>(tree: &'n mut Node, parts: &[&str], origin: &Origin) -> Result<&'n m
         shape = shape.of_key(part).without_null().clone();
         node = match &mut node.value {
             Value::List(items) => {
-                let (key, length) = (parts.get(..depth).unwrap_or_default().join("."), items.len());
+                let above = parts.get(..depth).unwrap_or_default().join(".");
+                let (key, length) = (with_brackets(&above), items.len());
                 let index = part.parse::<usize>().unwrap_or(usize::MAX);
                 items.get_mut(index).ok_or(Problem::NoSuchItem { key, length, index })?
             }

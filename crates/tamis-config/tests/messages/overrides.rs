@@ -154,6 +154,19 @@ error: invalid YAML: while parsing a flow mapping, did not find expected ',' or 
     }
 }
 
+/// An item of a list is written as a file's messages have it.
+#[test]
+fn items_of_lists_are_in_brackets() {
+    for (argument, expected) in [
+        ("reward.0.weigth=1", "unknown key `reward[0].weigth`"),
+        ("~reward.0.weigth", "unknown key `reward[0].weigth`"),
+        ("~reward.7", "`reward` has no item 7"),
+    ] {
+        let text = said("reward: [{kind: number}]", &[argument]);
+        assert!(text.starts_with(&format!("error: {expected}")), "{text}");
+    }
+}
+
 /// An unknown key is answered for the kind that the section has, wherever it was written, and a key of another
 /// kind is shown where it was set.
 #[test]

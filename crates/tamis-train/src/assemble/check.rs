@@ -160,12 +160,16 @@ impl Checker<'_> {
         self.refuse(&keys, &message, error.hint().as_deref());
         // The key that is blamed is the name by which the setting was written.
         if let (Some(setting), Some(finding)) = (setting, self.found.last_mut())
-            && let Problem::Refused { key, message, .. } = &mut *finding.problem
-            && key != section
-            && key.rsplit('.').next() != Some("kind")
-            && let Some(rest) = message.strip_prefix(&format!("objective setting `{setting}` is "))
+            && let Problem::Refused { key, message, hint } = &mut *finding.problem
+            && let Some((_, rest)) = message.split_once(&format!(" setting `{setting}` is "))
         {
-            *message = format!("it is {rest}");
+            hint.get_or_insert_with(|| format!("`tamis config explain {key}` says more"));
+            *message = match key.rsplit_once('.') {
+                Some((around, name)) if key != section && name != "kind" => {
+                    format!("it is {}", with_whole_keys(rest, around))
+                }
+                _ => format!("`{setting}` is {rest}"),
+            };
         }
     }
 
@@ -503,6 +507,14 @@ impl Checker<'_> {
             );
         }
     }
+}
+
+/// A text with the names in backquotes as keys of a section.
+fn with_whole_keys(text: &str, section: &str) -> String {
+    let parts = text.split('`').enumerate();
+    parts
+        .map(|(index, part)| if index % 2 == 1 { format!("`{section}.{part}`") } else { part.to_owned() })
+        .collect()
 }
 
 /// The keys that a setting of a pure object may have come from, the likeliest first; those that there are not
