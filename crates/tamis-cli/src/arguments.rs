@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use tamis_config::CheckpointDtype;
 use tamis_config::foreign::{is_foreign_option, join_options};
 use tamis_core::filter::{Bounds, GroupFilter, Mass, PoolScore, Prefer, Singleton};
 use tamis_core::setting::{Described, Shape};
@@ -134,19 +135,8 @@ pub(crate) struct ExportArguments {
     #[arg(long)]
     pub(crate) untie: bool,
     /// Type of the weights in the folder.
-    #[arg(long, value_enum, default_value_t = Dtype::F32)]
-    pub(crate) dtype: Dtype,
-}
-
-/// Type of saved weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Dtype {
-    /// 32 bits: exactly what was trained.
-    F32,
-    /// bfloat16.
-    Bf16,
-    /// IEEE half precision; refused where a weight is too large for it.
-    F16,
+    #[arg(long, value_parser = value_of::<CheckpointDtype>(), default_value_t)]
+    pub(crate) dtype: CheckpointDtype,
 }
 
 #[derive(Debug, Args)]
@@ -260,6 +250,11 @@ fn values_of<T: Described>() -> impl TypedValueParser<Value = String> {
         let is_meant = |name: &&&str| name.replace('_', "-") == typed;
         names.iter().find(is_meant).map_or(typed.clone(), |name| (*name).to_owned())
     })
+}
+
+/// [`values_of`] a key, read as its type.
+fn value_of<T: Described + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
+    values_of::<T>().try_map(|name| serde_json::from_value(name.into()))
 }
 
 #[derive(Debug, Args)]

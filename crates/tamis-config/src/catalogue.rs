@@ -157,7 +157,7 @@ mod tests {
         for name in RewardKind::NAMES {
             assert!(all.contains(&(Family::Reward, name)), "{name}");
         }
-        for task in crate::TaskKind::ALL {
+        for task in tamis_env::task::TaskKind::ALL {
             assert!(all.contains(&(Family::Task, task.as_str())), "{task}");
         }
         assert_eq!(point_to("dapo").as_deref(), Some("`dapo` is a preset: `tamis explain dapo`"));

@@ -1,6 +1,7 @@
-//! The two macros in which every configuration key is written once: `section!` for a group of keys and
-//! `choice!` for a key with named values. From one definition come the plain Rust struct, the reader, and the
-//! entry in the table from which defaults, schema, reference page and `explain` are generated.
+//! The macros in which the configuration's own keys are written once: `section!` for a group of keys, `kinded!`
+//! for a group that depends on its `kind`. From one definition come the plain Rust struct, the reader, and the
+//! entry in the table from which defaults, schema, reference page and `explain` are generated. Named values are
+//! defined with [`tamis_core::choice`].
 
 /// Defines a section: a plain struct whose fields are configuration keys.
 ///
@@ -79,60 +80,6 @@ macro_rules! section {
     (@key $field:ident, $key:literal) => { $key };
 }
 
-/// Defines a choice: an enum whose variants are the allowed values of a key.
-macro_rules! choice {
-    (
-        $(#[doc = $doc:literal])*
-        pub enum $name:ident {
-            $( $(#[doc = $variant_doc:literal])* $variant:ident = $text:literal, )*
-        }
-    ) => {
-        $(#[doc = $doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name {
-            $( $(#[doc = $variant_doc])* $variant, )*
-        }
-
-        impl $name {
-            /// Every value, in the order of the documentation.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
-
-            /// The value as it is written in a configuration.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text,)* }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(self.as_str())
-            }
-        }
-
-        impl serde::Serialize for $name {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.as_str())
-            }
-        }
-
-        impl $crate::reader::Setting for $name {
-            fn shape() -> tamis_core::setting::Shape {
-                tamis_core::setting::Shape::Choice(vec![$(($text, concat!($($variant_doc, "\n"),*)),)*])
-            }
-
-            fn read(node: &$crate::tree::Node, path: &str, reader: &mut $crate::reader::Reader) -> Option<Self> {
-                let texts: &[&'static str] = &[$($text),*];
-                let index = reader.choice(node, path, texts)?;
-                Self::ALL.get(index).copied()
-            }
-
-            fn to_json(&self) -> serde_json::Value {
-                serde_json::Value::String(self.as_str().to_owned())
-            }
-        }
-    };
-}
-
 /// Defines a section of which `kind` decides what keys it has: those of a tagged enum that its owner
 /// describes, and some of its own that all kinds have.
 macro_rules! kinded {
@@ -202,4 +149,4 @@ macro_rules! kinded {
     };
 }
 
-pub(crate) use {choice, kinded, section};
+pub(crate) use {kinded, section};

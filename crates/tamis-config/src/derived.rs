@@ -4,23 +4,14 @@
 use tamis_core::advantage::Column;
 use tamis_core::correction::CorrectionPreset;
 use tamis_core::objective::Aggregation;
+use tamis_core::schedule::InFlight;
+use tamis_env::task::TaskKind;
 
-use crate::schema::{
-    BackendKind, Config, InitConfig, PublishPause, RAW_OUTCOME, ScheduleMode, SurplusKind, TaskKind,
-};
+use crate::schema::{BackendKind, Config, InitConfig, RAW_OUTCOME, ScheduleMode, SurplusKind};
 
 /// Metrics of a trajectory that every run has, beside its scores.
 const COMPUTED_METRICS: [&str; 6] =
     ["score", "seq_reward", "seq_final_reward", "token_level_rewards", "length", "entropy"];
-
-impl TaskKind {
-    /// The kind of the reward that a task brings where the user names no verifier.
-    pub(crate) const fn verifier(self) -> &'static str {
-        match self {
-            Self::Arithmetic | Self::Gsm8kCalculator => "number",
-        }
-    }
-}
 
 impl InitConfig {
     /// Number of key and value heads.
@@ -120,10 +111,10 @@ impl Config {
     }
 
     /// What happens at servers to samples in flight when weights are published.
-    pub fn publish_pause(&self) -> PublishPause {
+    pub fn publish_pause(&self) -> InFlight {
         let schedule = &self.schedule;
         let streams = schedule.mode == ScheduleMode::Streaming && schedule.surplus == SurplusKind::Carry;
-        self.publish.pause.unwrap_or(if streams { PublishPause::Keep } else { PublishPause::Wait })
+        self.publish.pause.unwrap_or(if streams { InFlight::Keep } else { InFlight::Wait })
     }
 
     /// The name of the correction: the one that is set; otherwise, where groups of older weights are trained

@@ -6,46 +6,37 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use crate::reader::{Reader, Setting};
-use tamis_core::advantage::Advantage;
-use tamis_core::advantage::shaping::Shaping;
-use tamis_core::correction::{CorrectionLevel, CorrectionPreset, OutsideBounds};
-use tamis_core::early_stop::EarlyStopSettings;
-use tamis_core::objective::{AdaptiveEntropy, Aggregation, Importance, KlKind, PolicyLoss, ZeroGroups};
-use tamis_core::schedule::{FillOrder, OnExhausted, OnLimit};
-use tamis_core::setting::{Described, PathKind, Shape, TimeSpan};
-use tamis_data::dataset::{BadRows, BinaryColumns};
-use tamis_data::overlong::OverlongPrompts;
-use tamis_data::prompt_format::PromptFormat;
-use tamis_env::task::arithmetic::ArithmeticLevel;
+use tamis_core::setting::{PathKind, Shape, TimeSpan};
 
 use crate::path::PathText as _;
 use crate::tree::{Node, Value, parse_bool, parse_float};
 
-/// Types that their owner describes are read by their shape.
+/// Types that are described by [`tamis_core::setting`] are read by their shape.
 macro_rules! owned {
     ($($owned:ty),* $(,)?) => {$(
-        impl Setting for $owned {
-            fn shape() -> Shape {
-                <$owned as Described>::shape()
+        impl $crate::reader::Setting for $owned {
+            fn shape() -> tamis_core::setting::Shape {
+                <$owned as tamis_core::setting::Described>::shape()
             }
 
-            fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-                let json = reader.shaped(node, path, &<$owned as Described>::shape())?;
+            fn read(
+                node: &$crate::tree::Node,
+                path: &str,
+                reader: &mut $crate::reader::Reader,
+            ) -> Option<Self> {
+                let shape = <$owned as tamis_core::setting::Described>::shape();
+                let json = reader.shaped(node, path, &shape)?;
                 reader.built(node, path, json)
             }
 
-            fn to_json(&self) -> Json {
+            fn to_json(&self) -> serde_json::Value {
                 serde_json::to_value(self).unwrap_or_default()
             }
         }
     )*};
 }
 
-owned! {
-    AdaptiveEntropy, Advantage, Aggregation, ArithmeticLevel, BadRows, BinaryColumns, CorrectionLevel,
-    CorrectionPreset, EarlyStopSettings, FillOrder, Importance, KlKind, OnExhausted, OnLimit, OutsideBounds,
-    OverlongPrompts, PolicyLoss, PromptFormat, Shaping, ZeroGroups,
-}
+pub(crate) use owned;
 
 impl Setting for bool {
     fn shape() -> Shape {

@@ -27,10 +27,6 @@ settings! {
 }
 
 impl AdvantageEstimator for Rank {
-    fn name(&self) -> &'static str {
-        "rank"
-    }
-
     fn check(&self) -> Result<(), AdvantageError> {
         if self.power > 0.0 && self.power.is_finite() {
             return Ok(());
@@ -122,10 +118,6 @@ settings! {
 }
 
 impl Filter for Solved {
-    fn name(&self) -> &'static str {
-        "solved"
-    }
-
     fn scope(&self) -> Scope {
         Scope::Point
     }

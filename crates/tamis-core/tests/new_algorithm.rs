@@ -29,7 +29,9 @@ fn the_page_shows_the_code_of_the_example() {
 }
 
 /// Where sources name one algorithm, with the reason.
-const NAMED: [(&str, &str); 2] = [
+const NAMED: [(&str, &str); 3] = [
+    // Which estimators verl has, and what it does otherwise in some.
+    ("tamis-config/src/foreign/shared/advantage.rs", "Advantage::"),
     // What is wrong with the keys that `cpo` alone has.
     ("tamis-config/src/rules/objective.rs", "Advantage::"),
     // What is wrong with the keys of single filters.

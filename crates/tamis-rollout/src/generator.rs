@@ -8,6 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use tamis_core::group::{FinishReason, GroupId, PolicyVersion};
 use tamis_core::random::Key;
+pub use tamis_core::schedule::InFlight;
 use thiserror::Error;
 
 /// How tokens are drawn. The reported log-probability is always that of `softmax(logits / temperature)`,
@@ -252,18 +253,6 @@ pub enum Weights {
     Folder(PathBuf),
 }
 
-/// What becomes of samples in flight when weights are published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InFlight {
-    /// They are finished first; nothing new begins meanwhile.
-    Wait,
-    /// They go on with the new weights; their spans say from where. A generator that cannot change weights in
-    /// the middle of a sample, or not say where, finishes them first, as with `Wait`.
-    Keep,
-    /// They are given up.
-    Abort,
-}
-
 /// How long [`Generator::next`] may wait for something to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
@@ -326,7 +315,9 @@ pub trait Generator: Send {
     /// had come to before the abort reached it; a scope without any is no error.
     fn abort(&mut self, what: AbortScope);
 
-    /// Samples from these weights from now on; answered by [`GeneratorEvent::Published`].
+    /// Samples from these weights from now on; answered by [`GeneratorEvent::Published`]. With
+    /// [`InFlight::Keep`] a generator that cannot change weights in the middle of a sample, or cannot say where
+    /// it did, finishes those in flight first, as with [`InFlight::Wait`].
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError>;
 
     /// What has happened since the last call, in the order in which it happened; waits as long as it is asked

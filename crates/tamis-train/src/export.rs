@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-pub use tamis_model::SaveDtype;
+use tamis_config::CheckpointDtype;
+use tamis_model::SaveDtype;
 use tamis_text::tokenizer::{Tokenizer, TokenizerError};
 use thiserror::Error;
 
+use crate::assemble::policy::save_dtype;
 use crate::checkpoint::{self, ChecksumError, Extent, SaveError};
 use tamis_run::durable::{Disk, DiskError};
 
@@ -63,6 +65,8 @@ pub struct Exported {
     pub num_parameters: usize,
     /// Whether the output head is the embedding.
     pub is_tied: bool,
+    /// The type of the weights.
+    pub dtype: SaveDtype,
 }
 
 /// Writes the policy in `source` (a checkpoint, or any Hugging Face folder of a supported architecture) into
@@ -70,7 +74,13 @@ pub struct Exported {
 /// whole or not at all. Weights are taken in full precision where the checkpoint holds them so. `untie`
 /// writes a tied output head as a tensor of its own, for servers that go on with the old head of a tied model
 /// when its weights are reloaded.
-pub fn export(source: &Path, target: &Path, untie: bool, dtype: SaveDtype) -> Result<Exported, ExportError> {
+pub fn export(
+    source: &Path,
+    target: &Path,
+    untie: bool,
+    dtype: CheckpointDtype,
+) -> Result<Exported, ExportError> {
+    let dtype = save_dtype(dtype);
     if target.exists() {
         return Err(ExportError::Exists { folder: target.to_owned() });
     }
@@ -88,5 +98,6 @@ pub fn export(source: &Path, target: &Path, untie: bool, dtype: SaveDtype) -> Re
         disk.create_folder(parent)?;
     }
     checkpoint::write_folder(&disk, target, &model, Some(&tokenizer), dtype)?;
-    Ok(Exported { num_parameters: model.num_parameters(), is_tied: model.config().tie_word_embeddings })
+    let (num_parameters, is_tied) = (model.num_parameters(), model.config().tie_word_embeddings);
+    Ok(Exported { num_parameters, is_tied, dtype })
 }

@@ -2,10 +2,10 @@
 //! which a program starts.
 
 use super::defaults::default_tree;
-use crate::schema::TaskKind;
 use crate::source::SourceKind;
 use crate::tree::{MapEntry, Node, Value};
 use tamis_env::reward::RewardKind;
+use tamis_env::task::TaskKind;
 
 /// Completes the list of rewards: after the user's own the task's verifier where they have none, and what the
 /// preset adds unless they have its kind.

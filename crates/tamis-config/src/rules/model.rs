@@ -1,9 +1,9 @@
 //! Rules about the model, the training prompts and the warm start.
 
 use tamis_data::prompt_format::PromptFormat;
+use tamis_env::task::TaskKind;
 
 use super::Checker;
-use crate::schema::TaskKind;
 
 impl Checker<'_> {
     pub(super) fn model(&mut self) {
@@ -81,7 +81,7 @@ impl Checker<'_> {
 
     pub(super) fn training_prompts(&mut self) {
         let config = self.config;
-        if config.data.train.is_empty() && config.data.task != Some(TaskKind::Arithmetic) {
+        if config.data.train.is_empty() && config.data.task.is_none_or(|task| task.reads_files()) {
             self.missing(
                 &["data.train", "data.task"],
                 "there are no training prompts: neither `data.train` nor the task `arithmetic` is set",
@@ -109,15 +109,13 @@ impl Checker<'_> {
 
     pub(super) fn prompts(&mut self) {
         let data = &self.config.data;
-        match data.task {
-            Some(TaskKind::Arithmetic) => {
-                self.ignored(&["data.train", "data.val"], "the task `arithmetic` makes its own prompts");
-            }
-            Some(TaskKind::Gsm8kCalculator) | None => {
-                let keys =
-                    ["data.arithmetic.levels", "data.arithmetic.train_size", "data.arithmetic.val_size"];
-                self.ignored(&keys, "`data.task` is not `arithmetic`");
-            }
+        if let Some(task) = data.task.filter(|task| !task.reads_files()) {
+            let reason = format!("the task `{task}` makes its own prompts");
+            self.ignored(&["data.train", "data.val"], &reason);
+        }
+        if data.task != Some(TaskKind::Arithmetic) {
+            let keys = ["data.arithmetic.levels", "data.arithmetic.train_size", "data.arithmetic.val_size"];
+            self.ignored(&keys, "`data.task` is not `arithmetic`");
         }
         if data.task.is_some() {
             let keys = [

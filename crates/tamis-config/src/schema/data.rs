@@ -5,21 +5,13 @@ use std::path::PathBuf;
 use tamis_data::dataset::{BadRows, BinaryColumns};
 use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt_format::PromptFormat;
-use tamis_env::task::arithmetic::ArithmeticLevel;
+use tamis_env::task::TaskKind;
+use tamis_env::task::arithmetic::ArithmeticSettings;
 
-use crate::define::{choice, section};
+use tamis_core::choice;
+
+use crate::define::section;
 use crate::value::{FreeMap, Paths};
-
-choice! {
-    /// A built-in task.
-    pub enum TaskKind {
-        /// Procedural sums, drawn by key; its levels are under `data.arithmetic`.
-        Arithmetic = "arithmetic",
-        /// The calculator annotations of files in GSM8K's format as prompts; the files are `data.train` and
-        /// `data.val`.
-        Gsm8kCalculator = "gsm8k_calculator",
-    }
-}
 
 choice! {
     /// What happens when a verifier rejects the gold answer of a row. Every gold answer is scored before
@@ -31,18 +23,6 @@ choice! {
         Error = "error",
         /// Gold answers are not scored.
         Off = "off",
-    }
-}
-
-section! {
-    /// The arithmetic task. Train and validation expressions are disjoint by construction.
-    pub struct ArithmeticConfig {
-        /// Levels of difficulty, mixed by weight.
-        levels: Vec<ArithmeticLevel> = "[{digits: 2, operators: ['+', '-'], terms: 2}]", NotEmpty, Fixed;
-        /// Training prompts, at most: a level with fewer different expressions gives them all.
-        train_size: usize = "8192", Between(1.0, 1e7), Fixed;
-        /// Validation prompts, at most.
-        val_size: usize = "512", Between(0.0, 1e7), Fixed;
     }
 }
 
@@ -70,7 +50,7 @@ section! {
         /// A built-in task. Null: the prompts of the files alone.
         task: Option<TaskKind> = "null", Any, Fixed;
         /// Options of the task `arithmetic`.
-        arithmetic: ArithmeticConfig = "{}", Any, Fixed;
+        arithmetic: ArithmeticSettings = "{}", Any, Fixed;
         /// Training files (JSONL or Parquet), one path or a list.
         train: Paths = "[]", Any, Fixed;
         /// Validation files, one path or a list.

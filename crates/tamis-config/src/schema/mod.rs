@@ -22,11 +22,11 @@ mod warm_start;
 pub use checkpoint::{CheckpointConfig, KeepBestConfig};
 pub use correction::{CorrectionConfig, CorrectionWeightsConfig, RejectionConfig};
 pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
-pub use data::{ArithmeticConfig, ColumnsConfig, DataConfig, GoldCheck, TaskKind};
+pub use data::{ColumnsConfig, DataConfig, GoldCheck};
 pub use filter::FilterConfig;
 pub use model::{CheckpointDtype, InitArchitecture, InitConfig, ModelConfig};
 pub use objective::{AdaptiveKlConfig, EntropyConfig, KlConfig, KlPlace, MasksConfig, ObjectiveConfig};
-pub use publish::{PublishConfig, PublishPause, PublishVerify};
+pub use publish::{PublishConfig, PublishVerify};
 pub(crate) use reward::RAW_OUTCOME;
 pub use reward::{RewardCommon, RewardConfig};
 pub use rollout::{BackendKind, LaunchConfig, RolloutConfig, SaveRollouts};
@@ -36,8 +36,29 @@ pub use train::{LrScheduleConfig, LrScheduleKind, OptimizerConfig, TrainConfig};
 pub use validate::{ValidateConfig, ValidationMetric};
 pub use warm_start::WarmStartConfig;
 
+use tamis_core::advantage::Advantage;
+use tamis_core::advantage::shaping::Shaping;
+use tamis_core::correction::{CorrectionLevel, CorrectionPreset, OutsideBounds};
+use tamis_core::early_stop::EarlyStopSettings;
+use tamis_core::objective::{AdaptiveEntropy, Aggregation, Importance, KlKind, PolicyLoss, ZeroGroups};
+use tamis_core::schedule::{FillOrder, InFlight, OnExhausted, OnLimit};
+use tamis_data::dataset::{BadRows, BinaryColumns};
+use tamis_data::overlong::OverlongPrompts;
+use tamis_data::prompt_format::PromptFormat;
+use tamis_env::task::TaskKind;
+use tamis_env::task::arithmetic::ArithmeticSettings;
+
 use crate::define::section;
 pub use crate::preset::Preset;
+use crate::setting::owned;
+
+owned! {
+    AdaptiveEntropy, Advantage, Aggregation, ArithmeticSettings, BackendKind, BadRows, BinaryColumns,
+    CheckpointDtype, CorrectionLevel, CorrectionPreset, EarlyStopSettings, FillOrder, GoldCheck, Importance,
+    InFlight, InitArchitecture, KlKind, KlPlace, LoggerKind, LrScheduleKind, OnExhausted, OnLimit,
+    OutsideBounds, OverlongPrompts, PolicyLoss, PromptFormat, PublishVerify, SaveRollouts, ScheduleMode,
+    SelectorKind, Shaping, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,
+}
 
 section! {
     /// A whole configuration.

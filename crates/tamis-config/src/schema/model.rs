@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::define::{choice, section};
+use tamis_core::choice;
+
+use crate::define::section;
 use crate::value::{ByteSize, TokenizerSource};
 
 choice! {

@@ -3,10 +3,11 @@
 
 use tamis_core::advantage::Advantage;
 use tamis_core::advantage::shaping::Shaping;
+use tamis_core::choice;
 use tamis_core::objective::{AdaptiveEntropy, Aggregation, Importance, KlKind, PolicyLoss, ZeroGroups};
 
 use super::correction::CorrectionConfig;
-use crate::define::{choice, section};
+use crate::define::section;
 
 choice! {
     /// Where the KL divergence to the reference policy enters.

@@ -2,20 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::define::{choice, section};
+use tamis_core::choice;
+use tamis_core::schedule::InFlight;
 
-choice! {
-    /// What becomes of samples in flight while servers take new weights in.
-    pub enum PublishPause {
-        /// Samples in flight are finished first, with the old weights; nothing new is started meanwhile.
-        Wait = "wait",
-        /// Samples in flight pause and go on with the new weights; each token records which weights sampled
-        /// it.
-        Keep = "keep",
-        /// Samples in flight are aborted and sampled anew.
-        Abort = "abort",
-    }
-}
+use crate::define::section;
 
 choice! {
     /// How a server shows that it holds new weights.
@@ -42,7 +32,7 @@ section! {
         keep: usize = "2", AtLeast(2.0), Free;
         /// What happens to samples in flight when weights are published (there are some only with
         /// `schedule.surplus: carry`). Null: `keep` with `schedule.mode: streaming`, otherwise `wait`.
-        pause: Option<PublishPause> = "null", Any, Fixed;
+        pause: Option<InFlight> = "null", Any, Fixed;
         /// How a server shows that it holds the new weights before it is used.
         verify: PublishVerify = "probe", Any, Free;
     }

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::define::{choice, section};
+use tamis_core::choice;
+
+use crate::define::section;
 use crate::value::FreeMap;
 
 choice! {

@@ -1,8 +1,9 @@
 //! `schedule`: when prompts are dispatched and how a batch is filled.
 
+use tamis_core::choice;
 use tamis_core::schedule::{FillOrder, OnEmptyRound, OnExhausted, OnLimit, RoundLimit};
 
-use crate::define::{choice, section};
+use crate::define::section;
 
 choice! {
     /// How the groups of a training batch are brought together.

@@ -1,8 +1,9 @@
 //! `train`: mini-batches, optimizer, learning rate and length of the run.
 
+use tamis_core::choice;
 use tamis_core::early_stop::EarlyStopSettings;
 
-use crate::define::{choice, section};
+use crate::define::section;
 
 choice! {
     /// How the learning rate moves after its warm-up.

@@ -1,6 +1,8 @@
 //! `validate`: measuring the policy on held-out prompts.
 
-use crate::define::{choice, section};
+use tamis_core::choice;
+
+use crate::define::section;
 use crate::value::Frequency;
 
 choice! {

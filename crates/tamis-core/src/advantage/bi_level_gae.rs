@@ -8,6 +8,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::setting::Named as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
@@ -141,10 +142,6 @@ impl BiLevelGae {
 }
 
 impl AdvantageEstimator for BiLevelGae {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         Some(WholeStep::CriticValues)
     }

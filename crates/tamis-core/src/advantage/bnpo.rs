@@ -10,6 +10,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::setting::Named as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
@@ -152,10 +153,6 @@ impl Bnpo {
 }
 
 impl AdvantageEstimator for Bnpo {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         Some(WholeStep::SuccessRates)
     }

@@ -8,6 +8,7 @@ use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, RecentStep,
 };
 use crate::entry::{Entry, Family};
+use crate::setting::Named as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
@@ -76,10 +77,6 @@ settings! {
 }
 
 impl AdvantageEstimator for BnpoRunning {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         Some(WholeStep::RunningSuccesses)
     }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::setting::Named as _;
 use crate::whole_step::WholeStep;
 use crate::{choice, settings};
 
@@ -170,10 +171,6 @@ impl Cpo {
 }
 
 impl AdvantageEstimator for Cpo {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         self.grpo.whole_step()
     }

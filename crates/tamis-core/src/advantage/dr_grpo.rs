@@ -51,10 +51,6 @@ settings! {
 }
 
 impl AdvantageEstimator for DrGrpo {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn check(&self) -> Result<(), AdvantageError> {
         Ok(())
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::singleton::zero_where_not_finite;
 use super::{AdvantageBatch, AdvantageError, Column, Scale};
 use crate::ragged::Ragged;
+use crate::setting::Named;
 use crate::whole_step::WholeStep;
 
 /// Advantages of a batch.
@@ -97,10 +98,7 @@ impl Estimate {
 /// For every estimator: a trajectory whose reward is NaN is unscored, outside all statistics, and gets 0; an
 /// infinite reward is an error; every advantage is finite; the same batch and state give the same bits; time
 /// is linear in what is read.
-pub trait AdvantageEstimator {
-    /// The field's name of it, as in the configuration.
-    fn name(&self) -> &'static str;
-
+pub trait AdvantageEstimator: Named {
     /// Columns beyond the rewards without which there is no advantage: the trainer provides them or refuses
     /// at start.
     fn needs(&self) -> &'static [Column] {

@@ -109,10 +109,6 @@ pub(super) fn normalised_sum(
 }
 
 impl AdvantageEstimator for Gdpo {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         self.whiten.then_some(WholeStep::Whitening)
     }

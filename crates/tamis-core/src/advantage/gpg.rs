@@ -71,10 +71,6 @@ settings! {
 }
 
 impl AdvantageEstimator for Gpg {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         Some(WholeStep::ShareWithoutSignal)
     }

@@ -128,10 +128,6 @@ impl Grpo {
 }
 
 impl AdvantageEstimator for Grpo {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         (self.scale == Scale::Batch).then_some(WholeStep::BatchScale)
     }

@@ -63,10 +63,6 @@ settings! {
 }
 
 impl AdvantageEstimator for GrpoPassk {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn divisor(&self) -> Option<Scale> {
         Some(if self.divide { Scale::Group } else { Scale::None })
     }

@@ -63,10 +63,6 @@ settings! {
 }
 
 impl AdvantageEstimator for NormalizeThenSum {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         Some(WholeStep::Whitening)
     }

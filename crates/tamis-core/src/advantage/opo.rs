@@ -54,10 +54,6 @@ settings! {
 }
 
 impl AdvantageEstimator for Opo {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn needs(&self) -> &'static [Column] {
         &[Column::Lengths]
     }

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::setting::Named as _;
 use crate::{choice, settings};
 
 /// The catalogue's entry.
@@ -274,10 +275,6 @@ fn cumulative_weights(
 }
 
 impl AdvantageEstimator for OptimalTokenBaseline {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn needs(&self) -> &'static [Column] {
         Self::NEEDS
     }

@@ -8,6 +8,7 @@ use super::{
     whitening,
 };
 use crate::entry::{Entry, Family};
+use crate::setting::Named as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
@@ -70,10 +71,6 @@ settings! {
 }
 
 impl AdvantageEstimator for ReinforcePlusPlus {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         self.whiten.then_some(WholeStep::Whitening)
     }

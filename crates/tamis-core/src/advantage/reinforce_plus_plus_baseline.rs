@@ -59,10 +59,6 @@ settings! {
 }
 
 impl AdvantageEstimator for ReinforcePlusPlusBaseline {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         self.whiten.then_some(WholeStep::Whitening)
     }

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
+use crate::setting::Named as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
@@ -55,10 +56,6 @@ settings! {
 }
 
 impl AdvantageEstimator for Remax {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         Some(WholeStep::GreedyCompletions)
     }

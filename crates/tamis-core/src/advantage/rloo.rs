@@ -55,10 +55,6 @@ settings! {
 }
 
 impl AdvantageEstimator for Rloo {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn check(&self) -> Result<(), AdvantageError> {
         Ok(())
     }

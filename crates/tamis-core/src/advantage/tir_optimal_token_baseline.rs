@@ -7,6 +7,7 @@ use super::{
     SingletonAdvantage,
 };
 use crate::entry::{Entry, Family};
+use crate::setting::Named as _;
 use crate::settings;
 
 /// The catalogue's entry.
@@ -48,10 +49,6 @@ settings! {
 }
 
 impl AdvantageEstimator for TirOptimalTokenBaseline {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn needs(&self) -> &'static [Column] {
         OptimalTokenBaseline::NEEDS
     }

@@ -72,10 +72,6 @@ impl MeanRange {
 }
 
 impl Filter for MeanRange {
-    fn name(&self) -> &'static str {
-        "mean_range"
-    }
-
     fn scope(&self) -> Scope {
         Scope::Point
     }

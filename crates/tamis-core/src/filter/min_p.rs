@@ -53,10 +53,6 @@ settings! {
 }
 
 impl Filter for MinP {
-    fn name(&self) -> &'static str {
-        "min_p"
-    }
-
     fn scope(&self) -> Scope {
         Scope::Pool
     }

@@ -60,6 +60,7 @@ pub use within_group::WithinGroup;
 
 use crate::entry::Entry;
 use crate::figure::shortest;
+use crate::setting::Named;
 
 /// The catalogue's entries of this module.
 pub const ENTRIES: &[Entry] = &[
@@ -85,10 +86,7 @@ pub enum Scope {
 /// Turns the statistics of scored groups into verdicts.
 ///
 /// Implementations are pure: equal statistics give equal verdicts.
-pub trait Filter {
-    /// The name under which configurations know it.
-    fn name(&self) -> &'static str;
-
+pub trait Filter: Named {
     /// Whether groups are judged one by one or a round at a time.
     fn scope(&self) -> Scope;
 

@@ -46,10 +46,6 @@ settings! {
 }
 
 impl Filter for Percentile {
-    fn name(&self) -> &'static str {
-        "percentile"
-    }
-
     fn scope(&self) -> Scope {
         Scope::Pool
     }

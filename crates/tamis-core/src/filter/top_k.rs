@@ -115,10 +115,6 @@ impl TopK {
 }
 
 impl Filter for TopK {
-    fn name(&self) -> &'static str {
-        "top_k"
-    }
-
     fn scope(&self) -> Scope {
         Scope::Pool
     }

@@ -128,10 +128,6 @@ impl TopP {
 }
 
 impl Filter for TopP {
-    fn name(&self) -> &'static str {
-        "top_p"
-    }
-
     fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
         match self.mass {
             Mass::Softmax => (&["slack"], "the mass is `softmax`"),

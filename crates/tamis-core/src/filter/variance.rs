@@ -77,10 +77,6 @@ impl Variance {
 }
 
 impl Filter for Variance {
-    fn name(&self) -> &'static str {
-        "variance"
-    }
-
     fn singleton(&self) -> Option<Singleton> {
         Some(self.singleton)
     }

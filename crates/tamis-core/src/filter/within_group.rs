@@ -104,10 +104,6 @@ fn num_smallest(ascending: &[f64], k: usize) -> usize {
 }
 
 impl Filter for WithinGroup {
-    fn name(&self) -> &'static str {
-        "within_group"
-    }
-
     fn chooses_members(&self) -> bool {
         true
     }

@@ -56,7 +56,9 @@ pub use report::{RoundReport, StepReport};
 pub use round_limit::{MOST_AUTO_BATCHES, RoundLimit, UNKNOWN_BATCHES};
 pub use round_size::{MOST_BATCHES, RoundSize};
 pub use scheduler::Scheduler;
-pub use settings::{FillOrder, OnEmptyRound, OnExhausted, OnLimit, ScheduleSettings, SettingsError, Surplus};
+pub use settings::{
+    FillOrder, InFlight, OnEmptyRound, OnExhausted, OnLimit, ScheduleSettings, SettingsError, Surplus,
+};
 pub use step_updates::StepUpdates;
 pub use streaming::StreamingSettings;
 pub use tally::Tally;

@@ -68,6 +68,19 @@ pub enum Surplus {
 }
 
 choice! {
+    /// What becomes of samples in flight while servers take new weights in.
+    pub enum InFlight {
+        /// Samples in flight are finished first, with the old weights; nothing new is started meanwhile.
+        Wait = "wait",
+        /// Samples in flight pause and go on with the new weights; each token records which weights sampled
+        /// it.
+        Keep = "keep",
+        /// Samples in flight are aborted and sampled anew.
+        Abort = "abort",
+    }
+}
+
+choice! {
     /// Order in which kept groups fill the batch.
     pub enum FillOrder {
         /// In the order of dispatch, without a bias towards short completions.

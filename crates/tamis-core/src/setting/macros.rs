@@ -277,7 +277,7 @@ macro_rules! tagged {
             }
         )?
 
-        $crate::tagged!(@family $name [$($family)?] $($kind)*);
+        $crate::tagged!(@family $name [$($family)?] $($kind($settings) = $text)*);
 
         impl $crate::setting::Described for $name {
             fn shape() -> $crate::setting::Shape {
@@ -305,8 +305,16 @@ macro_rules! tagged {
             }
         }
     };
-    (@family $name:ident [] $($kind:ident)*) => {};
-    (@family $name:ident [$family:ident] $($kind:ident)*) => {
+    (@family $name:ident [] $($kind:ident($settings:ty) = $text:literal)*) => {};
+    (@family $name:ident [$family:ident] $($kind:ident($settings:ty) = $text:literal)*) => {
+        $(
+            impl $crate::setting::Named for $settings {
+                fn name(&self) -> &'static str {
+                    $text
+                }
+            }
+        )*
+
         impl std::ops::Deref for $name {
             type Target = dyn $family;
 

@@ -98,6 +98,12 @@ pub trait Settings: Described {
     fn take_keys(keys: &mut Keys) -> Result<Self, String>;
 }
 
+/// A struct that [`tagged!`](crate::tagged) registers under a name.
+pub trait Named {
+    /// The name, as a configuration writes it under `kind`.
+    fn name(&self) -> &'static str;
+}
+
 /// The value of a key, which leaves the mapping; `None` where it is not there.
 ///
 /// # Errors
@@ -140,9 +146,19 @@ pub fn keys_of<T: Described>() -> Vec<KeySpec> {
 
 /// A default as a configuration writes it.
 pub fn default_text<T: Serialize>(value: &T) -> String {
+    json_text(&serde_json::to_value(value).unwrap_or_default())
+}
+
+/// JSON as YAML writes it in one line.
+fn json_text(json: &serde_json::Value) -> String {
     use serde_json::Value as Json;
-    let json = serde_json::to_value(value).unwrap_or_default();
-    match &json {
+    match json {
+        Json::Array(items) => format!("[{}]", items.iter().map(json_text).collect::<Vec<_>>().join(", ")),
+        Json::Object(keys) if !keys.is_empty() => {
+            let keys: Vec<String> =
+                keys.iter().map(|(key, value)| format!("{key}: {}", json_text(value))).collect();
+            format!("{{{}}}", keys.join(", "))
+        }
         Json::String(text) if is_plain(text) => text.clone(),
         // 0.000001 reads worse than 1e-6.
         Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
@@ -281,5 +297,7 @@ mod tests {
         assert_eq!(default_text(&TimeSpan::seconds(30)), "30s");
         assert_eq!(default_text(&Program("python3".into())), "python3");
         assert_eq!(default_text(&"30"), "\"30\"");
+        assert_eq!(default_text(&[Point {}, Point {}]), "[{}, {}]");
+        assert_eq!(default_text(&vec![AnyForm::default()]), "[{kind: point}]");
     }
 }

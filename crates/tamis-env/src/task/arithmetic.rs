@@ -19,7 +19,7 @@ use tamis_core::random::{Key, Purpose};
 use tamis_core::{choice, settings};
 use tamis_data::prompt::{Prompt, PromptContent};
 
-use super::{Split, TaskError};
+use super::{Split, Task, TaskError, TaskPrompts, TaskSource};
 
 /// Share of canonical expressions that are held out.
 pub const HELD_OUT_SHARE: f64 = 0.125;
@@ -53,6 +53,21 @@ settings! {
         terms: u32 = 2, Between(2.0, 8.0);
         /// Share of this level among the levels, relative to the other levels' weights.
         weight: f64 = 1.0, Positive;
+    }
+}
+
+settings! {
+    /// The arithmetic task. Train and validation expressions are disjoint by construction.
+    pub struct ArithmeticSettings {
+        /// Levels of difficulty, mixed by weight.
+        levels: Vec<ArithmeticLevel> = vec![ArithmeticLevel {
+            operators: vec![Operator::Add, Operator::Subtract],
+            ..ArithmeticLevel::default()
+        }], NotEmpty;
+        /// Training prompts, at most: a level with fewer different expressions gives them all.
+        train_size: usize = 8192, Between(1.0, 1e7);
+        /// Validation prompts, at most.
+        val_size: usize = 512, Between(0.0, 1e7);
     }
 }
 
@@ -252,16 +267,27 @@ impl Arithmetic {
             columns,
         }
     }
+}
 
-    /// The characters that prompts and answers of these levels can hold, in order: digits, the operators,
-    /// `-`, `=`.
-    pub fn alphabet(&self) -> Vec<char> {
-        let mut alphabet: Vec<char> = ('0'..='9').chain(['-', '=']).collect();
-        let operators = self.levels.iter().flat_map(|level| &level.operators);
-        alphabet.extend(operators.flat_map(|operator| operator.as_str().chars()));
-        alphabet.sort_unstable();
-        alphabet.dedup();
-        alphabet
+/// The task as [`TaskKind`](super::TaskKind) registers it.
+pub(super) struct ArithmeticTask;
+
+impl Task for ArithmeticTask {
+    fn reads_files(&self) -> bool {
+        false
+    }
+
+    fn keys(&self) -> &'static [&'static str] {
+        &["data.arithmetic.levels", "data.arithmetic"]
+    }
+
+    fn prompts(&self, source: &TaskSource<'_>, most: usize) -> Result<TaskPrompts, TaskError> {
+        let ArithmeticSettings { levels, train_size, val_size } = source.arithmetic;
+        let task = Arithmetic::new(source.seed, levels.clone())?;
+        let train = task.prompts(Split::Train, most.min(*train_size))?;
+        let held_out = task.prompts(Split::HeldOut, most.min(*val_size))?;
+        let note = format!("arithmetic: {} training and {} held-out prompts", train.len(), held_out.len());
+        Ok(TaskPrompts { train, held_out, notes: vec![note] })
     }
 }
 
@@ -348,17 +374,6 @@ mod tests {
             })
             .count();
         assert!((1100..1400).contains(&held_out), "{held_out} of 10000");
-    }
-
-    #[test]
-    fn alphabet_covers_everything() {
-        let task = Arithmetic::new(3, levels()).unwrap();
-        assert_eq!(task.alphabet().into_iter().collect::<String>(), "*+-0123456789=");
-        let alphabet = task.alphabet();
-        for prompt in task.prompts(Split::Train, 500).unwrap() {
-            let answer = prompt.ground_truth.as_deref().unwrap_or_default();
-            assert!(text(&prompt).chars().chain(answer.chars()).all(|letter| alphabet.contains(&letter)));
-        }
     }
 
     #[test]

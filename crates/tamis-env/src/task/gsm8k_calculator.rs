@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use tamis_core::group::PromptId;
 use tamis_data::prompt::{Prompt, PromptContent};
 
-use super::{TaskError, expression};
+use super::{Task, TaskError, TaskPrompts, TaskSource, expression};
 use crate::rational::{Rational, canonical_decimal};
 
 /// Value of `data_source` of every prompt of this task.
@@ -73,27 +73,34 @@ impl CalculatorTask {
         let (test_entries, _, held_out_counts) = read_side(held_out, &places)?;
         Ok(Self { train: prompts(entries), held_out: prompts(test_entries), train_counts, held_out_counts })
     }
+}
 
-    /// The characters of all prompts and answers, in order.
-    pub fn alphabet(&self) -> Vec<char> {
-        let mut is_used = [false; 128];
-        for prompt in self.train.iter().chain(&self.held_out) {
-            let text = match &prompt.content {
-                PromptContent::Text(text) => text.as_str(),
-                PromptContent::Messages(_) => "",
-            };
-            for byte in text.bytes().chain(prompt.ground_truth.iter().flat_map(|answer| answer.bytes())) {
-                if let Some(slot) = is_used.get_mut(usize::from(byte)) {
-                    *slot = true;
-                }
-            }
-        }
-        // Digits and what canonical answers may hold are there even in a tiny file, so that any answer can be
-        // said.
-        (0u8..128)
-            .filter(|&byte| is_used[usize::from(byte)] || byte.is_ascii_digit() || b"-.=".contains(&byte))
-            .map(char::from)
-            .collect()
+/// The task as [`TaskKind`](super::TaskKind) registers it.
+pub(super) struct Gsm8kCalculator;
+
+impl Task for Gsm8kCalculator {
+    fn reads_files(&self) -> bool {
+        true
+    }
+
+    fn keys(&self) -> &'static [&'static str] {
+        &["data.train", "data.val", "data"]
+    }
+
+    fn prompts(&self, source: &TaskSource<'_>, most: usize) -> Result<TaskPrompts, TaskError> {
+        let CalculatorTask { mut train, mut held_out, train_counts, held_out_counts } =
+            CalculatorTask::load(source.train, source.held_out)?;
+        let note = |split, counts: Counts| {
+            let Counts { rows, annotations, unparsable, duplicates, occurs_in_train, kept, .. } = counts;
+            format!(
+                "gsm8k_calculator, {split}: {annotations} annotations in {rows} rows, {unparsable} unparsable, \
+                 {duplicates} repeated, {occurs_in_train} also in train, {kept} prompts"
+            )
+        };
+        let notes = vec![note("training", train_counts), note("held-out", held_out_counts)];
+        train.truncate(most);
+        held_out.truncate(most);
+        Ok(TaskPrompts { train, held_out, notes })
     }
 }
 
@@ -252,7 +259,6 @@ mod tests {
             inexact: 0,
         };
         assert_eq!(task.held_out_counts, counts);
-        assert_eq!(task.alphabet().into_iter().collect::<String>(), "*-./0123456789=");
     }
 
     #[test]

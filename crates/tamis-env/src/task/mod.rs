@@ -4,9 +4,78 @@ pub mod arithmetic;
 pub mod expression;
 pub mod gsm8k_calculator;
 
+use std::ops::Deref;
 use std::path::PathBuf;
 
+use tamis_core::choice;
+use tamis_data::prompt::Prompt;
 use thiserror::Error;
+
+choice! {
+    /// A built-in task.
+    pub enum TaskKind {
+        /// Procedural sums, drawn by key; its levels are under `data.arithmetic`.
+        Arithmetic = "arithmetic",
+        /// The calculator annotations of files in GSM8K's format as prompts; the files are `data.train` and
+        /// `data.val`.
+        Gsm8kCalculator = "gsm8k_calculator",
+    }
+}
+
+impl Deref for TaskKind {
+    type Target = dyn Task;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Arithmetic => &arithmetic::ArithmeticTask,
+            Self::Gsm8kCalculator => &gsm8k_calculator::Gsm8kCalculator,
+        }
+    }
+}
+
+/// A built-in task: one file, and its lines in [`TaskKind`].
+pub trait Task {
+    /// The kind of the reward that a run has where the user names no verifier.
+    fn verifier(&self) -> &'static str {
+        "number"
+    }
+
+    /// Whether its prompts come from the files of `data.train` and `data.val`.
+    fn reads_files(&self) -> bool;
+
+    /// The keys that its errors are about, the likeliest first.
+    fn keys(&self) -> &'static [&'static str];
+
+    /// Its prompts, at most `most` of a side.
+    ///
+    /// # Errors
+    /// Settings that make no sense, a file that cannot be read, a side without prompts.
+    fn prompts(&self, source: &TaskSource<'_>, most: usize) -> Result<TaskPrompts, TaskError>;
+}
+
+/// The parts of a configuration that tasks read.
+#[derive(Debug, Clone, Copy)]
+pub struct TaskSource<'a> {
+    /// `run.seed`.
+    pub seed: u64,
+    /// `data.arithmetic`.
+    pub arithmetic: &'a arithmetic::ArithmeticSettings,
+    /// `data.train`.
+    pub train: &'a [PathBuf],
+    /// `data.val`.
+    pub held_out: &'a [PathBuf],
+}
+
+/// The prompts of a task, ids from 0 on each side.
+#[derive(Debug, Clone)]
+pub struct TaskPrompts {
+    /// What is trained on.
+    pub train: Vec<Prompt>,
+    /// What is only evaluated.
+    pub held_out: Vec<Prompt>,
+    /// Lines for the log: what was read, made and left out.
+    pub notes: Vec<String>,
+}
 
 /// Which side of a task's partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

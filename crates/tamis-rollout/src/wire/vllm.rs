@@ -208,12 +208,7 @@ pub fn abort(interface: Interface, server_ids: &[String]) -> Call {
 
 /// Stops generation. `keep` (what runs goes on after [`resume`]), `wait` (it ends first) or `abort`.
 pub fn pause(in_flight: InFlight) -> Call {
-    let mode = match in_flight {
-        InFlight::Wait => "wait",
-        InFlight::Keep => "keep",
-        InFlight::Abort => "abort",
-    };
-    Call::post_empty(&format!("/pause?mode={mode}"))
+    Call::post_empty(&format!("/pause?mode={in_flight}"))
 }
 
 /// Goes on after [`pause`].

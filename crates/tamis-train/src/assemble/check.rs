@@ -126,8 +126,10 @@ impl Checker<'_> {
     }
 
     fn task(&mut self) {
-        if let Err(error) = data::arithmetic_task(self.config) {
-            self.refuse(&["data.arithmetic.levels".to_owned()], &error.to_string(), None);
+        let Some(task) = self.config.data.task.filter(|task| !task.reads_files()) else { return };
+        if let Err(error) = task.prompts(&data::task_source(self.config), 0) {
+            let keys: Vec<String> = task.keys().iter().map(|&key| key.to_owned()).collect();
+            self.refuse(&keys, &error.to_string(), None);
         }
     }
 
@@ -272,8 +274,7 @@ impl Checker<'_> {
     fn data_files(&mut self, placeholders: Placeholders) {
         const HINT: &str = "name JSONL or Parquet files; a relative path in a configuration is taken from that \
             file's folder, one on the command line from the folder in which tamis is started";
-        // The task `arithmetic` makes its own prompts.
-        if self.config.data.task == Some(tamis_config::TaskKind::Arithmetic) {
+        if self.config.data.task.is_some_and(|task| !task.reads_files()) {
             return;
         }
         let splits = [("data.train", &self.config.data.train), ("data.val", &self.config.data.val)];

@@ -5,14 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tamis_config::{ArithmeticConfig, Config, DataConfig, TaskKind, TokenizerSource};
+use tamis_config::{Config, DataConfig, TokenizerSource};
 use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions};
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
-use tamis_env::task::Split;
-use tamis_env::task::TaskError;
-use tamis_env::task::arithmetic::Arithmetic;
-use tamis_env::task::gsm8k_calculator::CalculatorTask;
+use tamis_env::task::{TaskKind, TaskPrompts, TaskSource};
 use tamis_text::template::ChatTemplate;
 
 use super::check_purpose::CheckPurpose;
@@ -56,28 +53,9 @@ pub fn validation_prompts(config: &Config) -> Result<Prompts, AssembleError> {
 fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {
     let data = &config.data;
     let mut prompts = match data.task {
-        Some(TaskKind::Arithmetic) => arithmetic(&data.arithmetic, config.run.seed)?,
-        Some(TaskKind::Gsm8kCalculator) => {
-            let task = CalculatorTask::load(&data.train.0, &data.val.0)?;
-            let mut notes = Vec::new();
-            for (split, counts) in [("training", task.train_counts), ("held-out", task.held_out_counts)] {
-                notes.push(format!(
-                    "gsm8k_calculator, {split}: {} annotations in {} rows, {} unparsable, {} repeated, {} also in train, {} prompts",
-                    counts.annotations,
-                    counts.rows,
-                    counts.unparsable,
-                    counts.duplicates,
-                    counts.occurs_in_train,
-                    counts.kept
-                ));
-            }
-            Prompts {
-                train: task.train,
-                validation: task.held_out,
-                notes,
-                task: data.task,
-                ..Prompts::default()
-            }
+        Some(task) => {
+            let TaskPrompts { train, held_out, notes } = task.prompts(&task_source(config), usize::MAX)?;
+            Prompts { train, validation: held_out, notes, task: data.task, ..Prompts::default() }
         }
         None => files(config, for_training)?,
     };
@@ -195,7 +173,7 @@ pub(super) fn check_first_rows(
         && checkpoint.is_none()
         && (config.model.init.as_ref())
             .is_some_and(|init| matches!(init.tokenizer, TokenizerSource::Character));
-    let has_alphabet = !is_made || data.task == Some(TaskKind::Arithmetic);
+    let has_alphabet = !is_made || data.task.is_some_and(|task| !task.reads_files());
     for (file, prompts) in all {
         let prompts = prompts.format_prompts(config, &codec).map_err(|error| unfit(&form, file, error))?;
         for (split, prompts) in [("training", &prompts.train), ("validation", &prompts.validation)] {
@@ -263,34 +241,20 @@ fn first_of_task<'p>(
     is_real: &impl Fn(&Path) -> bool,
 ) -> Result<Vec<First<'p>>, Unfit> {
     let data = &config.data;
-    let unfit = |keys: &[&str], error: TaskError| Unfit {
-        keys: keys.iter().map(|&key| key.to_owned()).collect(),
+    if task.reads_files() && !data.train.0.iter().chain(&data.val.0).all(|path| is_real(path)) {
+        return Ok(Vec::new());
+    }
+    let made = task.prompts(&task_source(config), FIRST_DRAWN).map_err(|error| Unfit {
+        keys: task.keys().iter().map(|&key| key.to_owned()).collect(),
         file: None,
         error: error.into(),
-    };
-    let (train, validation) = match task {
-        TaskKind::Arithmetic => {
-            let ArithmeticConfig { train_size, val_size, .. } = &data.arithmetic;
-            let of_levels = |error| unfit(&["data.arithmetic.levels", "data.arithmetic"], error);
-            let task = arithmetic_of(&data.arithmetic, config.run.seed).map_err(of_levels)?;
-            let draw = |split, size: usize| task.prompts(split, size.min(FIRST_DRAWN)).map_err(of_levels);
-            (draw(Split::Train, *train_size)?, draw(Split::HeldOut, *val_size)?)
-        }
-        TaskKind::Gsm8kCalculator => {
-            if !data.train.0.iter().chain(&data.val.0).all(|path| is_real(path)) {
-                return Ok(Vec::new());
-            }
-            let task = CalculatorTask::load(&data.train.0, &data.val.0)
-                .map_err(|error| unfit(&["data.train", "data.val", "data"], error))?;
-            (task.train, task.held_out)
-        }
-    };
+    })?;
     let first = |split, prompts: Vec<Prompt>| First {
         split,
         file: None,
         prompts: prompts.into_iter().take(FIRST_PROMPTS).collect(),
     };
-    Ok(vec![first("train", train), first("val", validation)])
+    Ok(vec![first("train", made.train), first("val", made.held_out)])
 }
 
 /// `data.prompt_template`. As in EasyR1 the white space around it is not part of it.
@@ -313,23 +277,10 @@ fn fill(path: &Path, template: &ChatTemplate, prompt: &mut Prompt) -> Result<(),
     }
 }
 
-/// The task `arithmetic` where it is chosen; its prompts are not drawn yet.
-pub(super) fn arithmetic_task(config: &Config) -> Result<Option<Arithmetic>, TaskError> {
-    let is_chosen = config.data.task == Some(TaskKind::Arithmetic);
-    is_chosen.then(|| arithmetic_of(&config.data.arithmetic, config.run.seed)).transpose()
-}
-
-fn arithmetic_of(config: &ArithmeticConfig, seed: u64) -> Result<Arithmetic, TaskError> {
-    Arithmetic::new(seed, config.levels.clone())
-}
-
-fn arithmetic(config: &ArithmeticConfig, seed: u64) -> Result<Prompts, AssembleError> {
-    let task = arithmetic_of(config, seed)?;
-    let train = task.prompts(Split::Train, config.train_size)?;
-    let validation = task.prompts(Split::HeldOut, config.val_size)?;
-    let notes =
-        vec![format!("arithmetic: {} training and {} held-out prompts", train.len(), validation.len())];
-    Ok(Prompts { train, validation, notes, task: Some(TaskKind::Arithmetic), ..Prompts::default() })
+/// What a built-in task reads of the configuration.
+pub(super) fn task_source(config: &Config) -> TaskSource<'_> {
+    let DataConfig { arithmetic, train, val, .. } = &config.data;
+    TaskSource { seed: config.run.seed, arithmetic, train, held_out: val }
 }
 
 fn columns(data: &DataConfig) -> ColumnNames {

@@ -21,7 +21,7 @@ pub mod schedule;
 pub(crate) mod settings;
 pub(crate) mod validation;
 
-use tamis_config::{LrScheduleConfig, LrScheduleKind};
+use tamis_config::LrScheduleConfig;
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
 use tamis_core::filter::{FilterError, MetricError};
@@ -36,7 +36,7 @@ use thiserror::Error;
 
 use crate::checkpoint::ChecksumError;
 use crate::interrupt::Halt;
-use crate::learner::learning_rate::{Decay, LearningRate};
+use crate::learner::learning_rate::LearningRate;
 use crate::prompts::codec::CodecError;
 use tamis_run::durable::DiskError;
 
@@ -45,11 +45,7 @@ pub(crate) fn learning_rate(peak: f64, schedule: &LrScheduleConfig) -> LearningR
     LearningRate {
         peak,
         warm_up: schedule.warmup_steps as u64,
-        decay: match schedule.kind {
-            LrScheduleKind::Constant => Decay::Constant,
-            LrScheduleKind::Linear => Decay::Linear,
-            LrScheduleKind::Cosine => Decay::Cosine,
-        },
+        decay: schedule.kind,
         min_ratio: schedule.min_ratio,
     }
 }

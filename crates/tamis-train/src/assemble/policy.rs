@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use tamis_config::{BackendKind, Config, InitArchitecture, InitConfig, TokenizerSource};
+use tamis_config::{BackendKind, CheckpointDtype, Config, InitArchitecture, InitConfig, TokenizerSource};
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{Architecture, Model, TransformerConfig};
+use tamis_model::{Architecture, Model, SaveDtype, TransformerConfig};
 use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};
 use tamis_text::tokenizer::Tokenizer;
 
@@ -242,6 +242,15 @@ fn shape_of(init: &InitConfig, codec: &Codec) -> TransformerConfig {
     let mut config = shape_with(init, codec.tokenizer().num_rows());
     config.eos_token_ids = codec.end_token_ids().to_vec();
     config
+}
+
+/// The number format of saved weights, in the engine's terms.
+pub(crate) fn save_dtype(dtype: CheckpointDtype) -> SaveDtype {
+    match dtype {
+        CheckpointDtype::F32 => SaveDtype::F32,
+        CheckpointDtype::Bf16 => SaveDtype::Bf16,
+        CheckpointDtype::F16 => SaveDtype::F16,
+    }
 }
 
 fn shape_with(init: &InitConfig, vocab_size: usize) -> TransformerConfig {

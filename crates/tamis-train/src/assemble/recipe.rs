@@ -1,6 +1,6 @@
 //! What is optimised and how: everything of a step that its configuration alone decides.
 
-use tamis_config::{BackendKind, Config, PublishPause};
+use tamis_config::{BackendKind, Config};
 use tamis_core::advantage::shaping::Shaping;
 use tamis_core::advantage::{Advantage, Column};
 use tamis_core::diagnostics::Buckets;
@@ -123,11 +123,7 @@ impl Recipe {
     /// new weights cost it nothing to take in, and what they had computed would be computed anew.
     pub(crate) fn in_flight(&self) -> InFlight {
         let is_native = self.config.rollout.backend == BackendKind::Native;
-        match self.config.publish_pause() {
-            PublishPause::Keep if !is_native => InFlight::Keep,
-            PublishPause::Abort if !is_native => InFlight::Abort,
-            PublishPause::Wait | PublishPause::Keep | PublishPause::Abort => InFlight::Wait,
-        }
+        if is_native { InFlight::Wait } else { self.config.publish_pause() }
     }
 
     /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its

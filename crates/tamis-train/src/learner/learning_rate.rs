@@ -4,17 +4,7 @@
 //! of `transformers.get_scheduler`, read at the same place (`LambdaLR` evaluates them at 0 before the first
 //! update), so the first update of a warm-up of one or more updates has rate 0 there and here.
 
-/// How the rate moves from its peak to its floor after the warm-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Decay {
-    /// It stays at the peak.
-    #[default]
-    Constant,
-    /// On a straight line.
-    Linear,
-    /// On half a cosine wave.
-    Cosine,
-}
+use tamis_config::LrScheduleKind;
 
 /// Peak, warm-up and decay.
 ///
@@ -31,8 +21,10 @@ pub enum Decay {
 /// From u = T on the rate stays at the floor; `transformers`' cosine rises again there, which no run reaches.
 ///
 /// ```
-/// use tamis_train::learner::learning_rate::{Decay, LearningRate};
-/// let schedule = LearningRate { peak: 1e-3, warm_up: 2, decay: Decay::Linear, min_ratio: 0.0 };
+/// use tamis_config::LrScheduleKind;
+/// use tamis_train::learner::learning_rate::LearningRate;
+/// let decay = LrScheduleKind::Linear;
+/// let schedule = LearningRate { peak: 1e-3, warm_up: 2, decay, min_ratio: 0.0 };
 /// let rates: Vec<f64> = (0..=6).map(|update| schedule.rate(update, 6)).collect();
 /// assert_eq!(rates, [0.0, 0.5e-3, 1e-3, 0.75e-3, 0.5e-3, 0.25e-3, 0.0]);
 /// ```
@@ -43,7 +35,7 @@ pub struct LearningRate {
     /// Number of updates over which the rate rises from 0.
     pub warm_up: u64,
     /// What follows.
-    pub decay: Decay,
+    pub decay: LrScheduleKind,
     /// The floor as a share of the peak, in `0..=1`; without effect for `Constant`.
     pub min_ratio: f64,
 }
@@ -51,7 +43,7 @@ pub struct LearningRate {
 impl LearningRate {
     /// A rate that never changes.
     pub fn constant(peak: f64) -> Self {
-        Self { peak, warm_up: 0, decay: Decay::Constant, min_ratio: 0.0 }
+        Self { peak, warm_up: 0, decay: LrScheduleKind::Constant, min_ratio: 0.0 }
     }
 
     /// Rate of update `update` (from 0) of `num_updates`.
@@ -66,9 +58,9 @@ impl LearningRate {
         }
         let span = num_updates.saturating_sub(self.warm_up).max(1) as f64;
         let share = match self.decay {
-            Decay::Constant => return 1.0,
-            Decay::Linear => num_updates.saturating_sub(update) as f64 / span,
-            Decay::Cosine => {
+            LrScheduleKind::Constant => return 1.0,
+            LrScheduleKind::Linear => num_updates.saturating_sub(update) as f64 / span,
+            LrScheduleKind::Cosine => {
                 let progress = ((update - self.warm_up) as f64 / span).min(1.0);
                 (0.5 * (1.0 + (std::f64::consts::PI * progress).cos())).max(0.0)
             }
@@ -81,7 +73,7 @@ impl LearningRate {
 mod tests {
     use super::*;
 
-    fn factors(decay: Decay, warm_up: u64, min_ratio: f64, total: u64) -> Vec<f64> {
+    fn factors(decay: LrScheduleKind, warm_up: u64, min_ratio: f64, total: u64) -> Vec<f64> {
         let schedule = LearningRate { peak: 1.0, warm_up, decay, min_ratio };
         (0..=total).map(|update| schedule.factor(update, total)).collect()
     }
@@ -95,13 +87,13 @@ mod tests {
 
     #[test]
     fn by_hand() {
-        assert_close(&factors(Decay::Constant, 0, 0.0, 3), &[1.0; 4]);
-        assert_close(&factors(Decay::Constant, 2, 0.0, 4), &[0.0, 0.5, 1.0, 1.0, 1.0]);
-        assert_close(&factors(Decay::Linear, 0, 0.0, 4), &[1.0, 0.75, 0.5, 0.25, 0.0]);
-        assert_close(&factors(Decay::Linear, 0, 0.2, 4), &[1.0, 0.8, 0.6, 0.4, 0.2]);
+        assert_close(&factors(LrScheduleKind::Constant, 0, 0.0, 3), &[1.0; 4]);
+        assert_close(&factors(LrScheduleKind::Constant, 2, 0.0, 4), &[0.0, 0.5, 1.0, 1.0, 1.0]);
+        assert_close(&factors(LrScheduleKind::Linear, 0, 0.0, 4), &[1.0, 0.75, 0.5, 0.25, 0.0]);
+        assert_close(&factors(LrScheduleKind::Linear, 0, 0.2, 4), &[1.0, 0.8, 0.6, 0.4, 0.2]);
         let half = std::f64::consts::FRAC_1_SQRT_2 / 2.0;
-        assert_close(&factors(Decay::Cosine, 0, 0.0, 4), &[1.0, 0.5 + half, 0.5, 0.5 - half, 0.0]);
-        assert_close(&factors(Decay::Cosine, 1, 0.1, 3), &[0.0, 1.0, 0.55, 0.1]);
+        assert_close(&factors(LrScheduleKind::Cosine, 0, 0.0, 4), &[1.0, 0.5 + half, 0.5, 0.5 - half, 0.0]);
+        assert_close(&factors(LrScheduleKind::Cosine, 1, 0.1, 3), &[0.0, 1.0, 0.55, 0.1]);
     }
 
     /// The formulas as `transformers.optimization` writes them (5.23), typed here a second time.
@@ -124,10 +116,10 @@ mod tests {
                     };
                     assert_close(
                         &[
-                            ours(Decay::Constant, 0.0),
-                            ours(Decay::Linear, 0.0),
-                            ours(Decay::Cosine, 0.0),
-                            ours(Decay::Cosine, 0.3),
+                            ours(LrScheduleKind::Constant, 0.0),
+                            ours(LrScheduleKind::Linear, 0.0),
+                            ours(LrScheduleKind::Cosine, 0.0),
+                            ours(LrScheduleKind::Cosine, 0.3),
                         ],
                         &[constant, linear, cosine, floored],
                     );
@@ -138,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_floor_holds_after_the_end() {
-        for decay in [Decay::Linear, Decay::Cosine] {
+        for decay in [LrScheduleKind::Linear, LrScheduleKind::Cosine] {
             let schedule = LearningRate { peak: 2.0, warm_up: 3, decay, min_ratio: 0.25 };
             for update in [10, 11, 1000, u64::MAX] {
                 assert!((schedule.rate(update, 10) - 0.5).abs() < 1e-12);

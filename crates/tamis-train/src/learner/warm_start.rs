@@ -1,5 +1,6 @@
 //! Supervised warm start: cross-entropy on gold answers, for models that begin with random weights.
 
+use tamis_config::LrScheduleKind;
 use tamis_core::printable::cut_middle;
 use tamis_core::random::{Key, Purpose};
 use tamis_rollout::PreparedPrompt;
@@ -7,7 +8,7 @@ use tamis_text::tokenizer::TokenizerError;
 use thiserror::Error;
 
 use crate::interrupt::{Halt, Interrupt};
-use crate::learner::learning_rate::{Decay, LearningRate};
+use crate::learner::learning_rate::LearningRate;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::prompts::codec::Codec;
 
@@ -141,7 +142,7 @@ pub fn warm_start<L: Learner, E: From<WarmStartError>>(
     let schedule = LearningRate {
         peak: settings.learning_rate,
         warm_up: settings.warmup_steps as u64,
-        decay: Decay::Linear,
+        decay: LrScheduleKind::Linear,
         min_ratio: 0.1,
     };
     let key = Key::new(settings.seed, Purpose::WarmStart).with(1);

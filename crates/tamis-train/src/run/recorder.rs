@@ -8,6 +8,7 @@ use tamis_rollout::{Record, ScoreError};
 use super::divergence::{POLICY_RATE, check_finite};
 use super::state::RunState;
 use super::step::TrainedGroup;
+use crate::assemble::policy::save_dtype;
 use crate::assemble::schedule::Sieve;
 use crate::checkpoint;
 use crate::error::RunError;
@@ -54,11 +55,7 @@ impl Recorder {
             saved,
             oldest: None,
             checkpoints: config.checkpoint.clone(),
-            dtype: match config.model.save_dtype {
-                tamis_config::CheckpointDtype::F32 => SaveDtype::F32,
-                tamis_config::CheckpointDtype::Bf16 => SaveDtype::Bf16,
-                tamis_config::CheckpointDtype::F16 => SaveDtype::F16,
-            },
+            dtype: save_dtype(config.model.save_dtype),
             rollouts: config.rollout.save,
             metric: if sieve.filter.is_some() { sieve.metric.to_string() } else { String::new() },
         }

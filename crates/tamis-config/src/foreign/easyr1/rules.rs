@@ -1,5 +1,7 @@
 //! EasyR1's filters, KL, rewards and lengths, and the rest of its keys that mean something only together.
 
+use tamis_core::advantage::{Advantage, Column};
+
 use crate::foreign::key::Rule;
 use crate::foreign::owner::Owner;
 use crate::foreign::shared::defaults::{mini_batch, same_as_training};
@@ -367,8 +369,8 @@ pub(in crate::foreign) fn defaults(t: &mut Translator) {
 fn easyr1_critic(t: &mut Translator) {
     const MINI: &str = "worker.critic.global_batch_size";
     let owner = Owner::EasyR1;
-    let estimator = t.value_of("objective.advantage.kind");
-    if !matches!(estimator.as_deref(), Some("gae" | "bi_level_gae")) {
+    let estimator = t.value_of("objective.advantage.kind").and_then(|kind| Advantage::named(&kind));
+    if !estimator.is_some_and(|estimator| estimator.needs().contains(&Column::Values)) {
         return;
     }
     t.default(owner, "worker.critic.optim.lr", "critic.optimizer.learning_rate", "1e-6");

@@ -1,5 +1,8 @@
 //! The advantage estimator of verl and EasyR1, which may be a whole algorithm.
 
+use tamis_core::advantage::Advantage;
+use tamis_core::setting::Described as _;
+
 use crate::foreign::translator::Translator;
 
 /// Sets the estimator that `algorithm.adv_estimator` names.
@@ -16,15 +19,16 @@ pub(in crate::foreign) fn estimator(t: &mut Translator) {
         }
         Some(name) => match estimator_of_ours(name) {
             Some(ours) => {
-                t.set(&[ESTIMATOR], "objective.advantage.kind", ours);
-                as_there(t, ESTIMATOR, ours);
+                t.set(&[ESTIMATOR], "objective.advantage.kind", ours.as_str());
+                as_there(t, ESTIMATOR, &ours);
                 if name == "grpo_vectorized" {
                     t.remark(
                         ESTIMATOR,
                         "verl's vectorised form takes no deviation below 0.001; here it is as in `grpo`",
                     );
                 }
-                if has_singletons(ours) {
+                // verl keeps the raw reward of a group of one.
+                if has_key(ours.as_str(), "singleton") {
                     t.set(&[ESTIMATOR], "objective.advantage.singleton", "raw");
                 }
             }
@@ -38,55 +42,49 @@ pub(in crate::foreign) fn estimator(t: &mut Translator) {
 /// Sets what advantages are divided by: `group`, `batch` or `none`. GRPO over passes has a key of its own for
 /// it.
 pub(in crate::foreign) fn scale(t: &mut Translator, key: &str, scale: &str) {
-    match (t.kind_of("objective.advantage").as_deref(), scale) {
-        (Some("grpo_passk"), "group") => t.set(&[key], "objective.advantage.divide", "true"),
-        (Some("grpo_passk"), "none") => t.set(&[key], "objective.advantage.divide", "false"),
+    let kind = t.kind_of("objective.advantage").unwrap_or_default();
+    match scale {
+        "group" | "none" if has_key(&kind, "divide") => {
+            t.set(&[key], "objective.advantage.divide", &(scale == "group").to_string());
+        }
         _ => t.set(&[key], "objective.advantage.scale", scale),
     }
 }
 
-/// verl's and EasyR1's estimators by our names.
-fn estimator_of_ours(name: &str) -> Option<&'static str> {
-    Some(match name {
-        "grpo" | "grpo_vectorized" => "grpo",
-        "grpo_passk" => "grpo_passk",
-        "rloo" | "rloo_vectorized" => "rloo",
-        "reinforce_plus_plus" => "reinforce_plus_plus",
-        "reinforce_plus_plus_baseline" => "reinforce_plus_plus_baseline",
-        "remax" => "remax",
-        "opo" => "opo",
-        "gpg" => "gpg",
-        "gdpo" => "gdpo",
-        "optimal_token_baseline" => "optimal_token_baseline",
-        "tir_optimal_token_baseline" => "tir_optimal_token_baseline",
-        "gae" => "gae",
-        "bi_level_gae" => "bi_level_gae",
-        "cpo" => "cpo",
-        _ => return None,
+/// Whether an estimator of ours has a key.
+fn has_key(kind: &str, key: &str) -> bool {
+    Advantage::shape().keys_of_kind(kind).iter().any(|spec| spec.name == key)
+}
+
+/// The estimator of ours that verl, EasyR1 or the fork of `cpo` has by this name.
+pub(in crate::foreign) fn estimator_of_ours(name: &str) -> Option<Advantage> {
+    let name = match name {
+        "grpo_vectorized" => "grpo",
+        "rloo_vectorized" => "rloo",
+        _ => name,
+    };
+    Advantage::named(name).filter(|ours| {
+        use Advantage::{Bnpo, BnpoRunning, DrGrpo, NormalizeThenSum};
+        !matches!(ours, DrGrpo(_) | NormalizeThenSum(_) | Bnpo(_) | BnpoRunning(_))
     })
 }
 
-/// What their systems do otherwise than we, by its name here.
-fn as_there(t: &mut Translator, key: &str, ours: &str) {
+/// What their systems do otherwise than we.
+fn as_there(t: &mut Translator, key: &str, ours: &Advantage) {
     match ours {
-        "cpo" => t.remark(
+        Advantage::Cpo(_) => t.remark(
             key,
             "groups of rights and of wrongs are found here by their rewards; the fork compares a list with a number, finds none, and so \
              only lowers wrong completions in groups of wrongs. The gold answer stands in `objective.advantage.gold_hint`, in other words \
              than there",
         ),
-        "optimal_token_baseline" | "tir_optimal_token_baseline" => {
+        Advantage::OptimalTokenBaseline(_) | Advantage::TirOptimalTokenBaseline(_) => {
             t.set(&[key], "objective.advantage.epsilon", "1e-8");
             t.set(&[key], "objective.advantage.masked_rewards", "lost");
             t.set(&[key], "objective.advantage.tail", "zeroed_by_count");
         }
         _ => {}
     }
-}
-
-/// Of those, the ones that keep the raw reward of a group of one, as verl does.
-fn has_singletons(ours: &str) -> bool {
-    !matches!(ours, "reinforce_plus_plus" | "remax" | "gae" | "bi_level_gae")
 }
 
 /// Why the estimator and the loss `flow_grpo` are refused.

@@ -1,5 +1,8 @@
 //! The critic of verl and EasyR1.
 
+use tamis_core::advantage::Column;
+
+use super::advantage::estimator_of_ours;
 use super::learning_rate::schedule;
 use crate::foreign::owner::Owner;
 use crate::foreign::translator::{Translator, is_hub_name};
@@ -118,8 +121,7 @@ pub(in crate::foreign) fn critic(owner: Owner, t: &mut Translator) {
 /// default: gae, and grpo in EasyR1.
 fn has_critic(owner: Owner, t: &Translator) -> bool {
     match t.text(ESTIMATOR).as_deref() {
-        Some("gae" | "bi_level_gae") => true,
-        Some(_) => false,
+        Some(name) => estimator_of_ours(name).is_some_and(|ours| ours.needs().contains(&Column::Values)),
         None => is_over_turns(t) || !(t.whole && owner == Owner::EasyR1),
     }
 }

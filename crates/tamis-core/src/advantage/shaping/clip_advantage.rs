@@ -44,10 +44,6 @@ impl ClipAdvantage {
 }
 
 impl ShapeAdvantages for ClipAdvantage {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn check(&self) -> Result<(), AdvantageError> {
         if let Some(low) = self.low {
             in_range("low", low, low <= 0.0 && low.is_finite(), "a finite number of at most 0")?;

@@ -69,10 +69,6 @@ impl FilterLossScaling {
 }
 
 impl ShapeAdvantages for FilterLossScaling {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         Some(WholeStep::ShareKept)
     }

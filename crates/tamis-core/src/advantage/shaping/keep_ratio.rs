@@ -112,10 +112,6 @@ fn keep(ratio: f64, sign: f64, purpose: u64, shaped: &mut Shaped, batch: &Shapin
 }
 
 impl ShapeAdvantages for KeepNegRatio {
-    fn name(&self) -> &'static str {
-        NEG_ENTRY.name
-    }
-
     fn check(&self) -> Result<(), AdvantageError> {
         unit_interval("ratio", self.ratio)
     }
@@ -126,10 +122,6 @@ impl ShapeAdvantages for KeepNegRatio {
 }
 
 impl ShapeAdvantages for KeepPosRatio {
-    fn name(&self) -> &'static str {
-        POS_ENTRY.name
-    }
-
     fn check(&self) -> Result<(), AdvantageError> {
         unit_interval("ratio", self.ratio)
     }

@@ -33,10 +33,6 @@ settings! {
 }
 
 impl ShapeAdvantages for LengthWeight {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         Some(WholeStep::MeanLength)
     }

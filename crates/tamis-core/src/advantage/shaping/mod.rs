@@ -14,6 +14,7 @@ use super::{AdvantageBatch, AdvantageError, Advantages, Column};
 use crate::group::GroupId;
 use crate::ragged::Ragged;
 use crate::random::Key;
+use crate::setting::Named;
 use crate::tagged;
 use crate::whole_step::WholeStep;
 
@@ -97,10 +98,7 @@ pub struct ShapingBatch<'a> {
 }
 
 /// A change to finished advantages.
-pub trait ShapeAdvantages {
-    /// The name in the configuration.
-    fn name(&self) -> &'static str;
-
+pub trait ShapeAdvantages: Named {
     /// Columns beyond the rewards that it cannot do without.
     fn needs(&self) -> &'static [Column] {
         &[]

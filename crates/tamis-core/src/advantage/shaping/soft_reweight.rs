@@ -39,10 +39,6 @@ settings! {
 }
 
 impl ShapeAdvantages for SoftReweight {
-    fn name(&self) -> &'static str {
-        ENTRY.name
-    }
-
     fn whole_step(&self) -> Option<WholeStep> {
         Some(WholeStep::LargestDeviation)
     }
