@@ -27,7 +27,7 @@ impl fmt::Display for Severity {
 pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
-    /// What is wrong.
+    /// The fault.
     pub problem: Box<Problem>,
     /// Where it was written; `None` where no place is to blame.
     pub origin: Option<Origin>,
@@ -89,7 +89,7 @@ pub enum Problem {
         key: String,
         /// The type it has.
         expected: String,
-        /// What there was.
+        /// The value found.
         found: String,
         /// What there was, as it was written, where it is a scalar; of the name of a kind the section.
         example: Option<String>,
@@ -99,7 +99,7 @@ pub enum Problem {
     NotAllowed {
         /// The key.
         key: String,
-        /// What there was.
+        /// The value given.
         value: String,
         /// The value that was probably meant.
         suggestion: Option<String>,
@@ -111,9 +111,9 @@ pub enum Problem {
     OutOfRange {
         /// The key.
         key: String,
-        /// What there was.
+        /// The value given.
         value: String,
-        /// What it must be.
+        /// The value expected.
         condition: String,
     },
     /// A file that holds something else than sections.
@@ -156,7 +156,7 @@ pub enum Problem {
     ResetWithValue {
         /// The key.
         key: String,
-        /// What was given.
+        /// The value given.
         value: String,
     },
     /// An override of an item that a list does not have.
@@ -215,13 +215,13 @@ pub enum Problem {
     /// The value of an argument, in the form of YAML's lists and mappings, that is none.
     #[error("invalid YAML: {message}")]
     ValueSyntax {
-        /// What the parser said.
+        /// The parser's message.
         message: String,
     },
     /// Text that is no YAML.
     #[error("invalid YAML: {message}")]
     Syntax {
-        /// What the parser said.
+        /// The parser's message.
         message: String,
     },
     /// A key that was given twice.

@@ -199,8 +199,9 @@ fn mutated_configurations_cause_no_panic() {
             let source = Source::new(SourceKind::File("mutated.yaml".into()), text.clone());
             match load_sources(&[source], &arguments) {
                 Ok(loaded) => {
-                    let said: usize = loaded.warnings.iter().map(|warning| warning.to_string().len()).sum();
-                    (true, said + 1)
+                    let printed: usize =
+                        loaded.warnings.iter().map(|warning| warning.to_string().len()).sum();
+                    (true, printed + 1)
                 }
                 Err(errors) => (false, errors.to_string().len()),
             }

@@ -102,7 +102,7 @@ impl Family {
 pub struct Entry {
     /// The name in the configuration.
     pub name: &'static str,
-    /// What it is.
+    /// The kind of thing.
     pub family: Family,
     /// What it does, in one line.
     pub meaning: &'static str,

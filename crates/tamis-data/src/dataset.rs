@@ -117,7 +117,7 @@ pub enum PromptFault {
     PromptKind {
         /// The column.
         column: String,
-        /// What it is.
+        /// The value found.
         actual: &'static str,
     },
     /// The prompt has no content.
@@ -135,7 +135,7 @@ pub enum PromptFault {
         column: String,
         /// Its place, from 0.
         index: usize,
-        /// What it is.
+        /// The value found.
         actual: String,
     },
     /// A message holds something other than text.
@@ -173,7 +173,7 @@ pub enum PromptFault {
     DataSource {
         /// The column.
         column: String,
-        /// What it is.
+        /// The value found.
         actual: &'static str,
     },
 }

@@ -31,7 +31,7 @@ pub enum RowFault {
     /// It is JSON, but not an object.
     #[error("expected a JSON object, got {actual}")]
     NotAnObject {
-        /// What it is.
+        /// The value found.
         actual: &'static str,
     },
 }
@@ -101,7 +101,7 @@ pub enum RecordError {
         path: PathBuf,
         /// Rows read before.
         row: u64,
-        /// What the Parquet library said.
+        /// The Parquet library's message.
         detail: String,
     },
     /// A column is compressed with a codec that this build does not have.

@@ -163,14 +163,14 @@ mod tests {
     #[test]
     fn what_is_no_regular_file_is_named_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        let said = |path: &Path| read(path, 100).unwrap_err().to_string();
-        assert_eq!(said(folder.path()), "it is a folder, not a regular file");
+        let printed = |path: &Path| read(path, 100).unwrap_err().to_string();
+        assert_eq!(printed(folder.path()), "it is a folder, not a regular file");
         #[cfg(unix)]
         {
-            assert_eq!(said(Path::new("/dev/zero")), "it is a device, not a regular file");
+            assert_eq!(printed(Path::new("/dev/zero")), "it is a device, not a regular file");
             let pipe = folder.path().join("pipe");
             assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-            assert_eq!(said(&pipe), "it is a pipe, not a regular file");
+            assert_eq!(printed(&pipe), "it is a pipe, not a regular file");
         }
         assert_eq!(read(&folder.path().join("none"), 1).unwrap_err().kind(), ErrorKind::NotFound);
     }

@@ -182,7 +182,7 @@ pub enum ConfigError {
     Head {
         /// Name of its class.
         name: String,
-        /// What it is.
+        /// The value found.
         found: OutputHead,
         /// What is wanted.
         wanted: OutputHead,

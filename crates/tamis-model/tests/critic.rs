@@ -97,9 +97,10 @@ fn a_new_critic_has_the_policys_layers_and_says_zero() {
             }
         }
         let rows = rows();
-        let said = values(&Threads::new(1), &critic, &mut Workspace::default(), &sequences(&rows)).unwrap();
-        assert_eq!(said.num_rows(), rows.len());
-        assert!(said.values().iter().all(|&value| value == 0.0));
+        let predicted =
+            values(&Threads::new(1), &critic, &mut Workspace::default(), &sequences(&rows)).unwrap();
+        assert_eq!(predicted.num_rows(), rows.len());
+        assert!(predicted.values().iter().all(|&value| value == 0.0));
     }
 }
 
@@ -111,8 +112,13 @@ fn gradient_is_the_central_difference() {
         let architecture = model.config().architecture;
         let analytic = gradients(&threads, &model, PassOptions::default(), usize::MAX);
         let objective = |model: &Model| -> f64 {
-            let said = values(&threads, model, &mut Workspace::default(), &sequences(&rows)).unwrap();
-            said.values().iter().zip(slopes(0, &said)).map(|(&v, c)| f64::from(v) * f64::from(c)).sum()
+            let predicted = values(&threads, model, &mut Workspace::default(), &sequences(&rows)).unwrap();
+            predicted
+                .values()
+                .iter()
+                .zip(slopes(0, &predicted))
+                .map(|(&v, c)| f64::from(v) * f64::from(c))
+                .sum()
         };
         for (name, shape, gradient) in analytic.tensors() {
             let key = name.bytes().fold(Key::new(2, Purpose::Init), |key, byte| key.with(u64::from(byte)));
@@ -206,8 +212,8 @@ fn it_learns_a_value_and_goes_on_from_its_files() {
         let mut gradients = Gradients::new(model);
         let mut loss = 0.0;
         // Half the distance to the number of the sequence, squared.
-        let ask = |said: &Ragged<f32>| {
-            let errors: Vec<f32> = said
+        let ask = |predicted: &Ragged<f32>| {
+            let errors: Vec<f32> = predicted
                 .rows()
                 .enumerate()
                 .flat_map(|(i, row)| row.iter().map(move |&value| value - i as f32 / 4.0))
@@ -261,13 +267,13 @@ fn files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let policy = policy(Architecture::Qwen2, true, 7);
-    let told = |result: Result<Model, CheckpointError>| message(&result.unwrap_err(), path);
+    let explain = |result: Result<Model, CheckpointError>| message(&result.unwrap_err(), path);
     // The layers of a language model under a new head.
     policy.save(path, SaveDtype::F32).unwrap();
     assert!(Model::load_critic(path).unwrap().same_weights(&policy.critic()));
     // A critic is none.
     policy.critic().save(path, SaveDtype::F32).unwrap();
-    insta::assert_snapshot!(told(Model::load(path)), @"failed to use the configuration in DIR: \
+    insta::assert_snapshot!(explain(Model::load(path)), @"failed to use the configuration in DIR: \
          `Qwen2ForTokenClassification` is a critic, not a language model");
     let config: Value = serde_json::from_slice(&std::fs::read(path.join("config.json")).unwrap()).unwrap();
     let write = |edit: &dyn Fn(&mut Value)| {
@@ -276,18 +282,18 @@ fn files() {
         std::fs::write(path.join("config.json"), config.to_string()).unwrap();
     };
     write(&|config| config["id2label"] = serde_json::json!({"0": "no", "1": "yes"}));
-    insta::assert_snapshot!(told(Model::load_critic(path)), @"failed to use the configuration in DIR: number \
+    insta::assert_snapshot!(explain(Model::load_critic(path)), @"failed to use the configuration in DIR: number \
          of labels `2` is not supported (supported: 1, the value)");
     write(&|config| drop(config.as_object_mut().unwrap().remove("id2label")));
-    insta::assert_snapshot!(told(Model::load_critic(path)), @"failed to use the configuration in DIR: number \
+    insta::assert_snapshot!(explain(Model::load_critic(path)), @"failed to use the configuration in DIR: number \
          of labels `2` is not supported (supported: 1, the value)");
     // Weights and configuration of different heads.
     write(&|config| config["architectures"] = serde_json::json!(["Qwen2ForCausalLM"]));
-    insta::assert_snapshot!(told(Model::load_critic(path)), @"tensor `score.bias` in DIR/model.safetensors \
+    insta::assert_snapshot!(explain(Model::load_critic(path)), @"tensor `score.bias` in DIR/model.safetensors \
          does not belong to this architecture");
     policy.save(path, SaveDtype::F32).unwrap();
     write(&|_| {});
-    insta::assert_snapshot!(told(Model::load_critic(path)), @"tensor `score.weight` is missing from DIR/model.safetensors");
+    insta::assert_snapshot!(explain(Model::load_critic(path)), @"tensor `score.weight` is missing from DIR/model.safetensors");
 }
 
 #[test]

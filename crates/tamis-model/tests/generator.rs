@@ -346,8 +346,8 @@ fn alternatives_are_told_where_asked_for() {
     let params = SamplingParams { num_alternatives: Some(2), ..asked.params.clone() };
     generator.submit(GenerationRequest { params, ..asked }).unwrap();
     let completions = sorted(generator.run(&threads, &model));
-    let (plain, told) = completions.split_at(3);
-    let (all, two) = told.split_at(3);
+    let (plain, printed) = completions.split_at(3);
+    let (all, two) = printed.split_at(3);
     for ((plain, all), two) in plain.iter().zip(all).zip(two) {
         assert!(plain.alternatives.is_empty());
         assert_eq!((&plain.tokens, &plain.logprobs), (&all.tokens, &all.logprobs));

@@ -150,11 +150,11 @@ fn ranges(steps: &[u64]) -> String {
             _ => runs.push((step, step)),
         }
     }
-    let told: Vec<String> = runs
+    let listed: Vec<String> = runs
         .into_iter()
         .map(|(first, last)| if first == last { first.to_string() } else { format!("{first} to {last}") })
         .collect();
-    format!("step{} {}", if steps.len() == 1 { "" } else { "s" }, told.join(", "))
+    format!("step{} {}", if steps.len() == 1 { "" } else { "s" }, listed.join(", "))
 }
 
 /// The trajectories that were asked for, and how many there are.
@@ -279,11 +279,12 @@ fn step_files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, RolloutsError> {
 
 impl fmt::Display for RolloutView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told: Vec<String> = self.verdicts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        let listed: Vec<String> =
+            self.verdicts.iter().map(|(name, count)| format!("{count} {name}")).collect();
         let plural = if self.num_trajectories == 1 { "y" } else { "ies" };
         write!(f, "{}: {} trajector{plural}", self.file.display(), self.num_trajectories)?;
-        if !told.is_empty() {
-            write!(f, " ({})", told.join(", "))?;
+        if !listed.is_empty() {
+            write!(f, " ({})", listed.join(", "))?;
         }
         if self.num_matching != self.num_trajectories {
             write!(f, "; {} match", self.num_matching)?;
@@ -364,7 +365,7 @@ fn show(row: &Map<String, Value>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 /// The reference page of everything that a run writes about single completions: the source of
 /// docs/rollouts.md.
 pub fn reference_markdown() -> String {
-    let told = |verdicts: &[(&str, &str)]| {
+    let listed = |verdicts: &[(&str, &str)]| {
         verdicts.iter().map(|(name, meaning)| format!("`{name}`: {meaning}")).collect::<Vec<_>>().join("; ")
     };
     format!(
@@ -412,9 +413,9 @@ pub fn reference_markdown() -> String {
          | `sources` | the same figures by data source, as numbers of the table that is printed |\n\
          | `samples` | the completions that are shown (`validate.num_samples_shown`) |\n",
         rollouts::markdown(),
-        told(&VERDICTS[..1]),
+        listed(&VERDICTS[..1]),
         DropReason::ALL.map(|reason| format!("`{}`", reason.name())).join(", "),
-        told(&VERDICTS[1..4]),
+        listed(&VERDICTS[1..4]),
         VERDICTS[4..]
             .iter()
             .map(|(name, meaning)| format!("`{name}` ({meaning})"))

@@ -279,7 +279,7 @@ pub enum GeneratorError {
     /// The backend broke down.
     #[error("the generator stopped: {reason}")]
     Broken {
-        /// What it said.
+        /// The message.
         reason: String,
     },
     /// What was sampled cannot be journalled, so that it may not be used.

@@ -50,7 +50,7 @@ pub enum HttpError {
     Url {
         /// As it was given.
         url: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The background thread could not be started.

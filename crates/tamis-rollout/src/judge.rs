@@ -243,8 +243,8 @@ impl Judge {
                     break exchange;
                 }
             };
-            let told = exchange.and_then(|answer| vllm::read_models(&answer));
-            match told {
+            let listed = exchange.and_then(|answer| vllm::read_models(&answer));
+            match listed {
                 Ok(models) => {
                     let is_it = |name: &String| models.iter().any(|model| model.id == *name);
                     return match &self.settings.model {

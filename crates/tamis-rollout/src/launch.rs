@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    fn said() -> (Say, Arc<Mutex<Vec<String>>>) {
+    fn listen() -> (Say, Arc<Mutex<Vec<String>>>) {
         let heard = Arc::new(Mutex::new(Vec::new()));
         let lines = heard.clone();
         (Arc::new(move |line: &str| lines.lock().expect("lock").push(line.to_owned())), heard)
@@ -450,7 +450,7 @@ mod tests {
             vec![server(folder.path(), &script)],
             Duration::from_secs(60),
             &never(),
-            said().0,
+            listen().0,
         )
         .expect("it answers")
         .expect("waited for");
@@ -469,7 +469,7 @@ mod tests {
         let start = |script: &str, timeout: u64| {
             let process = server(folder.path(), script);
             let started =
-                LaunchedServers::start(vec![process], Duration::from_secs(timeout), &never(), said().0);
+                LaunchedServers::start(vec![process], Duration::from_secs(timeout), &never(), listen().0);
             started.err().expect("it does not come up").to_string()
         };
         assert_eq!(
@@ -487,14 +487,18 @@ mod tests {
         assert!(late.ends_with("never"), "{late}");
         let mut nothing = server(folder.path(), "");
         nothing.words = vec!["no-such-program".to_owned()];
-        let error = LaunchedServers::start(vec![nothing], GRACE, &never(), said().0).err().expect("none");
+        let error = LaunchedServers::start(vec![nothing], GRACE, &never(), listen().0).err().expect("none");
         assert!(
             matches!(&error, LaunchError::Start { source, .. } if source.kind() == io::ErrorKind::NotFound),
             "{error}"
         );
         let interrupted = AtomicBool::new(true);
-        let given_up =
-            LaunchedServers::start(vec![server(folder.path(), "sleep 1000")], GRACE, &interrupted, said().0);
+        let given_up = LaunchedServers::start(
+            vec![server(folder.path(), "sleep 1000")],
+            GRACE,
+            &interrupted,
+            listen().0,
+        );
         assert!(given_up.is_ok_and(|servers| servers.is_none()));
     }
 
@@ -522,7 +526,7 @@ mod tests {
             let worker = folder.path().join("worker");
             let script = format!("sleep 1000 & echo $! > {}.new; mv {0}.new {0}; exit 1", worker.display());
             let running = Running::start(server(folder.path(), &script)).expect("started");
-            let (say, heard) = said();
+            let (say, heard) = listen();
             let is_over = AtomicBool::new(false);
             let began = Instant::now();
             std::thread::scope(|scope| {
@@ -544,7 +548,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let pids = folder.path().join("pids");
         let script = format!("echo $$ >> {}; SERVE", pids.display());
-        let (say, heard) = said();
+        let (say, heard) = listen();
         let process = server(folder.path(), &script);
         let port = process.port;
         let servers = LaunchedServers::start(vec![process], Duration::from_secs(60), &never(), say)
@@ -571,7 +575,7 @@ mod tests {
         let mut process = server(folder.path(), &format!("echo $$ >> {}; SERVE", pids.display()));
         process.words[0] = program.display().to_string();
         let port = process.port;
-        let (say, heard) = said();
+        let (say, heard) = listen();
         let servers = LaunchedServers::start(vec![process], Duration::from_secs(60), &never(), say);
         let servers = servers.expect("answers");
         std::fs::remove_file(&program).expect("gone");

@@ -409,8 +409,8 @@ impl Scorer {
                 Err(RewardError::Interrupted) => return Ok(None),
                 scoring => scoring?,
             };
-            let told: Vec<(&RewardInput<'_>, &Scored)> = asked.iter().zip(&scoring.rows).collect();
-            self.warnings.extend(self.rewards.warnings(&told));
+            let pairs: Vec<(&RewardInput<'_>, &Scored)> = asked.iter().zip(&scoring.rows).collect();
+            self.warnings.extend(self.rewards.warnings(&pairs));
             for (name, time) in scoring.times {
                 *self.times.entry(name).or_default() += time;
             }

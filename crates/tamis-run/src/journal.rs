@@ -81,7 +81,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// What to do about it.
+    /// The fix, where one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Disk(error) => error.hint(),

@@ -58,7 +58,7 @@ pub enum TemplateError {
     Syntax {
         /// Line of the template, from 1.
         line: usize,
-        /// What the parser said.
+        /// The parser's message.
         detail: String,
     },
     /// The template refused the conversation with `raise_exception`.

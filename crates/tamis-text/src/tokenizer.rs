@@ -93,9 +93,9 @@ pub enum TokenizerError {
         path: PathBuf,
         /// The key.
         field: String,
-        /// What it must be.
+        /// The value expected.
         expected: &'static str,
-        /// What it is.
+        /// The value found.
         actual: String,
     },
     /// A special token is not in the vocabulary.
@@ -133,7 +133,7 @@ pub enum TokenizerError {
     Encode {
         /// The text, shortened.
         text: String,
-        /// What the library said.
+        /// The library's message.
         detail: String,
     },
     /// What its tokens add to a text is not known.
@@ -149,7 +149,7 @@ pub enum TokenizerError {
     Decode {
         /// How many.
         num_tokens: usize,
-        /// What the library said.
+        /// The library's message.
         detail: String,
     },
     /// An alphabet that cannot be one.

@@ -225,7 +225,7 @@ pub enum RunError {
     /// The journal of external answers is damaged where a checkpoint counts on it.
     #[error("the run cannot be resumed: failed to {source}")]
     JournalDamaged {
-        /// What is wrong with it.
+        /// The fault.
         source: JournalError,
         /// The newest checkpoint that does not count on the damaged part, where there is one.
         usable: Option<PathBuf>,
@@ -310,7 +310,7 @@ impl RunError {
         matches!(self, Self::Servers(GeneratorError::Unreachable { .. }))
     }
 
-    /// What to do about it.
+    /// The fix, where one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Launch(LaunchError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Some(

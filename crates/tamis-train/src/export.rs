@@ -45,7 +45,7 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// What to do about it.
+    /// The fix, where one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Checksum(error) => error.hint(),

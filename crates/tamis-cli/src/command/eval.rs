@@ -337,7 +337,7 @@ pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure>
         })?;
         let Some(last) = last else {
             let run = source.display();
-            let told = if tamis_run::directory::had_checkpoint(source) {
+            let printed = if tamis_run::directory::had_checkpoint(source) {
                 format!(
                     "error: {run} has no checkpoint left\n  hint: put its checkpoints back into {run}/checkpoints"
                 )
@@ -346,7 +346,7 @@ pub(crate) fn find(source: &Path) -> Result<(PathBuf, Option<PathBuf>), Failure>
                     "error: {run} has no checkpoint yet\n  hint: continue it with `tamis train --resume {run}`"
                 )
             };
-            return Err(Failure::new(FAILED, told));
+            return Err(Failure::new(FAILED, printed));
         };
         return Ok((last, Some(source.join("config.yaml"))));
     }

@@ -288,15 +288,15 @@ fn a_name_that_is_taken_has_room_for_a_number_or_is_refused() {
     for command in [&["config", "check"][..], &["train"]] {
         let ended = folder.tamis(&[command, &["tiny.yaml", &named], &short[..]].concat());
         assert_eq!(ended.code, Some(2), "{}", ended.shown());
-        let told = ended.stderr.replace(&name, "NAME");
+        let printed = ended.stderr.replace(&name, "NAME");
         assert!(
-            told.contains(
+            printed.contains(
                 "`run.name`: failed to make a folder for the run `NAME` in `runs`: it is taken, \
                  and `NAME-2` has 257 bytes, more than the 255"
             ),
-            "{told}"
+            "{printed}"
         );
-        assert!(told.contains("hint: take a shorter `run.name`"), "{told}");
+        assert!(printed.contains("hint: take a shorter `run.name`"), "{printed}");
     }
     assert_eq!(std::fs::read_dir(folder.join("runs")).expect("runs").count(), 1);
 }
@@ -469,8 +469,8 @@ fn what_is_no_file_of_text_is_no_configuration() {
         .expect("create")
         .set_len((16 << 20) + 1)
         .expect("length");
-    let said = |file: &str| folder.tamis(&["config", "check", file]).shown();
-    insta::assert_snapshot!(said("latin.yaml"), @"
+    let message = |file: &str| folder.tamis(&["config", "check", file]).shown();
+    insta::assert_snapshot!(message("latin.yaml"), @"
 exit code 2
 ----- stderr
 error: the file is not UTF-8: byte 16 is no part of a character
@@ -482,7 +482,7 @@ error: the file is not UTF-8: byte 16 is no part of a character
 
 1 error in the configuration
 ");
-    insta::assert_snapshot!(said("utf16.yaml"), @"
+    insta::assert_snapshot!(message("utf16.yaml"), @"
 exit code 2
 ----- stderr
 error: the file is UTF-16, not UTF-8
@@ -494,14 +494,14 @@ error: the file is UTF-16, not UTF-8
 
 1 error in the configuration
 ");
-    insta::assert_snapshot!(said("large.yaml"), @"
+    insta::assert_snapshot!(message("large.yaml"), @"
 exit code 2
 ----- stderr
 error: failed to read large.yaml: it has 16 MiB, and 16 MiB is the most that is read
 
 1 error in the configuration
 ");
-    insta::assert_snapshot!(said("folder"), @"
+    insta::assert_snapshot!(message("folder"), @"
 exit code 2
 ----- stderr
 error: failed to read folder: it is a folder, not a regular file

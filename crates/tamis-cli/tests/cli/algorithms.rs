@@ -193,11 +193,11 @@ error: `critic.warmup_steps` (16) is not below the number of steps, at most 16 w
     let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
     let steps = metrics(&folder).iter().filter(|row| row.get("critic/vf_loss").is_some()).count();
     assert!((1..15).contains(&steps), "{}", ended.shown());
-    let told = format!(
+    let printed = format!(
         "warning: the policy was never trained: all {steps} steps of the run are the critic's warm-up (critic.warmup_steps is 15); set \
          fewer, or train for longer\n"
     );
-    assert!(ended.stderr.contains(&told), "{}", ended.shown());
+    assert!(ended.stderr.contains(&printed), "{}", ended.shown());
     assert!(metrics(&folder).iter().all(|row| row.get("actor/lr").is_none()));
     // One step beyond it is none to tell of.
     let ended = folder.tamis(&["train", "config.yaml", "run.name=next", "critic.warmup_steps=1"]).succeeds();
@@ -215,8 +215,8 @@ fn critics_that_do_not_fit_are_refused_at_start() {
     };
     folder.write("config.yaml", &format!("preset: ppo\n{}", plain(TINY.to_owned())));
     folder.tamis(&["train", "config.yaml"]).succeeds();
-    let told = |arguments: &[&str]| folder.tamis(&[&["train"], arguments].concat()).failure();
-    insta::assert_snapshot!(told(&["config.yaml", "critic.model.path=nowhere"]), @"
+    let printed = |arguments: &[&str]| folder.tamis(&[&["train"], arguments].concat()).failure();
+    insta::assert_snapshot!(printed(&["config.yaml", "critic.model.path=nowhere"]), @"
 exit code 2
 error: `critic.model.path`: there is no folder nowhere
  --> command line
@@ -234,14 +234,14 @@ error: `critic.model.path`: there is no folder nowhere
         .collect();
     folder.write("narrow/config.json", &narrow.join("\n"));
     folder.write("narrow/model.safetensors", "");
-    insta::assert_snapshot!(told(&["config.yaml", "critic.model.path=narrow"]), @"
+    insta::assert_snapshot!(printed(&["config.yaml", "critic.model.path=narrow"]), @"
 exit code 2
 error: critic.model.path: the critic knows 5 tokens, the policy has 18
   hint: take a critic with the policy's tokenizer
 ");
     let long = ["config.yaml", "model.init.max_position_embeddings=64", "data.max_prompt_length=40"];
     let path = "critic.model.path=runs/tiny/checkpoints/step_1/critic";
-    insta::assert_snapshot!(told(&[&long[..], &[path]].concat()), @"
+    insta::assert_snapshot!(printed(&[&long[..], &[path]].concat()), @"
 exit code 2
 error: `rollout.max_response_length`: `data.max_prompt_length` (40) and `rollout.max_response_length` (4) make 44 tokens, and the model in runs/tiny/checkpoints/step_1/critic reads 32
   --> config.yaml:11:38
@@ -252,7 +252,7 @@ error: `rollout.max_response_length`: `data.max_prompt_length` (40) and `rollout
 
 1 error in the configuration
 ");
-    insta::assert_snapshot!(told(&["config.yaml", "model.init=null", "model.path=runs/tiny/checkpoints/step_1/critic"]), @"
+    insta::assert_snapshot!(printed(&["config.yaml", "model.init=null", "model.path=runs/tiny/checkpoints/step_1/critic"]), @"
 exit code 2
 error: `model.path`: runs/tiny/checkpoints/step_1/critic has no tokenizer.json
  --> command line
@@ -263,7 +263,7 @@ error: `model.path`: runs/tiny/checkpoints/step_1/critic has no tokenizer.json
 
 1 error in the configuration
 ");
-    let refused = told(&["config.yaml", "model.memory_limit=100KiB"]);
+    let refused = printed(&["config.yaml", "model.memory_limit=100KiB"]);
     let refused = refused.lines().nth(1).unwrap_or("");
     assert!(
         refused.starts_with("error: the run needs about ")
@@ -273,7 +273,7 @@ error: `model.path`: runs/tiny/checkpoints/step_1/critic has no tokenizer.json
     // A checkpoint without its critic.
     std::fs::remove_file(folder.join("runs/tiny/checkpoints/step_1/critic/model.safetensors"))
         .expect("removed");
-    insta::assert_snapshot!(told(&["--resume", "runs/tiny", "train.total_steps=2"]), @r#"
+    insta::assert_snapshot!(printed(&["--resume", "runs/tiny", "train.total_steps=2"]), @r#"
     exit code 4
     error: `critic/model.safetensors` of the checkpoint runs/tiny/checkpoints/step_1 is missing
       hint: put back a copy of the file, or move runs/tiny/checkpoints/step_1 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_0, is then the last one, and the run is resumed from it
@@ -377,7 +377,7 @@ fn shapings_masks_and_corrections_train() {
 
 #[test]
 fn what_cannot_be_had_is_refused_at_start() {
-    let mut told = String::new();
+    let mut printed = String::new();
     for objective in [
         "{advantage: {kind: cpo}}",
         "{advantage: {kind: cpo, gold_hint: 'the answer is {gold}'}}",
@@ -387,9 +387,9 @@ fn what_cannot_be_had_is_refused_at_start() {
         "{correction: {rejections: [{statistic: seq_max_k1, threshold: '0.5'}]}}",
     ] {
         let (_, ended) = trained(objective);
-        let _ = writeln!(told, "{objective}\n{}", ended.failure());
+        let _ = writeln!(printed, "{objective}\n{}", ended.failure());
     }
-    insta::assert_snapshot!(told, @r#"
+    insta::assert_snapshot!(printed, @r#"
 {advantage: {kind: cpo}}
 exit code 2
 error: objective.advantage.gold_hint: the prompts cannot be given with their gold answers
@@ -512,13 +512,13 @@ fn references_that_do_not_fit_are_refused_before_the_warm_start() {
     folder.write("config.yaml", &config);
     folder.tamis(&["train", "config.yaml"]).succeeds();
     let checkpoint = "runs/tiny/checkpoints/step_1";
-    let told = |reference: &str| {
+    let printed = |reference: &str| {
         let reference = format!("model.reference={reference}");
         let ended = folder.tamis(&["train", "config.yaml", "run.name=other", &reference]);
         assert!(!ended.stderr.contains("warm start"), "{}", ended.stderr);
         ended.failure()
     };
-    insta::assert_snapshot!(told("nowhere"), @"
+    insta::assert_snapshot!(printed("nowhere"), @"
 exit code 2
 error: `model.reference`: there is no folder nowhere
  --> command line
@@ -536,7 +536,7 @@ error: `model.reference`: there is no folder nowhere
         .collect();
     folder.write("narrow/config.json", &narrow.join("\n"));
     folder.write("narrow/model.safetensors", "");
-    insta::assert_snapshot!(told("narrow"), @"
+    insta::assert_snapshot!(printed("narrow"), @"
 exit code 2
 error: model.reference: the reference knows 5 tokens, the policy has 18
   hint: take a reference with the policy's tokenizer

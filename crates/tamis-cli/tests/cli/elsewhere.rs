@@ -31,16 +31,16 @@ fn a_checkpoint_is_evaluated_at_servers() {
     let (native, _) = evaluated(&folder, &sampled);
     let serving = Serving::begin(&folder, &["other"]);
     let servers = format!("rollout.servers=[{}]", serving.address);
-    let (served, told) = evaluated(&folder, &["rollout.backend=vllm", &servers, sampled[0], sampled[1]]);
-    assert_eq!(native["metrics"], served["metrics"], "{told}");
+    let (served, printed) = evaluated(&folder, &["rollout.backend=vllm", &servers, sampled[0], sampled[1]]);
+    assert_eq!(native["metrics"], served["metrics"], "{printed}");
     assert_eq!(served["settings"]["rollout"]["servers"][0], serving.address.as_str());
     assert!(native["metrics"].as_object().unwrap().len() > 2, "{native}");
     // Or at one that is started for it.
     let tamis = env!("CARGO_BIN_EXE_tamis");
     let launch =
         format!("rollout.launch.command=['{tamis}', serve, '{{model}}', --port, '{{port}}', --threads, '1']");
-    let (launched, told) = evaluated(&folder, &["rollout.backend=vllm", &launch, sampled[0], sampled[1]]);
-    assert_eq!(native["metrics"], launched["metrics"], "{told}");
+    let (launched, printed) = evaluated(&folder, &["rollout.backend=vllm", &launch, sampled[0], sampled[1]]);
+    assert_eq!(native["metrics"], launched["metrics"], "{printed}");
     // A table says where.
     let ended = folder.tamis(&["eval", "mine", "rollout.backend=vllm", &servers]).succeeds();
     let first = ended.stdout.lines().next().unwrap().replace(&serving.address, "ADDRESS");
@@ -111,12 +111,12 @@ fn what_an_evaluation_cannot_do_is_told_before_it_begins() {
       hint: let it match a completion that the model can write, or set it to null
     ");
     // A server has its own means to follow an expression.
-    let told = eval(&[&nobody[..], &["rollout.regex=[0-9]+x"]].concat());
-    assert!(told.starts_with("exit code 3\nerror: no server answers: "), "{told}");
-    let told = eval(&[&nobody[..], &["rollout.regex=(1|2"]].concat());
+    let printed = eval(&[&nobody[..], &["rollout.regex=[0-9]+x"]].concat());
+    assert!(printed.starts_with("exit code 3\nerror: no server answers: "), "{printed}");
+    let printed = eval(&[&nobody[..], &["rollout.regex=(1|2"]].concat());
     assert!(
-        told.contains("exit code 2\nerror: rollout.regex (command line): not a regular expression"),
-        "{told}"
+        printed.contains("exit code 2\nerror: rollout.regex (command line): not a regular expression"),
+        "{printed}"
     );
 }
 
@@ -127,10 +127,13 @@ fn a_server_s_own_model_is_evaluated() {
     let (native, _) = evaluated(&folder, &[]);
     let serving = Serving::begin(&folder, &["mine"]);
     let servers = format!("rollout.servers=[{}/v1]", serving.address);
-    let (text, told) = evaluated(&folder, &["rollout.backend=openai", &servers]);
+    let (text, printed) = evaluated(&folder, &["rollout.backend=openai", &servers]);
     let accuracy = |found: &serde_json::Value| found["sources"][0]["figures"].clone();
-    assert_eq!(accuracy(&native), accuracy(&text), "{told}");
-    assert!(!told.contains("kept in"), "what another model says is no figure of the checkpoint:\n{told}");
+    assert_eq!(accuracy(&native), accuracy(&text), "{printed}");
+    assert!(
+        !printed.contains("kept in"),
+        "what another model says is no figure of the checkpoint:\n{printed}"
+    );
     let ended = folder.tamis(&["eval", "mine", "rollout.backend=openai", &servers]).succeeds();
     let first = ended.stdout.lines().next().unwrap().replace(&serving.address, "ADDRESS");
     insta::assert_snapshot!(first, @"their model at ADDRESS/v1; tokenizer and template of mine/checkpoints/step_1");

@@ -104,14 +104,14 @@ fn eval_of_a_checkpoint_that_is_in_no_run() {
     // Everything is said on the command line.
     let limits = ["data.max_prompt_length=12", "rollout.max_response_length=4"];
     let eval = |arguments: &[&str]| folder.tamis(&[&["eval", "alone"], &limits[..], arguments].concat());
-    let said = ["data.val=sums.jsonl", "reward=[{kind: number}, {kind: length, weight: 0.5}]"];
+    let message = ["data.val=sums.jsonl", "reward=[{kind: number}, {kind: length, weight: 0.5}]"];
     // The default lengths are more than such a model reads.
-    let fitted = folder.tamis(&[&["eval", "alone"], &said[..]].concat()).succeeds();
-    let told = "the model reads 32 tokens: data.max_prompt_length is 16 and rollout.max_response_length 16, as neither is set\n";
-    assert!(fitted.stderr.contains(told), "{}", fitted.shown());
-    let one = folder.tamis(&[&["eval", "alone", limits[0]], &said[..]].concat());
+    let fitted = folder.tamis(&[&["eval", "alone"], &message[..]].concat()).succeeds();
+    let printed = "the model reads 32 tokens: data.max_prompt_length is 16 and rollout.max_response_length 16, as neither is set\n";
+    assert!(fitted.stderr.contains(printed), "{}", fitted.shown());
+    let one = folder.tamis(&[&["eval", "alone", limits[0]], &message[..]].concat());
     assert!(one.failure().contains("rollout.max_response_length 512 make 524 tokens"), "{}", one.shown());
-    insta::assert_snapshot!(eval(&said).shown(), @r"
+    insta::assert_snapshot!(eval(&message).shown(), @r"
     exit code 0
     ----- stdout
     checkpoint alone

@@ -10,8 +10,8 @@ use crate::tamis::{Folder, Left, Replaced as _, TINY};
 
 /// Sends Ctrl-C.
 fn interrupt(child: &std::process::Child) {
-    let told = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(told.expect("kill").success());
+    let printed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(printed.expect("kill").success());
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn ctrl_c_gives_up_what_hangs_and_a_resume_does_it_again() {
         ("rollout 4", Some(3)),
         ("validation 4", Some(4)),
     ] {
-        let told = steps.map_or_else(
+        let printed = steps.map_or_else(
             || "error: interrupted before the run began; nothing was changed\n".to_owned(),
             |steps| format!("interrupted after {steps} steps and saved, run directory runs/tiny\n"),
         );
@@ -136,8 +136,8 @@ fn ctrl_c_gives_up_what_hangs_and_a_resume_does_it_again() {
         let ended = folder.wait(child);
         assert!(start.elapsed() < Duration::from_secs(20), "{place}: {:?}", start.elapsed());
         assert_eq!(ended.code, Some(130), "{place}: {}", ended.shown());
-        let said = format!("{}{}", ended.stderr, ended.stdout);
-        assert!(said.contains(&told), "{place}: {}", ended.shown());
+        let message = format!("{}{}", ended.stderr, ended.stdout);
+        assert!(message.contains(&printed), "{place}: {}", ended.shown());
         if steps.is_none() {
             assert!(!folder.join("runs/tiny").exists(), "{}", ended.shown());
         } else {
@@ -162,7 +162,7 @@ fn ctrl_c_gives_up_generation_between_two_tokens() {
     let child = folder.start(&["train", "config.yaml"]);
     let deadline = Instant::now() + Duration::from_secs(60);
     let log = folder.join("runs/tiny/run.log");
-    while !std::fs::read_to_string(&log).is_ok_and(|said| said.contains("model: ")) {
+    while !std::fs::read_to_string(&log).is_ok_and(|message| message.contains("model: ")) {
         assert!(Instant::now() < deadline, "no model");
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -212,10 +212,10 @@ fn ctrl_c_in_the_middle_of_updates_leaves_no_half_of_a_step() {
             }
             std::thread::sleep(whole.mul_f64(0.3 + 0.6 * dice.roll()));
             let start = Instant::now();
-            let told = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).output();
+            let printed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).output();
             let ended = folder.wait(child);
             assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
-            if told.is_ok_and(|told| told.status.success()) && ended.code == Some(130) {
+            if printed.is_ok_and(|printed| printed.status.success()) && ended.code == Some(130) {
                 num_interrupts += 1;
             } else {
                 // It was faster.
@@ -318,9 +318,9 @@ fn an_update_that_is_interrupted_is_finished() {
             };
             std::thread::sleep(time.mul_f64((0.1 + 0.3 * dice.roll()) / f64::from(1 << sooner)));
             if interrupts < 12 && child.try_wait().expect("status").is_none() {
-                let told =
+                let printed =
                     std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-                assert!(told.expect("kill").success());
+                assert!(printed.expect("kill").success());
                 interrupts += 1;
             }
             if folder.wait(child).code == Some(0) {

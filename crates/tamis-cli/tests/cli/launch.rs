@@ -113,8 +113,8 @@ fn what_a_run_would_start_is_told_before() {
         "trainer.n_gpus_per_node=8",
     ];
     let imported = folder.tamis(&[&["config", "import"], &verl[..]].concat()).succeeds();
-    let told = "the run starts 4 servers before it samples: `VLLM_SERVER_DEV_MODE=1 vllm serve ";
-    assert!(imported.stdout.contains(&format!("# {told}")), "{}", imported.shown());
+    let printed = "the run starts 4 servers before it samples: `VLLM_SERVER_DEV_MODE=1 vllm serve ";
+    assert!(imported.stdout.contains(&format!("# {printed}")), "{}", imported.shown());
     let arguments = ["config", "check", "tiny.yaml", "rollout.backend=sglang", "rollout.launch={}"];
     let checked = folder.tamis(&arguments).succeeds();
     let last = checked.stdout.lines().last().unwrap_or_default();
@@ -233,8 +233,8 @@ fn servers_end_with_the_run_however_that_ends() {
         soon("a server", || !pids(&folder).is_empty());
         let server = pids(&folder)[0].clone();
         std::thread::sleep(Duration::from_secs(2));
-        let told = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
-        assert!(told.success());
+        let printed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(printed.success());
         let ended = folder.wait(child);
         assert_eq!(ended.code, code, "{}", ended.shown());
         soon("the end of the server", || !is_alive(&server));

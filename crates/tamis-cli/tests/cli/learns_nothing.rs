@@ -113,10 +113,10 @@ fn no_end_of_a_step_hides_that_rewards_are_missing() {
         let schedule = [("schedule: {max_num_gen_batches: 50}", schedule)];
         let ended = train(&folder, FAILS, &schedule);
         assert_eq!(ended.code, Some(1), "{schedule:?}: {}", ended.shown());
-        let told = ended.failure();
+        let printed = ended.failure();
         assert!(
-            told.contains("error: reward `judge` (reward[0]) failed on every completion"),
-            "{schedule:?}: {told}"
+            printed.contains("error: reward `judge` (reward[0]) failed on every completion"),
+            "{schedule:?}: {printed}"
         );
     }
     let folder = Folder::new();
@@ -183,8 +183,8 @@ fn a_punishment_for_length_does_not_hide_that_nothing_is_answered() {
     folder.write("judge.py", &judge("{'score': None}"));
     folder.write("config.yaml", &config(&NO_FILTER));
     let ended = folder.tamis(&["train", "config.yaml", "preset=dapo", "filter=null"]);
-    let told = "no completion of 3 rounds in a row had a score from a reward function other than shaping, up to step 3";
-    assert!(ended.failure().contains(told), "{}", ended.shown());
+    let printed = "no completion of 3 rounds in a row had a score from a reward function other than shaping, up to step 3";
+    assert!(ended.failure().contains(printed), "{}", ended.shown());
 }
 
 /// Shaping and another reward score what the judge fails on, without the metric that only the judge gives:
@@ -199,7 +199,7 @@ fn a_reward_that_fails_is_not_called_a_missing_metric() {
     );
     let failed = "failed on every completion of 3 rounds in a row";
     let none = "no completion of 3 rounds in a row had a score from a reward function other than shaping";
-    for (changes, preset, answer, told) in [
+    for (changes, preset, answer, printed) in [
         (&[on_acc][..], "preset=dapo", FAILS, failed),
         (&[on_acc, unchecked], "preset=dapo", FAILS, failed),
         (&[on_acc, unchecked], "preset=dapo", "{'score': None}", none),
@@ -208,7 +208,7 @@ fn a_reward_that_fails_is_not_called_a_missing_metric() {
         let folder = Folder::new().with("judge.py", &judge(answer)).with("other.py", &judge(SCORES));
         folder.write("config.yaml", &config(changes));
         let ended = folder.tamis(&["train", "config.yaml", preset]);
-        let is_named = ended.code == Some(1) && ended.failure().contains(told);
+        let is_named = ended.code == Some(1) && ended.failure().contains(printed);
         assert!(is_named && !ended.stderr.contains("filter's metric"), "{changes:?}: {}", ended.shown());
         // Mended, it gives the metric.
         folder.write("judge.py", &judge("{'scores': {'score': len(request['completion']) % 2, 'acc': len(request['completion']) % 2}}"));
@@ -226,12 +226,12 @@ fn a_metric_that_no_score_has_ends_the_run_after_several_rounds() {
         ("data:\n", "data:\n  check_gold: off\n"),
         ("filter: {kind: variance}", "filter: {kind: variance, metric: strict}"),
     ];
-    let told = "warning: the filter's metric `strict` is not among the scores of this round: ";
+    let printed = "warning: the filter's metric `strict` is not among the scores of this round: ";
     let folder = Folder::new();
     let first = train(&folder, "{'score': 1}", &changes);
     let again = folder.tamis(&["train", "--resume", "runs/tiny"]);
     for ended in [first, again] {
-        assert_eq!((ended.code, ended.stderr.matches(told).count()), (Some(2), 2), "{}", ended.shown());
+        assert_eq!((ended.code, ended.stderr.matches(printed).count()), (Some(2), 2), "{}", ended.shown());
         assert!(ended.failure().contains("`filter.metric` is `strict`"), "{}", ended.shown());
     }
     // What was answered without it is asked anew.
@@ -388,7 +388,7 @@ fn the_figure_that_checkpoints_are_compared_by_must_be_one_that_there_can_be() {
     let folder = Folder::new();
     folder.write("judge.py", &judge(SCORES));
     folder.write("config.yaml", &config(&NO_FILTER));
-    let told = |metric: &str, gold: &str| {
+    let printed = |metric: &str, gold: &str| {
         let keep = format!("checkpoint.keep_best.metric={metric}");
         let gold = format!("data.check_gold={gold}");
         let ended = folder.tamis(&["train", "config.yaml", &keep, &gold]);
@@ -400,11 +400,11 @@ fn the_figure_that_checkpoints_are_compared_by_must_be_one_that_there_can_be() {
         assert!(failure.contains("hint: choose one of val-"), "{failure}");
         (ended.code, ended.stderr.contains("warm start:"))
     };
-    assert_eq!(told("val-core/arithmetic/acc/mean@1", "warn"), (Some(2), false));
-    assert_eq!(told("val-core/arithmetic/score/mean@1", "warn"), (Some(2), false), "it is no core figure");
-    assert_eq!(told("val-core/arithmetic/strict/mean@8", "off"), (Some(2), false), "there is one sample");
-    assert_eq!(told("val-core/sums/strict/mean@1", "off"), (Some(2), false), "there is no such source");
-    assert_eq!(told("val-core/arithmetic/strict/mean@1", "off"), (Some(2), true));
+    assert_eq!(printed("val-core/arithmetic/acc/mean@1", "warn"), (Some(2), false));
+    assert_eq!(printed("val-core/arithmetic/score/mean@1", "warn"), (Some(2), false), "it is no core figure");
+    assert_eq!(printed("val-core/arithmetic/strict/mean@8", "off"), (Some(2), false), "there is one sample");
+    assert_eq!(printed("val-core/sums/strict/mean@1", "off"), (Some(2), false), "there is no such source");
+    assert_eq!(printed("val-core/arithmetic/strict/mean@1", "off"), (Some(2), true));
 }
 
 #[test]
@@ -482,10 +482,10 @@ fn a_source_whose_function_fails_on_everything_ends_the_run() {
     let files =
         ["data.task=null", "~data.arithmetic", "data.train=rows.jsonl", "~validate", "data.check_gold=off"];
     let ended = folder.tamis(&[&["train", "config.yaml", "train.total_steps=20"][..], &files].concat());
-    let told =
+    let printed =
         "reward `by_source` (reward[0]) failed on every completion that its `sources` entry `*` scores, of ";
     assert!(
-        ended.failure().starts_with("exit code 1\nerror: ") && ended.failure().contains(told),
+        ended.failure().starts_with("exit code 1\nerror: ") && ended.failure().contains(printed),
         "{}",
         ended.shown()
     );

@@ -47,9 +47,9 @@ error: `model.path`: model has no config.json and no tokenizer.json and no model
         let path = folder.join("model").join(file);
         let whole = std::fs::read(&path).expect("read");
         std::fs::write(&path, change(whole.clone())).expect("write");
-        let said = train(&folder, &config).failure();
+        let printed = train(&folder, &config).failure();
         std::fs::write(&path, whole).expect("write");
-        said
+        printed
     };
     let replaced = |from: &'static str, to: &'static str| {
         move |bytes: Vec<u8>| String::from_utf8(bytes).expect("text").replaced(from, to).into_bytes()

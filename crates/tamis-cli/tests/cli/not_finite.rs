@@ -84,9 +84,9 @@ fn no_score_makes_a_statistic_that_is_no_number() {
         if is_scaled {
             ended.succeeds();
         } else {
-            let told =
+            let printed =
                 "error: the 2 steps up to step 2 made no update of the policy: the run does not learn\n";
-            assert!(ended.failure().starts_with(&format!("exit code 1\n{told}")), "{}", ended.shown());
+            assert!(ended.failure().starts_with(&format!("exit code 1\n{printed}")), "{}", ended.shown());
         }
     }
     let texts = [
@@ -278,13 +278,13 @@ fn a_critic_or_a_warm_start_that_diverges_ends_the_run_too() {
         "critic.optimizer.learning_rate=1e38",
         "critic.optimizer.weight_decay=1000",
     ]);
-    let told = ended.failure();
+    let printed = ended.failure();
     assert_eq!(ended.code, Some(1));
     assert!(
-        told.contains("error: the critic's weights hold numbers that are not finite after step 1, "),
-        "{told}"
+        printed.contains("error: the critic's weights hold numbers that are not finite after step 1, "),
+        "{printed}"
     );
-    assert!(told.contains("a lower critic.optimizer.learning_rate"), "{told}");
+    assert!(printed.contains("a lower critic.optimizer.learning_rate"), "{printed}");
     assert_eq!(checkpoints(&folder), ["step_0"]);
 
     let folder = Folder::tiny();
@@ -294,15 +294,16 @@ fn a_critic_or_a_warm_start_that_diverges_ends_the_run_too() {
         "warm_start.learning_rate=1e38",
         "train.optimizer.weight_decay=1000",
     ]);
-    let told = ended.failure();
+    let printed = ended.failure();
     assert_eq!(ended.code, Some(1));
     assert!(
-        told.contains("error: the policy's weights hold numbers that are not finite after step 0, "),
-        "{told}"
+        printed.contains("error: the policy's weights hold numbers that are not finite after step 0, "),
+        "{printed}"
     );
     assert!(
-        told.ends_with("  hint: nothing was saved: begin a new run with a lower warm_start.learning_rate\n"),
-        "{told}"
+        printed
+            .ends_with("  hint: nothing was saved: begin a new run with a lower warm_start.learning_rate\n"),
+        "{printed}"
     );
 }
 
@@ -311,21 +312,22 @@ fn weights_beyond_half_precision_are_never_written_as_infinities() {
     let folder = Folder::tiny();
     let large = ["train.optimizer.learning_rate=1e5", "train.total_steps=1", "model.save_dtype=f16"];
     let ended = folder.tamis(&[&["train", "tiny.yaml"], &large[..]].concat());
-    let told = ended.failure();
+    let printed = ended.failure();
     assert_eq!(ended.code, Some(1), "{}", ended.shown());
     assert!(
-        told.starts_with("exit code 1\nerror: tensor `model.embed_tokens.weight` has weights of magnitude "),
-        "{told}"
+        printed
+            .starts_with("exit code 1\nerror: tensor `model.embed_tokens.weight` has weights of magnitude "),
+        "{printed}"
     );
     assert!(
-        told.contains(
+        printed.contains(
             ", which would be infinite in the float16 of model.save_dtype; nothing was written so\n"
         ),
-        "{told}"
+        "{printed}"
     );
     assert!(
-        told.contains("hint: runs/tiny/checkpoints/step_1 holds the weights in 32 bits, nothing is lost"),
-        "{told}"
+        printed.contains("hint: runs/tiny/checkpoints/step_1 holds the weights in 32 bits, nothing is lost"),
+        "{printed}"
     );
     // What was trained is all there, and the run is done once they may be written.
     let config = folder.read("runs/tiny/checkpoints/step_1/config.json");
@@ -375,12 +377,12 @@ fn a_warm_start_that_diverges_is_not_measured() {
     ];
     let asks = "(open('asked', 'a').write('x'), '1')[1]";
     let ended = train(&folder, asks, &changes);
-    let told = ended.failure();
+    let printed = ended.failure();
     assert!(
-        told.contains("error: the policy's weights hold numbers that are not finite after step 0, "),
-        "{told}"
+        printed.contains("error: the policy's weights hold numbers that are not finite after step 0, "),
+        "{printed}"
     );
-    assert!(told.contains("begin a new run with a lower warm_start.learning_rate"), "{told}");
+    assert!(printed.contains("begin a new run with a lower warm_start.learning_rate"), "{printed}");
     assert!(!folder.join("asked").exists(), "{}", ended.shown());
     // It ended soon after, not with its last update.
     assert!(!ended.stderr.contains("warm start: update 900"), "{}", ended.shown());

@@ -244,9 +244,9 @@ fn a_journal_that_lost_what_a_checkpoint_counts_on_is_refused() {
     let cut = &whole[..whole.len() - 5];
     std::fs::write(&journal, cut).expect("write");
     let refused = folder.tamis(&longer);
-    let told =
+    let printed =
         refused.failure().replace(&whole.len().to_string(), "ALL").replace(&cut.len().to_string(), "SOME");
-    insta::assert_snapshot!(told, @r"
+    insta::assert_snapshot!(printed, @r"
     exit code 4
     error: the run cannot be resumed: failed to read `runs/tiny/journal.bin`: it ends at byte SOME, and had ALL bytes when the checkpoint was written
       hint: put the file back as it was, or move the checkpoints after runs/tiny/checkpoints/step_2 elsewhere: the run is then resumed from that one
@@ -356,10 +356,10 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
         bytes[at] ^= 1;
         std::fs::write(&path, bytes).expect("write");
     };
-    let told = |arguments: &[&str]| without_checksums(&folder.tamis(arguments).failure());
+    let printed = |arguments: &[&str]| without_checksums(&folder.tamis(arguments).failure());
 
     flip("checkpoints/step_4/optimizer.safetensors");
-    insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny"]), @r#"
+    insta::assert_snapshot!(printed(&["train", "--resume", "runs/tiny"]), @r#"
     exit code 4
     error: `optimizer.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
       hint: put back a copy of the file, or move runs/tiny/checkpoints/step_4 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_2, is then the last one, and the run is resumed from it. Where the change was meant, remove runs/tiny/checkpoints/step_4/checksums.json
@@ -367,12 +367,12 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     // Moments are nothing to an evaluation, weights are.
     folder.tamis(&["eval", "runs/tiny"]).succeeds();
     flip("checkpoints/step_4/model.safetensors");
-    insta::assert_snapshot!(told(&["eval", "runs/tiny"]), @r#"
+    insta::assert_snapshot!(printed(&["eval", "runs/tiny"]), @r#"
     exit code 1
     error: `model.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
       hint: put back a copy of the file, or move runs/tiny/checkpoints/step_4 elsewhere: the checkpoint before it, runs/tiny/checkpoints/step_2, is then the last one, and the run is resumed from it. Where the change was meant, remove runs/tiny/checkpoints/step_4/checksums.json
     "#);
-    insta::assert_snapshot!(told(&["train", "config.yaml", "model.init=null", "model.path=runs/tiny/checkpoints/step_4"]).lines().take(2).collect::<Vec<_>>().join("\n"), @r#"
+    insta::assert_snapshot!(printed(&["train", "config.yaml", "model.init=null", "model.path=runs/tiny/checkpoints/step_4"]).lines().take(2).collect::<Vec<_>>().join("\n"), @r#"
     exit code 1
     error: `model.safetensors` of the checkpoint runs/tiny/checkpoints/step_4 is damaged: its CRC-32 is N, and was N when it was saved
     "#);
@@ -383,14 +383,14 @@ fn a_flipped_bit_in_a_checkpoint_is_found_and_the_one_before_goes_on() {
     expected.assert_same(&Left::by(&run));
 
     std::fs::rename(run.join("reference"), folder.join("reference")).expect("moved");
-    insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny"]), @r#"
+    insta::assert_snapshot!(printed(&["train", "--resume", "runs/tiny"]), @r#"
     exit code 4
     error: the run cannot be resumed: its reference policy runs/tiny/reference is gone
       hint: nothing was trained: put the folder back where it was, or begin a new run; model.reference names one of its own
     "#);
     std::fs::rename(folder.join("reference"), run.join("reference")).expect("moved");
     flip("reference/model.safetensors");
-    insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny"]), @r#"
+    insta::assert_snapshot!(printed(&["train", "--resume", "runs/tiny"]), @r#"
     exit code 4
     error: `model.safetensors` of the checkpoint runs/tiny/reference is damaged: its CRC-32 is N, and was N when it was saved
       hint: put back a copy of the file. Where the change was meant, remove runs/tiny/reference/checksums.json

@@ -99,8 +99,8 @@ fn rewards_that_give_no_number_leave_the_row_out() {
     // Nothing but infinities is a function that fails on everything.
     let program = answering("print(json.dumps({'id': request['id'], 'score': float('inf')}))");
     let ended = with_program(&program);
-    let told = "error: reward `judge` (reward[1]) failed on every completion of ";
-    assert!(ended.code == Some(1) && ended.failure().contains(told), "{}", ended.shown());
+    let printed = "error: reward `judge` (reward[1]) failed on every completion of ";
+    assert!(ended.code == Some(1) && ended.failure().contains(printed), "{}", ended.shown());
     let only = "reward: [{kind: command, name: judge, argv: [python3, program.py], num_processes: 1}]";
     let folder = Folder::new()
         .with("program.py", &answering("print(json.dumps({'id': request['id'], 'score': None}))"));

@@ -68,16 +68,16 @@ fn a_function_that_does_not_fit_its_style_is_refused() {
       hint: give the rows that column, the parameter a default, or its value in `kwargs`
     ");
     // The traceback's own lines are of no interest here.
-    let told = refused("none_such", "");
+    let printed = refused("none_such", "");
     assert!(
-        told.starts_with("exit code 2\nerror: reward `python` cannot be used: the process ended"),
-        "{told}"
+        printed.starts_with("exit code 2\nerror: reward `python` cannot be used: the process ended"),
+        "{printed}"
     );
     assert!(
-        told.contains(
+        printed.contains(
             "AttributeError: mine.py has no function `none_such`; it has reward_len, compute_score"
         ),
-        "{told}"
+        "{printed}"
     );
 }
 
@@ -88,8 +88,8 @@ fn the_only_style_that_fits_is_taken() {
     }
     let (_folder, ended) = train(FUNCTIONS, "reward: [{kind: python, path: mine.py, function: reward_len}]");
     let ended = ended.succeeds();
-    let told = ended.stderr.lines().find(|line| line.contains("style"));
-    insta::assert_snapshot!(told.unwrap_or_default(), @"reward `python`: reward_len(completions, **kwargs) \
+    let printed = ended.stderr.lines().find(|line| line.contains("style"));
+    insta::assert_snapshot!(printed.unwrap_or_default(), @"reward `python`: reward_len(completions, **kwargs) \
          is called as `style: trl`, the only style that its parameters fit");
 }
 
@@ -190,8 +190,8 @@ fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
         ended.failure()
     };
     // The gold answers show the names.
-    let told = dapo("reward_len", "data:\n");
-    insta::assert_snapshot!(told, @r"
+    let printed = dapo("reward_len", "data:\n");
+    insta::assert_snapshot!(printed, @r"
     exit code 2
     error: `filter.metric` is `acc` (config.yaml:12, preset dapo), and no reward function gives a number of that name: this run has `overlong`, `python`, `score`, `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`, `entropy`
       hint: write `filter.metric: score`
@@ -200,7 +200,7 @@ fn a_metric_that_no_function_gives_is_told_with_those_there_are() {
     let hint = "`filter.metric: score`, or let the function return a dictionary with `score` and `acc`, \
          which is 1 where the answer is right and 0 where it is not";
     let of_verl =
-        told.replaced("`score`, `seq", "`score`, `size`, `seq").replaced("`filter.metric: score`", hint);
+        printed.replaced("`score`, `seq", "`score`, `size`, `seq").replaced("`filter.metric: score`", hint);
     assert_eq!(dapo("compute_score", "data:\n"), of_verl);
     // Without them the first completions do, and then with the same words.
     let late = dapo("compute_score", "data:\n  check_gold: off\n");
@@ -220,18 +220,18 @@ fn pass_at_k_without_a_binary_score_is_told() {
     ] {
         let folder = Folder::new().with("mine.py", FUNCTIONS).with("config.yaml", &config);
         let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
-        let told: Vec<&str> =
+        let printed: Vec<&str> =
             ended.stderr.lines().filter(|line| line.starts_with("warning: `validate.metrics`")).collect();
-        assert_eq!(told.len(), 1, "{gold}: {}", ended.shown());
+        assert_eq!(printed.len(), 1, "{gold}: {}", ended.shown());
         // An evaluation says the same.
         let again = folder.tamis(&["eval", "runs/tiny"]).succeeds();
-        let same = told[0].replaced("config.yaml:", "runs/tiny/config.yaml:");
+        let same = printed[0].replaced("config.yaml:", "runs/tiny/config.yaml:");
         let place = |line: &str| line.split_once(") asks").map(|(_, rest)| rest.to_owned());
         assert!(again.stderr.lines().any(|line| place(line) == place(&same)), "{gold}: {}", again.shown());
         let other = folder.tamis(&["eval", "runs/tiny", "validate.metrics=[mean@k]"]).succeeds();
         assert!(!other.stderr.contains("pass@k"), "{}", other.shown());
         if gold {
-            insta::assert_snapshot!(told[0], @"warning: `validate.metrics` (config.yaml:19) asks for pass@k, \
+            insta::assert_snapshot!(printed[0], @"warning: `validate.metrics` (config.yaml:19) asks for pass@k, \
                  which counts completions whose `acc` is 1, and no reward function gives `acc`: there are \
                  `python`, `score`, `size`; there will be no pass@k. Write `best@k` for the best of k \
                  scores, or let the function return a dictionary with `score` and `acc`");
@@ -247,9 +247,9 @@ fn a_function_whose_gold_answers_score_no_more_than_anything_is_told() {
     let tenth =
         "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.1\n";
     let (_folder, ended) = train(tenth, "reward: [{kind: python, path: mine.py}]");
-    let told: Vec<&str> =
+    let printed: Vec<&str> =
         ended.stderr.lines().skip_while(|line| !line.contains("gold answers score")).take(4).collect();
-    insta::assert_snapshot!(told.join("\n"), @r"
+    insta::assert_snapshot!(printed.join("\n"), @r"
     warning: reward `python`: gold answers score 0.1 on average, 0.1 to 0.1 (64 prompts)
       no better than an empty completion: that scores 0.1 where the gold answer scores 0.1 (means of 64 prompts)
       no better than the gold answer of another prompt: that scores 0.1 where the gold answer scores 0.1 (means of 64 prompts)

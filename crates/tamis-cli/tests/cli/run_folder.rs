@@ -102,8 +102,8 @@ fn only_what_is_computed_from_is_missed() {
             }
         }
         assert!(folder.join("runs/tiny/tensorboard").is_dir() && folder.join("runs/tiny/run.log").is_file());
-        let told = |line: &&str| line.contains("warning") && line.contains("gone from the run directory");
-        if let Some(line) = resumed.stderr.lines().find(told).filter(|_| !name.contains("tfevents")) {
+        let printed = |line: &&str| line.contains("warning") && line.contains("gone from the run directory");
+        if let Some(line) = resumed.stderr.lines().find(printed).filter(|_| !name.contains("tfevents")) {
             anew.push(format!("{name}: {}", line.trim()).replace(&format!("`{name}`"), "`IT`"));
         }
     }
@@ -157,14 +157,14 @@ fn a_checkpoint_that_cannot_be_read_names_what_is_there_to_go_on_from() {
     let last = folder.join("runs/tiny/checkpoints/step_4");
     std::fs::remove_file(last.join("checksums.json")).expect("removed");
     folder.write("runs/tiny/checkpoints/step_4/state.json", "{");
-    let told = || without_checksums(&folder.tamis(&["train", "--resume", "runs/tiny"]).failure());
-    insta::assert_snapshot!(told(), @r"
+    let printed = || without_checksums(&folder.tamis(&["train", "--resume", "runs/tiny"]).failure());
+    insta::assert_snapshot!(printed(), @r"
     exit code 4
     error: failed to read runs/tiny/checkpoints/step_4/state.json: EOF while parsing an object at line 1 column 1
       hint: the file was changed or damaged: put back a copy, or move runs/tiny/checkpoints/step_4 elsewhere to go on from the checkpoint before it, runs/tiny/checkpoints/step_2
     ");
     std::fs::remove_dir_all(folder.join("runs/tiny/checkpoints/step_2")).expect("removed");
-    insta::assert_snapshot!(told(), @r"
+    insta::assert_snapshot!(printed(), @r"
     exit code 4
     error: failed to read runs/tiny/checkpoints/step_4/state.json: EOF while parsing an object at line 1 column 1
       hint: the file was changed or damaged: put back a copy
@@ -175,7 +175,7 @@ fn a_checkpoint_that_cannot_be_read_names_what_is_there_to_go_on_from() {
 fn a_run_that_is_to_have_fewer_steps_than_it_has_says_so() {
     let folder = Folder::tiny();
     folder.tamis(&["train", "tiny.yaml", "train.total_steps=4"]).succeeds();
-    let told = |arguments: &[&str]| {
+    let printed = |arguments: &[&str]| {
         let ended = folder.tamis(arguments).succeeds();
         let line = ended
             .stderr
@@ -185,8 +185,8 @@ fn a_run_that_is_to_have_fewer_steps_than_it_has_says_so() {
             .map(str::to_owned);
         line.unwrap_or_else(|| panic!("{}", ended.shown()))
     };
-    insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny", "train.total_steps=2"]), @"warning: the run has 4 steps already and train.total_steps is 2: no step is left to train; to train further: `tamis train --resume runs/tiny train.total_steps=8`");
-    insta::assert_snapshot!(told(&["train", "--resume", "runs/tiny", "train.total_steps=4"]), @"warning: the run has 4 steps already and train.total_steps is 4: no step is left to train; to train further: `tamis train --resume runs/tiny train.total_steps=8`");
+    insta::assert_snapshot!(printed(&["train", "--resume", "runs/tiny", "train.total_steps=2"]), @"warning: the run has 4 steps already and train.total_steps is 2: no step is left to train; to train further: `tamis train --resume runs/tiny train.total_steps=8`");
+    insta::assert_snapshot!(printed(&["train", "--resume", "runs/tiny", "train.total_steps=4"]), @"warning: the run has 4 steps already and train.total_steps is 4: no step is left to train; to train further: `tamis train --resume runs/tiny train.total_steps=8`");
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=8"]).succeeds();
     folder
         .tamis(&[
@@ -197,7 +197,7 @@ fn a_run_that_is_to_have_fewer_steps_than_it_has_says_so() {
             "train.lr_schedule.kind=linear",
         ])
         .succeeds();
-    insta::assert_snapshot!(told(&["train", "--resume", "runs/decays"]), @"warning: the run has 2 steps \
+    insta::assert_snapshot!(printed(&["train", "--resume", "runs/decays"]), @"warning: the run has 2 steps \
          already and train.total_steps is 2: no step is left to train; the learning rate follows \
          train.total_steps, so a longer run has to be a new one");
 }
@@ -319,9 +319,9 @@ fn ctrl_c_is_heard_while_many_prompts_are_prepared() {
         ],
     );
     let folder = Folder::new().with("config.yaml", &config).with("many.jsonl", &rows);
-    let told = |child: &std::process::Child| {
-        let told = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-        assert!(told.expect("kill").success());
+    let printed = |child: &std::process::Child| {
+        let printed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(printed.expect("kill").success());
     };
     let mut num_interrupted = 0;
     for after in [30, 80, 160, 300, 600] {
@@ -332,7 +332,7 @@ fn ctrl_c_is_heard_while_many_prompts_are_prepared() {
             break;
         }
         let start = Instant::now();
-        told(&child);
+        printed(&child);
         let ended = folder.wait(child);
         let took = start.elapsed();
         assert!(took < Duration::from_secs(3), "after {after} ms: {took:?}");
@@ -388,8 +388,8 @@ fn an_evaluation_runs_its_reward_from_a_private_folder_and_removes_it() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(left(), 1);
-    let told = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(told.expect("kill").success());
+    let printed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(printed.expect("kill").success());
     let ended = folder.wait(child);
     assert_eq!((ended.code, left()), (Some(130), 0), "{}", ended.shown());
     assert!(ended.failure().ends_with("error: interrupted\n"), "{}", ended.shown());

@@ -249,20 +249,20 @@ fn a_selection_that_trains_on_uniform_groups_says_so() {
     let steps = steps(&folder);
     let uniform: f64 = steps.iter().map(|step| step["frac_reward_zero_std"] * step["groups/trained"]).sum();
     assert!(uniform > 0.0);
-    let told: Vec<&str> = ended
+    let printed: Vec<&str> = ended
         .stderr
         .lines()
         .filter(|line| line.contains("the filter kept groups whose members all have the same reward"))
         .collect();
-    assert_eq!(told.len(), 1, "said once: {told:?}");
-    assert!(told[0].contains("; filter.include_zero=false keeps them out; "), "{told:?}");
+    assert_eq!(printed.len(), 1, "said once: {printed:?}");
+    assert!(printed[0].contains("; filter.include_zero=false keeps them out; "), "{printed:?}");
     // What is compared with a critic, the batch or a greedy completion needs no contrast.
     for estimator in ["gae", "bi_level_gae", "reinforce_plus_plus", "remax"] {
         let folder = Folder::new();
         let objective = format!("objective: {{advantage: {{kind: {estimator}}}}}\ntrain:\n");
         let ended = train(&folder, &[softmax, cold, batch, ONE_ROUND, ("train:\n", &objective)]).succeeds();
-        for told in ["have the same", "group-relative"] {
-            assert!(!ended.stderr.contains(told), "{estimator}: {}", ended.stderr);
+        for printed in ["have the same", "group-relative"] {
+            assert!(!ended.stderr.contains(printed), "{estimator}: {}", ended.stderr);
         }
     }
     // Told what to do, it does not compete any more.

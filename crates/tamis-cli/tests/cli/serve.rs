@@ -151,8 +151,8 @@ fn messages() {
     ");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let told = failure(&["checkpoint", "--port", &port]).replace(&port, "PORT");
-    insta::assert_snapshot!(told, @"
+    let printed = failure(&["checkpoint", "--port", &port]).replace(&port, "PORT");
+    insta::assert_snapshot!(printed, @"
     exit code 1
     error: failed to listen on 127.0.0.1:PORT
       caused by: Address already in use (os error 98)
@@ -177,8 +177,8 @@ fn openais_python_client_is_answered() {
     let serving = Serving::begin(&folder, &arguments);
     let program = root.join("crates/tamis-cli/tests/openai_client.py");
     let output = Command::new(python).arg(program).arg(&serving.address).arg("sk-tiny").output().unwrap();
-    let told =
+    let printed =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains("all of it works"), "{told}");
-    eprint!("{told}");
+    assert!(output.status.success() && printed.contains("all of it works"), "{printed}");
+    eprint!("{printed}");
 }

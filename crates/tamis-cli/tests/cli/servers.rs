@@ -132,11 +132,11 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
         [("cut", "rollout.top_p=0.9", "top_p 0.9"), ("form", "rollout.regex=[0-9]{2}", "regex")]
     {
         let ended = train(&folder, name, &served, &[setting]).succeeds();
-        let said = format!(
+        let printed = format!(
             "vllm reports log-probabilities of the truncated distribution (processed_logprobs), and with {with} these are not those \
              that are trained on: the learner computes them again"
         );
-        assert!(ended.stderr.contains(&said), "{}", ended.shown());
+        assert!(ended.stderr.contains(&printed), "{}", ended.shown());
         assert!(weights("ours") == weights(name), "{name}");
         for (ours, other) in metrics(&folder, "ours").iter().zip(metrics(&folder, name)) {
             let is_step = ours["step"] != 0;

@@ -58,9 +58,9 @@ impl Serving {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let Some(address) = line.trim_end().strip_prefix("listening on ") else {
-            let mut told = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-            panic!("{line:?}\n{told}");
+            let mut printed = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+            panic!("{line:?}\n{printed}");
         };
         Self { address: address.to_owned(), child }
     }

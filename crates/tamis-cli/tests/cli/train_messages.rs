@@ -236,9 +236,9 @@ fn resume() {
         let path = folder.join("runs/tiny/checkpoints/step_2").join(file);
         let whole = std::fs::read(&path).expect("read");
         std::fs::write(&path, content).expect("write");
-        let said = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).failure();
+        let message = folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).failure();
         std::fs::write(&path, whole).expect("write");
-        said
+        message
     };
     insta::assert_snapshot!(damaged("state.json", b"{"), @r#"
     exit code 4
@@ -307,18 +307,19 @@ error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_fina
     let memory = tiny(&[("model:\n", "model:\n  memory_limit: 100KB\n")]);
     let refused = train(&folder, &memory);
     assert_eq!(refused.code, Some(2));
-    let told = refused.failure();
+    let printed = refused.failure();
     assert!(
-        told.contains("error: the run needs about ") && told.contains(" of memory, 97.7 KiB is available:"),
-        "{told}"
+        printed.contains("error: the run needs about ")
+            && printed.contains(" of memory, 97.7 KiB is available:"),
+        "{printed}"
     );
-    assert!(told.contains("or raise model.memory_limit"), "{told}");
+    assert!(printed.contains("or raise model.memory_limit"), "{printed}");
     // What is set already is not advised.
-    assert!(told.contains("model.recompute_activations=true"), "{told}");
+    assert!(printed.contains("model.recompute_activations=true"), "{printed}");
     let saving =
         memory.replaced("  memory_limit: 100KB\n", "  memory_limit: 100KB\n  recompute_activations: true\n");
-    let told = train(&folder, &saving).failure();
-    assert!(!told.contains("recompute_activations"), "{told}");
+    let printed = train(&folder, &saving).failure();
+    assert!(!printed.contains("recompute_activations"), "{printed}");
     // A validation that holds more than a round counts.
     let enough =
         tiny(&[("model:\n", "model:\n  memory_limit: 48MB\n"), ("total_steps: 6", "total_steps: 1")]);

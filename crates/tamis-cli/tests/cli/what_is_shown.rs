@@ -52,46 +52,46 @@ fn form(ended: &Ended) -> String {
 
 #[test]
 fn questions_become_user_messages_where_the_model_has_a_template() {
-    let said = |rows, template, overrides: &[&str]| form(&trained(rows, template, overrides).succeeds());
-    insta::assert_snapshot!(said(QUESTIONS, None, &[]), @"first prompt (4 tokens, text without a chat template): 1+1=");
-    insta::assert_snapshot!(said(QUESTIONS, Some(TEMPLATE), &[]), @"first prompt (5 tokens, by the chat template): 1+1=1");
-    insta::assert_snapshot!(said(QUESTIONS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
+    let printed = |rows, template, overrides: &[&str]| form(&trained(rows, template, overrides).succeeds());
+    insta::assert_snapshot!(printed(QUESTIONS, None, &[]), @"first prompt (4 tokens, text without a chat template): 1+1=");
+    insta::assert_snapshot!(printed(QUESTIONS, Some(TEMPLATE), &[]), @"first prompt (5 tokens, by the chat template): 1+1=1");
+    insta::assert_snapshot!(printed(QUESTIONS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
 warning: `model.chat_template` has no effect: `data.prompt_format` is `text`
 first prompt (4 tokens, text without a chat template): 1+1=
 ");
-    insta::assert_snapshot!(said(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2"]), @"first prompt (5 tokens, by the chat template): 1+1=2");
+    insta::assert_snapshot!(printed(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2"]), @"first prompt (5 tokens, by the chat template): 1+1=2");
     // A column of another name that is said to hold the prompt is a question too.
     let renamed = QUESTIONS.replaced("question", "task");
-    insta::assert_snapshot!(said(&renamed, Some(TEMPLATE), &["data.columns.prompt=task"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
+    insta::assert_snapshot!(printed(&renamed, Some(TEMPLATE), &["data.columns.prompt=task"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
 }
 
 #[test]
 fn the_text_of_a_column_prompt_stays_text_and_is_warned_of() {
-    let said = |rows, template, overrides: &[&str]| form(&trained(rows, template, overrides).succeeds());
-    insta::assert_snapshot!(said(TEXTS, None, &[]), @"first prompt (4 tokens, text without a chat template): 1+1=");
-    insta::assert_snapshot!(said(TEXTS, Some(TEMPLATE), &[]), @"
+    let printed = |rows, template, overrides: &[&str]| form(&trained(rows, template, overrides).succeeds());
+    insta::assert_snapshot!(printed(TEXTS, None, &[]), @"first prompt (4 tokens, text without a chat template): 1+1=");
+    insta::assert_snapshot!(printed(TEXTS, Some(TEMPLATE), &[]), @"
 warning: 2 of 2 prompts are the text of a column `prompt` and are sent without the model's chat template: data.prompt_format=chat makes each a user message, data.prompt_format=text says that this is meant
 first prompt (4 tokens, text without a chat template): 1+1=
 ");
-    insta::assert_snapshot!(said(TEXTS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
+    insta::assert_snapshot!(printed(TEXTS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
 warning: `model.chat_template` has no effect: `data.prompt_format` is `text`
 first prompt (4 tokens, text without a chat template): 1+1=
 ");
-    insta::assert_snapshot!(said(TEXTS, Some(TEMPLATE), &["data.prompt_format=chat"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
+    insta::assert_snapshot!(printed(TEXTS, Some(TEMPLATE), &["data.prompt_format=chat"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
 }
 
 #[test]
 fn rows_of_messages_go_through_the_template() {
-    let said = |overrides: &[&str]| form(&trained(CHATS, Some(TEMPLATE), overrides).succeeds());
-    insta::assert_snapshot!(said(&[]), @"first prompt (5 tokens, by the chat template): 1+1=1");
-    insta::assert_snapshot!(said(&["data.prompt_format=chat"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
-    insta::assert_snapshot!(said(&["data.system_prompt=2"]), @"first prompt (5 tokens, by the chat template): 1+1=2");
+    let printed = |overrides: &[&str]| form(&trained(CHATS, Some(TEMPLATE), overrides).succeeds());
+    insta::assert_snapshot!(printed(&[]), @"first prompt (5 tokens, by the chat template): 1+1=1");
+    insta::assert_snapshot!(printed(&["data.prompt_format=chat"]), @"first prompt (5 tokens, by the chat template): 1+1=1");
+    insta::assert_snapshot!(printed(&["data.system_prompt=2"]), @"first prompt (5 tokens, by the chat template): 1+1=2");
 }
 
 #[test]
 fn prompts_that_cannot_have_the_form_asked_for() {
-    let said = |rows, template, overrides: &[&str]| trained(rows, template, overrides).failure();
-    insta::assert_snapshot!(said(QUESTIONS, None, &["data.prompt_format=chat"]), @"
+    let printed = |rows, template, overrides: &[&str]| trained(rows, template, overrides).failure();
+    insta::assert_snapshot!(printed(QUESTIONS, None, &["data.prompt_format=chat"]), @"
 exit code 2
 error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): data.prompt_format is `chat`, and the model has no chat template
  --> command line
@@ -102,7 +102,7 @@ error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): data.pr
 
 1 error in the configuration
 ");
-    insta::assert_snapshot!(said(CHATS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
+    insta::assert_snapshot!(printed(CHATS, Some(TEMPLATE), &["data.prompt_format=text"]), @"
 exit code 2
 error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): its prompt is a list of messages, and data.prompt_format is `text`
  --> command line
@@ -113,7 +113,7 @@ error: `data.prompt_format`: prompt 1 of the training data (rows.jsonl): its pro
 
 1 error in the configuration
 ");
-    insta::assert_snapshot!(said(QUESTIONS, None, &["data.system_prompt=2"]), @"
+    insta::assert_snapshot!(printed(QUESTIONS, None, &["data.system_prompt=2"]), @"
 exit code 2
 error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it reaches the model as bare text, and only a conversation in the model's chat template can begin with data.system_prompt
  --> command line
@@ -124,7 +124,7 @@ error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it reac
 
 1 error in the configuration
 ");
-    insta::assert_snapshot!(said(TEXTS, Some(TEMPLATE), &["data.system_prompt=2"]), @"
+    insta::assert_snapshot!(printed(TEXTS, Some(TEMPLATE), &["data.system_prompt=2"]), @"
 exit code 2
 error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it reaches the model as bare text, and only a conversation in the model's chat template can begin with data.system_prompt
  --> command line
@@ -135,7 +135,7 @@ error: `data.system_prompt`: prompt 1 of the training data (rows.jsonl): it reac
 
 1 error in the configuration
 ");
-    insta::assert_snapshot!(said(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2", "data.prompt_format=text"]), @"
+    insta::assert_snapshot!(printed(QUESTIONS, Some(TEMPLATE), &["data.system_prompt=2", "data.prompt_format=text"]), @"
 exit code 2
 error: `data.system_prompt` has no place: `data.prompt_format` is `text`, which sends bare text without the chat template
  --> command line
@@ -146,7 +146,7 @@ error: `data.system_prompt` has no place: `data.prompt_format` is `text`, which 
 
 1 error in the configuration
 ");
-    insta::assert_snapshot!(said(CHATS, None, &[]), @"
+    insta::assert_snapshot!(printed(CHATS, None, &[]), @"
 exit code 2
 error: `model`: prompt 1 of the training data cannot be prepared: the tokenizer has no chat template; add chat_template.jinja to its folder, or give prompts as text instead of messages
  --> tiny.yaml:2:1

@@ -94,9 +94,9 @@ fn files_that_cannot_grow_end_the_run_and_lose_nothing() {
         checkpoints_are_whole(&folder.join("runs/tiny"));
         if ended.code != Some(0) {
             assert_eq!(ended.code, Some(1), "{kilobytes} KB: {}", ended.shown());
-            let told = ended.failure();
-            assert!(told.contains("File too large"), "{kilobytes} KB: {told}");
-            failed_on.insert(told.split("runs/tiny/").nth(1).map(file_name).unwrap_or_default());
+            let printed = ended.failure();
+            assert!(printed.contains("File too large"), "{kilobytes} KB: {printed}");
+            failed_on.insert(printed.split("runs/tiny/").nth(1).map(file_name).unwrap_or_default());
         }
         if folder.join("runs/tiny/config.yaml").is_file() {
             resumed_equals(&folder, &expected);
@@ -183,9 +183,9 @@ fn a_failing_disk_ends_the_run_and_loses_nothing() {
         let target = Folder::new();
         let disk = Disk::with_fault(at, fault);
         let outcome = run(&disk, &target);
-        let told = outcome.err().unwrap_or_default();
+        let printed = outcome.err().unwrap_or_default();
         checkpoints_are_whole(&target.join("runs/tiny"));
-        assert!(told.is_empty() || told.starts_with("failed to "), "{fault:?} at {kind:?}: {told}");
+        assert!(printed.is_empty() || printed.starts_with("failed to "), "{fault:?} at {kind:?}: {printed}");
         if !target.join("runs/tiny/config.yaml").is_file() {
             continue;
         }

@@ -88,7 +88,7 @@ impl Translator {
         let found = named.or_else(|| inside(&order, key)).or_else(|| {
             order.into_iter().find_map(|owner| entry(owner, key).map(|entry| (owner, entry, None)))
         });
-        let said = |owner: Owner, reason: &str| Note {
+        let note_that = |owner: Owner, reason: &str| Note {
             owner,
             key: key.to_owned(),
             value: argument.value().map(show),
@@ -99,7 +99,7 @@ impl Translator {
             && matches!(argument.value(), Some(Node { value: Value::Map(entries), .. }) if entries.is_empty())
             && let Some(owner) = order.into_iter().find(|owner| hydra::is_section(*owner, key))
         {
-            self.notes.push(said(owner, "it is empty"));
+            self.notes.push(note_that(owner, "it is empty"));
             return;
         }
         let Some((owner, entry, below)) = found else {
@@ -116,7 +116,7 @@ impl Translator {
             return;
         }
         if let Some(reason) = argument.value().and_then(hydra::says_nothing) {
-            self.notes.push(said(owner, reason));
+            self.notes.push(note_that(owner, reason));
             return;
         }
         let mut origin = argument.value().map_or(&argument.origin, |node| &node.origin).clone();

@@ -144,8 +144,8 @@ impl<'a> Invocation<'a> {
     pub(super) fn processes(&self) -> Result<Processes, String> {
         let Some((launcher, options)) = &self.launcher else { return Ok(Processes::NoLauncher) };
         let number = |names: &[&str]| -> Result<Option<u64>, String> {
-            let said = options.iter().rev().find(|(name, _)| names.contains(&name.as_str()));
-            let Some((option, value)) = said else { return Ok(None) };
+            let given = options.iter().rev().find(|(name, _)| names.contains(&name.as_str()));
+            let Some((option, value)) = given else { return Ok(None) };
             let value = value.unwrap_or_default();
             match value.parse::<u32>() {
                 Ok(number) if number > 0 => Ok(Some(number.into())),

@@ -223,12 +223,12 @@ fn dynamic_sampling_of_the_fork() {
             let arguments =
                 ["algorithm.use_dynamic_sample=true".to_owned(), format!("algorithm.{key}={}", value.trim())];
             let limit = config_without_files(&converted(&arguments)).schedule.max_num_gen_batches;
-            let told = match limit {
+            let printed = match limit {
                 RoundLimit::None => 0,
                 RoundLimit::Rounds(rounds) => rounds,
                 RoundLimit::Auto => panic!("{line}"),
             };
-            assert_eq!(told.to_string(), value.trim(), "{line}");
+            assert_eq!(printed.to_string(), value.trim(), "{line}");
         }
     }
 }

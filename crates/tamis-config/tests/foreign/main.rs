@@ -98,15 +98,15 @@ fn becomes(key: &str, value: &str) -> String {
             }
         }
         Err(errors) => {
-            let said: Vec<String> =
+            let printed: Vec<String> =
                 errors.diagnostics.iter().map(|found| found.problem.to_string()).collect();
-            let said = said.join("; ");
-            if said.contains("is no key of") {
+            let printed = printed.join("; ");
+            if printed.contains("is no key of") {
                 return "unknown".to_owned();
             }
-            match said.split_once("cannot be followed: ") {
+            match printed.split_once("cannot be followed: ") {
                 Some((_, reason)) => format!("refused: {reason}"),
-                None => format!("refused: {said}"),
+                None => format!("refused: {printed}"),
             }
         }
     }
@@ -176,10 +176,10 @@ fn every_key_of_ragen() {
 fn a_default_alarms_nobody() {
     let mut wrong = Vec::new();
     for (key, value) in keys(VERL).into_iter().chain(keys(VERL_SCRIPTS)).chain(keys(RAGEN)) {
-        let said = becomes(key, &typed(&value));
+        let printed = becomes(key, &typed(&value));
         let excused = REFUSED_AT_DEFAULT.iter().any(|start| key.starts_with(start));
-        if said == "unknown" || said.starts_with("refused") != excused {
-            wrong.push(format!("{key}={}: {said}", typed(&value)));
+        if printed == "unknown" || printed.starts_with("refused") != excused {
+            wrong.push(format!("{key}={}: {printed}", typed(&value)));
         }
         if let Ok(import) = import(&[format!("{key}={}", typed(&value))], Path::new("")) {
             wrong.extend(

@@ -94,7 +94,7 @@ fn script(program: &str, parts: &[&[&str]]) -> (Import, Config) {
 }
 
 /// The rewards, and what is still to be said.
-fn told((import, config): &(Import, Config)) -> String {
+fn show((import, config): &(Import, Config)) -> String {
     let mut lines: Vec<String> =
         config.reward.iter().map(|reward| serde_json::to_string(reward).expect("a value")).collect();
     lines.extend(import.remaining.iter().map(|found| found.problem.to_string()));
@@ -115,7 +115,7 @@ fn the_first_release_of_dapo() {
         "+trainer.val_before_train=True",
     ];
     let script = script("recipe.dapo.src.main_dapo", &[DAPO, FILTERED, &of_then]);
-    assert_snapshot!(told(&script), @r#"
+    assert_snapshot!(show(&script), @r#"
 {"name":"by_source","kind":"by_source","weight":1.0,"sources":{}}
 {"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":8192,"penalty_factor":1.0}
 "#);
@@ -142,7 +142,7 @@ fn dapo_through_the_main_trainer() {
         "trainer.log_val_generations=10",
     ];
     let script = script("verl.trainer.main_ppo", &[DAPO, &of_then]);
-    assert_snapshot!(told(&script), @r#"
+    assert_snapshot!(show(&script), @r#"
 {"name":"by_source","kind":"by_source","weight":1.0,"sources":{}}
 {"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":8192,"penalty_factor":1.0}
 "#);
@@ -171,7 +171,7 @@ fn dapo_in_the_newest_spelling() {
         "actor_rollout_ref.ref.entropy_checkpointing=True",
     ];
     let script = script("verl.trainer.main_ppo", &[DAPO, &of_now]);
-    assert_snapshot!(told(&script), @r#"
+    assert_snapshot!(show(&script), @r#"
 {"name":"python","kind":"python","weight":1.0,"path":"examples/fapo_trainer/reward_fn_reasoning.py","function":"compute_score_baseline","style":"verl","kwargs":{},"python":"python3","num_processes":2,"timeout":"30s","startup_timeout":"60s","max_restarts":10}
 {"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":8192,"penalty_factor":1.0}
 "#);
@@ -192,7 +192,7 @@ fn dapo_with_rollout_correction() {
         "reward_model.overlong_buffer.penalty_factor=1.0",
     ];
     let script = script("recipe.dapo.main_dapo", &[DAPO, FILTERED, &corrected]);
-    assert_snapshot!(told(&script), @r#"
+    assert_snapshot!(show(&script), @r#"
 {"name":"by_source","kind":"by_source","weight":1.0,"sources":{}}
 {"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"verl","buffer":4096,"max_length":8192,"penalty_factor":1.0}
 "#);

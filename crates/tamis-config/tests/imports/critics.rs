@@ -133,7 +133,7 @@ worker.reward.reward_function is not given: EasyR1 has no reward of its own: nam
 fn schedule_and_defaults_of_the_critic_of_easyr1() {
     let base = ["data.train_files=t", "worker.actor.model.model_path=m", "reward=[{kind: math}]"];
     let of = |more: &[&str]| converted(&[&base[..], more].concat());
-    let told = |import: &Import| -> String {
+    let printed = |import: &Import| -> String {
         let all = notes(import);
         let critic = all.lines().filter(|line| line.contains("critic"));
         critic.collect::<Vec<_>>().join("\n")
@@ -155,7 +155,7 @@ fn schedule_and_defaults_of_the_critic_of_easyr1() {
     assert_eq!((config.train.ppo_epochs, config.critic_epochs()), (2, 1));
     assert_eq!(config.critic.aggregation, Some(Aggregation::TokenMean));
     assert_eq!(config.critic.lr_schedule.warmup_steps, 20);
-    assert_snapshot!(told(&import), @"
+    assert_snapshot!(printed(&import), @"
 worker.critic.optim.lr_warmup_ratio=0.1 -> critic.lr_schedule.warmup_steps: 20
 worker.critic.optim.lr_scheduler_type=cosine -> critic.lr_schedule.kind: cosine
 worker.critic.optim.min_lr_ratio=0.2 -> critic.lr_schedule.min_ratio: 0.2
@@ -177,7 +177,7 @@ worker.critic.loss_avg_mode is not given -> critic.aggregation: token-mean (Easy
     let config = loaded(&small);
     assert_eq!((config.mini_batch_size(), config.critic_mini_batch_size()), (64, 128));
     assert_eq!(config.critic.aggregation, Some(Aggregation::SeqMeanTokenMean));
-    assert_snapshot!(told(&small), @"
+    assert_snapshot!(printed(&small), @"
 worker.critic.optim.lr=2e-6 -> critic.optimizer.learning_rate: 2e-6
 worker.critic.optim.lr_warmup_steps=5 -> critic.lr_schedule.warmup_steps: 5
 worker.critic.loss_avg_mode=seq -> critic.aggregation: seq-mean-token-mean
@@ -188,7 +188,7 @@ worker.critic.global_batch_size is not given -> critic.ppo_mini_batch_size: 128 
         "worker.critic.optim.lr_warmup_ratio=0.1",
         "worker.critic.loss_avg_mode=seq",
     ]);
-    assert_snapshot!(told(&none), @"
+    assert_snapshot!(printed(&none), @"
 worker.critic.optim.lr_warmup_ratio=0.1 has no effect: the estimator of the advantages has no critic
 worker.critic.loss_avg_mode=seq has no effect: the estimator of the advantages has no critic
 ");
@@ -213,26 +213,26 @@ fn advantages_over_turns_of_ragen() {
         let import =
             converted(&[&base[..], &["algorithm.bi_level_gae=True", "critic.optim.lr=2e-5"], more].concat());
         let all = notes(&import);
-        let told = all.lines().filter(|line| line.starts_with("algorithm") || line.starts_with("critic"));
-        let told = told.collect::<Vec<_>>().join("\n");
-        (loaded(&import).objective.advantage.to_string(), told)
+        let printed = all.lines().filter(|line| line.starts_with("algorithm") || line.starts_with("critic"));
+        let printed = printed.collect::<Vec<_>>().join("\n");
+        (loaded(&import).objective.advantage.to_string(), printed)
     };
-    let (estimator, told) = of(&["algorithm.adv_estimator=grpo"]);
+    let (estimator, printed) = of(&["algorithm.adv_estimator=grpo"]);
     assert_eq!(estimator, "grpo");
-    assert_snapshot!(told, @"
+    assert_snapshot!(printed, @"
 algorithm.bi_level_gae=True has no effect: RAGEN reads it with the estimator gae alone, and this is grpo
 critic.optim.lr=2e-5 has no effect: the estimator of the advantages has no critic
 algorithm.adv_estimator=grpo -> objective.advantage.kind: grpo, objective.advantage.singleton: raw
 ");
-    let (estimator, told) = of(&[]);
+    let (estimator, printed) = of(&[]);
     assert_eq!(estimator, "bi_level_gae");
-    assert_snapshot!(told, @"
+    assert_snapshot!(printed, @"
 algorithm.bi_level_gae=True -> objective.advantage.kind: bi_level_gae
 critic.optim.lr=2e-5 -> critic.optimizer.learning_rate: 2e-5
 ");
-    let (estimator, told) = of(&["algorithm.adv_estimator=bi_level_gae"]);
+    let (estimator, printed) = of(&["algorithm.adv_estimator=bi_level_gae"]);
     assert_eq!(estimator, "bi_level_gae");
-    assert_snapshot!(told, @"
+    assert_snapshot!(printed, @"
 algorithm.bi_level_gae=True goes into what algorithm.adv_estimator becomes
 critic.optim.lr=2e-5 -> critic.optimizer.learning_rate: 2e-5
 algorithm.adv_estimator=bi_level_gae -> objective.advantage.kind: bi_level_gae

@@ -225,7 +225,7 @@ fn losses_of_easyr1() {
 
 #[test]
 fn what_easyr1_has_and_tamis_has_not() {
-    for (word, said) in [
+    for (word, printed) in [
         ("worker.actor.model.lora.rank=64", "there are no adapters"),
         ("worker.actor.model.tokenizer_path=t", "the tokenizer is the model's"),
         ("worker.reward.score_function=old.py:f", "wrap it as worker.reward.reward_function"),
@@ -233,7 +233,7 @@ fn what_easyr1_has_and_tamis_has_not() {
         ("worker.actor.ulyses_size=1", "did you mean `worker.actor.ulysses_size`"),
     ] {
         let errors = import_errors(&[word]);
-        assert!(errors.contains(said), "{word}: {errors}");
+        assert!(errors.contains(printed), "{word}: {errors}");
     }
     // A prompt that is too long is cut at its end, where EasyR1 does not leave it out.
     let cut = converted(&[

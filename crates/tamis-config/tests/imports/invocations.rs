@@ -266,7 +266,7 @@ fn single_values_of_lists_of_trl() {
 /// Whose key it is follows from where it exists.
 #[test]
 fn unknown_keys_are_told_to_those_whose_they_may_be() {
-    let said = |argument: &str| {
+    let printed = |argument: &str| {
         let errors = import_errors(&[argument]);
         errors
             .lines()
@@ -277,19 +277,19 @@ fn unknown_keys_are_told_to_those_whose_they_may_be() {
     for key in ["stop_strings=[x]", "lora_r=16", "dataset_train_split=train", "dataset_name=x.jsonl"] {
         assert!(converted(&[key]).notes.iter().any(|note| note.owner == tamis_config::Owner::Trl), "{key}");
     }
-    assert_snapshot!(said("num_generation=8"), @"
+    assert_snapshot!(printed("num_generation=8"), @"
 error: `num_generation` is no key of verl, EasyR1, RAGEN or TRL that tamis knows
   hint: did you mean `num_generations`?
 ");
-    assert_snapshot!(said("actor_rollout_ref.rollout.temprature=1"), @"
+    assert_snapshot!(printed("actor_rollout_ref.rollout.temprature=1"), @"
 error: `actor_rollout_ref.rollout.temprature` is no key of verl that tamis knows
   hint: did you mean `actor_rollout_ref.rollout.temperature`?
 ");
-    assert_snapshot!(said("worker.rollout.temprature=1"), @"
+    assert_snapshot!(printed("worker.rollout.temprature=1"), @"
 error: `worker.rollout.temprature` is no key of EasyR1 that tamis knows
   hint: did you mean `worker.rollout.temperature`?
 ");
-    assert_snapshot!(said("nothing_like_it=1"), @"
+    assert_snapshot!(printed("nothing_like_it=1"), @"
 error: `nothing_like_it` is no key of verl, EasyR1, RAGEN or TRL that tamis knows
   hint: remove it, or set the key of tamis that has its purpose
 ");

@@ -152,8 +152,8 @@ fn a_default_that_is_given_changes_nothing() {
         let expected = resolved(&plain);
         let mut told_apart = Vec::new();
         for (key, default) in keys_of(table) {
-            if TOLD_APART.iter().any(|(told, _)| *told == key) {
-                unused.retain(|told| *told != key);
+            if TOLD_APART.iter().any(|(shown_text, _)| *shown_text == key) {
+                unused.retain(|shown_text| *shown_text != key);
                 continue;
             }
             let given = with(owner, &[format!("{key}={default}")]);
@@ -221,8 +221,8 @@ proptest! {
             }
             Err(errors) => {
                 for found in &errors.diagnostics {
-                    let said = found.to_string();
-                    prop_assert!(found.hint().is_some(), "{:?}: no fix in {}", words, said);
+                    let message = found.to_string();
+                    prop_assert!(found.hint().is_some(), "{:?}: no fix in {}", words, message);
                 }
             }
         }

@@ -49,15 +49,15 @@ fn launchers_say_how_many_processes_there_are() {
     ] {
         let words: Vec<&str> = command.split_whitespace().collect();
         let notes = notes(&converted(&[&words[..], &TRL].concat()));
-        let said =
+        let printed =
             format!("num_processes is not given: warning: the number of processes {place}: 1 is assumed");
-        assert!(notes.contains(&said), "{notes}");
+        assert!(notes.contains(&printed), "{notes}");
     }
     for command in ["torchrun --nproc_per_node gpu train.py", "torchrun --nnodes=1:4 train.py"] {
         let words: Vec<&str> = command.split_whitespace().collect();
-        let said = import_errors(&[&words[..], &TRL].concat());
-        assert!(said.contains("does not say how many processes there are"), "{said}");
-        assert!(said.contains("hint: write the number, such as `--n"), "{said}");
+        let printed = import_errors(&[&words[..], &TRL].concat());
+        assert!(printed.contains("does not say how many processes there are"), "{printed}");
+        assert!(printed.contains("hint: write the number, such as `--n"), "{printed}");
     }
 }
 
@@ -93,8 +93,8 @@ fn words_before_and_behind_the_program() {
     let words =
         ["trainer.project_name=python3", "actor_rollout_ref.rollout.n=6", "algorithm.adv_estimator=grpo"];
     assert_eq!(loaded_n(&words), 6);
-    let said = import_errors(&["python3", "-m", "verl.trainer.main_ppo", "rollout"]);
-    assert!(said.contains("`rollout` is neither `key=value` nor a YAML file"), "{said}");
+    let printed = import_errors(&["python3", "-m", "verl.trainer.main_ppo", "rollout"]);
+    assert!(printed.contains("`rollout` is neither `key=value` nor a YAML file"), "{printed}");
 }
 
 fn loaded_n(words: &[&str]) -> usize {
@@ -140,9 +140,9 @@ actor_rollout_ref: {rollout: {n: 6}, actor: {optim: {lr: 3.0e-6}}}
     );
     for own in ["ppo_trainer", "ppo_megatron_trainer.yaml", "base"] {
         let notes = notes(&converted(&[&format!("--config-name={own}"), "data.train_files=t"]));
-        let said =
+        let printed =
             format!("--config-name={own} has no effect: it is the owner's own, whose defaults are taken");
-        assert!(notes.contains(&said), "{notes}");
+        assert!(notes.contains(&printed), "{notes}");
     }
 }
 
@@ -176,24 +176,24 @@ fn values_are_no_launchers() {
 #[test]
 fn variables_that_nobody_filled_in() {
     let keys = ["actor_rollout_ref.actor.optim.lr=${lr}", "data.train_files=['${HOME_OF_DATA}/t']"];
-    let said = import_errors(&keys);
+    let printed = import_errors(&keys);
     assert!(
-        said.contains(
+        printed.contains(
             "`${lr}` was not filled in by the shell, in the value of `actor_rollout_ref.actor.optim.lr`"
         ),
-        "{said}"
+        "{printed}"
     );
-    assert!(said.contains("`${HOME_OF_DATA}` was not filled in"), "{said}");
+    assert!(printed.contains("`${HOME_OF_DATA}` was not filled in"), "{printed}");
     // As `check` and `train` take them.
     let arguments: Vec<String> = keys.iter().map(|&key| key.to_owned()).collect();
-    let said =
+    let printed =
         tamis_config::load(&[], &arguments).map_or_else(|errors| errors.to_string(), |_| String::new());
-    assert!(said.contains("`${lr}` was not filled in by the shell"), "{said}");
+    assert!(printed.contains("`${lr}` was not filled in by the shell"), "{printed}");
     // What Hydra itself fills in says nothing here; the shell's own forms do not pass for it.
     let import = converted(&["trainer.experiment_name=x_${now:%H}", "hydra.run.dir=outputs/${now:%Y-%m-%d}"]);
     assert!(!import.yaml.contains("x_"), "{}", import.yaml);
-    let said = import_errors(&["trainer.experiment_name=${NAME:-x}"]);
-    assert!(said.contains("was not filled in by the shell"), "{said}");
+    let printed = import_errors(&["trainer.experiment_name=${NAME:-x}"]);
+    assert!(printed.contains("was not filled in by the shell"), "{printed}");
     // A key that is not given has verl's default.
     let import = converted(&["actor_rollout_ref.rollout.response_length=${data.max_response_length}"]);
     assert!(notes(&import).contains("refers to a key that is not given"), "{}", notes(&import));

@@ -50,8 +50,8 @@ fn notes(import: &Import) -> String {
 #[test]
 fn what_a_conversion_lacks_is_said() {
     let import = converted(&["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=1"]);
-    let said: Vec<String> = import.remaining.iter().map(|found| found.problem.to_string()).collect();
-    assert_snapshot!(said.join("\n"), @r#"
+    let printed: Vec<String> = import.remaining.iter().map(|found| found.problem.to_string()).collect();
+    assert_snapshot!(printed.join("\n"), @r#"
 there is no model: neither `model.path` nor `model.init` is set
 there are no training prompts: neither `data.train` nor the task `arithmetic` is set
 `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself

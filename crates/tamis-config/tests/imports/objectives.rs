@@ -58,9 +58,9 @@ fn losses_of_verl() {
         let argument = format!("{mode}={name}");
         let arguments: Vec<&str> =
             ["algorithm.adv_estimator=grpo", argument.as_str()].into_iter().chain(others).collect();
-        let said = verl(&arguments);
-        assert!(said.contains(&format!("objective.loss.kind: {name}")), "{said}");
-        assert!(!said.contains("has no effect"), "{said}");
+        let printed = verl(&arguments);
+        assert!(printed.contains(&format!("objective.loss.kind: {name}")), "{printed}");
+        assert!(!printed.contains("has no effect"), "{printed}");
     }
     assert_snapshot!(
         verl(&["algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"]), @"

@@ -145,7 +145,7 @@ fn shapings_of_ragen() {
         let estimator = format!("algorithm.adv_estimator={estimator}");
         converted(&[&base[..], &[estimator.as_str()], more].concat())
     };
-    let told = |import: &Import| -> String {
+    let printed = |import: &Import| -> String {
         let all = notes(import);
         let ours = all
             .lines()
@@ -166,7 +166,7 @@ fn shapings_of_ragen() {
 {"kind":"filter_loss_scaling","by":"sqrt"}
 {"kind":"length_weight"}
 "#);
-    assert_snapshot!(told(&import), @r#"
+    assert_snapshot!(printed(&import), @r#"
 algorithm.soft_advantage_reweight=True -> objective.shaping: + {kind: soft_reweight, ddof: 1, epsilon: 1e-6} (a group of one, whose weight is not a number in RAGEN, has weight 0)
 actor_rollout_ref.actor.filter_loss_scaling=sqrt -> objective.shaping: + {kind: filter_loss_scaling, by: sqrt} (the policy term is multiplied, which is the same for losses with the advantage as a factor; RAGEN multiplies the advantages)
 grpo_advantage_length_weight=True -> objective.shaping: + {kind: length_weight} (unscored trajectories are outside the mean length; RAGEN counts them, and adds 1e-6 to each length)
@@ -174,7 +174,7 @@ grpo_advantage_length_weight=True -> objective.shaping: + {kind: length_weight} 
     // RAGEN weighs so with GRPO alone; the loss is scaled with every estimator.
     let rloo = of("rloo", &all);
     assert_snapshot!(shaping(&rloo), @r#"{"kind":"filter_loss_scaling","by":"sqrt"}"#);
-    assert_snapshot!(told(&rloo), @r#"
+    assert_snapshot!(printed(&rloo), @r#"
 algorithm.soft_advantage_reweight=True has no effect: RAGEN does so with the estimator grpo alone
 actor_rollout_ref.actor.filter_loss_scaling=sqrt -> objective.shaping: + {kind: filter_loss_scaling, by: sqrt} (the policy term is multiplied, which is the same for losses with the advantage as a factor; RAGEN multiplies the advantages)
 grpo_advantage_length_weight=True has no effect: RAGEN does so with the estimator grpo alone
@@ -188,7 +188,7 @@ grpo_advantage_length_weight=True has no effect: RAGEN does so with the estimato
         ],
     );
     assert_eq!(loaded(&off).objective.shaping, []);
-    assert_snapshot!(told(&off), @r#"
+    assert_snapshot!(printed(&off), @r#"
 algorithm.soft_advantage_reweight=False has no effect: False weighs nothing
 actor_rollout_ref.actor.filter_loss_scaling=none has no effect: none scales nothing
 grpo_advantage_length_weight=False has no effect: False weighs nothing

@@ -158,9 +158,9 @@ fn another_manager_than_dapo_reads_no_buffer() {
         "reward.reward_manager.name=naive",
         "reward.reward_kwargs.overlong_buffer_cfg.enable=True",
     ]);
-    let said = "reward.reward_kwargs.overlong_buffer_cfg.enable=True has no effect: verl's reward manager `dapo` alone reads it, and this \
+    let printed = "reward.reward_kwargs.overlong_buffer_cfg.enable=True has no effect: verl's reward manager `dapo` alone reads it, and this \
                 is `naive`";
-    assert!(notes(&import).contains(said), "{}", notes(&import));
+    assert!(notes(&import).contains(printed), "{}", notes(&import));
     let import = converted(&[
         "data.train_files=t",
         "reward.reward_kwargs.overlong_buffer_cfg.enable=True",
@@ -212,8 +212,8 @@ fn an_overlong_buffer_has_verl_s_defaults() {
     const ON: &str = "reward.reward_kwargs.overlong_buffer_cfg.enable=True";
     const LENGTH: &str = "reward.reward_kwargs.overlong_buffer_cfg.len";
     for keys in [&[ON][..], &[ON, &format!("{LENGTH}=0")]] {
-        let said = import_errors(&[&BASE[..], keys].concat());
-        assert!(said.contains("overlong_buffer_cfg.len` is 0 unless it is given"), "{said}");
+        let printed = import_errors(&[&BASE[..], keys].concat());
+        assert!(printed.contains("overlong_buffer_cfg.len` is 0 unless it is given"), "{printed}");
     }
     let import = converted(&[&BASE[..], &[ON, &format!("{LENGTH}=64")]].concat());
     assert_eq!(overlong(&loaded(&import))[0]["penalty_factor"], 0.0);
@@ -225,20 +225,20 @@ fn an_overlong_buffer_has_verl_s_defaults() {
 
 #[test]
 fn reasons_are_those_of_the_key() {
-    let said = |keys: &[&str]| notes(&converted(&[&["data.train_files=t"][..], keys].concat()));
-    let off = said(&["custom_reward_function.overlong_buffer.len=8"]);
+    let printed = |keys: &[&str]| notes(&converted(&[&["data.train_files=t"][..], keys].concat()));
+    let off = printed(&["custom_reward_function.overlong_buffer.len=8"]);
     assert!(
         off.contains("has no effect: custom_reward_function.overlong_buffer.enable is not True"),
         "{off}"
     );
-    assert!(said(&["data.use_shm=True"]).contains("saves computation or memory"));
-    let grpo = said(&["algorithm.adv_estimator=grpo", "reward.reward_manager.name=gdpo"]);
+    assert!(printed(&["data.use_shm=True"]).contains("saves computation or memory"));
+    let grpo = printed(&["algorithm.adv_estimator=grpo", "reward.reward_manager.name=gdpo"]);
     assert!(grpo.contains("that is not the one here"), "{grpo}");
     let refused =
         import_errors(&["data.train_files=t", "algorithm.adv_estimator=gae", "critic.enable=False"]);
     assert!(refused.contains("reads a critic's values"), "{refused}");
     assert!(
-        said(&["algorithm.adv_estimator=grpo", "critic.enable=False"])
+        printed(&["algorithm.adv_estimator=grpo", "critic.enable=False"])
             .contains("critic.enable=False has no effect")
     );
 }
@@ -277,8 +277,8 @@ fn no_reward_is_guessed_from_the_name_of_a_file() {
             }
             let import = converted(&["worker.actor.model.model_path=m", &file, "worker.rollout.n=4"]);
             assert!(!import.yaml.contains("reward:"), "{}", import.yaml);
-            let said: Vec<String> = import.remaining.iter().map(|found| found.problem.to_string()).collect();
-            assert_snapshot!(said.join("\n"), @"there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier");
+            let printed: Vec<String> = import.remaining.iter().map(|found| found.problem.to_string()).collect();
+            assert_snapshot!(printed.join("\n"), @"there is no reward: `reward` is empty, and no task (`data.task`) brings a verifier");
             let note = notes(&import).lines().find(|line| line.contains("reward_function")).map(str::to_owned);
             assert_snapshot!(note.unwrap(), @"worker.reward.reward_function is not given: EasyR1 has no reward of its own: name one, worker.reward.reward_function=FILE.py:FUNCTION or `reward=[{kind: math}]`");
         }
@@ -297,14 +297,14 @@ fn no_reward_is_guessed_from_the_name_of_a_file() {
 /// What has no counterpart here is refused with the reason and what to do instead, where it is read at all.
 #[test]
 fn the_newest_of_verl() {
-    let said = |words: &[&str]| {
+    let printed = |words: &[&str]| {
         let errors = import_errors(words);
         errors.lines().filter(|line| line.starts_with("error")).collect::<Vec<_>>().join("\n")
     };
     let gdpo = "algorithm.adv_estimator=gdpo";
     let keys = "+algorithm.gdpo_reward_keys=['format_reward','accuracy_reward']";
     let weights = "+algorithm.gdpo_reward_weights=[1.0,0.5]";
-    assert_snapshot!(said(&[gdpo, keys, weights]), @r#"
+    assert_snapshot!(printed(&[gdpo, keys, weights]), @r#"
 error: `algorithm.gdpo_reward_keys=["format_reward","accuracy_reward"]` of verl cannot be followed: here a function gives one score, and the estimator `gdpo` normalises each entry of `reward` by itself: write a function for each of them, and name it there with `kind: python`, `style: verl` and a `weight`
 error: `algorithm.gdpo_reward_weights=[1.0,0.5]` of verl cannot be followed: each entry of `reward` has a `weight` of its own: give it there
 "#);
@@ -315,7 +315,7 @@ algorithm.gdpo_reward_weights=[1.0,0.5] has no effect: the estimator `gdpo` alon
 "#);
     let loss = |name: &str| {
         let mode = format!("actor_rollout_ref.actor.policy_loss.loss_mode={name}");
-        said(&[&mode, "actor_rollout_ref.actor.policy_loss.cppo.cppo_w_min=0.8"])
+        printed(&[&mode, "actor_rollout_ref.actor.policy_loss.cppo.cppo_w_min=0.8"])
     };
     assert_snapshot!(["cppo", "flow_grpo", "bypass_mode", "mine"].map(loss).join("\n"), @"
 error: `actor_rollout_ref.actor.policy_loss.loss_mode=cppo` of verl cannot be followed: its bound on the drift of a whole prefix is not there: `dppo_tv` bounds the divergence of each token
@@ -323,5 +323,5 @@ error: `actor_rollout_ref.actor.policy_loss.loss_mode=flow_grpo` of verl cannot 
 error: `actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode` of verl cannot be followed: verl sets it by itself where algorithm.rollout_correction.bypass_mode is True: give that
 error: `actor_rollout_ref.actor.policy_loss.loss_mode=mine` of verl cannot be followed: the losses are vanilla, gspo, sapo, gpg, clip_cov, kl_cov, geo_mean, cispo, dppo_tv, dppo_kl and dro
 ");
-    assert_snapshot!(said(&["algorithm.adv_estimator=flow_grpo"]), @"error: `algorithm.adv_estimator=flow_grpo` of verl cannot be followed: it trains models that make images, and language models are trained here");
+    assert_snapshot!(printed(&["algorithm.adv_estimator=flow_grpo"]), @"error: `algorithm.adv_estimator=flow_grpo` of verl cannot be followed: it trains models that make images, and language models are trained here");
 }

@@ -82,8 +82,8 @@ fn servers_that_are_running_go_before_those_that_would_be_started() {
     let arguments: Vec<String> = VERL.iter().chain(&arguments).map(|&argument| argument.to_owned()).collect();
     let loaded = load_sources(&[], &arguments).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(loaded.config.rollout.servers, ["http://h:1"]);
-    let told: Vec<String> = loaded.warnings.iter().map(|found| found.problem.to_string()).collect();
-    assert!(!told.iter().any(|warning| warning.contains("launch")), "{told:?}");
+    let printed: Vec<String> = loaded.warnings.iter().map(|found| found.problem.to_string()).collect();
+    assert!(!printed.iter().any(|warning| warning.contains("launch")), "{printed:?}");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn log_ratios_of_trl_are_not_bounded() {
             "accuracy_reward",
         ];
         let import = converted(&arguments);
-        assert!(!import.remaining.iter().any(|said| said.to_string().contains("log_ratio_limit")));
+        assert!(!import.remaining.iter().any(|printed| printed.to_string().contains("log_ratio_limit")));
         let loss = serde_json::to_value(loaded(&import).objective.loss).expect("json");
         loss.get("log_ratio_limit").cloned()
     };
@@ -178,7 +178,7 @@ fn command(more: &[&str]) -> tamis_config::Import {
     converted(&[&["model_name_or_path=m", "dataset_name=t", "reward_funcs=accuracy_reward"], more].concat())
 }
 
-/// What is said of one key.
+/// The note about one key.
 fn note_on(import: &tamis_config::Import, key: &str) -> String {
     let found = notes(import).lines().find(|line| line.starts_with(&format!("{key}="))).map(str::to_owned);
     found.unwrap_or_else(|| panic!("nothing on {key}: {}", notes(import)))
@@ -208,7 +208,7 @@ fn schedules_of_transformers() {
     // In a line to 1e-7, and to another end.
     assert_eq!(of(&["lr_scheduler_type=polynomial"]), (Linear, 0, 0.01));
     assert_eq!(of(&["lr_scheduler_type=polynomial", "lr_scheduler_kwargs={lr_end: 5e-6}"]), (Linear, 0, 0.5));
-    for (words, said) in [
+    for (words, printed) in [
         (&["lr_scheduler_type=cosine_with_min_lr"][..], "give one of min_lr and min_lr_rate"),
         (&["lr_scheduler_type=cosine", "lr_scheduler_kwargs={num_cycles: 3}"], "leave num_cycles out"),
         (&["lr_scheduler_type=polynomial", "lr_scheduler_kwargs={power: 2}"], "a power of 1 alone"),
@@ -219,7 +219,7 @@ fn schedules_of_transformers() {
         (&["warmup_ratio=0.1"], "the number of steps is not known"),
     ] {
         let errors = import_errors(&[&["model_name_or_path=m"], words].concat());
-        assert!(errors.contains(said), "{words:?}: {errors}");
+        assert!(errors.contains(printed), "{words:?}: {errors}");
     }
 }
 
@@ -255,7 +255,7 @@ fn steps_and_batches_of_trl() {
     // Nothing given: one group of eight.
     assert_eq!(of(&[]), (1, Some(1), None));
     assert_eq!(of(&["num_generations=4"]), (2, Some(2), None));
-    for (words, said) in [
+    for (words, printed) in [
         (&["num_generations=16"][..], "are not whole groups of 16"),
         (&["generation_batch_size=32", "steps_per_generation=4"], "TRL takes one of them"),
         (
@@ -264,7 +264,7 @@ fn steps_and_batches_of_trl() {
         ),
     ] {
         let errors = import_errors(&[&["model_name_or_path=m"], words].concat());
-        assert!(errors.contains(said), "{words:?}: {errors}");
+        assert!(errors.contains(printed), "{words:?}: {errors}");
     }
 }
 
@@ -317,13 +317,13 @@ fn reward_functions_of_trl() {
     };
     assert_snapshot!(of("[get_soft_overlong_punishment, accuracy_reward]"), @r#"[{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"bounded","buffer":256,"max_length":1280,"penalty_factor":1.0},{"name":"math","kind":"math","weight":1.0}]"#);
     assert_snapshot!(of("[trl.rewards.think_format_reward, pkg.rewards.short]"), @r#"[{"name":"think_format","kind":"think_format","weight":1.0},{"name":"short","kind":"python","weight":1.0,"path":"pkg/rewards.py","function":"short","style":"trl","kwargs":{},"python":"python3","num_processes":2,"timeout":"30s","startup_timeout":"60s","max_restarts":10}]"#);
-    for (name, said) in [
+    for (name, printed) in [
         ("OpenAssistant/reward-model-deberta-v3-large-v2", "is a model, and rewards are functions"),
         ("reasoning_accuracy_reward", "import it in a file of your own"),
         ("my_reward", "takes a dotted path"),
     ] {
         let errors = import_errors(&["model_name_or_path=m", &format!("reward_funcs={name}")]);
-        assert!(errors.contains(said), "{name}: {errors}");
+        assert!(errors.contains(printed), "{name}: {errors}");
     }
     let errors = import_errors(&["reward_funcs=[accuracy_reward]", "reward_weights=[1.0, 2.0]"]);
     assert!(errors.contains("2 weights for 1 functions"), "{errors}");

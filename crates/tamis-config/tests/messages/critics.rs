@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::{said, try_load};
+use crate::{show_errors, try_load};
 
 #[test]
 fn a_critic_is_there_where_advantages_need_one() {
@@ -19,13 +19,13 @@ fn a_critic_is_there_where_advantages_need_one() {
     assert!(!load(&["preset=rloo"]).has_critic());
     assert!(load(&["objective.advantage.kind=bi_level_gae"]).has_critic());
     // Neither the group's size nor the filter is group-relative here.
-    assert_eq!(said("preset: ppo", &["rollout.n=1"]), "");
+    assert_eq!(show_errors("preset: ppo", &["rollout.n=1"]), "");
 }
 
 #[test]
 fn settings_without_a_critic() {
     let yaml = "critic:\n  warmup_steps: 5\n  optimizer: {learning_rate: 1e-4, betas: [0.9, 0.999]}\n";
-    assert_snapshot!(said(yaml, &[]), @"
+    assert_snapshot!(show_errors(yaml, &[]), @"
 warning: `critic.optimizer.learning_rate` has no effect: the estimator of the advantages has no critic
  --> run.yaml:3:30
   |
@@ -44,7 +44,7 @@ warning: `critic.warmup_steps` has no effect: the estimator of the advantages ha
 
 #[test]
 fn critics() {
-    let ppo = |yaml: &str, arguments: &[&str]| said(&format!("preset: ppo\n{yaml}"), arguments);
+    let ppo = |yaml: &str, arguments: &[&str]| show_errors(&format!("preset: ppo\n{yaml}"), arguments);
     assert_snapshot!(ppo("critic: {ppo_mini_batch_size: 512}", &["data.train_batch_size=256"]), @"
 error: `critic.ppo_mini_batch_size` (512) is above `data.train_batch_size` (256); both count prompts
  --> run.yaml:2:31
@@ -141,7 +141,8 @@ error: `critic.cliprange_value` must be greater than 0, got 0
 /// A filter that drops what the estimator could learn from.
 #[test]
 fn filters_that_drop_signal() {
-    let text = |preset: &str, kind: &str| said(&format!("preset: {preset}\nfilter: {{kind: {kind}}}\n"), &[]);
+    let text =
+        |preset: &str, kind: &str| show_errors(&format!("preset: {preset}\nfilter: {{kind: {kind}}}\n"), &[]);
     let mut all = Vec::new();
     for (preset, kind) in
         [("ppo", "mean_range"), ("remax", "variance"), ("reinforce_plus_plus", "mean_range")]

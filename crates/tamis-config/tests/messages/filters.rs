@@ -2,11 +2,11 @@
 
 use insta::assert_snapshot;
 
-use crate::said;
+use crate::show_errors;
 
 #[test]
 fn filters() {
-    assert_snapshot!(said("filter: {metric: accuracy}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {metric: accuracy}", &[]), @r#"
 error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_final_reward, token_level_rewards, length, entropy, number
  --> run.yaml:1:18
   |
@@ -16,7 +16,7 @@ error: there is no metric `accuracy`: there are acc, score, seq_reward, seq_fina
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("filter: {kind: mean_range, low: 0.9, high: 0.1, tolerance: 1e-3}", &[]), @"
+    assert_snapshot!(show_errors("filter: {kind: mean_range, low: 0.9, high: 0.1, tolerance: 1e-3}", &[]), @"
 error: unknown key `filter.tolerance`: the kind here is `mean_range`
  --> run.yaml:1:49
   |
@@ -33,7 +33,7 @@ error: no group mean lies in the mean_range filter's (0.9, 0.1)
 
 2 errors in the configuration
 ");
-    assert_snapshot!(said("filter: {low: 0.1}", &[]), @"
+    assert_snapshot!(show_errors("filter: {low: 0.1}", &[]), @"
 error: unknown key `filter.low`: the kind here is `variance`
  --> run.yaml:1:10
   |
@@ -43,7 +43,7 @@ error: unknown key `filter.low`: the kind here is `variance`
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("filter: {metric: seq_reward}\nreward: [{kind: number}, {kind: length}]", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {metric: seq_reward}\nreward: [{kind: number}, {kind: length}]", &[]), @r#"
 warning: the filter looks at `seq_reward`, a sum with shaping in it (length): groups that are all wrong but differ in shaping are kept and trained on
  --> run.yaml:1:18
   |
@@ -51,7 +51,7 @@ warning: the filter looks at `seq_reward`, a sum with shaping in it (length): gr
   |                  ^^^^^^^^^^
   hint: filter on the raw outcome: `filter.metric: acc`
 "#);
-    assert_snapshot!(said("filter: {metric: seq_final_reward}\nobjective: {kl: {in: reward}}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {metric: seq_final_reward}\nobjective: {kl: {in: reward}}", &[]), @r#"
 warning: the filter looks at `seq_final_reward` with the KL in the reward: that varies in every group, so nothing is filtered
  --> run.yaml:1:18
   |
@@ -59,7 +59,7 @@ warning: the filter looks at `seq_final_reward` with the KL in the reward: that 
   |                  ^^^^^^^^^^^^^^^^
   hint: use `filter.metric: seq_reward`, the same before the KL, or `acc`
 "#);
-    assert_snapshot!(said("filter: {}", &["rollout.n=1"]), @r#"
+    assert_snapshot!(show_errors("filter: {}", &["rollout.n=1"]), @r#"
 warning: `rollout.n` is 1: a group of one has nothing to be compared with, every advantage is 0 and nothing is learned
  --> command line
   |
@@ -74,7 +74,7 @@ warning: `rollout.n` is 1: every group has one member and `filter.singleton: kee
   |           ^
   hint: set `rollout.n` to 4 or more
 "#);
-    assert_snapshot!(said("filter: {singleton: drop}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
+    assert_snapshot!(show_errors("filter: {singleton: drop}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
 warning: `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
  --> command line
   |
@@ -89,7 +89,7 @@ warning: `rollout.n` is 1: every group has one member and `filter.singleton: dro
   |           ^
   hint: set `rollout.n` to 4 or more
 "#);
-    assert_snapshot!(said("filter: {kind: mean_range}", &["rollout.n=1"]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: mean_range}", &["rollout.n=1"]), @r#"
 warning: `rollout.n` is 1: a group of one has nothing to be compared with, every advantage is 0 and nothing is learned
  --> command line
   |
@@ -108,7 +108,7 @@ warning: `rollout.n` is 1: the filter judges every group by a single trajectory
 
 #[test]
 fn pool_filters() {
-    assert_snapshot!(said("filter: {kind: top_p}\nschedule: {refill: false}", &[]), @"
+    assert_snapshot!(show_errors("filter: {kind: top_p}\nschedule: {refill: false}", &[]), @"
 error: `filter.p` is missing: a number, greater than 0 and at most 1
  --> run.yaml:1:16
   |
@@ -118,7 +118,7 @@ error: `filter.p` is missing: a number, greater than 0 and at most 1
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("filter: {kind: min_p}\nschedule: {refill: false}", &[]), @"
+    assert_snapshot!(show_errors("filter: {kind: min_p}\nschedule: {refill: false}", &[]), @"
 error: `filter.p` is missing: a number, from 0 to 1
  --> run.yaml:1:16
   |
@@ -128,7 +128,7 @@ error: `filter.p` is missing: a number, from 0 to 1
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("filter: {kind: top_k}\nschedule: {refill: false}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: top_k}\nschedule: {refill: false}", &[]), @r#"
 error: the top_k filter needs one of `k` and `fraction`, and has neither
  --> run.yaml:1:16
   |
@@ -138,7 +138,7 @@ error: the top_k filter needs one of `k` and `fraction`, and has neither
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("filter: {kind: top_k, k: 2, fraction: 0.5}\nschedule: {refill: false}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: top_k, k: 2, fraction: 0.5}\nschedule: {refill: false}", &[]), @r#"
 error: the top_k filter needs one of `k` and `fraction`, and has both
  --> run.yaml:1:39
   |
@@ -148,7 +148,7 @@ error: the top_k filter needs one of `k` and `fraction`, and has both
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("filter: {kind: within_group, k: 1}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: within_group, k: 1}", &[]), @r#"
 error: the within_group filter's `k` must be at least 2, got 1
  --> run.yaml:1:33
   |
@@ -158,7 +158,7 @@ error: the within_group filter's `k` must be at least 2, got 1
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("filter: {kind: percentile, high: 25}\nschedule: {refill: false}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: percentile, high: 25}\nschedule: {refill: false}", &[]), @r#"
 error: the percentile filter's band must satisfy 0 <= low < high <= 1, got 0 to 25
  --> run.yaml:1:34
   |
@@ -168,7 +168,7 @@ error: the percentile filter's band must satisfy 0 <= low < high <= 1, got 0 to 
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("filter: {kind: top_p, p: 0.5, mass: variance, score: mean}\nschedule: {refill: false}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: top_p, p: 0.5, mass: variance, score: mean}\nschedule: {refill: false}", &[]), @r#"
 error: the top_p filter's mass `variance` is the square of the deviation: it needs the score `deviation`, not `mean`
  --> run.yaml:1:37
   |
@@ -178,7 +178,7 @@ error: the top_p filter's mass `variance` is the square of the deviation: it nee
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}\nschedule: {refill: false}", &[]), @"
+    assert_snapshot!(show_errors("filter: {kind: top_p, p: 0.5, slack: 0.1, tolerance: 1.0}\nschedule: {refill: false}", &[]), @"
 error: unknown key `filter.tolerance`: the kind here is `top_p`
  --> run.yaml:1:43
   |
@@ -195,7 +195,7 @@ warning: `filter.slack` has no effect: the mass is `softmax`
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("filter: {kind: top_p, p: 0.5, mass: linear, temperature: 0.1, score: mean, ddof: 1}\nschedule: {refill: false}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: top_p, p: 0.5, mass: linear, temperature: 0.1, score: mean, ddof: 1}\nschedule: {refill: false}", &[]), @r#"
 warning: `filter.temperature` has no effect: the mass is not `softmax`
  --> run.yaml:1:58
   |
@@ -210,7 +210,7 @@ warning: `filter.ddof` has no effect: the filter's score is neither deviation no
   |                                                                                  ^
   hint: remove `filter.ddof`
 "#);
-    assert_snapshot!(said("filter: {kind: top_k, k: 2}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: top_k, k: 2}", &[]), @r#"
 warning: `filter.kind: top_k` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
  --> run.yaml:1:16
   |
@@ -218,7 +218,7 @@ warning: `filter.kind: top_k` selects among the groups of a round, and `schedule
   |                ^^^^^
   hint: `schedule.refill: false` trains on what one round leaves, as RAGEN does
 "#);
-    assert_snapshot!(said("filter: {kind: top_k, k: 2}\nschedule: {refill: false}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: top_k, k: 2}\nschedule: {refill: false}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
 warning: `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
  --> command line
   |
@@ -233,7 +233,7 @@ warning: `rollout.n` is 1: a group of one has no deviation, so the filter's rank
   |           ^
   hint: set `rollout.n` to 4 or more
 "#);
-    assert_snapshot!(said("filter: {kind: within_group, k: 2}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: within_group, k: 2}", &["rollout.n=1", "objective.advantage.singleton=raw"]), @r#"
 warning: `rollout.n` is 1: a group of one has nothing to be compared with, the advantage is the reward itself
  --> command line
   |
@@ -248,7 +248,7 @@ warning: `rollout.n` is 1: there is nothing to choose from within a group
   |           ^
   hint: set `rollout.n` to 4 or more
 "#);
-    assert_snapshot!(said("filter: {kind: top_k, k: 64}\nschedule: {refill: false}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: top_k, k: 64}\nschedule: {refill: false}", &[]), @r#"
 warning: `filter.k: 64` keeps the 64 best groups of a round of 64 (`data.train_batch_size`): none is ever left out for its rank
  --> run.yaml:1:26
   |
@@ -256,7 +256,7 @@ warning: `filter.k: 64` keeps the 64 best groups of a round of 64 (`data.train_b
   |                          ^^
   hint: use fewer than 64, such as 32
 "#);
-    assert_snapshot!(said("filter: {kind: top_k, k: 200, include_zero: false}\nschedule: {refill: false}", &["data.gen_batch_size=128"]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: top_k, k: 200, include_zero: false}\nschedule: {refill: false}", &["data.gen_batch_size=128"]), @r#"
 warning: `filter.k: 200` keeps the 200 best groups of a round of 128 (`data.gen_batch_size`): none is ever left out for its rank
  --> run.yaml:1:26
   |
@@ -264,7 +264,7 @@ warning: `filter.k: 200` keeps the 200 best groups of a round of 128 (`data.gen_
   |                          ^^^
   hint: use fewer than 128, such as 64
 "#);
-    assert_snapshot!(said("filter: {kind: top_k, fraction: 1.0}\nschedule: {refill: false}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: top_k, fraction: 1.0}\nschedule: {refill: false}", &[]), @r#"
 warning: `filter.fraction: 1` with `filter.kind: top_k` keeps every scored group: nothing is filtered
  --> run.yaml:1:33
   |
@@ -272,7 +272,7 @@ warning: `filter.fraction: 1` with `filter.kind: top_k` keeps every scored group
   |                                 ^^^
   hint: use less, or `filter: null`; `filter.include_zero: false` leaves out groups whose score is 0
 "#);
-    assert_snapshot!(said("filter: {kind: top_p, p: 1.0}\nschedule: {refill: false}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: top_p, p: 1.0}\nschedule: {refill: false}", &[]), @r#"
 warning: `filter.p: 1` with `filter.kind: top_p` keeps every scored group: nothing is filtered
  --> run.yaml:1:26
   |
@@ -280,7 +280,7 @@ warning: `filter.p: 1` with `filter.kind: top_p` keeps every scored group: nothi
   |                          ^^^
   hint: use less, or `filter: null`; `filter.include_zero: false` leaves out groups whose score is 0
 "#);
-    assert_snapshot!(said("filter: {kind: percentile}\nschedule: {refill: false}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: percentile}\nschedule: {refill: false}", &[]), @r#"
 warning: `filter.high: 1` with `filter.kind: percentile` keeps every scored group: nothing is filtered
  --> run.yaml:1:16
   |
@@ -288,7 +288,7 @@ warning: `filter.high: 1` with `filter.kind: percentile` keeps every scored grou
   |                ^^^^^^^^^^
   hint: use less, or `filter: null`; `filter.include_zero: false` leaves out groups whose score is 0
 "#);
-    assert_snapshot!(said("filter: {kind: within_group, k: 8}", &[]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: within_group, k: 8}", &[]), @r#"
 warning: `filter.kind: within_group` chooses 8 of the 8 members of a group (`rollout.n`): none is ever left out
  --> run.yaml:1:33
   |
@@ -296,7 +296,7 @@ warning: `filter.kind: within_group` chooses 8 of the 8 members of a group (`rol
   |                                 ^
   hint: use fewer than 8, such as `filter.k: 4`
 "#);
-    assert_snapshot!(said("filter: {kind: within_group, fraction: 0.5}", &["rollout.n=2"]), @r#"
+    assert_snapshot!(show_errors("filter: {kind: within_group, fraction: 0.5}", &["rollout.n=2"]), @r#"
 warning: `filter.kind: within_group` chooses 2 of the 2 members of a group (`rollout.n`): none is ever left out
  --> run.yaml:1:40
   |
@@ -310,9 +310,9 @@ warning: `filter.kind: within_group` chooses 2 of the 2 members of a group (`rol
         "top_p, p: 1.0, mass: linear",
         "percentile, high: 0.5",
     ] {
-        assert_eq!(said(&format!("filter: {{kind: {sound}}}\nschedule: {{refill: false}}"), &[]), "");
+        assert_eq!(show_errors(&format!("filter: {{kind: {sound}}}\nschedule: {{refill: false}}"), &[]), "");
     }
-    assert_eq!(said("filter: {kind: within_group, k: 7}", &[]), "");
-    assert_eq!(said("filter: {kind: top_p, p: 0.9}\nschedule: {refill: false}", &[]), "");
-    assert_eq!(said("filter: {kind: within_group, fraction: 0.5}", &[]), "");
+    assert_eq!(show_errors("filter: {kind: within_group, k: 7}", &[]), "");
+    assert_eq!(show_errors("filter: {kind: top_p, p: 0.9}\nschedule: {refill: false}", &[]), "");
+    assert_eq!(show_errors("filter: {kind: within_group, fraction: 0.5}", &[]), "");
 }

@@ -2,13 +2,13 @@
 
 use insta::assert_snapshot;
 
-use crate::{imported, said};
+use crate::{imported, show_errors};
 
 #[test]
 fn foreign_keys() {
     // A file that has keys of ours beside them.
     let mixed = "algorithm: {filter_groups: {enable: true}}\nworker: {rollout: {n: 4}}\nrollout: {n: 4}";
-    assert_snapshot!(said(mixed, &[]), @r#"
+    assert_snapshot!(show_errors(mixed, &[]), @r#"
 error: unknown key `algorithm`
  --> run.yaml:1:1
   |
@@ -25,7 +25,7 @@ error: unknown key `worker`
 
 2 errors in the configuration
 "#);
-    assert_snapshot!(said("", &["algorithm.filter_groups.enabled=True"]), @r#"
+    assert_snapshot!(show_errors("", &["algorithm.filter_groups.enabled=True"]), @r#"
 error: `algorithm.filter_groups.enabled` is no key of verl that tamis knows
  --> command line
   |
@@ -35,7 +35,7 @@ error: `algorithm.filter_groups.enabled` is no key of verl that tamis knows
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["algorithm.filter_groups.enable=yes"]), @r#"
+    assert_snapshot!(show_errors("", &["algorithm.filter_groups.enable=yes"]), @r#"
 error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
  --> command line, verl key
   |
@@ -45,7 +45,7 @@ error: `algorithm.filter_groups.enable` of verl must be true or false, not `yes`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["algorithm.adv_estimator=gae", "algorithm.compute_new_adv=true"]), @r#"
+    assert_snapshot!(show_errors("", &["algorithm.adv_estimator=gae", "algorithm.compute_new_adv=true"]), @r#"
 error: `algorithm.compute_new_adv=true` of EasyR1 cannot be followed: advantages are those of the whole group: they are not computed anew once members are dropped
  --> command line, EasyR1 key
   |
@@ -55,7 +55,7 @@ error: `algorithm.compute_new_adv=true` of EasyR1 cannot be followed: advantages
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["actor_rollout_ref.actor.loss_agg_mode=token-max"]), @r#"
+    assert_snapshot!(show_errors("", &["actor_rollout_ref.actor.loss_agg_mode=token-max"]), @r#"
 error: `objective.aggregation` cannot be `token-max`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
  --> command line, verl key
   |
@@ -65,7 +65,7 @@ error: `objective.aggregation` cannot be `token-max`: it is one of token-mean, s
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1"]), @r#"
+    assert_snapshot!(show_errors("", &["actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1"]), @r#"
 error: `actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1` of verl cannot be followed: the number of steps is not known, and with a filter it cannot be: give the warm-up in steps
  --> command line, verl key
   |
@@ -75,7 +75,7 @@ error: `actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.1` of verl cannot 
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["per_device_train_batch_size=3", "loss_type=ppo"]), @r#"
+    assert_snapshot!(show_errors("", &["per_device_train_batch_size=3", "loss_type=ppo"]), @r#"
 error: `per_device_train_batch_size=3` of TRL cannot be followed: 3 completions a generation and 3 an update are not whole groups of 8 (num_generations); a group is never split here
  --> command line, TRL key
   |
@@ -92,7 +92,7 @@ error: `loss_type=ppo` of TRL cannot be followed: the losses are grpo, bnpo, dr_
 
 2 errors in the configuration
 "#);
-    assert_snapshot!(said("", &["data.val_batchsize=3"]), @r#"
+    assert_snapshot!(show_errors("", &["data.val_batchsize=3"]), @r#"
 error: unknown key `data.val_batchsize`
  --> command line
   |

@@ -26,14 +26,14 @@ fn try_load(yaml: &str, arguments: &[&str]) -> Result<Loaded, ConfigErrors> {
     load_sources(&[source], &arguments)
 }
 
-/// What is said about a text and overrides over a configuration that is sound.
-fn said(yaml: &str, arguments: &[&str]) -> String {
+/// The warnings and errors of a text and overrides over a configuration that is sound.
+fn show_errors(yaml: &str, arguments: &[&str]) -> String {
     let base = ["model.path=m", "data.task=arithmetic", "train.total_steps=10"];
     let arguments: Vec<&str> = base.iter().chain(arguments).copied().collect();
     raw(yaml, &arguments)
 }
 
-/// What is said about a text and overrides alone.
+/// The warnings and errors of a text and overrides alone.
 fn raw(yaml: &str, arguments: &[&str]) -> String {
     match try_load(yaml, arguments) {
         Ok(loaded) => loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n\n"),
@@ -48,7 +48,7 @@ fn imported(arguments: &[&str]) -> String {
 
 #[test]
 fn a_sound_configuration_says_nothing() {
-    assert_eq!(said("", &[]), "");
+    assert_eq!(show_errors("", &[]), "");
 }
 
 #[test]
@@ -65,7 +65,7 @@ train:
 objective:
 \taggregation: token_mean
 ";
-    assert_snapshot!(said(yaml, &["data.train_batch_size=64"]), @r#"
+    assert_snapshot!(show_errors(yaml, &["data.train_batch_size=64"]), @r#"
 error: invalid YAML: tabs disallowed within this context (block indentation)
   --> run.yaml:11:2
    |
@@ -75,7 +75,7 @@ error: invalid YAML: tabs disallowed within this context (block indentation)
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said(&yaml.replace('\t', "  "), &["data.train_batch_size=64", "rollout.m=3"]), @r#"
+    assert_snapshot!(show_errors(&yaml.replace('\t', "  "), &["data.train_batch_size=64", "rollout.m=3"]), @r#"
 error: unknown key `rollout.m`
  --> command line
   |

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::{raw, said};
+use crate::{raw, show_errors};
 
 #[test]
 fn model_and_data() {
@@ -13,7 +13,7 @@ error: there is no model: neither `model.path` nor `model.init` is set
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("model: {init: {}}", &[]), @r#"
+    assert_snapshot!(show_errors("model: {init: {}}", &[]), @r#"
 error: `model.path` and `model.init` are both set
  --> run.yaml:1:9
   |
@@ -23,7 +23,7 @@ error: `model.path` and `model.init` are both set
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("model: {value_head: true}", &[]), @r#"
+    assert_snapshot!(show_errors("model: {value_head: true}", &[]), @r#"
 error: `model.value_head`: the policy has no value head
  --> run.yaml:1:21
   |
@@ -33,7 +33,7 @@ error: `model.value_head`: the policy has no value head
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["~model.path", "model.init.num_kv_heads=3"]), @r#"
+    assert_snapshot!(show_errors("", &["~model.path", "model.init.num_kv_heads=3"]), @r#"
 error: `model.init.num_heads` (4) is not divisible by `model.init.num_kv_heads` (3)
  --> command line
   |
@@ -43,7 +43,7 @@ error: `model.init.num_heads` (4) is not divisible by `model.init.num_kv_heads` 
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["~model.path", "model.init.num_heads=3"]), @r#"
+    assert_snapshot!(show_errors("", &["~model.path", "model.init.num_heads=3"]), @r#"
 error: `model.init.hidden_size` (128) is not divisible by `model.init.num_heads` (3)
  --> command line
   |
@@ -53,7 +53,7 @@ error: `model.init.hidden_size` (128) is not divisible by `model.init.num_heads`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["~model.path", "model.init.head_dim=33"]), @r#"
+    assert_snapshot!(show_errors("", &["~model.path", "model.init.head_dim=33"]), @r#"
 error: the width of a head must be even, it is 33
  --> command line
   |
@@ -63,7 +63,7 @@ error: the width of a head must be even, it is 33
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["~model.path", "model.init.max_position_embeddings=100"]), @r#"
+    assert_snapshot!(show_errors("", &["~model.path", "model.init.max_position_embeddings=100"]), @r#"
 error: `data.max_prompt_length` (512) and `rollout.max_response_length` (512) make 1024, above `model.init.max_position_embeddings` (100)
  --> command line
   |
@@ -85,7 +85,7 @@ error: there is no reward: `reward` is empty, and no task (`data.task`) brings a
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("warm_start: {steps: 5, target_accuracy: 0.5}", &["data.arithmetic.val_size=0"]), @r#"
+    assert_snapshot!(show_errors("warm_start: {steps: 5, target_accuracy: 0.5}", &["data.arithmetic.val_size=0"]), @r#"
 error: `warm_start.target_accuracy` is measured on validation prompts, and there are none
  --> run.yaml:1:41
   |
@@ -95,7 +95,7 @@ error: `warm_start.target_accuracy` is measured on validation prompts, and there
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("warm_start: {batch_size: 8}\ndata: {train: t, columns: {prompt: q}}", &[]), @r"
+    assert_snapshot!(show_errors("warm_start: {batch_size: 8}\ndata: {train: t, columns: {prompt: q}}", &[]), @r"
     warning: `warm_start.batch_size` has no effect: `warm_start.steps` is 0
      --> run.yaml:1:26
       |
@@ -121,7 +121,7 @@ error: `warm_start.target_accuracy` is measured on validation prompts, and there
 
 #[test]
 fn batches() {
-    assert_snapshot!(said("", &["train.ppo_mini_batch_size=128"]), @r#"
+    assert_snapshot!(show_errors("", &["train.ppo_mini_batch_size=128"]), @r#"
 error: `train.ppo_mini_batch_size` (128) is above `data.train_batch_size` (64); both count prompts
  --> command line
   |
@@ -131,7 +131,7 @@ error: `train.ppo_mini_batch_size` (128) is above `data.train_batch_size` (64); 
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["train.ppo_mini_batch_size=24"]), @r#"
+    assert_snapshot!(show_errors("", &["train.ppo_mini_batch_size=24"]), @r#"
 warning: `data.train_batch_size` (64) is not divisible by `train.ppo_mini_batch_size` (24): the last of 3 updates of a step has 16 prompts
  --> command line
   |
@@ -139,7 +139,7 @@ warning: `data.train_batch_size` (64) is not divisible by `train.ppo_mini_batch_
   |                           ^^
   hint: 16 or 32 divide 64
 "#);
-    assert_snapshot!(said("", &["train.ppo_mini_batch_size=16", "train.micro_batch_size=24"]), @r#"
+    assert_snapshot!(show_errors("", &["train.ppo_mini_batch_size=16", "train.micro_batch_size=24"]), @r#"
 error: a mini-batch of 16 prompts x 8 trajectories = 128 is not divisible by `train.micro_batch_size` (24)
  --> command line
   |
@@ -149,7 +149,7 @@ error: a mini-batch of 16 prompts x 8 trajectories = 128 is not divisible by `tr
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("filter: {}", &["data.gen_batch_size=4"]), @r#"
+    assert_snapshot!(show_errors("filter: {}", &["data.gen_batch_size=4"]), @r#"
 error: 10 rounds of `data.gen_batch_size` (4) are 40 prompts at most, below `data.train_batch_size` (64): no step can ever be filled
  --> command line
   |
@@ -159,7 +159,7 @@ error: 10 rounds of `data.gen_batch_size` (4) are 40 prompts at most, below `dat
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["data.gen_batch_size=128"]), @r#"
+    assert_snapshot!(show_errors("", &["data.gen_batch_size=128"]), @r#"
 warning: `data.gen_batch_size` has no effect: there is no filter, so every step is one round of `data.train_batch_size` prompts
  --> command line
   |
@@ -168,8 +168,8 @@ warning: `data.gen_batch_size` has no effect: there is no filter, so every step 
   hint: remove `data.gen_batch_size`
 "#);
     // More prompts than the batch takes are a margin for what the filter drops.
-    assert_eq!(said("filter: {}\nschedule: {refill: false}", &["data.gen_batch_size=128"]), "");
-    assert_snapshot!(said("", &["train.micro_batch_size=8", "train.micro_batch_tokens=10", "train.shuffle_mini_batches=true"]), @r#"
+    assert_eq!(show_errors("filter: {}\nschedule: {refill: false}", &["data.gen_batch_size=128"]), "");
+    assert_snapshot!(show_errors("", &["train.micro_batch_size=8", "train.micro_batch_tokens=10", "train.shuffle_mini_batches=true"]), @r#"
 warning: `train.micro_batch_tokens` has no effect: `train.micro_batch_size` is set
  --> command line
   |

@@ -2,11 +2,11 @@
 
 use insta::assert_snapshot;
 
-use crate::said;
+use crate::show_errors;
 
 #[test]
 fn the_bound_on_log_ratios() {
-    let loss = |setting: &str| said(&format!("objective: {{loss: {setting}}}"), &[]);
+    let loss = |setting: &str| show_errors(&format!("objective: {{loss: {setting}}}"), &[]);
     for sound in ["{log_ratio_limit: 5.0}", "{kind: gspo, log_ratio_limit: 10}", "{log_ratio_limit: null}"] {
         assert_eq!(loss(sound), "");
     }
@@ -44,7 +44,7 @@ error: unknown key `objective.loss.log_ratio_limit`: the kind here is `geo_mean`
 
 #[test]
 fn objectives() {
-    assert_snapshot!(said("objective: {kl: {estimator: k1, coefficient: 0.1}}\nmodel: {reference: r}", &[]), @r#"
+    assert_snapshot!(show_errors("objective: {kl: {estimator: k1, coefficient: 0.1}}\nmodel: {reference: r}", &[]), @r#"
 warning: `objective.kl.estimator` has no effect: `objective.kl.in` is `none`
  --> run.yaml:1:29
   |
@@ -66,7 +66,7 @@ warning: `model.reference` has no effect: `objective.kl.in` is `none`
   |                    ^
   hint: remove `model.reference`
 "#);
-    assert_snapshot!(said("objective: {kl: {in: loss, coefficient: 0}}", &[]), @r#"
+    assert_snapshot!(show_errors("objective: {kl: {in: loss, coefficient: 0}}", &[]), @r#"
 warning: `objective.kl.in: loss` with `objective.kl.coefficient: 0`: the reference is loaded and run for nothing but its metric
  --> run.yaml:1:41
   |
@@ -74,7 +74,7 @@ warning: `objective.kl.in: loss` with `objective.kl.coefficient: 0`: the referen
   |                                         ^
   hint: set `objective.kl.in: none`
 "#);
-    assert_snapshot!(said("objective: {kl: {in: loss, adaptive: {target: 0.1}}}", &[]), @r#"
+    assert_snapshot!(show_errors("objective: {kl: {in: loss, adaptive: {target: 0.1}}}", &[]), @r#"
 error: `objective.kl.adaptive` adapts the coefficient of a KL in the reward, and it is `in: loss`
  --> run.yaml:1:28
   |
@@ -84,7 +84,7 @@ error: `objective.kl.adaptive` adapts the coefficient of a KL in the reward, and
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: 0}}", &[]), @"
+    assert_snapshot!(show_errors("objective: {loss_scale_factor: 100, advantage: {scale: none, ddof: 0}}", &[]), @"
 warning: `objective.advantage.ddof` has no effect: advantages are not divided by a deviation
  --> run.yaml:1:68
   |
@@ -99,7 +99,7 @@ warning: `objective.loss_scale_factor` has no effect: only the aggregation `seq-
   |                                ^^^
   hint: remove `objective.loss_scale_factor`
 ");
-    assert_snapshot!(said("objective: {loss: {dual_clip: 1}}", &[]), @r#"
+    assert_snapshot!(show_errors("objective: {loss: {dual_clip: 1}}", &[]), @r#"
 error: `objective.loss.dual_clip` must be greater than 1, got 1
  --> run.yaml:1:31
   |
@@ -114,7 +114,7 @@ error: `objective.loss.dual_clip` must be greater than 1, got 1
 #[test]
 fn settings_that_the_choice_does_not_read() {
     let yaml = "objective: {advantage: {kind: rloo, tail: kept, ddof: 0}, loss: {kind: gspo, dual_clip: 5.0, beta: 0.1}}";
-    assert_snapshot!(said(yaml, &[]), @"
+    assert_snapshot!(show_errors(yaml, &[]), @"
 error: unknown key `objective.advantage.tail`: the kind here is `rloo`
  --> run.yaml:1:37
   |
@@ -149,7 +149,7 @@ error: unknown key `objective.loss.beta`: the kind here is `gspo`
 
 #[test]
 fn losses_that_need_something() {
-    assert_snapshot!(said("objective: {loss: {kind: dro}}", &[]), @"
+    assert_snapshot!(show_errors("objective: {loss: {kind: dro}}", &[]), @"
 error: `objective.loss.beta` is missing: a number, 0 or more
  --> run.yaml:1:26
   |
@@ -159,7 +159,7 @@ error: `objective.loss.beta` is missing: a number, 0 or more
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("objective: {loss: {kind: luspo}}", &[]), @"
+    assert_snapshot!(show_errors("objective: {loss: {kind: luspo}}", &[]), @"
 error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: the loss is defined with `seq-mean-token-sum` alone
  --> run.yaml:1:26
   |
@@ -169,7 +169,7 @@ error: `objective.loss.kind: luspo` with `objective.aggregation: token-mean`: th
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("objective: {loss: {kind: gspo}, importance: sequence}", &[]), @"
+    assert_snapshot!(show_errors("objective: {loss: {kind: gspo}, importance: sequence}", &[]), @"
 error: `objective.importance: sequence` has no effect with `objective.loss.kind: gspo`: this loss fixes the level itself
  --> run.yaml:1:45
   |
@@ -181,11 +181,11 @@ error: `objective.importance: sequence` has no effect with `objective.loss.kind:
 ");
 }
 
-/// What is said of an objective, line by line without the excerpts.
+/// The messages about an objective, line by line without the excerpts.
 fn lines(objective: &str, overrides: &[&str]) -> String {
-    let said = said(&format!("objective: {objective}"), overrides);
+    let errors = show_errors(&format!("objective: {objective}"), overrides);
     let is_line = |line: &&str| line.starts_with("error:") || line.starts_with("warning:");
-    said.lines().filter(is_line).collect::<Vec<_>>().join("\n")
+    errors.lines().filter(is_line).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -202,18 +202,18 @@ fn settings_that_another_choice_takes_the_effect_of() {
 
 #[test]
 fn a_stop_that_nothing_can_bring_about() {
-    let said = |overrides: &[&str]| {
+    let show_errors = |overrides: &[&str]| {
         let stop = ["train.early_stop.empty_steps={patience: 2}"];
         lines("{}", &stop.iter().chain(overrides).copied().collect::<Vec<_>>())
     };
     let unused =
         "warning: `train.early_stop.empty_steps` has no effect: no step is ever given up for lack of groups";
-    assert_eq!(said(&[]), unused);
-    assert_eq!(said(&["filter.kind=variance"]), unused);
-    assert_eq!(said(&["filter.kind=variance", "schedule.on_empty_round=skip"]), "");
+    assert_eq!(show_errors(&[]), unused);
+    assert_eq!(show_errors(&["filter.kind=variance"]), unused);
+    assert_eq!(show_errors(&["filter.kind=variance", "schedule.on_empty_round=skip"]), "");
     let limit = ["filter.kind=variance", "schedule.max_num_gen_batches=3"];
-    assert_eq!(said(&limit), unused);
-    assert_eq!(said(&[limit[0], limit[1], "schedule.on_limit=use_partial"]), "");
+    assert_eq!(show_errors(&limit), unused);
+    assert_eq!(show_errors(&[limit[0], limit[1], "schedule.on_limit=use_partial"]), "");
 }
 
 #[test]

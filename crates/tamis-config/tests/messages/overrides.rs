@@ -2,11 +2,11 @@
 
 use insta::assert_snapshot;
 
-use crate::said;
+use crate::show_errors;
 
 #[test]
 fn overrides() {
-    assert_snapshot!(said("", &["rollout.n"]), @r#"
+    assert_snapshot!(show_errors("", &["rollout.n"]), @r#"
 error: `rollout.n` is not an override
  --> command line
   |
@@ -16,7 +16,7 @@ error: `rollout.n` is not an override
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["=4"]), @r#"
+    assert_snapshot!(show_errors("", &["=4"]), @r#"
 error: `=4` is not an override
  --> command line
   |
@@ -26,7 +26,7 @@ error: `=4` is not an override
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["rollout.stop=['a'"]), @r#"
+    assert_snapshot!(show_errors("", &["rollout.stop=['a'"]), @r#"
 error: invalid YAML: unclosed bracket '['
  --> command line
   |
@@ -36,7 +36,7 @@ error: invalid YAML: unclosed bracket '['
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["rollout.nn=4"]), @r#"
+    assert_snapshot!(show_errors("", &["rollout.nn=4"]), @r#"
 error: unknown key `rollout.nn`
  --> command line
   |
@@ -46,7 +46,7 @@ error: unknown key `rollout.nn`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["temperature.x=4"]), @r#"
+    assert_snapshot!(show_errors("", &["temperature.x=4"]), @r#"
 error: unknown key `temperature.x`
  --> command line
   |
@@ -56,7 +56,7 @@ error: unknown key `temperature.x`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("reward: [{kind: exact}]", &["reward[2].weight=4"]), @r#"
+    assert_snapshot!(show_errors("reward: [{kind: exact}]", &["reward[2].weight=4"]), @r#"
 error: `reward` has no item 2: it has 1, counted from 0
  --> command line
   |
@@ -66,7 +66,7 @@ error: `reward` has no item 2: it has 1, counted from 0
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("reward: [{kind: exact}]", &["~reward[2]"]), @r#"
+    assert_snapshot!(show_errors("reward: [{kind: exact}]", &["~reward[2]"]), @r#"
 error: `reward` has no item 2: it has 1, counted from 0
  --> command line
   |
@@ -76,7 +76,7 @@ error: `reward` has no item 2: it has 1, counted from 0
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["rollout.n=four"]), @r#"
+    assert_snapshot!(show_errors("", &["rollout.n=four"]), @r#"
 error: `rollout.n` must be a whole number, not the text "four"
  --> command line
   |
@@ -86,7 +86,7 @@ error: `rollout.n` must be a whole number, not the text "four"
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["rollout.stop=[1, {a: 2}]"]), @"
+    assert_snapshot!(show_errors("", &["rollout.stop=[1, {a: 2}]"]), @"
 error: `rollout.stop[1]` must be a text, not a mapping
  --> command line
   |
@@ -102,8 +102,9 @@ error: `rollout.stop[1]` must be a text, not a mapping
 #[test]
 fn texts_that_look_like_something_else() {
     let of = |pattern: &str| {
-        let said = said("", &["model.path=m", "data.task=arithmetic", "train.total_steps=1", pattern]);
-        said.lines().filter(|line| !line.starts_with("warning")).collect::<Vec<_>>().join("\n")
+        let errors =
+            show_errors("", &["model.path=m", "data.task=arithmetic", "train.total_steps=1", pattern]);
+        errors.lines().filter(|line| !line.starts_with("warning")).collect::<Vec<_>>().join("\n")
     };
     assert_snapshot!(of("reward=[{kind: format, pattern: [0-9]+}]"), @r#"
 error: invalid YAML: while parsing a flow mapping, did not find expected ',' or '}'
@@ -162,7 +163,7 @@ fn items_of_lists_are_in_brackets() {
         ("~reward.0.weigth", "unknown key `reward[0].weigth`"),
         ("~reward.7", "`reward` has no item 7"),
     ] {
-        let text = said("reward: [{kind: number}]", &[argument]);
+        let text = show_errors("reward: [{kind: number}]", &[argument]);
         assert!(text.starts_with(&format!("error: {expected}")), "{text}");
     }
 }
@@ -171,7 +172,7 @@ fn items_of_lists_are_in_brackets() {
 /// kind is shown where it was set.
 #[test]
 fn unknown_keys_of_sections_with_a_kind() {
-    let of_filter = |unknown: &str| said("filter: {kind: variance}", &[unknown]);
+    let of_filter = |unknown: &str| show_errors("filter: {kind: variance}", &[unknown]);
     assert_snapshot!(of_filter("filter.foo=1"), @"
     error: unknown key `filter.foo`
      --> command line
@@ -202,7 +203,7 @@ fn unknown_keys_of_sections_with_a_kind() {
 
     1 error in the configuration
     ");
-    assert_snapshot!(said("preset: dapo", &["objective.loss.clip_high=0.3", "objective.loss.kind=gpg"]), @"
+    assert_snapshot!(show_errors("preset: dapo", &["objective.loss.clip_high=0.3", "objective.loss.kind=gpg"]), @"
     error: unknown key `objective.loss.clip_high`: the kind here is `gpg`
      --> command line
       |
@@ -213,7 +214,7 @@ fn unknown_keys_of_sections_with_a_kind() {
     1 error in the configuration
     ");
     // The section that the key itself names is no suggestion; of keys of the same name the likest is one.
-    assert_snapshot!(said("", &["objective.loss.foo=1"]), @"
+    assert_snapshot!(show_errors("", &["objective.loss.foo=1"]), @"
     error: unknown key `objective.loss.foo`
      --> command line
       |
@@ -223,7 +224,7 @@ fn unknown_keys_of_sections_with_a_kind() {
 
     1 error in the configuration
     ");
-    assert_snapshot!(said("", &["objective.lss.kind=gspo"]), @"
+    assert_snapshot!(show_errors("", &["objective.lss.kind=gspo"]), @"
     error: unknown key `objective.lss.kind`
      --> command line
       |
@@ -238,7 +239,7 @@ fn unknown_keys_of_sections_with_a_kind() {
 /// Dots are for the command line.
 #[test]
 fn dotted_keys_in_a_file() {
-    assert_snapshot!(said("objective.loss.kind: gspo\nobjective:\n  kl.in: loss", &[]), @"
+    assert_snapshot!(show_errors("objective.loss.kind: gspo\nobjective:\n  kl.in: loss", &[]), @"
     error: unknown key `objective.loss.kind`
      --> run.yaml:1:1
       |
@@ -259,7 +260,7 @@ fn dotted_keys_in_a_file() {
 
 #[test]
 fn what_switches_a_section_off() {
-    assert_snapshot!(said("schedule: {max_num_gen_batches: 3}", &["filter=off"]), @r#"
+    assert_snapshot!(show_errors("schedule: {max_num_gen_batches: 3}", &["filter=off"]), @r#"
     error: `filter` must be a section with a `kind` or null, not the text "off"
      --> command line
       |
@@ -269,7 +270,7 @@ fn what_switches_a_section_off() {
 
     1 error in the configuration
     "#);
-    assert_snapshot!(said("", &["objective.loss.log_ratio_limit=off"]), @r#"
+    assert_snapshot!(show_errors("", &["objective.loss.log_ratio_limit=off"]), @r#"
     error: `objective.loss.log_ratio_limit` must be a number or null, not the text "off"
      --> command line
       |
@@ -279,7 +280,7 @@ fn what_switches_a_section_off() {
 
     1 error in the configuration
     "#);
-    assert_snapshot!(said("", &["reward=math"]), @r#"
+    assert_snapshot!(show_errors("", &["reward=math"]), @r#"
     error: `reward` must be a list, each a section with a `kind`, not the text "math"
      --> command line
       |

@@ -2,11 +2,11 @@
 
 use insta::assert_snapshot;
 
-use crate::{raw, said};
+use crate::{raw, show_errors};
 
 #[test]
 fn rewards() {
-    assert_snapshot!(said("reward: [{name: a}]", &[]), @"
+    assert_snapshot!(show_errors("reward: [{name: a}]", &[]), @"
 error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, judge, python
  --> run.yaml:1:10
   |
@@ -16,7 +16,7 @@ error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, mat
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("reward: [{kind: gsm}]", &[]), @"
+    assert_snapshot!(show_errors("reward: [{kind: gsm}]", &[]), @"
 error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, judge, python
  --> run.yaml:1:17
   |
@@ -26,7 +26,7 @@ error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("reward: [{kind: gsm8k, pattern: x}]", &[]), @"
+    assert_snapshot!(show_errors("reward: [{kind: gsm8k, pattern: x}]", &[]), @"
 error: unknown key `reward[0].pattern`: the kind here is `gsm8k`
  --> run.yaml:1:24
   |
@@ -36,7 +36,7 @@ error: unknown key `reward[0].pattern`: the kind here is `gsm8k`
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("reward: [{kind: format}]", &[]), @r#"
+    assert_snapshot!(show_errors("reward: [{kind: format}]", &[]), @r#"
 error: `reward[0].pattern` is missing: a text
  --> run.yaml:1:17
   |
@@ -46,7 +46,7 @@ error: `reward[0].pattern` is missing: a text
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("reward: [{kind: command, argv: [./score], timeout: soon}]", &[]), @r#"
+    assert_snapshot!(show_errors("reward: [{kind: command, argv: [./score], timeout: soon}]", &[]), @r#"
 error: `reward[0].timeout` must be a duration such as 500ms, 30s, 5m, 1h, or a number of seconds, not the text "soon"
  --> run.yaml:1:52
   |
@@ -56,7 +56,7 @@ error: `reward[0].timeout` must be a duration such as 500ms, 30s, 5m, 1h, or a n
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("reward: [{kind: exact, name: score}]", &[]), @r#"
+    assert_snapshot!(show_errors("reward: [{kind: exact, name: score}]", &[]), @r#"
 error: a reward cannot be called `score`: tamis computes a number of that name
  --> run.yaml:1:30
   |
@@ -66,7 +66,7 @@ error: a reward cannot be called `score`: tamis computes a number of that name
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("reward: [{kind: exact, name: acc}]", &[]), @r#"
+    assert_snapshot!(show_errors("reward: [{kind: exact, name: acc}]", &[]), @r#"
 warning: `reward[0].name` has no effect: `acc` already names the raw outcome of the first verifier; this score is named after its kind
  --> run.yaml:1:30
   |
@@ -74,7 +74,7 @@ warning: `reward[0].name` has no effect: `acc` already names the raw outcome of 
   |                              ^^^
   hint: remove `reward[0].name`
 "#);
-    assert_snapshot!(said("rollout: {top_k: -1}", &[]), @r#"
+    assert_snapshot!(show_errors("rollout: {top_k: -1}", &[]), @r#"
 error: `rollout.top_k` must be a whole number of 0 or more, not the number -1
  --> run.yaml:1:18
   |
@@ -84,7 +84,7 @@ error: `rollout.top_k` must be a whole number of 0 or more, not the number -1
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("filter: {}", &["~data.task", "data.train=t", "reward=[{kind: length}]"]), @r#"
+    assert_snapshot!(show_errors("filter: {}", &["~data.task", "data.train=t", "reward=[{kind: length}]"]), @r#"
 warning: the filter looks at `score`, a sum with shaping in it (length): groups that are all wrong but differ in shaping are kept and trained on
  --> run.yaml:1:1
   |
@@ -92,7 +92,7 @@ warning: the filter looks at `score`, a sum with shaping in it (length): groups 
   | ^^^^^^
   hint: filter on the raw outcome: `filter.metric: acc`
 "#);
-    assert_snapshot!(said("reward: [{kind: exact}, {kind: exact}]", &[]), @r#"
+    assert_snapshot!(show_errors("reward: [{kind: exact}, {kind: exact}]", &[]), @r#"
 error: two rewards are called `exact`
  --> run.yaml:1:25
   |
@@ -102,7 +102,7 @@ error: two rewards are called `exact`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("reward: [{kind: exact, weight: 0}]", &[]), @r#"
+    assert_snapshot!(show_errors("reward: [{kind: exact, weight: 0}]", &[]), @r#"
 error: every weight in `reward` is 0: there is nothing to train on
  --> run.yaml:1:9
   |
@@ -112,7 +112,7 @@ error: every weight in `reward` is 0: there is nothing to train on
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("reward: [{kind: exact}, {kind: repetition, max_penalty: 0.5}]", &[]), @r#"
+    assert_snapshot!(show_errors("reward: [{kind: exact}, {kind: repetition, max_penalty: 0.5}]", &[]), @r#"
 error: `reward[1].max_penalty` is 0.5: a penalty is 0 or less
  --> run.yaml:1:57
   |
@@ -122,7 +122,7 @@ error: `reward[1].max_penalty` is 0.5: a penalty is 0 or less
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("reward: [{kind: exact}, {kind: soft_overlong, buffer: 600}]", &[]), @r#"
+    assert_snapshot!(show_errors("reward: [{kind: exact}, {kind: soft_overlong, buffer: 600}]", &[]), @r#"
 error: `reward[1].buffer` (600) is above the response limit (512)
  --> run.yaml:1:55
   |

@@ -2,12 +2,12 @@
 
 use insta::assert_snapshot;
 
-use crate::said;
+use crate::show_errors;
 
 #[test]
 fn schedules() {
-    assert_snapshot!(said("schedule: {mode: streaming, rounds_in_flight: 2}", &[]), @"");
-    assert_snapshot!(said("schedule: {mode: streaming, refill: true, margin: 2}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {mode: streaming, rounds_in_flight: 2}", &[]), @"");
+    assert_snapshot!(show_errors("schedule: {mode: streaming, refill: true, margin: 2}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
 warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
  --> run.yaml:2:16
   |
@@ -31,7 +31,7 @@ error: `filter.kind: top_p` compares the groups of a round, and `schedule.mode: 
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("schedule: {mode: deficit, rounds_in_flight: 2}\nfilter: {}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {mode: deficit, rounds_in_flight: 2}\nfilter: {}", &[]), @r#"
 error: `schedule.rounds_in_flight: 2` starts rounds before the ones before them are judged, and with `schedule.mode: deficit` how much a round draws is known only then
  --> run.yaml:1:45
   |
@@ -41,7 +41,7 @@ error: `schedule.rounds_in_flight: 2` starts rounds before the ones before them 
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("schedule: {rounds_in_flight: 2}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {rounds_in_flight: 2}", &[]), @r#"
 warning: `schedule.rounds_in_flight` has no effect: there is no filter, so every step is one round
  --> run.yaml:1:30
   |
@@ -49,7 +49,7 @@ warning: `schedule.rounds_in_flight` has no effect: there is no filter, so every
   |                              ^
   hint: remove `schedule.rounds_in_flight`
 "#);
-    assert_snapshot!(said("schedule: {mode: deficit}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {mode: deficit}\nfilter: {kind: top_p, p: 0.9}", &[]), @r#"
 warning: `filter.kind: top_p` selects among the groups of a round, and `schedule.refill` repeats rounds until 64 groups are kept: each round is selected by itself
  --> run.yaml:2:16
   |
@@ -66,7 +66,7 @@ error: `filter.kind: top_p` compares the groups of a round, and `schedule.mode: 
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("schedule: {granularity: 8}\nfilter: {}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {granularity: 8}\nfilter: {}", &[]), @r#"
 warning: `schedule.granularity` has no effect: `schedule.mode` is `rounds`
  --> run.yaml:1:25
   |
@@ -74,7 +74,7 @@ warning: `schedule.granularity` has no effect: `schedule.mode` is `rounds`
   |                         ^
   hint: remove `schedule.granularity`
 "#);
-    assert_snapshot!(said("schedule: {mode: deficit, granularity: 0, margin: -1}\nfilter: {}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {mode: deficit, granularity: 0, margin: -1}\nfilter: {}", &[]), @r#"
 error: `schedule.granularity` must be at least 1, got 0
  --> run.yaml:1:40
   |
@@ -91,8 +91,8 @@ error: `schedule.margin` must be at least 0, got -1
 
 2 errors in the configuration
 "#);
-    assert_snapshot!(said("schedule: {max_num_gen_batches: auto}\nfilter: {}", &[]), @"");
-    assert_snapshot!(said("schedule: {max_num_gen_batches: often}\nfilter: {}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {max_num_gen_batches: auto}\nfilter: {}", &[]), @"");
+    assert_snapshot!(show_errors("schedule: {max_num_gen_batches: often}\nfilter: {}", &[]), @r#"
 error: `schedule.max_num_gen_batches` must be a whole number, or `auto`, not the text "often"
  --> run.yaml:1:33
   |
@@ -102,7 +102,7 @@ error: `schedule.max_num_gen_batches` must be a whole number, or `auto`, not the
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("schedule: {max_num_gen_batches: -1}\nfilter: {}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {max_num_gen_batches: -1}\nfilter: {}", &[]), @r#"
 error: `schedule.max_num_gen_batches` must be at least 1, got -1
  --> run.yaml:1:33
   |
@@ -112,7 +112,7 @@ error: `schedule.max_num_gen_batches` must be at least 1, got -1
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("schedule: {surplus: carry}\nfilter: {}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {surplus: carry}\nfilter: {}", &[]), @r#"
 error: `schedule.surplus: carry` needs `schedule.max_lag`
  --> run.yaml:1:21
   |
@@ -122,7 +122,7 @@ error: `schedule.surplus: carry` needs `schedule.max_lag`
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("schedule: {max_lag: 2}\nfilter: {}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {max_lag: 2}\nfilter: {}", &[]), @r#"
 warning: `schedule.max_lag` has no effect: `schedule.surplus` is `discard`
  --> run.yaml:1:21
   |
@@ -130,7 +130,7 @@ warning: `schedule.max_lag` has no effect: `schedule.surplus` is `discard`
   |                     ^
   hint: remove `schedule.max_lag`
 "#);
-    assert_snapshot!(said("schedule: {refill: false, max_num_gen_batches: 3, on_limit: skip}\nfilter: {}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {refill: false, max_num_gen_batches: 3, on_limit: skip}\nfilter: {}", &[]), @r#"
 warning: `schedule.max_num_gen_batches` has no effect: `schedule.refill` is false, so every step is one round
  --> run.yaml:1:48
   |
@@ -145,7 +145,7 @@ warning: `schedule.on_limit` has no effect: `schedule.refill` is false, so every
   |                                                             ^^^^
   hint: remove `schedule.on_limit`
 "#);
-    assert_snapshot!(said("schedule: {refill: false}\nfilter: {}\ndata: {gen_batch_size: 16}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {refill: false}\nfilter: {}\ndata: {gen_batch_size: 16}", &[]), @r#"
 error: `schedule.refill` is false, so every step is one round of 16 prompts (`data.gen_batch_size`), which can never fill the 64 of `data.train_batch_size`
  --> run.yaml:3:24
   |
@@ -155,7 +155,7 @@ error: `schedule.refill` is false, so every step is one round of 16 prompts (`da
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("schedule: {refill: false}\nfilter: {}", &["data.gen_batch_size=63"]), @r#"
+    assert_snapshot!(show_errors("schedule: {refill: false}\nfilter: {}", &["data.gen_batch_size=63"]), @r#"
 error: `schedule.refill` is false, so every step is one round of 63 prompts (`data.gen_batch_size`), which can never fill the 64 of `data.train_batch_size`
  --> command line
   |
@@ -165,7 +165,7 @@ error: `schedule.refill` is false, so every step is one round of 63 prompts (`da
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("schedule: {max_num_gen_batches: 3, on_empty_round: skip}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {max_num_gen_batches: 3, on_empty_round: skip}", &[]), @r#"
 warning: `schedule.max_num_gen_batches` has no effect: there is no filter, so every step is one round
  --> run.yaml:1:33
   |

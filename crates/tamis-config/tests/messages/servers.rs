@@ -2,11 +2,11 @@
 
 use insta::assert_snapshot;
 
-use crate::said;
+use crate::show_errors;
 
 #[test]
 fn servers() {
-    assert_snapshot!(said("", &["rollout.backend=vllm"]), @r#"
+    assert_snapshot!(show_errors("", &["rollout.backend=vllm"]), @r#"
 error: `rollout.backend: vllm` needs a server: `rollout.servers` is empty and `rollout.launch` is not set
  --> command line
   |
@@ -16,7 +16,7 @@ error: `rollout.backend: vllm` needs a server: `rollout.servers` is empty and `r
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("", &["rollout.backend=openai", "rollout.servers=[http://h:1]"]), @r#"
+    assert_snapshot!(show_errors("", &["rollout.backend=openai", "rollout.servers=[http://h:1]"]), @r#"
 error: `rollout.backend: openai` gives text alone, of weights that the run does not have: without the sampled tokens and their log-probabilities, and without a way to publish weights, nothing can be trained
  --> command line
   |
@@ -26,7 +26,7 @@ error: `rollout.backend: openai` gives text alone, of weights that the run does 
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}", &[]), @r#"
+    assert_snapshot!(show_errors("rollout: {backend: vllm, launch: {command: [vllm, serve], args: [--dtype=float32]}}", &[]), @r#"
 error: `rollout.launch.command` has no `{port}` in it: the server would not know its port
  --> run.yaml:1:44
   |
@@ -50,7 +50,7 @@ warning: `rollout.launch.args` has no effect: `rollout.launch.command` is the wh
 
 2 errors in the configuration
 "#);
-    assert_snapshot!(said("rollout: {backend: vllm, servers: ['http://h:1'], launch: {replicas: 2}}", &[]), @r#"
+    assert_snapshot!(show_errors("rollout: {backend: vllm, servers: ['http://h:1'], launch: {replicas: 2}}", &[]), @r#"
 warning: `rollout.launch` has no effect: `rollout.servers` names servers that are running already
  --> run.yaml:1:51
   |
@@ -58,7 +58,7 @@ warning: `rollout.launch` has no effect: `rollout.servers` names servers that ar
   |                                                   ^^^^^^
   hint: remove `rollout.launch`
 "#);
-    assert_snapshot!(said("rollout: {launch: {}}\npublish: {dir: /shared, keep: 3}", &[]), @r#"
+    assert_snapshot!(show_errors("rollout: {launch: {}}\npublish: {dir: /shared, keep: 3}", &[]), @r#"
 warning: `rollout.launch` has no effect: `rollout.backend` is `native`
  --> run.yaml:1:11
   |
@@ -85,7 +85,7 @@ warning: `publish.keep` has no effect: `rollout.backend` is `native`
 #[test]
 fn publications() {
     let served = ["rollout.backend=vllm", "rollout.servers=[http://h:1]"];
-    assert_snapshot!(said("publish: {keep: 1}", &served), @r#"
+    assert_snapshot!(show_errors("publish: {keep: 1}", &served), @r#"
 error: `publish.keep` must be at least 2, got 1
  --> run.yaml:1:17
   |
@@ -95,12 +95,12 @@ error: `publish.keep` must be at least 2, got 1
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("publish: {dir: /shared, server_dir: /mnt/shared, keep: 3, verify: off}", &served), @"");
+    assert_snapshot!(show_errors("publish: {dir: /shared, server_dir: /mnt/shared, keep: 3, verify: off}", &served), @"");
 }
 
 #[test]
 fn judges() {
-    assert_snapshot!(said("reward: [{kind: judge, prompt: hello}]", &[]), @r#"
+    assert_snapshot!(show_errors("reward: [{kind: judge, prompt: hello}]", &[]), @r#"
 error: `reward[0].servers` is empty: the judge needs a server
  --> run.yaml:1:17
   |
@@ -118,7 +118,7 @@ error: `reward[0].prompt` has no `{completion}` in it: the judge would not see t
 2 errors in the configuration
 "#);
     assert_snapshot!(
-        said("reward: [{kind: judge, servers: ['http://h:1'], prompt: '{prompt} {completion}'}]", &[]),
+        show_errors("reward: [{kind: judge, servers: ['http://h:1'], prompt: '{prompt} {completion}'}]", &[]),
         @""
     );
 }

@@ -3,11 +3,11 @@
 use insta::assert_snapshot;
 use tamis_config::load;
 
-use crate::{raw, said};
+use crate::{raw, show_errors};
 
 #[test]
 fn syntax() {
-    assert_snapshot!(said("run: [1, 2", &[]), @r#"
+    assert_snapshot!(show_errors("run: [1, 2", &[]), @r#"
 error: invalid YAML: unclosed bracket '['
  --> run.yaml:1:6
   |
@@ -16,7 +16,7 @@ error: invalid YAML: unclosed bracket '['
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("run: {name: a}\nrun: {name: b}\n", &[]), @r#"
+    assert_snapshot!(show_errors("run: {name: a}\nrun: {name: b}\n", &[]), @r#"
 error: `run` is given twice, first on line 1
  --> run.yaml:2:1
   |
@@ -28,7 +28,7 @@ error: `run` is given twice, first on line 1
 "#);
     assert_snapshot!(raw("run: {}\nrun: {}\nrun: {}\n", &[]).matches("`run` is given twice, first on line 1").count(), @"2");
     // What else is wrong is told with it, of the later value.
-    assert_snapshot!(said("rollout: {n: 4, m: 1}\nrollout: {n: -1}\ndata: {shufle: true}\n", &["~rollout.n=8"]), @r#"
+    assert_snapshot!(show_errors("rollout: {n: 4, m: 1}\nrollout: {n: -1}\ndata: {shufle: true}\n", &["~rollout.n=8"]), @r#"
     error: `rollout` is given twice, first on line 1
      --> run.yaml:2:1
       |
@@ -59,7 +59,7 @@ error: `run` is given twice, first on line 1
 
     4 errors in the configuration
     "#);
-    assert_snapshot!(said("run:\n  name: a\n---\nrun: {}\n", &[]), @r#"
+    assert_snapshot!(show_errors("run:\n  name: a\n---\nrun: {}\n", &[]), @r#"
 error: invalid YAML: a configuration is one document, and a second one starts here
  --> run.yaml:3:1
   |
@@ -68,7 +68,7 @@ error: invalid YAML: a configuration is one document, and a second one starts he
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("[1]: 2\n", &[]), @r#"
+    assert_snapshot!(show_errors("[1]: 2\n", &[]), @r#"
 error: invalid YAML: a key is a text, not a list or a mapping
  --> run.yaml:1:1
   |
@@ -77,7 +77,7 @@ error: invalid YAML: a key is a text, not a list or a mapping
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("just a text", &[]), @r#"
+    assert_snapshot!(show_errors("just a text", &[]), @r#"
 error: a configuration is a mapping of sections
  --> run.yaml:1:1
   |
@@ -87,7 +87,7 @@ error: a configuration is a mapping of sections
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("- 1\n", &[]), @r#"
+    assert_snapshot!(show_errors("- 1\n", &[]), @r#"
 error: a configuration is a mapping of sections
  --> run.yaml:1:1
   |
@@ -97,7 +97,7 @@ error: a configuration is a mapping of sections
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("run: *nobody\n", &[]), @r#"
+    assert_snapshot!(show_errors("run: *nobody\n", &[]), @r#"
 error: invalid YAML: while parsing node, found unknown anchor
  --> run.yaml:1:6
   |
@@ -106,7 +106,7 @@ error: invalid YAML: while parsing node, found unknown anchor
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("\u{1}", &[]), @r#"
+    assert_snapshot!(show_errors("\u{1}", &[]), @r#"
 error: invalid YAML: unexpected character: `\u{1}'
  --> run.yaml:1:1
   |
@@ -117,7 +117,7 @@ error: invalid YAML: unexpected character: `\u{1}'
 "#);
     let laughs = "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d \
                   [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e]\n";
-    assert_snapshot!(said(laughs, &[]), @r#"
+    assert_snapshot!(show_errors(laughs, &[]), @r#"
 error: invalid YAML: more than 100,000 values: aliases that multiply?
  --> run.yaml:5:29
   |
@@ -141,7 +141,7 @@ error: failed to read no/such/file.yaml: No such file or directory (os error 2)
 /// A line in flow style holds many keys: what is shown is the key or the value itself.
 #[test]
 fn places_in_flow_style() {
-    assert_snapshot!(said("reward: [{kind: format, weight: 0.5}, {weight: 1}]\nrollout: {n: {a: 1}, top_p: [1,\n  2], temprature: 1}", &[]), @"
+    assert_snapshot!(show_errors("reward: [{kind: format, weight: 0.5}, {weight: 1}]\nrollout: {n: {a: 1}, top_p: [1,\n  2], temprature: 1}", &[]), @"
 error: unknown key `rollout.temprature`
  --> run.yaml:3:7
   |
@@ -179,7 +179,7 @@ error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, mat
 
 5 errors in the configuration
 ");
-    assert_snapshot!(said("reward:\n  - weight: 0.5\n    kind: format\n  - weight: 1\n", &[]), @"
+    assert_snapshot!(show_errors("reward:\n  - weight: 0.5\n    kind: format\n  - weight: 1\n", &[]), @"
 error: `reward[0].pattern` is missing: a text
  --> run.yaml:3:11
   |
@@ -196,7 +196,7 @@ error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, mat
 
 2 errors in the configuration
 ");
-    assert_snapshot!(said("{train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}", &["train.total_steps=null"]), @r#"
+    assert_snapshot!(show_errors("{train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}", &["train.total_steps=null"]), @r#"
 error: no group mean lies in the mean_range filter's (0.9, 0.1)
  --> run.yaml:1:108
   |

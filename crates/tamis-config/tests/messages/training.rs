@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use crate::{raw, said};
+use crate::{raw, show_errors};
 
 #[test]
 fn length_and_learning_rate() {
@@ -13,7 +13,7 @@ error: nothing says how long the run is: neither `train.total_steps` nor `train.
 1 error in the configuration
 "#);
     let cosine = ["~train.total_steps", "train.total_epochs=2", "train.lr_schedule.kind=cosine"];
-    assert_snapshot!(said("filter: {}", &cosine), @r#"
+    assert_snapshot!(show_errors("filter: {}", &cosine), @r#"
 error: `train.lr_schedule.kind: cosine` falls towards the last step, and the number of steps is not known (with a filter, the number of epochs does not determine it)
  --> command line
   |
@@ -23,8 +23,8 @@ error: `train.lr_schedule.kind: cosine` falls towards the last step, and the num
 
 1 error in the configuration
 "#);
-    assert_eq!(said("", &cosine), "", "without a filter the number of steps follows from the epochs");
-    assert_snapshot!(said("", &["train.lr_schedule.warmup_steps=10"]), @r#"
+    assert_eq!(show_errors("", &cosine), "", "without a filter the number of steps follows from the epochs");
+    assert_snapshot!(show_errors("", &["train.lr_schedule.warmup_steps=10"]), @r#"
 warning: `train.lr_schedule.warmup_steps` (10) is not below `train.total_steps` (10): the learning rate only rises
  --> command line
   |
@@ -32,7 +32,7 @@ warning: `train.lr_schedule.warmup_steps` (10) is not below `train.total_steps` 
   |                                ^^
   hint: use fewer than 10 warm-up steps
 "#);
-    assert_snapshot!(said("", &["train.lr_schedule.min_ratio=0.1"]), @r#"
+    assert_snapshot!(show_errors("", &["train.lr_schedule.min_ratio=0.1"]), @r#"
 warning: `train.lr_schedule.min_ratio` has no effect: the learning rate is constant
  --> command line
   |
@@ -45,7 +45,7 @@ warning: `train.lr_schedule.min_ratio` has no effect: the learning rate is const
 #[test]
 fn validation() {
     let files = ["~data.task", "data.train=t.jsonl", "reward=[{kind: exact}]"];
-    assert_snapshot!(said("validate: {test_freq: 5}", &files), @r#"
+    assert_snapshot!(show_errors("validate: {test_freq: 5}", &files), @r#"
 error: `validate.test_freq` is set and there are no validation prompts
  --> run.yaml:1:23
   |
@@ -55,7 +55,7 @@ error: `validate.test_freq` is set and there are no validation prompts
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("validate: {before_train: false, n: 4}", &files), @r#"
+    assert_snapshot!(show_errors("validate: {before_train: false, n: 4}", &files), @r#"
 warning: `validate.before_train` has no effect: there are no validation prompts
  --> run.yaml:1:26
   |
@@ -77,7 +77,7 @@ warning: `validate.n` is 4 with `validate.temperature: 0`: greedy samples of one
   |                                    ^
   hint: set `validate.temperature` above 0, or `validate.n: 1`
 "#);
-    assert_snapshot!(said("validate: {metrics: ['mean@k', 'pass@k', 'maj@k']}", &[]), @r#"
+    assert_snapshot!(show_errors("validate: {metrics: ['mean@k', 'pass@k', 'maj@k']}", &[]), @r#"
 warning: `validate.metrics` has pass@k, maj@k, which with `validate.n: 1` all equal mean@1
  --> run.yaml:1:21
   |
@@ -85,7 +85,7 @@ warning: `validate.metrics` has pass@k, maj@k, which with `validate.n: 1` all eq
   |                     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   hint: raise `validate.n`
 "#);
-    assert_snapshot!(said("validate: {n: 4}", &[]), @r#"
+    assert_snapshot!(show_errors("validate: {n: 4}", &[]), @r#"
 warning: `validate.n` is 4 with `validate.temperature: 0`: greedy samples of one prompt are all the same
  --> run.yaml:1:15
   |
@@ -93,7 +93,7 @@ warning: `validate.n` is 4 with `validate.temperature: 0`: greedy samples of one
   |               ^
   hint: set `validate.temperature` above 0, or `validate.n: 1`
 "#);
-    assert_snapshot!(said("checkpoint: {keep_best: {}}", &[]), @r#"
+    assert_snapshot!(show_errors("checkpoint: {keep_best: {}}", &[]), @r#"
 error: `checkpoint.keep_best` compares validation figures, and `validate.test_freq` is off
  --> run.yaml:1:14
   |
@@ -107,7 +107,7 @@ error: `checkpoint.keep_best` compares validation figures, and `validate.test_fr
 
 #[test]
 fn early_stops() {
-    assert_snapshot!(said("train: {early_stop: {low_success: {}}}", &["data.arithmetic.val_size=0", "validate.test_freq=0"]), @r#"
+    assert_snapshot!(show_errors("train: {early_stop: {low_success: {}}}", &["data.arithmetic.val_size=0", "validate.test_freq=0"]), @r#"
 error: `train.early_stop.low_success` looks at validation, and there is none
  --> run.yaml:1:22
   |
@@ -117,7 +117,7 @@ error: `train.early_stop.low_success` looks at validation, and there is none
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("train: {early_stop: {reward_collapse: {share: 1.0}}}", &[]), @r#"
+    assert_snapshot!(show_errors("train: {early_stop: {reward_collapse: {share: 1.0}}}", &[]), @r#"
 error: `train.early_stop.reward_collapse.share` is 1: half of all runs would stop at once
  --> run.yaml:1:47
   |
@@ -127,7 +127,7 @@ error: `train.early_stop.reward_collapse.share` is 1: half of all runs would sto
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("train: {gradient_analysis: {edges: [0, 1, 1]}}", &[]), @r#"
+    assert_snapshot!(show_errors("train: {gradient_analysis: {edges: [0, 1, 1]}}", &[]), @r#"
 error: `train.gradient_analysis.edges` must ascend, and 1 comes after 1
  --> run.yaml:1:36
   |
@@ -137,7 +137,7 @@ error: `train.gradient_analysis.edges` must ascend, and 1 comes after 1
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("train: {gradient_analysis: {edges: [], every: 0, buckets: 0}}", &[]), @r#"
+    assert_snapshot!(show_errors("train: {gradient_analysis: {edges: [], every: 0, buckets: 0}}", &[]), @r#"
 error: `train.gradient_analysis.every` must be at least 1, got 0
  --> run.yaml:1:47
   |
@@ -161,7 +161,7 @@ error: `train.gradient_analysis.edges` must be non-empty, got []
 
 3 errors in the configuration
 "#);
-    assert_snapshot!(said("train: {gradient_analysis: {edges: [0, 1], buckets: 3}}", &[]), @r#"
+    assert_snapshot!(show_errors("train: {gradient_analysis: {edges: [0, 1], buckets: 3}}", &[]), @r#"
 warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analysis.edges` are given
  --> run.yaml:1:53
   |
@@ -169,7 +169,7 @@ warning: `train.gradient_analysis.buckets` has no effect: `train.gradient_analys
   |                                                     ^
   hint: remove `train.gradient_analysis.buckets`
 "#);
-    assert_snapshot!(said("train: {early_stop: {reward_collapse: {window: 0}}}", &[]), @r#"
+    assert_snapshot!(show_errors("train: {early_stop: {reward_collapse: {window: 0}}}", &[]), @r#"
 error: `train.early_stop.reward_collapse.window` must be at least 1, got 0
  --> run.yaml:1:48
   |
@@ -180,5 +180,5 @@ error: `train.early_stop.reward_collapse.window` must be at least 1, got 0
 1 error in the configuration
 "#);
     let sound = "train: {early_stop: {reward_collapse: {}, empty_steps: {patience: 3}}}";
-    assert_eq!(said(sound, &["filter.kind=variance", "schedule.on_empty_round=skip"]), "");
+    assert_eq!(show_errors(sound, &["filter.kind=variance", "schedule.on_empty_round=skip"]), "");
 }

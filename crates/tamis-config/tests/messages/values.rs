@@ -2,11 +2,11 @@
 
 use insta::assert_snapshot;
 
-use crate::said;
+use crate::show_errors;
 
 #[test]
 fn types_and_values() {
-    assert_snapshot!(said("rollout: {n: 2.5}", &[]), @r#"
+    assert_snapshot!(show_errors("rollout: {n: 2.5}", &[]), @r#"
 error: `rollout.n` must be a whole number, not the number 2.5
  --> run.yaml:1:14
   |
@@ -16,7 +16,7 @@ error: `rollout.n` must be a whole number, not the number 2.5
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("rollout: 3", &[]), @r#"
+    assert_snapshot!(show_errors("rollout: 3", &[]), @r#"
 error: `rollout` must be a section, not the number 3
  --> run.yaml:1:10
   |
@@ -26,7 +26,7 @@ error: `rollout` must be a section, not the number 3
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("run: {loggers: console}", &[]), @r#"
+    assert_snapshot!(show_errors("run: {loggers: console}", &[]), @r#"
 error: `run.loggers` must be a list, each one of console, jsonl, tensorboard, not the text "console"
  --> run.yaml:1:16
   |
@@ -36,7 +36,7 @@ error: `run.loggers` must be a list, each one of console, jsonl, tensorboard, no
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("data: {shuffle: maybe}", &[]), @r#"
+    assert_snapshot!(show_errors("data: {shuffle: maybe}", &[]), @r#"
 error: `data.shuffle` must be true or false, not the text "maybe"
  --> run.yaml:1:17
   |
@@ -46,7 +46,7 @@ error: `data.shuffle` must be true or false, not the text "maybe"
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("model: {memory_limit: 4 parsecs}", &[]), @r#"
+    assert_snapshot!(show_errors("model: {memory_limit: 4 parsecs}", &[]), @r#"
 error: `model.memory_limit` must be a number of bytes, with a unit if wanted (512MiB, 8GiB, 1GB) or null, not the text "4 parsecs"
  --> run.yaml:1:23
   |
@@ -56,7 +56,7 @@ error: `model.memory_limit` must be a number of bytes, with a unit if wanted (51
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("rollout: {temperature: .nan}", &[]), @r#"
+    assert_snapshot!(show_errors("rollout: {temperature: .nan}", &[]), @r#"
 error: `rollout.temperature` must be a number, not the text ".nan"
  --> run.yaml:1:24
   |
@@ -66,7 +66,7 @@ error: `rollout.temperature` must be a number, not the text ".nan"
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("train: {optimizer: {betas: [0.9]}}", &[]), @r#"
+    assert_snapshot!(show_errors("train: {optimizer: {betas: [0.9]}}", &[]), @r#"
 error: `train.optimizer.betas` must be a list of 2, each a number, not a list of 1
  --> run.yaml:1:28
   |
@@ -76,7 +76,7 @@ error: `train.optimizer.betas` must be a list of 2, each a number, not a list of
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("train: {optimizer: {betas: [0.9, 1.0]}}", &[]), @r#"
+    assert_snapshot!(show_errors("train: {optimizer: {betas: [0.9, 1.0]}}", &[]), @r#"
 error: `train.optimizer.betas` must be from 0 to below 1, got [0.9,1.0]
  --> run.yaml:1:28
   |
@@ -86,7 +86,7 @@ error: `train.optimizer.betas` must be from 0 to below 1, got [0.9,1.0]
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("data: {overlong_prompts: truncate}", &[]), @r#"
+    assert_snapshot!(show_errors("data: {overlong_prompts: truncate}", &[]), @r#"
 error: `data.overlong_prompts` cannot be `truncate`: it is one of error, drop, left, right, middle
  --> run.yaml:1:26
   |
@@ -96,7 +96,7 @@ error: `data.overlong_prompts` cannot be `truncate`: it is one of error, drop, l
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("objective: {aggregation: token_mean}", &[]), @"
+    assert_snapshot!(show_errors("objective: {aggregation: token_mean}", &[]), @"
 error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
  --> run.yaml:1:26
   |
@@ -106,7 +106,7 @@ error: `objective.aggregation` cannot be `token_mean`: it is one of token-mean, 
 
 1 error in the configuration
 ");
-    assert_snapshot!(said("schedule: {on_empty_round: 'retry:0'}", &[]), @r#"
+    assert_snapshot!(show_errors("schedule: {on_empty_round: 'retry:0'}", &[]), @r#"
 error: `schedule.on_empty_round` must be a text: retry, retry:N, skip or error, not the text "retry:0"
  --> run.yaml:1:28
   |
@@ -116,7 +116,7 @@ error: `schedule.on_empty_round` must be a text: retry, retry:N, skip or error, 
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("data: {train: {a: 1}}", &[]), @r#"
+    assert_snapshot!(show_errors("data: {train: {a: 1}}", &[]), @r#"
 error: `data.train` must be a path or a list of such, not a mapping
  --> run.yaml:1:15
   |
@@ -126,7 +126,7 @@ error: `data.train` must be a path or a list of such, not a mapping
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("validate: {test_freq: often}", &[]), @r#"
+    assert_snapshot!(show_errors("validate: {test_freq: often}", &[]), @r#"
 error: `validate.test_freq` must be a whole number of steps (0 or negative: never), not the text "often"
  --> run.yaml:1:23
   |
@@ -136,7 +136,7 @@ error: `validate.test_freq` must be a whole number of steps (0 or negative: neve
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("run: {name: ''}", &[]), @r#"
+    assert_snapshot!(show_errors("run: {name: ''}", &[]), @r#"
 error: `run.name` must be non-empty, got ""
  --> run.yaml:1:13
   |
@@ -146,7 +146,7 @@ error: `run.name` must be non-empty, got ""
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("rollout: {max_num_seqs: 0}", &[]), @r#"
+    assert_snapshot!(show_errors("rollout: {max_num_seqs: 0}", &[]), @r#"
 error: `rollout.max_num_seqs` must be at least 1, got 0
  --> run.yaml:1:25
   |
@@ -156,7 +156,7 @@ error: `rollout.max_num_seqs` must be at least 1, got 0
 
 1 error in the configuration
 "#);
-    assert_snapshot!(said("preset: sft", &[]), @"
+    assert_snapshot!(show_errors("preset: sft", &[]), @"
 error: `preset` cannot be `sft`: it is one of grpo, dapo, dapo_paper, dr_grpo, rloo, reinforce_plus_plus, reinforce_plus_plus_baseline, remax, opo, gpg, bnpo, gspo, gmpo, cispo, sapo, ppo
  --> run.yaml:1:9
   |
@@ -183,22 +183,26 @@ fn numbers_beyond_reason() {
     for huge in ["18446744073709551615", "1000000000000007", "4294967296"] {
         let all: Vec<String> = integers.iter().map(|key| format!("{key}={huge}")).collect();
         for one in &all {
-            let _ = said("filter: {}\nmodel: {init: {}}", &[one]);
+            let _ = show_errors("filter: {}\nmodel: {init: {}}", &[one]);
             // An even number of heads meets odd sizes.
-            let _ =
-                said("filter: {kind: within_group, k: 2}\nschedule: {refill: false}", &[one, "rollout.n=3"]);
+            let _ = show_errors(
+                "filter: {kind: within_group, k: 2}\nschedule: {refill: false}",
+                &[one, "rollout.n=3"],
+            );
         }
         let together: Vec<&str> = all.iter().map(String::as_str).collect();
-        let _ = said("filter: {kind: top_k, k: 2}\nmodel: {init: {}}", &together);
+        let _ = show_errors("filter: {kind: top_k, k: 2}\nmodel: {init: {}}", &together);
     }
-    let _ =
-        said("", &["data.train_batch_size=1000000000000000", "train.ppo_mini_batch_size=900000000000000"]);
+    let _ = show_errors(
+        "",
+        &["data.train_batch_size=1000000000000000", "train.ppo_mini_batch_size=900000000000000"],
+    );
 }
 
 /// A temperature that generation would refuse, group after group.
 #[test]
 fn temperatures_that_nothing_can_be_sampled_at() {
-    let first = |yaml: &str| said(yaml, &[]).lines().next().unwrap_or_default().to_owned();
+    let first = |yaml: &str| show_errors(yaml, &[]).lines().next().unwrap_or_default().to_owned();
     assert_snapshot!(first("rollout: {temperature: 1e300}"), @"error: `rollout.temperature` must be from 0.000001 to 1000000, got 1e300");
     assert_snapshot!(first("rollout: {temperature: 0}"), @"error: `rollout.temperature` must be from 0.000001 to 1000000, got 0");
     assert_snapshot!(first("validate: {temperature: 1e-7}"), @"error: `validate.temperature` must be 0 or from 0.000001 to 1000000, got 1e-7");

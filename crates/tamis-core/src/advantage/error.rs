@@ -54,9 +54,9 @@ pub enum AdvantageError {
     Setting {
         /// Name of the setting.
         setting: &'static str,
-        /// What it was.
+        /// The value given.
         value: f64,
-        /// What it may be.
+        /// The value expected.
         expected: &'static str,
     },
     /// A column that the estimator needs was not given.

@@ -172,9 +172,9 @@ pub enum CorrectionError {
     Setting {
         /// Name of the setting.
         setting: &'static str,
-        /// What it was.
+        /// The value given.
         value: f64,
-        /// What it may be.
+        /// The value expected.
         expected: &'static str,
     },
     /// Both bounds are set and the lower is not below the upper.
@@ -200,7 +200,7 @@ pub enum CorrectionError {
     Threshold {
         /// As given.
         text: String,
-        /// What is wrong.
+        /// The fault.
         problem: &'static str,
     },
     /// A statistic that does not exist.

@@ -409,8 +409,11 @@ mod tests {
             @"threshold `2.0_0.5` is not in order; expected a number above 0, or two as `0.5_2.0` where the statistic has two sides"
         );
         for text in ["0", "-1.0", "inf", "0_2.0", "0.5_inf"] {
-            let told = refused("token_k1", text);
-            assert!(told.starts_with(&format!("threshold `{text}` is out of range; expected")), "{told}");
+            let printed = refused("token_k1", text);
+            assert!(
+                printed.starts_with(&format!("threshold `{text}` is out of range; expected")),
+                "{printed}"
+            );
         }
         assert!(refused("token_k1", "2.0_2.0").starts_with("threshold `2.0_2.0` is not in order"));
         insta::assert_snapshot!(

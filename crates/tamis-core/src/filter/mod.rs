@@ -175,7 +175,7 @@ pub enum FilterError {
         filter: &'static str,
         /// Its setting.
         setting: &'static str,
-        /// What it is.
+        /// The value given.
         value: f64,
     },
     /// Both of two keys that say the same, or neither.
@@ -193,7 +193,7 @@ pub enum FilterError {
         filter: &'static str,
         /// The smallest there is.
         least: usize,
-        /// What it is.
+        /// The number given.
         count: usize,
     },
     /// A share of the best outside \[0, 1\].

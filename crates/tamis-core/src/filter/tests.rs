@@ -271,11 +271,11 @@ fn groups_are_judged_by_the_metric_of_their_members() {
         ExtraColumns { final_reward: FinalReward::Column(&final_reward), entropy: Some(&final_reward[..5]) };
     assert_eq!(judge("token_level_rewards", &extra).unwrap(), ["uniform", "kept", "kept"]);
     insta::assert_snapshot!(judge("entropy", &extra).unwrap_err(), @"column `entropy` has 5 numbers for 6 trajectories");
-    let mut told = groups.clone();
-    for (i, trajectory) in told.iter_mut().flat_map(|group| &mut group.trajectories).enumerate() {
+    let mut printed = groups.clone();
+    for (i, trajectory) in printed.iter_mut().flat_map(|group| &mut group.trajectories).enumerate() {
         trajectory.entropy = Some([0.5, 0.5, 0.1, 0.2, 0.3, 0.4][i]);
     }
-    let judged = verdicts(&Metric::Entropy, &told, &ExtraColumns::NONE).unwrap();
+    let judged = verdicts(&Metric::Entropy, &printed, &ExtraColumns::NONE).unwrap();
     assert_eq!(judged, ["uniform", "kept", "kept"]);
     insta::assert_snapshot!(judge("entropy", &ExtraColumns::NONE).unwrap_err(), @"metric `entropy` needs token entropies, which this run does not compute; it has `seq_reward`, `seq_final_reward`, `token_level_rewards`, `length`");
 }

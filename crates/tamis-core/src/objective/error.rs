@@ -34,9 +34,9 @@ pub enum ObjectiveError {
     Setting {
         /// Name of the setting.
         setting: &'static str,
-        /// What it was.
+        /// The value given.
         value: f64,
-        /// What it may be.
+        /// The value expected.
         expected: &'static str,
     },
     /// A loss whose ratio has no such level.

@@ -108,7 +108,7 @@ pub struct KlEstimator {
     "unknown KL estimator `{name}`; known are k1 (kl), abs, k2 (mse), k3 (low_var_kl), each also with a trailing +"
 )]
 pub struct UnknownKl {
-    /// What was given.
+    /// The value given.
     pub name: String,
 }
 

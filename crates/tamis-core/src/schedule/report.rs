@@ -204,9 +204,9 @@ impl fmt::Display for StepReport {
                 write!(formatter, " ({left_out} trajectories left out of the loss)")?;
             }
         }
-        let told = ["generated", "carried_in", "in_flight_in", "trained", "left_out", "dropped"];
+        let always_shown = ["generated", "carried_in", "in_flight_in", "trained", "left_out", "dropped"];
         for (what, count) in self.accounting.places() {
-            if count.groups > 0 && !told.contains(&what) {
+            if count.groups > 0 && !always_shown.contains(&what) {
                 write!(formatter, "; {} {}", count.groups, what.replace('_', " "))?;
             }
         }

@@ -119,8 +119,11 @@ impl Scheduler {
     /// assert!(!commands.iter().any(|command| matches!(command, Command::Train { .. })));
     /// // Now both are in order: each is a mini-batch.
     /// let commands = machine.handle(scored(0, [1.0, 0.0]))?;
-    /// let trained: Vec<_> =
-    ///     commands.iter().filter_map(|command| if let Command::Train { groups, .. } = command { Some(groups[0].0) } else { None }).collect();
+    /// let first_of = |command: &Command| match command {
+    ///     Command::Train { groups, .. } => Some(groups[0].0),
+    ///     _ => None,
+    /// };
+    /// let trained: Vec<_> = commands.iter().filter_map(first_of).collect();
     /// assert_eq!(trained, [0, 1]);
     /// # Ok::<(), tamis_core::schedule::ScheduleError>(())
     /// ```

@@ -218,7 +218,7 @@ fn bytes_file_with(
 #[test]
 fn bytes_are_a_prompt_only_where_they_are_text() {
     let folder = tempfile::tempdir().unwrap();
-    let said = |path: &PathBuf, options: &ReadOptions| {
+    let printed = |path: &PathBuf, options: &ReadOptions| {
         let error = Dataset::read(&[path], options).unwrap_err();
         error.to_string().replace(&folder.path().display().to_string(), "FOLDER")
     };
@@ -229,13 +229,13 @@ fn bytes_are_a_prompt_only_where_they_are_text() {
     assert_eq!(dataset.prompts()[0].ground_truth.as_deref(), Some("42"));
     assert_eq!(dataset.prompts()[0].columns["image"], "/9g=");
     let path = bytes_file(&folder, &[(b"6*7?", b"42"), (b"\xff\xfe6*7?", b"42")]);
-    insta::assert_snapshot!(said(&path, &base64), @"FOLDER/bytes.parquet, row 2: `prompt` holds bytes that \
+    insta::assert_snapshot!(printed(&path, &base64), @"FOLDER/bytes.parquet, row 2: `prompt` holds bytes that \
          are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
     let path = bytes_file(&folder, &[(b"6*7?", b"42"), (b"1+1?", b"\x80")]);
-    insta::assert_snapshot!(said(&path, &base64), @"FOLDER/bytes.parquet, row 2: `answer` holds bytes that \
+    insta::assert_snapshot!(printed(&path, &base64), @"FOLDER/bytes.parquet, row 2: `answer` holds bytes that \
          are no text (not UTF-8); write the column as text, or name another with data.columns.ground_truth");
     let columns = ColumnNames { prompt: Some("image".to_owned()), ..ColumnNames::default() };
-    insta::assert_snapshot!(said(&path, &ReadOptions { columns, ..base64.clone() }), @"FOLDER/bytes.parquet, row 1: `image` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
+    insta::assert_snapshot!(printed(&path, &ReadOptions { columns, ..base64.clone() }), @"FOLDER/bytes.parquet, row 1: `image` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
     let skipping = ReadOptions { bad_rows: BadRows::Skip, ..base64 };
     assert_eq!(Dataset::read(&[&path], &skipping).unwrap().skipped().len(), 1);
 }
@@ -274,15 +274,15 @@ fn what_is_no_file_of_rows_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let said = |path: &Path| {
+    let printed = |path: &Path| {
         let error = Dataset::read(&[path], &ReadOptions::default()).unwrap_err();
         let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
         format!("{error}: {source}").replace(&folder.path().display().to_string(), "FOLDER")
     };
-    insta::assert_snapshot!(said(&pipe), @"failed to open FOLDER/pipe: it is a pipe, not a regular file");
-    insta::assert_snapshot!(said(Path::new("/dev/zero")), @"failed to open /dev/zero: it is a device, not a regular file");
-    insta::assert_snapshot!(said(folder.path()), @"failed to open FOLDER: it is a folder, not a regular file");
+    insta::assert_snapshot!(printed(&pipe), @"failed to open FOLDER/pipe: it is a pipe, not a regular file");
+    insta::assert_snapshot!(printed(Path::new("/dev/zero")), @"failed to open /dev/zero: it is a device, not a regular file");
+    insta::assert_snapshot!(printed(folder.path()), @"failed to open FOLDER: it is a folder, not a regular file");
     let endless = folder.path().join("endless.jsonl");
     std::fs::File::create(&endless).unwrap().set_len(tamis_file::MAX_LINE + 10).unwrap();
-    insta::assert_snapshot!(said(&endless), @"FOLDER/endless.jsonl, line 1: the line has more than 64 MiB; write one object per line:");
+    insta::assert_snapshot!(printed(&endless), @"FOLDER/endless.jsonl, line 1: the line has more than 64 MiB; write one object per line:");
 }

@@ -286,8 +286,8 @@ mod tests {
             .collect();
         let function = own("mine");
         for (outcome, (source, completion, (score, acc))) in function.score(&inputs).iter().zip(cases) {
-            let said = (outcome.get("score"), outcome.get("acc"));
-            assert_eq!(said, (Some(score), Some(acc)), "{source}: {completion}");
+            let found = (outcome.get("score"), outcome.get("acc"));
+            assert_eq!(found, (Some(score), Some(acc)), "{source}: {completion}");
         }
         assert!(function.find_unrouted(&prompts).is_empty());
         assert_eq!(function.gold_completions(&prompts[2]), ["\\boxed{72}"]);
@@ -303,19 +303,19 @@ mod tests {
     fn sources_without_a_verifier_are_named_and_counted() {
         let sources = ["taco", "my/source", "", "taco", "openai/gsm8k"];
         let prompts: Vec<Prompt> = sources.iter().map(|source| prompt(source, "72")).collect();
-        let said = |function: &BySource| -> String {
+        let found = |function: &BySource| -> String {
             let lines: Vec<String> =
                 function.find_unrouted(&prompts).iter().map(Unrouted::to_string).collect();
             lines.join("\n")
         };
-        insta::assert_snapshot!(said(&BySource::default()), @r"
+        insta::assert_snapshot!(found(&BySource::default()), @r"
         1 row without a data source
         `my/source`, 1 row: verl has no verifier for it, and `sources` names none
         `taco`, 2 rows: its answers are programs, and there is no sandbox to run them in
         ");
         // `*` is for what nobody names, not for what is known to need something else.
-        insta::assert_snapshot!(said(&own(ANY)), @"`taco`, 2 rows: its answers are programs, and there is no sandbox to run them in");
-        assert_eq!(said(&own("taco")).lines().count(), 2);
+        insta::assert_snapshot!(found(&own(ANY)), @"`taco`, 2 rows: its answers are programs, and there is no sandbox to run them in");
+        assert_eq!(found(&own("taco")).lines().count(), 2);
         let input = RewardInput::text(&prompts[0], "print()");
         assert!(matches!(BySource::default().score(&[input])[0], RewardOutcome::Failed(_)));
     }

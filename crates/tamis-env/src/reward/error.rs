@@ -15,7 +15,7 @@ pub enum RewardError {
     Name {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: &'static str,
     },
     /// A weight is no finite number.
@@ -31,9 +31,9 @@ pub enum RewardError {
     Parameter {
         /// Kind of function.
         kind: &'static str,
-        /// What was expected.
+        /// The value expected.
         expected: &'static str,
-        /// What was given.
+        /// The value found.
         actual: String,
     },
     /// A pattern is no regular expression.

@@ -49,7 +49,7 @@ pub enum RewardFailure {
     Garbage {
         /// Beginning of the line.
         line: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// An answer for a completion that says nothing usable of it.
@@ -57,7 +57,7 @@ pub enum RewardFailure {
     Unusable {
         /// Beginning of the line.
         line: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// The function itself reported an error.
@@ -87,9 +87,9 @@ pub enum RewardFailure {
     Shape {
         /// What does not fit.
         what: String,
-        /// What was expected.
+        /// The value expected.
         expected: String,
-        /// What was given.
+        /// The value found.
         actual: String,
     },
     /// The processes of a command were restarted too often.

@@ -176,12 +176,12 @@ impl fmt::Display for FunctionGold {
             )?;
         }
         if accepted < checked && self.by_source.len() > 1 {
-            let told = self.by_source.iter().take(NUM_SOURCES).map(|(source, accepted, checked)| {
+            let reported = self.by_source.iter().take(NUM_SOURCES).map(|(source, accepted, checked)| {
                 let source = if source.is_empty() { "none" } else { source };
                 format!("{} {accepted} of {checked}", excerpt(source))
             });
             let more = if self.by_source.len() > NUM_SOURCES { ", ..." } else { "" };
-            writeln!(f, "  by data source: {}{more}", told.collect::<Vec<_>>().join(", "))?;
+            writeln!(f, "  by data source: {}{more}", reported.collect::<Vec<_>>().join(", "))?;
         }
         for GoldExample { prompt, ground_truth, completion, answer } in &self.examples {
             let truth = excerpt(ground_truth);
@@ -291,7 +291,7 @@ impl Check<'_> {
         let checked = asked.len();
         let is_external = self.named.function.is_external();
         let mut pace = Pace::begin(&self.named.name, checked, is_external, self.listener);
-        let mut said: Vec<Option<(usize, RewardOutcome)>> = vec![None; self.prompts.len()];
+        let mut answers: Vec<Option<(usize, RewardOutcome)>> = vec![None; self.prompts.len()];
         let num_forms = self.candidates.iter().map(Vec::len).max().unwrap_or(0);
         // Scores of each form on the first block, on which functions from outside are asked about all of
         // them.
@@ -324,13 +324,13 @@ impl Check<'_> {
                     // What one form said is not hidden by another that said less.
                     let is_better =
                         |before: &RewardOutcome| rank(&outcome, is_external) > rank(before, is_external);
-                    if said[row].as_ref().is_none_or(|(_, before)| is_better(before)) {
-                        said[row] = Some((form, outcome));
+                    if answers[row].as_ref().is_none_or(|(_, before)| is_better(before)) {
+                        answers[row] = Some((form, outcome));
                     }
                 }
-                open.retain(|&row| !said[row].as_ref().is_some_and(|(_, outcome)| is_enough(outcome)));
+                open.retain(|&row| !answers[row].as_ref().is_some_and(|(_, outcome)| is_enough(outcome)));
             }
-            for (form, outcome) in rows.iter().filter_map(|&row| said[row].as_ref()) {
+            for (form, outcome) in rows.iter().filter_map(|&row| answers[row].as_ref()) {
                 if matches!(outcome, RewardOutcome::Scored(_)) && (is_external || is_accepted(outcome)) {
                     forms.iter_mut().filter(|(_, other)| other == form).for_each(|(wins, _)| *wins += 1);
                 }
@@ -338,14 +338,17 @@ impl Check<'_> {
             forms.sort_by_key(|&(wins, form)| (std::cmp::Reverse(wins), form));
             pace.advance(rows.len());
         }
-        let mut function = self.judge(asked, &said);
+        let mut function = self.judge(asked, &answers);
         if is_external || function.accepted > 0 {
             let form = is_external.then(|| best_form(&form_scores));
-            function.rivals = self.rivals(asked, &said, form)?;
+            function.rivals = self.rivals(asked, &answers, form)?;
         }
         if function.examples.is_empty() && function.is_rivalled() {
-            function.examples =
-                asked.iter().take(NUM_EXAMPLES).map(|&row| self.example(row, said[row].as_ref())).collect();
+            function.examples = asked
+                .iter()
+                .take(NUM_EXAMPLES)
+                .map(|&row| self.example(row, answers[row].as_ref()))
+                .collect();
         }
         Ok(function)
     }
@@ -376,9 +379,9 @@ impl Check<'_> {
         }
     }
 
-    fn judge(&self, asked: &[usize], said: &[Option<(usize, RewardOutcome)>]) -> FunctionGold {
+    fn judge(&self, asked: &[usize], answers: &[Option<(usize, RewardOutcome)>]) -> FunctionGold {
         let is_external = self.named.function.is_external();
-        let outcome = |row: usize| said[row].as_ref().map(|(_, outcome)| outcome);
+        let outcome = |row: usize| answers[row].as_ref().map(|(_, outcome)| outcome);
         let accs = || asked.iter().filter_map(|&row| outcome(row)?.get("acc"));
         let is_binary = accs().all(|acc| [0.0, 1.0].contains(&acc));
         let takes = |outcome: &RewardOutcome| match outcome.get("acc") {
@@ -416,7 +419,7 @@ impl Check<'_> {
             };
             *place += 1;
             if function.examples.len() < NUM_EXAMPLES {
-                function.examples.push(self.example(row, said[row].as_ref()));
+                function.examples.push(self.example(row, answers[row].as_ref()));
             }
         }
         let counted =
@@ -425,8 +428,8 @@ impl Check<'_> {
         function
     }
 
-    fn example(&self, row: usize, said: Option<&(usize, RewardOutcome)>) -> GoldExample {
-        let (form, answer) = match said {
+    fn example(&self, row: usize, answers: Option<&(usize, RewardOutcome)>) -> GoldExample {
+        let (form, answer) = match answers {
             Some((form, RewardOutcome::Scored(scores))) => {
                 let numbers: Vec<String> =
                     scores.iter().map(|(name, score)| format!("{name} {}", shortest(score.value))).collect();
@@ -450,7 +453,7 @@ struct Pace<'a> {
     name: &'a str,
     done: usize,
     total: usize,
-    told: Instant,
+    reported: Instant,
     listener: &'a dyn Listener,
 }
 
@@ -459,13 +462,13 @@ impl<'a> Pace<'a> {
         if is_external {
             listener.say(&format!("checking {total} gold answers with reward `{name}`"));
         }
-        Self { name, done: 0, total, told: Instant::now(), listener }
+        Self { name, done: 0, total, reported: Instant::now(), listener }
     }
 
     fn advance(&mut self, by: usize) {
         self.done += by;
-        if self.told.elapsed() >= TELL_EVERY && self.done < self.total {
-            self.told = Instant::now();
+        if self.reported.elapsed() >= TELL_EVERY && self.done < self.total {
+            self.reported = Instant::now();
             let Self { name, done, total, .. } = self;
             self.listener.say(&format!("reward `{name}`: {done} of {total} gold answers checked"));
         }

@@ -64,9 +64,9 @@ pub trait RewardSettings {
 pub struct Conflict {
     /// The keys, the one to show first in front.
     pub keys: Vec<String>,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
-    /// What to do.
+    /// The fix.
     pub hint: String,
 }
 
@@ -185,9 +185,9 @@ pub enum BuildError {
     /// Settings lack something, found out only with rows, programs or servers at hand.
     #[error("{message}")]
     Setting {
-        /// What is wrong.
+        /// The fault.
         message: String,
-        /// What to do.
+        /// The fix.
         hint: String,
     },
     /// The function refuses its settings.

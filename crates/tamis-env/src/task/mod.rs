@@ -97,9 +97,9 @@ pub enum TaskError {
     Difficulty {
         /// Place in the list of levels, from 1.
         level: usize,
-        /// What was expected.
+        /// The value expected.
         what: &'static str,
-        /// What was given.
+        /// The value found.
         actual: String,
     },
     /// A level has no expression on a side.
@@ -130,7 +130,7 @@ pub enum TaskError {
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A file holds no usable annotation.

@@ -65,9 +65,9 @@ pub enum SamplingError {
     Range {
         /// The parameter.
         name: &'static str,
-        /// What it may be.
+        /// The value expected.
         range: &'static str,
-        /// What it is.
+        /// The value given.
         value: f64,
     },
 }

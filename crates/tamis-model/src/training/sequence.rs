@@ -53,13 +53,13 @@ pub enum SequenceError {
     /// The temperature is not a positive number.
     #[error("temperature must be positive and finite, got {temperature}")]
     Temperature {
-        /// What was given.
+        /// The value given.
         temperature: f32,
     },
     /// The model has another head than what is asked of it.
     #[error("the model is {found}, and what is asked for comes from {wanted}")]
     Head {
-        /// What it is.
+        /// The value found.
         found: OutputHead,
         /// What it would have to be.
         wanted: OutputHead,

@@ -40,7 +40,7 @@ pub enum FilterFileError {
         place: RowPlace,
         /// The column.
         column: String,
-        /// What it is.
+        /// The value found.
         actual: String,
     },
     /// Rows of lists, and one that has none.
@@ -50,7 +50,7 @@ pub enum FilterFileError {
         place: RowPlace,
         /// The column.
         column: String,
-        /// What it is.
+        /// The value found.
         actual: String,
     },
     /// The wide layout needs columns.

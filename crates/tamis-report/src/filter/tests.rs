@@ -545,8 +545,11 @@ fn ids_of_different_columns_and_sizes_are_not_taken_for_one() {
     let texts: String = texts.iter().map(|text| row("1", &format!("\"{text}\""))).collect();
     assert!(warnings(&texts, &["prompt"]).is_empty());
     let large = [row("1", "\"9223372036854775807\""), row("1", "9223372036854775807")].concat();
-    let told = warnings(&large, &["step", "prompt"]);
-    assert!(matches!(&told[..], [warning] if warning.contains(": 1 ids in column `prompt`")), "{told:?}");
+    let printed = warnings(&large, &["step", "prompt"]);
+    assert!(
+        matches!(&printed[..], [warning] if warning.contains(": 1 ids in column `prompt`")),
+        "{printed:?}"
+    );
     let both = [row("1", "\"7\""), row("\"1\"", "7.0")].concat();
     assert_eq!(warnings(&both, &["step", "prompt"]).len(), 2);
 }

@@ -109,7 +109,7 @@ struct Story {
     ignored: crate::inbox::Ignored,
 }
 
-fn told(record: &Record) -> Trained {
+fn describe(record: &Record) -> Trained {
     let member =
         |member: &Trajectory| (member.text.clone(), member.token_ids.clone(), member.reward.to_bits());
     let members = record.group.trajectories.iter().map(member).collect();
@@ -228,7 +228,7 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
                 is_interrupted: &is_killed,
             });
             match next {
-                Ok(Next::Part(records)) => parts.extend(records.iter().map(told)),
+                Ok(Next::Part(records)) => parts.extend(records.iter().map(describe)),
                 Ok(Next::Step(collected)) => break Some(*collected),
                 Ok(Next::Interrupted) => break None,
                 Err(error) => panic!("{error:?}: {plan:?} {fake:?}"),
@@ -263,7 +263,7 @@ fn play(plan: &Plan, fake: FakeSettings, kill: Option<Kill>) -> Story {
         assert!(parts.is_empty() || matches!(collected.end, End::Ready), "a part is trained on: {plan:?}");
         match collected.end {
             End::Ready => {
-                let batch: Vec<Trained> = collected.trained.iter().map(told).collect();
+                let batch: Vec<Trained> = collected.trained.iter().map(describe).collect();
                 assert!(batch.starts_with(&parts), "parts are the first of the batch: {plan:?} {fake:?}");
                 story.batches.push(batch);
                 dispatcher.note_trained(0, 0).expect("trained");

@@ -162,12 +162,12 @@ impl Fleet {
             self.lost_since = None;
             return Ok(());
         }
-        let (since, said) = *self.lost_since.get_or_insert((now, now));
+        let (since, next) = *self.lost_since.get_or_insert((now, now));
         let for_so_long = now.saturating_duration_since(since);
         if self.settings.give_up_after.is_some_and(|limit| for_so_long >= limit) {
             return Err(GeneratorError::Unreachable { tried: self.describe_servers() });
         }
-        if said <= now {
+        if next <= now {
             let tried = self.describe_servers();
             (self.say)(FleetMessage::Waiting { for_so_long, tried });
             self.lost_since = Some((since, now + SAY_EVERY));

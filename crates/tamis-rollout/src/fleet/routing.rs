@@ -37,7 +37,7 @@ impl Fleet {
         // What was in flight with the one that was turned away says nothing new.
         if member.quiet_until.is_none() {
             member.limit.halve();
-            if member.said_busy.is_none_or(|said| now.saturating_duration_since(said) >= SAY_EVERY) {
+            if member.said_busy.is_none_or(|last| now.saturating_duration_since(last) >= SAY_EVERY) {
                 member.said_busy = Some(now);
                 let (server, limit) = (member.server.name().to_owned(), member.limit.get());
                 (self.say)(FleetMessage::TurnedAway { server, fault: fault.clone(), limit });

@@ -58,13 +58,13 @@ pub(super) trait RouteFormat: Send {
     fn logprobs(&self, texts: &mut TokenTexts, piece: &Piece, count: usize) -> Result<Value, ApiError>;
 
     /// A choice of an answer in one piece.
-    fn choice(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value;
+    fn choice(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value;
 
     /// An answer in one piece.
     fn whole(&self, asked: &OpenRequest, choices: Value, usage: Value) -> Value;
 
     /// A choice of a part.
-    fn part(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value;
+    fn part(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value;
 
     /// A part: a choice, or the `usage` behind the last.
     fn chunk(&self, asked: &OpenRequest, choices: Value, usage: Option<Value>, is_first: bool) -> Value;
@@ -136,7 +136,7 @@ impl OpenRequest {
             let last = piece.token_ids.last();
             let by_token = stop_reason(how, &app.end_token_ids, last, None, ended.finish);
             num_tokens += piece.token_ids.len();
-            let told = ChoiceOutput {
+            let output = ChoiceOutput {
                 index,
                 text,
                 is_first: true,
@@ -145,7 +145,7 @@ impl OpenRequest {
                 stop_reason: if by_token.is_null() { by_text } else { by_token },
                 piece: &piece,
             };
-            choices.push(form.choice(self, told));
+            choices.push(form.choice(self, output));
         }
         Ok(form.whole(self, Value::Array(choices), self.usage(num_tokens)))
     }
@@ -261,7 +261,7 @@ impl<F: RouteFormat> Chunks for Parts<F> {
         self.num_tokens += piece.token_ids.len();
         let Some(growing) = choices.get_mut(index) else { return Err(broken_error()) };
         let text = growing.text.push(&piece.token_ids, ended.is_some())?;
-        let told = ChoiceOutput {
+        let output = ChoiceOutput {
             index,
             text,
             is_first: !std::mem::replace(&mut growing.is_begun, true),
@@ -273,7 +273,7 @@ impl<F: RouteFormat> Chunks for Parts<F> {
             piece: &piece,
         };
         let is_first = !std::mem::replace(&mut self.is_begun, true);
-        let choice = form.part(asked, told);
+        let choice = form.part(asked, output);
         Ok(form.chunk(asked, json!([choice]), None, is_first))
     }
 

@@ -119,22 +119,22 @@ impl RouteFormat for Chat {
         texts.logprobs(piece, count)
     }
 
-    fn choice(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
+    fn choice(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value {
         json!({
-            "index": told.index,
+            "index": output.index,
             "message": {
                 "role": "assistant",
-                "content": told.text,
+                "content": output.text,
                 "refusal": null,
                 "annotations": null,
                 "audio": null,
                 "function_call": null,
                 "reasoning": null,
             },
-            "logprobs": told.logprobs,
-            "finish_reason": told.ended.map(finish_name),
-            "stop_reason": told.stop_reason,
-            "token_ids": asked.tells_ids.then_some(&told.piece.token_ids),
+            "logprobs": output.logprobs,
+            "finish_reason": output.ended.map(finish_name),
+            "stop_reason": output.stop_reason,
+            "token_ids": asked.tells_ids.then_some(&output.piece.token_ids),
             "routed_experts": null,
         })
     }
@@ -146,18 +146,18 @@ impl RouteFormat for Chat {
         value
     }
 
-    fn part(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
+    fn part(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value {
         let mut choice = json!({
-            "index": told.index,
-            "delta": {"content": told.text},
-            "logprobs": told.logprobs,
-            "finish_reason": told.ended.map(finish_name),
+            "index": output.index,
+            "delta": {"content": output.text},
+            "logprobs": output.logprobs,
+            "finish_reason": output.ended.map(finish_name),
         });
-        if told.ended.is_some() {
-            choice["stop_reason"] = told.stop_reason;
+        if output.ended.is_some() {
+            choice["stop_reason"] = output.stop_reason;
         }
         if asked.tells_ids {
-            choice["token_ids"] = json!(told.piece.token_ids);
+            choice["token_ids"] = json!(output.piece.token_ids);
         }
         choice
     }

@@ -103,16 +103,16 @@ impl RouteFormat for Completion {
         )
     }
 
-    fn choice(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
+    fn choice(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value {
         json!({
-            "index": told.index,
-            "text": told.text,
-            "logprobs": told.logprobs,
-            "finish_reason": told.ended.map(finish_name),
-            "stop_reason": told.stop_reason,
-            "token_ids": asked.tells_ids.then_some(&told.piece.token_ids),
-            "prompt_logprobs": asked.prompt_logprobs(told.index),
-            "prompt_token_ids": asked.tells_ids.then(|| asked.prompt(told.index)),
+            "index": output.index,
+            "text": output.text,
+            "logprobs": output.logprobs,
+            "finish_reason": output.ended.map(finish_name),
+            "stop_reason": output.stop_reason,
+            "token_ids": asked.tells_ids.then_some(&output.piece.token_ids),
+            "prompt_logprobs": asked.prompt_logprobs(output.index),
+            "prompt_token_ids": asked.tells_ids.then(|| asked.prompt(output.index)),
             "routed_experts": null,
         })
     }
@@ -121,15 +121,15 @@ impl RouteFormat for Completion {
         asked.openai_whole("text_completion", choices, usage)
     }
 
-    fn part(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
+    fn part(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value {
         json!({
-            "index": told.index,
-            "text": told.text,
-            "logprobs": told.logprobs,
-            "finish_reason": told.ended.map(finish_name),
-            "stop_reason": told.stop_reason,
-            "prompt_token_ids": (asked.tells_ids && told.is_first).then(|| asked.prompt(told.index)),
-            "token_ids": asked.tells_ids.then_some(&told.piece.token_ids),
+            "index": output.index,
+            "text": output.text,
+            "logprobs": output.logprobs,
+            "finish_reason": output.ended.map(finish_name),
+            "stop_reason": output.stop_reason,
+            "prompt_token_ids": (asked.tells_ids && output.is_first).then(|| asked.prompt(output.index)),
+            "token_ids": asked.tells_ids.then_some(&output.piece.token_ids),
         })
     }
 

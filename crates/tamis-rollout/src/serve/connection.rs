@@ -38,7 +38,7 @@ pub(super) async fn accept(
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let most = app.settings.max_connections.max(1);
     let room = Arc::new(Semaphore::new(most));
-    let (stopping, told) = watch::channel(false);
+    let (stopping, stop_signal) = watch::channel(false);
     let mut ended = pin!(async {
         while !stop.load(Ordering::SeqCst) && !worker.is_finished() {
             sleep(LOOK_EVERY).await;
@@ -61,24 +61,24 @@ pub(super) async fn accept(
             sleep(LOOK_EVERY).await;
             continue;
         };
-        let (app, told) = (app.clone(), told.clone());
+        let (app, stop_signal) = (app.clone(), stop_signal.clone());
         tokio::spawn(async move {
             let _permit = permit;
-            converse(app, stream, told).await;
+            converse(app, stream, stop_signal).await;
         });
     }
     drop(listener);
     app.metrics.is_stopping.store(true, Ordering::SeqCst);
     let _ = app.commands.send(EngineCommand::Stop);
     let _ = stopping.send(true);
-    drop(told);
+    drop(stop_signal);
     let all = u32::try_from(most).unwrap_or(u32::MAX);
     let _ = tokio::time::timeout(LAST_WORDS, room.acquire_many(all)).await;
     Ok(())
 }
 
 /// Answers the requests of one connection.
-async fn converse(app: Arc<App>, stream: TcpStream, mut told: watch::Receiver<bool>) {
+async fn converse(app: Arc<App>, stream: TcpStream, mut stop_signal: watch::Receiver<bool>) {
     let _ = stream.set_nodelay(true);
     let patience = app.settings.idle_timeout;
     let connection = Connection { stream, patience, stalled: None };
@@ -90,13 +90,13 @@ async fn converse(app: Arc<App>, stream: TcpStream, mut told: watch::Receiver<bo
             .max_buf_size(1 << 18)
             .serve_connection(connection, service)
     );
-    let mut told = pin!(async move {
-        let _ = told.wait_for(|stops| *stops).await;
+    let mut stop_signal = pin!(async move {
+        let _ = stop_signal.wait_for(|stops| *stops).await;
     });
     let mut is_told = false;
     // What went wrong is the client's doing, and it knows.
     let _ = std::future::poll_fn(|context| {
-        if !is_told && told.as_mut().poll(context).is_ready() {
+        if !is_told && stop_signal.as_mut().poll(context).is_ready() {
             is_told = true;
             serving.as_mut().graceful_shutdown();
         }

@@ -119,7 +119,7 @@ struct Live {
     choice: usize,
     is_streamed: bool,
     /// Tokens sent already.
-    told: usize,
+    num_sent: usize,
     events: UnboundedSender<ChoiceEvent>,
     /// Labels and where their spans ended, the running one left out.
     versions: Vec<(Arc<str>, usize)>,
@@ -374,7 +374,7 @@ impl Worker {
                 id: job.id.clone(),
                 choice: job.first_choice + i,
                 is_streamed: job.is_streamed,
-                told: 0,
+                num_sent: 0,
                 events: job.events.clone(),
                 versions: Vec::new(),
                 since,
@@ -509,14 +509,14 @@ impl Worker {
     fn tell_progress(&mut self) {
         for running in self.generator.running() {
             let Some(live) = self.live.get_mut(&(running.request, running.sample)) else { continue };
-            if live.is_streamed && running.tokens.len() > live.told {
+            if live.is_streamed && running.tokens.len() > live.num_sent {
                 let CompletionProgress { tokens, logprobs, alternatives, .. } = running;
                 let piece = Piece {
-                    token_ids: tokens[live.told..].to_vec(),
-                    logprobs: logprobs[live.told..].to_vec(),
-                    alternatives: alternatives.get(live.told..).unwrap_or_default().to_vec(),
+                    token_ids: tokens[live.num_sent..].to_vec(),
+                    logprobs: logprobs[live.num_sent..].to_vec(),
+                    alternatives: alternatives.get(live.num_sent..).unwrap_or_default().to_vec(),
                 };
-                live.told = tokens.len();
+                live.num_sent = tokens.len();
                 if !std::mem::replace(&mut live.begun, true) {
                     self.metrics.record_first_token(live.since.elapsed());
                 }
@@ -553,10 +553,10 @@ impl Worker {
             None => finish,
         };
         self.metrics.count_finished(finish, live.since.elapsed());
-        tokens.drain(..live.told);
-        logprobs.drain(..live.told);
+        tokens.drain(..live.num_sent);
+        logprobs.drain(..live.num_sent);
         if !alternatives.is_empty() {
-            alternatives.drain(..live.told);
+            alternatives.drain(..live.num_sent);
         }
         let piece = Piece { token_ids: tokens, logprobs, alternatives };
         let ended = Ended { finish, versions: live.versions, entropy };

@@ -96,23 +96,23 @@ impl RouteFormat for Generate {
     }
 
     /// Our own field comes where ours came.
-    fn choice(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
+    fn choice(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value {
         let mut choice = json!({
-            "index": told.index,
-            "finish_reason": told.ended.map(finish_name),
-            "stop_reason": told.stop_reason,
-            "token_ids": told.piece.token_ids,
+            "index": output.index,
+            "finish_reason": output.ended.map(finish_name),
+            "stop_reason": output.stop_reason,
+            "token_ids": output.piece.token_ids,
             "routed_experts": null,
             "sampling_mask": null,
-            "weight_versions": told.ended.map(spans),
+            "weight_versions": output.ended.map(spans),
         });
-        if let Some(ended) = told.ended.filter(|_| asked.how.is_keyed) {
+        if let Some(ended) = output.ended.filter(|_| asked.how.is_keyed) {
             choice["tamis"] = json!({"entropy": Some(ended.entropy).filter(|entropy| entropy.is_finite())});
         }
         if self.is_text {
-            choice["text"] = json!(told.text);
+            choice["text"] = json!(output.text);
         }
-        choice["logprobs"] = told.logprobs;
+        choice["logprobs"] = output.logprobs;
         choice
     }
 
@@ -129,8 +129,8 @@ impl RouteFormat for Generate {
         })
     }
 
-    fn part(&self, asked: &OpenRequest, told: ChoiceOutput<'_>) -> Value {
-        self.choice(asked, told)
+    fn part(&self, asked: &OpenRequest, output: ChoiceOutput<'_>) -> Value {
+        self.choice(asked, output)
     }
 
     fn chunk(&self, asked: &OpenRequest, choices: Value, usage: Option<Value>, is_first: bool) -> Value {

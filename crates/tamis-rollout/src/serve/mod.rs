@@ -169,7 +169,7 @@ impl ServeError {
         matches!(self, Self::Open { .. } | Self::Host { .. })
     }
 
-    /// What to do about it.
+    /// The fix, where one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Open { .. } => Some(

@@ -93,8 +93,8 @@ impl<P: Protocol> HttpServer<P> {
         let Some(look) = checking.left.pop_front() else { return };
         // It lives, and says that it is asked too often.
         let is_limited = self.is_known && exchange.as_ref().is_ok_and(|answer| answer.status == 429);
-        let told = exchange.and_then(|answer| self.protocol.read_control(&control_of(look), &answer));
-        let fault = match told {
+        let outcome = exchange.and_then(|answer| self.protocol.read_control(&control_of(look), &answer));
+        let fault = match outcome {
             Ok(ControlReply::NotYet) => {
                 checking.left.push_front(look);
                 None

@@ -202,8 +202,8 @@ impl<P: Protocol> HttpServer<P> {
                 Control::Score(publishing.probe.as_ref().map_or(&[][..], |probe| &probe.token_ids))
             }
         };
-        let told = exchange.and_then(|answer| self.protocol.read_control(&control, &answer));
-        let fault = match told {
+        let outcome = exchange.and_then(|answer| self.protocol.read_control(&control, &answer));
+        let fault = match outcome {
             Ok(ControlReply::NotYet) if publishing.tries < MOST_RESETS => {
                 publishing.tries += 1;
                 publishing.ask_again_at = Some(now + ASK_AGAIN);

@@ -249,7 +249,7 @@ impl Server for FakeServer {
 pub(crate) struct World {
     pub(crate) fleet: Fleet,
     pub(crate) seen: Arc<Mutex<Seen>>,
-    pub(crate) said: Arc<Mutex<Vec<FleetMessage>>>,
+    pub(crate) messages: Arc<Mutex<Vec<FleetMessage>>>,
     pub(crate) clock: TestClock,
     pub(crate) interrupted: Arc<AtomicBool>,
 }

@@ -39,14 +39,14 @@ fn connect_to(
 ) -> Result<World, GeneratorError> {
     let clock = TestClock::new();
     let seen = Arc::new(Mutex::new(Seen::default()));
-    let said = Arc::new(Mutex::new(Vec::new()));
+    let messages = Arc::new(Mutex::new(Vec::new()));
     let fake = |(place, &(habits, lives_until)): (usize, &(Habits, Option<Duration>))| {
         let seen = Arc::clone(&seen);
         let mut server = FakeServer { seen, lives_until, ..FakeServer::new(seed, place, habits, &clock) };
         change(place, &mut server);
         Box::new(server) as Box<dyn Server>
     };
-    let hear = Arc::clone(&said);
+    let hear = Arc::clone(&messages);
     let interrupted = Arc::new(AtomicBool::new(false));
     let fleet = Fleet::connect(
         servers.iter().enumerate().map(fake).collect(),
@@ -56,7 +56,7 @@ fn connect_to(
         Arc::clone(&interrupted),
         Box::new(move |message| hear.lock().unwrap().push(message)),
     )?;
-    Ok(World { fleet, seen, said, clock, interrupted })
+    Ok(World { fleet, seen, messages, clock, interrupted })
 }
 
 fn request(group: u64, member: u32) -> SampleRequest {
@@ -268,10 +268,13 @@ fn no_server_at_the_start_is_said_with_what_was_tried() {
     };
     assert_eq!(tried, ["no server is configured"]);
     // One of two is enough.
-    let World { said, .. } =
+    let World { messages, .. } =
         connect(1, &[dead, (GOOD, None)], FleetSettings::default()).expect("one answers");
-    let said = said.lock().unwrap();
-    assert!(matches!(&said[..], [FleetMessage::Lost { server, .. }] if server == "http://s0"), "{said:?}");
+    let messages = messages.lock().unwrap();
+    assert!(
+        matches!(&messages[..], [FleetMessage::Lost { server, .. }] if server == "http://s0"),
+        "{messages:?}"
+    );
 }
 
 #[test]
@@ -279,7 +282,7 @@ fn a_fleet_that_is_lost_waits_and_says_so() {
     let dying = (GOOD, Some(Duration::from_secs(3)));
     let settings =
         FleetSettings { give_up_after: Some(Duration::from_secs(150)), ..FleetSettings::default() };
-    let World { mut fleet, said, interrupted, .. } =
+    let World { mut fleet, messages, interrupted, .. } =
         connect(1, &[dying], settings).expect("answers at first");
     for group in 0..4000 {
         fleet.submit(request(group, 0)).expect("taken");
@@ -293,7 +296,7 @@ fn a_fleet_that_is_lost_waits_and_says_so() {
     };
     assert_eq!(error.to_string(), "no server answers: http://s0: connect: refused");
     assert!(ended < 4000);
-    let waits: Vec<u64> = said
+    let waits: Vec<u64> = messages
         .lock()
         .unwrap()
         .iter()
@@ -318,7 +321,7 @@ fn a_server_that_comes_back_is_given_the_weights_before_it_is_used() {
     let habits = Habits { dies: 20, ..GOOD };
     for seed in 0..20 {
         println!("seed {seed}");
-        let World { mut fleet, seen, said, .. } =
+        let World { mut fleet, seen, messages, .. } =
             connect(seed, &[(habits, None); 2], FleetSettings::default()).expect("answer");
         fleet.publish(&publication(9), InFlight::Wait).expect("published");
         assert_eq!(
@@ -333,8 +336,12 @@ fn a_server_that_comes_back_is_given_the_weights_before_it_is_used() {
                 assert_eq!(sample.versions[0].version, PolicyVersion(9), "seed {seed}");
             }
         }
-        let back =
-            said.lock().unwrap().iter().filter(|said| matches!(said, FleetMessage::Back { .. })).count();
+        let back = messages
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|messages| matches!(messages, FleetMessage::Back { .. }))
+            .count();
         let publications = seen.lock().unwrap().publications as usize;
         assert!(
             publications >= 2 + back.min(1),
@@ -345,7 +352,7 @@ fn a_server_that_comes_back_is_given_the_weights_before_it_is_used() {
 
 #[test]
 fn a_drained_server_gets_nothing_more() {
-    let World { mut fleet, seen, said, clock, .. } =
+    let World { mut fleet, seen, messages, clock, .. } =
         connect(1, &[(GOOD, None); 2], FleetSettings::default()).expect("answer");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("drain");
@@ -359,7 +366,7 @@ fn a_drained_server_gets_nothing_more() {
     assert_eq!(finish(&mut fleet).len(), 20);
     let on_first = || seen.lock().unwrap().groups.values().filter(|on| on.contains("http://s0")).count();
     assert_eq!(on_first(), 1);
-    assert!(said.lock().unwrap().contains(&FleetMessage::Drained { server: "http://s0".to_owned() }));
+    assert!(messages.lock().unwrap().contains(&FleetMessage::Drained { server: "http://s0".to_owned() }));
     // It missed a publication meanwhile, and is given the weights before it is used again.
     fleet.publish(&publication(1), InFlight::Wait).expect("begun");
     let published = GeneratorEvent::Published { version: PolicyVersion(1) };
@@ -373,11 +380,11 @@ fn a_drained_server_gets_nothing_more() {
         }
     }
     assert!(on_first() > 20, "{}", on_first());
-    let not_drained = |said: &FleetMessage| match said {
+    let not_drained = |messages: &FleetMessage| match messages {
         FleetMessage::NotDrained { what, .. } => Some(what.clone()),
         _ => None,
     };
-    let not_drained = || said.lock().unwrap().iter().filter_map(not_drained).collect::<Vec<_>>();
+    let not_drained = || messages.lock().unwrap().iter().filter_map(not_drained).collect::<Vec<_>>();
     assert_eq!(not_drained(), ["http://nobody"], "said once, however often it is read");
     // One that missed none may have been started again meanwhile.
     let num_published = || seen.lock().unwrap().publications;
@@ -429,7 +436,7 @@ fn a_server_that_refuses_weights_is_left_out_while_another_takes_them() {
             (server.refuses_weights, server.publish_takes) = (true, Duration::from_secs(60));
         }
     };
-    let World { mut fleet, seen, said, clock, .. } =
+    let World { mut fleet, seen, messages, clock, .. } =
         connect_to(1, &[(GOOD, None); 2], FleetSettings::default(), refusing).expect("answer");
     for version in 1..4 {
         let begun = clock.now();
@@ -446,7 +453,7 @@ fn a_server_that_refuses_weights_is_left_out_while_another_takes_them() {
     }
     assert!(seen.lock().unwrap().groups.values().all(|on| !on.contains("http://s0")));
     let lost = |message: &&FleetMessage| matches!(message, FleetMessage::Lost { .. });
-    assert_eq!(said.lock().unwrap().iter().filter(lost).count(), 1, "said once, not at each try");
+    assert_eq!(messages.lock().unwrap().iter().filter(lost).count(), 1, "said once, not at each try");
 }
 
 /// A server that looks healthy and answers at once, but never with a sample, always has the least in flight.
@@ -457,7 +464,8 @@ fn answers_that_are_no_samples_take_a_server_out_and_fail_no_request() {
     for most_bad_answers in [8, u32::MAX] {
         let settings =
             FleetSettings { max_in_flight: Some(16), most_bad_answers, ..FleetSettings::default() };
-        let World { mut fleet, said, .. } = connect(1, &[spoiling, (GOOD, None)], settings).expect("answer");
+        let World { mut fleet, messages, .. } =
+            connect(1, &[spoiling, (GOOD, None)], settings).expect("answer");
         for group in 0..300 {
             fleet.submit(request(group, 0)).expect("taken");
         }
@@ -465,7 +473,7 @@ fn answers_that_are_no_samples_take_a_server_out_and_fail_no_request() {
         let failed = events.iter().filter(|event| !matches!(event, GeneratorEvent::Sampled { .. }));
         assert_eq!((events.len(), failed.count()), (300, 0));
         let lost = |message: &FleetMessage| matches!(message, FleetMessage::Lost { server, fault } if server == "http://s0" && fault.class == FaultClass::LogprobOutOfRange);
-        assert_eq!(said.lock().unwrap().iter().any(lost), most_bad_answers == 8);
+        assert_eq!(messages.lock().unwrap().iter().any(lost), most_bad_answers == 8);
         // Taken out, it is tried ever more rarely: not once for each request.
         let spoiled = fleet.fault_counts().samples[&FaultClass::LogprobOutOfRange];
         assert_eq!(spoiled < 150, most_bad_answers == 8, "{spoiled} of 300");
@@ -480,7 +488,7 @@ fn a_server_without_room_is_waited_for_and_sent_fewer() {
             (server.room, server.retry_after) = (3, retry_after);
         };
         let settings = FleetSettings::default();
-        let World { mut fleet, said, clock, .. } =
+        let World { mut fleet, messages, clock, .. } =
             connect_to(1, &[(GOOD, None)], settings, small).expect("answers");
         for group in 0..60 {
             fleet.submit(request(group, 0)).expect("taken");
@@ -490,13 +498,13 @@ fn a_server_without_room_is_waited_for_and_sent_fewer() {
         let sampled = events.iter().filter(|event| matches!(event, GeneratorEvent::Sampled { .. })).count();
         assert_eq!((events.len(), sampled), (60, 60), "{retry_after:?}");
         let turned_away = |message: &&FleetMessage| matches!(message, FleetMessage::TurnedAway { .. });
-        let said = said.lock().unwrap();
-        let first = said.iter().find(turned_away).expect("said").to_string();
+        let messages = messages.lock().unwrap();
+        let first = messages.iter().find(turned_away).expect("said").to_string();
         assert_eq!(
             first,
             "http://s0 is full (busy: no sample): for now at most 128 samples at once are sent to it"
         );
-        assert!(!said.iter().any(|message| matches!(message, FleetMessage::Lost { .. })), "{said:?}");
+        assert!(!messages.iter().any(|message| matches!(message, FleetMessage::Lost { .. })), "{messages:?}");
         // All but three of the first 60 come back once; then the limit comes down by halves to what there is
         // room for.
         let busy = fleet.fault_counts().samples[&FaultClass::Busy];

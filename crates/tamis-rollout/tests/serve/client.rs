@@ -177,8 +177,8 @@ fn scored(number: u64, token_ids: &[u32]) -> Vec<f32> {
 #[test]
 fn a_server_shows_that_it_holds_what_was_published() {
     let serving = serve(settings());
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let hear = told.clone();
+    let answered = Arc::new(Mutex::new(Vec::new()));
+    let hear = answered.clone();
     let hear = Box::new(move |message: FleetMessage| hear.lock().unwrap().push(message.to_string()));
     let mut fleet = fleet_that_says(&[&serving], hear);
     let token_ids: Vec<u32> = (0..24).map(|place| place * 11 % 300).collect();
@@ -199,10 +199,10 @@ fn a_server_shows_that_it_holds_what_was_published() {
     let other = folder(3, 2);
     publish(&mut fleet, 2, &other);
     let end = Instant::now() + PATIENCE;
-    while told.lock().unwrap().is_empty() && Instant::now() < end {
+    while answered.lock().unwrap().is_empty() && Instant::now() < end {
         let soon = Wait::Until(Instant::now() + Duration::from_millis(50));
         assert_eq!(fleet.next(soon).unwrap(), [], "nothing is published");
     }
-    let told = told.lock().unwrap().join("; ");
-    assert!(told.contains("log-probabilities of a known text are off by"), "{told}");
+    let answered = answered.lock().unwrap().join("; ");
+    assert!(answered.contains("log-probabilities of a known text are off by"), "{answered}");
 }

@@ -109,12 +109,14 @@ fn a_prompt_is_told_with_its_log_probabilities() {
     let prompt = prompt(6);
     let sequence = Sequence { tokens: &prompt, start: 1 };
     let scores = score(&Threads::new(1), &model(1), &mut Workspace::default(), &[sequence], 1.0).unwrap();
-    let check = |told: &Value| {
-        let told = told.as_array().unwrap();
-        assert_eq!(told.len(), prompt.len());
-        assert!(told[0].is_null());
-        for ((told, token), expected) in told[1..].iter().zip(&prompt[1..]).zip(scores.logprobs.values()) {
-            let logprob = told[token.to_string()]["logprob"].as_f64().unwrap();
+    let check = |answered: &Value| {
+        let answered = answered.as_array().unwrap();
+        assert_eq!(answered.len(), prompt.len());
+        assert!(answered[0].is_null());
+        for ((answered, token), expected) in
+            answered[1..].iter().zip(&prompt[1..]).zip(scores.logprobs.values())
+        {
+            let logprob = answered[token.to_string()]["logprob"].as_f64().unwrap();
             assert_eq!((logprob as f32).to_bits(), expected.to_bits());
         }
     };

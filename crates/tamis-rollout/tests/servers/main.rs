@@ -84,12 +84,12 @@ fn connect<P: Protocol + Default + 'static>(
             Box::new(HttpServer::<P>::new(Box::new(line), Arc::new(settings), tokenizer)) as Box<dyn Server>
         })
         .collect();
-    let said = Said::default();
-    let hear = Arc::clone(&said);
+    let messages = Said::default();
+    let hear = Arc::clone(&messages);
     let say = Box::new(move |message| hear.lock().unwrap().push(message));
     let fleet =
         Fleet::connect(servers, fleet, Box::new(SystemClock), bell, Arc::new(AtomicBool::new(false)), say)?;
-    Ok((fleet, said))
+    Ok((fleet, messages))
 }
 
 /// A server like vLLM and a fleet of it alone.

@@ -92,7 +92,7 @@ fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
 fn every_way_of_spoiling_at_once_and_every_request_ends_once() {
     let (_servers, _proxies, urls) = spoiled(10, &ALL);
     let settings = FleetSettings { max_attempts: 50, max_in_flight: Some(16), ..fleet_settings() };
-    let (mut fleet, said) = connect::<Vllm>(&urls, None, settings, |settings| {
+    let (mut fleet, messages) = connect::<Vllm>(&urls, None, settings, |settings| {
         settings.answer_timeout = Duration::from_millis(500);
     })
     .expect("answer");
@@ -113,7 +113,7 @@ fn every_way_of_spoiling_at_once_and_every_request_ends_once() {
     // Weights that are not the run's take a server out until it was given the right ones.
     assert!(fleet.fault_counts().samples.contains_key(&FaultClass::StaleWeights));
     let lost = |message: &FleetMessage| matches!(message, FleetMessage::Lost { fault, .. } if fault.class == FaultClass::StaleWeights);
-    assert!(said.lock().unwrap().iter().any(lost));
+    assert!(messages.lock().unwrap().iter().any(lost));
 }
 
 /// A service that says when it wants to be asked again.
@@ -146,7 +146,7 @@ fn a_service_with_a_limit_of_requests_is_asked_when_it_wants() {
     });
     let server = TestServer::start(None, handler);
     let settings = FleetSettings { max_attempts: 1, max_in_flight: Some(2), ..fleet_settings() };
-    let (mut fleet, said) = connect::<OpenAi>(&[server.url()], None, settings, |_| {}).expect("answers");
+    let (mut fleet, messages) = connect::<OpenAi>(&[server.url()], None, settings, |_| {}).expect("answers");
     for member in 0..10 {
         fleet.submit(request(0, member)).expect("taken");
     }
@@ -156,8 +156,8 @@ fn a_service_with_a_limit_of_requests_is_asked_when_it_wants() {
     let busy = fleet.fault_counts().samples[&FaultClass::Busy];
     assert!((1..=2).contains(&busy), "{busy}");
     assert!(asked.lock().unwrap().0 > 2, "it was looked at meanwhile");
-    let said = said.lock().unwrap();
-    let [FleetMessage::TurnedAway { limit: 1, .. }] = &said[..] else { panic!("{said:?}") };
+    let messages = messages.lock().unwrap();
+    let [FleetMessage::TurnedAway { limit: 1, .. }] = &messages[..] else { panic!("{messages:?}") };
 }
 
 #[test]
@@ -229,14 +229,14 @@ fn log_probabilities_of_another_distribution_are_not_taken_for_ours() {
         // Another server may have what is wanted, and this one does not swallow what it could sample.
         let good = FakeVllm::start(Behaviour { raw_logprobs: !raw_logprobs, ..Behaviour::default() });
         let both = [vllm.server.url(), good.server.url()];
-        let (mut several, said) = connect::<Vllm>(&both, None, fleet_settings(), |_| {}).expect("answer");
+        let (mut several, messages) = connect::<Vllm>(&both, None, fleet_settings(), |_| {}).expect("answer");
         for member in 0..50 {
             several.submit(request_with(member.into(), member, wrong)).expect("taken");
         }
         let sampled = |event: &GeneratorEvent| matches!(event, GeneratorEvent::Sampled { sample, .. } if !sample.logprobs.is_empty());
         assert_eq!(finish(&mut several).iter().filter(|event| sampled(event)).count(), 50);
         let lost = |message: &FleetMessage| matches!(message, FleetMessage::Lost { server, .. } if *server == both[0]);
-        assert!(said.lock().unwrap().iter().any(lost));
+        assert!(messages.lock().unwrap().iter().any(lost));
         let recompute = |settings: &mut ServerSettings| settings.other_logprobs = OtherLogprobs::Recompute;
         let (mut fleet, _) = connect::<Vllm>(&url, None, fleet_settings(), recompute).expect("answers");
         let sample = only_sample(&mut fleet, request_with(0, 1, wrong));

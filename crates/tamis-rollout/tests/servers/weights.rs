@@ -72,7 +72,7 @@ fn a_sample_and_new_weights() {
 fn a_server_back_with_old_weights_is_given_the_current_ones_first() {
     let vllm = FakeVllm::start(Behaviour::default());
     let (address, url) = (vllm.server.address, vllm.server.url());
-    let (mut fleet, said) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
+    let (mut fleet, messages) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
     let weights = folder("first");
     publish(&mut fleet, 1, weights.path());
     only_sample(&mut fleet, request(0, 0));
@@ -90,9 +90,9 @@ fn a_server_back_with_old_weights_is_given_the_current_ones_first() {
         assert_eq!(sample.versions[0].version, PolicyVersion(1));
     }
     assert_eq!(again.state.lock().unwrap().label, "run7-v1");
-    let said = said.lock().unwrap();
-    assert!(said.iter().any(|message| matches!(message, FleetMessage::Waiting { .. })), "{said:?}");
-    assert!(said.iter().any(|message| matches!(message, FleetMessage::Back { .. })), "{said:?}");
+    let messages = messages.lock().unwrap();
+    assert!(messages.iter().any(|message| matches!(message, FleetMessage::Waiting { .. })), "{messages:?}");
+    assert!(messages.iter().any(|message| matches!(message, FleetMessage::Back { .. })), "{messages:?}");
 }
 
 #[test]
@@ -173,14 +173,14 @@ fn rounding_is_that_of_the_process_that_runs() {
     let behaviour = Behaviour { keeps_weights: true, ..Behaviour::default() };
     let vllm = FakeVllm::start(behaviour.clone());
     let (address, url) = (vllm.server.address, vllm.server.url());
-    let (mut fleet, said) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
+    let (mut fleet, messages) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
     let weights = folder("any");
     write_probe_off(1e-5, 2, weights.path());
     publish(&mut fleet, 1, weights.path());
     only_sample(&mut fleet, request(0, 0));
     drop(vllm);
     let deadline = Instant::now() + Duration::from_secs(10);
-    while said.lock().unwrap().is_empty() {
+    while messages.lock().unwrap().is_empty() {
         assert!(Instant::now() < deadline, "it is not missed");
         fleet.next(Wait::Until(Instant::now() + Duration::from_millis(50))).expect("goes on");
     }
@@ -303,7 +303,7 @@ fn a_paused_server_is_waited_for() {
     for release in [Release::V032, Release::V033] {
         let vllm = FakeVllm::start(Behaviour { release, ..Behaviour::default() });
         let url = vllm.server.url();
-        let (mut fleet, said) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
+        let (mut fleet, messages) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
         vllm.state.lock().unwrap().paused = Some("wait".to_owned());
         for member in 0..10 {
             fleet.submit(request(0, member)).expect("taken");
@@ -326,7 +326,7 @@ fn a_paused_server_is_waited_for() {
         assert_eq!(events.len(), 10, "{release:?}");
         assert!(events.iter().all(|event| matches!(event, GeneratorEvent::Sampled { .. })), "{release:?}");
         assert!(fleet.fault_counts().samples.is_empty(), "{release:?}: {:?}", fleet.fault_counts());
-        assert!(said.lock().unwrap().is_empty(), "{release:?}");
+        assert!(messages.lock().unwrap().is_empty(), "{release:?}");
     }
 }
 

@@ -37,7 +37,7 @@ struct State {
     running: BinaryHeap<Running>,
     waiting: VecDeque<(u64, usize)>,
     /// Who hears of the end of a sample; one that is gone was given up.
-    told: std::collections::HashMap<u64, oneshot::Sender<()>>,
+    answered: std::collections::HashMap<u64, oneshot::Sender<()>>,
     next: u64,
     is_driven: bool,
     /// Slot-seconds that decoded.
@@ -51,7 +51,7 @@ impl Decoder {
             at: Instant::now(),
             running: BinaryHeap::new(),
             waiting: VecDeque::new(),
-            told: std::collections::HashMap::new(),
+            answered: std::collections::HashMap::new(),
             next: 0,
             is_driven: false,
             busy: 0.0,
@@ -71,12 +71,12 @@ impl Decoder {
 
     /// Ends once that many tokens are decoded. Whoever drops it gives its slot back.
     pub(crate) async fn decode(&self, num_tokens: usize) {
-        let (tell, told) = oneshot::channel();
+        let (tell, answered) = oneshot::channel();
         let number = {
             let mut state = self.state.lock().unwrap();
             let number = state.next;
             state.next += 1;
-            state.told.insert(number, tell);
+            state.answered.insert(number, tell);
             state.waiting.push_back((number, num_tokens));
             if !std::mem::replace(&mut state.is_driven, true) {
                 let decoder = self.clone();
@@ -86,7 +86,7 @@ impl Decoder {
         };
         let _slot = Slot { decoder: self, number };
         self.changed.notify_one();
-        let _ = told.await;
+        let _ = answered.await;
     }
 
     /// Goes on for as long as the server lives.
@@ -115,7 +115,7 @@ struct Slot<'a> {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         let mut state = self.decoder.state.lock().unwrap();
-        if state.told.remove(&self.number).is_some() {
+        if state.answered.remove(&self.number).is_some() {
             state.running.retain(|Reverse((_, number))| *number != self.number);
             state.waiting.retain(|(number, _)| *number != self.number);
             self.decoder.changed.notify_one();
@@ -151,7 +151,7 @@ impl State {
                     self.iterations = end as f64;
                     self.at += Duration::from_secs_f64(left);
                     self.running.pop();
-                    if let Some(tell) = self.told.remove(&number) {
+                    if let Some(tell) = self.answered.remove(&number) {
                         let _ = tell.send(());
                     }
                     self.fill(pace.slots);

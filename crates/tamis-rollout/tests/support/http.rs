@@ -84,7 +84,7 @@ impl TestServer {
     /// At a free port, or at the given one.
     pub(crate) fn start(address: Option<SocketAddr>, handler: Handler) -> Self {
         let (stop, stopped) = oneshot::channel();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, answered) = std::sync::mpsc::channel();
         let num_connections = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&num_connections);
         let thread = std::thread::spawn(move || {
@@ -113,7 +113,7 @@ impl TestServer {
                 }
             });
         });
-        let address = told.recv().expect("an address");
+        let address = answered.recv().expect("an address");
         Self { address, num_connections, stop: Some(stop), thread: Some(thread) }
     }
 

@@ -81,7 +81,7 @@ pub(super) fn holder(process: Option<u32>) -> String {
 }
 
 impl RunDirectoryError {
-    /// What to do about it.
+    /// The fix, where one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Disk(error) => error.hint(),

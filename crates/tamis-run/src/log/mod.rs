@@ -27,7 +27,7 @@ pub struct LoggerError {
 }
 
 impl LoggerError {
-    /// What to do about it.
+    /// The fix, where one is known.
     pub fn hint(&self) -> Option<&'static str> {
         self.cause.hint()
     }

@@ -91,7 +91,7 @@ pub(super) struct Unfit {
     pub(super) keys: Vec<String>,
     /// The file, where the error does not name it.
     pub(super) file: Option<PathBuf>,
-    /// What is wrong.
+    /// The fault.
     pub(super) error: AssembleError,
 }
 

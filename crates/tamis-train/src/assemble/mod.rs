@@ -58,9 +58,9 @@ pub enum AssembleError {
     /// A setting lacks what another one needs, found out only with data and model at hand.
     #[error("{message}")]
     Setting {
-        /// What is wrong.
+        /// The fault.
         message: String,
-        /// What to do.
+        /// The fix.
         hint: String,
     },
     /// The task cannot be made.
@@ -131,7 +131,7 @@ impl AssembleError {
         }
     }
 
-    /// What to do about it, where more is known than the message says.
+    /// The fix, where more is known than the message says.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Checksum(error) => return error.hint(),

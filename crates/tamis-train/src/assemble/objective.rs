@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn one_weight_for_what_separates_sampler_and_policy() {
-        let said = |rest: &str| {
+        let describe = |rest: &str| {
             let yaml = format!(
                 "model: {{path: m}}\ndata: {{task: arithmetic}}\ntrain: {{total_steps: 1}}\nobjective: \
                     {{loss: {{kind: decoupled}}, correction: {{{rest}}}}}"
@@ -160,10 +160,10 @@ mod tests {
         };
         for twice in ["preset: decoupled_token_is", "preset: decoupled_geo_rs_seq_tis", "weights: {max: 2.0}"]
         {
-            let error = said(twice).expect_err(twice);
+            let error = describe(twice).expect_err(twice);
             assert!(error.contains("weighted twice"), "{error}");
         }
-        assert_eq!(said("preset: decoupled_geo_rs"), Ok(()));
-        assert_eq!(said("preset: bypass_ppo_clip"), Ok(()));
+        assert_eq!(describe("preset: decoupled_geo_rs"), Ok(()));
+        assert_eq!(describe("preset: bypass_ppo_clip"), Ok(()));
     }
 }

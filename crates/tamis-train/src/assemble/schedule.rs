@@ -144,7 +144,7 @@ fn remedy(filter: &GroupFilter) -> &'static str {
     }
 }
 
-/// What is said of a filter that may keep groups without contrast.
+/// The warning about a filter that may keep groups without contrast.
 fn admission(filter: &GroupFilter, metric: &Metric) -> Option<String> {
     filter.admits_uniform().then(|| {
         format!(

@@ -75,7 +75,7 @@ pub enum ChecksumError {
 }
 
 impl ChecksumError {
-    /// What to do about it.
+    /// The fix, where one is known.
     pub fn hint(&self) -> Option<String> {
         let (checkpoint, before, is_missing) = match self {
             Self::Damaged { checkpoint, before, .. } | Self::Unreadable { checkpoint, before, .. } => {
@@ -305,19 +305,19 @@ mod tests {
             folder
         };
         let (first, _, last) = (of_step(2), of_step(20), of_step(100));
-        let told = |folder: &Path, extent| {
+        let explain = |folder: &Path, extent| {
             let error = verify(folder, extent).unwrap_err();
             let text = format!("{error}\n{}", error.hint().unwrap());
             text.replace(&runs.path().display().to_string(), "RUN")
         };
         std::fs::write(last.join("model.safetensors"), b"123456788").unwrap();
-        insta::assert_snapshot!(told(&last, Extent::Whole), @r#"
+        insta::assert_snapshot!(explain(&last, Extent::Whole), @r#"
         `model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is bcf309b0, and was cbf43926 when it was saved
         put back a copy of the file, or move RUN/checkpoints/step_100 elsewhere: the checkpoint before it, RUN/checkpoints/step_20, is then the last one, and the run is resumed from it. Where the change was meant, remove RUN/checkpoints/step_100/checksums.json
         "#);
-        insta::assert_snapshot!(told(&last, Extent::ForUse).lines().next().unwrap(), @"`model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is bcf309b0, and was cbf43926 when it was saved");
+        insta::assert_snapshot!(explain(&last, Extent::ForUse).lines().next().unwrap(), @"`model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is bcf309b0, and was cbf43926 when it was saved");
         std::fs::remove_file(first.join("critic/optimizer.safetensors")).unwrap();
-        insta::assert_snapshot!(told(&first, Extent::Whole), @r#"
+        insta::assert_snapshot!(explain(&first, Extent::Whole), @r#"
         `critic/optimizer.safetensors` of the checkpoint RUN/checkpoints/step_2 is missing
         put back a copy of the file, or begin a new run: there is no checkpoint before it
         "#);
@@ -325,10 +325,10 @@ mod tests {
         // A critic's files stand in the checksums of its checkpoint; its moments are nothing to its use.
         verify(&last.join("critic"), Extent::ForUse).unwrap();
         std::fs::write(last.join("critic/model.safetensors"), b"987654320").unwrap();
-        insta::assert_snapshot!(told(&last.join("critic"), Extent::ForUse).lines().next().unwrap(), @"`critic/model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is 76583297, and was 015f0201 when it was saved");
+        insta::assert_snapshot!(explain(&last.join("critic"), Extent::ForUse).lines().next().unwrap(), @"`critic/model.safetensors` of the checkpoint RUN/checkpoints/step_100 is damaged: its CRC-32 is 76583297, and was 015f0201 when it was saved");
         std::fs::write(last.join("critic/model.safetensors"), b"987654321").unwrap();
         std::fs::write(last.join(CHECKSUMS), b"{\"crc32\": {\"a\": \"12x\"}}").unwrap();
-        insta::assert_snapshot!(told(&last, Extent::Whole), @r#"
+        insta::assert_snapshot!(explain(&last, Extent::Whole), @r#"
         `checksums.json` of the checkpoint RUN/checkpoints/step_100 is damaged
         put back a copy of the file, or move RUN/checkpoints/step_100 elsewhere: the checkpoint before it, RUN/checkpoints/step_20, is then the last one, and the run is resumed from it. Where the change was meant, remove RUN/checkpoints/step_100/checksums.json
         "#);

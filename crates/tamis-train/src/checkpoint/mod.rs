@@ -63,7 +63,7 @@ pub enum SaveError {
 }
 
 impl SaveError {
-    /// What to do about it, where more is known than the message says.
+    /// The fix, where more is known than the message says.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Disk(error) => error.hint().map(str::to_owned),

@@ -137,8 +137,8 @@ fn pass(
     let (mut derivatives, mut sums) = (Vec::new(), Vec::new());
     own.for_each_micro(settings.micro_batch, |micro, normalisers| {
         let (old_n, returns_n) = (own.cut(&old, micro.places), own.cut(&returns, micro.places));
-        learner.critic_forward_backward(micro.sequences, &mut |said, upstream| {
-            let value: Vec<f64> = said.iter().map(|&value| f64::from(value)).collect();
+        learner.critic_forward_backward(micro.sequences, &mut |predicted, upstream| {
+            let value: Vec<f64> = predicted.iter().map(|&value| f64::from(value)).collect();
             let columns = CriticColumns {
                 offsets: &micro.offsets,
                 mask: &micro.mask,

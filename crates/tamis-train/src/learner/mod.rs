@@ -56,7 +56,7 @@ pub enum LearnerError {
     /// The engine refused a sequence.
     #[error("the engine could not learn from the batch: {reason}")]
     Engine {
-        /// What it said.
+        /// The message.
         reason: String,
     },
     /// A critic is asked for, and the learner has none.

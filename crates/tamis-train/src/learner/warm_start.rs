@@ -56,7 +56,7 @@ pub enum WarmStartError {
 }
 
 impl WarmStartError {
-    /// What to do about it.
+    /// The fix, where one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Example { .. } => Some(

@@ -64,9 +64,9 @@ impl CriticLearner for NativeEngine {
         let critic = self.critic.as_ref().ok_or(LearnerError::NoCritic)?;
         let tokens = join_tokens(sequences);
         let batch = as_engine(&tokens, sequences);
-        let said = values(&self.threads, &critic.model, &mut self.workspace, &batch)
+        let predicted = values(&self.threads, &critic.model, &mut self.workspace, &batch)
             .map_err(|error| sequence_error(&error))?;
-        Ok(said.values().to_vec())
+        Ok(predicted.values().to_vec())
     }
 
     fn critic_forward_backward(
@@ -92,13 +92,13 @@ impl CriticLearner for NativeEngine {
             &batch,
             options,
             &mut critic.gradients,
-            |said| {
-                let mut derivatives = Vec::with_capacity(said.num_values());
-                answered = ask(said.values(), &mut derivatives);
+            |predicted| {
+                let mut derivatives = Vec::with_capacity(predicted.num_values());
+                answered = ask(predicted.values(), &mut derivatives);
                 if answered.is_err() {
                     derivatives.clear();
                 }
-                derivatives.resize(said.num_values(), 0.0);
+                derivatives.resize(predicted.num_values(), 0.0);
                 derivatives
             },
         );

@@ -51,7 +51,7 @@ impl Run {
         let Workers { engine, sampler, dispatcher, scorer, .. } = &mut self.workers;
         let mut measured = 0;
         let outcome = std::cell::Cell::new(OutcomeKind::default());
-        let told = |accuracy: Option<f64>| {
+        let describe = |accuracy: Option<f64>| {
             accuracy.map_or_else(String::new, |_| format!(", {}", outcome.get().describe_mean(accuracy)))
         };
         let (interrupt, directory) = (self.interrupt.clone(), &self.recorder.directory);
@@ -76,7 +76,7 @@ impl Run {
                     progress.say(&format!(
                         "warm start: update {update} of {}, cross-entropy {loss:.3}{}",
                         settings.steps,
-                        told(accuracy)
+                        describe(accuracy)
                     ));
                 }
             },
@@ -87,7 +87,7 @@ impl Run {
             report.num_updates,
             settings.batch_size,
             report.loss,
-            told(report.accuracy)
+            describe(report.accuracy)
         ));
         if measured > 0 && report.accuracy.is_none() {
             self.recorder.progress.warn(

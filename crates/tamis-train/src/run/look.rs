@@ -327,9 +327,9 @@ mod tests {
         load_sources(&[source], &limit).unwrap_or_else(|errors| panic!("{errors}")).config
     }
 
-    /// What is said of the memory of a small run on a machine that has so many bytes free; a run that is
-    /// refused says what of.
-    fn said(free: Option<u64>, limit: Option<u64>) -> Result<(String, Option<String>), String> {
+    /// The lines about the memory of a small run on a machine that has so many bytes free, or the
+    /// numbers of its refusal.
+    fn describe(free: Option<u64>, limit: Option<u64>) -> Result<(String, Option<String>), String> {
         memory(&config(limit), &model(), None, LENGTHS, free).map_err(|error| match error {
             RunError::Memory { needed, limit, remedy, .. } => format!("{needed} of {limit}; {remedy}"),
             other => panic!("{other}"),
@@ -351,11 +351,11 @@ mod tests {
     /// that was set holds for it all.
     #[test]
     fn a_run_is_refused_for_what_is_certain_and_warned_of_what_may_be() {
-        let (line, warning) = said(None, None).expect("nothing is known of the machine");
+        let (line, warning) = describe(None, None).expect("nothing is known of the machine");
         assert!(line.starts_with("memory: at most ") && warning.is_none(), "{line}");
-        let (same, none) = said(Some(1 << 50), None).expect("it fits");
+        let (same, none) = describe(Some(1 << 50), None).expect("it fits");
         assert_eq!((same, none), (line.clone(), None));
-        let (same, warning) = said(Some(certain()), None).expect("what is certain fits");
+        let (same, warning) = describe(Some(certain()), None).expect("what is certain fits");
         assert_eq!(same, line, "the warning is none of its lines");
         let warning = warning.expect("it may not fit");
         assert!(
@@ -363,11 +363,11 @@ mod tests {
             "{warning}"
         );
         assert!(warning.contains("\n  hint: lower train.micro_batch_tokens"), "{warning}");
-        let refused = said(Some(certain() - 1), None).expect_err("it does not fit");
+        let refused = describe(Some(certain() - 1), None).expect_err("it does not fit");
         assert!(refused.ends_with("or free some memory"), "{refused}");
-        let refused = said(Some(1 << 50), Some(certain())).expect_err("the limit holds for all of it");
+        let refused = describe(Some(1 << 50), Some(certain())).expect_err("the limit holds for all of it");
         assert!(refused.ends_with("or raise model.memory_limit"), "{refused}");
-        assert!(said(Some(0), Some(1 << 50)).expect("the limit that was set holds").1.is_none());
+        assert!(describe(Some(0), Some(1 << 50)).expect("the limit that was set holds").1.is_none());
     }
 
     /// Tokenizing a text of megabytes takes seconds, and its length is the limit anyway.

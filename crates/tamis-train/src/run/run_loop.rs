@@ -383,15 +383,15 @@ fn format_accounting(totals: &Accounting) -> String {
     let went = if went.is_empty() { "0".to_owned() } else { went.join(" + ") };
     // Nothing is carried into a run.
     let come = generated.groups + carried_in.groups + in_flight_in.groups;
-    let mut told = format!("groups of the run: {come} generated = {went}");
+    let mut account = format!("groups of the run: {come} generated = {went}");
     if totals.left_out.trajectories > 0 {
         let _ = write!(
-            told,
+            account,
             "; {} trajectories of trained groups left out of the loss",
             totals.left_out.trajectories
         );
     }
-    told
+    account
 }
 
 fn skip_reason(why: tamis_core::schedule::SkipReason) -> &'static str {

@@ -61,7 +61,7 @@ pub(crate) enum RunSampler {
         /// Their fleet, with a memory.
         generator: Box<Journalled<Fleet>>,
         /// Faults that the metrics have counted, by their names there.
-        told: BTreeMap<String, u64>,
+        reported: BTreeMap<String, u64>,
         /// Those of them that the run started: they end with it.
         #[expect(dead_code, reason = "it is there to be dropped")]
         launched: Option<LaunchedServers>,
@@ -110,20 +110,22 @@ impl RunSampler {
     /// publications.
     pub(crate) fn take_faults(&mut self) -> Vec<(String, u64)> {
         match self {
-            Self::Servers { generator, told, .. } => new_faults(generator.generator().fault_counts(), told),
+            Self::Servers { generator, reported, .. } => {
+                new_faults(generator.generator().fault_counts(), reported)
+            }
             Self::Native(_) => Vec::new(),
         }
     }
 }
 
 /// By metric, what has been counted since it was last reported.
-fn new_faults(counts: &FaultCounts, told: &mut BTreeMap<String, u64>) -> Vec<(String, u64)> {
+fn new_faults(counts: &FaultCounts, reported: &mut BTreeMap<String, u64>) -> Vec<(String, u64)> {
     let samples = counts.samples.iter().map(|(class, &count)| ("faults", class.name(), count));
     let checks = counts.servers.iter().map(|(class, &count)| ("checks", class.name(), count));
     let all = samples.chain(checks).chain([("faults", "unknown", counts.num_unknown)]);
     let new = all.map(|(what, class, count)| {
         let name = format!("rollout/server_{what}/{class}");
-        let before = told.insert(name.clone(), count).unwrap_or(0);
+        let before = reported.insert(name.clone(), count).unwrap_or(0);
         (name, count - before)
     });
     new.filter(|(_, count)| *count > 0).collect()
@@ -261,7 +263,7 @@ pub(crate) fn connect(
         ui.say(&format!("{server}: {other}: the learner computes them again"));
     }
     let generator = Box::new(Journalled::new(fleet, Box::new(samples), begin));
-    Ok(RunSampler::Servers { generator, told: BTreeMap::new(), launched })
+    Ok(RunSampler::Servers { generator, reported: BTreeMap::new(), launched })
 }
 
 /// What is sampled at servers, and what of it is used.
@@ -592,17 +594,17 @@ mod tests {
 
     #[test]
     fn faults_are_told_once_by_their_metrics() {
-        let mut told = BTreeMap::new();
+        let mut reported = BTreeMap::new();
         let mut counts = FaultCounts::default();
-        assert_eq!(new_faults(&counts, &mut told), []);
+        assert_eq!(new_faults(&counts, &mut reported), []);
         counts.samples.insert(FaultClass::TimedOut, 2);
         counts.servers.insert(FaultClass::Probe, 1);
         let both = [("rollout/server_faults/timed_out", 2), ("rollout/server_checks/probe", 1)];
-        assert_eq!(new_faults(&counts, &mut told), both.map(|(name, count)| (name.to_owned(), count)));
+        assert_eq!(new_faults(&counts, &mut reported), both.map(|(name, count)| (name.to_owned(), count)));
         counts.samples.insert(FaultClass::TimedOut, 5);
         counts.num_unknown = 1;
         let new = [("rollout/server_faults/timed_out", 3), ("rollout/server_faults/unknown", 1)];
-        assert_eq!(new_faults(&counts, &mut told), new.map(|(name, count)| (name.to_owned(), count)));
+        assert_eq!(new_faults(&counts, &mut reported), new.map(|(name, count)| (name.to_owned(), count)));
     }
 
     #[test]

@@ -425,9 +425,9 @@ fn what_is_set_is_not_advised() {
     let off = ScheduleSettings { scores_gold: Some(false), ..settings.clone() };
     assert!(of(&off, wrong).contains(&"data.check_gold off -> warn".to_owned()));
     let on = ScheduleSettings { scores_gold: Some(true), ..settings.clone() };
-    let told = of(&on, wrong);
-    assert!(!told.iter().any(|told| told.contains("gold")), "{told:?}");
-    assert!(told.iter().any(|told| told.starts_with("reward look in rollouts/")), "{told:?}");
+    let printed = of(&on, wrong);
+    assert!(!printed.iter().any(|printed| printed.contains("gold")), "{printed:?}");
+    assert!(printed.iter().any(|printed| printed.starts_with("reward look in rollouts/")), "{printed:?}");
 
     let mut some = Tally::default();
     add(&mut some, 48, 8, 0, false);
@@ -435,14 +435,14 @@ fn what_is_set_is_not_advised() {
     let on_limit = |on_limit| of(&ScheduleSettings { on_limit, ..settings.clone() }, some);
     assert!(on_limit(OnLimit::Error).contains(&"schedule.on_limit error -> use_partial".to_owned()));
     assert!(on_limit(OnLimit::Skip).contains(&"schedule.on_limit skip -> use_partial".to_owned()));
-    let told = on_limit(OnLimit::UsePartial);
-    assert!(!told.iter().any(|told| told.starts_with("schedule.on_limit")), "{told:?}");
+    let printed = on_limit(OnLimit::UsePartial);
+    assert!(!printed.iter().any(|printed| printed.starts_with("schedule.on_limit")), "{printed:?}");
 
     // A limit that is high enough on average: a smaller round would be no remedy.
     let roomy = ScheduleSettings { max_num_gen_batches: RoundLimit::Rounds(60), ..settings.clone() };
-    let told = of(&roomy, some);
-    assert!(!told.iter().any(|told| told.starts_with("data.gen_batch_size")), "{told:?}");
+    let printed = of(&roomy, some);
+    assert!(!printed.iter().any(|printed| printed.starts_with("data.gen_batch_size")), "{printed:?}");
     // One round a step, whatever the limit.
     let once = of(&ScheduleSettings { refill: false, ..settings }, some);
-    assert!(!once.iter().any(|told| told.starts_with("schedule.max_num_gen_batches")), "{once:?}");
+    assert!(!once.iter().any(|printed| printed.starts_with("schedule.max_num_gen_batches")), "{once:?}");
 }

@@ -221,9 +221,9 @@ fn columns_that_do_not_fit_are_named() {
         "optimal_token_baseline",
         "tir_optimal_token_baseline",
     ] {
-        let told = message(name, AdvantageBatch { token_rewards: Some(&rewards), ..all });
+        let printed = message(name, AdvantageBatch { token_rewards: Some(&rewards), ..all });
         let expected = "column `token_rewards` is -inf at token 1 of trajectory 2; expected a finite number";
-        assert_eq!(told, expected, "{name}");
+        assert_eq!(printed, expected, "{name}");
     }
     let mask = Ragged::from_rows([[true]; 3]);
     insta::assert_snapshot!(message("gae", AdvantageBatch { mask: Some(&mask), ..all }), @"column `mask` has 3 rows; expected 4, one per trajectory");

@@ -56,7 +56,7 @@ struct Health {
     restarts: u32,
     has_answered: bool,
     // The failure that was told in full: the same one is not told twice.
-    told: Option<RewardFailure>,
+    reported: Option<RewardFailure>,
     last: Option<RewardFailure>,
     broken: Option<RewardFailure>,
 }
@@ -70,7 +70,7 @@ pub struct CommandReward {
     name: String,
     listener: Arc<dyn Listener>,
     // When a wait was last told of: the processes of the pool do not each say the same.
-    told: Mutex<Option<Instant>>,
+    reported: Mutex<Option<Instant>>,
     // What a Python function said of itself.
     introduced: Mutex<Option<Introduction>>,
 }
@@ -103,7 +103,7 @@ impl CommandReward {
             health,
             next_id: AtomicU64::new(0),
             listener: Arc::new(Nobody),
-            told: Mutex::default(),
+            reported: Mutex::default(),
             introduced: Mutex::default(),
         })
     }
@@ -122,9 +122,9 @@ impl CommandReward {
             return false;
         }
         if wait.is_long {
-            let mut told = lock(&self.told);
-            if told.is_none_or(|told| told.elapsed() >= process::PATIENCE) {
-                *told = Some(Instant::now());
+            let mut reported = lock(&self.reported);
+            if reported.is_none_or(|reported| reported.elapsed() >= process::PATIENCE) {
+                *reported = Some(Instant::now());
                 let more =
                     if wait.is_fresh { " (a fresh process; `startup_timeout` is part of that)" } else { "" };
                 self.listener.say(&format!(
@@ -226,11 +226,11 @@ impl CommandReward {
         } else {
             health.restarts += 1;
             let why = match &health.last {
-                Some(failure) if health.told.as_ref() == Some(failure) => ": the same failure".to_owned(),
+                Some(failure) if health.reported.as_ref() == Some(failure) => ": the same failure".to_owned(),
                 Some(failure) => format!(": {failure}"),
                 None => String::new(),
             };
-            health.told.clone_from(&health.last);
+            health.reported.clone_from(&health.last);
             self.listener.warn(&format!(
                 "reward `{}`: its process is started again, restart {} of at most {limit}{why}",
                 self.name, health.restarts

@@ -180,9 +180,9 @@ still loading
 #[test]
 fn the_restart_limit_ends_it() {
     let command = CommandReward::new(CommandConfig { max_restarts: 2, ..config(&["false"]) }).unwrap();
-    let said = outcomes(&command, 5);
+    let answers = outcomes(&command, 5);
     insta::assert_snapshot!(
-        said.iter().map(|outcome| format!("{outcome:?}")).collect::<Vec<_>>().join("\n"),
+        answers.iter().map(|outcome| format!("{outcome:?}")).collect::<Vec<_>>().join("\n"),
         @r#"
 Failed(Ended { status: "exit status: 1", stderr: "" })
 Failed(Ended { status: "exit status: 1", stderr: "" })
@@ -232,10 +232,10 @@ fn one_bad_completion_does_not_cost_the_others() {
     };
     let command = CommandReward::new(config).unwrap();
     // Warm both processes, so that the hang is noticed after the short time-out.
-    let said = outcomes(&command, 3);
-    assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{said:?}");
-    let said = outcomes(&command, 12);
-    for (i, outcome) in said.iter().enumerate() {
+    let answers = outcomes(&command, 3);
+    assert!(answers.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{answers:?}");
+    let answers = outcomes(&command, 12);
+    for (i, outcome) in answers.iter().enumerate() {
         match i {
             3 => {
                 assert!(matches!(outcome, RewardOutcome::Failed(RewardFailure::Ended { .. })), "{outcome:?}");
@@ -271,11 +271,11 @@ fn a_long_wait_is_told_and_a_restart_too() {
         ..config(&["python3", "-c", SLOW_TO_START])
     };
     let command = CommandReward::new(config).unwrap().heard_by("judge", heard.clone());
-    let said = outcomes(&command, 4);
-    assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{said:?}");
-    let told = heard.text().replace(SLOW_TO_START, "SLOW");
+    let answers = outcomes(&command, 4);
+    assert!(answers.iter().all(|outcome| outcome.get("score") == Some(1.0)), "{answers:?}");
+    let warned = heard.text().replace(SLOW_TO_START, "SLOW");
     // Both processes waited as long; one line says so.
-    insta::assert_snapshot!(told, @"reward `judge`: no answer yet from `python3 -c SLOW` for 5 s; it is given up after 61.5 s (a fresh process; `startup_timeout` is part of that)");
+    insta::assert_snapshot!(warned, @"reward `judge`: no answer yet from `python3 -c SLOW` for 5 s; it is given up after 61.5 s (a fresh process; `startup_timeout` is part of that)");
 
     let heard = Arc::new(Heard::default());
     let config =
@@ -292,8 +292,8 @@ fn a_long_wait_is_told_and_a_restart_too() {
 fn a_program_that_never_answers_is_not_started_over_and_over() {
     let heard = Arc::new(Heard::default());
     let command = shell("echo broken >&2; exit 3").heard_by("judge", heard.clone());
-    let said = outcomes(&command, 40);
-    let last = said.last().and_then(|outcome| match outcome {
+    let answers = outcomes(&command, 40);
+    let last = answers.last().and_then(|outcome| match outcome {
         RewardOutcome::Failed(failure) => Some(failure.to_string()),
         _ => None,
     });
@@ -347,8 +347,8 @@ fn full_pipes_do_not_stop_it() {
     let text = "x".repeat(2000);
     let prompt = prompt(0, "1");
     let inputs = vec![RewardInput::text(&prompt, &text); 1000];
-    let said = command.score(&inputs);
-    assert!(said.iter().all(|outcome| outcome.get("score") == Some(1.0)));
+    let answers = command.score(&inputs);
+    assert!(answers.iter().all(|outcome| outcome.get("score") == Some(1.0)));
     assert_eq!(lock(&command.health).restarts, 0);
 }
 

@@ -69,7 +69,7 @@ impl Check<'_> {
     pub(super) fn rivals(
         &self,
         asked: &[usize],
-        said: &[Option<(usize, RewardOutcome)>],
+        scored: &[Option<(usize, RewardOutcome)>],
         form: Option<usize>,
     ) -> Result<Vec<Rival>, RewardError> {
         // Rows, the form of each, and what its gold answer scores.
@@ -78,7 +78,7 @@ impl Check<'_> {
             .into_iter()
             .filter_map(|place| {
                 let row = asked[place];
-                let (best, outcome) = said[row].as_ref()?;
+                let (best, outcome) = scored[row].as_ref()?;
                 let form = form.unwrap_or(*best);
                 self.candidates[row].get(form)?;
                 Some((row, form, outcome.get("score")?))

@@ -24,7 +24,7 @@ fn checked(name: &str, prompts: &[Prompt], function: impl RewardFunction + 'stat
     check_gold(prompts, &rewards(vec![(name, Box::new(function))])).unwrap()
 }
 
-fn told(report: &GoldReport) -> String {
+fn show(report: &GoldReport) -> String {
     format!("{}: {report}", if report.is_clean() { "clean" } else { "warns" })
 }
 
@@ -135,7 +135,7 @@ fn functions_from_outside_get_the_distribution() {
     let prompts: Vec<Prompt> = numbers(0..200);
     let check = |right: f64, other: f64| {
         let report = checked("mine", &prompts, Judge { right, other });
-        told(&report)
+        show(&report)
     };
     // A tenth for the wrong form is not taken for the score of the right one.
     insta::assert_snapshot!(check(1.0, 0.1), @"clean: reward `mine`: gold answers score 1 on average, 1 to 1 (200 prompts)");
@@ -178,26 +178,26 @@ fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
     let is_clean =
         |prompts: &[Prompt], judge: fn(&str, &str) -> f64| checked("mine", prompts, Made(judge)).is_clean();
     let blind: [fn(&str, &str) -> f64; 4] = [
-        |said, _| said.len() as f64 / 7.0,
-        |said, _| (said.len() % 2) as f64,
-        |said, _| -(said.len() as f64) / 3.0,
-        |said, _| f64::from(said.bytes().map(u32::from).sum::<u32>() % 3),
+        |answer, _| answer.len() as f64 / 7.0,
+        |answer, _| (answer.len() % 2) as f64,
+        |answer, _| -(answer.len() as f64) / 3.0,
+        |answer, _| f64::from(answer.bytes().map(u32::from).sum::<u32>() % 3),
     ];
     for (place, judge) in blind.into_iter().enumerate() {
         assert!(!is_clean(&prompts, judge), "{place}");
         assert!(!is_clean(&few, judge), "{place}");
     }
     let looking: [fn(&str, &str) -> f64; 2] = [
-        |said, truth| f64::from(u8::from(said == format!("#### {truth}"))),
-        |said, truth| f64::from(u8::from(said.contains(truth))) - 3.0,
+        |answer, truth| f64::from(u8::from(answer == format!("#### {truth}"))),
+        |answer, truth| f64::from(u8::from(answer.contains(truth))) - 3.0,
     ];
     for (place, judge) in looking.into_iter().enumerate() {
         assert!(is_clean(&prompts, judge), "{place}");
         assert!(is_clean(&few, judge), "{place}");
     }
     // Half of the right answers are missed.
-    assert!(is_clean(&prompts, |said, truth| {
-        f64::from(u8::from(said.contains(truth) && truth.len() != 2)) + said.len() as f64 / 100.0
+    assert!(is_clean(&prompts, |answer, truth| {
+        f64::from(u8::from(answer.contains(truth) && truth.len() != 2)) + answer.len() as f64 / 100.0
     }));
 }
 
@@ -206,8 +206,10 @@ fn functions_from_outside_that_look_at_the_completion_alone_are_reported() {
 #[test]
 fn a_few_prompts_are_too_few_to_tell() {
     /// Finds the answer in every third prompt.
-    fn often_misses(said: &str, truth: &str) -> f64 {
-        f64::from(u8::from(said.contains(truth) && truth.parse::<u32>().is_ok_and(|number| number % 3 == 0)))
+    fn often_misses(answer: &str, truth: &str) -> f64 {
+        f64::from(u8::from(
+            answer.contains(truth) && truth.parse::<u32>().is_ok_and(|number| number % 3 == 0),
+        ))
     }
     fn blind(_: &str, _: &str) -> f64 {
         0.1
@@ -215,7 +217,7 @@ fn a_few_prompts_are_too_few_to_tell() {
     let report = |num_prompts: u32, judge: fn(&str, &str) -> f64| {
         let prompts: Vec<Prompt> = numbers(100..100 + num_prompts);
         let report = checked("mine", &prompts, Made(judge));
-        told(&report)
+        show(&report)
     };
     for num_prompts in [1, 2, 3, 9, 10, 20, 40, 100] {
         let of_right = report(num_prompts, often_misses);
@@ -246,7 +248,7 @@ fn a_few_prompts_are_too_few_to_tell() {
 
     // Many prompts with one ground truth: no other to compare with.
     let same: Vec<Prompt> = (0..30).map(|_| test_prompt("yes")).collect();
-    let contains: fn(&str, &str) -> f64 = |said, truth| f64::from(u8::from(said.contains(truth)));
+    let contains: fn(&str, &str) -> f64 = |answer, truth| f64::from(u8::from(answer.contains(truth)));
     let report = checked("mine", &same, Made(contains));
     assert!(report.is_clean());
     insta::assert_snapshot!(report, @r"

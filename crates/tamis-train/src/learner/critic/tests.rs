@@ -11,7 +11,7 @@ use crate::learner::{AskValueLoss, LearnerError, OptimizerReport};
 struct Constant {
     value: f32,
     /// Of each pass, its derivatives.
-    told: Vec<Vec<f32>>,
+    printed: Vec<Vec<f32>>,
     rates: Vec<f64>,
     /// Updates from this one on have a gradient that is not finite.
     breaks_at: usize,
@@ -19,7 +19,7 @@ struct Constant {
 
 impl Constant {
     fn new(value: f32) -> Self {
-        Self { value, told: Vec::new(), rates: Vec::new(), breaks_at: usize::MAX }
+        Self { value, printed: Vec::new(), rates: Vec::new(), breaks_at: usize::MAX }
     }
 }
 
@@ -37,7 +37,7 @@ impl CriticLearner for Constant {
         let mut derivatives = Vec::new();
         ask(&values, &mut derivatives)?;
         assert_eq!(derivatives.len(), values.len());
-        self.told.push(derivatives);
+        self.printed.push(derivatives);
         Ok(())
     }
 
@@ -115,7 +115,7 @@ fn one_update_by_hand() {
     let report = updated(&mut learner, &settings(2, MicroBatch::Tokens(100)));
     // Five tokens: not the environment's, not the unscored trajectory's; the truncated one counts. Errors 1,
     // -1, -2, -3, -4 over 5.
-    assert_eq!(learner.told, [vec![0.2, 0.0, -0.2, -0.4, -0.6, -0.8]]);
+    assert_eq!(learner.printed, [vec![0.2, 0.0, -0.2, -0.4, -0.6, -0.8]]);
     assert_eq!((report.num_updates, report.num_skipped, learner.rates), (1, 0, vec![0.25]));
     let expected = [("critic/vf_loss", 3.1), ("critic/vf_clipfrac", 0.0), ("critic/vpred_mean", 1.0)];
     for ((name, value), (expected_name, expected)) in report.metrics.iter().zip(expected) {
@@ -126,7 +126,7 @@ fn one_update_by_hand() {
     // nothing pulls.
     let mut learner = Constant::new(3.0);
     let report = updated(&mut learner, &settings(2, MicroBatch::Tokens(100)));
-    assert_eq!(learner.told, [vec![0.6, 0.0, 0.2, 0.0, 0.0, 0.0]]);
+    assert_eq!(learner.printed, [vec![0.6, 0.0, 0.2, 0.0, 0.0, 0.0]]);
     assert!((report.metrics[1].1 - 0.6).abs() < 1e-12);
 }
 
@@ -135,13 +135,13 @@ fn micro_batches_change_nothing() {
     let whole = {
         let mut learner = Constant::new(0.3);
         let report = updated(&mut learner, &settings(2, MicroBatch::Tokens(100)));
-        (learner.told.concat(), report)
+        (learner.printed.concat(), report)
     };
     for micro_batch in [MicroBatch::Tokens(1), MicroBatch::Sequences(2), MicroBatch::Tokens(6)] {
         let mut learner = Constant::new(0.3);
         let report = updated(&mut learner, &settings(2, micro_batch));
-        assert!(learner.told.len() > 1);
-        assert_eq!((learner.told.concat(), report), whole);
+        assert!(learner.printed.len() > 1);
+        assert_eq!((learner.printed.concat(), report), whole);
     }
 }
 
@@ -152,7 +152,7 @@ fn mini_batches_epochs_and_broken_gradients() {
     // A group each: three tokens, then two.
     let first = vec![1.0 / 3.0, 0.0, -1.0 / 3.0, -2.0 / 3.0];
     let second = vec![-1.5, -2.0];
-    assert_eq!(learner.told, [first.clone(), second.clone(), first, second]);
+    assert_eq!(learner.printed, [first.clone(), second.clone(), first, second]);
     assert_eq!((report.num_updates, report.num_skipped), (3, 1));
     assert_eq!(report.skipped, [false, false, false, true]);
     assert!((report.grad_norm - 2.0).abs() < 1e-12);
@@ -161,7 +161,7 @@ fn mini_batches_epochs_and_broken_gradients() {
     for epochs in 1..8 {
         let mut learner = Constant::new(1.0);
         updated(&mut learner, &CriticSettings { epochs, shuffle, ..settings(1, MicroBatch::Tokens(100)) });
-        orders = learner.told.chunks(2).map(|pair| pair[0].len()).collect();
+        orders = learner.printed.chunks(2).map(|pair| pair[0].len()).collect();
     }
     assert!(orders.contains(&4) && orders.contains(&2), "every epoch has its own order: {orders:?}");
 }
@@ -216,7 +216,7 @@ fn a_mini_batch_with_nothing_to_train_on_takes_no_optimizer_step() {
         let settings = CriticSettings { epochs: 2, ..settings(1, MicroBatch::Tokens(100)) };
         let report =
             update_critic(&mut learner, batch, &settings, 0.25).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(learner.told, Vec::<Vec<f32>>::new(), "no pass");
+        assert_eq!(learner.printed, Vec::<Vec<f32>>::new(), "no pass");
         assert_eq!(learner.rates, [0.0; 0], "no step");
         assert_eq!(report, CriticReport::default());
     }

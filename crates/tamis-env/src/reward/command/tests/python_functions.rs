@@ -34,7 +34,7 @@ fn python(
 }
 
 /// Outcomes in short.
-fn said(outcomes: &[RewardOutcome]) -> String {
+fn show(outcomes: &[RewardOutcome]) -> String {
     let short = |outcome: &RewardOutcome| match outcome {
         RewardOutcome::Scored(scores) => {
             let parts: Vec<String> =
@@ -74,11 +74,11 @@ async def slow(data_source, solution_str, ground_truth, extra_info):
     return len(solution_str)
 "#;
     let (_folder, command) = python(source, "compute_score", PythonStyle::Verl, &json!({"bonus": 1}));
-    insta::assert_snapshot!(said(&outcomes(&command, 8)), @r#"acc=1 score=1; no answer; error ValueError: two; acc=1 score=1.5; no answer; score `score` must be finite, got Infinity; error KeyError: "the function returned a dictionary without `score`: its keys are ['acc']"; acc=1 score=1"#);
+    insta::assert_snapshot!(show(&outcomes(&command, 8)), @r#"acc=1 score=1; no answer; error ValueError: two; acc=1 score=1.5; no answer; score `score` must be finite, got Infinity; error KeyError: "the function returned a dictionary without `score`: its keys are ['acc']"; acc=1 score=1"#);
     let (_folder, command) = python(source, "slow", PythonStyle::Verl, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"acc=1 score=1; acc=1 score=1");
+    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"acc=1 score=1; acc=1 score=1");
     let (_folder, command) = python(source, "fast", PythonStyle::Verl, &Value::Null);
-    let message = said(&outcomes(&command, 1));
+    let message = show(&outcomes(&command, 1));
     assert!(message.contains("has no function `fast`; it has compute_score, slow"), "{message}");
 }
 
@@ -139,9 +139,9 @@ async def escapes(data_source, solution_str, ground_truth, extra_info):
     async def task(): return answer(solution_str)
     return await asyncio.create_task(task())
 "#;
-    let lines = |said: String| said.replace("; ", "\n");
+    let lines = |shown: String| shown.replace("; ", "\n");
     let (_folder, command) = python(source, "verl", PythonStyle::Verl, &Value::Null);
-    let verl = said(&outcomes(&command, 17));
+    let verl = show(&outcomes(&command, 17));
     insta::assert_snapshot!(lines(verl.clone()), @r"
     acc=1 score=1
     error ValueError: half a pair: \ud800
@@ -162,7 +162,7 @@ async def escapes(data_source, solution_str, ground_truth, extra_info):
     acc=1 score=1
     ");
     let (_folder, command) = python(source, "trl", PythonStyle::Trl, &Value::Null);
-    insta::assert_snapshot!(lines(said(&outcomes(&command, 17))), @r"
+    insta::assert_snapshot!(lines(show(&outcomes(&command, 17))), @r"
     score=1
     error ValueError: half a pair: \ud800
     error tamis_user_reward.Unspeakable: <exception str() failed>
@@ -182,10 +182,10 @@ async def escapes(data_source, solution_str, ground_truth, extra_info):
     score=1
     ");
     let (_folder, command) = python(source, "escapes", PythonStyle::Verl, &Value::Null);
-    let escaped = said(&outcomes(&command, 17));
+    let escaped = show(&outcomes(&command, 17));
     assert_eq!(escaped.matches("error").count(), verl.matches("error").count(), "{escaped}");
     let (_folder, command) = python(source, "names", PythonStyle::Verl, &Value::Null);
-    insta::assert_snapshot!(lines(said(&outcomes(&command, 8))), @r"
+    insta::assert_snapshot!(lines(show(&outcomes(&command, 8))), @r"
     acc=1 score=1
     error ValueError: the function returned a name of 1000000 characters, nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn … nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn: a
     error the answer takes 2277815 bytes, more than 500000
@@ -213,8 +213,8 @@ fn an_unusable_answer_costs_one_completion() {
         done"#;
     let command =
         CommandReward::new(CommandConfig { max_restarts: 0, ..config(&["sh", "-c", script]) }).unwrap();
-    let said = said(&outcomes(&command, 6));
-    insta::assert_snapshot!(said.replace("; ", "\n"), @r#"
+    let shown = show(&outcomes(&command, 6));
+    insta::assert_snapshot!(shown.replace("; ", "\n"), @r#"
     score=0.5
     its answer is not usable: `per_token` of `score` sums to 0.75, not to its value 1
     it answered `{"id": 1, "score": 1, "per_token": {"score": [0.25, 0.5]}}`
@@ -284,8 +284,8 @@ built_in = max
         "number",
         "absent",
     ];
-    let told: Vec<String> = names.iter().map(|name| tell(name, None, &Value::Null)).collect();
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    let warned: Vec<String> = names.iter().map(|name| tell(name, None, &Value::Null)).collect();
+    insta::assert_snapshot!(warned.join("\n"), @r#"
     reward_len(completions, **kwargs) as trl runs; fits ["trl"]
     solved(prompts, completions, solution, **kwargs) as trl refused: missing a required argument: 'solution' (the columns of the rows: answer, level); fits ["trl"]
     closed(completions, level) as trl refused: got an unexpected keyword argument 'prompts': TRL passes everything that there is by name, so the parameters must end with **kwargs; fits []
@@ -310,10 +310,10 @@ built_in = max
     // Introduced, and then asked: as it says.
     let (_folder, command) = python(source, "reward_len", None, &Value::Null);
     assert_eq!(command.introduce(None).unwrap().style, "trl");
-    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"score=1; score=1");
     // `kwargs` come before what is passed, as in verl.
     let (_folder, command) = python(source, "bonus", None, &json!({"bonus": 2, "extra_info": 3}));
-    insta::assert_snapshot!(said(&outcomes(&command, 1)), @"acc=2 score=2");
+    insta::assert_snapshot!(show(&outcomes(&command, 1)), @"acc=2 score=2");
 }
 
 #[test]
@@ -350,17 +350,17 @@ def wrong(completions, log_extra, log_metric, **kwargs):
     let inputs = [RewardInput::text(&prompts[0], "1"), RewardInput::text(&prompts[1], "22")];
     let scored = rewards.score(&inputs).unwrap();
     assert_eq!(scored.warnings, Vec::<String>::new());
-    let told: Vec<String> = scored
+    let warned: Vec<String> = scored
         .rows
         .iter()
         .map(|row| format!("{} {}", row.reward.value, serde_json::to_string(&row.logged).unwrap()))
         .collect();
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(warned.join("\n"), @r#"
     502 {"columns":{"half":"\\ud800","length":"1"},"metrics":{"progress":[0.25]}}
     502 {"columns":{"length":"2"}}
     "#);
     let (_folder, command) = python(source, "wrong", None, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error ValueError: log_extra('few', ...) was given 0 values for 1 completions; error ValueError: log_metric('bad', ...) was given 'x' (str), which is no number");
+    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"error ValueError: log_extra('few', ...) was given 0 values for 1 completions; error ValueError: log_metric('bad', ...) was given 'x' (str), which is no number");
 }
 
 #[test]
@@ -383,12 +383,12 @@ def short(completions, **kwargs):
     return [1.0]
 "#;
     let (_folder, command) = python(source, "reward", PythonStyle::Trl, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 3)), @"score=3; no answer; score=5");
-    insta::assert_snapshot!(said(&outcomes(&command, 5)), @"score=1; no answer; score=3; error RuntimeError: three; score=5");
+    insta::assert_snapshot!(show(&outcomes(&command, 3)), @"score=3; no answer; score=5");
+    insta::assert_snapshot!(show(&outcomes(&command, 5)), @"score=1; no answer; score=3; error RuntimeError: three; score=5");
     let (_folder, command) = python(source, "slow", PythonStyle::Trl, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"score=1; score=1");
     let (_folder, command) = python(source, "short", PythonStyle::Trl, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"error NoList: the function returned 1 rewards for 2 completions; error NoList: the function returned 1 rewards for 2 completions");
+    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"error NoList: the function returned 1 rewards for 2 completions; error NoList: the function returned 1 rewards for 2 completions");
 }
 
 #[test]
@@ -421,15 +421,15 @@ def main(reward_inputs):
 "#;
     let (_folder, command) =
         python(batch, "compute_score", PythonStyle::EasyR1, &json!({"format_weight": 0.5}));
-    insta::assert_snapshot!(said(&outcomes(&command, 4)), @r#"acc=1 accuracy=1 accuracy_normalized=1 format=1 score=1.5; acc=0 accuracy=-1 accuracy_normalized=0 format=1 score=-0.5; error ValueError: two; error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has ['accuracy']"#);
+    insta::assert_snapshot!(show(&outcomes(&command, 4)), @r#"acc=1 accuracy=1 accuracy_normalized=1 format=1 score=1.5; acc=0 accuracy=-1 accuracy_normalized=0 format=1 score=-0.5; error ValueError: two; error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has ['accuracy']"#);
     let (_folder, command) = python(batch, "lengths", PythonStyle::EasyR1, &Value::Null);
     let first = prompt(0, "1");
     let input = RewardInput { completion_ids: &[4, 2, 7], ..RewardInput::text(&first, "1") };
-    insta::assert_snapshot!(said(&command.score(&[input])), @"score=3");
+    insta::assert_snapshot!(show(&command.score(&[input])), @"score=3");
     let (_folder, command) = python(batch, "numbers", PythonStyle::EasyR1, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 1)), @"error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has float");
+    insta::assert_snapshot!(show(&outcomes(&command, 1)), @"error ValueError: an EasyR1 function returns dictionaries with `overall`, this one has float");
     let (_folder, command) = python(batch, "main", PythonStyle::EasyR1, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 1)), @"error NoList: the function returned 0 rewards for 1 completions");
+    insta::assert_snapshot!(show(&outcomes(&command, 1)), @"error NoList: the function returned 0 rewards for 1 completions");
 
     let sequential = r#"
 REWARD_TYPE = "sequential"
@@ -438,15 +438,15 @@ def compute_score(reward_input):
     return {"overall": float(reward_input["response"] == reward_input["ground_truth"]), "format": None}
 "#;
     let (_folder, command) = python(sequential, "compute_score", PythonStyle::EasyR1, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"score=1; score=1");
     let line = "REWARD_TYPE = \"sequential\"";
     assert!(sequential.contains(line));
     let unsaid = sequential.replace(line, "");
     let (_folder, command) = python(&unsaid, "compute_score", PythonStyle::EasyR1Sequential, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 2)), @"score=1; score=1");
+    insta::assert_snapshot!(show(&outcomes(&command, 2)), @"score=1; score=1");
     let wrong = sequential.replace(line, "REWARD_TYPE = \"single\"");
     let (_folder, command) = python(&wrong, "compute_score", PythonStyle::EasyR1, &Value::Null);
-    insta::assert_snapshot!(said(&outcomes(&command, 1)), @r#"error REWARD_TYPE must be "batch" or "sequential", not 'single'"#);
+    insta::assert_snapshot!(show(&outcomes(&command, 1)), @r#"error REWARD_TYPE must be "batch" or "sequential", not 'single'"#);
 }
 
 #[test]
@@ -469,7 +469,7 @@ def reward(prompts, completions, answer, scale, **kwargs):
         ["tool", "assistant"].map(|role| Message { role: role.to_owned(), content: "one".to_owned() });
     let several = RewardInput { messages: Some(&turns), ..RewardInput::text(&prompt, "all turns") };
     let inputs = [RewardInput::text(&prompt, "one"), RewardInput::text(&prompt, "two"), several];
-    insta::assert_snapshot!(said(&command.score(&inputs)), @"score=3; score=0; score=3");
+    insta::assert_snapshot!(show(&command.score(&inputs)), @"score=3; score=0; score=3");
 }
 
 #[test]
