@@ -343,6 +343,7 @@ fn what_cannot_be_filtered() {
     FOLDER/empty.jsonl has no rows
     FOLDER/broken.jsonl, line 2: not valid JSON at column 7: `NaN` is no JSON number; write null where there is no value (Python: json.dumps(row, allow_nan=False) refuses such numbers)
     failed to open FOLDER/absent.jsonl
+      hint: name a JSONL or Parquet file
     no rollout file was given
     FOLDER/rollouts.jsonl is an input too; choose another output
     FOLDER/./rollouts.jsonl is an input too; choose another output

@@ -161,9 +161,9 @@ fn what_is_not_there() {
     error: --step chooses among the files of a run, and RUN/rollouts/step_1.parquet is a file
     hint: leave it out, or name the run
     ");
-    insta::assert_snapshot!(shown(run.path(), &query(&run.path().join("step_9.parquet"))), @r"
+    insta::assert_snapshot!(shown(run.path(), &query(&run.path().join("step_9.parquet"))), @"
     error: there is no file or folder RUN/step_9.parquet
-    hint:
+    hint: name the folder that a run printed at its start, or a JSONL or Parquet file
     ");
     let empty = tempfile::tempdir().unwrap();
     insta::assert_snapshot!(shown(empty.path(), &query(empty.path())), @r"
