@@ -146,7 +146,8 @@ mod tests {
         }
         let settings = |name: &str| settings_of(named(name)[0]);
         assert!(settings("k3").contains(&("objective.kl.coefficient".to_owned(), "0.001".to_owned())));
-        assert_eq!(settings("gsm8k"), [("reward[].method".to_owned(), "strict".to_owned())]);
+        let gsm8k = [("reward[].method", "strict"), ("reward[].format_score", "0.0")];
+        assert_eq!(settings("gsm8k"), gsm8k.map(|(key, value)| (key.to_owned(), value.to_owned())));
         assert_eq!(settings("format"), [("reward[].pattern".to_owned(), "required".to_owned())]);
         assert_eq!(settings("dro"), [("objective.loss.beta".to_owned(), "required".to_owned())]);
     }

@@ -136,7 +136,7 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
             column(
                 "metric_value",
                 Values::Number(|row| row.metric_value.and_then(not_nan)),
-                "that number of the trajectory",
+                "the trajectory's value of `metric`",
             ),
             column("verdict", Values::Text(|row| row.verdict), "where the trajectory ended, see below"),
             column(
