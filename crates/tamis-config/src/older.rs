@@ -37,11 +37,11 @@ pub(crate) fn convert(tree: &mut Node) -> Conversion {
     Conversion { is_older, faults }
 }
 
-/// Files of tamis as one configuration in the form of today, a later file over an earlier one, with what is to
-/// be said about it. `preset` is the one that a command names beside them.
+/// Files of tamis as one configuration in the form of today, a later file over an earlier one, with what is
+/// to be said about it. `preset` is the one that a command names beside them.
 ///
-/// A file may be of before without a sign of it. So a null where its kind takes none, which stood for the kind's
-/// own value, always becomes that value, and a key that only other kinds have always goes.
+/// A file may be of before without a sign of it. So a null where its kind takes none, which stood for the
+/// kind's own value, always becomes that value, and a key that only other kinds have always goes.
 pub(crate) fn convert_imported(files: Vec<Node>, preset: Option<&Node>) -> (Option<Node>, Vec<Diagnostic>) {
     let is_older = files.iter().any(is_of_before);
     // Before, a section kept the keys of every kind.
@@ -154,8 +154,8 @@ fn take_retired(advantage: &mut Node, kind: &str, faults: &mut Vec<Diagnostic>) 
     });
 }
 
-/// `norm_by_std: false` becomes what the kind has for it, and `true` its default over a preset that says otherwise.
-/// A value that is neither becomes that key's, to be refused there.
+/// `norm_by_std: false` becomes what the kind has for it, and `true` its default over a preset that says
+/// otherwise. A value that is neither becomes that key's, to be refused there.
 fn take_norm(advantage: &mut Node, kind: &str, preset: Option<&Node>) {
     let Value::Map(entries) = &mut advantage.value else { return };
     let Some(index) = entries.iter().position(|entry| entry.key == "norm_by_std") else { return };

@@ -268,8 +268,8 @@ pub(crate) fn config_file(word: &str) -> Option<&str> {
     (is_yaml && !word.contains('=')).then_some(word)
 }
 
-/// Reads a file: one of another system into `parsed`; one of tamis, in whatever form, is returned, with its paths
-/// as they are from its folder.
+/// Reads a file: one of another system into `parsed`; one of tamis, in whatever form, is returned, with its
+/// paths as they are from its folder.
 fn read_file(
     path: &str,
     parsed: &mut Vec<Override>,
@@ -291,7 +291,8 @@ fn read_file(
         notes.extend(flatten_tree(tree, parsed));
         return None;
     }
-    // The kind of source matters: keys of other systems that a kind does not read are dropped, ours are errors.
+    // The kind of source matters: keys of other systems that a kind does not read are dropped, ours are
+    // errors.
     tree = read_source(path, SourceKind::File(path.into()))
         .ok()
         .and_then(|source| yaml::parse(&source).ok())
