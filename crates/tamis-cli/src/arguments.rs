@@ -262,9 +262,9 @@ pub(crate) struct FilterArguments {
     /// Rollouts, one trajectory a row or one whole group a row (see --metric).
     #[arg(value_name = "ROLLOUTS.{jsonl,parquet}", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); booleans count 0 and
-    /// 1. Where each row is a whole group, give one column for each member, or one column that holds a list.
-    /// In rollouts of tamis it may be any metric of `filter.metric` (`seq_reward`, `length`) that they hold.
+    /// Column of the metric, dotted where nested (`acc`, `175b_finetuning.is_correct`); true counts 1, false 0.
+    /// Where each row is a whole group, give one column for each member, or one column that holds a list. In
+    /// rollouts of tamis any metric of `filter.metric` (`seq_reward`, `length`) that they hold may be named.
     #[arg(long, value_name = "COLUMN", required = true)]
     pub(crate) metric: Vec<String>,
     /// The metric is not a right-or-wrong outcome (a length, say): uniform groups are reported as uniform,
