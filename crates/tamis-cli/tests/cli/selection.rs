@@ -37,8 +37,8 @@ fn a_selection_without_refill_trains_on_what_survived() {
     let ended = train(&folder, &[filter, batch, ONE_ROUND]).succeeds();
     assert!(
         ended.stderr.contains(
-            "filter on: top_k keeps 25% of the groups of each round, by the largest deviation of `acc` (no \
-                 metric was set: the raw outcome); one round of 8 groups a step, trained on those that the filter keeps"
+            "filter on: top_k keeps 25% of the groups of each round, by the largest deviation of `acc`; \
+                 one round of 8 groups a step, trained on those that the filter keeps"
         ),
         "{}",
         ended.stderr

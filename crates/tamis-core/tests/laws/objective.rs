@@ -483,8 +483,10 @@ proptest! {
             (&derivatives.entropy, |derivatives| &derivatives.entropy),
         ];
         for (found, of) in columns {
-            // Of the parts that cancel in a token the largest token knows.
-            let size = of(&around[1].1).iter().fold(0.0, |size: f64, derivative| size.max(derivative.abs()));
+            // Of the parts that cancel in a token the largest token knows, and where all of them cancel the
+            // coefficient of the KL.
+            let size = objective.kl.map_or(0.0, |term| term.controller.initial().coef);
+            let size = of(&around[1].1).iter().fold(size, |size, derivative| size.max(derivative.abs()));
             for (t, &found) in found.iter().enumerate() {
                 let around = [of(&around[0].1)[t], of(&around[1].1)[t], of(&around[2].1)[t]];
                 prop_assert!(is_between(found.into(), &around, size), "token {}: {} against {:?}", t, found, around);
