@@ -1,13 +1,16 @@
 //! Numbers and facts that follow from several keys of a configuration, among them the values of keys that
 //! follow another key where nobody sets them.
 
+use serde_json::Value as Json;
 use tamis_core::advantage::Column;
 use tamis_core::correction::CorrectionPreset;
 use tamis_core::objective::Aggregation;
 use tamis_core::schedule::InFlight;
 use tamis_env::task::TaskKind;
 
+use crate::reader::Setting as _;
 use crate::schema::{BackendKind, Config, InitConfig, RAW_OUTCOME, ScheduleMode, SurplusKind};
+use crate::tree::join;
 
 /// Metrics of a trajectory that every run has, beside its scores.
 const COMPUTED_METRICS: [&str; 6] =
@@ -30,16 +33,34 @@ impl InitConfig {
 const ROUNDS_OF_A_STREAM: usize = 8;
 
 /// A key that nobody set, and the keys that its value follows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Followed {
-    pub(crate) key: &'static str,
+    /// Its path, items of lists as numbers.
+    pub(crate) key: String,
     pub(crate) leader: &'static str,
+}
+
+/// What the lengths of rewards follow.
+pub(crate) const RESPONSE_LENGTH: &str = "rollout.max_response_length";
+
+/// Lists what was null and is a value now.
+fn list_filled(path: &str, before: &Json, after: &Json, filled: &mut Vec<Followed>) {
+    match (before, after) {
+        (Json::Object(before), Json::Object(after)) => {
+            for (key, after) in after {
+                list_filled(&join(path, key), before.get(key).unwrap_or(after), after, filled);
+            }
+        }
+        (Json::Null, after) if !after.is_null() => {
+            filled.push(Followed { key: path.to_owned(), leader: RESPONSE_LENGTH });
+        }
+        _ => {}
+    }
 }
 
 impl Config {
     /// Sets every key that is null because it follows other keys, where something reads it, and lists them.
-    /// Null then means nothing, no limit, or that data, servers, programs or the machine decide. The lengths
-    /// of `reward` are set too, and not listed.
+    /// Null then means nothing, no limit, or that data, servers, programs or the machine decide.
     pub(crate) fn fill_followers(&mut self) -> Vec<Followed> {
         let mut filled = Vec::new();
         macro_rules! follow {
@@ -48,7 +69,7 @@ impl Config {
                 let key = &mut self.$($part).+;
                 if key.is_none() {
                     *key = Some(value);
-                    filled.push(Followed { key: stringify!($($part).+), leader: $leader });
+                    filled.push(Followed { key: stringify!($($part).+).to_owned(), leader: $leader });
                 }
             };
         }
@@ -57,8 +78,7 @@ impl Config {
             follow!(data.gen_batch_size = self.gen_batch_size(), "data.train_batch_size");
         }
         if self.objective.aggregation == Aggregation::SeqMeanTokenSumNorm {
-            let leader = "rollout.max_response_length";
-            follow!(objective.loss_scale_factor = self.loss_scale_factor(), leader);
+            follow!(objective.loss_scale_factor = self.loss_scale_factor(), RESPONSE_LENGTH);
         }
         if self.objective.entropy.coefficient != 0.0 || self.objective.entropy.adaptive.is_some() {
             follow!(objective.entropy.aggregation = self.objective.aggregation, "objective.aggregation");
@@ -86,19 +106,24 @@ impl Config {
             self.reward.iter().any(|reward| reward.kind.is_verifier() && !reward.kind.is_external());
         if let Some(filter) = self.filter.as_mut().filter(|filter| has_outcome && filter.metric.is_none()) {
             filter.metric = Some(RAW_OUTCOME.to_owned());
-            filled.push(Followed { key: "filter.metric", leader: "reward" });
+            filled.push(Followed { key: "filter.metric".to_owned(), leader: "reward" });
         }
         if let Some(init) = &mut self.model.init {
             let (num_kv_heads, head_dim) = (init.num_kv_heads(), init.head_dim());
             if init.num_kv_heads.replace(num_kv_heads).is_none() {
-                filled.push(Followed { key: "model.init.num_kv_heads", leader: "num_heads" });
+                filled.push(Followed { key: "model.init.num_kv_heads".to_owned(), leader: "num_heads" });
             }
             if init.head_dim.replace(head_dim).is_none() {
-                filled.push(Followed { key: "model.init.head_dim", leader: "hidden_size / num_heads" });
+                filled.push(Followed {
+                    key: "model.init.head_dim".to_owned(),
+                    leader: "hidden_size / num_heads",
+                });
             }
         }
-        for reward in &mut self.reward {
+        for (index, reward) in self.reward.iter_mut().enumerate() {
+            let before = reward.to_json();
             reward.kind.fill_lengths(self.rollout.max_response_length);
+            list_filled(&format!("reward.{index}"), &before, &reward.to_json(), &mut filled);
         }
         filled
     }

@@ -287,10 +287,10 @@ impl Problem {
             Self::WrongType { key, found, .. } if found.starts_with("the number -") => {
                 Some(format!("`tamis config explain {}` says what switches it off", explained(key)))
             }
-            Self::WrongType { expected, example: Some(example), .. }
+            Self::WrongType { key, expected, example: Some(example), .. }
                 if expected.ends_with(" or null") && is_no(example) =>
             {
-                Some("null switches it off".to_owned())
+                Some(format!("write null: `tamis config explain {}` says what that does", explained(key)))
             }
             Self::WrongType { expected, example: Some(example), .. } if expected.starts_with("a list") => {
                 Some(format!("write [{example}]"))

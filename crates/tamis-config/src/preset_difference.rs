@@ -91,7 +91,7 @@ fn collect(
     };
     let (Value::Map(entries), true) = (&preset.value, value.is_object()) else {
         let wanted = preset.to_json();
-        if !same(&wanted, value) {
+        if !is_same(&wanted, value) {
             list(path, wanted, value);
         }
         return;
@@ -114,7 +114,7 @@ fn collect(
 }
 
 /// Equality that takes 1 and 1.0 for the same.
-fn same(left: &Json, right: &Json) -> bool {
+pub(crate) fn is_same(left: &Json, right: &Json) -> bool {
     match (left.as_f64(), right.as_f64()) {
         (Some(left), Some(right)) => left.to_bits() == right.to_bits(),
         _ => left == right,

@@ -58,11 +58,15 @@ pub struct Reader {
     defaults: std::sync::Arc<Source>,
 }
 
-/// A dotted key as a file writes it, where it begins in this section; dots are for the command line.
-fn nest(key: &str, known: &[&'static str]) -> Option<String> {
-    let (first, rest) = key.split_once('.').filter(|(first, _)| known.contains(first))?;
-    let parts: Vec<&str> = rest.split('.').collect();
-    Some(format!("{first}: {{{}: ...{}", parts.join(": {"), "}".repeat(parts.len())))
+/// A dotted key as a file writes it in the section where it stands; dots are for the command line. `None` where
+/// its first part is no section that has the second.
+fn nest(path: &str, key: &str, paths: &[String]) -> Option<String> {
+    let parts: Vec<&str> = key.split('.').collect();
+    let [first, second, ..] = parts.as_slice() else { return None };
+    let section = join(path, first);
+    let is_there = |name: &str| paths.contains(&join(&section, name));
+    let nested = format!("{}: ...{}", parts.join(": {"), "}".repeat(parts.len() - 1));
+    (is_there(second) || is_there("kind")).then_some(nested)
 }
 
 impl Default for Reader {
@@ -166,7 +170,7 @@ impl Reader {
                     .push(Diagnostic::error(Problem::OfOtherKind { key, kind, kinds, known }, origin));
                 continue;
             }
-            let nested = nest(&entry.key, known).map(|nested| join(path, &nested));
+            let nested = nest(path, &entry.key, (self.names.paths)());
             let suggestion = nested.or_else(|| suggest::nearest_key(&key, path, known, (self.names.paths)()));
             let owner = (self.names.owner_of)(&key);
             let known = known.iter().map(|&name| name.to_owned()).collect();

@@ -86,13 +86,14 @@ impl Node {
         })
     }
 
-    /// As [`Self::at`] through mappings, to be changed.
+    /// As [`Self::at`], to be changed.
     pub(crate) fn at_mut(&mut self, path: &str) -> Option<&mut Node> {
         path.split('.').try_fold(self, |node, part| match &mut node.value {
             Value::Map(entries) => {
                 entries.iter_mut().find(|entry| entry.key == part).map(|entry| &mut entry.node)
             }
-            Value::List(_) | Value::Scalar { .. } => None,
+            Value::List(items) => part.parse::<usize>().ok().and_then(|index| items.get_mut(index)),
+            Value::Scalar { .. } => None,
         })
     }
 

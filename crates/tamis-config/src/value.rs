@@ -219,7 +219,7 @@ impl Setting for RoundLimit {
             _ => None,
         };
         if limit.is_none() {
-            reader.wrong_type(node, path, Self::shape().without_null());
+            reader.wrong_type(node, path, &Self::shape());
         }
         limit
     }

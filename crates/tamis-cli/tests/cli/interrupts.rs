@@ -228,8 +228,8 @@ fn ctrl_c_in_the_middle_of_updates_leaves_no_half_of_a_step() {
     }
 }
 
-/// Noise of its own that now and then leaves a group; hangs in the second round of step 2 while the file
-/// `hang` is there.
+/// Noise of its own that now and then leaves a group. While the file `hang` is there it leaves none in step 2,
+/// which so has a second round, and hangs in that.
 const HANGS_IN_A_STEP: &str = "\
 import json, os, random, sys, time
 seen = 0
@@ -239,7 +239,8 @@ for line in sys.stdin:
     if seen == 33 and os.path.exists('hang'):
         open('hanging', 'w').close()
         time.sleep(1000)
-    print(json.dumps({'id': request['id'], 'score': random.random()}), flush=True)
+    size = 0.5 if request['step'] == 2 and os.path.exists('hang') else 1
+    print(json.dumps({'id': request['id'], 'score': size * random.random()}), flush=True)
 ";
 
 #[test]

@@ -9,6 +9,7 @@ use crate::foreign::{
     ForeignOutcome, MAY_BE_ON_A_HUB, Note, OWN_FILES, Owner, Translation, entry, flatten, flatten_tree,
     is_foreign_name, is_hub_name, is_native_tree, join_options, translate_whole, value_form,
 };
+use crate::load::followers;
 use crate::load::{apply, drop_unread, load_tree, read_source};
 use crate::older;
 use crate::override_argument::{Operation, Override};
@@ -297,6 +298,7 @@ fn read_file(
         .ok()
         .and_then(|source| yaml::parse(&source).ok())
         .unwrap_or(tree);
+    followers::release(&mut tree);
     older::take_paths_from(&mut tree, table::root(), path.parent());
     Some(tree)
 }

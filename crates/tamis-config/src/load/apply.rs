@@ -29,7 +29,7 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
     };
     if let (Operation::Reset, Some((last, above))) = (&operation, parts.split_last())
         && let Ok(index) = last.parse::<usize>()
-        && let Some(Node { value: Value::List(items), .. }) = slot_of_existing(tree, above)
+        && let Some(Node { value: Value::List(items), .. }) = existing(tree, above)
     {
         if index < items.len() {
             items.remove(index);
@@ -41,14 +41,14 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
         return;
     }
     if let (Operation::Set(kind) | Operation::Add(kind), Some(&"kind")) = (&operation, parts.last())
-        && let Some(Node { value: Value::Map(entries), .. }) = slot_of_existing(tree, above)
+        && let Some(Node { value: Value::Map(entries), .. }) = existing(tree, above)
     {
         forget_other_kind(entries, kind, &around);
     }
     // The default of a key is that of the kind which the section has in the end.
     if let (Operation::Reset, Shape::Tagged { default, .. }, Some((last, above))) =
         (&operation, around.without_null(), parts.split_last())
-        && let Some(node) = slot_of_existing(tree, above)
+        && let Some(node) = existing(tree, above)
     {
         if let (&"kind", Value::Map(entries)) = (last, &mut node.value) {
             forget_other_kind(entries, &Node::plain(default.unwrap_or_default(), origin), &around);
@@ -87,14 +87,9 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
     }
 }
 
-fn slot_of_existing<'n>(tree: &'n mut Node, parts: &[&str]) -> Option<&'n mut Node> {
-    parts.iter().try_fold(tree, |node, part| match &mut node.value {
-        Value::Map(entries) => {
-            entries.iter_mut().find(|entry| entry.key == *part).map(|entry| &mut entry.node)
-        }
-        Value::List(items) => part.parse::<usize>().ok().and_then(|index| items.get_mut(index)),
-        Value::Scalar { .. } => None,
-    })
+/// What stands at a path, where there is something.
+fn existing<'n>(tree: &'n mut Node, parts: &[&str]) -> Option<&'n mut Node> {
+    if parts.is_empty() { Some(tree) } else { tree.at_mut(&parts.join(".")) }
 }
 
 /// The node at a path, made where it is not there.

@@ -7,6 +7,7 @@ use super::apply::apply;
 use super::complete::{complete_rewards, complete_working_folders};
 use super::defaults::default_tree;
 use super::file::read_source;
+use super::followers;
 use super::loaded::Loaded;
 use super::unread::{KNOWN_NAMES, drop_unread};
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
@@ -72,6 +73,7 @@ impl Layers {
             tree = Node::empty_map(tree.origin);
         }
         prune_empty_sections(&mut tree, table::root());
+        followers::release(&mut tree);
         let place = |section: &str| tree.place_of(section).cloned();
         let origin =
             place("objective.advantage").or_else(|| place("objective.loss")).or_else(|| place("filter"));

@@ -11,6 +11,7 @@ mod apply;
 mod complete;
 mod defaults;
 mod file;
+pub(crate) mod followers;
 mod layers;
 mod loaded;
 mod unread;

@@ -26,7 +26,7 @@ error: `objective.loss.log_ratio_limit` must be a number or null, not the text "
   |
 1 | objective: {loss: {log_ratio_limit: none}}
   |                                     ^^^^
-  hint: null switches it off
+  hint: write null: `tamis config explain objective.loss.log_ratio_limit` says what that does
 
 1 error in the configuration
 "#);

@@ -252,7 +252,7 @@ fn dotted_keys_in_a_file() {
       |
     3 |   kl.in: loss
       |   ^^^^^
-      hint: did you mean `objective.kl: {in: ...}`?
+      hint: did you mean `kl: {in: ...}`?
 
     2 errors in the configuration
     ");
@@ -266,7 +266,7 @@ fn what_switches_a_section_off() {
       |
     1 | filter=off
       |        ^^^
-      hint: null switches it off
+      hint: write null: `tamis config explain filter` says what that does
 
     1 error in the configuration
     "#);
@@ -276,7 +276,7 @@ fn what_switches_a_section_off() {
       |
     1 | objective.loss.log_ratio_limit=off
       |                                ^^^
-      hint: null switches it off
+      hint: write null: `tamis config explain objective.loss.log_ratio_limit` says what that does
 
     1 error in the configuration
     "#);

@@ -93,7 +93,7 @@ error: `schedule.margin` must be at least 0, got -1
 "#);
     assert_snapshot!(show_errors("schedule: {max_num_gen_batches: auto}\nfilter: {}", &[]), @"");
     assert_snapshot!(show_errors("schedule: {max_num_gen_batches: often}\nfilter: {}", &[]), @r#"
-error: `schedule.max_num_gen_batches` must be a whole number, or `auto`, not the text "often"
+error: `schedule.max_num_gen_batches` must be a whole number, or `auto` or null, not the text "often"
  --> run.yaml:1:33
   |
 1 | schedule: {max_num_gen_batches: often}

@@ -99,7 +99,7 @@ pub struct RewardContext<'a> {
 }
 
 impl<'a> RewardContext<'a> {
-    /// A context without rows, other rewards, programs and servers, as tests of one reward need.
+    /// A context without rows, verifier, programs and servers, as tests of one reward need.
     pub fn alone(name: &'a str, max_length: usize) -> Self {
         static NOBODY: LazyLock<Arc<dyn Listener>> = LazyLock::new(|| Arc::new(Nobody));
         Self { name, max_length, rows: &[], verifier: None, listener: &NOBODY, host: &NoHost }

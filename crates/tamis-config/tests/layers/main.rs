@@ -1,10 +1,10 @@
 //! Layers, origins, presets, the resolved configuration and its resumption.
 
+mod explained;
+
 use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
-use tamis_config::{
-    ConfigErrors, Frequency, Loaded, Owner, Preset, explain, load_sources, resume_differences,
-};
+use tamis_config::{ConfigErrors, Frequency, Loaded, Preset, explain, load_sources, resume_differences};
 use tamis_core::advantage::{Advantage, SingletonAdvantage};
 use tamis_core::objective::{Aggregation, CispoBound, PolicyLoss};
 use tamis_core::schedule::RoundLimit;
@@ -350,7 +350,7 @@ preset: dapo  # command line: preset=dapo
   n: 4  # more.yaml:1
   stop: [" "]  # more.yaml:1
   - {name: number, kind: number, weight: 1.0}  # default
-  # preset dapo
+  # preset dapo; buffer, max_length follow rollout.max_response_length
   - {name: overlong, kind: soft_overlong, weight: 1.0, form: bounded, buffer: 102, max_length: 512, penalty_factor: 1.0}
   kind: variance  # preset dapo
   metric: acc  # preset dapo
@@ -443,6 +443,49 @@ fn keys_that_follow_others_are_set() {
     ");
     let overlong = sound(&[BASE], &["preset=dapo", "rollout.max_response_length=100"]).show();
     assert!(overlong.contains("buffer: 20, max_length: 100"), "{overlong}");
+}
+
+/// What followed another key in a configuration that was shown follows it in one that is made of it.
+#[test]
+fn keys_that_follow_others_follow_on_in_what_is_made_of_a_shown_configuration() {
+    let shown = |arguments: &[&str]| sound(&[BASE], arguments).show();
+    let with = |shown: &str, arguments: &[&str]| sound(&[shown], arguments);
+    let dr_grpo = shown(&["preset=dr_grpo", "filter={}", "model.path=null", "model.init.num_heads=2"]);
+    let longer = with(
+        &dr_grpo,
+        &["rollout.max_response_length=8", "data.train_batch_size=8", "model.init.num_heads=4"],
+    );
+    let config = &longer.config;
+    assert!(config.objective.loss_scale_factor.is_some_and(|factor| (factor - 8.0).abs() < 1e-12));
+    assert_eq!((config.data.gen_batch_size, config.train.ppo_mini_batch_size), (Some(8), Some(8)));
+    assert_eq!(config.model.init.as_ref().and_then(|init| init.num_kv_heads), Some(4));
+    assert_eq!(
+        longer.show().matches("# follows").count(),
+        dr_grpo.matches("# follows").count(),
+        "{}",
+        longer.show()
+    );
+    // A reward's lengths, which stand on its line.
+    let overlong = |loaded: &Loaded| {
+        let lines = loaded.show();
+        lines.lines().find(|line| line.contains("soft_overlong")).unwrap_or_default().trim().to_owned()
+    };
+    let dapo = shown(&["preset=dapo"]);
+    assert!(
+        dapo.contains("# preset dapo; buffer, max_length follow rollout.max_response_length\n"),
+        "{dapo}"
+    );
+    let dapo = with(&dapo, &["rollout.max_response_length=100"]);
+    assert!(overlong(&dapo).contains("buffer: 20, max_length: 100"), "{}", overlong(&dapo));
+    // A correction that nobody asked for goes with what asked for it.
+    let carried = shown(&["schedule.mode=streaming", "schedule.surplus=carry", "schedule.max_lag=1"]);
+    assert!(carried.contains("preset: decoupled_token_is  # follows"), "{carried}");
+    let rounds = ["schedule.mode=rounds", "schedule.surplus=discard", "schedule.max_lag=null"];
+    assert_eq!(with(&carried, &rounds).config.objective.correction.preset, None);
+    assert_eq!(with(&carried, &["objective.loss.kind=decoupled"]).config.objective.correction.preset, None);
+    // What was edited is what somebody wants.
+    let edited = dr_grpo.replace("gen_batch_size: 64  # follows", "gen_batch_size: 96  # follows");
+    assert_eq!(with(&edited, &["data.train_batch_size=8"]).config.data.gen_batch_size, Some(96));
 }
 
 /// Another `kind` replaces the section in whatever form it is said, and what is said of the keys of the kind
@@ -541,209 +584,6 @@ allowed validate.test_freq: 0 in the run, 2 now
     let text: Vec<String> =
         differences.iter().map(|found| format!("{} {}", found.key, found.refused)).collect();
     assert_eq!(text, ["reward[0].weight true", "reward[0].timeout false"]);
-}
-
-#[test]
-fn explanations() {
-    assert_snapshot!(explain("rollout.n").unwrap(), @r#"
-rollout.n
-
-  Trajectories per prompt: the group size.
-
-  type       a whole number, from 1 to 65536
-  default    8
-  on resume  must stay
-  also known as
-    actor_rollout_ref.rollout.n (verl, default 1 there)
-    worker.rollout.n (EasyR1, default 1 there)
-    es_manager.train.group_size (RAGEN, default 16 there)
-    num_generations (TRL, default 8 there)
-"#);
-    assert_snapshot!(explain("objective.aggregation").unwrap(), @"
-objective.aggregation
-
-  How the losses of tokens become one number, over an optimizer mini-batch.
-
-  type       one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm, group-token-mean, group-seq-mean, token-sum
-  default    token-mean
-  on resume  must stay
-  preset     grpo: seq-mean-token-mean
-  preset     dapo: token-mean
-  preset     dapo_paper: group-token-mean
-  preset     dr_grpo: seq-mean-token-sum-norm
-  preset     rloo: seq-mean-token-sum
-  preset     reinforce_plus_plus: token-mean
-  preset     reinforce_plus_plus_baseline: token-mean
-  preset     remax: seq-mean-token-sum
-  preset     opo: seq-mean-token-sum
-  preset     gpg: token-mean
-  preset     bnpo: token-mean
-  preset     gspo: seq-mean-token-mean
-  preset     gmpo: seq-mean-token-mean
-  preset     cispo: token-mean
-  preset     sapo: seq-mean-token-mean
-  preset     ppo: token-mean
-  values
-    token-mean: Mean over all tokens of the mini-batch (DAPO as released).
-    seq-mean-token-sum: Sum over the tokens of a sequence, mean over sequences.
-    seq-mean-token-mean: Mean over the tokens of a sequence, mean over sequences (GRPO as published).
-    seq-mean-token-sum-norm: Sum over the tokens of a sequence, divided by `loss_scale_factor`, mean over sequences (Dr. GRPO).
-    group-token-mean: Mean over the tokens of a group, mean over groups (DAPO as written in its paper).
-    group-seq-mean: Mean over the tokens of a sequence, mean over the sequences of a group, mean over groups.
-    token-sum: Sum over all tokens of the mini-batch, undivided.
-  also known as
-    actor_rollout_ref.actor.loss_agg_mode (verl, default token-mean there)
-    actor_rollout_ref.actor.use_token_level_loss (verl)
-    worker.actor.loss_avg_mode (EasyR1, default token there)
-    worker.actor.loss_agg_mode (EasyR1, default token-mean there)
-    loss_type (TRL, default dapo there)
-");
-    assert_snapshot!(explain("schedule.max_num_gen_batches").unwrap(), @"
-schedule.max_num_gen_batches
-
-  Most generation rounds of one step. With `mode: deficit` and `streaming`: most prompts of
-  a step, in units of `data.gen_batch_size`. `auto`: what the keep rate k of the last rounds
-  asks for, `data.train_batch_size` / (`data.gen_batch_size` x k) + 2, rounded down; it
-  never falls within a step, is 10 times the rounds of a batch without a filter while
-  nothing was kept, and never above 50 times. Null: no limit.
-
-  type       a whole number, or `auto` or null, at least 1
-  default    10
-  on resume  must stay
-  preset     dapo: 10
-  preset     dapo_paper: 10
-  preset     cispo: 10
-  also known as
-    algorithm.filter_groups.max_num_gen_batches (verl, default 0 there)
-    algorithm.dynamic_sample_max_gen_batches (EasyR1, default 3 there)
-    trainer.max_try_make_batch (EasyR1, default 20 there)
-");
-    assert_snapshot!(explain("reward.method").unwrap(), @"
-reward[]<gsm8k>.method
-
-  How the answer is found in the completion.
-
-  type       one of strict, flexible
-  default    strict
-  on resume  must stay
-  values
-    strict: The last `#### number`.
-    flexible: The last number.
-");
-    assert_snapshot!(explain("filter").unwrap(), @"
-filter
-
-  Which groups are trained on, by one number of each trajectory. Null: all of them.
-
-  type       a section with a `kind` or null
-  default    null
-  on resume  must stay
-  preset     grpo: null
-  preset     dapo: {kind: variance, metric: acc}
-  preset     dapo_paper: {kind: variance, metric: acc}
-  preset     dr_grpo: null
-  preset     rloo: null
-  preset     reinforce_plus_plus: null
-  preset     reinforce_plus_plus_baseline: null
-  preset     remax: null
-  preset     opo: null
-  preset     gpg: null
-  preset     bnpo: null
-  preset     gspo: null
-  preset     gmpo: null
-  preset     cispo: {kind: variance, metric: acc}
-  preset     sapo: null
-  preset     ppo: null
-  kinds
-    variance: Dropped where the metric is the same for all members (largest minus smallest at most `tolerance`)
-    mean_range: Kept where the group's mean of the metric lies between `low` and `high`
-    top_p: Of each generation round, the best groups that together hold the share `p` of the mass (RAGEN)
-    top_k: Of each generation round, the `k` best groups, or a `fraction` of all
-    min_p: Of each generation round, the groups whose score is at least `p` times the best
-    percentile: Of each generation round, the groups ranked from the share `low` to the share `high`, best first
-    within_group: Every group, of which only the `k` members (or a `fraction`) train whose metric varies most
-  also known as
-    actor_rollout_ref.rollout.rollout_filter_strategy (RAGEN, default top_p there)
-    actor_rollout_ref.rollout.rollout_filter_value (RAGEN, default 1.0 there)
-    actor_rollout_ref.rollout.rollout_filter_ratio (RAGEN)
-    actor_rollout_ref.rollout.rollout_filter_include_zero (RAGEN, default True there)
-    actor_rollout_ref.rollout.rollout_filter_metric (RAGEN, default reward_variance there)
-    actor_rollout_ref.rollout.rollout_filter_type (RAGEN, default largest there)
-    actor_rollout_ref.rollout.rollout_filter_top_p_prob_mode (RAGEN, default softmax there)
-    actor_rollout_ref.rollout.rollout_filter_selection_eps (RAGEN, default 0.01 there)
-    actor_rollout_ref.rollout.rollout_filter_percentile_low (RAGEN, default 0.0 there)
-    actor_rollout_ref.rollout.rollout_filter_percentile_high (RAGEN, default 1.0 there)
-");
-    // What a stranger asks first: which rewards are there?
-    let kinds = |key: &str| -> String {
-        let text = explain(key).unwrap();
-        text.lines()
-            .filter(|line| line.starts_with("    ") && !line.ends_with(')'))
-            .collect::<Vec<_>>()
-            .join("\n")
-    };
-    assert_snapshot!(kinds("reward"), @r"
-    exact: 1 where the completion, trimmed, is the ground truth, otherwise 0
-    number: 1 where the whole completion is one number that equals the ground truth (`.5` = `0.50`), otherwise 0
-    gsm8k: verl's GSM8K verifier
-    math: The last `\boxed{}` compared by exact arithmetic
-    by_source: The verifier of each row by its `data_source`, as verl routes it
-    format: 1 where a regular expression matches the whole completion, otherwise 0
-    length: 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of `scale` tokens
-    soft_overlong: DAPO's soft overlong punishment
-    command: A program that reads completions and writes scores, as JSON lines
-    python: A Python function, run unchanged in processes of their own
-    ");
-    assert_eq!(kinds("reward[].kind"), kinds("reward"));
-    assert_snapshot!(explain("algorithm.use_dynamic_sample").unwrap(), @r#"
-algorithm.use_dynamic_sample
-
-  A key of EasyR1.
-
-  its default  false
-  becomes      filter.kind, filter.metric, schedule.refill, schedule.on_limit, schedule.on_exhausted, schedule.surplus, with related keys
-"#);
-    assert_snapshot!(explain("algorithm.kl_ctrl").unwrap(), @r#"
-algorithm.kl_ctrl
-
-  A section of verl.
-
-  algorithm.kl_ctrl.type  becomes objective.kl.adaptive, with related keys
-  algorithm.kl_ctrl.kl_coef  becomes objective.kl.coefficient, with related keys
-  algorithm.kl_ctrl.horizon  becomes objective.kl.adaptive, with related keys
-  algorithm.kl_ctrl.target_kl  becomes objective.kl.adaptive, with related keys
-"#);
-    assert_snapshot!(explain("rollout.temprature").unwrap_err(), @"there is no key `rollout.temprature`; did you mean `rollout.temperature`?");
-    assert_snapshot!(explain("zzz").unwrap_err(), @"there is no key `zzz`");
-}
-
-/// Every key of ours names every key of another system that sets it, those of a kind too.
-#[test]
-fn keys_of_others_stand_under_every_key_that_they_become() {
-    let mut num_named = 0;
-    for owner in Owner::ALL {
-        for row in owner.keys() {
-            let becomes = row.becomes.to_string();
-            // Between backquotes: the keys of ours, where it becomes any.
-            let targets = becomes.split('`').skip(1).step_by(2).filter(|_| becomes.starts_with('`'));
-            for target in targets {
-                let text = explain(target).unwrap_or_else(|unknown| panic!("{}: {unknown}", row.key));
-                assert!(
-                    text.contains(&format!("    {} ({owner}", row.key)),
-                    "{} under {target}:\n{text}",
-                    row.key
-                );
-                num_named += 1;
-            }
-        }
-    }
-    assert!(num_named > 300, "{num_named}");
-    let clip = explain("objective.loss.clip_high").unwrap();
-    assert_eq!(clip.matches("also known as").count(), 1, "{clip}");
-    // What older configurations call a key, and a verifier named by data source.
-    let unknown = explain("objective.advantage.norm_by_std").unwrap_err();
-    assert_eq!(unknown.suggestion.as_deref(), Some("objective.advantage.scale"));
-    assert_eq!(explain("reward.sources.a.kind"), explain("reward.sources"));
 }
 
 #[test]
