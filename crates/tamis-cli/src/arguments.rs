@@ -267,8 +267,8 @@ pub(crate) struct FilterArguments {
     /// rollouts of tamis any metric of `filter.metric` (`seq_reward`, `length`) that they hold may be named.
     #[arg(long, value_name = "COLUMN", required = true)]
     pub(crate) metric: Vec<String>,
-    /// The metric is not a right-or-wrong outcome (a length, say): uniform groups are reported as uniform,
-    /// not as all correct or all wrong.
+    /// The metric is not a right-or-wrong outcome: uniform groups are reported as uniform, not as all correct or
+    /// all wrong. `length` and `entropy` never are one.
     #[arg(long)]
     pub(crate) no_outcome: bool,
     /// Column (or columns) that name a row's group [default: the first of `group_id`, `uid`, `group`,

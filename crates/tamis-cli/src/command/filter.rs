@@ -1,7 +1,7 @@
 //! `tamis filter`.
 
 use serde_json::{Map, Value};
-use tamis_core::filter::{GroupFilter, OutcomeScale};
+use tamis_core::filter::{GroupFilter, Metric, OutcomeScale};
 use tamis_core::setting::{Described, KeySpec, Shape, Variant};
 use tamis_report::filter::{FilterOptions, GroupLayout, filter_file};
 
@@ -86,11 +86,16 @@ pub(crate) fn run(arguments: &FilterArguments) -> Result<u8, Failure> {
         [metric] => GroupLayout::Long { group_by: arguments.group.clone(), metric: metric.clone() },
         metrics => GroupLayout::Wide { metrics: metrics.to_vec() },
     };
+    // As in a run: a length or an entropy says neither right nor wrong.
+    let scale = match arguments.metric.as_slice() {
+        [metric] => Metric::from(metric.as_str()).outcome_scale(),
+        _ => Some(OutcomeScale::default()),
+    };
     let options = FilterOptions {
         inputs: arguments.files.clone(),
         layout,
         filter,
-        scale: (!arguments.no_outcome).then(OutcomeScale::default),
+        scale: scale.filter(|_| !arguments.no_outcome),
         kept: arguments.kept.clone(),
         dropped: arguments.dropped.clone(),
         overwrite: arguments.overwrite,

@@ -277,4 +277,9 @@ fn filter_of_a_runs_own_rollouts() {
     // Offline the same groups are kept as in the run.
     assert_eq!(summary["num_prompts"].as_f64(), step["groups/generated"].as_f64(), "{summary}");
     assert_eq!(summary["num_kept"].as_f64(), step["train/num_kept_prompts"].as_f64(), "{summary}");
+    // A length says neither right nor wrong, there as here.
+    let arguments =
+        ["filter", "runs/tiny/rollouts/step_1.parquet", "--metric", "length", "--tolerance", "100"];
+    let shown = folder.tamis(&arguments).succeeds().stdout;
+    assert!(shown.contains("all correct: 0 ") && shown.contains("(100.0%)\n  - Kept"), "{shown}");
 }

@@ -10,8 +10,8 @@ use crate::tamis::{Folder, Left, Replaced as _, TINY};
 
 /// Sends Ctrl-C.
 fn interrupt(child: &std::process::Child) {
-    let printed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(printed.expect("kill").success());
+    let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(sent.expect("kill").success());
 }
 
 #[test]
@@ -212,10 +212,10 @@ fn ctrl_c_in_the_middle_of_updates_leaves_no_half_of_a_step() {
             }
             std::thread::sleep(whole.mul_f64(0.3 + 0.6 * dice.roll()));
             let start = Instant::now();
-            let printed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).output();
+            let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).output();
             let ended = folder.wait(child);
             assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
-            if printed.is_ok_and(|printed| printed.status.success()) && ended.code == Some(130) {
+            if sent.is_ok_and(|sent| sent.status.success()) && ended.code == Some(130) {
                 num_interrupts += 1;
             } else {
                 // It was faster.
@@ -319,9 +319,9 @@ fn an_update_that_is_interrupted_is_finished() {
             };
             std::thread::sleep(time.mul_f64((0.1 + 0.3 * dice.roll()) / f64::from(1 << sooner)));
             if interrupts < 12 && child.try_wait().expect("status").is_none() {
-                let printed =
+                let sent =
                     std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-                assert!(printed.expect("kill").success());
+                assert!(sent.expect("kill").success());
                 interrupts += 1;
             }
             if folder.wait(child).code == Some(0) {

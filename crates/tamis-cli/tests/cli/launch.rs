@@ -233,8 +233,8 @@ fn servers_end_with_the_run_however_that_ends() {
         soon("a server", || !pids(&folder).is_empty());
         let server = pids(&folder)[0].clone();
         std::thread::sleep(Duration::from_secs(2));
-        let printed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
-        assert!(printed.success());
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
         let ended = folder.wait(child);
         assert_eq!(ended.code, code, "{}", ended.shown());
         soon("the end of the server", || !is_alive(&server));

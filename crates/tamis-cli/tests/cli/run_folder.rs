@@ -320,8 +320,8 @@ fn ctrl_c_is_heard_while_many_prompts_are_prepared() {
     );
     let folder = Folder::new().with("config.yaml", &config).with("many.jsonl", &rows);
     let printed = |child: &std::process::Child| {
-        let printed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-        assert!(printed.expect("kill").success());
+        let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(sent.expect("kill").success());
     };
     let mut num_interrupted = 0;
     for after in [30, 80, 160, 300, 600] {
@@ -388,8 +388,8 @@ fn an_evaluation_runs_its_reward_from_a_private_folder_and_removes_it() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(left(), 1);
-    let printed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(printed.expect("kill").success());
+    let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(sent.expect("kill").success());
     let ended = folder.wait(child);
     assert_eq!((ended.code, left()), (Some(130), 0), "{}", ended.shown());
     assert!(ended.failure().ends_with("error: interrupted\n"), "{}", ended.shown());

@@ -340,7 +340,7 @@ rounds_in_flight: 1  # follows schedule.mode
 ");
     // A resumed run has the same.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=2"]).succeeds();
-    assert!(folder.read("runs/tiny/config.yaml").contains("metric: acc  # "), "{of_run}");
+    assert!(folder.read("runs/tiny/config.yaml").contains("metric: acc  # follows reward"), "{of_run}");
 }
 
 /// What the filter looks at is its own matter: the accuracy of a step is that of `acc`, and none where
