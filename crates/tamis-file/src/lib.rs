@@ -81,6 +81,8 @@ pub fn nearest(path: &Path) -> Option<PathBuf> {
     };
     // A folder of data may hold a million files.
     let names = entries.flatten().take(10_000).filter_map(|entry| entry.file_name().into_string().ok());
+    // The path itself may be there, as a link to nothing.
+    let names = names.filter(|other| other != name);
     // Endings are alike in any folder of data: they decide between names that are otherwise as near.
     let similarity = strsim::normalized_damerau_levenshtein;
     let mut near: Vec<(f64, f64, String)> = names
@@ -191,6 +193,7 @@ mod tests {
         assert_eq!(meant("config/quickstart.yaml"), there);
         assert_eq!(meant("config/quickstat.yaml"), there);
         assert_eq!(meant("configs/other.yaml"), None);
+        assert_eq!(meant("configs/quickstart.yaml"), None, "not itself");
         assert_eq!(meant("configs/quiet.yaml"), None);
         assert_eq!(meant("nowhere/other.yaml"), None);
         assert_eq!(suggest(folder.path()), None);

@@ -12,15 +12,6 @@ use super::{AssembleError, RELATIVE};
 use crate::checkpoint::{Extent, verify};
 use crate::prompts::codec::Codec;
 
-/// Where the policy's weights and words come from.
-#[derive(Debug)]
-pub struct InitialPolicy {
-    /// Its weights before any training.
-    pub model: Model,
-    /// Tokenizer, template, end tokens.
-    pub codec: Codec,
-}
-
 /// The tokenizer, template and end tokens; `alphabet` is for the character tokenizer.
 pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec, AssembleError> {
     if let Some(path) = config.model.path.as_ref().filter(|path| path.is_dir()) {
