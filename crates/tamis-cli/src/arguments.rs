@@ -42,7 +42,8 @@ pub(crate) enum CliCommand {
     Rollouts(RolloutsArguments),
     /// Write a run's model as a Hugging Face folder for vLLM, transformers and others.
     Export(ExportArguments),
-    /// Explain a preset, reward, advantage, loss or filter: formula, source, defaults, names in other systems.
+    /// Explain a preset, reward, advantage, loss or filter: formula, source, defaults, names in other
+    /// systems.
     Explain {
         /// Its name (`rloo`, `dapo`, `variance`); without one, all names are listed.
         name: Option<String>,
@@ -267,8 +268,8 @@ pub(crate) struct FilterArguments {
     /// rollouts of tamis any metric of `filter.metric` (`seq_reward`, `length`) that they hold may be named.
     #[arg(long, value_name = "COLUMN", required = true)]
     pub(crate) metric: Vec<String>,
-    /// The metric is not a right-or-wrong outcome: uniform groups are reported as uniform, not as all correct or
-    /// all wrong. `length` and `entropy` never are one.
+    /// The metric is not a right-or-wrong outcome: uniform groups are reported as uniform, not as all correct
+    /// or all wrong. `length` and `entropy` never are one.
     #[arg(long)]
     pub(crate) no_outcome: bool,
     /// Column (or columns) that name a row's group [default: the first of `group_id`, `uid`, `group`,

@@ -1,7 +1,7 @@
-//! The macros in which the configuration's own keys are written once: `section!` for a group of keys, `kinded!`
-//! for a group that depends on its `kind`. From one definition come the plain Rust struct, the reader, and the
-//! entry in the table from which defaults, schema, reference page and `explain` are generated. Named values are
-//! defined with [`tamis_core::choice`].
+//! The macros in which the configuration's own keys are written once: `section!` for a group of keys,
+//! `kinded!` for a group that depends on its `kind`. From one definition come the plain Rust struct, the
+//! reader, and the entry in the table from which defaults, schema, reference page and `explain` are
+//! generated. Named values are defined with [`tamis_core::choice`].
 
 /// Defines a section: a plain struct whose fields are configuration keys.
 ///

@@ -58,8 +58,8 @@ pub struct Reader {
     defaults: std::sync::Arc<Source>,
 }
 
-/// A dotted key as a file writes it in the section where it stands; dots are for the command line. `None` where
-/// its first part is no section that has the second.
+/// A dotted key as a file writes it in the section where it stands; dots are for the command line. `None`
+/// where its first part is no section that has the second.
 fn nest(path: &str, key: &str, paths: &[String]) -> Option<String> {
     let parts: Vec<&str> = key.split('.').collect();
     let [first, second, ..] = parts.as_slice() else { return None };

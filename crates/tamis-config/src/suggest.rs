@@ -1,8 +1,8 @@
 //! "Did you mean".
 
 /// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike;
-/// otherwise, of the keys anywhere with the same last part, the one that is most like it as a whole; otherwise
-/// one that is spelled alike as a whole. Never a section that the key itself names.
+/// otherwise, of the keys anywhere with the same last part, the one that is most like it as a whole;
+/// otherwise one that is spelled alike as a whole. Never a section that the key itself names.
 pub(crate) fn nearest_key(
     key: &str,
     section: &str,

@@ -1,8 +1,8 @@
 //! Values that `tamis config show` filled in, read back.
 //!
-//! The `config.yaml` of a run says the value of every key that follows another, with a comment that says so. Read
-//! as a configuration again, such a key goes on following: a new run from the file with another batch size
-//! has another mini-batch size too, as the first one would have had.
+//! The `config.yaml` of a run says the value of every key that follows another, with a comment that says so.
+//! Read as a configuration again, such a key goes on following: a new run from the file with another batch
+//! size has another mini-batch size too, as the first one would have had.
 
 use super::defaults::default_tree;
 use crate::preset_difference::is_same;
@@ -18,8 +18,8 @@ pub(crate) const FOLLOWS: &str = "follows ";
 /// What the comment of a reward says, behind its origin and the names of the keys that follow.
 pub(crate) const FOLLOW: &str = " follow ";
 
-/// Takes back the values of a file that are said to follow others: they are null again. One that was edited, so
-/// that it is not what it would follow, stays.
+/// Takes back the values of a file that are said to follow others: they are null again. One that was edited,
+/// so that it is not what it would follow, stays.
 pub(crate) fn release(file: &mut Node) {
     let mut paths = Vec::new();
     collect(file, "", &mut paths);
