@@ -45,9 +45,10 @@ pub(crate) fn release(file: &mut Node) {
     }
     alone.merge(nulled, table::root());
     let Some(mut config) = Config::read(&alone, "", &mut Reader::default()) else { return };
-    config.fill_followers();
+    let followed = config.fill_followers();
     let values = config.to_json();
-    for path in &paths {
+    // A comment of the user's may begin alike behind a key that follows nothing.
+    for path in paths.iter().filter(|path| followed.iter().any(|followed| followed.key == **path)) {
         let followed = values.pointer(&format!("/{}", path.replace('.', "/")));
         let own = file.at(path).map(Node::to_json);
         if let (Some(followed), Some(own)) = (followed, own)

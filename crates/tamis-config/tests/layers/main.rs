@@ -483,6 +483,10 @@ fn keys_that_follow_others_follow_on_in_what_is_made_of_a_shown_configuration() 
     let rounds = ["schedule.mode=rounds", "schedule.surplus=discard", "schedule.max_lag=null"];
     assert_eq!(with(&carried, &rounds).config.objective.correction.preset, None);
     assert_eq!(with(&carried, &["objective.loss.kind=decoupled"]).config.objective.correction.preset, None);
+    // A comment of the user's own that begins alike takes nothing back.
+    let commented =
+        format!("{BASE}rollout:\n  n: 8  # follows the paper\n  temperature: 1.0  # follows verl\n");
+    assert_eq!(with(&commented, &[]).config.rollout.n, 8);
     // What was edited is what somebody wants.
     let edited = dr_grpo.replace("gen_batch_size: 64  # follows", "gen_batch_size: 96  # follows");
     assert_eq!(with(&edited, &["data.train_batch_size=8"]).config.data.gen_batch_size, Some(96));
