@@ -174,7 +174,7 @@ pub enum Problem {
     Refused {
         /// The key.
         key: String,
-        /// Why.
+        /// The reason.
         message: String,
         /// What to do about it, where that is known.
         hint: Option<String>,

@@ -189,7 +189,7 @@ pub enum DatasetError {
     Row {
         /// Where.
         place: RowPlace,
-        /// Why.
+        /// The reason.
         fault: PromptFault,
     },
     /// No file was named.

@@ -44,7 +44,7 @@ pub enum RecordError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
@@ -53,7 +53,7 @@ pub enum RecordError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
@@ -62,7 +62,7 @@ pub enum RecordError {
     Row {
         /// Where.
         place: RowPlace,
-        /// Why.
+        /// The reason.
         fault: RowFault,
     },
     /// A line without end: another file than was meant, or one without line breaks.
@@ -136,7 +136,7 @@ pub enum RecordError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },

@@ -130,7 +130,7 @@ pub enum SamplesError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },

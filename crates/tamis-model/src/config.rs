@@ -125,7 +125,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
@@ -134,7 +134,7 @@ pub enum ConfigError {
     Json {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: serde_json::Error,
     },

@@ -81,7 +81,7 @@ pub enum RolloutsError {
     Unreadable {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },

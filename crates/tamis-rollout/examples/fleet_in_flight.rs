@@ -1,5 +1,5 @@
-//! What 10,000 samples in flight cost the client: memory and processor time of a fleet against a fast fake
-//! server in a process of its own.
+//! Client cost of 10,000 samples in flight: memory and processor time of a fleet against a fast fake server
+//! in a process of its own.
 //!
 //! Every connection is a file: `ulimit -n 20000; cargo run --release -p tamis-rollout --example
 //! fleet_in_flight [SAMPLES] [WAVES]`
@@ -24,7 +24,7 @@ use tamis_rollout::server::{OtherLogprobs, ServerSettings, VllmServer};
 use tamis_rollout::{Generator, GeneratorEvent, SampleId, SamplePurpose, SampleRequest, Sampling, Wait};
 use tamis_text::tokenizer::Tokenizer;
 
-/// How long the server takes for a sample: long enough that all are in flight at once.
+/// Latency of a sample at the server: long enough that all are in flight at once.
 const DELAY: Duration = Duration::from_secs(10);
 
 fn main() {

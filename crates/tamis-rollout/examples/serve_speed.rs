@@ -1,5 +1,5 @@
-//! How much the HTTP side of `tamis serve` costs: tokens per second of a server at several numbers of
-//! clients, against the engine alone on the same prompts with as many samples at once.
+//! Cost of the HTTP side of `tamis serve`: tokens per second of a server at several numbers of clients,
+//! against the engine alone on the same prompts with as many samples at once.
 //!
 //! `cargo run --release -p tamis-rollout --example serve_speed -- [small|large] [THREADS]`; each pair is
 //! measured in turns, and the medians told.
@@ -25,7 +25,7 @@ const TURNS: usize = 5;
 const PROMPT: usize = 48;
 const ROWS: usize = 2048;
 
-/// What is measured: a model, and how much is asked of it.
+/// One case of the measurement: a model and its workload.
 struct Load {
     model: Model,
     num_requests: usize,

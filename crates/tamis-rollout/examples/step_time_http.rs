@@ -1,4 +1,4 @@
-//! How long a step takes under each schedule at a server with long and short completions: the dispatcher, the
+//! Duration of a step under each schedule, at a server with long and short completions: the dispatcher, the
 //! fleet and HTTP as a run has them, against a fake server in a process of its own that takes the time of a
 //! large model.
 //!
@@ -192,7 +192,7 @@ fn connect(url: &str) -> Fleet {
         .unwrap()
 }
 
-/// What a schedule came to after the warm-up.
+/// Measurements of a schedule after the warm-up.
 struct Found {
     step_time: f64,
     groups_a_step: f64,

@@ -26,7 +26,7 @@ impl Bell {
     }
 }
 
-/// What time it is, and waiting.
+/// A source of time that can also wait; tests replace it.
 pub trait Clock: Send {
     /// The time.
     fn now(&self) -> Instant;

@@ -14,7 +14,7 @@ use crate::inbox::{Inbox, Unexpected};
 /// A prompt to be completed several times.
 #[derive(Debug, Clone)]
 pub struct Prompted {
-    /// Its tokens.
+    /// Token ids of the completion.
     pub token_ids: Arc<[u32]>,
     /// One key per completion \[n\].
     pub keys: Vec<Key>,
@@ -62,10 +62,10 @@ struct Open<'a> {
     num_open: usize,
 }
 
-/// What has come of one prompt.
+/// The samples of one prompt, as far as they have arrived.
 struct Row {
     samples: Vec<Option<Sample>>,
-    /// Which are still to end \[n\].
+    /// Whether each sample is still to end \[n\].
     in_flight: Vec<bool>,
     failure: Option<String>,
 }

@@ -17,7 +17,7 @@ use crate::generator::{
     SampleId, SamplePurpose, SampleRequest, VersionSpan, Wait,
 };
 
-/// How often a fake generator misbehaves in which way: shares of all requests, each from 0 to 1.
+/// Rates of a fake generator's faults: shares of all requests, each from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FakeFaults {
     /// Fail, and might not another time. A function of the request's key.
@@ -48,15 +48,15 @@ impl FakeFaults {
     }
 }
 
-/// How a fake generator behaves.
+/// Behaviour of a fake generator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FakeSettings {
-    /// What delays and faults are drawn from; answers are not.
+    /// Seed of delays and faults; answers do not depend on it.
     pub seed: u64,
     /// Longest delay of an answer, in instants. 0: everything is answered at the next instant, in the order
     /// of submission.
     pub max_delay: u64,
-    /// What goes wrong.
+    /// Rates of the faults.
     pub faults: FakeFaults,
 }
 
@@ -67,7 +67,7 @@ impl FakeSettings {
     }
 }
 
-/// What it answers to a request: the text, or why the request fails.
+/// Function that answers a request: the text, or the reason why the request fails.
 pub type FakeAnswer = dyn Fn(&SampleRequest) -> String + Send;
 
 struct FakeFlight {
@@ -258,7 +258,7 @@ impl FakeGenerator {
         GeneratorEvent::Sampled { id, sample }
     }
 
-    /// What a request has come to at its end.
+    /// The last event of a request.
     fn outcome(&self, flight: &FakeFlight) -> GeneratorEvent {
         let id = flight.request.id;
         match Self::fails(&self.settings.faults, flight.request.key) {
@@ -308,7 +308,7 @@ impl FakeGenerator {
         [ends, due, publishing].into_iter().flatten().min()
     }
 
-    /// What hangs fails where nothing else happens, as if somebody had waited long enough.
+    /// Fails the requests that hang, where nothing else happens, as if somebody had waited long enough.
     fn time_out(&mut self) {
         let mut hanging: Vec<SampleId> = self.in_flight.keys().copied().collect();
         hanging.sort_unstable();

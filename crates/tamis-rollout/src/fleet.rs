@@ -34,7 +34,7 @@ use limit::Limit;
 use member::{FleetMember, State, Task};
 pub use settings::{FaultCounts, FleetMessage, FleetSettings};
 
-/// How often it is said that no server is left.
+/// Interval between messages that no server is left.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Longest sleep of [`Generator::next`], so that an interruption is heard.
@@ -57,7 +57,7 @@ pub struct Fleet {
     /// Attempts that wait for their time.
     pausing: BTreeMap<(Instant, u64), SampleId>,
     num_pauses: u64,
-    /// Where the members of a group are, and how many of them are in flight there.
+    /// Server of each group's members, and how many of them are in flight there.
     homes: HashMap<(SamplePurpose, u64), (usize, usize)>,
     current: Option<(Publication, InFlight)>,
     unanswered: VecDeque<PolicyVersion>,
@@ -66,7 +66,7 @@ pub struct Fleet {
     lost_since: Option<(Instant, Instant)>,
     /// A file that names servers to be drained, and when it is read next.
     drain_file: Option<(PathBuf, Instant)>,
-    /// What of it was said to drain nobody.
+    /// Entries of the drain file already reported as draining nobody.
     said_of_drain: BTreeSet<String>,
 }
 
@@ -150,7 +150,7 @@ impl Fleet {
         }
     }
 
-    /// What went wrong so far, by name.
+    /// Number of faults so far, by name.
     pub fn fault_counts(&self) -> &FaultCounts {
         &self.counts
     }

@@ -11,7 +11,7 @@ use tamis_core::random::Key;
 pub use tamis_core::schedule::InFlight;
 use thiserror::Error;
 
-/// How tokens are drawn. The reported log-probability is always that of `softmax(logits / temperature)`,
+/// Sampling parameters. The reported log-probability is always that of `softmax(logits / temperature)`,
 /// before the repetition penalty and the truncations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
@@ -29,9 +29,10 @@ pub struct Sampling {
     pub max_response_length: usize,
     /// Strings that end a sequence once they occur in its text.
     pub stop: Vec<String>,
-    /// What the text of a whole sequence must match ([`WholeRegex`](tamis_text::regex_mask::WholeRegex)):
-    /// only tokens that lead to a match are drawn, and an end token only where there is one. A sequence that
-    /// ends at its longest, or with a stop string, is the beginning of a match.
+    /// Pattern that the text of a whole sequence must match
+    /// ([`WholeRegex`](tamis_text::regex_mask::WholeRegex)): only tokens that lead to a match are drawn, and
+    /// an end token only where there is one. A sequence that ends at its longest, or with a stop string, is
+    /// the beginning of a match.
     pub regex: Option<String>,
 }
 
@@ -51,7 +52,7 @@ impl Sampling {
     }
 }
 
-/// What a sample is for. Each purpose numbers its groups for itself.
+/// The purpose of a sample. Each purpose numbers its groups for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SamplePurpose {
@@ -63,10 +64,10 @@ pub enum SamplePurpose {
     Greedy,
 }
 
-/// Which sample: no two requests in flight have the same.
+/// Id of a sample: no two requests in flight have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SampleId {
-    /// What it is for.
+    /// The purpose of the sample.
     pub purpose: SamplePurpose,
     /// The group among those of this purpose.
     pub group: u64,
@@ -74,7 +75,7 @@ pub struct SampleId {
     pub member: u32,
     /// The turn of the member's episode, from 0.
     pub turn: u32,
-    /// How often it was asked for before: a retry is another request.
+    /// Index of the attempt, from 0: a retry is another request.
     pub attempt: u32,
 }
 
@@ -113,15 +114,15 @@ impl fmt::Display for SampleId {
 /// One prompt to be completed once.
 #[derive(Debug, Clone)]
 pub struct SampleRequest {
-    /// Its number.
+    /// Id of the sample.
     pub id: SampleId,
     /// Prompt tokens (at least one). Members of a group share the allocation, by which a generator may
     /// recognise a shared prompt.
     pub prompt_token_ids: Arc<[u32]>,
-    /// What randomness is keyed by: the native engine's tokens are a function of it, the prompt and the
-    /// weights; others take a seed from it.
+    /// Key of the sample's random numbers: the native engine's tokens are a function of it, the prompt and
+    /// the weights; others take a seed from it.
     pub key: Key,
-    /// How tokens are drawn.
+    /// Sampling parameters.
     pub sampling: Arc<Sampling>,
 }
 
@@ -150,8 +151,8 @@ pub struct Sample {
     pub text: String,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// What weights sampled which of its tokens, without gap from 0 to T; one span also where there is no
-    /// token.
+    /// Policy versions that sampled the tokens, as spans without gap from 0 to T; one span also where there
+    /// is no token.
     pub versions: Vec<VersionSpan>,
 }
 
@@ -167,25 +168,25 @@ impl Sample {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
-    /// It may succeed another time or elsewhere: the connection broke, the server was busy or gave nonsense.
+    /// May succeed another time or elsewhere: the connection broke, the server was busy or gave nonsense.
     Transient,
-    /// It will fail again: the request itself is refused.
+    /// Will fail again: the request itself is refused.
     Permanent,
 }
 
-/// What happened to a request, or to the generator. Every request comes to exactly one of the first three.
+/// An event of a request, or of the generator. Every request comes to exactly one of the first three.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GeneratorEvent {
-    /// It is complete.
+    /// The sample is complete.
     Sampled {
-        /// Which.
+        /// Id of the sample.
         id: SampleId,
         /// The completion.
         sample: Sample,
     },
-    /// It cannot be completed.
+    /// The sample cannot be completed.
     Failed {
-        /// Which.
+        /// Id of the sample.
         id: SampleId,
         /// Whether to ask again.
         kind: FailureKind,
@@ -194,28 +195,28 @@ pub enum GeneratorEvent {
         /// Completion tokens spent on it, as far as known.
         num_tokens: u64,
     },
-    /// It was given up, by [`Generator::abort`] or a publication that does not wait.
+    /// The sample was given up, by [`Generator::abort`] or a publication that does not wait.
     Aborted {
-        /// Which.
+        /// Id of the sample.
         id: SampleId,
         /// Completion tokens spent on it, as far as known.
         num_tokens: u64,
     },
     /// Answer to [`Generator::publish`]: whatever is submitted from now on is sampled by this version.
     Published {
-        /// Which.
+        /// The version that is sampled from.
         version: PolicyVersion,
     },
 }
 
-/// What to give up.
+/// The samples to give up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AbortScope {
     /// One sample.
     Sample(SampleId),
     /// All samples in flight of a group, whatever member, turn and attempt.
     Group {
-        /// What they are for.
+        /// Their purpose.
         purpose: SamplePurpose,
         /// The group.
         group: u64,
@@ -240,11 +241,11 @@ impl AbortScope {
 pub struct Publication {
     /// Their version, above any published before.
     pub version: PolicyVersion,
-    /// Where they are.
+    /// Location of the weights.
     pub weights: Weights,
 }
 
-/// Where published weights are.
+/// Location of published weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Weights {
     /// In this process, in what learner and generator share.
@@ -253,7 +254,7 @@ pub enum Weights {
     Folder(PathBuf),
 }
 
-/// How long [`Generator::next`] may wait for something to happen.
+/// Longest wait of [`Generator::next`] for something to happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all: what has happened already.
@@ -264,12 +265,12 @@ pub enum Wait {
     Forever,
 }
 
-/// How busy a generator is.
+/// Load of a generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
     /// Requests that have not come to an end.
     pub in_flight: usize,
-    /// How many more would begin at once; `usize::MAX` where there is no bound.
+    /// Number of samples that could begin at once; `usize::MAX` without a bound.
     pub room: usize,
 }
 
@@ -282,13 +283,13 @@ pub enum GeneratorError {
         /// The message.
         reason: String,
     },
-    /// What was sampled cannot be journalled, so that it may not be used.
+    /// A sample cannot be journalled, so it may not be used.
     #[error("failed to journal what was sampled")]
     Journal(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// No server answers.
     #[error("no server answers: {}", tried.join("; "))]
     Unreachable {
-        /// What was tried, each with what came of it.
+        /// The servers tried, each with the result.
         tried: Vec<String>,
     },
     /// A request has the id of one that is in flight: a fault of the caller.
@@ -320,10 +321,10 @@ pub trait Generator: Send {
     /// it did, finishes those in flight first, as with [`InFlight::Wait`].
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError>;
 
-    /// What has happened since the last call, in the order in which it happened; waits as long as it is asked
-    /// to for something to happen. Empty where nothing did, and early where the run was interrupted.
+    /// Returns the events since the last call, in the order in which they happened; waits as long as `wait`
+    /// allows for one to happen. Empty where nothing happened, and early where the run was interrupted.
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError>;
 
-    /// How busy it is.
+    /// Samples in flight and room for more.
     fn load(&self) -> Load;
 }

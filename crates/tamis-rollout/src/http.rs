@@ -108,7 +108,7 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// What became of a request: an answer of whatever status, whole, or why there is none.
+/// Result of a request: a whole answer of whatever status, or the reason why there is none.
 pub type Exchange = Result<HttpAnswer, Fault>;
 
 /// Sends requests under numbers and gives back what became of them; what a server's client needs of a
@@ -120,7 +120,7 @@ pub trait Transport: Send {
     /// Gives a request up and closes its connection; nothing comes back unless it was on its way already.
     fn cancel(&mut self, number: u64);
 
-    /// What has come back since the last call.
+    /// Returns the answers that have come back since the last call.
     fn receive(&mut self) -> Vec<(u64, Exchange)>;
 }
 

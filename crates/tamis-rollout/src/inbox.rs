@@ -11,13 +11,13 @@ use crate::generator::{GeneratorEvent, SamplePurpose};
 pub enum Unexpected {
     /// The request was answered before.
     Duplicate,
-    /// What it belongs to is over: its group was aborted, failed, or left the run long ago.
+    /// The group of the event is over: it was aborted, failed, or left the run long ago.
     Late,
-    /// It was never asked for: another purpose, an unknown group, member, turn or attempt.
+    /// The event was never asked for: another purpose, an unknown group, member, turn or attempt.
     Foreign,
 }
 
-/// How many events nobody waited for, by class. They are counted and used for nothing.
+/// Number of events that nobody waited for, by class. They are counted and used for nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ignored {
     /// A request's second answer.
@@ -52,8 +52,8 @@ impl Ignored {
     }
 }
 
-/// What a run has of its generator's events beside those that were used at once: who samples a list of
-/// prompts ([`crate::complete`]) leaves here what is for the groups that generate beside it.
+/// Events of a run's generator that were not used at once: whoever samples a list of prompts
+/// ([`crate::complete`]) leaves here the events of groups that generate beside it.
 #[derive(Debug, Default)]
 pub struct Inbox {
     /// Events of groups and publications, in order.
@@ -65,7 +65,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// How many events nobody waited for since the last call.
+    /// Returns the number of events since the last call that nobody waited for.
     pub fn take_ignored(&mut self) -> Ignored {
         std::mem::take(&mut self.ignored)
     }

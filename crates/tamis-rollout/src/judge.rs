@@ -25,14 +25,14 @@ use crate::{FailureKind, GeneratorError};
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause before an attempt.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How often a wait looks whether it is still wanted.
+/// Interval at which a wait checks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// When it is first said that answers are waited for; then whenever that time has doubled.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How much of an answer without a score a message shows.
+/// Number of characters that a message shows of an answer without a score.
 const SHOWN: usize = 200;
 
-/// What a judge is asked, and how.
+/// Settings of a judge: its request and its limits.
 #[derive(Debug, Clone)]
 pub struct JudgeSetup {
     /// The servers, asked in turn.
@@ -41,9 +41,9 @@ pub struct JudgeSetup {
     pub model: Option<String>,
     /// Goes along as `Authorization: Bearer`.
     pub key: Option<String>,
-    /// Its system message; `None` for nothing.
+    /// System message for the judge; `None` sends none.
     pub system: Option<String>,
-    /// What it is asked.
+    /// Template of the judge's prompt.
     pub template: Template,
     /// Finds the score in its answer: the last match counts, its first group where there is one.
     pub pattern: Regex,
@@ -63,9 +63,9 @@ pub struct JudgeSetup {
     pub parameters: Map<String, Value>,
     /// Longest time of one answer.
     pub timeout: Duration,
-    /// How often a completion is asked about before the judge has failed on it, at least 1.
+    /// Most requests for one completion before the judge has failed on it, at least 1.
     pub max_attempts: u32,
-    /// How many completions are asked about at once, at least 1.
+    /// Number of completions that are judged at once, at least 1.
     pub concurrency: usize,
 }
 
@@ -152,7 +152,7 @@ fn value_of(name: &str, input: &RewardInput<'_>) -> Option<String> {
     }
 }
 
-/// What the policy was asked: one message as it is, several with who said them.
+/// The policy's prompt as the judge reads it: one message as it is, several with their roles.
 fn question(prompt: &Prompt) -> String {
     match &prompt.content {
         PromptContent::Text(text) => text.clone(),
@@ -324,7 +324,7 @@ impl Judge {
         }
     }
 
-    /// Where it answers, for a person.
+    /// Addresses of the judge's servers, for messages.
     fn servers(&self) -> String {
         let servers: Vec<String> = self.settings.servers.iter().map(ToString::to_string).collect();
         servers.join(", ")
@@ -337,7 +337,7 @@ impl Judge {
         }
     }
 
-    /// What an exchange came to: an outcome, or a fault that may pass.
+    /// Reads an answer: an outcome, or a fault that may pass.
     fn read(&self, exchange: Exchange) -> Result<RewardOutcome, Fault> {
         let failed = |message: String| Ok(RewardOutcome::Failed(RewardFailure::Function { message }));
         let read = exchange.and_then(|answer| {

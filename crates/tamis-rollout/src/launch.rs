@@ -18,21 +18,21 @@ use std::time::{Duration, Instant};
 use tamis_env::reward::command::guard::Guard;
 use thiserror::Error;
 
-/// How often processes are looked at.
+/// Interval at which processes are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long an answer to the question whether a server is there may take.
+/// Longest time for a server's answer to a health check.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 /// When it is first said that servers are waited for; then whenever that time has doubled.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long processes may take to end once they are asked to.
+/// Longest time for processes to end once they are asked to.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often all of them together are started again.
+/// Most restarts, of all processes together.
 const MOST_RESTARTS: u32 = 8;
 /// Pause before a server is started again; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause before a server is started again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How much of the end of a file of output a message shows.
+/// Length of the end of an output file that a message shows, in bytes.
 const LAST_BYTES: u64 = 4096;
 const LAST_LINES: usize = 20;
 
@@ -59,7 +59,7 @@ pub enum LaunchError {
     Start {
         /// The command.
         command: String,
-        /// Why.
+        /// The underlying error.
         source: io::Error,
     },
     /// The file for its output cannot be written, or no port is free.
@@ -67,12 +67,12 @@ pub enum LaunchError {
     Surroundings {
         /// The command.
         command: String,
-        /// What is lacking.
+        /// The missing resource.
         what: String,
-        /// Why.
+        /// The underlying error.
         source: io::Error,
     },
-    /// It ended before it answered.
+    /// The process ended before it answered.
     #[error("the server `{command}` ended ({status}) before it answered{}", tail(output))]
     Ended {
         /// The command.
@@ -82,7 +82,7 @@ pub enum LaunchError {
         /// The last lines of its output.
         output: String,
     },
-    /// It did not answer in time.
+    /// The process did not answer in time.
     #[error("the server `{command}` did not answer within {} s{}", timeout.as_secs(), tail(output))]
     Late {
         /// The command.
@@ -98,7 +98,7 @@ fn tail(output: &str) -> String {
     if output.is_empty() { String::new() } else { format!("; its output ends:\n{output}") }
 }
 
-/// So many ports of 127.0.0.1 that nobody listens on now, no two alike.
+/// Returns `count` different ports of 127.0.0.1 on which nothing listens now.
 ///
 /// # Errors
 /// There are none.
@@ -125,7 +125,7 @@ struct Running {
     has_answered: bool,
     /// Nothing is left of its group, whose number may be another's.
     is_over: bool,
-    /// How often it was started again.
+    /// Restarts so far.
     restarts: u32,
     /// When it is started again.
     again_at: Option<Instant>,
@@ -165,8 +165,8 @@ impl Running {
         })
     }
 
-    /// How it ended, reported once. Its workers, which would keep their GPU, end with it: at once, while the
-    /// group has its number.
+    /// Returns the process's exit status once, when it has ended. Its workers, which would keep their GPU,
+    /// end with it: at once, while the group has its number.
     fn poll_end(&mut self) -> Option<ExitStatus> {
         if self.is_over {
             return None;
@@ -248,7 +248,7 @@ impl LaunchedServers {
         Ok(Some(Self { addresses, is_over, watch: Some(watch) }))
     }
 
-    /// Where they answer, `http://127.0.0.1:PORT`.
+    /// Addresses of the servers, `http://127.0.0.1:PORT`.
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
@@ -516,7 +516,7 @@ mod tests {
         );
     }
 
-    /// Where no restart is left its workers go too, and a pause holds up nobody.
+    /// Without a restart left its workers end too, and a pause holds up nobody.
     #[test]
     fn workers_of_a_server_that_ended_end_with_it() {
         for (most_restarts, last) in
@@ -565,7 +565,7 @@ mod tests {
         assert!(!is_alive(numbers().lines().nth(1).expect("two")));
     }
 
-    /// What it is started from comes back: a disk that was full, a process too many.
+    /// A server starts once a resource comes back that was lacking: a disk that was full, a process too many.
     #[test]
     fn a_server_that_cannot_be_started_again_at_once_is_tried_again() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! What the native engine makes of the contract's sampling: its parameters, and where a text ends.
+//! Translates the contract's sampling parameters into the native engine's, and finds where a text ends.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::generator::Sampling;
 /// Tokens decoded beyond the longest stop string, for characters that need several tokens.
 const STOP_WINDOW: usize = 16;
 
-/// How the engine samples; completions end at these tokens.
+/// The engine's sampling parameters; completions end at these tokens.
 pub fn engine_params(sampling: &Sampling, end_token_ids: Vec<u32>) -> SamplingParams {
     let greedy = sampling.temperature <= 0.0;
     SamplingParams {

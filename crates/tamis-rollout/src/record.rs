@@ -9,7 +9,7 @@ use tamis_env::reward::Logged;
 
 use crate::source::PreparedPrompt;
 
-/// Where a generated group went.
+/// The counted place in which a generated group ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
@@ -56,7 +56,7 @@ pub struct Record {
     /// The group. In flight it has the members that have ended so far, in sample order; without any where its
     /// generation failed.
     pub group: Group,
-    /// Its prompt.
+    /// The prompt of the group.
     pub prompt: PreparedPrompt,
     /// Step in which it was dispatched, from 1.
     pub step: u64,
@@ -67,21 +67,21 @@ pub struct Record {
     pub values: Vec<f64>,
     /// Reward after the KL penalty of each member \[G\], where the filter looked at it.
     pub final_rewards: Option<Vec<f64>>,
-    /// What the reward functions logged of each member \[G\]; empty where they logged nothing.
+    /// Extra values that the reward functions logged for each member \[G\]; empty where they logged nothing.
     pub logged: Vec<Logged>,
     /// Log-probability of each token under the reference `[G][T]`, where the filter needed them: they are not
     /// computed again.
     pub reference: Option<Ragged<f32>>,
-    /// Where it went.
+    /// The counted place in which the group ended.
     pub fate: Fate,
     /// The step that ended with the group kept for a later one, where there was one: what was generated is
     /// counted in it.
     pub kept_in: Option<u64>,
-    /// What is to be known of its generation.
+    /// Cost and duration of the group's generation.
     pub generation: Generation,
 }
 
-/// What is to be known of a group's generation until it is over.
+/// Cost and duration of a group's generation until its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Generation {
@@ -106,7 +106,7 @@ pub fn metric_values(
     metric.values(std::slice::from_ref(group), &ExtraColumns { final_reward, entropy: None })
 }
 
-/// How a collection ended.
+/// The ways in which a collection ends.
 #[derive(Debug)]
 pub enum End {
     /// The batch is complete.
@@ -122,7 +122,7 @@ pub enum End {
 /// The groups of one step, as [`crate::Dispatcher::next`] gives them.
 #[derive(Debug)]
 pub struct Collected {
-    /// How it ended.
+    /// The end of the collection.
     pub end: End,
     /// Numbers of the step.
     pub report: StepReport,

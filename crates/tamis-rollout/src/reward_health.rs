@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use tamis_env::reward::combine::describe;
 use tamis_env::reward::{NamedReward, RewardFunction, RewardInput, Rewards, Scored};
 
-/// So many rounds in a row without any score from a function end the run: nothing says that the next one
-/// would have one.
+/// Number of rounds in a row without any score from a function after which the run ends: nothing suggests
+/// that the next one would have one.
 pub const MOST_FAILED_ROUNDS: u32 = 3;
 
 /// A function that scores the rows of some data sources alone must fail on so many prompts, too: its rounds
@@ -30,7 +30,7 @@ struct Row {
     /// Prompts of these rounds.
     #[serde(default)]
     prompts: u64,
-    /// What was said of the first completion of the first of them.
+    /// The failure on the first completion of the first of them.
     first: String,
 }
 
@@ -67,7 +67,7 @@ fn count(
     true
 }
 
-/// How the rewards of a run's rounds arrived so far. A checkpoint holds it.
+/// Record of a run's rounds in which rewards were missing. A checkpoint holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RewardHealth {
@@ -95,9 +95,9 @@ pub struct MissingRewards {
     pub is_shaped: bool,
     /// In how many rounds in a row.
     pub num_rounds: u32,
-    /// What was said of the first such completion, and that completion.
+    /// The failure on the first such completion, and that completion.
     pub first: String,
-    /// What the function itself knows about it.
+    /// The function's own hint about the failure.
     pub hint: Option<String>,
 }
 
@@ -144,8 +144,8 @@ impl RewardHealth {
         true
     }
 
-    /// What is missing in at least so many of the latest rounds: the function that has failed for longest, or
-    /// the part of one, or rewards altogether.
+    /// The rewards missing in at least `num_rounds` of the latest rounds: the function that has failed for
+    /// longest, or the part of one, or rewards altogether.
     pub fn missing_for(&self, num_rounds: u32, rewards: &Rewards) -> Option<MissingRewards> {
         self.missing_of(num_rounds, 0, rewards)
     }
@@ -182,14 +182,14 @@ impl RewardHealth {
         worst.or_else(altogether)
     }
 
-    /// What is missing for so long that the run should end: in [`MOST_FAILED_ROUNDS`] rounds, and in as many
-    /// times `round_size` prompts, where what is looked at together may be less than a round.
+    /// The rewards missing for so long that the run should end: in [`MOST_FAILED_ROUNDS`] rounds, and in as
+    /// many times `round_size` prompts, since the rounds counted here may be smaller.
     pub fn missing(&self, round_size: usize, rewards: &Rewards) -> Option<MissingRewards> {
         let num_prompts = u64::from(MOST_FAILED_ROUNDS).saturating_mul(round_size as u64);
         self.missing_of(MOST_FAILED_ROUNDS, num_prompts, rewards)
     }
 
-    /// What was missing in every round that there ever was, however few.
+    /// The rewards missing in every round that there ever was, however few.
     pub fn always_missing(&self, rewards: &Rewards) -> Option<MissingRewards> {
         let all = u32::try_from(self.num_rounds).ok().filter(|&rounds| rounds > 0)?;
         self.missing_for(all, rewards)

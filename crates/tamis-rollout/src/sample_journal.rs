@@ -12,13 +12,13 @@ use crate::generator::{
     SampleId, SamplePurpose, SampleRequest, Wait,
 };
 
-/// What a sample was asked for as. A resumed run asks for the same prompt, epoch and member under the same
-/// key, maybe as another group.
+/// Identity of a sample across restarts. A resumed run asks for the same prompt, epoch and member under the
+/// same key, maybe as another group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SampleIdentity {
-    /// Its number.
+    /// Id of the sample in this process.
     pub id: SampleId,
-    /// What its randomness is keyed by: prompt, epoch and member.
+    /// Key of its random numbers: prompt, epoch and member.
     pub key: Key,
     /// The version of the weights that were published then.
     pub version: PolicyVersion,
@@ -46,26 +46,26 @@ impl SampleIdentity {
     }
 }
 
-/// What came of a sample.
+/// Result of a sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SampleOutcome {
     /// The completion.
     Sampled(Sample),
-    /// It could not be completed.
+    /// The sample could not be completed.
     Failed {
         /// Whether it was of use to ask again.
         kind: FailureKind,
-        /// Why.
+        /// The reason.
         reason: String,
         /// Completion tokens spent on it.
         num_tokens: u64,
     },
 }
 
-/// Where samples of generators are kept whose answers may differ when asked again.
+/// Keeps the samples of generators whose answers may differ when asked again.
 pub trait SampleJournal: Send {
-    /// What was recorded for it and not taken yet: nothing is asked for twice.
+    /// Returns the recorded result that was not taken yet: nothing is asked for twice.
     fn take(&mut self, asked: &SampleIdentity) -> Option<SampleOutcome>;
 
     /// Records what came in a step durably, before any of it is used.
@@ -80,7 +80,7 @@ pub trait SampleJournal: Send {
     fn shorten(&mut self, position: u64) -> Result<(), GeneratorError>;
 }
 
-/// Where a process takes a run up.
+/// The point at which a process takes up a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beginning {
     /// The version of the weights.
@@ -119,7 +119,7 @@ impl<G: Generator> Journalled<G> {
         }
     }
 
-    /// What it journals.
+    /// The generator that is journalled.
     pub fn generator(&self) -> &G {
         &self.generator
     }

@@ -26,7 +26,7 @@ pub struct Answer {
     /// Message of each function that failed, by the function's name.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub failures: std::collections::BTreeMap<String, String>,
-    /// What the functions logged beside their scores.
+    /// Extra values that the functions logged beside their scores.
     #[serde(default, skip_serializing_if = "Logged::is_empty")]
     pub logged: Logged,
 }
@@ -45,9 +45,9 @@ impl From<Answer> for Scored {
     }
 }
 
-/// Where answers of external rewards are kept, by trajectory key.
+/// Keeps answers of external rewards by trajectory key.
 pub trait AnswerJournal {
-    /// What was recorded under the key and not taken yet: nothing is asked for twice.
+    /// Returns the recorded answer that was not taken yet: nothing is asked for twice.
     fn take(&mut self, key: &str) -> Option<Answer>;
 
     /// Records what was answered in a step durably, before any of it is used.
@@ -81,7 +81,7 @@ pub enum ScoreError {
     Panicked,
 }
 
-/// Which completion of a group: the n trajectories of a group are scored one by one.
+/// One member of a group: its n trajectories are scored one by one.
 pub type MemberId = (GroupId, u32);
 
 /// A completion to be scored.
@@ -121,9 +121,9 @@ impl ScoreRequest {
 /// A completion was scored.
 #[derive(Debug)]
 pub struct ScoreEvent {
-    /// What was to be scored.
+    /// The request that was scored.
     pub request: ScoreRequest,
-    /// What was said of it.
+    /// Its scores, or the failures.
     pub scored: Scored,
     /// Whether the reward functions were asked now; otherwise the answer was in the journal.
     pub is_new: bool,
@@ -298,7 +298,7 @@ impl Scorer {
         std::mem::take(&mut self.warnings)
     }
 
-    /// How long each reward function took since the last call, by its name.
+    /// Returns the time that each reward function took since the last call, by its name.
     pub fn take_times(&mut self) -> BTreeMap<String, Duration> {
         std::mem::take(&mut self.times)
     }
@@ -341,8 +341,8 @@ impl Scorer {
         is_out || !self.answered.is_empty() || self.failure.is_some()
     }
 
-    /// What was scored since the last call, each answer journalled; waits as long as it is asked to for
-    /// something, not at all where nothing is being scored.
+    /// Returns the scores that arrived since the last call, each answer journalled; waits as long as `wait`
+    /// allows, and not at all where nothing is being scored.
     pub fn next(&mut self, wait: Wait) -> Result<Vec<ScoreEvent>, ScoreError> {
         let wait = if self.answered.is_empty() && self.failure.is_none() { wait } else { Wait::No };
         let done = match &mut self.workers {

@@ -40,44 +40,44 @@ pub type SglangServer = HttpServer<Sglang>;
 /// Any OpenAI-compatible server behind [`Server`].
 pub type OpenAiServer = HttpServer<OpenAi>;
 
-/// How long a request that was given up may still be answered before its connection is closed.
+/// Time in which an aborted request may still be answered before its connection is closed.
 const ABORT_GRACE: Duration = Duration::from_secs(2);
 
-/// How soon something is asked again that was not possible just now.
+/// Pause before a request is repeated that was not possible just now.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// What happened at a server.
+/// An event at one server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServerEvent {
     /// A sample is complete.
     Sampled {
-        /// Which.
+        /// Id of the sample.
         id: SampleId,
         /// The completion.
         sample: Sample,
     },
     /// A sample did not come about.
     Failed {
-        /// Which.
+        /// Id of the sample.
         id: SampleId,
         /// Why, with the tokens that were spent.
         fault: Fault,
     },
     /// A sample was given up.
     Aborted {
-        /// Which.
+        /// Id of the sample.
         id: SampleId,
         /// Tokens that were spent.
         num_tokens: u64,
     },
     /// The server holds this version and has shown it.
     Published {
-        /// Which.
+        /// The version.
         version: PolicyVersion,
     },
     /// The server does not hold this version.
     NotPublished {
-        /// Which.
+        /// The version.
         version: PolicyVersion,
         /// Why not.
         fault: Fault,
@@ -86,19 +86,19 @@ pub enum ServerEvent {
     Checked(Result<Report, Fault>),
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Report {
     /// Whether it holds the weights that were published to it last; `None` where none were, or where it
     /// cannot say.
     pub holds_current: Option<bool>,
-    /// How busy it says it is.
+    /// Load figures that the server reports.
     pub figures: Figures,
 }
 
 /// A server, as a [fleet](crate::fleet) uses it. Nothing here waits.
 pub trait Server: Send {
-    /// What to call it in messages.
+    /// Name of the server in messages.
     fn name(&self) -> &str;
 
     /// Takes a request in; its id is that of no other in flight here.
@@ -133,7 +133,7 @@ pub trait Server: Send {
     }
 }
 
-/// What was asked under a number.
+/// Purpose of an exchange, by its number.
 enum Errand {
     Sample(Box<Pending>),
     Abort,
@@ -157,7 +157,7 @@ pub struct HttpServer<P> {
     turned_away: VecDeque<TurnedAway>,
     /// When connections of samples that were given up are closed.
     closing: VecDeque<(Instant, u64)>,
-    /// What happened before anything was sent.
+    /// Events that happened without an exchange.
     ready: Vec<ServerEvent>,
     /// Samples that ended between the resume and the probe's answer: of weights that have not been shown yet.
     held: Vec<ServerEvent>,
@@ -170,11 +170,11 @@ pub struct HttpServer<P> {
     model: Option<String>,
     max_model_len: Option<usize>,
     mode: Option<LogprobsOf>,
-    /// What program it is and how it was started is known.
+    /// Whether the server's program and its start parameters are known.
     is_known: bool,
     /// A publication that failed may have left it paused.
     left_paused: bool,
-    /// How far its log-probabilities were from those of the first weights that it was given, as a part of
+    /// Deviation of its log-probabilities from those of the first weights that it was given, as a part of
     /// their spread.
     rounding: Option<f64>,
 }
@@ -227,7 +227,8 @@ impl<P: Protocol> HttpServer<P> {
         self.next_number
     }
 
-    /// What answers here next may be another process, which was started otherwise.
+    /// Forgets the server's properties: the next answer here may come from another process, started
+    /// otherwise.
     fn forget(&mut self) {
         self.protocol = P::default();
         self.mode = self.protocol.known_mode();

@@ -36,7 +36,7 @@ pub struct DrawnPrompts {
     pub exhausted: bool,
 }
 
-/// Where the scheduler's prompts come from.
+/// Source of the scheduler's prompts.
 pub trait PromptSource {
     /// The next prompts, `n` of them or as many as are left: those that were given back first, then this
     /// epoch's.

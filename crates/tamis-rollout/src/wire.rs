@@ -1,4 +1,4 @@
-//! What is said between this process and inference servers: request bodies and answers as plain types,
+//! The exchange between this process and inference servers: request bodies and answers as plain types,
 //! without any input or output.
 //!
 //! A [`Sampling`](crate::Sampling) becomes the parameters of one server ([`vllm`], [`sglang`], [`openai`]);
@@ -31,7 +31,7 @@ pub struct Call {
     pub body: Vec<u8>,
 }
 
-/// How a server is asked.
+/// HTTP method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpMethod {
     /// Without a body.
@@ -57,7 +57,7 @@ impl Call {
     }
 }
 
-/// What a server answered.
+/// Answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HttpAnswer {
     /// Status code.

@@ -202,7 +202,7 @@ fn an_answer_that_was_cut_is_no_score() {
     assert_eq!(scored(&judge, &["stop", "unsaid", "whole stream"]), vec![RewardOutcome::score(1.0); 3]);
 }
 
-/// What passes is asked for again, what does not is not; the order of the completions stays.
+/// Faults that pass are asked for again, others are not; the order of the completions stays.
 #[test]
 fn faults_that_pass_are_tried_again_and_others_are_not() {
     let calls: Arc<Mutex<Vec<String>>> = Arc::default();

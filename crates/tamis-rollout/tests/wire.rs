@@ -160,7 +160,7 @@ fn a_completion_is_checked_against_its_request() {
     assert_eq!((spans[0].label.as_str(), spans[0].start, spans[0].end), ("default", 0, 4));
 }
 
-/// What a good answer becomes once something in it is changed.
+/// Each changed part of a good answer gives the fault of that name.
 #[test]
 fn each_fault_of_an_answer_has_its_name() {
     type Change = fn(&mut Value);

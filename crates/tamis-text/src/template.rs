@@ -98,7 +98,7 @@ pub enum TemplateError {
     Message {
         /// Its place, from 0.
         index: usize,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: serde_json::Error,
     },

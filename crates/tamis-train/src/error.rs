@@ -48,7 +48,7 @@ pub enum RunError {
     /// Weights could not be published.
     #[error("failed to publish weights: {reason}")]
     Publish {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Learning.

@@ -174,14 +174,14 @@ pub enum Command {
     StepClosed(Box<StepClose>),
     /// Nothing is trained; [`Event::BeginStep`] tries again.
     SkipStep {
-        /// Why.
+        /// The reason.
         why: SkipReason,
         /// Where the groups go.
         close: Box<StepClose>,
     },
     /// The run ends well: validate, save, report.
     Finish {
-        /// Why.
+        /// The reason.
         why: RunEnd,
         /// Where the groups that are left go.
         close: Box<StepClose>,

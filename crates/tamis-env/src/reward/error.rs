@@ -43,7 +43,7 @@ pub enum RewardError {
     Pattern {
         /// The pattern.
         pattern: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: Box<regex::Error>,
     },

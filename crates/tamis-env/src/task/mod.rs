@@ -119,7 +119,7 @@ pub enum TaskError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },

@@ -25,7 +25,7 @@ pub enum CheckpointError {
     Config {
         /// The checkpoint's folder.
         folder: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: ConfigError,
     },
@@ -34,7 +34,7 @@ pub enum CheckpointError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
@@ -43,7 +43,7 @@ pub enum CheckpointError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
@@ -58,7 +58,7 @@ pub enum CheckpointError {
     Format {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: safetensors::SafeTensorError,
     },

@@ -1,4 +1,4 @@
-//! What the machine wants is carried out: prompts drawn, groups given up, a step handed over.
+//! Carries out the scheduling machine's commands: draws prompts, aborts groups, hands over a step.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use crate::generator::{AbortScope, SampleId, SamplePurpose, SampleRequest, Wait}
 use crate::record::{Collected, End, Fate, Generation, Record};
 use crate::source::DrawnPrompt;
 
-/// How long the last word of what was given up is waited for when a run ends.
+/// Longest wait, at the end of a run, for the last event of samples that were aborted.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
-/// How long what is followed is waited for at a time.
+/// Longest single wait while a recorded order is followed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Whether a command ends the step.

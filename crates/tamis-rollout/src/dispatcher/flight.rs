@@ -3,42 +3,42 @@
 use crate::generator::SampleId;
 use crate::record::Generation;
 
-/// Where one member of a group is.
+/// State of one member of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemberState {
     /// The generator has it, under this number.
     Sampling(SampleId),
-    /// It ended, and is not scored yet.
+    /// The generator finished the member; its score is missing.
     Sampled,
-    /// It is scored.
+    /// The member has its score.
     Scored,
-    /// It failed or was given up.
+    /// The member failed or was aborted.
     Lost,
 }
 
-/// What becomes of a group in flight.
+/// Whether a group in flight goes on or is being given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Course {
-    /// It goes on.
+    /// The group goes on.
     On,
     /// A member failed for good; the others are being given up.
     Failed,
-    /// It is being given up.
+    /// The group is being given up.
     Aborted,
 }
 
 /// A group in flight.
 #[derive(Debug, Clone)]
 pub(super) struct GroupFlight {
-    /// Its members \[n\].
+    /// State of each member \[n\].
     pub(super) members: Vec<MemberState>,
     pub(super) course: Course,
-    /// What it cost, and when it ended: kept here too, because a group that is given up leaves with its step,
-    /// before its last word.
+    /// Cost of the group so far, and when it ended: kept here too, because a group that is given up leaves
+    /// with its step, before its last event.
     pub(super) generation: Generation,
     /// The round that it is looked at with.
     pub(super) round: u64,
-    /// Its place in that round.
+    /// Index of the group in that round.
     pub(super) place: usize,
     /// Whether it came to something: the machine hears of it with its round.
     pub(super) is_settled: bool,

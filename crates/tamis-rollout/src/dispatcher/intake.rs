@@ -1,4 +1,4 @@
-//! What a generator says is taken in, one event at a time.
+//! Takes in a generator's events, one at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::generator::{GeneratorError, GeneratorEvent, Sample, SampleId, SampleP
 use crate::inbox::Unexpected;
 use crate::record::{Fate, Record};
 
-/// How long the generator is waited for at a time while reward functions are, too.
+/// Longest single wait for the generator while reward functions are waited for, too.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A sample that is given up as often as this without anybody here asking for it fails.
@@ -367,8 +367,8 @@ impl Dispatcher {
     }
 }
 
-/// What was said of a member before the state of the run was saved; `None` where nothing was. What functions
-/// failed is not known any more.
+/// The score that a member got before the state of the run was saved; `None` without one. The functions that
+/// had failed on it are not known any more.
 fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<ScoredMember> {
     let mut scores = trajectory.scores.clone();
     let reward = scores.remove("reward")?;
@@ -380,7 +380,7 @@ fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<ScoredMembe
     })
 }
 
-/// What a request of a group came to.
+/// The end of a group's request.
 enum Outcome {
     Sampled(Sample),
     Failed(String, u64),

@@ -17,7 +17,7 @@ use crate::generator::Wait;
 use crate::generator::Weights;
 use crate::record::End;
 
-/// What is run.
+/// A random run of the dispatcher: its settings and its timing.
 #[derive(Debug, Clone)]
 struct Plan {
     is_streaming: bool,
@@ -100,7 +100,7 @@ fn plan() -> impl Strategy<Value = Plan> {
 /// A trained group, as a person would compare it: epoch and prompt, and what each member is.
 type Trained = (u64, u64, Vec<(String, Vec<u32>, u64)>);
 
-/// What a run came to.
+/// Everything that a run of the dispatcher did.
 #[derive(Debug, Default, PartialEq)]
 struct Story {
     batches: Vec<Vec<Trained>>,
@@ -116,7 +116,7 @@ fn describe(record: &Record) -> Trained {
     (record.group.epoch, record.group.prompt.0, members)
 }
 
-/// What is kept of a run between two steps, as a checkpoint would.
+/// The state that a checkpoint would keep between two steps.
 #[derive(Clone)]
 struct Saved {
     machine: Scheduler,
@@ -137,7 +137,7 @@ struct Noted {
 }
 
 impl Noted {
-    /// What was taken in after a step.
+    /// Everything taken in after a step.
     fn after(&self, step: u64) -> Vec<Taken> {
         self.taken.iter().filter(|(of, _)| *of > step).map(|(_, taken)| taken.clone()).collect()
     }
@@ -345,7 +345,7 @@ proptest! {
         play(&plan, fake, None);
     }
 
-    /// What is trained on is a function of the data, not of when anything ended: by rounds, and streaming
+    /// The groups trained on are a function of the data, not of when anything ended: by rounds, and streaming
     /// without a lag.
     #[test]
     fn batches_do_not_depend_on_the_timing(plan in plan(), seeds in any::<[u64; 2]>(), max_delay in 1u64..40) {

@@ -57,13 +57,13 @@ pub trait Observer {
     /// A round of so many prompts begins; streaming, a round's worth of groups.
     fn round_begins(&mut self, step: u64, round: u64, num_prompts: usize);
 
-    /// So many of the round's groups are complete.
+    /// Reports how many of the round's groups are complete.
     fn groups_finished(&mut self, finished: usize);
 
     /// A round was judged.
     fn round_complete(&mut self, report: &RoundReport);
 
-    /// So many groups of a streaming step are ready to be trained on.
+    /// Reports how many groups of a streaming step are ready to be trained on.
     fn groups_ready(&mut self, step: u64, num_groups: usize) {
         let _ = (step, num_groups);
     }
@@ -75,7 +75,7 @@ pub trait Observer {
     fn warn(&mut self, message: &str);
 }
 
-/// What a reference pass over some groups gave, one row per trajectory in order.
+/// Result of a reference pass over some groups, one row per trajectory in order.
 #[derive(Debug, Clone)]
 pub struct ReferencePass {
     /// Rewards after the KL penalty \[B\].
@@ -92,14 +92,14 @@ pub trait Reference {
     fn pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, DispatchError>;
 }
 
-/// What a dispatcher does at each step, apart from the machine's own settings.
+/// Settings of a dispatcher's steps, apart from the machine's own.
 #[derive(Debug, Clone)]
 pub struct DispatcherSettings {
     /// Run seed.
     pub seed: u64,
     /// Group size n.
     pub group_size: usize,
-    /// How tokens are drawn.
+    /// Sampling parameters.
     pub sampling: Sampling,
     /// Whether the first rounds that are scored must show that the filter's metric is there at all: where its
     /// name could not be known before. How many did not is no part of a checkpoint: before the first step is
@@ -112,7 +112,7 @@ pub struct DispatcherSettings {
     pub hands_out_parts: bool,
 }
 
-/// What the dispatcher works with.
+/// Everything that the dispatcher works with.
 pub struct Dependencies<'a> {
     /// Prompts.
     pub source: &'a mut dyn PromptSource,
@@ -120,11 +120,12 @@ pub struct Dependencies<'a> {
     pub generator: &'a mut dyn Generator,
     /// Scores.
     pub scorer: &'a mut Scorer,
-    /// Where the filter's metric needs rewards after the KL penalty; otherwise it looks at the rewards.
+    /// The reference pass, where the filter's metric needs rewards after the KL penalty; otherwise the metric
+    /// is computed from the rewards.
     pub reference: Option<&'a mut dyn Reference>,
     /// Listener.
     pub observer: &'a mut dyn Observer,
-    /// Where the order is noted in which things are taken in, where a resumed run is to follow it.
+    /// The log of the order in which events are taken in, where a resumed run is to follow it.
     pub order: Option<&'a mut dyn OrderLog>,
     /// Whether the run is to stop soon.
     pub is_interrupted: &'a dyn Fn() -> bool,
@@ -144,7 +145,7 @@ pub enum DispatchError {
     NoMetric {
         /// The metric.
         metric: String,
-        /// What there is instead.
+        /// Names of the scores that there are.
         names: Vec<String>,
     },
     /// The filter's metric could not be read.
@@ -162,7 +163,7 @@ pub enum DispatchError {
     /// The reference pass failed.
     #[error("the reference pass before the filter failed: {reason}")]
     Reference {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -182,7 +183,7 @@ fn or_lost(result: Result<(), DispatchError>) -> Result<Option<GeneratorError>, 
     }
 }
 
-/// What [`Dispatcher::next`] brings.
+/// Result of [`Dispatcher::next`].
 #[derive(Debug)]
 pub enum Next {
     /// The next groups of the step's batch, whole mini-batches of them, in batch order; the rest is still
@@ -294,7 +295,7 @@ impl Dispatcher {
         self.commands.iter()
     }
 
-    /// Where those who sample beside the groups leave what is for them; see [`crate::complete`].
+    /// The inbox in which samplers beside the groups leave the events of groups; see [`crate::complete`].
     pub fn inbox(&mut self) -> &mut Inbox {
         &mut self.inbox
     }
@@ -325,12 +326,12 @@ impl Dispatcher {
         self.next_group
     }
 
-    /// How the rewards of the rounds arrived so far.
+    /// Record of the rewards that arrived, and did not, in the rounds so far.
     pub fn reward_health(&self) -> &RewardHealth {
         &self.reward_health
     }
 
-    /// What rewards have not arrived for so long that the run should end.
+    /// The rewards that have been missing for so long that the run should end.
     pub fn missing_rewards(&self, rewards: &Rewards) -> Option<MissingRewards> {
         let round_size = if self.is_by_rounds() { 0 } else { self.machine.settings().gen_batch_size };
         self.reward_health.missing(round_size, rewards)

@@ -17,12 +17,12 @@ use crate::scorer::ScoreEvent;
 pub enum Taken {
     /// The last word of a generator on a sample.
     Sample {
-        /// Which.
+        /// The sample.
         id: SampleId,
-        /// What it was.
+        /// The kind of end.
         end: SampleEnd,
     },
-    /// What was said of a member of a group.
+    /// The score of a member of a group.
     Score {
         /// The group.
         group: u64,
@@ -43,28 +43,28 @@ pub enum Taken {
     StepEnd,
 }
 
-/// How a sample ended.
+/// The kinds of end of a sample.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SampleEnd {
-    /// It is complete.
+    /// The sample is complete.
     Sampled,
-    /// It could not be completed.
+    /// The sample could not be completed.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
         /// Completion tokens spent on it.
         num_tokens: u64,
     },
-    /// It was given up.
+    /// The sample was aborted.
     Aborted {
         /// Completion tokens spent on it.
         num_tokens: u64,
     },
 }
 
-/// Where the order is kept, on disk before the process ends. What was noted after a checkpoint is followed by
-/// a run that goes on from it ([`Dispatcher::follow`]).
+/// Keeps the order in which events were taken in, on disk before the process ends. A run that goes on from a
+/// checkpoint follows what was noted after it ([`Dispatcher::follow`]).
 pub trait OrderLog {
     /// Notes the next thing that was taken in.
     ///
@@ -80,14 +80,14 @@ pub trait OrderLog {
     fn forget(&mut self, num_left: usize) -> Result<(), GeneratorError>;
 }
 
-/// What is to be taken in next.
+/// The next event to take in.
 pub(super) enum Arrival {
     Event(GeneratorEvent),
     Score(ScoreEvent),
     Unheard(GroupId),
 }
 
-/// What is left of a noted order.
+/// The rest of a noted order.
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     taken: VecDeque<Taken>,
@@ -140,7 +140,7 @@ impl Replay {
         is_end
     }
 
-    /// What comes next in it, where that is known without waiting.
+    /// The next event of the noted order, if it is known without waiting.
     fn next_known(&self) -> Option<Arrival> {
         match self.taken.front()? {
             Taken::Sample { id, end: SampleEnd::Failed { reason, num_tokens } } => {
@@ -156,7 +156,7 @@ impl Replay {
         }
     }
 
-    /// Where what comes next is among what has arrived.
+    /// Position of the next event of the noted order among the events that have arrived.
     fn find(&self, events: &VecDeque<GeneratorEvent>) -> Option<usize> {
         let front = self.taken.front()?;
         events.iter().position(|event| match (front, event) {
@@ -212,8 +212,8 @@ impl Dispatcher {
         self.inbox.of_groups = events;
     }
 
-    /// What comes next in the order that is followed, where it is known without waiting, and somebody waits
-    /// for it.
+    /// The next event of the order that is followed, if it is known without waiting and somebody waits for
+    /// it.
     fn next_known(&self) -> Option<Arrival> {
         self.replay.next_known().filter(|arrival| match arrival {
             Arrival::Event(GeneratorEvent::Failed { id, .. } | GeneratorEvent::Aborted { id, .. }) => {
@@ -226,7 +226,7 @@ impl Dispatcher {
         })
     }
 
-    /// What is to be taken in now.
+    /// The event to take in now.
     pub(super) fn next_arrival(&mut self) -> Option<Arrival> {
         if !self.replay.is_over() {
             self.ignore_unexpected();

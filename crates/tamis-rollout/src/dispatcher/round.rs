@@ -7,7 +7,7 @@ use tamis_env::reward::Scored;
 
 use crate::scorer::MemberId;
 
-/// What was said of a completion.
+/// The scores of one completion.
 #[derive(Debug, Clone)]
 pub(super) struct ScoredMember {
     pub(super) scored: Scored,
@@ -22,13 +22,13 @@ pub(super) struct ScoredMember {
 pub(super) struct Round {
     pub(super) step: u64,
     pub(super) round: u64,
-    /// Its groups in dispatch order.
+    /// Ids of the round's groups in dispatch order.
     pub(super) groups: Vec<GroupId>,
     /// No more groups come to it.
     pub(super) is_drawn: bool,
     /// Groups that are not settled.
     pub(super) num_open: usize,
-    /// What was said of its completions so far.
+    /// The scores of the round's completions so far.
     pub(super) rows: BTreeMap<MemberId, ScoredMember>,
     /// Completions that have ended, by the batch in which they are scored.
     ended: BTreeMap<usize, usize>,
@@ -73,8 +73,8 @@ impl Round {
 mod tests {
     use super::*;
 
-    /// What a reward function is given together does not depend on what ends first, and is given as soon as
-    /// it is whole.
+    /// The batch of completions that a reward function gets does not depend on what ends first, and is sent
+    /// as soon as it is whole.
     #[test]
     fn batches_are_those_of_the_dispatch_order() {
         let mut round = Round::of(1, 1);

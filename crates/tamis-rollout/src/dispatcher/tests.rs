@@ -51,7 +51,8 @@ impl Dispatcher {
     }
 }
 
-/// So many prompts an epoch, each the number of its row; what is given back comes first.
+/// A prompt source of a given number of prompts an epoch, each the number of its row; returned prompts come
+/// first.
 #[derive(Clone)]
 pub(crate) struct Rows {
     per_epoch: u64,
@@ -195,7 +196,7 @@ fn right() -> FakeGenerator {
     FakeGenerator::answering(FakeSettings::faultless(1), Box::new(|_| "x".to_owned()))
 }
 
-/// What nobody waits for is counted by class and changes nothing.
+/// Events that nobody waits for are counted by class and change nothing.
 #[test]
 fn events_that_nobody_waits_for_are_counted_and_used_for_nothing() {
     let renamed = |id: SampleId, event: &GeneratorEvent| match event {
@@ -286,7 +287,7 @@ fn a_member_that_fails_fails_its_group_with_all_that_it_cost() {
     assert!(collected.report.accounting.check().is_ok());
 }
 
-/// What an attempt held when it ended with an error is there to look at.
+/// The groups that an attempt held when it ended with an error remain readable.
 #[test]
 fn the_groups_of_an_unfinished_attempt_are_there() {
     // One answer is lost.

@@ -1,4 +1,4 @@
-//! Which servers are used: faults, checks, weights that they lack, and waiting where none is left.
+//! Decides which servers are used: faults, checks, weights that they lack, and waiting where none is left.
 
 use std::time::{Duration, Instant};
 

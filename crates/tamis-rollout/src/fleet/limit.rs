@@ -1,4 +1,4 @@
-//! How many samples a server is sent at once.
+//! The limit of samples in flight at one server.
 
 use crate::wire::vllm::Figures;
 

@@ -12,9 +12,9 @@ use crate::wire::Fault;
 /// A server's standing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// It gets samples, where it holds the current weights.
+    /// Gets samples, if it holds the current weights.
     Usable,
-    /// It gets nothing until a check, from then on, has succeeded.
+    /// Gets nothing until a check after `until` has succeeded.
     Out { until: Instant },
 }
 
@@ -27,7 +27,7 @@ pub(super) struct FleetMember {
     pub(super) faults: u32,
     /// Answers that were no samples since its last success.
     pub(super) bad_answers: u32,
-    /// How often it was taken out without a success since; the pause grows with it.
+    /// How many times the server was taken out since its last success; the pause grows with it.
     pub(super) times_out: u32,
     /// Whether its log-probabilities are of a distribution that is of no use, since its last sample.
     pub(super) says_other: bool,
@@ -39,7 +39,7 @@ pub(super) struct FleetMember {
     pub(super) holds: Option<PolicyVersion>,
     /// The version that it refused to load.
     pub(super) refused: Option<PolicyVersion>,
-    /// It had no room: it is sent nothing until then.
+    /// End of the pause of a server that had no room: nothing is sent to it before.
     pub(super) quiet_until: Option<Instant>,
     /// When that was said last.
     pub(super) said_busy: Option<Instant>,
@@ -65,9 +65,9 @@ pub(super) struct Task {
     pub(super) attempts: u32,
     /// Since when servers have no room for it.
     pub(super) turned_away: Option<Instant>,
-    /// Where it is; `None` while it waits.
+    /// The server that has the sample; `None` while the sample waits.
     pub(super) member: Option<usize>,
-    /// Where it failed last.
+    /// The server where the sample failed last.
     pub(super) avoid: Option<usize>,
     /// Tokens of attempts that failed.
     pub(super) spent: u64,

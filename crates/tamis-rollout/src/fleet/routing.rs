@@ -1,4 +1,4 @@
-//! Which server a sample goes to, and when it is asked for again.
+//! Chooses a server for each sample, and the time when it is asked for again.
 
 use std::time::Instant;
 

@@ -1,20 +1,20 @@
-//! How a fleet behaves, and what it says to a person.
+//! Settings of a fleet, and its messages to the user.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::wire::{Fault, FaultClass};
 
-/// How a fleet behaves.
+/// Settings of a fleet of servers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FleetSettings {
-    /// How often a sample is asked for before it has failed.
+    /// Most attempts for a sample before it counts as failed.
     pub max_attempts: u32,
     /// Pause before the second attempt; it doubles with each, and between half of it and all of it passes.
     pub first_pause: Duration,
     /// Longest pause before an attempt, and between looks at a server that does not answer.
     pub longest_pause: Duration,
-    /// How often a server is looked at.
+    /// Interval between checks of a server.
     pub check_every: Duration,
     /// Faults of a server one after the other after which it gets nothing more until a check has succeeded.
     pub most_faults: u32,
@@ -24,12 +24,12 @@ pub struct FleetSettings {
     /// Most samples in flight at one server, which it begins with; `None` to find out how many it takes, from
     /// a first guess on.
     pub max_in_flight: Option<usize>,
-    /// How long a sample is asked for anew of servers that have no room before that counts as an attempt; a
-    /// server is left alone as long as it says, and no longer than this.
+    /// Longest time for which a sample is offered again to servers without room before that counts as an
+    /// attempt; a server is left alone as long as it asks for, and no longer than this.
     pub busy_timeout: Duration,
-    /// How long servers may take to answer at the start.
+    /// Longest time until servers answer at the start.
     pub start_timeout: Duration,
-    /// How long to wait where no server is left; `None` for as long as it takes.
+    /// Longest wait while no server is left; `None` waits without end.
     pub give_up_after: Option<Duration>,
 }
 
@@ -55,35 +55,35 @@ impl Default for FleetSettings {
 pub enum FleetMessage {
     /// A server is not used for now.
     Lost {
-        /// Which.
+        /// Name of the server.
         server: String,
-        /// Why.
+        /// The reason.
         fault: Fault,
     },
     /// A server is used, again or for the first time.
     Back {
-        /// Which.
+        /// Name of the server.
         server: String,
     },
     /// A server had no room for a sample: it is sent fewer at once. Said once a minute at most.
     TurnedAway {
-        /// Which.
+        /// Name of the server.
         server: String,
-        /// What it said.
+        /// The server's answer.
         fault: Fault,
         /// Most samples in flight there now.
         limit: usize,
     },
     /// A server that was to be taken out has nothing in flight any more.
     Drained {
-        /// Which.
+        /// Name of the server.
         server: String,
     },
     /// Something that was to take servers out takes out none. Said once.
     NotDrained {
         /// The address of no server, or the file.
         what: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// No server is left: what was tried. Said at once and then every minute.
@@ -119,7 +119,7 @@ impl std::fmt::Display for FleetMessage {
     }
 }
 
-/// What went wrong, by name, since the fleet began.
+/// Number of faults since the fleet began, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultCounts {
     /// Attempts at samples.

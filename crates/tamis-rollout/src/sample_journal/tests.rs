@@ -14,7 +14,7 @@ use crate::fake::{FakeFaults, FakeGenerator, FakeSettings};
 use crate::generator::Weights;
 use crate::{Dependencies, Dispatcher, End, Record, RewardHealth};
 
-/// What is on the disk: it stays when a process goes.
+/// A journal on a simulated disk, which stays when a process ends.
 #[derive(Clone, Default)]
 struct Disk(Arc<Mutex<Vec<(u64, SampleIdentity, SampleOutcome)>>>);
 
@@ -85,7 +85,7 @@ fn machine(is_streaming: bool) -> Scheduler {
     .expect("settings")
 }
 
-/// What a checkpoint holds.
+/// The state that a checkpoint holds.
 #[derive(Clone)]
 struct Saved {
     machine: Scheduler,
@@ -227,7 +227,7 @@ fn a_run_that_is_killed_at_any_instant_has_the_samples_it_had() {
     }
 }
 
-/// What was read back is told once the generator answers again.
+/// Recorded samples are returned once the generator answers again.
 #[test]
 fn nothing_that_was_read_back_goes_with_a_generator_that_is_lost() {
     let id = SampleId::of_member(tamis_core::group::GroupId(0), 0);

@@ -1,5 +1,5 @@
-//! What the routes that sample have in common: a request is handed over, and answered in one piece or in
-//! parts. A route's [`RouteFormat`] says in what words.
+//! The common part of the routes that sample: a request is handed over, and answered in one piece or in
+//! parts. A route's [`RouteFormat`] gives the words.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::stream::Chunks;
 use super::text::{GrowingText, TokenTexts, stop_reason, whole};
 use super::{App, FINGERPRINT, Reply};
 
-/// What is known of a request before it is sampled.
+/// Facts about a request before it is sampled.
 pub(super) struct OpenRequest {
     pub(super) app: Arc<App>,
     /// With the route's prefix.
@@ -22,7 +22,7 @@ pub(super) struct OpenRequest {
     created: u64,
     pub(super) how: HowSampled,
     pub(super) prompts: Vec<Vec<u32>>,
-    /// How many of the likeliest tokens are returned with each; `None` returns no log-probabilities.
+    /// Number of the likeliest tokens returned with each token; `None` returns no log-probabilities.
     pub(super) logprobs: Option<usize>,
     /// Token ids are returned beside their text.
     pub(super) tells_ids: bool,
@@ -33,12 +33,12 @@ pub(super) struct OpenRequest {
     scores: Option<Vec<Vec<f32>>>,
 }
 
-/// What is returned of a choice: all of it, or what is new.
+/// Output of a choice: all of it, or the new part.
 pub(super) struct ChoiceOutput<'a> {
     pub(super) index: usize,
     pub(super) text: String,
     pub(super) piece: &'a Piece,
-    /// Where nothing of it was returned before.
+    /// Whether nothing of the choice was returned before.
     pub(super) is_first: bool,
     pub(super) logprobs: Value,
     /// At its end.

@@ -166,7 +166,7 @@ impl RouteFormat for Chat {
         asked.openai_chunk("chat.completion.chunk", choices, usage)
     }
 
-    /// Who speaks, of each choice.
+    /// The chunk that names the role, for each choice.
     fn opening_chunks(&self, asked: &OpenRequest) -> Vec<Value> {
         let opening = |index| {
             let delta = json!({"role": "assistant", "content": ""});

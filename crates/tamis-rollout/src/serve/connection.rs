@@ -22,10 +22,10 @@ use super::App;
 use super::engine::EngineCommand;
 use super::route::answer;
 
-/// How often it is looked whether to stop.
+/// Interval at which a connection checks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How long connections may take to send what they have when the server stops.
+/// Longest time for connections to send the rest of their answers when the server stops.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Accepts and answers until `stop` is set or the worker is gone.

@@ -146,7 +146,7 @@ fn load(app: &App, path: &Path) -> Result<Model, String> {
     }
 }
 
-/// Where two models differ in what the engine has been laid out for.
+/// The first difference between two models in a dimension that the engine's buffers depend on.
 fn difference(old: &TransformerConfig, new: &TransformerConfig) -> Option<String> {
     let sizes = |config: &TransformerConfig| {
         [

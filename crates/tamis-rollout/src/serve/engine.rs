@@ -22,7 +22,7 @@ use super::metrics::ServeMetrics;
 use super::slow::SlowDown;
 use crate::native::{StopText, token_mask};
 
-/// What becomes of requests while generation is paused.
+/// Treatment of requests while generation is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PauseMode {
     /// Those in flight are given up.
@@ -37,7 +37,7 @@ pub(super) enum PauseMode {
 pub(super) struct Job {
     /// Unique among jobs.
     pub(super) serial: u64,
-    /// What a client calls it to abort it.
+    /// The client's name for the request, used to abort it.
     pub(super) id: Arc<str>,
     /// Token ids.
     pub(super) prompt: Arc<[u32]>,
@@ -45,22 +45,22 @@ pub(super) struct Job {
     pub(super) keys: Vec<Key>,
     /// Place of the first sample among the request's choices.
     pub(super) first_choice: usize,
-    /// How it is sampled.
+    /// Sampling parameters.
     pub(super) params: SamplingParams,
-    /// Where texts end.
+    /// Stop strings and stop tokens.
     pub(super) stop: Arc<StopText>,
-    /// What texts must match, with its tokens.
+    /// Pattern that texts must match, with its token mask.
     pub(super) form: Option<(String, Arc<RegexMask>)>,
     /// Tokens are sent as they come.
     pub(super) is_streamed: bool,
-    /// Where to.
+    /// Channel to the connection that answers.
     pub(super) events: UnboundedSender<ChoiceEvent>,
 }
 
 /// Tokens of a choice, and its end.
 #[derive(Debug)]
 pub(super) struct ChoiceEvent {
-    /// Which choice.
+    /// Index of the choice.
     pub(super) choice: usize,
     /// Tokens that were not sent before.
     pub(super) piece: Piece,
@@ -81,13 +81,13 @@ pub(super) struct Piece {
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) finish: CompletionEnd,
-    /// What weights sampled which tokens: the label, and the end of its span.
+    /// Versions of the weights that sampled the tokens: the label, and the end of its span.
     pub(super) versions: Vec<(Arc<str>, usize)>,
     /// Mean entropy over the tokens, nats.
     pub(super) entropy: f64,
 }
 
-/// What the worker is asked for.
+/// Commands to the engine's worker thread.
 pub(super) enum EngineCommand {
     /// Sample.
     Submit(Job),
@@ -181,14 +181,14 @@ pub(super) struct Worker {
     clears_cache: bool,
     /// Jobs that came while paused.
     held: VecDeque<(Job, Instant)>,
-    /// Who waits for everything in flight to finish.
+    /// Senders that wait for everything in flight to finish.
     drained: Vec<oneshot::Sender<()>>,
     /// Something cached was computed by other weights.
     is_stale: bool,
     slow_down: Option<SlowDown>,
 }
 
-/// What the worker begins with.
+/// Initial state of the worker.
 pub(super) struct Setup {
     pub(super) threads: usize,
     pub(super) model: Box<Model>,

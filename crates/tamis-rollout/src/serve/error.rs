@@ -1,5 +1,4 @@
-//! What a client reads when it cannot be answered: vLLM's and OpenAI's
-//! `{"error": {message, type, param, code}}`.
+//! Error answers: vLLM's and OpenAI's `{"error": {message, type, param, code}}`.
 
 use serde_json::{Value, json};
 
@@ -11,7 +10,7 @@ pub(super) struct ApiError {
     message: String,
     kind: &'static str,
     param: Option<String>,
-    /// What a program looks at: the status, or a name.
+    /// Machine-readable code: the status, or a name.
     code: Option<&'static str>,
 }
 

@@ -12,7 +12,7 @@ pub(super) type Refused = (&'static str, fn(&Value) -> bool, &'static str);
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a> {
     map: &'a Map<String, Value>,
-    /// What stands before a field's name in messages (`sampling_params.`).
+    /// Prefix of the field's name in messages (`sampling_params.`).
     within: &'static str,
 }
 

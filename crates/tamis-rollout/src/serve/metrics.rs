@@ -1,4 +1,4 @@
-//! What the server counts, and `/metrics`, which tells it under vLLM's names.
+//! Counters of the server, and `/metrics`, which prints them under vLLM's names.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ pub(super) struct ServeMetrics {
     version: Mutex<Arc<str>>,
 }
 
-/// How often, and how long in all.
+/// Number of durations and their sum.
 #[derive(Debug, Default)]
 struct Sum {
     count: AtomicU64,
@@ -81,7 +81,7 @@ impl ServeMetrics {
         self.to_first_token.add(took);
     }
 
-    /// What the weights are called.
+    /// Label of the current weights.
     pub(super) fn version(&self) -> Arc<str> {
         self.version.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

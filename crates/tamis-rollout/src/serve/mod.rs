@@ -52,34 +52,34 @@ use stream::Chunks;
 /// Loads a folder of weights, or says why it cannot be used.
 pub type WeightLoader = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
 
-/// What is served.
+/// The policy to serve.
 pub struct ServedPolicy {
-    /// What clients call it.
+    /// Model name that clients use.
     pub name: String,
-    /// Where it comes from.
+    /// Folder of the checkpoint.
     pub folder: PathBuf,
-    /// Its weights.
+    /// Weights of the model.
     pub model: Model,
-    /// Its tokenizer.
+    /// Tokenizer of the model.
     pub tokenizer: Tokenizer,
-    /// Its chat template, where it has one.
+    /// Chat template, if the checkpoint has one.
     pub template: Option<ChatTemplate>,
     /// Variables of the template besides those of a request.
     pub template_arguments: Map<String, Value>,
     /// Tokens at which completions end.
     pub end_token_ids: Vec<u32>,
-    /// How other weights are loaded.
+    /// Function that loads other weights.
     pub load: WeightLoader,
 }
 
-/// How it is served.
+/// Settings of the server.
 #[derive(Debug, Clone)]
 pub struct ServeSettings {
     /// Name or address to listen on.
     pub host: String,
     /// Port; 0 is any free one.
     pub port: u16,
-    /// What clients must know, if anything.
+    /// Key that clients must send, if any.
     pub api_key: Option<String>,
     /// Worker threads of the engine.
     pub threads: usize,
@@ -139,7 +139,7 @@ pub enum ServeError {
     Host {
         /// The host that was asked for.
         host: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: Option<std::io::Error>,
     },
@@ -148,7 +148,7 @@ pub enum ServeError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
@@ -158,7 +158,7 @@ pub enum ServeError {
     /// The worker panicked.
     #[error("the engine broke off: {reason}")]
     Engine {
-        /// What it said last.
+        /// Message of the panic.
         reason: String,
     },
 }
@@ -189,7 +189,7 @@ impl ServeError {
 /// Named in answers as the system that made them.
 const FINGERPRINT: &str = concat!("tamis-", env!("CARGO_PKG_VERSION"));
 
-/// What all connections share.
+/// State shared by all connections.
 struct App {
     settings: ServeSettings,
     name: String,
@@ -202,7 +202,7 @@ struct App {
     template_arguments: Map<String, Value>,
     end_token_ids: Vec<u32>,
     load: WeightLoader,
-    /// Where the weights come from.
+    /// Folder of the current weights.
     folder: Mutex<PathBuf>,
     /// Held while others are loaded.
     reloading: tokio::sync::Mutex<()>,
@@ -281,7 +281,7 @@ impl NativeServer {
         Ok(Self { listener, address, app: Arc::new(app), worker })
     }
 
-    /// Where it listens.
+    /// Address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -361,7 +361,7 @@ impl App {
         self.model.max_position_embeddings
     }
 
-    /// Where the weights come from.
+    /// Folder of the current weights.
     fn folder(&self) -> MutexGuard<'_, PathBuf> {
         self.folder.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -378,7 +378,8 @@ impl App {
         hasher.finish()
     }
 
-    /// How a request is sampled: its own `max_tokens`, otherwise the route's; `body` is the whole request.
+    /// Sampling parameters of a request: its own `max_tokens`, otherwise the route's; `body` is the whole
+    /// request.
     async fn how_sampled(
         self: &Arc<Self>,
         fields: Fields<'_>,
@@ -404,8 +405,8 @@ impl App {
         Ok(how)
     }
 
-    /// What a client calls its request, without the route's prefix: the header's word, otherwise the body's,
-    /// otherwise any.
+    /// The client's id of its request, without the route's prefix: the header's, otherwise the body's,
+    /// otherwise a new one.
     fn request_id(&self, fields: Fields<'_>, header: Option<&str>) -> Result<String, ApiError> {
         const LONGEST: usize = 256;
         let given = header.map_or_else(|| fields.text("request_id"), |header| Ok(Some(header)))?;

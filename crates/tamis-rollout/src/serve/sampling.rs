@@ -1,4 +1,5 @@
-//! How a request is sampled: the fields that vLLM and OpenAI have for it, and tamis's own random keys.
+//! Reads a request's sampling parameters: the fields that vLLM and OpenAI have for it, and tamis's own random
+//! keys.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ const MOST_STOP_TOKENS: usize = 1024;
 /// Most alternatives of a token that are returned (vLLM's limit).
 pub(super) const MOST_ALTERNATIVES: i64 = 20;
 
-/// Where the random numbers of a request come from.
+/// Source of a request's random numbers.
 #[derive(Debug, Clone)]
 enum Randomness {
     /// Our keys, one a sample: the tokens are those of the engine in a run with the same keys.
@@ -37,13 +38,13 @@ enum Randomness {
 /// Everything that decides what is sampled for a prompt, and how its text ends.
 #[derive(Debug, Clone)]
 pub(super) struct HowSampled {
-    /// How many samples.
+    /// Number of samples.
     pub(super) n: usize,
     /// Without regard to the room that a prompt leaves.
     pub(super) params: SamplingParams,
     /// Stop strings.
     pub(super) stop: Arc<StopText>,
-    /// What texts must match.
+    /// Pattern that texts must match.
     pub(super) regex: Option<String>,
     /// The tokens of such texts; made by [`App::how_sampled`](super::App::how_sampled).
     pub(super) mask: Option<Arc<RegexMask>>,
@@ -60,7 +61,7 @@ pub(super) struct HowSampled {
     randomness: Randomness,
 }
 
-/// What the server brings to a request.
+/// The server's defaults for a request.
 pub(super) struct Defaults<'a> {
     /// Tokens at which a completion ends.
     pub(super) end_token_ids: &'a [u32],

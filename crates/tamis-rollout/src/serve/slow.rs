@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::CompletionEnd;
 
-/// How a server is slowed down. What it generates is of no use but for tests of what waits for it.
+/// Slows a server down, for tests and benchmarks of its clients. The generated texts are of no other use.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SlowDown {
     /// A step takes at least this long, whatever runs.
     pub step: Duration,
-    /// And this much more for each sample that runs.
+    /// Additional time of a step for each sample that runs.
     pub per_sample: Duration,
     /// Median and sigma of the completions' lengths in tokens, at least 1 and at most what was asked for;
     /// `None` leaves them as they are.

@@ -14,15 +14,15 @@ use super::running::{Running, broken_error};
 
 /// Makes chunks of events.
 pub(super) trait Chunks: Send {
-    /// What stands before the first event.
+    /// Events before the first one of a choice.
     fn head(&mut self) -> Vec<Value> {
         Vec::new()
     }
 
-    /// What an event becomes.
+    /// The JSON of an event.
     fn chunk(&mut self, event: ChoiceEvent) -> Result<Value, ApiError>;
 
-    /// What stands behind the last event, before `[DONE]`.
+    /// Events after the last one, before `[DONE]`.
     fn tail(&mut self) -> Vec<Value>;
 }
 

@@ -55,7 +55,7 @@ pub(super) fn stop_reason(
     }
 }
 
-/// How vLLM calls the end of a completion.
+/// vLLM's name for the end of a completion.
 pub(super) fn finish_name(ended: &Ended) -> &'static str {
     match ended.finish {
         CompletionEnd::Stop => "stop",

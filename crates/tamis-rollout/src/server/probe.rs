@@ -30,17 +30,17 @@ pub enum ProbeError {
     /// The file could not be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The underlying error.
         source: std::io::Error,
     },
     /// The file is no probe.
     #[error("{path} is no probe: {reason}")]
     NoProbe {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }

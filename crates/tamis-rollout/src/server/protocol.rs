@@ -1,4 +1,4 @@
-//! What the kinds of servers do differently: requests, answers, and how weights get there.
+//! The differences between kinds of servers: requests, answers, and the way in which weights get there.
 
 use serde_json::{Map, Value};
 
@@ -14,17 +14,17 @@ use crate::wire::{
 pub enum Control<'a> {
     /// Whether it lives.
     Health,
-    /// What program it is.
+    /// The server's program.
     Program,
-    /// What models it serves.
+    /// The models that it serves.
     Models,
     /// Whether it is paused.
     IsPaused,
     /// Of which distribution its log-probabilities are.
     LogprobsMode,
-    /// What its weights are called.
+    /// The label of its weights.
     Label,
-    /// How busy it is.
+    /// Its load figures.
     Figures,
     /// Stop generating, with what becomes of what runs.
     Pause(InFlight),
@@ -40,10 +40,10 @@ pub enum Control<'a> {
     Score(&'a [u32]),
 }
 
-/// What came of it.
+/// Reading of an answer to a control request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ControlReply {
-    /// It is done.
+    /// The request is done.
     Done,
     /// Not yet: to be asked again soon.
     NotYet,
@@ -53,9 +53,9 @@ pub enum ControlReply {
     IsPaused(bool),
     /// Of which distribution.
     Mode(LogprobsOf),
-    /// What the weights are called.
+    /// The label of the weights.
     Label(String),
-    /// How busy it is.
+    /// The load figures.
     Figures(Figures),
     /// The log-probabilities.
     Scores(Vec<f64>),
@@ -63,13 +63,13 @@ pub enum ControlReply {
 
 /// One kind of server.
 pub trait Protocol: Default + Send {
-    /// Its name in the configuration.
+    /// Name of the kind in the configuration.
     const KIND: &'static str;
 
     /// Whether answers are text only, without ids and log-probabilities.
     const IS_TEXT_ONLY: bool = false;
 
-    /// What to say where the routes that change weights are refused.
+    /// Hint where the routes that change weights are refused.
     const NO_CONTROL: &'static str = "";
 
     /// Refuses settings that it cannot carry out as meant.
@@ -78,7 +78,7 @@ pub trait Protocol: Default + Send {
     /// The request of one sample.
     fn sample(&self, ask: &Ask<'_>) -> Call;
 
-    /// What it calls a request of ours in its answer.
+    /// The server's id of one of our requests in its answer.
     fn answer_id(&self, request_id: &str) -> String;
 
     /// Reads an answer to [`Self::sample`].

@@ -14,15 +14,15 @@ use crate::generator::{AbortScope, InFlight, Publication, SamplePurpose, Weights
 use crate::http::Exchange;
 use crate::wire::{Fault, FaultClass};
 
-/// How often a prefix cache is reset in vain before the server counts as broken.
+/// Number of vain resets of a prefix cache after which the server counts as broken.
 const MOST_RESETS: u32 = 40;
 
-/// How often a folder is refused before that is believed, asked for again after a pause that doubles, half a
-/// minute all together: a network file system may show it late.
+/// Number of times that a folder is refused before the refusal is believed, asked again after a pause that
+/// doubles, half a minute all together: a network file system may show it late.
 const MOST_RELOADS: u32 = 6;
 
-/// How much further from the expected log-probabilities later weights may be than the first were, as a part
-/// of the probe's spread.
+/// Allowed additional deviation of later weights from the expected log-probabilities, over that of the first
+/// weights, as a part of the probe's spread.
 const ROUNDING_VARIES: f64 = 8.0;
 
 /// Mean difference of log-probabilities, in nats, that is never held against a server: eight times that of
@@ -77,7 +77,7 @@ impl Publishing {
     }
 }
 
-/// What a version's weights are called at servers.
+/// Label of a version's weights at servers.
 fn label_of(nonce: &str, version: PolicyVersion) -> String {
     format!("{nonce}-v{}", version.0)
 }

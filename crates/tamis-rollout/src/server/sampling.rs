@@ -19,7 +19,7 @@ pub(super) struct Pending {
     /// Of the weights at submission.
     pub(super) version: PolicyVersion,
     pub(super) logprobs: bool,
-    /// What its text must match.
+    /// Pattern that the text must match.
     pub(super) form: Option<Arc<WholeRegex>>,
     pub(super) is_given_up: bool,
     /// When a paused server turned it away first.
@@ -67,7 +67,7 @@ fn check_form(form: &WholeRegex, text: &str, is_whole: bool) -> Result<(), Fault
 }
 
 impl<P: Protocol> HttpServer<P> {
-    /// What a sample's text must match.
+    /// Pattern that a sample's text must match.
     fn form(&mut self, sampling: &Sampling) -> Result<Option<Arc<WholeRegex>>, RegexMaskError> {
         let Some(regex) = &sampling.regex else { return Ok(None) };
         if let Some((_, form)) = self.form.as_ref().filter(|(of, _)| of == regex) {

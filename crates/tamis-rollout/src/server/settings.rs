@@ -1,11 +1,11 @@
-//! What a server is used with.
+//! Settings for one rollout server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-/// What to do where a server's log-probabilities are of another distribution than those that are trained on.
+/// Action when a server's log-probabilities are of another distribution than those that are trained on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherLogprobs {
     /// Samples come without them, for the learner to compute.
@@ -14,10 +14,10 @@ pub enum OtherLogprobs {
     Refuse,
 }
 
-/// What a server is used with.
+/// Settings for one rollout server.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
-    /// What to call it in messages: its address.
+    /// Name of the server in messages: its address.
     pub name: String,
     /// The model's name there; `None` for the first that it serves.
     pub model: Option<String>,
@@ -34,14 +34,14 @@ pub struct ServerSettings {
     /// Longest time of each step of a publication, and of what a check computes: a server may compile at its
     /// first request.
     pub publish_timeout: Duration,
-    /// How long a server that is found paused may stay so before it is told to go on: somebody else may be
-    /// giving it weights.
+    /// Longest time for which a server that is found paused may stay so before it is resumed: another process
+    /// may be giving it weights.
     pub pause_grace: Duration,
     /// Begins request ids and labels of weights; differs between runs and between starts of a run.
     pub nonce: String,
     /// Whether seeds are sent. vLLM samples slower with them.
     pub seeds: bool,
-    /// What to do where they are not ours.
+    /// Action when the server's log-probabilities are of another distribution.
     pub other_logprobs: OtherLogprobs,
     /// A folder here with what it is called there, where that is another path: published weights are below
     /// it.
@@ -49,7 +49,7 @@ pub struct ServerSettings {
 }
 
 impl ServerSettings {
-    /// What the server calls a folder of weights.
+    /// Path of a folder of weights as the server sees it.
     pub(super) fn folder_there(&self, folder: &Path) -> String {
         let below =
             self.seen_as.as_ref().and_then(|(here, there)| Some((folder.strip_prefix(here).ok()?, there)));

@@ -9,7 +9,7 @@ pub enum Finish {
     Stop,
     /// A limit on its length.
     Length,
-    /// It was given up.
+    /// The request was aborted.
     Abort,
     /// Something that this program does not know.
     Other(String),
@@ -30,7 +30,7 @@ impl Finish {
 /// Tokens `start..end` were sampled by weights of this label.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 pub struct LabelSpan {
-    /// What the server calls the weights.
+    /// The server's label of the weights.
     #[serde(rename = "version")]
     pub label: String,
     /// First token.
@@ -42,7 +42,7 @@ pub struct LabelSpan {
 /// One completion as a server answered it; nothing in it has been checked yet.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WireCompletion {
-    /// Which request it answers, in the server's spelling; `None` where it does not say.
+    /// Id of the request that it answers, in the server's spelling; `None` where it does not say.
     pub request_id: Option<String>,
     /// Completion tokens; `None` where the server gives text only.
     pub token_ids: Option<Vec<i64>>,
@@ -52,7 +52,7 @@ pub struct WireCompletion {
     pub text: Option<String>,
     /// Why it ended; `None` where it has not.
     pub finish: Option<Finish>,
-    /// What weights sampled which tokens; `None` where the server does not say.
+    /// Versions of the weights that sampled the tokens; `None` where the server does not say.
     pub spans: Option<Vec<LabelSpan>>,
     /// Completion tokens by the server's own count.
     pub num_counted: Option<u64>,
@@ -60,7 +60,7 @@ pub struct WireCompletion {
     pub entropy: Option<f64>,
 }
 
-/// What an answer must agree with.
+/// Facts that an answer must agree with.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
     /// The request's id in the server's spelling.
@@ -92,7 +92,7 @@ pub struct Checked {
 /// precision.
 const LOGPROB_ROUNDING: f64 = 1e-6;
 
-/// What vLLM's completions write for minus infinity.
+/// The number that vLLM's completions write for minus infinity.
 const IMPOSSIBLE: f64 = -9999.0;
 
 impl WireCompletion {

@@ -1,4 +1,4 @@
-//! What can be wrong with a server or its answer, by name.
+//! Classes of faults of a server or its answer, by name.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ pub enum FaultClass {
 }
 
 impl FaultClass {
-    /// Its name in metrics and messages.
+    /// Name of the class in metrics and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -127,9 +127,9 @@ impl FaultClass {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}: {detail}", class.name())]
 pub struct Fault {
-    /// What kind.
+    /// Class of the fault.
     pub class: FaultClass,
-    /// What exactly, for a person.
+    /// Details for the user.
     pub detail: String,
     /// Completion tokens that were spent on it, as far as the answer says.
     pub num_tokens: u64,

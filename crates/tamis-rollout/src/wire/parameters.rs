@@ -1,4 +1,4 @@
-//! What a server is asked for: our sampling in its words, and parameters of its own.
+//! Parameters of a request: our sampling in the server's words, and parameters of its own.
 
 use serde_json::{Map, Value};
 use tamis_core::random::Key;
@@ -15,9 +15,9 @@ pub struct Ask<'a> {
     pub prompt: &'a [u32],
     /// The prompt as text, for servers that take no tokens.
     pub prompt_text: &'a str,
-    /// How tokens are drawn.
+    /// Sampling parameters.
     pub sampling: &'a Sampling,
-    /// What the server's randomness starts from; `None` leaves it to the server.
+    /// Seed of the server's random numbers; `None` leaves it to the server.
     pub seed: Option<u64>,
     /// Our own key, for `tamis serve`: its tokens are those of the engine in this process. Instead of a seed.
     pub key: Option<Key>,
@@ -41,7 +41,7 @@ pub enum ParameterError {
     SetByUs {
         /// The parameter.
         name: String,
-        /// Where it is set.
+        /// The place that sets it.
         by: &'static str,
     },
     /// The server has no such thing.
@@ -49,7 +49,7 @@ pub enum ParameterError {
     NotSupported {
         /// The kind of server.
         server: &'static str,
-        /// What was asked for.
+        /// The parameter asked for.
         what: String,
         /// Why not, and what to do instead.
         reason: &'static str,
@@ -78,7 +78,7 @@ pub enum LogprobsOf {
     Logits,
     /// `softmax(penalised logits / temperature)`, before truncation: SGLang.
     Tempered,
-    /// What the token was drawn from, after penalty, temperature and truncation: vLLM's
+    /// The distribution that the token was drawn from, after penalty, temperature and truncation: vLLM's
     /// `--logprobs-mode processed_logprobs`.
     Drawn,
 }

@@ -13,7 +13,7 @@ use super::parameters::{ParameterError, extend, refuse_ours};
 use super::{Ask, Call, Fault, FaultClass, Finish, HttpAnswer, LabelSpan, WireCompletion, prometheus};
 use crate::generator::{InFlight, Sampling};
 
-/// Which of its two interfaces to sampling is used.
+/// The two sampling interfaces of vLLM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interface {
     /// `/inference/v1/generate`: tokens in and out, with the versions of the weights. Needs
@@ -97,7 +97,7 @@ pub fn sample(interface: Interface, ask: &Ask<'_>) -> Call {
     }
 }
 
-/// What the server calls a request of ours, in its answer and where it is to give it up.
+/// The server's ids of one of our requests: in its answer, and for an abort.
 pub fn server_id(interface: Interface, request_id: &str) -> (String, String) {
     match interface {
         Interface::Generate => {
@@ -132,7 +132,7 @@ struct Choice {
     tamis: Option<OfTamis>,
 }
 
-/// What `tamis serve` says beside.
+/// Additional fields of `tamis serve`.
 #[derive(Deserialize)]
 struct OfTamis {
     entropy: Option<f64>,
@@ -277,7 +277,7 @@ pub fn read_is_tamis(answer: &HttpAnswer) -> Result<bool, Fault> {
 /// A model as a server describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ServedModel {
-    /// What requests call it.
+    /// Id of the model in requests.
     pub id: String,
     /// Longest prompt and completion together, in tokens; `None` where it does not say.
     pub max_model_len: Option<usize>,
@@ -297,7 +297,7 @@ pub fn read_models(answer: &HttpAnswer) -> Result<Vec<ServedModel>, Fault> {
     answer.json::<Models>().map(|models| models.data)
 }
 
-/// How busy a server says it is.
+/// Load figures that a server reports.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Figures {
     /// Requests being generated.

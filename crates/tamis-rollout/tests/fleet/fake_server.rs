@@ -24,7 +24,7 @@ impl Clock for TestClock {
     }
 }
 
-/// What a fake server does, in thousandths.
+/// Rates of a fake server's faults, in thousandths.
 #[derive(Clone, Copy)]
 pub(crate) struct Habits {
     /// Answers with a fault that may pass.
@@ -73,7 +73,7 @@ pub(crate) struct FakeServer {
     pub(crate) room: usize,
     /// For how long it wants to be left alone then.
     pub(crate) retry_after: Option<Duration>,
-    /// It loads no weights.
+    /// Whether it refuses to load weights.
     pub(crate) refuses_weights: bool,
     pub(crate) publish_takes: Duration,
 }

@@ -93,7 +93,7 @@ fn requests() -> Vec<SampleRequest> {
     (0..16).map(one).collect()
 }
 
-/// What the engine alone makes of a request with the weights of that number.
+/// The engine's own answer to a request, with the weights of that number.
 fn alone(number: u64, request: &SampleRequest) -> (Vec<u32>, Vec<f32>, f64) {
     let (model, tokenizer) = (model(number), Arc::new(tokenizer()));
     let stop = Arc::new(StopText::new(request.sampling.stop.clone(), tokenizer.clone()).unwrap());
@@ -172,7 +172,7 @@ fn scored(number: u64, token_ids: &[u32]) -> Vec<f32> {
     scores.logprobs.values().to_vec()
 }
 
-/// It is used once it has shown by a text that it holds the weights: one that holds others is not, whatever
+/// A server is used once a text has shown that it holds the weights: one that holds others is not, whatever
 /// they are called.
 #[test]
 fn a_server_shows_that_it_holds_what_was_published() {

@@ -1,4 +1,4 @@
-//! What is refused, with which status and what words.
+//! Refused requests, each with status and message.
 
 use serde_json::{Value, json};
 use tamis_rollout::serve::{NativeServer, ServeSettings};

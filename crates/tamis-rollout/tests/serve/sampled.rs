@@ -1,4 +1,4 @@
-//! What is sampled: by our keys exactly what the engine samples by itself, whatever else the server does.
+//! Sampling by our keys: exactly what the engine samples by itself, whatever else the server does.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn key(i: u64) -> Key {
     Key::new(7, Purpose::Rollout).with(i)
 }
 
-/// What the engine alone makes of a prompt: tokens, bits of the log-probabilities, mean entropy.
+/// The engine's own samples of a prompt: tokens, bits of the log-probabilities, mean entropy.
 fn alone(prompt: &[u32], keys: Vec<Key>, sampling: &Sampling) -> Vec<(Vec<u32>, Vec<f32>, f64)> {
     let (model, tokenizer) = (model(1), Arc::new(tokenizer()));
     let stop = Arc::new(StopText::new(sampling.stop.clone(), tokenizer.clone()).unwrap());
@@ -101,8 +101,8 @@ fn by_our_keys_the_server_samples_what_the_engine_does_whatever_else_runs() {
     }
 }
 
-/// What the training pass says of them, and nothing of the first; the sampled tokens are what they are
-/// without.
+/// Log-probabilities of a prompt's tokens are those of the training pass, without the first; the sampled
+/// tokens are the same without them.
 #[test]
 fn a_prompt_is_told_with_its_log_probabilities() {
     let server = serve(settings());
@@ -215,7 +215,7 @@ fn a_seed_repeats_and_samples_of_one_seed_differ() {
     assert_ne!(all(&unseeded), all(&unseeded));
 }
 
-/// What is streamed adds up to what is answered in one piece.
+/// The parts of a stream add up to the answer in one piece.
 #[test]
 fn streams_add_up_to_the_whole() {
     let server = serve(settings());

@@ -13,7 +13,7 @@ fn captures() -> Value {
     serde_json::from_reader(flate2::read::GzDecoder::new(packed)).expect("captures in JSON")
 }
 
-/// What vLLM tells and this server has nothing to tell of.
+/// Metrics of vLLM that this server has nothing to report for.
 const NOT_OURS: [&str; 12] = [
     "kv_transfer_params",
     "ec_transfer_params",
@@ -278,8 +278,7 @@ fn metrics_have_vllms_names() {
     }
 }
 
-/// What this project's own client asks and reads: the server is one of those that it knows, and by our keys
-/// it is the engine.
+/// Requests and answers of this project's own client: it knows the server, which by our keys is the engine.
 #[test]
 fn our_own_client_understands_the_server() {
     use tamis_rollout::wire::vllm::{self, Interface};

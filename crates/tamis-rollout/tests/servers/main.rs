@@ -99,7 +99,7 @@ fn vllm(behaviour: Behaviour, change: impl Fn(&mut ServerSettings)) -> (FakeVllm
     (vllm, fleet)
 }
 
-/// What the fake server says of a text under weights of that name, put beside them.
+/// Writes beside the weights of that name the log-probabilities that the fake server gives under them.
 fn write_probe(weights: &str, folder: &Path) {
     let logprobs = vec![logprob(weights, 1), logprob(weights, 2)];
     Probe { token_ids: vec![2, 3, 4], logprobs, tolerance: 0.01 }.write(folder).expect("written");

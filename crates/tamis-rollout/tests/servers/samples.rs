@@ -16,7 +16,7 @@ fn spoiled(seed: u64, ways: &'static [Spoiling]) -> ([FakeVllm; 2], Vec<FaultPro
 
 #[test]
 fn a_fifth_of_the_answers_spoiled_and_every_request_ends_once() {
-    /// What each way of spoiling is called; slow and doubled answers are no faults.
+    /// Fault class of each way of spoiling; slow and doubled answers are no faults.
     const CLASSES: [(Spoiling, FaultClass); 9] = [
         (Spoiling::ServerError, FaultClass::ServerError),
         (Spoiling::Reset, FaultClass::Reset),

@@ -2,14 +2,15 @@
 
 use super::*;
 
-/// So many log-probabilities, each as far from what a server says that keeps its first weights.
+/// Writes a probe of that many log-probabilities, each `difference` away from those of a server that keeps
+/// its first weights.
 fn write_probe_off(difference: f64, num: usize, folder: &Path) {
     let logprobs = (1..=num).map(|place| logprob("initial", place) - difference).collect();
     let token_ids = (2..).take(num + 1).collect();
     Probe { token_ids, logprobs, tolerance: 0.05 }.write(folder).expect("written");
 }
 
-/// What is a folder here is another one there.
+/// A folder has another path at the server.
 #[test]
 fn a_server_that_sees_the_folder_elsewhere() {
     let vllm = FakeVllm::start(Behaviour::default());
@@ -189,7 +190,8 @@ fn rounding_is_that_of_the_process_that_runs() {
     only_sample(&mut fleet, request(0, 1));
 }
 
-/// It is known at the first word of it, whatever else the other process can be asked meanwhile.
+/// The changed label is noticed in the first answer that carries it, whatever else is asked of the other
+/// process meanwhile.
 #[test]
 fn a_server_whose_weights_are_called_otherwise_is_not_used_at_once() {
     let behaviour = Behaviour { scale_out: false, ..Behaviour::default() };
@@ -209,7 +211,8 @@ fn a_server_whose_weights_are_called_otherwise_is_not_used_at_once() {
     assert_eq!(vllm.state.lock().unwrap().label, "run7-v1");
 }
 
-/// Its answers come before its word that it goes on, and its weights are not the ones that it was given.
+/// Answers that come before the confirmation of the resume are not proven, since the weights are not the ones
+/// that the server was given.
 #[test]
 fn what_ends_before_the_resume_is_answered_is_not_proven_either() {
     let behaviour = Behaviour {

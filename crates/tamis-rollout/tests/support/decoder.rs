@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot};
 
-/// What iterations cost.
+/// Duration of iterations.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     /// Samples that run at once; others wait in their order.
     pub(crate) slots: usize,
     /// Time of an iteration, whatever runs.
     pub(crate) iteration: Duration,
-    /// What all slots together add to it, as a share of it (ρ): with b samples an iteration takes
+    /// Additional share of an iteration's time with all slots busy (ρ): with b samples an iteration takes
     /// `1 + ρ b / slots` times as long.
     pub(crate) load: f64,
 }
@@ -36,7 +36,7 @@ struct State {
     at: Instant,
     running: BinaryHeap<Running>,
     waiting: VecDeque<(u64, usize)>,
-    /// Who hears of the end of a sample; one that is gone was given up.
+    /// Receiver of each sample's end; one that is gone was aborted.
     answered: std::collections::HashMap<u64, oneshot::Sender<()>>,
     next: u64,
     is_driven: bool,

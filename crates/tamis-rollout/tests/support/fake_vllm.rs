@@ -15,7 +15,7 @@ use super::http::{Handler, Reply, Request, TestServer};
 /// Token ids that there are.
 pub(crate) const VOCABULARY: u32 = 16;
 
-/// Which vLLM it is like.
+/// The vLLM release that the fake server imitates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
     /// Queues requests while it is paused.
@@ -33,17 +33,17 @@ pub(crate) struct Asked {
     pub(crate) most: usize,
     /// Tokens that end it.
     pub(crate) ends: Vec<u32>,
-    /// What the weights are called.
+    /// Label of the weights.
     pub(crate) label: String,
 }
 
-/// What is to be answered, and how long that takes.
+/// An answer, and the time that it takes.
 pub(crate) struct Answer {
     pub(crate) token_ids: Vec<u32>,
     pub(crate) delay: Duration,
 }
 
-/// What a server answers that is asked for a completion.
+/// Function that answers a request for a completion.
 pub(crate) type Answers = Arc<dyn Fn(&Asked) -> Answer + Send + Sync>;
 
 #[derive(Clone)]
@@ -53,9 +53,9 @@ pub(crate) struct Behaviour {
     pub(crate) scale_out: bool,
     /// Time of a completion.
     pub(crate) delay: Duration,
-    /// What it answers in place of the formula.
+    /// Answers in place of the formula.
     pub(crate) answers: Option<Answers>,
-    /// What decodes its answers, a token an iteration; without one they take their delay.
+    /// Decoder of the answers, a token an iteration; without one they take their delay.
     pub(crate) decoder: Option<Decoder>,
     pub(crate) max_model_len: usize,
     /// Log-probabilities of the logits instead of what was drawn from.
@@ -65,11 +65,11 @@ pub(crate) struct Behaviour {
     pub(crate) key: Option<String>,
     /// Was started with `VLLM_SERVER_DEV_MODE=1`.
     pub(crate) dev_mode: bool,
-    /// So many reloads are refused: the folder is not seen yet.
+    /// Number of reloads that are refused, as if the folder was not seen yet.
     pub(crate) late_reloads: usize,
-    /// So many reloads fail.
+    /// Number of reloads that fail.
     pub(crate) failing_reloads: usize,
-    /// How long after the resume it says that it goes on.
+    /// Delay between the resume and its confirmation.
     pub(crate) resume_delay: Duration,
 }
 
@@ -95,10 +95,10 @@ impl Default for Behaviour {
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// What the weights are, by the text of their folder's `config.json`.
+    /// The weights, by the text of their folder's `config.json`.
     pub(crate) weights: String,
     pub(crate) label: String,
-    /// What was loaded last.
+    /// The folder that was loaded last.
     folder: String,
     pub(crate) paused: Option<String>,
     /// Every call but samples, in order.
@@ -145,8 +145,7 @@ pub(crate) fn logprob(weights: &str, place: usize) -> f64 {
     -0.125 * ((sum + 3 * place) % 17 + 1) as f64
 }
 
-/// What the text that goes with a folder of real weights is said to have under them; `None` where no text
-/// does.
+/// Log-probabilities of the probe text recorded in a folder of real weights; `None` where it has no text.
 fn known(folder: &str) -> Option<Vec<f64>> {
     let probe = std::fs::read(format!("{folder}/{}", tamis_rollout::server::PROBE_FILE)).ok()?;
     let probe: Value = serde_json::from_slice(&probe).ok()?;

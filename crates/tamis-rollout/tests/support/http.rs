@@ -27,7 +27,7 @@ impl Request {
     }
 }
 
-/// How an answer gets to its reader.
+/// The ways in which an answer gets to its reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Whole,

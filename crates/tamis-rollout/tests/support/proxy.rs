@@ -49,7 +49,7 @@ pub(crate) const ALL: [Spoiling; 12] = [
 
 pub(crate) struct FaultProxy {
     pub(crate) server: TestServer,
-    /// How many samples were spoiled in which way.
+    /// Number of samples spoiled in each way.
     pub(crate) spoiled: Arc<Mutex<BTreeMap<Spoiling, u64>>>,
 }
 

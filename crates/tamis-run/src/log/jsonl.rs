@@ -118,7 +118,7 @@ fn number(value: f64) -> Value {
 pub struct LineError {
     /// Number of the line, from 1.
     pub line: usize,
-    /// Why.
+    /// The reason.
     #[source]
     pub cause: serde_json::Error,
 }

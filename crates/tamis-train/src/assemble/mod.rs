@@ -108,7 +108,7 @@ pub enum AssembleError {
     /// A prompt cannot be given with its gold answer.
     #[error("objective.advantage.gold_hint: the prompts cannot be given with their gold answers")]
     Hint {
-        /// Why.
+        /// The underlying error.
         #[source]
         source: CodecError,
     },

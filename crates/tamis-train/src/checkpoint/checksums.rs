@@ -65,7 +65,7 @@ pub enum ChecksumError {
         checkpoint: PathBuf,
         /// The checkpoint before it, where there is one.
         before: Option<PathBuf>,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: serde_json::Error,
     },

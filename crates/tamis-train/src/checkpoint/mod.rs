@@ -41,7 +41,7 @@ pub enum SaveError {
     State {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         source: serde_json::Error,
     },
     /// The state was written by another layout.

@@ -41,7 +41,7 @@ pub enum WarmStartError {
         prompt: String,
         /// Its answer.
         completion: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: Box<TokenizerError>,
     },

@@ -26,7 +26,7 @@ pub enum CodecError {
     TemplateFile {
         /// The file.
         path: std::path::PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
@@ -35,7 +35,7 @@ pub enum CodecError {
     PromptTemplateFile {
         /// The file.
         path: std::path::PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
@@ -44,7 +44,7 @@ pub enum CodecError {
     PromptTemplate {
         /// The file.
         path: std::path::PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: TemplateError,
     },
@@ -60,7 +60,7 @@ pub enum CodecError {
         row: u64,
         /// `training` or `validation`.
         split: &'static str,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: Box<CodecError>,
     },

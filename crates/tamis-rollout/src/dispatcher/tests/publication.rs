@@ -70,7 +70,7 @@ fn a_publication_comes_to_its_end() {
     }
 }
 
-/// So many steps at a generator without faults, with weights published between them.
+/// Takes a number of steps at a generator without faults, with weights published between them.
 fn take_steps(num_steps: u64, dispatcher: &mut Dispatcher, in_flight: InFlight) {
     let fake = FakeSettings { max_delay: 60, ..FakeSettings::faultless(4) };
     let (mut generator, mut source) = (FakeGenerator::new(fake), Rows::new(1000));
@@ -104,8 +104,7 @@ fn tokens_of_groups_that_a_full_batch_gives_up_are_counted() {
     assert!(totals.aborted.groups > 0 && totals.aborted.tokens > 0, "{totals:?}");
 }
 
-/// What was spent on a sample that is given up and asked for again is counted, though its group comes to its
-/// end.
+/// Tokens of a sample that is given up and asked for again are counted, though its group comes to its end.
 #[test]
 fn tokens_of_attempts_that_were_given_up_are_counted() {
     let mut dispatcher = stream(2, 4);
