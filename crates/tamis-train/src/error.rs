@@ -78,7 +78,7 @@ pub enum RunError {
     /// A verifier rejects its own gold answers, and the run was told to stop then.
     #[error("gold answers are rejected by their own verifier:\n{report}")]
     Gold {
-        /// Which, with examples.
+        /// The rows, with examples.
         report: String,
     },
     /// The estimate of the memory is above what there is.
@@ -88,9 +88,9 @@ pub enum RunError {
         needed: String,
         /// Limit.
         limit: String,
-        /// What takes how much.
+        /// Memory of each part.
         breakdown: String,
-        /// What to change.
+        /// The settings to change.
         remedy: String,
     },
     /// The resumed run differs from the one that was begun.
@@ -104,9 +104,9 @@ pub enum RunError {
     /// The run stopped for want of signal.
     #[error("the run stopped for lack of training signal\n{diagnosis}")]
     Stopped {
-        /// What was seen and what to change.
+        /// The observations and the settings to change.
         diagnosis: Box<Diagnosis>,
-        /// Where to resume from.
+        /// The run directory.
         run: PathBuf,
     },
     /// The checkpoints of the run to be resumed are gone.
@@ -123,7 +123,7 @@ pub enum RunError {
     /// The reference policy of the run to be resumed is gone.
     #[error("the run cannot be resumed: its reference policy {} is gone", path.display())]
     ReferenceGone {
-        /// Where it was.
+        /// Path of the reference policy.
         path: PathBuf,
     },
     /// Update after update could not be made.
@@ -131,11 +131,11 @@ pub enum RunError {
         "the gradients of {updates} updates in a row were not finite, up to step {step}: the run does not learn"
     )]
     NotFinite {
-        /// How many.
+        /// Number of updates in a row.
         updates: u32,
         /// The step of the last of them.
         step: u64,
-        /// Where to resume from.
+        /// The run directory.
         run: PathBuf,
     },
     /// Update after update of the critic could not be made.
@@ -144,11 +144,11 @@ pub enum RunError {
          policy would follow its values"
     )]
     CriticNotFinite {
-        /// How many.
+        /// Number of updates in a row.
         updates: u32,
         /// The step of the last of them.
         step: u64,
-        /// Where to resume from.
+        /// The run directory.
         run: PathBuf,
     },
     /// A reward function fails on everything, or no completion has a reward.
@@ -157,15 +157,15 @@ pub enum RunError {
         as_before(*is_old), describe_missing(missing, key.as_deref()), missing.first.trim_start()
     )]
     MissingRewards {
-        /// What is missing.
+        /// The missing rewards.
         missing: Box<MissingRewards>,
         /// The function's configuration key, where it has one.
         key: Option<String>,
         /// The step of the last round without.
         step: u64,
-        /// Where to resume from.
+        /// The run directory.
         run: PathBuf,
-        /// How to train further, where no step is left.
+        /// The way to train further, where no step is left.
         further: Option<String>,
         /// Whether an earlier process found it, and this one had no step to train.
         is_old: bool,
@@ -176,15 +176,15 @@ pub enum RunError {
         as_before(*is_old), because(*reason)
     )]
     NothingTrained {
-        /// How many steps, in a row.
+        /// Number of steps in a row.
         steps: u64,
         /// The last of them.
         step: u64,
         /// Why the first trajectory of the last one bears no loss.
         reason: Option<LeftOut>,
-        /// Where to resume from.
+        /// The run directory.
         run: PathBuf,
-        /// How to train further, where no step is left.
+        /// The way to train further, where no step is left.
         further: Option<String>,
         /// Whether an earlier process found it, and this one had no step to train.
         is_old: bool,
@@ -194,7 +194,7 @@ pub enum RunError {
         "{what} hold numbers that are not finite after step {step}, the first in tensor `{tensor}`: training has diverged"
     )]
     Diverged {
-        /// Which: weights or moments, and of what.
+        /// Weights or moments, with the model that has them.
         what: &'static str,
         /// The tensor.
         tensor: String,
@@ -202,7 +202,7 @@ pub enum RunError {
         step: u64,
         /// The checkpoint before it, where there is one.
         kept: Option<PathBuf>,
-        /// What to lower.
+        /// Key of the learning rate to lower.
         learning_rate: &'static str,
         /// The run directory.
         run: PathBuf,
@@ -213,7 +213,7 @@ pub enum RunError {
     Overflow {
         /// The tensor.
         tensor: String,
-        /// Its largest magnitude.
+        /// Largest magnitude in the tensor.
         largest: f32,
         /// The type.
         dtype: tamis_model::SaveDtype,
@@ -274,7 +274,7 @@ fn upto(last_step: Option<u64>) -> String {
     last_step.map_or_else(String::new, |step| format!(" (metrics.jsonl goes up to step {step})"))
 }
 
-/// What is missing, as the beginning of a sentence.
+/// Describes the missing rewards, as the beginning of a sentence.
 fn describe_missing(missing: &MissingRewards, key: Option<&str>) -> String {
     let rounds = match missing.num_rounds {
         1 => "the only round".to_owned(),

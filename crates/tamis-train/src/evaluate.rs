@@ -47,7 +47,7 @@ pub enum EvaluateError {
     NoPrompts,
 }
 
-/// What an evaluation found.
+/// Results of an evaluation.
 #[derive(Debug, Clone, Serialize)]
 pub struct EvaluationReport {
     /// Prompts.

@@ -17,10 +17,10 @@ pub enum ExportError {
     /// The source is not what was saved.
     #[error(transparent)]
     Checksum(#[from] ChecksumError),
-    /// Its weights cannot be read.
+    /// The weights cannot be read.
     #[error(transparent)]
     Weights(#[from] SaveError),
-    /// Its tokenizer cannot be read.
+    /// The tokenizer cannot be read.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// The folder is there already: nothing is overwritten.
@@ -34,7 +34,7 @@ pub enum ExportError {
     Overflow {
         /// The tensor.
         tensor: String,
-        /// Its largest magnitude.
+        /// Largest magnitude in the tensor.
         largest: f32,
         /// The type.
         dtype: SaveDtype,
@@ -58,7 +58,7 @@ impl ExportError {
     }
 }
 
-/// What was exported.
+/// Summary of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exported {
     /// Weights, those of a head of its own included.

@@ -13,7 +13,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the handler has to do about a signal.
+/// Duty of the handler after a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaction {
     /// The first signal: say that the run stops soon and saves.
@@ -34,9 +34,9 @@ pub struct Interrupted;
 /// the work may be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Halt<E> {
-    /// It was asked to stop.
+    /// A stop was asked for.
     Interrupted,
-    /// It cannot be done.
+    /// The work failed.
     Failed(E),
 }
 
@@ -65,7 +65,7 @@ impl<E> From<Interrupted> for Halt<E> {
     }
 }
 
-/// How often [`Interrupt::or_abandon`] looks whether a stop was asked for.
+/// Interval at which [`Interrupt::or_abandon`] checks whether a stop was asked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Stack of a thread that prepares, as large as that of a main thread on Linux: data and templates nest as

@@ -1,5 +1,5 @@
-//! What a configuration is refused for before anything is made of it: one check, for `tamis config check`,
-//! for a run that begins or goes on, and for an evaluation.
+//! Checks a configuration before anything is made of it: one check, for `tamis config check`, for a run that
+//! begins or goes on, and for an evaluation.
 //!
 //! [`settings`] builds what can be built of the settings alone, by the constructors that the run itself uses;
 //! [`files`] looks whether what is named is there and reads the first rows of the data. Each finding carries
@@ -29,7 +29,7 @@ use crate::checkpoint::CHECKSUMS;
 use tamis_run::directory;
 use tamis_run::durable::Disk;
 
-/// What becomes of a path that stands for one, as the shipped examples have them (`PATH/TO/train.parquet`).
+/// Treatment of a path that is a placeholder, as in the shipped examples (`PATH/TO/train.parquet`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placeholders {
     /// Told, so that an example can be checked as it is.
@@ -53,7 +53,7 @@ struct Checker<'c> {
     found: Vec<Diagnostic>,
 }
 
-/// What is wrong with the settings alone; nothing is read and nothing is started.
+/// Finds the faults of the settings alone; nothing is read and nothing is started.
 pub fn settings(loaded: &Loaded, purpose: CheckPurpose<'_>) -> Vec<Diagnostic> {
     let mut checker = Checker { loaded, config: &loaded.config, purpose, found: Vec::new() };
     if purpose != CheckPurpose::Evaluate {
@@ -69,7 +69,7 @@ pub fn settings(loaded: &Loaded, purpose: CheckPurpose<'_>) -> Vec<Diagnostic> {
     checker.found
 }
 
-/// What is wrong with the files and folders that are named: that they are there, that they are files, that a
+/// Finds the faults of the files and folders that are named: that they are there, that they are files, that a
 /// model is one, that the first rows of data are prompts that the templates render. No reward function is
 /// started.
 pub fn files(loaded: &Loaded, purpose: CheckPurpose<'_>, placeholders: Placeholders) -> Vec<Diagnostic> {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// What a configuration is checked for: only what is read there is looked at.
+/// The command that a configuration is checked for: only the keys that it reads are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckPurpose<'p> {
     /// A new run.

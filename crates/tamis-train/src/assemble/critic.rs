@@ -16,12 +16,12 @@ use crate::learner::learning_rate::LearningRate;
 use crate::learner::micro_batch::MicroBatch;
 use crate::native::NativeCritic;
 
-/// How a run trains its critic.
+/// Settings for the training of a run's critic.
 #[derive(Debug, Clone, Copy)]
 pub struct CriticPlan {
-    /// Its updates.
+    /// Settings of the critic's updates.
     pub settings: CriticSettings,
-    /// Its learning rate over steps.
+    /// The critic's learning rate over steps.
     pub learning_rate: LearningRate,
     /// First steps in which it learns alone.
     pub warmup_steps: u64,

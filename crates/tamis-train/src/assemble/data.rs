@@ -26,7 +26,7 @@ pub struct Prompts {
     pub validation: Vec<Prompt>,
     /// Lines for the log: what was read, skipped and left out.
     pub notes: Vec<String>,
-    /// What a person should look at.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
     task: Option<TaskKind>,
 }
@@ -83,8 +83,7 @@ fn fill_all(prompts: &mut Prompts, data: &DataConfig) -> Result<(), AssembleErro
     Ok(())
 }
 
-/// What is wrong with the first prompts of the data: those of the first files, up to `num_prompts` of each
-/// split.
+/// Faults of the first prompts of the data: those of the first files, up to `num_prompts` of each split.
 #[derive(Debug)]
 pub(super) struct Unfit {
     /// The keys that may be to blame, the likeliest first.
@@ -277,7 +276,7 @@ fn fill(path: &Path, template: &ChatTemplate, prompt: &mut Prompt) -> Result<(),
     }
 }
 
-/// What a built-in task reads of the configuration.
+/// The settings that a built-in task reads of the configuration.
 pub(super) fn task_source(config: &Config) -> TaskSource<'_> {
     let DataConfig { arithmetic, train, val, .. } = &config.data;
     TaskSource { seed: config.run.seed, arithmetic, train, held_out: val }

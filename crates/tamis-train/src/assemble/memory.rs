@@ -1,4 +1,4 @@
-//! How much memory a run takes, estimated before anything is allocated for it.
+//! Estimates a run's memory before anything is allocated for it.
 
 use tamis_config::{BackendKind, Config, ScheduleMode, SurplusKind};
 use tamis_core::advantage::Column;

@@ -122,8 +122,8 @@ impl AssembleError {
         Self::Setting { message: message.into(), hint: hint.into() }
     }
 
-    /// What it means to whoever assembles: a reward function that does not wait for its program any more was
-    /// interrupted.
+    /// Tells an interruption from a failure: a reward function that does not wait for its program any more
+    /// was interrupted.
     pub fn halt(self) -> Halt<Self> {
         match self {
             Self::Reward(RewardError::Interrupted) => Halt::Interrupted,

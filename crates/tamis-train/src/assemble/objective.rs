@@ -8,7 +8,7 @@ use tamis_core::objective::{
 
 use super::AssembleError;
 
-/// Where the divergence from the reference enters.
+/// The place in which the divergence from the reference enters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Divergence {
     /// Nowhere: no reference is kept.
@@ -17,9 +17,9 @@ pub enum Divergence {
     InLoss,
     /// As a penalty on the reward.
     InReward {
-        /// Its estimator.
+        /// Estimator of the divergence.
         estimator: KlEstimator,
-        /// Its coefficient.
+        /// Coefficient of the divergence.
         controller: KlController,
     },
 }
@@ -44,7 +44,7 @@ fn estimator(config: &Config) -> KlEstimator {
     KlEstimator { kind: kl.estimator, clamped: true, straight_through }
 }
 
-/// What aggregations divide the tokens of a trajectory by.
+/// Divisors of a trajectory's tokens in the aggregations.
 pub(super) fn divisors(config: &Config) -> LengthDivisors {
     LengthDivisors { loss_scale_factor: config.loss_scale_factor(), length_epsilon: 0.0 }
 }

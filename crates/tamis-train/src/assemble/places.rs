@@ -1,9 +1,9 @@
-//! Where a user wrote some keys.
+//! Places in which a user wrote some keys.
 
 use tamis_config::Loaded;
 
-/// Where a user set what can be judged only with data and model at hand, as `config.yaml:12`; `None` for a
-/// default.
+/// Places, like `config.yaml:12`, of the keys that can be judged only with data and model at hand; `None` for
+/// a default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Places {
     /// `filter.metric`.

@@ -163,14 +163,15 @@ pub fn load(path: &Path) -> Result<Model, AssembleError> {
 pub(super) struct Companion {
     /// The key that names its folder.
     pub(super) key: &'static str,
-    /// What it is called.
+    /// Name of the model's part in messages.
     pub(super) name: &'static str,
-    /// What happens where the key is left out.
+    /// Effect of leaving the key out.
     pub(super) without: &'static str,
 }
 
 impl Companion {
-    /// Its shape: it must know every token of the policy and read as many as a trajectory can have.
+    /// Checks the model's shape: it must know every token of the policy and read as many as a trajectory can
+    /// have.
     pub(super) fn shape(
         &self,
         path: &Path,

@@ -1,4 +1,4 @@
-//! What is optimised and how: everything of a step that its configuration alone decides.
+//! The recipe of a run: everything of a step that its configuration alone decides.
 
 use tamis_config::{BackendKind, Config};
 use tamis_core::advantage::shaping::Shaping;
@@ -21,29 +21,29 @@ use crate::learner::learning_rate::LearningRate;
 use crate::learner::update::UpdateSettings;
 use crate::measure::validation::ValidationSettings;
 
-/// What a step does, as the configuration says: it is made once and never changes.
+/// Settings of every step, made of the configuration once and never changed.
 pub(crate) struct Recipe {
     /// The configuration itself.
     pub(crate) config: Config,
     /// Training prompts of an epoch.
     pub(crate) num_prompts: usize,
-    /// Which groups train, and which of their members.
+    /// Chooses the groups that train, and their members.
     pub(crate) sieve: Sieve,
     /// From rewards to advantages.
     pub(crate) advantage: Advantage,
-    /// What advantages go through afterwards.
+    /// Shapings that the advantages go through afterwards.
     pub(crate) shapings: Vec<Shaping>,
     /// Prompts with their gold answer, where the estimator contrasts with it.
     pub(crate) hints: Hints,
     /// The loss of the policy.
     pub(crate) objective: Objective,
-    /// Where the divergence from the reference goes.
+    /// The place of the divergence from the reference.
     pub(crate) divergence: Divergence,
-    /// How a batch becomes updates of the policy.
+    /// Settings of the policy's updates.
     pub(crate) update: UpdateSettings,
     /// The learning rate of the policy over steps.
     pub(crate) learning_rate: LearningRate,
-    /// How the critic is trained, where there is one.
+    /// Settings of the critic's training, if there is a critic.
     pub(crate) critic: Option<CriticPlan>,
     /// Gradient norms by reward deviation, where they are wanted.
     pub(crate) gradient_analysis: Option<GradientAnalysis>,
@@ -119,8 +119,8 @@ impl Recipe {
         self.update.correction.as_ref().is_some_and(|correction| correction.mode.is_bypass())
     }
 
-    /// What becomes of samples in flight when weights are published. Those of the native engine end first:
-    /// new weights cost it nothing to take in, and what they had computed would be computed anew.
+    /// Treatment of samples in flight when weights are published. Those of the native engine end first: new
+    /// weights cost it nothing to take in, and their prefixes would have to be computed anew.
     pub(crate) fn in_flight(&self) -> InFlight {
         let is_native = self.config.rollout.backend == BackendKind::Native;
         if is_native { InFlight::Wait } else { self.config.publish_pause() }
@@ -132,12 +132,12 @@ impl Recipe {
         planned_steps(&self.config, self.num_prompts)
     }
 
-    /// How far the training is after so many steps, as reward functions see it.
+    /// Progress of the training after `steps` steps, as reward functions see it.
     pub(crate) fn trainer_state(&self, steps: u64, num_tokens: u64) -> TrainerState {
         trainer_state(&self.config, self.num_prompts, steps, num_tokens)
     }
 
-    /// How the completion is sampled that a trained group is compared with.
+    /// Sampling of the greedy completion that a trained group is compared with.
     pub(crate) fn greedy(&self) -> ValidationSettings {
         let validation = validation_settings(&self.config);
         ValidationSettings {

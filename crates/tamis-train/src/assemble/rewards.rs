@@ -20,7 +20,7 @@ use super::api_key::api_key;
 
 /// The folder of a run, as rewards see it.
 pub(super) struct Host<'a> {
-    /// Where programs that tamis ships are written.
+    /// Folder for programs that tamis ships.
     pub(super) folder: &'a Path,
     pub(super) disk: &'a Disk,
 }
@@ -118,8 +118,8 @@ impl RewardHost for Host<'_> {
     }
 }
 
-/// What a judge is asked and how, without a key: nothing is asked yet. Where there are no rows, names of
-/// columns are taken as they are.
+/// Settings of a judge, without its key: nothing is asked yet. Where there are no rows, names of columns are
+/// taken as they are.
 fn setup(judge: &JudgeSettings, context: &RewardContext<'_>) -> Result<JudgeSetup, BuildError> {
     let wrong = |key: &str, what: String, hint: &str| context.fail(&format!("its `{key}` {what}"), hint);
     let servers: Result<Vec<Address>, _> = judge.servers.iter().map(|url| Address::parse(url)).collect();

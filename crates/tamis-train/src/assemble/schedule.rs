@@ -17,11 +17,11 @@ use super::advantage::{advantage, shapings};
 pub struct Sieve {
     /// The filter; `None`: every group is trained on.
     pub filter: Option<GroupFilter>,
-    /// What it looks at, and what reports are about.
+    /// Metric that the filter judges by, and that reports show.
     pub metric: Metric,
-    /// What the run says about it at the start.
+    /// Line about the filter that the run prints at the start.
     pub announcement: String,
-    /// What a person should look at in it, by its settings alone.
+    /// Warning about the filter's settings alone.
     pub warning: Option<String>,
 }
 
@@ -37,14 +37,14 @@ impl Sieve {
         matches!(self.metric, Metric::SeqFinalReward | Metric::TokenLevelRewards)
     }
 
-    /// Which members of a kept group train; `None`: all.
+    /// The members of a kept group that train; `None`: all.
     pub fn choose_members(&self, record: &Record) -> Option<Vec<bool>> {
         let filter = self.filter.as_ref()?;
         filter.members(&record.values)
     }
 
-    /// How groups whose members all have the same reward are kept out, as the end of a sentence; empty where
-    /// the filter has no setting for it.
+    /// Advice on dropping groups whose members all have the same reward, as the end of a sentence; empty
+    /// where the filter has no setting for it.
     pub fn remedy(&self) -> String {
         match &self.filter {
             Some(filter) if filter.admits_uniform() => remedy(filter).to_owned(),
@@ -157,7 +157,7 @@ fn admission(filter: &GroupFilter, metric: &Metric) -> Option<String> {
     })
 }
 
-/// How a batch is filled, in words.
+/// Describes in words how a batch is filled.
 fn describe_filling(config: &Config) -> String {
     let size = config.data.train_batch_size;
     if !config.refills() {
@@ -194,8 +194,8 @@ fn describe_filling(config: &Config) -> String {
     }
 }
 
-/// What needs a whole step, so that its mini-batches cannot be trained on before it is complete; empty where
-/// nothing does.
+/// Parts of the configuration that need a whole step, so that its mini-batches cannot be trained on before it
+/// is complete; empty without such a part.
 ///
 /// # Errors
 /// Where estimator or shapings cannot be built.

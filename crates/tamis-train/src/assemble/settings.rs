@@ -55,7 +55,7 @@ pub(crate) fn sampling(config: &Config) -> Sampling {
     }
 }
 
-/// How validation samples: the rollout's limits with the temperature and the cut of its own.
+/// Sampling of the validation: the rollout's limits with a temperature and truncation of its own.
 pub(crate) fn validation_settings(config: &Config) -> ValidationSettings {
     ValidationSettings {
         seed: config.run.seed,
@@ -80,7 +80,7 @@ pub(crate) fn planned_steps(config: &Config, num_prompts: usize) -> u64 {
     train.total_steps.or_else(|| train.total_epochs.map(of_epochs)).unwrap_or(0) as u64
 }
 
-/// How far a training is, as reward functions see it (TRL's `trainer_state`).
+/// Progress of the training, as reward functions see it (TRL's `trainer_state`).
 pub(crate) fn trainer_state(
     config: &Config,
     num_prompts: usize,

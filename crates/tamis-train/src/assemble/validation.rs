@@ -1,4 +1,4 @@
-//! What a configuration asks of a validation, against what the validation has: figures to go by, pass@k.
+//! Compares the configuration with the validation's results: figures to go by, pass@k.
 
 use std::collections::BTreeSet;
 
@@ -39,8 +39,8 @@ pub(crate) fn best_figure(
     found.or_else(guessed).map(Some).ok_or_else(|| no_figure(name, all))
 }
 
-/// What is said where pass@k is asked for and none of these scores says what is right; `None` where it is not
-/// asked for, or one does.
+/// Warning where pass@k is asked for and no score is called `acc`; `None` where pass@k is not asked for, or
+/// there is one.
 pub(crate) fn no_pass<'a>(
     config: &Config,
     places: &Places,

@@ -20,7 +20,7 @@ use tamis_run::durable::{Disk, DiskError, DiskOperation};
 /// Name of the file in a checkpoint's folder.
 pub const CHECKSUMS: &str = "checksums.json";
 
-/// Which files of a folder have to be as they were written.
+/// The files of a folder that its checksums must cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// All: what a resume goes on from.

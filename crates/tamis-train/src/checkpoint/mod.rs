@@ -30,7 +30,7 @@ pub enum SaveError {
     /// The disk refused.
     #[error("failed to {0}")]
     Disk(#[from] DiskError),
-    /// It is not what was written.
+    /// The file is not the one that was written.
     #[error(transparent)]
     Checksum(#[from] ChecksumError),
     /// Weights or moments cannot be read.
@@ -49,7 +49,7 @@ pub enum SaveError {
     Format {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The version found.
         found: u32,
         /// The version that this build reads.
         format: u32,
@@ -103,7 +103,7 @@ impl SaveError {
     }
 }
 
-/// What to do about a file of a checkpoint that cannot be read.
+/// The fix for a file of a checkpoint that cannot be read.
 fn repair_hint(file: &Path) -> String {
     let folder = file.ancestors().find(|folder| step_of_checkpoint(folder).is_some());
     match folder.and_then(|folder| Some((folder, checkpoint_before(folder)?))) {
@@ -257,7 +257,7 @@ pub fn read_critic(
 mod states_of_before {
     use tamis_core::filter::{Bounds, GroupFilter, MeanRange, Pool, PoolScore, TopK};
 
-    /// What builds before wrote of each kind of filter whose form has changed.
+    /// Filters in the forms that earlier builds wrote get today's keys.
     #[test]
     fn filters_are_given_the_keys_of_today() {
         let read = |text: &str| {

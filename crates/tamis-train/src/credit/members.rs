@@ -8,18 +8,18 @@ use tamis_rollout::Record;
 use crate::assemble::recipe::Recipe;
 use crate::learner::left_out::LeftOut;
 
-/// What became of a member of a trained group.
+/// Fate of a member of a trained group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct TrainedMember {
     /// Whether the filter chose it.
     pub(crate) is_chosen: bool,
     /// Why it bears no loss; `None`: it trains.
     pub(crate) left_out: Option<LeftOut>,
-    /// Its advantage, the mean over its tokens where each has one; `None` where it does not train.
+    /// Advantage of the member, the mean over its tokens where each has one; `None` where it does not train.
     pub(crate) advantage: Option<f64>,
 }
 
-/// What the filter said of the members of the batch.
+/// The filter's choice of members in the batch.
 pub(crate) struct TrainedMembers {
     /// Whether the filter chose each `[P][G]`; `None`: it chooses whole groups.
     pub(crate) chosen: Option<Vec<Vec<bool>>>,
@@ -31,7 +31,7 @@ impl TrainedMembers {
         Self { chosen: trained.iter().map(|record| recipe.sieve.choose_members(record)).collect() }
     }
 
-    /// What became of each member, group by group: why it is left out \[B\], or its advantage \[B\].
+    /// Fate of each member, group by group: the reason why it is left out \[B\], or its advantage \[B\].
     pub(crate) fn fates(
         &self,
         groups: &[&Group],
@@ -71,13 +71,13 @@ impl TrainedMembers {
         self.rows(groups, |member, is_chosen| if is_chosen { member.reward } else { f64::NAN })
     }
 
-    /// Which members are compared: chosen, and scored `[P][G]`.
+    /// Mask of the members that are compared: chosen, and scored `[P][G]`.
     pub(crate) fn comparison_mask(&self, groups: &[&Group]) -> Ragged<bool> {
         self.rows(groups, |member, is_chosen| is_chosen && member.is_scored())
     }
 }
 
-/// Which members bear loss `[P][G]`.
+/// Mask of the members that bear loss `[P][G]`.
 pub(crate) fn in_loss(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Ragged<bool> {
     let mut left_out = left_out.iter();
     let mut rows = Ragged::default();
@@ -87,7 +87,7 @@ pub(crate) fn in_loss(groups: &[&Group], left_out: &[Option<LeftOut>]) -> Ragged
     rows
 }
 
-/// How many members are left out, and their completion tokens.
+/// Number of members left out, and of their completion tokens.
 pub(crate) fn count_left_out(groups: &[&Group], left_out: &[Option<LeftOut>]) -> (u64, u64) {
     let members = groups.iter().flat_map(|group| &group.trajectories).zip(left_out);
     members

@@ -68,7 +68,7 @@ pub(crate) struct CreditColumns {
     generated_components: Vec<GeneratedStatistics>,
 }
 
-/// What greedy completions got.
+/// Rewards of the greedy completions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct GreedyFacts {
     pub(crate) mean_reward: Option<f64>,
@@ -81,17 +81,17 @@ pub(crate) struct GreedyFacts {
 pub(crate) struct RewardKlFacts {
     /// Mean per token.
     pub(crate) mean: f64,
-    /// What it was multiplied by.
+    /// Coefficient that the divergence was multiplied by.
     pub(crate) coefficient: f64,
 }
 
-/// What a step's advantages became.
+/// Advantages of a step's members, with everything computed on the way.
 pub(crate) struct Credit {
     /// Advantages after the shapings.
     pub(crate) shaped: Shaped,
     /// Returns per token, where the estimator forms them `[B][T]`.
     pub(crate) returns: Option<Ragged<f64>>,
-    /// What the estimator carries on.
+    /// State that the estimator carries to the next step.
     pub(crate) state: AdvantageState,
 }
 
@@ -318,7 +318,8 @@ pub(crate) fn assign(
     Ok(Credit { shaped, returns, state })
 }
 
-/// What the filter dropped in the step, where it stays in the denominators of the loss.
+/// Groups, trajectories and tokens that the filter dropped in the step, where they stay in the denominators
+/// of the loss.
 pub(crate) fn count_dropped(recipe: &Recipe, others: &[Record]) -> Result<Option<Normalisers>, RunError> {
     if !recipe.counts_dropped() {
         return Ok(None);

@@ -33,7 +33,7 @@ fn sum_of_squares(logprob: f64, sharp: f64) -> f64 {
 }
 
 impl Passes {
-    /// What the estimator asks for beyond the batch, each a forward pass over the trained groups.
+    /// Runs the forward passes over the trained groups that the estimator needs beyond the batch.
     pub(crate) fn run(recipe: &Recipe, workers: &mut Workers, groups: &[&Group]) -> Pass<Self> {
         let (entropy, squares, gold) = (
             recipe.needs(Column::Entropy),

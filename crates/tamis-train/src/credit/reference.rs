@@ -122,7 +122,7 @@ pub(crate) fn reference_column<E>(
 pub(crate) struct Penalty {
     /// Of each trajectory \[B\].
     pub(crate) of_trajectories: Vec<f64>,
-    /// What each token is charged with \[N\].
+    /// Penalty of each token \[N\].
     pub(crate) of_tokens: Vec<f64>,
     /// Mean divergence per token.
     pub(crate) mean_kl: f64,
@@ -135,8 +135,8 @@ impl Penalty {
     }
 }
 
-/// What the divergence from the reference costs some groups; `policy` stands for the log-probabilities that
-/// the sampler did not say.
+/// KL penalty of some groups' tokens; `policy` stands in for the log-probabilities that the sampler did not
+/// report.
 pub(crate) fn penalty(
     estimator: KlEstimator,
     coefficient: f64,

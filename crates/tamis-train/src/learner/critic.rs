@@ -17,7 +17,7 @@ use crate::learner::micro_batch::{MicroBatch, pass_over};
 use crate::learner::optimizer_batch::{OptimizerBatch, first_rows, order};
 use crate::learner::{CriticLearner, LearnerSequence, Pass};
 
-/// How a batch becomes updates of the critic.
+/// Settings of the critic's updates.
 #[derive(Debug, Clone, Copy)]
 pub struct CriticSettings {
     /// Groups of one update.
@@ -26,26 +26,26 @@ pub struct CriticSettings {
     pub epochs: usize,
     /// Shuffle groups before they are cut into mini-batches.
     pub shuffle: Option<Key>,
-    /// How a mini-batch is cut.
+    /// Division of a mini-batch into micro-batches.
     pub micro_batch: MicroBatch,
     /// The value loss, with its aggregation.
     pub loss: ValueTerm,
 }
 
-/// What the critic learns from; per-token rows are one per trajectory `[B][T]`.
+/// The batch that the critic learns from; per-token rows are one per trajectory `[B][T]`.
 #[derive(Debug, Clone, Copy)]
 pub struct CriticBatch<'a> {
     /// Trained groups \[P\].
     pub groups: &'a [&'a Group],
     /// Values under the critic at the start of the step.
     pub old: &'a Ragged<f64>,
-    /// What they should have been.
+    /// Returns: the targets of the values.
     pub returns: &'a Ragged<f64>,
-    /// Which scored trajectories are learned from `[P][G]`; `None`: all.
+    /// Mask of the scored trajectories that are learned from `[P][G]`; `None`: all.
     pub kept: Option<&'a Ragged<bool>>,
 }
 
-/// What the critic's updates of one step did.
+/// Results of the critic's updates in one step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CriticReport {
     /// Optimizer updates taken.

@@ -26,7 +26,7 @@ enum Part {
 }
 
 impl Part {
-    /// Its name in the metrics; RAGEN calls the policy term the task's.
+    /// Name of the term in the metrics; RAGEN calls the policy term the task's.
     fn name(self) -> &'static str {
         match self {
             Self::Policy => "task",
@@ -49,7 +49,7 @@ impl Part {
     }
 }
 
-/// What is measured of a set of groups.
+/// Statistics of a set of groups.
 struct Measured<'a> {
     name: String,
     /// Places in the batch.

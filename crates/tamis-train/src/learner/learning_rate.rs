@@ -34,7 +34,7 @@ pub struct LearningRate {
     pub peak: f64,
     /// Number of updates over which the rate rises from 0.
     pub warm_up: u64,
-    /// What follows.
+    /// Form of the decay after the warm-up.
     pub decay: LrScheduleKind,
     /// The floor as a share of the peak, in `0..=1`; without effect for `Constant`.
     pub min_ratio: f64,

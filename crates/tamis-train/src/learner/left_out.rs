@@ -17,7 +17,7 @@ pub enum LeftOut {
     Unscored,
     /// The filter chose other members of its group.
     Unchosen,
-    /// It ended at the response limit, and the loss is told to leave such trajectories out.
+    /// The completion was cut at the response limit, and the loss leaves such trajectories out.
     Truncated,
     /// A shaping of the advantages took it out.
     Shaped,
@@ -44,7 +44,7 @@ impl LeftOut {
         }
     }
 
-    /// What to change where it takes every member of every group out.
+    /// The setting to change where this reason takes every member of every group out.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Unscored => "check the inputs and the results of the reward functions",
@@ -78,8 +78,8 @@ impl LeftOut {
     }
 }
 
-/// What becomes of every member of a batch, in order \[B\]. `chosen` and `kept` are `[P][G]`; `None`: all
-/// are.
+/// The reason, for each member of a batch in order, why it is left out \[B\]. `chosen` and `kept` are
+/// `[P][G]`; `None`: all are.
 pub fn select_left_out(
     groups: &[&Group],
     chosen: Option<&[Vec<bool>]>,

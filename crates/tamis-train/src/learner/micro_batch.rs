@@ -8,8 +8,8 @@ use tamis_core::ragged::Ragged;
 
 use crate::learner::LearnerSequence;
 
-/// How an optimizer batch is cut for the forward pass; the result does not depend on it beyond the order of
-/// f32 additions into the gradient.
+/// Size of the micro-batches that an optimizer batch is cut into for the forward pass; the result does not
+/// depend on it beyond the order of f32 additions into the gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MicroBatch {
     /// At most this many tokens, a prompt that neighbours share counted once; a longer sequence passes alone.
@@ -17,7 +17,7 @@ pub enum MicroBatch {
     /// As [`Self::Tokens`], and of nearly equal numbers of tokens where the order of the sequences is free:
     /// whole groups shared out by Karmarkar and Karp's method.
     Balanced(usize),
-    /// This many sequences.
+    /// A fixed number of sequences.
     Sequences(usize),
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn push_rows<T: From<f32>>(
 mod tests {
     use super::*;
 
-    /// What becomes of sequences given by (prompt, its length, length of the completion).
+    /// Applies a function to sequences given by (prompt, its length, length of the completion).
     fn of<T>(sequences: &[(u32, usize, usize)], then: impl Fn(&[LearnerSequence<'_>]) -> T) -> T {
         let tokens: Vec<(Vec<u32>, Vec<u32>)> = sequences
             .iter()

@@ -35,7 +35,7 @@ pub struct LossDerivatives {
     pub entropy: Vec<f32>,
 }
 
-/// What an optimizer step did.
+/// Result of an optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerReport {
     /// Norm of the whole gradient before clipping.
@@ -73,13 +73,13 @@ where
     }
 }
 
-/// What a pass gives, unless it fails or is interrupted.
+/// Result of a pass, which may fail or be interrupted.
 pub type Pass<T> = Result<T, Halt<LearnerError>>;
 
 /// Asked between forward and backward: log-probabilities and entropies in (flat \[N\]), derivatives out.
 pub type AskObjective<'a> = dyn FnMut(&[f32], &[f32], &mut LossDerivatives) -> Result<(), LearnerError> + 'a;
 
-/// What a forward pass says of completions, flat over the sequences \[N\].
+/// Log-probabilities and entropies of completions, flat over the sequences \[N\].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PolicyScores {
     /// Log-probabilities in nats.

@@ -9,7 +9,7 @@ use tamis_core::random::Key;
 use crate::learner::LearnerSequence;
 use crate::learner::micro_batch::{MicroBatch, parts, sequences};
 
-/// Which tokens are trained on: those of the policy, in scored (and, where asked for, untruncated)
+/// Mask of the tokens that are trained on: those of the policy, in scored (and, where asked for, untruncated)
 /// trajectories.
 pub(crate) fn mask_of(group: &Group, mask_truncated: bool) -> impl Iterator<Item = Vec<bool>> {
     group.trajectories.iter().map(move |trajectory| {
@@ -47,7 +47,7 @@ pub(crate) struct OptimizerBatch<'a> {
     pub(crate) rows: Vec<usize>,
     /// Each as the learner takes it \[B\].
     pub(crate) sequences: Vec<LearnerSequence<'a>>,
-    /// Which tokens are trained on `[B][T]`.
+    /// Mask of the tokens that are trained on `[B][T]`.
     pub(crate) mask: Ragged<bool>,
     /// Trajectories of each group \[P\].
     sizes: Vec<usize>,
@@ -60,9 +60,9 @@ pub(crate) struct Micro<'m, 'a> {
     pub(crate) places: &'m [usize],
     /// Each as the learner takes it.
     pub(crate) sequences: &'m [LearnerSequence<'a>],
-    /// Which tokens are trained on, flat.
+    /// Mask of the tokens that are trained on, flat.
     pub(crate) mask: Vec<bool>,
-    /// Where trajectories begin in it, and the last ends.
+    /// Offsets of the trajectories in the flat columns \[B+1\].
     pub(crate) offsets: Vec<usize>,
     /// Tokens trained on in the group of each trajectory.
     pub(crate) group_tokens: Vec<f64>,

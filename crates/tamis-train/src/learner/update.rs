@@ -21,7 +21,7 @@ use crate::learner::optimizer_batch::{OptimizerBatch, first_rows, order};
 use crate::learner::{Learner, LearnerError, LossDerivatives, Pass, PolicyScores};
 use tamis_run::metrics::summary::Summary;
 
-/// How a batch becomes optimizer updates.
+/// Settings of the optimizer updates made of a batch.
 #[derive(Debug, Clone)]
 pub struct UpdateSettings {
     /// Groups of one update.
@@ -30,7 +30,7 @@ pub struct UpdateSettings {
     pub epochs: usize,
     /// Shuffle groups before they are cut into mini-batches.
     pub shuffle: Option<Key>,
-    /// How a mini-batch is cut.
+    /// Division of a mini-batch into micro-batches.
     pub micro_batch: MicroBatch,
     /// Leave truncated trajectories out of the loss.
     pub mask_truncated: bool,
@@ -47,20 +47,20 @@ pub struct TrainingBatch<'a> {
     pub groups: &'a [&'a Group],
     /// Advantages.
     pub advantages: &'a Advantages,
-    /// Which trajectories stay in the loss `[P][G]`; `None`: all.
+    /// Mask of the trajectories that stay in the loss `[P][G]`; `None`: all.
     pub kept: Option<&'a Ragged<bool>>,
     /// Factor of the policy term.
     pub policy_factor: f64,
     /// Log-probabilities under the policy at the start of the step, one row per trajectory `[B][T]`. `None`:
     /// those that generation gave.
     pub old: Option<&'a Ragged<f32>>,
-    /// What the filter dropped, where it stays in the denominators.
+    /// Groups, trajectories and tokens that the filter dropped, where they stay in the denominators.
     pub dropped: Option<Normalisers>,
     /// Log-probabilities of the reference, one row per trajectory `[B][T]`.
     pub reference: Option<&'a Ragged<f32>>,
 }
 
-/// What the updates of one step did.
+/// Results of one step's updates.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct UpdateReport {
     /// Optimizer updates taken.
@@ -82,17 +82,17 @@ pub struct UpdateReport {
     pub old_kl: Option<f64>,
     /// Mean divergence from the reference, where it is in the loss.
     pub reference_kl: Option<f64>,
-    /// Which trajectories had tokens to train on, and lost all of them to the correction in every update
+    /// Whether each trajectory had tokens to train on and lost all of them to the correction in every update
     /// \[B\].
     pub rejected: Vec<bool>,
 }
 
-/// What makes updates of a batch.
+/// Objective, settings and learning rate of some updates.
 #[derive(Debug, Clone, Copy)]
 pub struct UpdatePlan<'a> {
     /// The loss.
     pub objective: &'a Objective,
-    /// How the batch is cut.
+    /// Mini-batches, epochs and micro-batches.
     pub settings: &'a UpdateSettings,
     /// Of the optimizer.
     pub learning_rate: f64,
@@ -124,7 +124,7 @@ struct Places<'a> {
     first_row: &'a [usize],
     /// Row of the batch's first member in the step.
     offset: usize,
-    /// What the objective's choices are keyed by.
+    /// Key of the objective's random choices.
     key: Key,
 }
 
@@ -294,12 +294,12 @@ pub(crate) fn gradient_norm(
     Ok(Some(learner.take_gradient_norm()?))
 }
 
-/// What the correction says of an optimizer batch.
+/// The correction's weights for an optimizer batch.
 #[derive(Default)]
 struct BatchCorrection {
     /// Weight of each token \[N\]; `None`: 1.
     weight: Option<Vec<f32>>,
-    /// What it measured, by name as logged.
+    /// Metrics of the correction, by name as logged.
     metrics: Vec<(String, f64)>,
     /// The policy's log-probabilities and entropies, where they were computed for it or for a selection.
     scores: Option<PolicyScores>,

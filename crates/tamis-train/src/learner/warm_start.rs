@@ -12,7 +12,7 @@ use crate::learner::learning_rate::LearningRate;
 use crate::learner::{Learner, LearnerError, LearnerSequence};
 use crate::prompts::codec::Codec;
 
-/// How the phase runs.
+/// Settings of the warm start.
 #[derive(Debug, Clone, Copy)]
 pub struct WarmStartSettings {
     /// Updates at most.
@@ -37,9 +37,9 @@ pub enum WarmStartError {
     /// A pair cannot be tokenized.
     #[error("the warm start's example `{prompt}` with the answer `{completion}` cannot be tokenized")]
     Example {
-        /// Its prompt.
+        /// The prompt.
         prompt: String,
-        /// Its answer.
+        /// The target completion.
         completion: String,
         /// The underlying error.
         #[source]
@@ -111,7 +111,7 @@ impl Example {
     }
 }
 
-/// What the phase did.
+/// Results of the warm start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WarmStartReport {
     /// Updates made.

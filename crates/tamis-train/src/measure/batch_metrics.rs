@@ -49,7 +49,7 @@ impl BatchNumbers<'_> {
     }
 }
 
-/// What was trained on, beside the groups themselves.
+/// Columns of the trained batch, beside the groups themselves.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TrainedColumns<'a> {
     /// Advantages of the batch.
@@ -64,7 +64,7 @@ pub struct TrainedColumns<'a> {
     pub max_prompt_length: Option<usize>,
 }
 
-/// What a person follows of the trained batch.
+/// Figures about the trained batch for the console.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TrainedFacts {
     /// Rewards before a KL penalty.
@@ -165,7 +165,7 @@ pub fn trained_metrics(
     }
 }
 
-/// What a person follows of everything that was generated.
+/// Figures about all generated groups for the console.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct GeneratedFacts {
     /// Rewards before a KL penalty.

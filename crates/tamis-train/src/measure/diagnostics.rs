@@ -1,5 +1,5 @@
-//! What the step's groups say of the run's health: pass rates, collapse, advantages of zero. Every measure is
-//! of tamis-core.
+//! Health of the run by the step's groups: pass rates, collapse, advantages of zero. Every measure is of
+//! tamis-core.
 
 use tamis_core::advantage::Advantages;
 use tamis_core::diagnostics::{Diversity, PassRates, VarianceShares, ZeroAdvantage};

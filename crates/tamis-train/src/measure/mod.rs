@@ -1,4 +1,4 @@
-//! What is measured of a policy: validations, and the metrics of a step's groups.
+//! Measurements of a policy: validations, and the metrics of a step's groups.
 
 pub mod batch_metrics;
 pub mod diagnostics;

@@ -21,16 +21,16 @@ use crate::interrupt::{Halt, Interrupt, Interrupted};
 use crate::measure::validation_metrics::{FigureName, PromptSamples, Quantity, REWARD, SourceResult};
 use tamis_run::metrics::summary::Summary;
 
-/// How validation samples.
+/// Sampling of a validation's completions.
 #[derive(Debug, Clone)]
 pub struct ValidationSettings {
     /// Run seed.
     pub seed: u64,
-    /// What the completions are for.
+    /// Purpose of the samples.
     pub purpose: SamplePurpose,
     /// Samples per prompt.
     pub n: usize,
-    /// How tokens are drawn.
+    /// Sampling parameters.
     pub sampling: Sampling,
     /// Samples kept as text.
     pub num_samples_shown: usize,
@@ -43,19 +43,19 @@ pub struct ValidationSettings {
 pub struct Shown {
     /// The prompt as the model got it.
     pub prompt: String,
-    /// What is shown of it, on one line: the last message of the user, cut in its middle where it is long, or
+    /// One line of the prompt to show: the last message of the user, cut in its middle where it is long, or
     /// the end of a text. Empty in checkpoints of earlier builds.
     #[serde(default)]
     pub question: String,
-    /// What the policy answered.
+    /// The policy's completion.
     pub completion: String,
-    /// What it should have answered.
+    /// The ground truth.
     pub ground_truth: String,
     /// Whether it was right; `None` where no verifier said so.
     pub is_correct: Option<bool>,
 }
 
-/// What a mean outcome is called.
+/// The kinds of a mean outcome, which name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeKind {
@@ -69,7 +69,7 @@ pub enum OutcomeKind {
 }
 
 impl OutcomeKind {
-    /// Its name.
+    /// Name of the kind.
     pub fn name(self) -> &'static str {
         match self {
             Self::Accuracy => "accuracy",
@@ -103,7 +103,7 @@ impl OutcomeKind {
     }
 }
 
-/// What a validation found.
+/// Results of a validation.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ValidationReport {
     /// Prompts.
@@ -121,7 +121,7 @@ pub struct ValidationReport {
     /// without an outcome are not there.
     #[serde(default)]
     pub success_by_source: BTreeMap<String, f64>,
-    /// What kind of number the outcome is.
+    /// Kind of the mean outcome.
     #[serde(default)]
     pub outcome: OutcomeKind,
     /// Mean length of the completions in tokens; `None` without completions.
@@ -133,19 +133,19 @@ pub struct ValidationReport {
 /// A validation with everything that it sampled.
 #[derive(Debug, Clone, Default)]
 pub struct Validation {
-    /// What figures are made of, prompt by prompt.
+    /// Samples that the figures are computed from, prompt by prompt.
     pub prompts: Vec<PromptSamples>,
-    /// What was found.
+    /// Results of the validation.
     pub report: ValidationReport,
     /// Every completion; empty unless [`ValidationSettings::keeps_samples`].
     pub samples: Vec<SampleRow>,
 }
 
-/// What a validation works with.
+/// Everything that a validation works with.
 pub struct ValidationWorkers<'a> {
     /// Completions.
     pub generator: &'a mut dyn Generator,
-    /// Where what is for the groups of a run goes.
+    /// Inbox for events of the run's groups.
     pub inbox: &'a mut Inbox,
     /// Scores.
     pub scorer: &'a mut Scorer,
@@ -293,10 +293,10 @@ pub fn sample(
     Ok(Validation { prompts: rows, report, samples: kept })
 }
 
-/// What a validation found for a figure.
+/// A figure of a validation, if it has it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Found {
-    /// Its value.
+    /// The figure's value.
     Value(f64),
     /// Nothing was scored that it could be made of.
     Unscored,
@@ -441,7 +441,7 @@ mod tests {
         }
     }
 
-    /// What `low_success` watches: by source, whatever is logged.
+    /// `low_success` counts successes by data source, whatever is logged.
     #[test]
     fn success_is_counted_by_data_source() {
         // Three of four in `sums`, none in the unnamed source, nothing known of `proofs`.

@@ -26,7 +26,7 @@ mod majority;
 
 pub use majority::majority;
 
-/// How k samples are drawn from n.
+/// The ways to draw k samples from n.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Draw {
     /// Each subset of k alike.
@@ -180,7 +180,7 @@ const ACCURACY: &str = "acc";
 /// The score under which the reward itself is measured.
 pub const REWARD: &str = "reward";
 
-/// What is taken of the samples of a prompt on one score: of all n, or of k of them.
+/// Statistic of one score over the samples of a prompt: over all n, or over k of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValidationStatistic {
     /// Mean of n.
@@ -193,7 +193,7 @@ pub enum ValidationStatistic {
     Best(usize),
     /// Worst of k.
     Worst(usize),
-    /// What most of k say.
+    /// Score of the most frequent answer among k samples.
     Majority(usize),
 }
 
@@ -225,7 +225,7 @@ impl ValidationStatistic {
         all
     }
 
-    /// Which entry of `validate.metrics` asks for it.
+    /// The entry of `validate.metrics` that asks for the statistic.
     pub fn metric(self) -> ValidationMetric {
         match self {
             Self::Mean(_) | Self::Deviation(_) => ValidationMetric::MeanAtK,
@@ -243,7 +243,7 @@ impl ValidationStatistic {
         }
     }
 
-    /// Its value for one prompt, where it has one.
+    /// Value of the statistic for one prompt, if it has one.
     fn of(self, prompt: &Scored<'_>) -> Option<f64> {
         let (values, draw) = (&prompt.values, Draw::WithoutReplacement);
         match self {
@@ -260,7 +260,7 @@ impl ValidationStatistic {
     }
 }
 
-/// What validation measures of a data source.
+/// The quantities that validation measures for a data source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Quantity {
     /// A statistic of a score, on average over the prompts.
@@ -305,7 +305,7 @@ pub struct FigureName {
     pub is_core: bool,
     /// The data source.
     pub source: String,
-    /// What is measured of it.
+    /// The quantity.
     pub quantity: Quantity,
 }
 
@@ -369,23 +369,23 @@ fn main_score<'a>(names: &BTreeSet<&'a str>) -> &'a str {
     if names.contains(ACCURACY) { ACCURACY } else { REWARD }
 }
 
-/// What k samples of a prompt say about one score, on average over the prompts of a data source.
+/// Statistic of one score, averaged over the prompts of a data source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     /// The score: `acc`, `reward`, ...
     pub score: String,
-    /// What is taken of the samples.
+    /// The statistic over the samples.
     #[serde(skip)]
     pub statistic: ValidationStatistic,
-    /// Its name: `mean@8`, `best@4/mean`.
+    /// Name of the figure: `mean@8`, `best@4/mean`.
     pub name: String,
-    /// Its value.
+    /// Value of the figure.
     pub value: f64,
     /// Whether it is of all n samples on the main score.
     pub is_core: bool,
 }
 
-/// What validation found on the prompts of one data source.
+/// Results of validation on the prompts of one data source.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SourceResult {
     /// The data source.

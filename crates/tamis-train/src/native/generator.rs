@@ -21,8 +21,9 @@ use tamis_text::tokenizer::Tokenizer;
 use super::NativeEngine;
 use crate::interrupt::Interrupt;
 
-/// Where a generator finds the weights of a learner. It holds them only while it samples, so that the learner
-/// changes them in place where nothing is in flight, and a copy of them where something is.
+/// Shared place in which a generator finds the weights of a learner. The generator holds them only while it
+/// samples, so that the learner changes them in place where nothing is in flight, and a copy of them where
+/// something is.
 #[derive(Clone, Default)]
 pub(super) struct SharedWeights(Arc<Mutex<Weak<Model>>>);
 
@@ -68,11 +69,11 @@ pub struct NativeGenerator {
     publishing: Option<PolicyVersion>,
 }
 
-/// What samples beside each other.
+/// Samples that one engine generates side by side.
 #[derive(Default)]
 struct Lane {
     engine: Option<BatchGenerator>,
-    /// What the engine has.
+    /// Samples that the engine has begun.
     begun: HashMap<RequestId, Begun>,
     places: HashMap<SampleId, (RequestId, usize)>,
 }

@@ -20,7 +20,7 @@ use generator::SharedWeights;
 use crate::interrupt::Interrupt;
 use crate::prompts::codec::Codec;
 
-/// What the engine needs to know beside its weights.
+/// Settings of the native engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineSettings {
     /// Worker threads; the results do not depend on it.
@@ -61,7 +61,7 @@ struct Before {
     optimizer: AdamW,
 }
 
-/// How far the updates of a step are, for an interrupt that comes between.
+/// Progress of a step's updates, for an interrupt that comes between.
 #[derive(Debug, Clone, Copy)]
 struct Updates {
     /// Weights have moved since they began.

@@ -16,11 +16,11 @@ pub(super) struct Attempts {
     pub(super) began: Instant,
     /// Time of the stages of all of them.
     pub(super) timings: Timings,
-    /// What left the machine in those that were given up.
+    /// Groups that left the machine in attempts that were given up.
     pub(super) given_up: Vec<Record>,
-    /// How many were given up.
+    /// Number of attempts given up.
     pub(super) num_given_up: usize,
-    /// What was trained on before the step is complete.
+    /// The part of the step that was trained on before the step is complete.
     pub(super) early: Early,
     report: Option<StepReport>,
 }

@@ -1,4 +1,4 @@
-//! Where a run's critic begins, and a run that ends before its policy was trained.
+//! Initial state of a run's critic, and a run that ends before its policy was trained.
 
 use std::path::PathBuf;
 

@@ -11,7 +11,7 @@ const CRITIC_RATE: &str = "critic.optimizer.learning_rate";
 /// Weights or moments that are no numbers any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Diverged {
-    /// Which.
+    /// The weights or moments, for messages.
     what: &'static str,
     tensor: String,
     /// Key of the learning rate to lower.
@@ -30,7 +30,8 @@ impl Diverged {
     }
 }
 
-/// What of policy and critic is no number any more; `learning_rate` is the key of the policy's.
+/// Finds the first weights or moments of policy and critic that are not finite; `learning_rate` is the key of
+/// the policy's.
 pub(crate) fn find_divergence(policy: &NativeEngine, learning_rate: &'static str) -> Option<Diverged> {
     let critic = policy.critic();
     let places = [

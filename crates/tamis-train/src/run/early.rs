@@ -29,7 +29,7 @@ use tamis_run::metrics::timings::{Timings, UPDATE};
 /// of a step none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Early {
-    /// How many groups.
+    /// Number of groups.
     pub(super) num_groups: usize,
     /// Their updates.
     pub(super) updates: Updates,
@@ -37,7 +37,7 @@ pub(crate) struct Early {
     pub(super) objective: Option<ObjectiveState>,
     /// Log-probabilities of their members under the policy at the start of the step `[B][T]`.
     pub(super) old: Ragged<f32>,
-    /// How long it took.
+    /// Duration of each stage.
     pub(super) timings: Timings,
     /// Log-probabilities under the reference `[G][T]`, where there is one: they are not computed again.
     references: BTreeMap<GroupId, Ragged<f32>>,

@@ -1,4 +1,4 @@
-//! How a run ends: as planned, stopped early, or interrupted.
+//! The ways in which a run ends: as planned, stopped early, or interrupted.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::measure::validation::ValidationReport;
 
-/// Where Ctrl-C ended what had not come to its first step.
+/// A run that Ctrl-C ended before its first step.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unbegun {
     /// While a run was prepared.
@@ -29,7 +29,7 @@ pub enum Unbegun {
 }
 
 impl Unbegun {
-    /// What to do next.
+    /// The next command to type.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Unsaved { run } => {
@@ -40,7 +40,7 @@ impl Unbegun {
     }
 }
 
-/// How a run ended.
+/// The ways in which a run ends.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
     /// As planned.
@@ -54,7 +54,7 @@ pub enum Ending {
 /// A run that ended well.
 #[derive(Debug, Clone)]
 pub struct RunSummary {
-    /// How it ended.
+    /// The end of the run.
     pub ending: Ending,
     /// Steps trained.
     pub steps: u64,
@@ -68,7 +68,7 @@ pub struct RunSummary {
     pub after: Option<ValidationReport>,
 }
 
-/// What to type for more steps than a run has that came to its end.
+/// The command for more steps in a run that came to its end.
 pub(super) fn how_to_train_further(config: &Config, run: &Path, steps: u64) -> String {
     if !length_may_change(config) {
         return "the learning rate follows train.total_steps, so a longer run has to be a new one".to_owned();

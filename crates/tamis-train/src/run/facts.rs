@@ -1,5 +1,5 @@
-//! What is known of a step once it is trained, and the metrics that are made from it: in this one place,
-//! outside the step.
+//! Facts about a step once it is trained, and the metrics that are made from them: in this one place, outside
+//! the step.
 
 use tamis_core::advantage::Advantages;
 use tamis_core::correction::Agreement;
@@ -19,11 +19,11 @@ use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::Summary;
 use tamis_run::metrics::timings::Timings;
 
-/// What a step found and did.
+/// Facts about one step.
 pub(crate) struct StepFacts {
     /// The step, from 1.
     pub(crate) step: u64,
-    /// Where its groups went; members that bear no loss are counted as left out.
+    /// The accounting of its groups; members that bear no loss are counted as left out.
     pub(crate) report: StepReport,
     /// Attempts at it that were given up.
     pub(crate) num_given_up: usize,
@@ -31,7 +31,7 @@ pub(crate) struct StepFacts {
     pub(crate) greedy: Option<GreedyFacts>,
     /// The divergence in the reward, where it is there.
     pub(crate) reward_kl: Option<RewardKlFacts>,
-    /// What the shapings measured, by name as logged.
+    /// Metrics of the shapings, by name as logged.
     pub(crate) shaping: Vec<(&'static str, f64)>,
     /// The critic's updates, where it was trained.
     pub(crate) critic: Option<CriticFacts>,
@@ -51,23 +51,23 @@ pub(crate) struct StepFacts {
     pub(crate) most_skipped: u32,
     /// The same of the critic.
     pub(crate) most_skipped_critic: u32,
-    /// What the generator said that nobody waited for, since the step before.
+    /// Events of the generator since the step before that nobody waited for.
     pub(crate) ignored: Ignored,
-    /// How far the servers that sampled agree with the learner, where both were asked.
+    /// Agreement of the servers' log-probabilities with the learner's, where both are known.
     pub(crate) agreement: Option<Agreement>,
-    /// What went wrong at servers since the step before, by its metric.
+    /// Number of faults at servers since the step before, by metric.
     pub(crate) server_faults: Vec<(String, u64)>,
     /// Weights or moments that are no numbers any more.
     pub(crate) diverged: Option<Diverged>,
     /// A warning of groups in the batch whose members all have the same reward, where they are news.
     pub(crate) uniform_groups: Option<String>,
-    /// What a person should know.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
-    /// How long its stages took.
+    /// Duration of each stage.
     pub(crate) timings: Timings,
 }
 
-/// What the critic's updates did, and how well it knew the returns before.
+/// Results of the critic's updates, and its explained variance before them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CriticFacts {
     pub(crate) report: CriticReport,

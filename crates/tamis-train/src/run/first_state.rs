@@ -12,7 +12,7 @@ use crate::measure::validation::{self, OutcomeKind, ValidationSettings};
 use crate::workers::Workers;
 use tamis_model::SaveDtype;
 
-/// What a warm start that diverges has too much of.
+/// Key of the learning rate to lower where a warm start diverges.
 const RATE: &str = "warm_start.learning_rate";
 
 impl Run {

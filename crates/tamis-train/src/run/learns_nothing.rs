@@ -46,7 +46,7 @@ impl Run {
         self.save()
     }
 
-    /// How to train further, where the run has all of its steps.
+    /// The way to train further, where the run has all of its steps.
     fn further(&self) -> Option<String> {
         let steps = self.state.step;
         let is_full = self.recipe.config.train.total_steps.is_some_and(|total| total as u64 <= steps);

@@ -1,4 +1,4 @@
-//! What a start looks at before there are weights: the directory, the prompts, the memory, the gold answers.
+//! Checks at the start before there are weights: the directory, the prompts, the memory, the gold answers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -43,13 +43,13 @@ pub(super) fn settle_differences(begin: RunStart) -> Result<(ConfigText, Option<
     Ok((now, Some(directory)))
 }
 
-/// What can be looked at without a folder: mistakes found here leave none behind.
+/// Results of the checks that need no folder: mistakes found here leave none behind.
 pub(super) struct Start {
     /// The state of the last checkpoint and its folder.
     pub(super) state: Option<(RunState, PathBuf)>,
     pub(super) prompts: data::Prompts,
     pub(super) codec: Codec,
-    /// What the run says of its memory, and what it warns of.
+    /// Line about the memory at the start, and its warning.
     pub(super) memory: (String, Option<String>),
 }
 
@@ -278,7 +278,7 @@ fn memory(
     Ok((format!("memory: at most {}: {parts}", human(at_most)), warning))
 }
 
-/// What would lower the memory, of what is not set so already.
+/// Settings that would lower the memory and are not set so already.
 fn remedy(config: &Config) -> String {
     let micro_batch = match config.train.micro_batch_size {
         Some(_) => "train.micro_batch_size",

@@ -8,18 +8,18 @@ use crate::assemble::places::Places;
 use crate::measure::validation::ValidationSettings;
 use crate::measure::validation_metrics::FigureName;
 
-/// What measures a run: the held-out prompts and how they are sampled, and the stops that may end it for what
-/// was found.
+/// Measurement of a run: the held-out prompts and their sampling, and the early stops that look at the
+/// results.
 pub(super) struct Measurement {
     /// The held-out prompts.
     pub(super) prompts: Vec<PreparedPrompt>,
-    /// How they are sampled.
+    /// Sampling of the held-out prompts.
     pub(super) settings: ValidationSettings,
-    /// What `checkpoint.keep_best` goes by, where that is not the mean outcome.
+    /// Figure that `checkpoint.keep_best` goes by, where that is not the mean outcome.
     pub(super) best_figure: Option<FigureName>,
     /// Whether the scores are still to show if there is an `acc` to count pass@k by.
     pub(super) is_pass_unproven: bool,
-    /// Where keys were set that are judged only now.
+    /// Places of the keys that are judged only during the run.
     pub(super) places: Places,
     /// The early stops, with what they have seen of attempts at the present step.
     pub(super) early_stop: EarlyStop,

@@ -50,7 +50,7 @@ use tamis_run::log::progress::Console;
 use tamis_run::log::run_log::RunLog;
 use tamis_run::log::tensorboard::TensorBoardLogger;
 
-/// What came of beginning a run.
+/// Result of opening a run.
 pub enum Opened {
     /// A run before its next step.
     Ready(Box<Run>),
@@ -494,7 +494,7 @@ fn explain_no_step_left(config: &Config, run: &Path, steps: u64) -> Option<Strin
     ))
 }
 
-/// What of a damaged journal can be gone on from: the newest checkpoint that counts on no more than there is.
+/// The error for a damaged journal, with the newest checkpoint that counts on no more of it than there is.
 fn journal_error(
     error: JournalError,
     directory: &RunDirectory,

@@ -1,4 +1,4 @@
-//! What a run writes: checkpoints, logs, and every trajectory that was generated.
+//! Writes a run's files: checkpoints, logs, and every trajectory that was generated.
 
 use tamis_config::{CheckpointConfig, Config, SaveRollouts};
 use tamis_data::rollouts::{RolloutRow, write_rollouts_to};
@@ -18,13 +18,13 @@ use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
 use tamis_run::log::Loggers;
 use tamis_run::log::progress::Console;
 
-/// What writes a run down, and says what it does.
+/// Writes a run's files and its console lines.
 pub(crate) struct Recorder {
     /// The run directory.
     pub(crate) directory: RunDirectory,
     /// Logs of metrics.
     pub(crate) loggers: Loggers,
-    /// What a person sees.
+    /// The console.
     pub(crate) progress: Console,
     /// The step of the last checkpoint.
     pub(crate) saved: Option<u64>,

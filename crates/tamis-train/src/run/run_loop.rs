@@ -372,7 +372,7 @@ impl Run {
     }
 }
 
-/// Where the groups of the whole run went, in one line.
+/// The accounting of the whole run's groups, in one line.
 fn format_accounting(totals: &Accounting) -> String {
     let [(_, generated), (_, carried_in), (_, in_flight_in), places @ ..] = totals.places();
     let went: Vec<String> = places

@@ -12,10 +12,10 @@ pub struct ConfigText {
     pub config: Config,
     /// The text that goes into the run directory.
     pub text: String,
-    /// What the run says about it at the start: warnings, what foreign keys became, what differs from the
+    /// Lines that the run prints at the start: warnings, translations of foreign keys, differences from the
     /// preset.
     pub notes: Vec<String>,
-    /// Where keys were set that can be judged only with data and model at hand.
+    /// Places of the keys that can be judged only with data and model at hand.
     pub places: Places,
 }
 
@@ -27,7 +27,7 @@ impl ConfigText {
     }
 }
 
-/// How a run begins.
+/// The ways in which a run begins.
 pub enum RunStart {
     /// In a new directory.
     New(ConfigText),

@@ -37,13 +37,13 @@ pub struct RunState {
     pub data_crc32: u32,
     /// Prompt and completion tokens of all trajectories generated so far.
     pub num_tokens: u64,
-    /// Where scheduling stands.
+    /// State of the scheduler.
     pub schedule: ScheduleState,
-    /// What advantages and updates carry from step to step.
+    /// State of advantages and updates.
     pub learning: LearningState,
-    /// What was measured so far.
+    /// Results of the validations so far.
     pub validation: ValidationHistory,
-    /// What the early stops have seen.
+    /// State of the early stops.
     pub early_stop: EarlyStopState,
     /// Length of every log when the checkpoint was written.
     pub logs: LogPositions,
@@ -93,7 +93,7 @@ impl RunState {
     }
 }
 
-/// What is to be known of a critic beside its weights and moments.
+/// State of a critic beside its weights and moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CriticState {
@@ -116,12 +116,12 @@ pub struct ScheduleState {
     pub next_group: u64,
     /// Groups kept for the next step, and those in flight with the members they have.
     pub carried: Vec<CarriedGroup>,
-    /// How the rewards of the rounds arrived.
+    /// Record of the rewards that arrived in the rounds.
     pub reward_health: RewardHealth,
 }
 
 impl ScheduleState {
-    /// Where it stands now, between two steps.
+    /// The state between two steps.
     pub fn of(dispatcher: &Dispatcher, pool: &PromptPool) -> Self {
         let mut carried: Vec<CarriedGroup> = dispatcher.held().map(CarriedGroup::of).collect();
         // What counts is which came before which.
@@ -141,12 +141,12 @@ impl ScheduleState {
     }
 }
 
-/// What advantages and updates carry from step to step.
+/// State that advantages and updates carry from step to step.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct LearningState {
     /// State of the objective.
     pub objective: ObjectiveState,
-    /// What the advantage estimator carries.
+    /// State of the advantage estimator.
     pub advantage: AdvantageState,
     /// Coefficient of the divergence in the reward; `None` before the first step, and where there is no such
     /// divergence.
@@ -184,22 +184,22 @@ pub struct CarriedGroup {
     /// Rewards after the KL penalty \[G\], where the filter looked at them; `None` for a member without.
     #[serde(default)]
     final_rewards: Option<Vec<Option<f64>>>,
-    /// What the reward functions logged of each member \[G\]; empty where they logged nothing.
+    /// Extra values that the reward functions logged for each member \[G\]; empty where they logged nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub logged: Vec<Logged>,
-    /// Where it went already, since the step was closed.
+    /// The group's fate since the step was closed.
     #[serde(default, skip_serializing_if = "Fate::is_open")]
     pub fate: Fate,
     /// The step that ended with it kept, where there was one.
     #[serde(default)]
     pub kept_in: Option<u64>,
-    /// What is to be known of its generation.
+    /// Cost and duration of the group's generation.
     #[serde(default)]
     pub generation: Generation,
 }
 
 impl CarriedGroup {
-    /// What has to be kept of a group that is held between two steps.
+    /// The part of a group that is kept while it is held between two steps.
     pub fn of(record: &Record) -> Self {
         // JSON has no NaN.
         let of_member = |reward: &f64| (!reward.is_nan()).then_some(*reward);

@@ -35,11 +35,11 @@ use tamis_run::metrics::timings::UPDATE;
 pub(crate) struct TrainedGroup {
     /// The group as it was collected: the filter's metric of its members, rewards, what was logged.
     pub(crate) record: Record,
-    /// Its members \[G\].
+    /// Fate of each member \[G\].
     pub(crate) members: Vec<TrainedMember>,
 }
 
-/// What a step makes of a state and a batch.
+/// Result of a step: the next state and the facts.
 pub(crate) struct Step {
     /// The state after it.
     pub(crate) after: RunState,
@@ -49,7 +49,7 @@ pub(crate) struct Step {
     pub(crate) others: Vec<Record>,
     /// Groups generated for the step and kept for a later one.
     pub(crate) carried_out: Vec<Record>,
-    /// What is to be known of it.
+    /// Facts about the step.
     pub(crate) facts: StepFacts,
     /// Why the generator does not sample any more, where it was lost when the weights were published: the
     /// step is made all the same.
@@ -62,7 +62,7 @@ impl Step {
         self.trained.iter().map(|trained| &trained.record.group).collect()
     }
 
-    /// What became of every member of the trained groups, in order \[B\].
+    /// Fates of the trained groups' members, in order \[B\].
     pub(crate) fn members(&self) -> impl Iterator<Item = &TrainedMember> {
         self.trained.iter().flat_map(|trained| &trained.members)
     }
@@ -268,8 +268,8 @@ fn train_policy(
     Ok(Some((report, objective)))
 }
 
-/// How far what the servers said of their tokens is from what the learner says; tokens of which they said
-/// nothing are left out.
+/// Difference between the servers' log-probabilities and the learner's; tokens for which the servers gave
+/// none are left out.
 fn agreement(groups: &[&Group], old: &Ragged<f32>) -> Option<Agreement> {
     let members = groups.iter().flat_map(|group| &group.trajectories).zip(old.rows());
     let tokens = members.flat_map(|(member, old)| {

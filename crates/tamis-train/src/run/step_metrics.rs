@@ -114,7 +114,7 @@ impl StepMetrics {
         timings.metrics(tokens, &mut self.metrics);
     }
 
-    /// What a person sees of the step.
+    /// The step's line on the console.
     pub(crate) fn view(&self, recipe: &Recipe, facts: &StepFacts, timings: &Timings) -> StepView {
         let report = facts.update.as_ref();
         StepView {
@@ -160,8 +160,8 @@ fn mean_of_chosen(step: &Step) -> Option<f64> {
     Summary::of(chosen).map(|summary| summary.mean)
 }
 
-/// What reward functions logged of the step's completions (TRL's `log_metric`): the mean of each number, in
-/// the order of the completions.
+/// Metrics that reward functions logged for the step's completions (TRL's `log_metric`): the mean of each
+/// number, in the order of the completions.
 fn logged_metrics(records: &[&Record], metrics: &mut Metrics) {
     let mut sums: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     let logged = records.iter().flat_map(|record| &record.logged).flat_map(|logged| &logged.metrics);

@@ -4,15 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::learner::left_out::LeftOut;
 
-/// So many updates in a row whose gradient is not finite end the run, and so many steps in a row that make no
-/// update of the policy: nothing says that it would recover.
+/// Number of updates in a row with a gradient that is not finite, and of steps in a row without an update of
+/// the policy, that ends the run: nothing suggests that it would recover.
 pub(super) const MOST_SKIPPED_UPDATES: u32 = 10;
 
 /// The latest steps in a row that made no update of the policy. A checkpoint holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Untrained {
-    /// How many.
+    /// Number of steps in a row.
     pub(super) steps: u32,
     /// Why the first trajectory of the last one bears no loss.
     pub(super) reason: Option<LeftOut>,

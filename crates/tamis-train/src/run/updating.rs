@@ -20,7 +20,7 @@ use crate::workers::Workers;
 use crate::workers::servers::RunSampler;
 use tamis_run::metrics::timings::Timings;
 
-/// What the updates of some groups take beside the groups themselves.
+/// Inputs of the updates beside the groups themselves.
 pub(super) struct Updating {
     pub(super) old: Option<Ragged<f32>>,
     in_loss: Ragged<bool>,
@@ -86,7 +86,7 @@ impl Updating {
         }
     }
 
-    /// How they are made.
+    /// Settings of the updates.
     pub(super) fn plan<'a>(&'a self, recipe: &'a Recipe) -> UpdatePlan<'a> {
         UpdatePlan {
             objective: &recipe.objective,

@@ -27,7 +27,7 @@ pub struct RecordedAnswers {
     journal: Journal,
     /// Read back and not asked for yet, with their steps.
     known: HashMap<String, (u64, Answer)>,
-    /// Where the first answer of each step stands that no checkpoint has settled.
+    /// Offset of each step's first answer that no checkpoint has settled.
     starts: BTreeMap<u64, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What works for a run: prompts, generation, scores, learning.
+//! Workers of a run: prompts, generation, scores, learning.
 
 use tamis_core::group::Group;
 use tamis_rollout::{Dispatcher, Publication, Scorer};
@@ -17,24 +17,24 @@ use crate::prompts::pool::PromptPool;
 use order::RecordedOrder;
 use servers::{PublishedFolders, RunSampler, publish_to};
 
-/// What a step drives. Weights, and where generation stands, are theirs; every number of the run is in its
-/// state.
+/// Everything that a step drives. Weights, and the progress of generation, are the workers'; every number of
+/// the run is in its state.
 pub(crate) struct Workers {
     /// The learner.
     pub(crate) engine: NativeEngine,
-    /// What samples; the native one shares the weights of the learner.
+    /// The sampler; the native one shares the weights of the learner.
     pub(crate) sampler: RunSampler,
     /// Servers that are to sample from the first published weights on: a warm start is measured without them.
     pub(crate) servers: Option<RunSampler>,
-    /// Where weights are published for servers; `None` where there are none.
+    /// Folders in which weights are published for servers; `None` without servers.
     pub(crate) published: Option<PublishedFolders>,
     /// The training prompts.
     pub(crate) pool: PromptPool,
     /// The reward functions.
     pub(crate) scorer: Scorer,
-    /// What brings a step's groups in.
+    /// The dispatcher, which brings a step's groups in.
     pub(crate) dispatcher: Dispatcher,
-    /// Where the order is noted in which it takes things in, where batches may depend on it.
+    /// Record of the order in which the dispatcher takes events in, where batches may depend on it.
     pub(crate) order: Option<RecordedOrder>,
     /// Whether the run is to stop soon.
     pub(crate) interrupt: Interrupt,
@@ -50,7 +50,7 @@ impl Workers {
         }
     }
 
-    /// What completes and scores a list of prompts.
+    /// The workers that complete and score a list of prompts.
     pub(crate) fn validation_workers(&mut self) -> validation::ValidationWorkers<'_> {
         validation::ValidationWorkers {
             generator: self.sampler.generator(),

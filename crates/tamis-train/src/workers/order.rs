@@ -23,9 +23,9 @@ struct Entry {
 pub struct RecordedOrder {
     journal: Journal,
     step: u64,
-    /// Where the first entry of each step stands that no checkpoint has settled.
+    /// Offset of each step's first entry that no checkpoint has settled.
     starts: BTreeMap<u64, u64>,
-    /// Where each entry begins that was read back.
+    /// Offset of each entry that was read back.
     read: Vec<u64>,
 }
 

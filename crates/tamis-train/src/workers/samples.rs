@@ -25,7 +25,7 @@ pub struct RecordedSamples {
     journal: Journal,
     /// Read back and not asked for yet, by key, in the order in which they came.
     known: HashMap<Key, VecDeque<Entry>>,
-    /// Where the first sample of each step stands that no checkpoint has settled.
+    /// Offset of each step's first sample that no checkpoint has settled.
     starts: BTreeMap<u64, u64>,
 }
 

@@ -46,13 +46,13 @@ const PROBE_TOLERANCE: f64 = 0.1;
 /// Longest time of a health check, which computes nothing.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a server may be paused already when it is met: somebody else may be giving it weights.
+/// Longest time for which a server may be found paused: another process may be giving it weights.
 const PAUSE_GRACE: Duration = Duration::from_secs(10);
 
-/// How often it is looked for Ctrl-C while servers take weights in.
+/// Interval of checks for Ctrl-C while servers take weights in.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What a run samples with.
+/// The sampler of a run: the native engine or servers.
 pub(crate) enum RunSampler {
     /// The engine that learns.
     Native(Box<NativeGenerator>),
@@ -106,8 +106,8 @@ impl RunSampler {
         }
     }
 
-    /// What went wrong at servers since the last call, by its metric: attempts at samples, and checks and
-    /// publications.
+    /// Returns the number of faults at servers since the last call, by metric: attempts at samples, and
+    /// checks and publications.
     pub(crate) fn take_faults(&mut self) -> Vec<(String, u64)> {
         match self {
             Self::Servers { generator, reported, .. } => {
@@ -266,11 +266,11 @@ pub(crate) fn connect(
     Ok(RunSampler::Servers { generator, reported: BTreeMap::new(), launched })
 }
 
-/// What is sampled at servers, and what of it is used.
+/// Settings of the sampling at servers.
 #[derive(Clone, Copy)]
 struct How<'a> {
     sampling: &'a Sampling,
-    /// What to do where their log-probabilities are not ours.
+    /// Action when the servers' log-probabilities are of another distribution.
     other_logprobs: OtherLogprobs,
 }
 
@@ -371,8 +371,8 @@ pub(crate) fn publish_to(
     }
 }
 
-/// What an evaluation samples with. Dropped, servers that were started for it end, and what was published for
-/// it goes.
+/// The sampler of an evaluation. When it is dropped, servers that were started for it end, and weights that
+/// were published for it are removed.
 pub(crate) enum EvaluationSampler {
     /// The engine that holds the checkpoint.
     Native {
@@ -389,7 +389,8 @@ pub(crate) enum EvaluationSampler {
         /// Those of them that were started for it.
         #[expect(dead_code, reason = "it is there to be dropped")]
         launched: Option<LaunchedServers>,
-        /// Where the checkpoint was published; `None` where servers sample by weights of their own.
+        /// Folders in which the checkpoint was published; `None` where servers sample by weights of their
+        /// own.
         folders: Option<PublishedFolders>,
     },
 }
@@ -456,7 +457,7 @@ impl Drop for EvaluationSampler {
     }
 }
 
-/// What the folder of a run is called among those of others: by its name, and by where it is.
+/// Name of a run's folder among those of other runs: made of its name and its path.
 fn shared_name(run: &Path) -> String {
     let name = run.file_name().unwrap_or(run.as_os_str()).to_string_lossy();
     // A folder's name has at most 255 bytes.
@@ -474,14 +475,14 @@ pub(crate) struct PublishedFolders {
     root: PathBuf,
     /// A folder that `root` is or is in, with what servers call it, where that is another path.
     seen_as: Option<(PathBuf, String)>,
-    /// How many versions stay on disk: what servers hold, and what they held before.
+    /// Number of versions kept on disk: the one that servers hold, and those before.
     keep: u64,
     /// Whether servers show that they hold the weights.
     has_probe: bool,
 }
 
 impl PublishedFolders {
-    /// Where the weights of a run are published.
+    /// The folders for a run's published weights.
     pub(crate) fn of(disk: &Disk, run: &Path, publish: &PublishConfig) -> Self {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let run = absolute(run);

@@ -92,8 +92,7 @@ fn an_id_in_flight_is_refused_and_another_purpose_is_another_id() {
     generator.submit(rollout).expect("free again");
 }
 
-/// What a sample is does not depend on whether its group's members came together, one by one, or beside
-/// others.
+/// A sample does not depend on whether its group's members came together, one by one, or beside others.
 #[test]
 fn a_sample_is_a_function_of_its_key() {
     let learner = learner(&Interrupt::new());

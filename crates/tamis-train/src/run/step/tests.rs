@@ -132,8 +132,8 @@ fn the_same_step_of_the_same_state_leaves_the_same() {
     }
 }
 
-/// What a sampler does not say of its tokens the learner computes before the first update: the step is the
-/// one of a sampler that said it.
+/// The learner computes log-probabilities that a sampler does not report before the first update: the step is
+/// the one of a sampler that reports them.
 #[test]
 fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
     let read: [&[&str]; 3] = [
