@@ -1,5 +1,5 @@
-//! How many events a second the streaming scheduler takes with many groups in flight, and whether that
-//! depends on how many.
+//! Events a second that the streaming scheduler takes with many groups in flight, and whether that depends on
+//! their number.
 //!
 //! ```text
 //! cargo run --release -p tamis-core --example schedule_speed

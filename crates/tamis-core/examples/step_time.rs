@@ -1,4 +1,4 @@
-//! How long a step takes under each schedule on a server with long and short completions, on a virtual clock.
+//! Duration of a step under each schedule, on a server with long and short completions, on a virtual clock.
 //!
 //! ```text
 //! cargo run --release -p tamis-core --example step_time
@@ -129,7 +129,7 @@ impl Server {
     }
 }
 
-/// What a schedule came to after the warm-up.
+/// Measurements of a schedule after the warm-up.
 struct Found {
     step_time: f64,
     groups_a_step: f64,

@@ -1,6 +1,6 @@
 //! One named thing of the field, described where its code stands.
 
-/// What kind of thing an entry names: the configuration key that takes its name.
+/// Family of an entry: the configuration key that takes its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// A whole algorithm (`preset`).
@@ -15,7 +15,7 @@ pub enum Family {
     Shaping,
     /// A policy loss (`objective.loss`).
     PolicyLoss,
-    /// How tokens become one number (`objective.aggregation`).
+    /// Aggregations of tokens into one number (`objective.aggregation`).
     Aggregation,
     /// A divergence from the reference (`objective.kl`).
     Divergence,
@@ -23,7 +23,7 @@ pub enum Family {
     Entropy,
     /// The critic (`critic`).
     Critic,
-    /// Which tokens and sequences are left out of the loss (`objective.masks`).
+    /// Masks that leave tokens and sequences out of the loss (`objective.masks`).
     Mask,
     /// Correction for a sampler that is not the policy (`objective.correction`).
     Correction,
@@ -104,9 +104,9 @@ pub struct Entry {
     pub name: &'static str,
     /// The kind of thing.
     pub family: Family,
-    /// What it does, in one line.
+    /// Its effect, in one line.
     pub meaning: &'static str,
-    /// How it is computed, in one line of plain text; empty for tasks and rewards.
+    /// Formula, in one line of plain text; empty for tasks and rewards.
     pub formula: &'static str,
     /// Paper with its arXiv number and equation, or the package that introduced it; empty for tasks and
     /// rewards.
@@ -115,10 +115,10 @@ pub struct Entry {
     /// defaults are the configuration's. Empty where it has none, and where it is a kind of a section, which
     /// has them (rewards, advantages, shapings, policy losses, filters).
     pub defaults: &'static [&'static str],
-    /// What it gives for singletons, uniform groups, unscored members, empty batches, one sentence each.
+    /// Results for singletons, uniform groups, unscored members, empty batches, one sentence each.
     pub degenerate: &'static [&'static str],
-    /// Who calls it what: `("verl", "algorithm.adv_estimator=rloo")`.
+    /// Names in other systems: `("verl", "algorithm.adv_estimator=rloo")`.
     pub known_as: &'static [(&'static str, &'static str)],
-    /// Where it departs from those, and by which setting their numbers are had, one sentence each.
+    /// Differences from those, each with the setting that gives their numbers, one sentence each.
     pub differences: &'static [&'static str],
 }

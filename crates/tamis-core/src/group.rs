@@ -107,7 +107,7 @@ pub struct Trajectory {
     /// nats; `None` where the sampler does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entropy: Option<f64>,
-    /// Which tokens the policy produced \[T\]; `false` for tool and environment output.
+    /// Mask of the tokens that the policy produced \[T\]; `false` for tool and environment output.
     pub loss_mask: Vec<bool>,
     /// Why it ended.
     pub finish_reason: FinishReason,
@@ -115,7 +115,7 @@ pub struct Trajectory {
     pub versions: (PolicyVersion, PolicyVersion),
     /// Scores by name (`acc`, `format`, `score`, ...).
     pub scores: BTreeMap<String, Score>,
-    /// What is trained on: the weighted sum of scores plus shaping. NaN: unscored.
+    /// Reward to train on: the weighted sum of scores plus shaping. NaN: unscored.
     #[serde(with = "nan_as_null")]
     pub reward: f64,
 }

@@ -107,7 +107,7 @@ impl<T> Ragged<T> {
         &self.values
     }
 
-    /// Where rows begin and the last ends \[B + 1\].
+    /// Offsets of the rows \[B + 1\].
     pub fn offsets(&self) -> &[usize] {
         &self.offsets
     }

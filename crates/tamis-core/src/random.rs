@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What a draw is for; two purposes never share numbers.
+/// Purpose of a draw; two purposes never share numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {
@@ -30,7 +30,7 @@ pub enum Purpose {
     MiniBatch = 7,
     /// Resampling in statistics.
     Bootstrap = 8,
-    /// What an objective draws: tokens that a loss leaves out, trajectories that a shaping drops.
+    /// Choices of an objective: tokens that a loss leaves out, trajectories that a shaping drops.
     Objective = 9,
     /// Order of groups before they are cut into the critic's mini-batches.
     Critic = 10,

@@ -28,7 +28,7 @@ fn the_page_shows_the_code_of_the_example() {
     }
 }
 
-/// Where sources name one algorithm, with the reason.
+/// Places where sources name one algorithm, with the reason.
 const NAMED: [(&str, &str); 3] = [
     // Which estimators verl has, and what it does otherwise in some.
     ("tamis-config/src/foreign/shared/advantage.rs", "Advantage::"),

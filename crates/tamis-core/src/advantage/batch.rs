@@ -8,16 +8,17 @@ use crate::ragged::Ragged;
 /// One of several rewards.
 #[derive(Debug, Clone, Copy)]
 pub struct Component<'a> {
-    /// Its name (`acc`, `format`).
+    /// Name of the score (`acc`, `format`).
     pub name: &'a str,
-    /// Its weight in the sum.
+    /// Weight of the score in the sum.
     pub weight: f64,
     /// Reward of each trajectory `[P][G]`; NaN: it gave no answer.
     pub rewards: &'a Ragged<f64>,
 }
 
-/// What an estimator may look at. Columns beyond the rewards are optional; an estimator that needs one says
-/// so ([`AdvantageEstimator::needs`](super::AdvantageEstimator::needs)) and refuses a batch without it.
+/// The columns that an estimator may look at. Columns beyond the rewards are optional; an estimator that
+/// needs one says so ([`AdvantageEstimator::needs`](super::AdvantageEstimator::needs)) and refuses a batch
+/// without it.
 ///
 /// Trajectories are counted through the groups: trajectory i of `[B]` is the i-th value of `rewards`, B =
 /// P·G. Every per-token column has one row of the same length T per trajectory, masked tokens included; at
@@ -29,7 +30,7 @@ pub struct AdvantageBatch<'a> {
     pub rewards: &'a Ragged<f64>,
     /// Tokens trained on of each trajectory \[B\]. Not needed where the mask is given.
     pub lengths: Option<&'a [usize]>,
-    /// Which tokens the policy produced `[B][T]`; `false` for tool and environment output.
+    /// Mask of the tokens that the policy produced `[B][T]`; `false` for tool and environment output.
     pub mask: Option<&'a Ragged<bool>>,
     /// Rewards per token `[B][T]` (process rewards, KL penalties). `None`: the trajectory's reward stands at
     /// its last unmasked token.

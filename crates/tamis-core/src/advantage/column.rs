@@ -5,7 +5,7 @@
 pub enum Column {
     /// Tokens trained on, per trajectory; counted from the mask where that is given.
     Lengths,
-    /// Which tokens the policy produced.
+    /// Mask of the tokens that the policy produced.
     Mask,
     /// Rewards per token.
     TokenRewards,
@@ -54,7 +54,7 @@ impl Column {
         }
     }
 
-    /// What it is and what provides it, to complete a refusal.
+    /// The column's content and its provider, to complete a refusal.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Lengths => "number of tokens trained on of each trajectory",

@@ -1,4 +1,4 @@
-//! Which token a reward belongs to, and what is still to come from there.
+//! Assigns rewards to tokens, and sums the rewards to come from each token.
 
 use super::AdvantageBatch;
 use crate::choice;

@@ -36,7 +36,7 @@ pub enum AdvantageError {
         shortest(*.reward), shortest(*.low), shortest(*.high)
     )]
     RewardRange {
-        /// Who reads it.
+        /// Name of the estimator.
         estimator: &'static str,
         /// Row of the batch.
         group: usize,
@@ -64,7 +64,7 @@ pub enum AdvantageError {
     Missing {
         /// The column.
         column: Column,
-        /// Who needs it.
+        /// Name of the estimator.
         estimator: &'static str,
     },
     /// A column has another number of rows than the batch.
@@ -72,7 +72,7 @@ pub enum AdvantageError {
     Rows {
         /// The column.
         column: Column,
-        /// What a row stands for.
+        /// The unit of a row: trajectory or group.
         unit: &'static str,
         /// Rows that the batch needs.
         expected: usize,

@@ -43,7 +43,7 @@ impl Advantages {
     }
 }
 
-/// What estimators carry from step to step: saved in checkpoints, an input and an output of every call.
+/// State that estimators carry from step to step: saved in checkpoints, an input and an output of every call.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdvantageState {
@@ -61,12 +61,12 @@ pub struct RecentStep {
     pub failures: f64,
 }
 
-/// What an estimator returns.
+/// Result of an estimator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
     /// The advantages.
     pub advantages: Advantages,
-    /// What a critic's value should have been, per token `[B][T]`, where the estimator forms returns.
+    /// Returns, the targets of a critic's values, per token `[B][T]`, where the estimator forms them.
     pub returns: Option<Ragged<f64>>,
     /// State for the next step.
     pub state: AdvantageState,
@@ -115,8 +115,8 @@ pub trait AdvantageEstimator: Named {
         None
     }
 
-    /// What rewards are compared with, where that is not the group: `a critic`. A group whose members all
-    /// score the same then teaches something.
+    /// Baseline of the rewards where it is not the group's: `a critic`. A group whose members all score the
+    /// same then teaches something.
     fn baseline_beyond_group(&self) -> Option<&'static str> {
         None
     }

@@ -88,12 +88,12 @@ settings! {
 }
 
 impl Grpo {
-    /// What verl's `grpo` computes: sample deviation, epsilon 1e-6, a singleton keeps its raw reward.
+    /// The form of verl's `grpo`: sample deviation, epsilon 1e-6, a singleton keeps its raw reward.
     pub fn verl() -> Self {
         Self { scale: Scale::Group, ddof: 1, epsilon: 1e-6, singleton: SingletonAdvantage::Raw }
     }
 
-    /// What TRL computes by default: sample deviation, epsilon 1e-4, a singleton gets 0.
+    /// The form of TRL's default: sample deviation, epsilon 1e-4, a singleton gets 0.
     pub fn trl() -> Self {
         Self { scale: Scale::Group, ddof: 1, epsilon: 1e-4, singleton: SingletonAdvantage::Zero }
     }

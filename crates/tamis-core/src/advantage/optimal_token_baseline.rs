@@ -54,7 +54,7 @@ choice! {
     }
 }
 
-/// Which tokens of two trajectories stand at the same position.
+/// Definition of the position that tokens of two trajectories share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Position {
     /// Counted over all tokens.
@@ -112,7 +112,7 @@ impl Baseline {
 
 /// One trajectory's tokens while its group is at work.
 struct Member {
-    /// Its part of the group's list of positions.
+    /// Range of the trajectory in the group's list of positions.
     places: Range<usize>,
     /// One past its last unmasked position.
     end: usize,

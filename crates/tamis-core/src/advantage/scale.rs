@@ -1,4 +1,4 @@
-//! What advantages are divided by.
+//! Divisors of advantages.
 
 use crate::choice;
 

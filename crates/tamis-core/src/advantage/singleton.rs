@@ -17,7 +17,7 @@ choice! {
 }
 
 impl SingletonAdvantage {
-    /// What the only member of a group gets for its reward; 0 where that is NaN.
+    /// Advantage of the only member of a group, given its reward; 0 where that is NaN.
     pub(crate) fn advantage(self, reward: f64) -> f64 {
         match self {
             Self::Raw if !reward.is_nan() => reward,

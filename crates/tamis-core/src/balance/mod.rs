@@ -58,7 +58,7 @@ pub enum BalanceError {
     TooLong {
         /// The sequence.
         index: usize,
-        /// Its tokens.
+        /// Length in tokens.
         length: usize,
         /// Tokens of a micro-batch.
         limit: usize,

@@ -38,8 +38,9 @@ pub(super) fn words() -> impl Iterator<Item = (String, &'static str)> {
     aliases.chain(systems)
 }
 
-/// What the systems call an entry: the words of its list that are names, whole (`algorithm.filter_groups`)
-/// and by their last part (`filter_groups`). A word without a joint could be anything.
+/// Names of an entry in other systems: the words of its list that are names, whole
+/// (`algorithm.filter_groups`) and by their last part (`filter_groups`). A word without a joint could be
+/// anything.
 fn system_names(entry: &'static Entry) -> impl Iterator<Item = &'static str> {
     entry
         .known_as

@@ -1,4 +1,5 @@
-//! What there is, by its name in the field: one entry per estimator, loss, filter and correction.
+//! The catalogue of algorithms by their names in the field: one entry per estimator, loss, filter and
+//! correction.
 //!
 //! Every module states its own [entries](crate::entry) beside the code that they describe; here they become
 //! one table. Help texts, `tamis explain NAME` and the generated page `docs/algorithms.md` read this table

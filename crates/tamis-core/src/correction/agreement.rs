@@ -1,4 +1,4 @@
-//! How far a sampler agrees with the policy token by token: whether a server and the learner run the same
+//! Agreement of a sampler with the policy token by token: whether a server and the learner run the same
 //! model.
 
 use super::spread::Spread;
@@ -22,7 +22,7 @@ pub struct Agreement {
     pub prob_difference_max: f64,
     /// Mean of it.
     pub prob_difference_mean: f64,
-    /// Its deviation (ddof 1); NaN of one token.
+    /// Standard deviation of the difference of probabilities (ddof 1); NaN of one token.
     pub prob_difference_std: f64,
     /// Pearson's correlation of the two probabilities; NaN where one of them is the same everywhere.
     pub prob_correlation: f64,

@@ -120,9 +120,9 @@ choice! {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportanceWeights {
-    /// What one weight belongs to.
+    /// Unit that one weight belongs to.
     pub level: CorrectionLevel,
-    /// What becomes of a ratio outside the bounds.
+    /// Treatment of a ratio outside the bounds.
     pub outside: OutsideBounds,
     /// Lower bound of the ratio, at least 0.
     #[serde(default)]
@@ -160,12 +160,12 @@ pub struct WeightStatistics {
     pub sequence_max: f64,
 }
 
-/// What importance sampling did to a batch.
+/// Metrics of importance sampling on a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ImportanceMetrics {
-    /// What one weight belongs to.
+    /// Unit that one weight belongs to.
     pub level: CorrectionLevel,
-    /// What became of ratios outside the bounds.
+    /// Treatment of ratios outside the bounds.
     pub outside: OutsideBounds,
     /// Before bounds.
     pub raw: WeightStatistics,
@@ -181,7 +181,7 @@ pub struct ImportanceMetrics {
     pub sequence_share_below: f64,
     /// Share of tokens whose weight became 0, where [`OutsideBounds::Mask`].
     pub masked_share: Option<f64>,
-    /// What weights were divided by, where they were.
+    /// Divisor of the weights, where they were normalised.
     pub normalisation: Option<f64>,
 }
 

@@ -7,7 +7,7 @@ use crate::objective::Real;
 /// Metrics of a corrected batch. Means and shares of nothing are NaN.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CorrectionMetrics {
-    /// What separates the sampler from the policy, before any correction.
+    /// Divergence of the sampler from the policy, before any correction.
     pub mismatch: Mismatch,
     /// Weights before and after bounds, where there is importance sampling.
     pub importance: Option<ImportanceMetrics>,

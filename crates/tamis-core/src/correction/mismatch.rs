@@ -1,4 +1,4 @@
-//! What separates the sampler from the policy: divergence, perplexities, chi-squared.
+//! Divergence of the sampler from the policy: divergence, perplexities, chi-squared.
 
 use super::SamplerColumns;
 use super::spread::Spread;

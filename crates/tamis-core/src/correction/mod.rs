@@ -58,14 +58,14 @@ pub const ENTRIES: &[Entry] = &[
     preset::BYPASS,
 ];
 
-/// What the correction reads: B trajectories, per-token columns flat \[N\], in nats.
+/// The columns that the correction reads: B trajectories, per-token columns flat \[N\], in nats.
 ///
 /// Where the mask is `false` nothing of the other columns is read.
 #[derive(Debug, Clone, Copy)]
 pub struct SamplerColumns<'a, T> {
-    /// Where trajectories begin and the last ends \[B + 1\]; need not begin at 0.
+    /// Offsets of the trajectories \[B + 1\]; need not begin at 0.
     pub offsets: &'a [usize],
-    /// Which tokens are trained on \[N\].
+    /// Mask of the tokens that are trained on \[N\].
     pub mask: &'a [bool],
     /// Log-probability under the policy: at the start of the step, or in bypass mode the one being trained
     /// \[N\].
@@ -74,7 +74,7 @@ pub struct SamplerColumns<'a, T> {
     pub behaviour: &'a [T],
 }
 
-/// Which policy stands in the denominator of the loss's ratio.
+/// Policy in the denominator of the loss's ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -103,18 +103,18 @@ impl Mode {
     }
 }
 
-/// How a batch from a sampler that is not the policy is corrected. The default does nothing but measure.
+/// Correction of a batch from a sampler that is not the policy. The default does nothing but measure.
 ///
 /// Source: verl `algorithm.rollout_correction`; TRL `vllm_importance_sampling_*`. See [`preset`] for the
 /// named settings of either.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Correction {
-    /// Which policy stands in the denominator of the loss's ratio.
+    /// Policy in the denominator of the loss's ratio.
     pub mode: Mode,
     /// Weights; `None`: every weight is 1.
     pub importance: Option<ImportanceWeights>,
-    /// What is left out; a token stays where every one of them lets it stay.
+    /// Rejections; a token stays where every one of them lets it stay.
     pub rejections: Vec<Rejection>,
     /// `d`, and its sum over a trajectory, are clamped to plus and minus this before they are exponentiated
     /// (verl 20); `None`: not (TRL).
@@ -136,15 +136,15 @@ impl Default for Correction {
     }
 }
 
-/// What [`Correction::correct`] returns.
+/// Result of [`Correction::correct`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Corrected {
     /// Weight of each token's policy loss \[N\], 0 where the mask was `false`; `None` where there is no
     /// importance sampling or the mode does not apply it. A constant: nothing is differentiated through it.
     pub weights: Option<Vec<f64>>,
-    /// Which tokens are still trained on \[N\]: never one that was not before.
+    /// Mask of the tokens that are still trained on \[N\]: never one that was not before.
     pub mask: Vec<bool>,
-    /// What was measured.
+    /// Metrics of the correction.
     pub metrics: CorrectionMetrics,
 }
 
@@ -154,7 +154,7 @@ pub enum CorrectionError {
     /// A column of the wrong length.
     #[error("column `{column}` has {actual} values, expected {expected}")]
     Length {
-        /// Its name.
+        /// Name of the column.
         column: &'static str,
         /// Values that the offsets imply.
         expected: usize,

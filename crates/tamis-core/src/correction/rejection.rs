@@ -53,7 +53,7 @@ impl Statistic {
     }
 }
 
-/// What is judged and left out: a token, or a trajectory by a summary of its tokens.
+/// Unit that a rejection judges and leaves out: a token, or a trajectory by a summary of its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RejectionScope {
@@ -73,7 +73,7 @@ pub enum RejectionScope {
 pub struct Rejection {
     /// The estimator.
     pub statistic: Statistic,
-    /// What is judged.
+    /// Unit that is judged.
     pub scope: RejectionScope,
     /// Smallest value that stays, in nats.
     #[serde(default)]

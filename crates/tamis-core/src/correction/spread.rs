@@ -106,7 +106,7 @@ mod tests {
         assert!((spread.effective_share() - 0.8).abs() < 1e-12, "{}", spread.effective_share());
     }
 
-    /// What the sums are taken around is no matter.
+    /// Moments do not depend on the number that the sums are taken around.
     #[test]
     fn moments_around_another_number() {
         let mut spread = Spread::around(2.0);

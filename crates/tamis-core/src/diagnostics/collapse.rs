@@ -44,7 +44,7 @@ pub(super) const VARIANCE: Entry = Entry {
     differences: &[],
 };
 
-/// How much completions differ; build it from texts, or from extracted answers.
+/// Diversity of completions; build it from texts, or from extracted answers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Diversity {
     /// Mean over groups of distinct over present members.

@@ -24,7 +24,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
 };
 
-/// How groups are sorted into buckets.
+/// Assignment of groups to buckets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Buckets {

@@ -1,4 +1,4 @@
-//! How much of a batch has no advantage, and so no policy gradient.
+//! Share of a batch that has no advantage, and so no policy gradient.
 
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;

@@ -28,7 +28,7 @@ settings! {
     }
 }
 
-/// What it has seen.
+/// State of this early stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EmptyStepsState {

@@ -44,7 +44,7 @@ settings! {
     }
 }
 
-/// What the early stops have seen; saved in checkpoints.
+/// State of the early stops; saved in checkpoints.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EarlyStopState {
@@ -84,7 +84,7 @@ pub enum StopReason {
     },
     /// Steps in a row trained nothing.
     EmptySteps {
-        /// How many.
+        /// Number of steps.
         steps: u32,
     },
 }
@@ -170,12 +170,12 @@ impl EarlyStop {
         reason
     }
 
-    /// What it was told to look for.
+    /// The settings of the early stops.
     pub fn settings(&self) -> &EarlyStopSettings {
         &self.settings
     }
 
-    /// What a checkpoint saves.
+    /// The state that a checkpoint saves.
     pub fn state(&self) -> &EarlyStopState {
         &self.state
     }

@@ -70,7 +70,7 @@ settings! {
     }
 }
 
-/// What it has seen.
+/// State of this early stop.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RewardCollapseState {

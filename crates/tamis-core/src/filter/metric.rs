@@ -87,7 +87,7 @@ impl fmt::Display for Metric {
     }
 }
 
-/// Which metrics a run will have: known from its configuration, before anything is generated.
+/// Metrics that a run will have: known from its configuration, before anything is generated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AvailableMetrics {
     /// Names of the scores that the reward functions give, in their order.
@@ -228,7 +228,7 @@ impl Metric {
         }
     }
 
-    /// Where the metric says wrong and correct; `None` for length and entropy, which say neither.
+    /// The metric's values for wrong and correct; `None` for length and entropy, which have none.
     pub fn outcome_scale(&self) -> Option<OutcomeScale> {
         match self {
             Self::Length | Self::Entropy => None,

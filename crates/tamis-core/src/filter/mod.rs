@@ -73,7 +73,7 @@ pub const ENTRIES: &[Entry] = &[
     within_group::ENTRY,
 ];
 
-/// How much a filter must see before it can judge.
+/// Number of groups that a filter must see before it can judge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -96,7 +96,7 @@ pub trait Filter: Named {
     /// What makes no sense in them.
     fn check(&self) -> Result<(), FilterError>;
 
-    /// What is kept, in words: `groups with max > min`.
+    /// The filter's rule in words: `groups with max > min`.
     fn rule(&self) -> String;
 
     /// The pool in which it compares the groups of a round, where it does.
@@ -129,7 +129,7 @@ pub trait Filter: Named {
         false
     }
 
-    /// What becomes of a group of one, where a key decides it.
+    /// Treatment of a group of one, where a key decides it.
     fn singleton(&self) -> Option<Singleton> {
         None
     }
@@ -139,7 +139,7 @@ pub trait Filter: Named {
         false
     }
 
-    /// Its keys that another of them makes idle, and why.
+    /// Keys of the filter that another of its keys makes idle, and the reason.
     fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
         (&[], "")
     }
@@ -148,8 +148,8 @@ pub trait Filter: Named {
     /// for [`Scope::Pool`].
     fn judge(&self, groups: &[GroupStatistics], scale: Option<OutcomeScale>) -> Vec<Verdict>;
 
-    /// Which members of a kept group train, by its metric \[G\]; `None`: all of them. The group stays whole
-    /// in every count: a member that is not chosen is left out of advantage and loss as an unscored one is.
+    /// Members of a kept group that train, by its metric \[G\]; `None`: all of them. The group stays whole in
+    /// every count: a member that is not chosen is left out of advantage and loss as an unscored one is.
     fn members(&self, values: &[f64]) -> Option<Vec<bool>> {
         let _ = values;
         None
@@ -173,7 +173,7 @@ pub enum FilterError {
     Share {
         /// The filter.
         filter: &'static str,
-        /// Its setting.
+        /// Name of the setting.
         setting: &'static str,
         /// The value given.
         value: f64,
@@ -219,19 +219,19 @@ pub enum FilterError {
     /// Not a band of the ranking.
     #[error("the percentile filter's band must satisfy 0 <= low < high <= 1, got {} to {}", shortest(*.low), shortest(*.high))]
     Band {
-        /// Where it begins.
+        /// Start of the range.
         low: f64,
-        /// Where it ends.
+        /// End of the range.
         high: f64,
     },
     /// Flat numbers and group offsets do not fit together.
     #[error("group {group} ends at {end}, but it must lie between {start} and the {len} values there are")]
     Offsets {
-        /// Which group, from 0.
+        /// Index of the group, from 0.
         group: usize,
-        /// Where the group begins.
+        /// Start of the group.
         start: usize,
-        /// Where its offset says it ends.
+        /// End of the group by its offset.
         end: usize,
         /// Number of values.
         len: usize,

@@ -1,4 +1,5 @@
-//! What pool filters share: the score by which the groups of a round are ranked, and who may compete.
+//! The common part of pool filters: the score by which the groups of a round are ranked, and the groups that
+//! may compete.
 
 use super::{DropReason, FilterError, GroupStatistics, OutcomeScale, Verdict};
 use crate::{choice, settings};
@@ -94,7 +95,7 @@ impl Pool {
         self.include_zero || !self.is_by_spread()
     }
 
-    /// What groups are ranked by, in words: `largest deviation, but not 0,`.
+    /// The ranking in words: `largest deviation, but not 0,`.
     pub(super) fn describe_ranking(self) -> String {
         let zero = if self.include_zero { "" } else { ", but not 0," };
         format!("{} {}{zero}", self.prefer, self.score)

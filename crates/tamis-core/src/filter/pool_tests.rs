@@ -52,7 +52,7 @@ fn the_originals_worked_cases() {
     assert_eq!(kept_of(&half.judge(&groups, None)), [0]);
 }
 
-/// How many of eight groups three forms keep at six shares, computed by hand for returns of a game and for
+/// Number of eight groups that three forms keep at six shares, computed by hand for returns of a game and for
 /// 0/1 outcomes.
 #[test]
 fn the_softmax_is_not_scale_invariant() {
@@ -470,8 +470,8 @@ proptest! {
         }
     }
 
-    /// What the catalogue says of scale: all but the softmax judge a positive multiple of the metric alike,
-    /// the ranks a shift too.
+    /// Scale behaves as the catalogue says: all but the softmax judge a positive multiple of the metric
+    /// alike, the ranks a shift too.
     #[test]
     fn scale_is_as_stated(groups in prop::collection::vec(prop::collection::vec(-4_i32..5, 2..5), 1..8), pool in pool(), which in 1_usize..7, share in 0.01_f64..1.0, exponent in -3_i32..4, shift in -3_i32..4) {
         let statistics = |factor: f64, shift: f64| -> Vec<GroupStatistics> {

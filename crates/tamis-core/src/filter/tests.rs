@@ -236,7 +236,7 @@ fn group(id: u64, trajectories: Vec<Trajectory>) -> Group {
     }
 }
 
-/// What the variance filter says of groups of two.
+/// Verdicts of the variance filter on groups of two.
 fn verdicts(
     metric: &Metric,
     groups: &[Group],

@@ -28,10 +28,10 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[],
 };
 
-/// How many of a set: so many, or a part of it.
+/// Number of members to keep of a set: a count, or a share of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Quota {
-    /// So many.
+    /// A count.
     Count(usize),
     /// A part of all, in (0, 1].
     Fraction(f64),
@@ -47,8 +47,7 @@ impl fmt::Display for Quota {
 }
 
 impl Quota {
-    /// What the keys `k` and `fraction` say together; all where neither is set, which [`Self::check`]
-    /// refuses.
+    /// Combines the keys `k` and `fraction`; all where neither is set, which [`Self::check`] refuses.
     pub(super) fn of(k: Option<usize>, fraction: Option<f64>) -> Self {
         k.map_or_else(|| Self::Fraction(fraction.unwrap_or(1.0)), Self::Count)
     }
@@ -108,7 +107,7 @@ settings! {
 }
 
 impl TopK {
-    /// How many groups of a round are kept.
+    /// Number of groups of a round that are kept.
     pub fn quota(&self) -> Quota {
         Quota::of(self.k, self.fraction)
     }

@@ -1,4 +1,4 @@
-//! What a filter says of a group.
+//! Verdict of a filter on a group.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::GroupStatistics;
 
-/// What a filter says of a group.
+/// Verdict of a filter on a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It carries signal.
+    /// The group carries signal.
     Kept,
-    /// It does not, and why.
+    /// The group carries no signal, for this reason.
     Dropped(DropReason),
 }
 
@@ -113,7 +113,7 @@ impl fmt::Display for DropReason {
     }
 }
 
-/// Where a metric says "wrong" and "correct"; the default is 0 and 1.
+/// A metric's values for "wrong" and "correct"; the default is 0 and 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct OutcomeScale {
     /// At or below it a trajectory is wrong.
@@ -129,8 +129,7 @@ impl Default for OutcomeScale {
 }
 
 impl OutcomeScale {
-    /// What a group without contrast is called: by its best member against `wrong`, its worst against
-    /// `correct`.
+    /// Name of a group without contrast: by its best member against `wrong`, its worst against `correct`.
     pub(super) fn name_of(scale: Option<Self>, group: &GroupStatistics, otherwise: DropReason) -> DropReason {
         match scale {
             Some(scale) if group.max <= scale.wrong => DropReason::AllWrong,

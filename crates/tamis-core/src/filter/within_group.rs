@@ -62,12 +62,12 @@ settings! {
 }
 
 impl WithinGroup {
-    /// How many members of a group train.
+    /// Number of members of a group that train.
     pub fn quota(&self) -> Quota {
         Quota::of(self.k, self.fraction)
     }
 
-    /// How many of a group of `size` members.
+    /// Number of members chosen of a group of `size`.
     pub fn num_chosen(&self, size: usize) -> usize {
         match self.quota() {
             Quota::Count(count) => count,

@@ -145,7 +145,7 @@ impl Outcome {
 pub struct Outcome {
     /// The loss: policy loss + coefficient · KL − coefficient · entropy. 0 where nothing is trained on.
     pub loss: f64,
-    /// What is logged.
+    /// Metrics to log.
     pub metrics: ObjectiveMetrics,
     /// State of the next optimizer batch.
     pub state: ObjectiveState,
@@ -183,7 +183,7 @@ pub struct ObjectiveMetrics {
     pub ratio_min: f64,
     /// Mean of `old - logprob`: the k1 estimate of the divergence from the old policy.
     pub old_kl: f64,
-    /// Its k3 estimate, not negative beyond rounding.
+    /// k3 estimate of the divergence from the old policy, not negative beyond rounding.
     pub old_kl_k3: f64,
     /// Token mean of the divergence from the reference, where the objective has one.
     pub kl: Option<f64>,
@@ -199,9 +199,9 @@ pub struct ObjectiveMetrics {
     pub entropy_coef: Option<f64>,
     /// Mean of `behaviour - old`: what separates the sampler from the trainer.
     pub behaviour_kl: f64,
-    /// Its k3 estimate.
+    /// k3 estimate of the divergence from the behaviour policy.
     pub behaviour_kl_k3: f64,
-    /// What the policy loss measures beside these, by the name that its package gives it.
+    /// The policy loss's own metric, by the name that its package gives it.
     pub own: Option<(&'static str, f64)>,
 }
 

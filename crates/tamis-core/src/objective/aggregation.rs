@@ -117,7 +117,7 @@ choice! {
     }
 }
 
-/// What two aggregations divide the tokens of a trajectory by; the others do not read it.
+/// Divisors that two aggregations use for the tokens of a trajectory; the others do not read them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LengthDivisors {

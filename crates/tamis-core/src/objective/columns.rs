@@ -1,4 +1,4 @@
-//! What the objective reads: named columns, ragged and never padded.
+//! Inputs of the objective: named columns, ragged and never padded.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ impl Real for f64 {
     }
 }
 
-/// Where the advantage of a token comes from.
+/// Source of a token's advantage.
 #[derive(Debug, Clone, Copy)]
 pub enum AdvantageColumn<'a> {
     /// One number per trajectory \[B\], the same for each of its tokens.
@@ -58,10 +58,11 @@ pub struct ValueColumns<'a, T> {
 /// included.
 #[derive(Debug, Clone, Copy)]
 pub struct Columns<'a, T> {
-    /// Where trajectories begin and the last ends \[B + 1\]; need not begin at 0, so that a view of some
-    /// trajectories is free.
+    /// Offsets of the trajectories \[B + 1\]; need not begin at 0, so that a view of some trajectories is
+    /// free.
     pub offsets: &'a [usize],
-    /// Which tokens are trained on \[N\]: `false` for tool output, unscored or dropped trajectories.
+    /// Mask of the tokens that are trained on \[N\]: `false` for tool output, unscored or dropped
+    /// trajectories.
     pub mask: &'a [bool],
     /// Log-probability under the policy being trained \[N\]; differentiable.
     pub logprob: &'a [T],
@@ -78,8 +79,7 @@ pub struct Columns<'a, T> {
     /// Weight of each token's policy loss \[N\] (importance correction, selection correction); a constant. KL
     /// and entropy are not multiplied by it.
     pub weight: Option<&'a [T]>,
-    /// Which tokens were chosen over the whole optimizer batch, one set of flags per token \[N\]
-    /// ([`Selection`]).
+    /// Flags of the tokens chosen over the whole optimizer batch, one set per token \[N\] ([`Selection`]).
     pub selection: Option<&'a [u8]>,
     /// Advantages; constants.
     pub advantage: AdvantageColumn<'a>,

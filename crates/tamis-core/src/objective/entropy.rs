@@ -75,8 +75,8 @@ pub struct EntropyState {
 pub struct EntropyBonus {
     /// The coefficient; a negative one punishes entropy.
     pub coef: f64,
-    /// How entropies are aggregated; `None`: as the policy loss (verl). TRL takes `token-mean` whatever its
-    /// loss does.
+    /// Aggregation of entropies; `None`: as the policy loss (verl). TRL takes `token-mean` whatever its loss
+    /// does.
     #[serde(default)]
     pub aggregation: Option<Aggregation>,
     /// Moves the coefficient, which is then only the first. `None`: constant.

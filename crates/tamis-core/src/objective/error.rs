@@ -8,7 +8,7 @@ pub enum ObjectiveError {
     /// A column of the wrong length.
     #[error("column `{column}` has {actual} values, expected {expected}")]
     Length {
-        /// Its name.
+        /// Name of the column.
         column: &'static str,
         /// Values that the other columns imply.
         expected: usize,
@@ -24,9 +24,9 @@ pub enum ObjectiveError {
     /// A column that the objective needs was not given.
     #[error("column `{column}` is missing; {needed_by} needs it")]
     Missing {
-        /// Its name.
+        /// Name of the column.
         column: &'static str,
-        /// Who needs it.
+        /// The part of the objective that needs it.
         needed_by: &'static str,
     },
     /// A setting outside its range.

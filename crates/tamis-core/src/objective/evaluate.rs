@@ -7,7 +7,7 @@ use super::kl::{self, KlPass};
 use super::loss::trajectory::{Scratch, Trajectory, count, sum};
 use super::{Derivatives, Importance, Normalisers, Objective, ObjectiveError, ObjectiveState, SequenceSums};
 
-/// What one call returns; reuse it to keep its memory.
+/// Result of one call; reuse it to keep its memory.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Evaluation<T = f64> {
     /// Derivatives of the optimizer batch's loss.
@@ -147,8 +147,8 @@ fn drift<T: Real>(row: &Row<'_, T>, tokens: usize) -> f64 {
     sum(row.mask, gap) / tokens as f64
 }
 
-/// What separates the sampler from the trainer: k1 and k3 of `behaviour` against `old`, which the policy
-/// itself stands for where it is not given; NaN where `behaviour` was not given.
+/// Divergence of the sampler from the trainer: k1 and k3 of `behaviour` against `old`, for which the policy
+/// itself stands where it is not given; NaN where `behaviour` was not given.
 fn mismatch<T: Real>(row: &Row<'_, T>) -> (f64, f64) {
     let Some(behaviour) = row.behaviour else { return (f64::NAN, f64::NAN) };
     let old = row.old.unwrap_or(row.logprob);

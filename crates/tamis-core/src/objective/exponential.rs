@@ -14,7 +14,7 @@ const HIGHEST: f64 = 709.5;
 const SHIFT: f64 = 6_755_399_441_055_744.0;
 /// The upper 33 bits of ln 2: products with integers below 2048 are exact.
 const LN_2_HIGH: f64 = f64::from_bits(0x3fe6_2e42_fee0_0000);
-/// What is left of ln 2.
+/// The rest of ln 2 beyond its high part.
 const LN_2_LOW: f64 = f64::from_bits(0x3dea_39ef_3579_3c76);
 /// Minimax polynomial of `(e^r - 1 - r) / r²`, from the constant term upwards; relative error of the
 /// exponential 3.6e-18.

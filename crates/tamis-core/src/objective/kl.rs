@@ -166,11 +166,11 @@ impl KlEstimator {
     }
 }
 
-/// How the coefficient of the divergence moves.
+/// Controller of the divergence's coefficient.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum KlController {
-    /// It does not.
+    /// A constant coefficient.
     Fixed {
         /// The coefficient.
         coef: f64,
@@ -249,14 +249,14 @@ pub struct KlTerm {
     pub bias_corrected: bool,
 }
 
-/// What the divergence of a trajectory is multiplied by.
+/// Factors of a trajectory's divergence.
 #[derive(Clone, Copy)]
 pub(crate) struct KlPass {
-    /// What each token's estimate is multiplied by.
+    /// Factor of each token's estimate.
     pub(crate) scale: f64,
     /// The coefficient.
     pub(crate) coef: f64,
-    /// What the ratio is a ratio of, where the estimate is multiplied by it.
+    /// The two policies of the ratio, where the estimate is multiplied by it.
     pub(crate) importance: Importance,
     /// Bounds on the log-ratio inside its exponential.
     pub(crate) limits: (f64, f64),
@@ -311,7 +311,7 @@ pub(crate) fn sequence<T: Real>(
     sums.kl_loss = pass.scale * kl;
 }
 
-/// What [`in_reward`] returns.
+/// Result of [`in_reward`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct KlInReward {
     /// Token rewards after the penalty \[N\].

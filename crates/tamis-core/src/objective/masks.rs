@@ -37,7 +37,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
     },
 ];
 
-/// Which tokens the policy loss leaves out, beyond the mask.
+/// Masks that leave tokens out of the policy loss, beyond the batch's own.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossMasks {

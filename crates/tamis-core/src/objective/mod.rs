@@ -69,12 +69,12 @@ pub const ENTRIES: [&[Entry]; 6] =
 pub struct Objective {
     /// Policy loss per token.
     pub policy: PolicyLoss,
-    /// What the importance ratio is a ratio of, for losses that leave it open.
+    /// The two policies of the importance ratio, for losses that leave it open.
     #[serde(default)]
     pub importance: Importance,
-    /// How tokens are aggregated.
+    /// Aggregation of tokens.
     pub aggregation: Aggregation,
-    /// What two aggregations divide the tokens of a trajectory by, here and in the entropy bonus.
+    /// Divisors that two aggregations use for the tokens of a trajectory, here and in the entropy bonus.
     #[serde(default)]
     pub divisors: LengthDivisors,
     /// Divergence from the reference in the loss.
@@ -88,7 +88,7 @@ pub struct Objective {
     pub masks: LossMasks,
 }
 
-/// What an objective carries from one optimizer batch to the next; saved in checkpoints.
+/// State that an objective carries from one optimizer batch to the next; saved in checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ObjectiveState {
     /// Coefficient of the divergence, where the objective has one.

@@ -1,6 +1,6 @@
 //! The sums of one trajectory, from which loss and metrics are made.
 
-/// What one trajectory contributes, each a sum over its unmasked tokens in token order.
+/// Contributions of one trajectory, each a sum over its unmasked tokens in token order.
 ///
 /// A pure function of the trajectory's own columns and the normalisers, so the same bits in whatever
 /// micro-batch it was computed.
@@ -41,7 +41,7 @@ pub struct SequenceSums {
     pub behaviour_kl: f64,
     /// `exp(old - behaviour) - 1 - (old - behaviour)`.
     pub behaviour_kl_k3: f64,
-    /// What the loss measures beside this: `Σ|logprob - old|` of `kl_cov`, the mean weight phi of `vespo`.
+    /// The loss's own metric: `Σ|logprob - old|` of `kl_cov`, the mean weight phi of `vespo`.
     pub own: f64,
 }
 

@@ -100,13 +100,13 @@ pub fn explained_variance<T: Real>(values: &[T], returns: &[T], mask: &[bool]) -
 pub struct ValueTerm {
     /// The coefficient.
     pub coef: f64,
-    /// How far the value may move from its old one before the clipped branch counts; above 0 (verl 0.5).
-    /// `None`: no clip.
+    /// Distance that the value may move from its old one before the clipped branch counts; above 0 (verl
+    /// 0.5). `None`: no clip.
     #[serde(default)]
     pub clip: Option<f64>,
-    /// How tokens are aggregated.
+    /// Aggregation of tokens.
     pub aggregation: Aggregation,
-    /// What two aggregations divide the tokens of a trajectory by.
+    /// Divisors that two aggregations use for the tokens of a trajectory.
     #[serde(default)]
     pub divisors: LengthDivisors,
 }
@@ -257,9 +257,9 @@ impl ValueTerm {
 /// nothing else is read.
 #[derive(Debug, Clone, Copy)]
 pub struct CriticColumns<'a, T> {
-    /// Where trajectories begin and the last ends \[B + 1\].
+    /// Offsets of the trajectories \[B + 1\].
     pub offsets: &'a [usize],
-    /// Which tokens are trained on \[N\].
+    /// Mask of the tokens that are trained on \[N\].
     pub mask: &'a [bool],
     /// Values, old values and returns \[N\].
     pub values: ValueColumns<'a, T>,
@@ -297,7 +297,7 @@ impl<T> CriticColumns<'_, T> {
     }
 }
 
-/// What one trajectory contributes to a critic's loss and metrics, each a sum over its unmasked tokens in
+/// Contributions of one trajectory to a critic's loss and metrics, each a sum over its unmasked tokens in
 /// token order.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ValueSums {

@@ -1,4 +1,4 @@
-//! Where every generated group went.
+//! Accounting of every generated group.
 
 use std::ops::AddAssign;
 

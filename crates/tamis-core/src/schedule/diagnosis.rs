@@ -19,32 +19,32 @@ pub enum SkipReason {
     DataExhausted,
 }
 
-/// What made the run stop.
+/// Cause of a stopped run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
     /// The limit on rounds, where it is an error.
     LimitReached,
-    /// So many rounds in a row kept nothing.
+    /// A number of rounds in a row kept nothing.
     EmptyRounds {
-        /// How many.
+        /// Number of rounds.
         rounds: u32,
     },
     /// A whole epoch kept nothing.
     EpochWithoutKept {
-        /// Which, from 0.
+        /// Index of the epoch, from 0.
         epoch: u64,
     },
-    /// So many attempts at the step in a row trained nothing.
+    /// A number of attempts at the step in a row trained nothing.
     SkippedSteps {
-        /// How many.
+        /// Number of attempts.
         steps: u32,
         /// Why the last one was skipped.
         why: SkipReason,
     },
     /// An epoch had no prompt at all.
     NoPrompts {
-        /// Which, from 0.
+        /// Index of the epoch, from 0.
         epoch: u64,
     },
 }
@@ -54,16 +54,16 @@ pub enum StopCause {
 pub struct Recommendation {
     /// The configuration key.
     pub setting: String,
-    /// What to do with it (`15 -> 25`).
+    /// The change to make (`15 -> 25`).
     pub change: String,
     /// The numbers that speak for it.
     pub why: String,
 }
 
-/// What was seen when a run stopped, and what to change. `Display` is the text for a person.
+/// Observations of a run that stopped, and the changes to make. `Display` is the text for the user.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Diagnosis {
-    /// What made it stop.
+    /// Cause of the stop.
     pub cause: StopCause,
     /// The step that could not be trained, from 1.
     pub step: u64,
@@ -81,9 +81,9 @@ pub struct Diagnosis {
     pub gen_batch_size: usize,
     /// The filter's metric.
     pub metric: String,
-    /// What became of the groups.
+    /// Verdicts on the groups.
     pub tally: Tally,
-    /// What to change, the likeliest remedy first.
+    /// Changes to make, the likeliest remedy first.
     pub recommendations: Vec<Recommendation>,
 }
 
@@ -218,7 +218,7 @@ impl Advice<'_> {
         }
     }
 
-    /// What a comparison of the round's groups left out, and no lack of signal in them.
+    /// Groups that a comparison within the round left out, though they do not lack signal.
     fn pool(&mut self) {
         let Tally { outside_pool, zero_score, kept, groups, .. } = *self.tally;
         if share(outside_pool, groups) >= 0.25 {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::filter::GroupStatistics;
 use crate::group::Group;
 
-/// What the scheduler is told about a completed group beside the metric of its members.
+/// Facts about a completed group beside the metric of its members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GroupFacts {
     /// Completion tokens of all members.
@@ -28,7 +28,7 @@ impl GroupFacts {
     }
 }
 
-/// What the scheduler remembers of a scored group: a few numbers; the trajectories stay with the driver.
+/// The scheduler's memory of a scored group: a few numbers; the trajectories stay with the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GroupSummary {
     /// Members.
@@ -41,7 +41,7 @@ pub struct GroupSummary {
     pub num_tokens: u64,
     /// Mean of the metric; `None` where no member has one.
     pub mean: Option<f64>,
-    /// Its deviation, ddof 0.
+    /// Standard deviation, ddof 0.
     pub std: Option<f64>,
     /// The smallest; `None` where no member has one.
     #[serde(default)]
@@ -71,7 +71,7 @@ impl GroupSummary {
         }
     }
 
-    /// What a filter judges by.
+    /// Statistics that a filter judges by.
     pub fn statistics(&self) -> GroupStatistics {
         let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
         GroupStatistics {

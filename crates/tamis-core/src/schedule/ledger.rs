@@ -1,4 +1,4 @@
-//! Where every group of a run is.
+//! Ledger of a run's groups: the place of each.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -19,13 +19,13 @@ pub(super) struct Flight {
     is_certain: bool,
 }
 
-/// What the generation of a group came to.
+/// Result of a group's generation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum GroupOutcome {
     /// All members were scored.
     Scored(GroupSummary),
-    /// It failed for good.
+    /// The group failed for good.
     Failed { num_tokens: u64 },
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Kept {
 pub(super) struct GivenUp {
     pub(super) id: GroupId,
     pub(super) epoch: u64,
-    /// What it had come to; `None` where it is still being generated.
+    /// Result of the generation; `None` while it goes on.
     pub(super) outcome: Option<GroupOutcome>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Ledger {
     group_size: usize,
     order: FillOrder,
     in_flight: BTreeMap<GroupId, Flight>,
-    /// How many of those in flight are certain to be kept.
+    /// Number of groups in flight that are certain to be kept.
     num_certain: usize,
     finished: BTreeMap<GroupId, Finished>,
     arrivals: u64,
@@ -159,7 +159,7 @@ impl Ledger {
         self.step.generated.groups
     }
 
-    /// Where the groups of all closed steps went.
+    /// Accounting of the groups of all closed steps.
     pub(super) fn totals(&self) -> &Accounting {
         &self.totals
     }
@@ -194,7 +194,7 @@ impl Ledger {
         self.finished.get(&group)
     }
 
-    /// What is known of such a group, where it has not failed.
+    /// Summary of such a group, where it has not failed.
     pub(super) fn scored(&self, group: GroupId) -> Option<&GroupSummary> {
         match &self.finished(group)?.outcome {
             GroupOutcome::Scored(summary) => Some(summary),

@@ -1,4 +1,4 @@
-//! How a step's groups are cut into optimizer updates.
+//! Division of a step's groups into optimizer updates.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;

@@ -21,7 +21,7 @@ mod nan_as_null {
     }
 }
 
-/// What happened.
+/// Something that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -38,31 +38,31 @@ pub enum Event {
     },
     /// A member of a group was scored, others are still to come; only a streaming schedule wants to know.
     Sampled {
-        /// Which group.
+        /// The group.
         group: GroupId,
         /// The filter's metric of the member; `None` where it has none.
         value: Option<f64>,
     },
     /// A group is complete and all its members were scored.
     Scored {
-        /// Which.
+        /// The group.
         group: GroupId,
         /// The filter's metric of each member \[n\]; NaN where it has none.
         #[serde(with = "nan_as_null")]
         values: Vec<f64>,
-        /// What else is known of it.
+        /// Other facts about the group.
         facts: GroupFacts,
     },
     /// A member's generation failed for good, and with it its group.
     Failed {
-        /// Which.
+        /// The group.
         group: GroupId,
         /// Completion tokens spent on it.
         num_tokens: u64,
     },
     /// A group that was to be given up has stopped.
     Aborted {
-        /// Which.
+        /// The group.
         group: GroupId,
         /// Completion tokens spent on it.
         num_tokens: u64,
@@ -124,13 +124,13 @@ pub enum RunEnd {
     Cancelled,
 }
 
-/// What to do.
+/// Something to do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
     /// Begin another pass over the data.
     NextEpoch {
-        /// Which, from 0.
+        /// Index of the epoch, from 0.
         epoch: u64,
     },
     /// Take prompts from the current epoch and start a group for each; answered by [`Event::Dispatched`].
@@ -139,15 +139,15 @@ pub enum Command {
         step: u64,
         /// The round of the step, from 1.
         round: u64,
-        /// How many.
+        /// Number of prompts.
         num_prompts: usize,
     },
     /// The filter judged a group. Comes for every scored group that was not given up before, in dispatch
     /// order within a round.
     Judged {
-        /// Which.
+        /// The group.
         group: GroupId,
-        /// What the filter said.
+        /// The filter's verdict.
         verdict: Verdict,
     },
     /// A round is over.
@@ -161,13 +161,13 @@ pub enum Command {
         step: u64,
         /// The part, from 0.
         part: u64,
-        /// Its groups, in batch order.
+        /// The groups, in batch order.
         groups: Vec<GroupId>,
     },
     /// Stop generating these groups; each is answered by [`Event::Aborted`], or by what it had come to, at
     /// any time: also when the run has ended.
     Abort {
-        /// Which, in dispatch order.
+        /// The groups, in dispatch order.
         groups: Vec<GroupId>,
     },
     /// The step is complete and all of it was handed out; [`Event::Trained`] says that it was trained.
@@ -176,21 +176,21 @@ pub enum Command {
     SkipStep {
         /// The reason.
         why: SkipReason,
-        /// Where the groups go.
+        /// Final places of the groups.
         close: Box<StepClose>,
     },
     /// The run ends well: validate, save, report.
     Finish {
         /// The reason.
         why: RunEnd,
-        /// Where the groups that are left go.
+        /// Final places of the groups that are left.
         close: Box<StepClose>,
     },
     /// The run ends for want of signal.
     Stop {
-        /// What was seen and what to change.
+        /// Observations and the changes to make.
         diagnosis: Box<Diagnosis>,
-        /// Where the groups that are left go.
+        /// Final places of the groups that are left.
         close: Box<StepClose>,
     },
 }
@@ -207,7 +207,7 @@ pub enum ScheduleError {
     Unexpected {
         /// The event's name.
         event: &'static str,
-        /// What the machine was doing.
+        /// The machine's phase.
         phase: &'static str,
     },
     /// More prompts than asked for, or fewer although the epoch goes on.
@@ -253,7 +253,7 @@ pub enum ScheduleError {
         group: u64,
         /// n.
         expected: usize,
-        /// Its members.
+        /// Number of members that it has.
         actual: usize,
     },
     /// A filter did not give one verdict for each scored group.

@@ -12,9 +12,9 @@ use crate::figure::fixed;
 pub struct RoundReport {
     /// The step it generates for, from 1.
     pub step: u64,
-    /// Its number in the step, from 1.
+    /// Index of the round in the step, from 1.
     pub round: u64,
-    /// Its groups.
+    /// Verdicts on the round's groups.
     pub tally: Tally,
     /// Kept groups ready for the step after it, carried ones included.
     pub num_accumulated: usize,
@@ -31,7 +31,7 @@ pub struct StepReport {
     pub step: u64,
     /// The epoch that its last prompts came from, from 0.
     pub epoch: u64,
-    /// Its generation rounds.
+    /// Number of generation rounds.
     pub rounds: u64,
     /// Groups that it wants.
     pub target: usize,
@@ -41,7 +41,7 @@ pub struct StepReport {
     pub all: Tally,
     /// The groups it trains on.
     pub batch: Tally,
-    /// Where all groups went.
+    /// Accounting of all groups.
     pub accounting: Accounting,
     /// The greatest lag of a trained group.
     pub max_lag: u64,

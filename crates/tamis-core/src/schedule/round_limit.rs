@@ -1,4 +1,4 @@
-//! How many generation rounds a step may take.
+//! Limit of the generation rounds of a step.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub enum RoundLimit {
     /// None: only an epoch without a kept group ends a run.
     #[default]
     None,
-    /// So many rounds, or their prompts where rounds are not of one size.
+    /// A number of rounds, or their prompts where rounds are not of one size.
     Rounds(u64),
     /// By the keep rate k of the last rounds, a batch of T groups and rounds of G prompts: ⌊T / (G k) + 2⌋,
     /// which for T = G is the usual ⌊1 / (1 − filter rate) + 2⌋. With b = ⌈T / G⌉ the rounds that a batch
@@ -52,7 +52,7 @@ fn unfiltered(settings: &ScheduleSettings) -> u64 {
     settings.train_batch_size.div_ceil(settings.gen_batch_size.max(1)) as u64
 }
 
-/// What [`RoundLimit::Auto`] comes to at a keep rate.
+/// Value of [`RoundLimit::Auto`] at a keep rate.
 pub(super) fn adaptive(settings: &ScheduleSettings, keep_rate: KeepRate) -> u64 {
     let unfiltered = unfiltered(settings);
     let Some(keep) = keep_rate.ratio() else { return UNKNOWN_BATCHES.saturating_mul(unfiltered) };

@@ -1,10 +1,10 @@
-//! How many prompts a generation round draws.
+//! Size of a generation round, in prompts.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ScheduleSettings, Tally};
 
-/// How the size of a round is chosen.
+/// The ways to choose the size of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RoundSize {
@@ -57,7 +57,7 @@ impl KeepRate {
         self.groups = memory * self.groups + 1.0;
     }
 
-    /// Its mean after one imagined group that was kept: 1 before anything was seen, never 0.
+    /// Mean of the keep rate after one imagined group that was kept: 1 before anything was seen, never 0.
     pub(super) fn upper_estimate(self) -> f64 {
         (self.kept + 1.0) / (self.groups + 1.0)
     }
@@ -67,7 +67,8 @@ impl KeepRate {
         (self.kept > 0.0).then(|| self.kept / self.groups)
     }
 
-    /// Its mean under a uniform prior (Laplace's rule), so neither 0 nor 1; `None` before anything was seen.
+    /// Mean of the keep rate under a uniform prior (Laplace's rule), so neither 0 nor 1; `None` before
+    /// anything was seen.
     pub(super) fn estimate(self) -> Option<f64> {
         (self.groups > 0.0).then(|| (self.kept + 1.0) / (self.groups + 2.0))
     }
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(KeepRate::default().estimate(), None);
     }
 
-    /// What the doc of the margin says: the share of rounds that fill the batch.
+    /// The margin gives the share of rounds that fill the batch, as its doc says.
     #[test]
     fn the_margin_is_in_deviations() {
         let filled = |margin: f64| {

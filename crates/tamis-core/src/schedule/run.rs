@@ -1,5 +1,5 @@
-//! What a run keeps whatever its mode: its groups, how far it is, its epochs, the step in the making, and the
-//! ends of a step.
+//! State of a run in every mode: its groups, its progress, its epochs, the step in the making, and the ends
+//! of a step.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::{
 use crate::filter::{GroupStatistics, Verdict};
 use crate::group::{GroupId, PolicyVersion};
 
-/// What a run is doing.
+/// Phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Phase {
@@ -25,7 +25,7 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// Which prompts go back to the source when a step closes and the run goes on.
+/// Prompts that go back to the source when a step closes and the run goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum GoesBack {
@@ -84,7 +84,7 @@ impl Epoch {
 
 /// The answer to a draw.
 pub(super) struct Drawn {
-    /// So many fewer than were asked for.
+    /// Number of prompts fewer than were asked for.
     pub(super) missing: usize,
     /// Whether the epoch had no prompt at all.
     pub(super) is_empty_epoch: bool,
@@ -256,7 +256,7 @@ impl ScheduleRun {
         commands.push(Command::NextEpoch { epoch });
     }
 
-    /// What the filter says of each of some finished groups, which it may compare; without one all are kept.
+    /// The filter's verdicts on some finished groups, which it may compare; without a filter all are kept.
     /// `None` of a group that failed: there is nothing to judge.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ pub struct Scheduler {
     pub(super) policy: Policy,
 }
 
-/// What comes next, by the run's mode.
+/// The policy that decides the next command, by the run's mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(clippy::large_enum_variant, reason = "a run has one")]
@@ -151,7 +151,7 @@ impl Scheduler {
         self.run.progress
     }
 
-    /// Where the groups of all closed steps went.
+    /// Accounting of the groups of all closed steps.
     pub fn totals(&self) -> &Accounting {
         self.run.ledger.totals()
     }

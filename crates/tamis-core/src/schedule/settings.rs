@@ -90,8 +90,7 @@ choice! {
     }
 }
 
-/// What a scheduler needs to know whatever its mode; `size`, `rounds_in_flight` and `refill` are of rounds
-/// alone.
+/// Settings of a scheduler in every mode; `size`, `rounds_in_flight` and `refill` are of rounds alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleSettings {
@@ -110,7 +109,7 @@ pub struct ScheduleSettings {
     pub rounds_in_flight: usize,
     /// n, the members of a group.
     pub group_size: usize,
-    /// What judges the groups. `None`: one round a step, every group that did not fail is trained on.
+    /// Filter that judges the groups. `None`: one round a step, every group that did not fail is trained on.
     pub filter: Option<GroupFilter>,
     /// Whether rounds repeat until the batch is full. Off: one round a step, trained on what survived.
     pub refill: bool,
@@ -122,9 +121,9 @@ pub struct ScheduleSettings {
     pub on_empty_round: OnEmptyRound,
     /// When the data ends.
     pub on_exhausted: OnExhausted,
-    /// What becomes of surplus.
+    /// Treatment of surplus.
     pub surplus: Surplus,
-    /// Which kept groups fill the batch first.
+    /// Order in which kept groups fill the batch.
     pub order: FillOrder,
     /// Skipped steps in a row after which the run stops.
     pub max_skipped_steps: u32,
@@ -154,7 +153,7 @@ pub enum SettingsError {
     /// A size is 0.
     #[error("`{setting}` must be at least 1")]
     Zero {
-        /// Which.
+        /// Name of the setting.
         setting: &'static str,
     },
     /// Without refill, one round can never fill the batch.

@@ -1,4 +1,4 @@
-//! How a step becomes updates, and what of that needs the whole step.
+//! Division of a step into updates, and the parts of that which need the whole step.
 
 use crate::advantage::Advantage;
 use crate::advantage::shaping::Shaping;
@@ -6,7 +6,7 @@ use crate::filter::{GroupFilter, Scope};
 use crate::objective::ZeroGroups;
 use crate::whole_step::WholeStep;
 
-/// How a step is turned into updates: all of a run that may need a whole step.
+/// The settings by which a step is turned into updates: all of a run that may need a whole step.
 #[derive(Debug, Clone, Copy)]
 pub struct StepUpdates<'a> {
     /// The filter, where there is one.

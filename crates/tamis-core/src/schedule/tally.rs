@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::GroupSummary;
 use crate::filter::{DropReason, Verdict};
 
-/// What became of the groups of a round, a step or an epoch when they were judged, and what their metric was
-/// like.
+/// Verdicts on the groups of a round, a step or an epoch, and the statistics of their metric.
 ///
 /// Groups are added in dispatch order, so the sums do not depend on which finished first.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]

@@ -47,7 +47,7 @@ pub fn limit_for_pass_rate(pass_rate: f64) -> Option<(u64, u64)> {
     }
 }
 
-/// How pass rates are spread over prompts: a Beta distribution, or one of its limits.
+/// Distribution of pass rates over prompts: a Beta distribution, or one of its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PassRateSpread {

@@ -33,7 +33,7 @@ pub use shape::{Check, KeySpec, PathKind, Resume, Shape, Variant};
 /// against the shape and fills in defaults before it deserialises, so a type says of itself no more than what
 /// it is.
 pub trait Described: Serialize + DeserializeOwned {
-    /// Its shape.
+    /// Shape of the type.
     fn shape() -> Shape;
 }
 

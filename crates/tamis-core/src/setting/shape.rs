@@ -1,4 +1,4 @@
-//! What a configuration key is: its type in words, its condition, and whether it may change on resume.
+//! Description of a configuration key: its type in words, its condition, and whether it may change on resume.
 
 use std::borrow::Cow;
 
@@ -74,16 +74,16 @@ impl Check {
 /// Whether a key may differ when a run is resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resume {
-    /// It may: the steps already done do not depend on it.
+    /// The value may change: the steps already done do not depend on it.
     Free,
-    /// It must not.
+    /// The value must not change.
     Fixed,
 }
 
 /// The table's entry of one key.
 #[derive(Debug, Clone)]
 pub struct KeySpec {
-    /// Its name inside its section.
+    /// Name of the key inside its section.
     pub name: &'static str,
     /// Documentation, as written.
     pub doc: &'static str,
@@ -93,7 +93,7 @@ pub struct KeySpec {
     pub check: Check,
     /// Whether it may change on resume.
     pub resume: Resume,
-    /// Its type.
+    /// Type of the key.
     pub shape: fn() -> Shape,
 }
 
@@ -150,7 +150,7 @@ pub enum Shape {
     Section {
         /// Documentation, as written.
         doc: &'static str,
-        /// Its keys.
+        /// Keys of the section.
         keys: Vec<KeySpec>,
     },
     /// A section whose keys depend on the key `kind`.
@@ -166,7 +166,7 @@ pub enum Shape {
     },
 }
 
-/// What the text of a path may be beside a path.
+/// Texts other than a path that a key of paths takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathKind {
     /// Nothing else: a file or a folder.

@@ -32,7 +32,7 @@ impl Described for Program {
 pub struct TimeSpan(pub Duration);
 
 impl TimeSpan {
-    /// So many seconds.
+    /// A duration in seconds.
     pub const fn seconds(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }

@@ -304,8 +304,8 @@ fn the_bound_itself_is_inside() {
     assert_eq!(one(PolicyLoss::Gspo(limited), -1.0, -2.01, -1.0).1, 0.0);
 }
 
-/// What is counted as low is a bad token below its bound, as high a good one above; a token without advantage
-/// is neither.
+/// A bad token below its bound is counted as low, a good one above it as high; a token without advantage is
+/// neither.
 #[test]
 fn clipped_tokens_are_counted_by_side() {
     let cispo = PolicyLoss::Cispo(Cispo {
@@ -519,8 +519,8 @@ fn divergences_by_hand() {
     }
 }
 
-/// Where the gate is shut, by a ratio beyond all numbers or by a temperature that leaves none, nothing is
-/// pushed, and nothing is NaN.
+/// A shut gate, by a ratio beyond all numbers or by a temperature that leaves none, pushes nothing, and
+/// nothing is NaN.
 #[test]
 fn a_shut_gate_pushes_nothing() {
     let sapo = |tau, log_ratio_limit| {
@@ -540,7 +540,7 @@ fn a_shut_gate_pushes_nothing() {
     assert_eq!(one(sapo(1.0, Some(1.0)), -1.0, -2.01, 1.0).1, 0.0);
 }
 
-/// What the sampler did not report has weight 1, whatever the others have.
+/// A token whose log-probability the sampler did not report has weight 1, whatever the others have.
 #[test]
 fn an_unknown_sampler_is_the_proximal_policy() {
     let decoupled = |weight_cap| Decoupled {

@@ -51,8 +51,8 @@ fn log_ratios(gathered: &Gathered, tokens: impl Iterator<Item = usize>) -> impl 
     tokens.map(|t| gathered.columns[0][t] - gathered.columns[1][t])
 }
 
-/// What a token is weighed with by a loss that holds its weight constant, written as its paper writes it, times
-/// the weight of the correction. `None`: the loss is differentiated through its ratio, and its derivative is a
+/// Weight of a token in a loss that holds its weight constant, written as its paper writes it, times the
+/// weight of the correction. `None`: the loss is differentiated through its ratio, and its derivative is a
 /// central difference. `tokens` are those of the trajectory.
 fn constant_weight(
     objective: &Objective,
@@ -171,8 +171,8 @@ proptest! {
         }
     }
 
-    /// Where the weight is a constant the loss is `-A·w·logprob` and its derivative `-A·w`, with the weight of
-    /// the loss's formula.
+    /// With a constant weight the loss is `-A·w·logprob` and its derivative `-A·w`, with the weight of the
+    /// loss's formula.
     #[test]
     fn a_constant_weight_is_that_of_the_formula(objective in objective(), batch in batch()) {
         if objective.policy.needed_aggregation().is_some() {

@@ -73,9 +73,9 @@ fn deviation(rewards: &[f64]) -> f64 {
     (squares / (scored.len() as f64 - 1.0).max(1.0)).sqrt()
 }
 
-/// What rounding of rewards, mean and deviation can do to a difference of rewards over a divisor: some units
-/// of the largest reward. Nothing where every sum is exact, and in a group of one, whose baseline is taken as
-/// 0 and deviation as 1.
+/// Effect of the rounding of rewards, mean and deviation on a difference of rewards over a divisor: some
+/// units of the largest reward. Nothing where every sum is exact, and in a group of one, whose baseline is
+/// taken as 0 and deviation as 1.
 fn noise(case: &Value, rewards: &[f64], divisor: f64) -> f64 {
     if rewards.len() == 1
         || rewards

@@ -15,7 +15,7 @@ use tamis_golden::{cases, numbers};
 use crate::verl_loss::{aggregation, divisors, normalisers};
 use crate::{Tally, close, column, lengths, mask, name, number, offsets, only_known, tolerance};
 
-/// What every loss of verl is given; those that a loss adds come on top.
+/// Arguments of every loss of verl; those that a loss adds come on top.
 const SHARED: &[&str] = &[
     "loss_mode",
     "loss_agg_mode",

@@ -29,7 +29,7 @@ pub use soft_reweight::SoftReweight;
 pub struct Shaped {
     /// The advantages.
     pub advantages: Advantages,
-    /// Which trajectories stay in the loss, entropy and KL included `[P][G]`. `None`: all.
+    /// Mask of the trajectories that stay in the loss, entropy and KL included `[P][G]`. `None`: all.
     pub kept: Option<Ragged<bool>>,
     /// Factor of the policy term; entropy, KL and value terms are not multiplied by it.
     pub policy_factor: f64,
@@ -84,7 +84,7 @@ pub struct RoundCounts {
     pub generated: u64,
 }
 
-/// What shapings look at.
+/// The columns that shapings look at.
 #[derive(Debug, Clone, Copy)]
 pub struct ShapingBatch<'a> {
     /// The batch that the advantages are of.
@@ -93,7 +93,7 @@ pub struct ShapingBatch<'a> {
     pub groups: RoundCounts,
     /// Key of all draws of this step.
     pub key: Key,
-    /// Which group each row is \[P\], so that draws depend on nothing else. `None`: the row's number.
+    /// Id of each row's group \[P\], so that draws depend on nothing else. `None`: the row's number.
     pub group_ids: Option<&'a [GroupId]>,
 }
 

@@ -78,7 +78,7 @@ impl Clip {
         Self { clip_low: epsilon, clip_high: epsilon, dual_clip: None, delta: None, log_ratio_limit: None }
     }
 
-    /// What verl's `vanilla` computes with these bounds: log-ratio clamped to ±20, dual clip (its default is
+    /// The form of verl's `vanilla` with these bounds: log-ratio clamped to ±20, dual clip (its default is
     /// 3).
     pub fn verl(clip_low: f64, clip_high: f64, dual_clip: f64) -> Self {
         Self { clip_low, clip_high, dual_clip: Some(dual_clip), delta: None, log_ratio_limit: Some(20.0) }

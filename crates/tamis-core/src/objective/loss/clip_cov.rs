@@ -73,7 +73,7 @@ impl ClipCov {
             .collect()
     }
 
-    /// How many of them are taken out, at most.
+    /// Largest number of tokens to take out.
     pub fn count<T: Real>(&self, columns: &Columns<'_, T>) -> usize {
         share_of(self.share, columns)
     }

@@ -1,4 +1,5 @@
-//! What a file of this folder says of its loss, and the conditions of keys that several losses have.
+//! The trait of a policy loss that each file of this folder implements, and the conditions of keys that
+//! several losses have.
 
 use super::trajectory::{Trajectory, UNLIMITED};
 use crate::objective::Aggregation;
@@ -7,7 +8,7 @@ use crate::objective::error::{ObjectiveError, in_range};
 use crate::objective::importance::Importance;
 use crate::random::Key;
 
-/// What a policy loss is: its settings' ranges, its formula, and in what it differs from most.
+/// A policy loss: the ranges of its settings, its formula, and its differences from most losses.
 pub trait Loss {
     /// Whether the settings are in range.
     fn check(&self) -> Result<(), ObjectiveError>;
@@ -38,7 +39,7 @@ pub trait Loss {
         None
     }
 
-    /// Its keys that another of them makes idle, and why.
+    /// Keys of the loss that another of its keys makes idle, and the reason.
     fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
         (&[], "")
     }
@@ -72,7 +73,7 @@ pub trait Loss {
         false
     }
 
-    /// What it measures beside the metrics of all.
+    /// Metric of the loss beside those that all have.
     fn own_metric(&self) -> Option<OwnMetric> {
         None
     }

@@ -137,7 +137,8 @@ impl PolicyLoss {
         self.loss().aggregation()
     }
 
-    /// Its keys that another of them makes idle (`max_ratio` of `cispo` with `bound: relative`), and why.
+    /// Keys of the loss that another of its keys makes idle (`max_ratio` of `cispo` with `bound: relative`),
+    /// and the reason.
     pub fn idle_keys(&self) -> (&'static [&'static str], &'static str) {
         self.loss().idle_keys()
     }
@@ -167,7 +168,7 @@ impl PolicyLoss {
         self.loss().needs_selection()
     }
 
-    /// What it measures beside the metrics of all.
+    /// Metric of the loss beside those that all have.
     pub(super) fn own_metric(&self) -> Option<OwnMetric> {
         self.loss().own_metric()
     }

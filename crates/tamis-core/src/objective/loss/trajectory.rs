@@ -13,7 +13,7 @@ use super::super::sequence_sums::SequenceSums;
 /// Bounds on the log-ratio that hold nothing.
 pub const UNLIMITED: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
 
-/// What a policy loss is given of one token.
+/// Inputs of a policy loss for one token.
 #[derive(Debug, Clone, Copy)]
 pub struct Token {
     /// Log-probability under the policy that is trained.
@@ -33,12 +33,12 @@ pub struct Token {
     pub is_selected: bool,
 }
 
-/// What a policy loss makes of one token.
+/// Output of a policy loss for one token.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TokenLoss {
     /// The loss.
     pub loss: f64,
-    /// Its derivative with respect to the log-probability.
+    /// Derivative of the loss with respect to the log-probability.
     pub dloss: f64,
     /// Held by the loss's bound; of the clipped ratio: the clipped branch is strictly the larger (verl
     /// `pg_clipfrac`).
@@ -58,7 +58,7 @@ pub struct TokenLoss {
 pub struct Trajectory<'a, T> {
     pub(crate) row: &'a Row<'a, T>,
     pub(crate) importance: Importance,
-    /// What each token's loss is multiplied by.
+    /// Factor of each token's loss.
     pub(crate) scale: f64,
     /// Unmasked tokens, at least 1.
     pub(crate) tokens: usize,

@@ -389,8 +389,8 @@ fn no_prompts() {
     ");
 }
 
-/// What is recommended would have helped: replayed with the recommended limit, round size or n, the batch is
-/// full on average.
+/// The recommended change would have helped: replayed with the recommended limit, round size or n, the batch
+/// is full on average.
 #[test]
 fn recommendations_would_have_helped() {
     for (wrong, mixed) in [(90, 10), (60, 40), (97, 3), (995, 5)] {
@@ -414,7 +414,7 @@ fn recommendations_would_have_helped() {
     }
 }
 
-/// What is in force already is not recommended.
+/// A value that is in force already is not recommended.
 #[test]
 fn what_is_set_is_not_advised() {
     let mut wrong = Tally::default();

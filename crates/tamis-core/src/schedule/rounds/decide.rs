@@ -1,4 +1,4 @@
-//! What comes next: another round, the step, or an end.
+//! Decides the next command: another round, the step, or an end.
 
 use super::{Rounds, close_epochs};
 use crate::schedule::run::{Phase, ScheduleRun};

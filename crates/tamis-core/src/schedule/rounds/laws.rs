@@ -116,7 +116,7 @@ struct Story {
     lines: Vec<String>,
     /// Prompts trained on, step by step.
     trained: Vec<Vec<PromptOf>>,
-    /// How the run ended, where it did.
+    /// The end of the run, where it ended.
     end: Option<String>,
 }
 

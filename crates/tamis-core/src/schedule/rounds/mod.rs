@@ -38,7 +38,7 @@ use crate::group::GroupId;
 pub(super) struct Rounds {
     /// Groups of the round in the making, in dispatch order.
     round: Vec<GroupId>,
-    /// How many of them are in flight.
+    /// Number of groups in flight.
     unsettled: usize,
     /// Groups of the rounds after it, in dispatch order.
     ahead: VecDeque<GroupId>,

@@ -1,4 +1,4 @@
-//! What comes next: another group, a mini-batch, the end of the step or of the run.
+//! Decides the next command: another group, a mini-batch, the end of the step or of the run.
 
 use super::{Streaming, rounds};
 use crate::schedule::run::{Phase, ScheduleRun};

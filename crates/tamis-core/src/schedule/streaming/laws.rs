@@ -169,7 +169,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// What a group comes to: the values of its members, or nothing where it fails.
+    /// The result of a group: the values of its members, or nothing where it fails.
     fn outcome(&self, group: &InFlight) -> Option<Vec<f64>> {
         let key = Key::new(self.world.seed, Purpose::Rollout)
             .with(group.prompt.0)
@@ -496,8 +496,8 @@ proptest! {
         prop_assert_eq!(play(&world, &settings, timing, false), play(&world, &settings, timing, true));
     }
 
-    /// What was dispatched and what became of it decides, and not when: on-policy, the batches of two runs
-    /// are the same.
+    /// Batches depend on the groups dispatched and their results, not on the time: on-policy, those of two
+    /// runs are the same.
     #[test]
     fn in_dispatch_order_timing_does_not_matter(
         settings in settings(), world in world(), first in any::<u64>(), second in any::<u64>(),

@@ -44,7 +44,7 @@ pub struct StreamingSettings {
     pub max_in_flight: usize,
 }
 
-/// What is handed out and drawn.
+/// State of the groups that are handed out and drawn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Streaming {
@@ -56,9 +56,9 @@ pub(super) struct Streaming {
     handed: usize,
     /// Groups settled since one was last kept.
     settled_in_vain: u64,
-    /// What ends the run once the mini-batches that were handed out are trained.
+    /// The cause that ends the run once the mini-batches that were handed out are trained.
     stop_next: Option<(StopCause, Tally, u64)>,
-    /// What was generated in the last epochs, none of which kept anything.
+    /// Verdicts on the groups of the last epochs, none of which kept anything.
     barren: Tally,
 }
 

@@ -1,4 +1,4 @@
-//! What estimators refuse: settings out of range, and columns that do not fit the batch.
+//! Refusals of estimators: settings out of range, and columns that do not fit the batch.
 
 use tamis_core::advantage::{Advantage, AdvantageBatch, Column, Component, Generated, GeneratedStatistics};
 use tamis_core::ragged::Ragged;

@@ -96,7 +96,7 @@ fn bnpo_paper() {
     tally.finish();
 }
 
-/// What BNPO's code computes: sample variance, fitted parameters of at least 1.
+/// The form of BNPO's code: sample variance, fitted parameters of at least 1.
 fn official() -> Bnpo {
     Bnpo { ddof: 1, at_least_one: true, ..Bnpo::default() }
 }

@@ -49,7 +49,7 @@ impl Case {
     }
 }
 
-/// What rounding does to the sum of normalised rewards, whatever the group.
+/// Effect of rounding on the sum of normalised rewards, whatever the group.
 fn sum_noise(case: &Value, components: &[Ragged<f64>], weights: &[f64]) -> f64 {
     let of_component = |(rewards, weight): (&Ragged<f64>, &f64)| {
         let groups = rewards.rows().map(|rewards_g| noise(case, rewards_g, deviation(rewards_g) + 1e-4));

@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// Its `total_training_steps` counts generation batches, so the last step is never known, the last
-/// validation never happens and the progress bar stands at 18 %. Here steps are trained batches whatever
-/// they cost in rounds.
+/// verl's `total_training_steps` counts generation batches, so the last step is never known, the last
+/// validation never happens and the progress bar stands at 18 %. Here steps are trained batches whatever they
+/// cost in rounds.
 #[test]
 fn total_steps_are_training_steps() {
     let settings = ScheduleSettings { total_steps: Some(3), ..ScheduleSettings::verl(4, 4, 2, 0) };
@@ -28,7 +28,7 @@ fn total_steps_are_training_steps() {
     assert_eq!((driver.rounds.progress().steps, close.report.batch.groups), (3, 0));
 }
 
-/// Where only epochs are given the end is said when it is there, so that the last validation and
+/// Where only epochs are given, the end is announced when it is reached, so that the last validation and
 /// checkpoint can happen.
 #[test]
 fn the_end_of_the_last_epoch_is_announced() {
@@ -42,7 +42,7 @@ fn the_end_of_the_last_epoch_is_announced() {
     assert_eq!(driver.rounds.progress().fraction(None, Some(1), 8), Some(1.0));
 }
 
-/// Its last partial batch vanishes. Here it is counted, or trained on by choice.
+/// verl's last partial batch vanishes. Here it is counted, or trained on by choice.
 #[test]
 fn the_last_partial_batch_is_accounted_for() {
     for (on_exhausted, trained, surplus) in
@@ -61,7 +61,7 @@ fn the_last_partial_batch_is_accounted_for() {
     }
 }
 
-/// Its epoch on resume is steps / batches of the loader. Here a resumed machine goes on exactly, at any
+/// verl's epoch on resume is steps / batches of the loader. Here a resumed machine goes on exactly, at any
 /// point: in the middle of a round, and at the end of an epoch, where verl trains nothing and exits well.
 #[test]
 fn a_resumed_run_goes_on_exactly() {
@@ -101,7 +101,7 @@ fn a_resumed_run_goes_on_exactly() {
     assert_eq!(play(false), play(true));
 }
 
-/// Its V1 trainer ignores the limit and loops for ever where everything is solved.
+/// verl's V1 trainer ignores the limit and loops for ever where everything is solved.
 #[test]
 fn an_epoch_of_solved_prompts_ends() {
     let mut driver = Driver::with_data(ScheduleSettings::verl(4, 4, 2, 0), 8);
@@ -111,7 +111,7 @@ fn an_epoch_of_solved_prompts_ends() {
     assert!(matches!(commands.last(), Some(Command::Stop { .. })));
 }
 
-/// It waits over the end of an epoch with what it has; so does this, and the epoch's number follows the
+/// verl keeps its partial batch over the end of an epoch; so does this, and the epoch's number follows the
 /// prompts.
 #[test]
 fn groups_of_two_epochs_fill_one_batch() {
