@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-/// Where a row stands.
+/// Location of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowPlace {
     /// The file.
@@ -26,9 +26,9 @@ impl std::fmt::Display for RowPlace {
 /// One row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DataRecord {
-    /// Where it stands.
+    /// Location of the row.
     pub place: RowPlace,
-    /// Its columns.
+    /// Values of the row by column.
     pub values: Map<String, Value>,
     /// Columns, nested ones by their path, that hold bytes which are no text and stand in `values` as base64.
     pub binary: Vec<String>,
@@ -46,7 +46,7 @@ impl DataRecord {
     }
 }
 
-/// What a copy took and left.
+/// Counts of a copy: rows taken and left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copied {
     /// Rows written.
@@ -55,7 +55,7 @@ pub struct Copied {
     pub num_dropped: u64,
 }
 
-/// What a value is, for messages.
+/// JSON type of a value, for messages.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

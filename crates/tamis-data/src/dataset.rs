@@ -33,15 +33,16 @@ pub const GROUND_TRUTH_COLUMNS: [&str; 4] =
 /// Column of the data source where none is configured.
 pub const DATA_SOURCE_COLUMN: &str = "data_source";
 
-/// Which columns hold what (`data.columns`); `None` means as the module describes. Names may be dotted paths.
+/// Names of the columns (`data.columns`); `None` means as the module describes. Names may be dotted paths.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ColumnNames {
     /// The prompt.
     pub prompt: Option<String>,
-    /// What rewards compare with. A configured column must be in every row (its value may be null).
+    /// Column of the ground truth that rewards compare with. A configured column must be in every row (its
+    /// value may be null).
     pub ground_truth: Option<String>,
-    /// Which verifier family applies.
+    /// Column that names the verifier family.
     pub data_source: Option<String>,
 }
 
@@ -76,7 +77,7 @@ choice! {
     }
 }
 
-/// How files are read.
+/// Settings for reading files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadOptions {
     /// Column names.
@@ -90,7 +91,7 @@ pub struct ReadOptions {
 /// Why a row is no prompt.
 #[derive(Debug, Error)]
 pub enum PromptFault {
-    /// It cannot be read.
+    /// The row cannot be read.
     #[error(transparent)]
     Row(RowFault),
     /// There is no column for the prompt.
@@ -133,7 +134,7 @@ pub enum PromptFault {
     Message {
         /// The column.
         column: String,
-        /// Its place, from 0.
+        /// Index of the row, from 0.
         index: usize,
         /// The value found.
         actual: String,
@@ -143,7 +144,7 @@ pub enum PromptFault {
     NotText {
         /// The column.
         column: String,
-        /// Its place, from 0.
+        /// Index of the row, from 0.
         index: usize,
         /// A content block's type, or `tool_calls`.
         what: String,
@@ -187,7 +188,7 @@ pub enum DatasetError {
     /// A row is no prompt.
     #[error("{place}: {fault}")]
     Row {
-        /// Where.
+        /// Location of the row.
         place: RowPlace,
         /// The reason.
         fault: PromptFault,

@@ -19,10 +19,10 @@ choice! {
     }
 }
 
-/// What came of a prompt.
+/// Result of fitting a prompt to the length limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fitted {
-    /// It fits as it is.
+    /// The prompt fits as it is.
     Whole,
     /// Cut to exactly the limit.
     Truncated(Vec<u32>),
@@ -37,7 +37,7 @@ pub enum Fitted {
          set data.overlong_prompts to drop, left, right or middle"
 )]
 pub struct OverlongError {
-    /// Its tokens.
+    /// Length in tokens.
     pub length: usize,
     /// `data.max_prompt_length`.
     pub limit: usize,

@@ -140,7 +140,7 @@ fn catch_panics<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, 
     catch(call)?.map_err(|error| error.to_string())
 }
 
-/// What a row has in columns of bytes.
+/// Columns of bytes in a row.
 #[derive(Debug, Default)]
 struct Bytes {
     /// Encode all of them, those too that are text.

@@ -9,11 +9,11 @@ use tamis_core::group::PromptId;
 pub struct Message {
     /// `system`, `user`, `assistant` or `tool`.
     pub role: String,
-    /// Its text.
+    /// Text of the message.
     pub content: String,
 }
 
-/// What the model is asked.
+/// Content of a prompt: text or messages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PromptContent {
@@ -25,7 +25,7 @@ pub enum PromptContent {
 }
 
 impl PromptContent {
-    /// What is asked: the text, or the last message of the user (the last message where there is none).
+    /// The question: the text, or the last message of the user (the last message where there is none).
     ///
     /// ```
     /// use tamis_data::prompt::{Message, PromptContent};
@@ -51,9 +51,10 @@ pub struct Prompt {
     pub id: PromptId,
     /// Text or messages, never truncated here: rewards see them whole.
     pub content: PromptContent,
-    /// What verifiers compare with; text even where the column held a number. `None` where the row has none.
+    /// Ground truth that verifiers compare with; text even where the column held a number. `None` where the
+    /// row has none.
     pub ground_truth: Option<String>,
-    /// Which verifier family applies (verl's `data_source`); empty where the row has none.
+    /// Verifier family of the row (verl's `data_source`); empty where the row has none.
     pub data_source: String,
     /// Every column of the row as read, for rewards.
     pub columns: Map<String, Value>,

@@ -41,7 +41,7 @@ pub enum FormatFault {
 /// Gives prompts their form.
 #[derive(Debug, Clone, Default)]
 pub struct Formatter {
-    /// What is asked for.
+    /// Format of the prompt.
     pub format: PromptFormat,
     /// The system message of conversations that have none (`data.system_prompt`).
     pub system: Option<String>,

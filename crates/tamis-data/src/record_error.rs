@@ -9,12 +9,12 @@ use crate::data_record::RowPlace;
 /// Why one row cannot be read, while the others may.
 #[derive(Debug, Error)]
 pub enum RowFault {
-    /// It is not JSON.
+    /// The line is not JSON.
     #[error("not valid JSON at column {column}: {detail}")]
     Json {
         /// Byte of the line, from 1.
         column: usize,
-        /// What the parser expected.
+        /// The parser's message.
         detail: String,
     },
     /// A number that Python writes and JSON does not know.
@@ -28,7 +28,7 @@ pub enum RowFault {
         /// `NaN`, `Infinity` or `-Infinity`.
         literal: &'static str,
     },
-    /// It is JSON, but not an object.
+    /// The line is JSON, but not an object.
     #[error("expected a JSON object, got {actual}")]
     NotAnObject {
         /// The value found.
@@ -60,7 +60,7 @@ pub enum RecordError {
     /// One row is broken; reading may go on.
     #[error("{place}: {fault}")]
     Row {
-        /// Where.
+        /// Location of the row.
         place: RowPlace,
         /// The reason.
         fault: RowFault,
@@ -71,7 +71,7 @@ pub enum RecordError {
         tamis_file::human(tamis_file::MAX_LINE)
     )]
     LineTooLong {
-        /// Where.
+        /// Location of the row.
         place: RowPlace,
     },
     /// The file is a JSON array instead of lines.
@@ -116,9 +116,9 @@ pub enum RecordError {
         path: PathBuf,
         /// The column.
         column: String,
-        /// Its codec.
+        /// Name of the codec.
         codec: String,
-        /// What can be read.
+        /// Codecs that can be read.
         supported: &'static str,
     },
     /// Files of different formats or columns cannot be copied into one.

@@ -19,7 +19,7 @@ pub struct RolloutRow<'run> {
     pub step: u64,
     /// Generation round of the step, from 0.
     pub round: u64,
-    /// Its group.
+    /// The group.
     pub group: &'run Group,
     /// The trajectory.
     pub trajectory: &'run Trajectory,
@@ -27,17 +27,17 @@ pub struct RolloutRow<'run> {
     pub data_source: &'run str,
     /// The prompt's text, whole.
     pub prompt: &'run str,
-    /// What rewards compared with.
+    /// Ground truth that rewards compared with.
     pub ground_truth: Option<&'run str>,
     /// The trajectory's advantage, where it was trained on.
     pub advantage: Option<f64>,
     /// The filter's metric; empty without a filter.
     pub metric: &'run str,
-    /// Its value.
+    /// The filter's metric.
     pub metric_value: Option<f64>,
-    /// Where the trajectory ended.
+    /// The counted place in which the trajectory ended.
     pub verdict: &'run str,
-    /// What reward functions logged of it, by column.
+    /// Extra values that reward functions logged for the trajectory, by column.
     pub logged: Option<&'run BTreeMap<String, String>>,
 }
 

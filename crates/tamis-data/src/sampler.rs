@@ -1,4 +1,4 @@
-//! Which prompt comes next: an order per epoch and a place in it.
+//! The order of prompts: a permutation per epoch and a position in it.
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::PromptId;

@@ -30,11 +30,11 @@ pub struct SampleRow {
     pub prompt: String,
     /// The completion.
     pub completion: String,
-    /// What rewards compared with.
+    /// Ground truth that rewards compared with.
     pub ground_truth: Option<String>,
     /// Scores by name, NaN where there was no answer.
     pub scores: BTreeMap<String, f64>,
-    /// What reward functions logged of it, by column.
+    /// Extra values that reward functions logged for the trajectory, by column.
     pub logged: BTreeMap<String, String>,
     /// The reward, NaN where there was no answer.
     pub reward: f64,
@@ -119,7 +119,7 @@ pub fn fixed_columns() -> Vec<&'static str> {
 /// A file of samples could not be written.
 #[derive(Debug, Error)]
 pub enum SamplesError {
-    /// Its name does not say which format it is to have.
+    /// The file's name does not say its format.
     #[error("{} does not say how the samples are to be written: its name ends neither in .jsonl nor in .parquet", path.display())]
     NoFormat {
         /// The file.

@@ -14,7 +14,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{ColumnPath, Type};
 use serde_json::{Map, Value};
 
-/// How a column comes out of a row.
+/// Reads a column's value from a row.
 pub(crate) enum Values<R> {
     Integer(fn(&R) -> i64),
     Text(fn(&R) -> &str),
@@ -22,7 +22,7 @@ pub(crate) enum Values<R> {
     Number(fn(&R) -> Option<f64>),
     /// The score of this name.
     Score(String, fn(&R, &str) -> Option<f64>),
-    /// What reward functions logged under this name.
+    /// A column that reward functions logged under this name.
     Logged(String, for<'row> fn(&'row R, &str) -> Option<&'row str>),
     Ids(fn(&R) -> &[u32]),
     Floats(fn(&R) -> &[f32]),
@@ -30,7 +30,7 @@ pub(crate) enum Values<R> {
 }
 
 impl<R> Values<R> {
-    /// Its type, as the reference page of the columns has it.
+    /// Type of the column, as on the reference page of the columns.
     fn kind(&self) -> &'static str {
         match self {
             Self::Integer(_) => "int64",
@@ -48,7 +48,7 @@ impl<R> Values<R> {
 pub(crate) struct TableColumn<R> {
     pub(crate) name: &'static str,
     pub(crate) values: Values<R>,
-    /// What it holds, in one line of Markdown.
+    /// Content of the column, in one line of Markdown.
     pub(crate) meaning: &'static str,
 }
 

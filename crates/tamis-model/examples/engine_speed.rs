@@ -18,8 +18,8 @@ use tamis_model::{
     forward_backward, measure_peak,
 };
 
-/// What is measured for one model; the same as in `bench/peers/torch_engine.py`, which `bench/run.py` gives
-/// these numbers.
+/// Measurements for one model; the same as in `bench/peers/torch_engine.py`, which `bench/run.py` gives these
+/// numbers.
 struct Case {
     name: &'static str,
     config: TransformerConfig,

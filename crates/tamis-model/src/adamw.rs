@@ -35,12 +35,12 @@ impl Default for AdamWConfig {
     }
 }
 
-/// What an update did.
+/// Result of an update.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerStep {
     /// Norm of all gradients before clipping.
     pub grad_norm: f64,
-    /// What the gradients were multiplied by: below 1 where clipped.
+    /// Factor of the gradients: below 1 where clipped.
     pub clip_scale: f64,
     /// The norm was not finite: nothing was changed.
     pub skipped: bool,

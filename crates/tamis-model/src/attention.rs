@@ -137,7 +137,7 @@ struct Stretch {
     first: usize,
     rows: usize,
     prefix: usize,
-    /// Where its panels begin.
+    /// Offset of the panels.
     panels: usize,
 }
 
@@ -384,7 +384,7 @@ multiversion! {
     }
 }
 
-/// What flows back through a group.
+/// Gradients that flow back through a group.
 pub(crate) struct Back<'a> {
     /// Derivative by the output `[heads][rows][stride]`.
     pub out: &'a [f32],

@@ -39,7 +39,7 @@ impl Architecture {
     }
 }
 
-/// What stands on the last layer.
+/// Head on the last layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum OutputHead {
     /// Logits over the vocabulary: a language model (`...ForCausalLM`).
@@ -66,9 +66,9 @@ impl std::fmt::Display for OutputHead {
 pub struct Llama3Scaling {
     /// Stretch of long wavelengths.
     pub factor: f64,
-    /// Where stretching is complete.
+    /// Wavelength ratio at which stretching is complete.
     pub low_freq_factor: f64,
-    /// Where stretching begins.
+    /// Wavelength ratio at which stretching begins.
     pub high_freq_factor: f64,
     /// Context length that the frequencies were trained at.
     pub original_max_position_embeddings: usize,
@@ -79,7 +79,7 @@ pub struct Llama3Scaling {
 pub struct TransformerConfig {
     /// The family.
     pub architecture: Architecture,
-    /// What stands on the last layer.
+    /// Head on the last layer.
     pub head: OutputHead,
     /// V.
     pub vocab_size: usize,
@@ -152,9 +152,9 @@ pub enum ConfigError {
     Value {
         /// The key.
         key: &'static str,
-        /// What it should hold.
+        /// The content expected.
         expected: &'static str,
-        /// What it holds.
+        /// The content found.
         found: String,
     },
     /// A token that the model has no row for.
@@ -174,7 +174,7 @@ pub enum ConfigError {
         "architecture `{name}` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)"
     )]
     Architecture {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
     },
     /// A model with another head than the one that is wanted.
@@ -184,17 +184,17 @@ pub enum ConfigError {
         name: String,
         /// The value found.
         found: OutputHead,
-        /// What is wanted.
+        /// The head that is wanted.
         wanted: OutputHead,
     },
     /// A known family with a feature that the engine does not compute.
     #[error("{feature} `{value}` is not supported (supported: {supported})")]
     Unsupported {
-        /// What it is.
+        /// Name of the feature.
         feature: &'static str,
-        /// What was asked.
+        /// The value asked for.
         value: String,
-        /// What there is.
+        /// The values supported.
         supported: &'static str,
     },
     /// Two sizes that do not fit together.

@@ -1,10 +1,10 @@
-//! Where each tensor of a model lies in one flat buffer; weights, gradients and moments share it.
+//! Layout of a model's tensors in one flat buffer; weights, gradients and moments share it.
 
 use crate::config::{OutputHead, TransformerConfig};
 use crate::panels;
 use crate::simd::PANEL;
 
-/// How a tensor's values are ordered.
+/// Order of a tensor's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TensorOrder {
     /// As in the file.
@@ -13,7 +13,7 @@ pub(crate) enum TensorOrder {
     Panels,
 }
 
-/// What a tensor is, for weight decay and initial values.
+/// Role of a tensor, for weight decay and initial values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Matrix,
@@ -33,17 +33,17 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// Its part of a buffer.
+    /// The tensor's part of a buffer.
     pub(crate) fn of<'a>(&self, buffer: &'a [f32]) -> &'a [f32] {
         &buffer[self.offset..self.offset + self.len]
     }
 
-    /// Its part of a buffer, to change.
+    /// The tensor's part of a buffer, to change.
     pub(crate) fn of_mut<'a>(&self, buffer: &'a mut [f32]) -> &'a mut [f32] {
         &mut buffer[self.offset..self.offset + self.len]
     }
 
-    /// Its values in the order of the file.
+    /// The tensor's values in the order of the file.
     pub(crate) fn to_rows(&self, buffer: &[f32]) -> Vec<f32> {
         match (self.order, &self.shape[..]) {
             (TensorOrder::Panels, &[n, k]) => panels::to_rows(self.of(buffer), n, k),

@@ -50,7 +50,7 @@ pub(crate) fn forward(
 
 /// Weights in the order in which [`backward_input`] reads them.
 pub(crate) struct Flipped<'a> {
-    /// What [`flip_all`] made, by tensor.
+    /// Result of [`flip_all`], by tensor.
     pub all: Option<&'a [Floats]>,
     /// Takes one weight at a time where nothing was made before.
     pub scratch: &'a mut Floats,

@@ -1,4 +1,4 @@
-//! How much memory training or generation takes, before it is taken.
+//! Estimates the memory of training or generation, before it is allocated.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::layout::WeightLayout;
 use crate::simd::{PANEL, SimdLevel};
 use crate::training::{Cut, block_rows, stay_near};
 
-/// What is to be held at once.
+/// Model and work to be held in memory at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryPlan {
     /// Gradients and the two moments of AdamW.
@@ -29,11 +29,11 @@ pub struct MemoryPlan {
     pub recompute: bool,
     /// Logits kept for the backward pass, bytes (see [`crate::PassOptions`]).
     pub keep_logits_bytes: usize,
-    /// What the generator runs.
+    /// The generator's work.
     pub generation: GenerationPlan,
 }
 
-/// What is generated at once, at its longest.
+/// Number and length of the sequences generated at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GenerationPlan {
     /// Sequences that run at once, at most; where the weights are few the generator runs fewer.
@@ -199,7 +199,7 @@ impl MemoryEstimate {
         self.certain() + self.flipped + self.activations + self.generation
     }
 
-    /// What is taken whatever is generated: weights, gradients, moments, copies and critic. The rest grows
+    /// Memory taken whatever is generated: weights, gradients, moments, copies and critic. The rest grows
     /// with the completions, which may all end early.
     pub fn certain(&self) -> u64 {
         self.weights + self.gradients + self.moments + self.copies + self.critic

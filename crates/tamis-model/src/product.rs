@@ -43,8 +43,8 @@ impl<'a> Left<'a> {
         Self { data, row: 1, col: stride, slab: None }
     }
 
-    /// What [`crate::panels::pack_columns`] made with the level's tile height as width, of `num_k` source
-    /// rows.
+    /// Columns packed by [`crate::panels::pack_columns`] with the level's tile height as width, of `num_k`
+    /// source rows.
     pub(crate) fn packed_columns(data: &'a [f32], level: SimdLevel, num_k: usize) -> Self {
         let width = level.tile_rows();
         Self { data, row: 1, col: width, slab: Some(num_k * width) }

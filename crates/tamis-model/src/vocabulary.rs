@@ -3,7 +3,7 @@
 use crate::lanes::{LANES, Lanes, exp, pad, tree};
 use crate::simd::{MulAdd, SimdLevel, multiversion};
 
-/// What a softmax row comes down to; `z = logits / temperature`.
+/// Statistics of a softmax row; `z = logits / temperature`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Statistics {
     pub max: f32,

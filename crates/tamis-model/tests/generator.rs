@@ -229,7 +229,7 @@ fn messages() {
     assert!(generator.is_idle());
 }
 
-/// What a sample is depends neither on when it was added to a request, nor on what became of the others.
+/// A sample depends neither on when it was added to a request, nor on what became of the others.
 #[test]
 fn samples_are_added_to_and_taken_out_of_a_request() {
     let (threads, model) = (Threads::new(2), model());

@@ -18,7 +18,7 @@ use super::math::Math;
 use super::math_dapo::MathDapo;
 use super::settings::BuildError;
 
-/// What verl does with a data source.
+/// verl's treatment of a data source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standard {
     /// [`Gsm8k`], strict.
@@ -27,7 +27,7 @@ pub enum Standard {
     Math,
     /// [`MathDapo`].
     MathDapo,
-    /// What tamis has no verifier for, and why.
+    /// A data source that tamis has no verifier for, with the reason.
     Lacking(&'static str),
 }
 
@@ -67,7 +67,7 @@ pub const STANDARD: [(&str, Standard); 27] = [
     ("", Standard::Lacking("the rows have no data source")),
 ];
 
-/// What verl does with a data source; `None` where it knows none of that name.
+/// verl's treatment of a data source; `None` where it knows none of that name.
 ///
 /// ```
 /// use tamis_env::reward::by_source::{Standard, standard};
@@ -115,7 +115,7 @@ pub struct BySource {
 pub struct Unrouted {
     /// The source, empty where the rows have none.
     pub source: String,
-    /// Its rows.
+    /// Number of rows.
     pub num_rows: usize,
     /// Why there is none.
     pub reason: &'static str,

@@ -23,7 +23,7 @@ const EXCERPT_CHARS: usize = 200;
 pub struct NamedReward {
     /// Under which its score is stored and logged.
     pub name: String,
-    /// Its factor in the sum; 0 scores without training on it.
+    /// Factor of the score in the sum; 0 scores without training on it.
     pub weight: f64,
     /// The function.
     pub function: Box<dyn RewardFunction>,
@@ -44,7 +44,7 @@ pub struct Scored {
     pub reward: Score,
     /// Message of each function that failed on the completion, by the function's name.
     pub failures: BTreeMap<String, String>,
-    /// What the functions logged beside their scores.
+    /// Extra values that the functions logged beside their scores.
     pub logged: Logged,
     /// Whether it stays unscored because its weighted sum is beyond what is held.
     pub is_beyond: bool,
@@ -61,12 +61,12 @@ impl Scored {
     }
 }
 
-/// What scoring a batch gave.
+/// Result of scoring a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scoring {
     /// One for each input, in order.
     pub rows: Vec<Scored>,
-    /// How long each function took, in the order of the functions.
+    /// Duration of each function, in their order.
     pub times: Vec<(String, Duration)>,
 }
 
@@ -106,7 +106,7 @@ impl Rewards {
         self.trainer_state = state;
     }
 
-    /// How far the training is.
+    /// Progress of the training.
     pub fn trainer_state(&self) -> TrainerState {
         self.trainer_state
     }
@@ -122,7 +122,7 @@ impl Rewards {
         self.functions.iter().filter(move |named| named.weight != 0.0 || !is_weighed)
     }
 
-    /// How the first function that can is made to say what is right (`acc`); `None` where none can.
+    /// The way to make the first function that can report correctness (`acc`); `None` where none can.
     pub fn how_to_give_acc(&self) -> Option<&'static str> {
         self.functions.iter().find_map(|named| named.function.how_to_give_acc())
     }
@@ -194,8 +194,8 @@ impl Rewards {
         Ok(Scoring { rows, times })
     }
 
-    /// What a person should know of completions that were scored: functions that failed on some, sums beyond
-    /// what is held, completions that nothing answered; each with the content of the first such row.
+    /// Warnings about completions that were scored: functions that failed on some, sums beyond the range that
+    /// is stored, completions that nothing scored; each with the content of the first such row.
     pub fn warnings(&self, rows: &[(&RewardInput<'_>, &Scored)]) -> Vec<String> {
         let mut warnings = Vec::new();
         for NamedReward { name, .. } in &self.functions {
@@ -235,8 +235,8 @@ impl Rewards {
         warnings
     }
 
-    /// How many completions its functions should be given at once: what a function answers to one may depend
-    /// on those beside it. 1 where none says so; as many as there are where one wants that.
+    /// Number of completions to hand to the functions at once: a function's answer to one may depend on those
+    /// beside it. 1 where no function asks for more; all of them where one asks for that.
     pub fn batch_size(&self) -> usize {
         let sizes = self.functions.iter().map(|named| named.function.batch_size().max(1));
         sizes.fold(1, |whole, size| {
@@ -248,8 +248,8 @@ impl Rewards {
         })
     }
 
-    /// How many batches may be scored at the same time; 0 where no function waits for anything outside, so
-    /// that it is of no use.
+    /// Number of batches that may be scored at the same time; 0 where no function waits for anything outside,
+    /// so that concurrency is of no use.
     pub fn concurrency(&self) -> usize {
         let external = self.functions.iter().filter(|named| named.function.is_external());
         external.map(|named| named.function.concurrency().max(1)).max().unwrap_or(0)

@@ -23,7 +23,7 @@ pub enum RewardError {
     Weight {
         /// The function.
         name: String,
-        /// Its weight.
+        /// The weight.
         weight: f64,
     },
     /// A parameter is out of range.
@@ -50,7 +50,7 @@ pub enum RewardError {
     /// An external function cannot be started.
     #[error("reward `command` {failure}; is the program installed and on PATH?")]
     Start {
-        /// How.
+        /// The failure.
         failure: RewardFailure,
     },
     /// A function broke down for good.
@@ -58,7 +58,7 @@ pub enum RewardError {
     BrokenDown {
         /// The function.
         name: String,
-        /// How.
+        /// The failure.
         failure: RewardFailure,
     },
     /// Whoever waits for the scores does not want them any more.

@@ -63,7 +63,7 @@ pub enum RewardFailure {
     /// The function itself reported an error.
     #[error("the function failed: {message}")]
     Function {
-        /// Its message, with the traceback where there is one.
+        /// Message of the exception, with the traceback where there is one.
         message: String,
     },
     /// A score is infinite.
@@ -71,7 +71,7 @@ pub enum RewardFailure {
     NotFinite {
         /// The score.
         name: String,
-        /// Its value in words.
+        /// The value in words.
         value: String,
     },
     /// A score, or a part of one, so large that statistics of it are no numbers any more.
@@ -79,13 +79,13 @@ pub enum RewardFailure {
     TooLarge {
         /// The score.
         name: String,
-        /// Its value in words.
+        /// The value in words.
         value: String,
     },
     /// An answer whose parts do not fit together.
     #[error("{what}: expected {expected}, got {actual}")]
     Shape {
-        /// What does not fit.
+        /// The part that does not fit.
         what: String,
         /// The value expected.
         expected: String,

@@ -7,7 +7,7 @@ use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, RewardContext, RewardSettings};
 
 tamis_core::settings! {
-    /// What [`Format`] looks for.
+    /// Settings of the [`Format`] reward.
     pub struct FormatSettings {
         /// Regular expression that the whole completion must match; `.` matches a line break too.
         pattern: String = String::new(), NotEmpty;

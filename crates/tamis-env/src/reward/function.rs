@@ -24,11 +24,11 @@ pub struct RewardInput<'a> {
     pub step: u64,
     /// Pass over the data, from 0.
     pub epoch: u64,
-    /// How far the training is; set by what scores.
+    /// Progress of the training; set by the caller.
     pub trainer_state: TrainerState,
 }
 
-/// How far a training is, in the terms of TRL's `trainer_state`. All 0: there is no training.
+/// Progress of a training, in the terms of TRL's `trainer_state`. All 0: there is no training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct TrainerState {
     /// Steps trained so far.
@@ -43,7 +43,8 @@ pub struct TrainerState {
     pub train_batch_size: u64,
 }
 
-/// What a function logs beside its scores, of one completion (TRL's `log_extra` and `log_metric`).
+/// Extra values that a function logs for one completion beside its scores (TRL's `log_extra` and
+/// `log_metric`).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Logged {
     /// Text by column, for the files of rollouts and of validation samples.
@@ -92,7 +93,7 @@ impl<'a> RewardInput<'a> {
 /// Scores of one completion by name; `score` is the one that is weighted and trained on.
 pub type Scores = BTreeMap<String, Score>;
 
-/// What one function says of one completion.
+/// One function's result for one completion.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RewardOutcome {
     /// Named scores with at least `score`; none of them NaN or infinite.
@@ -155,25 +156,25 @@ pub trait RewardFunction: Send + Sync {
         false
     }
 
-    /// How many completions of a batch it looks at together; 1 where its answer to one never depends on the
-    /// others. `usize::MAX`: all there are.
+    /// Number of completions of a batch that the function compares; 1 where its answer to one never depends
+    /// on the others. `usize::MAX`: all of them.
     fn batch_size(&self) -> usize {
         1
     }
 
-    /// How many batches it can work on at the same time.
+    /// Number of batches that the function can work on at the same time.
     fn concurrency(&self) -> usize {
         1
     }
 
-    /// What to do where it fails on everything, as far as the function itself can tell; `None` where it
-    /// cannot.
+    /// The fix where the function fails on everything, as far as the function itself can tell; `None` where
+    /// it cannot.
     fn failure_hint(&self) -> Option<String> {
         None
     }
 
-    /// How its author lets it say what is right (`acc`) beside the score, as an imperative; `None` where it
-    /// cannot.
+    /// The way for the function's author to report correctness (`acc`) beside the score, as an imperative;
+    /// `None` where there is none.
     fn how_to_give_acc(&self) -> Option<&'static str> {
         None
     }

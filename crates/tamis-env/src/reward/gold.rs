@@ -30,7 +30,7 @@ const FIRST_BLOCK: usize = 64;
 /// Prompts of a later block, scored in one call.
 const BLOCK: usize = 1024;
 
-/// How often a check that takes long says how far it is.
+/// Interval between progress lines of a long check.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// A gold answer that its verifier rejects.
@@ -38,11 +38,11 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 pub struct GoldExample {
     /// The prompt's id.
     pub prompt: u64,
-    /// Its ground truth.
+    /// The ground truth.
     pub ground_truth: String,
     /// The completion that said it.
     pub completion: String,
-    /// What the function said.
+    /// The function's answer.
     pub answer: String,
 }
 
@@ -91,7 +91,7 @@ pub struct FunctionGold {
     pub failed: usize,
     /// `score` over the prompts that got one, each in the form that got most; `None` where none did.
     pub spread: Option<GoldSpread>,
-    /// What scores no less than the gold answers, or may: see [`Rival::is_proven`].
+    /// Texts without an answer that score no less than the gold answers, or may: see [`Rival::is_proven`].
     pub rivals: Vec<Rival>,
     /// Accepted and checked prompts of each data source, in order of their names.
     pub by_source: Vec<(String, usize, usize)>,
@@ -111,7 +111,7 @@ impl FunctionGold {
     }
 }
 
-/// What [`check_gold`] found.
+/// Result of [`check_gold`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct GoldReport {
     /// Functions that know what a right answer is, in order.
@@ -208,7 +208,7 @@ impl fmt::Display for GoldReport {
 }
 
 impl GoldReport {
-    /// What there is to say of the prompts themselves.
+    /// Notes on the prompts themselves.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.whole_solutions > 0 {
@@ -475,7 +475,7 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// What is told of a prompt in preference to something else: of a function from outside the highest score.
+/// Rank of an outcome in a report: for an external function the highest score comes first.
 fn rank(outcome: &RewardOutcome, is_external: bool) -> (u8, f64) {
     match outcome {
         RewardOutcome::Scored(_) if is_external => (2, outcome.get("score").unwrap_or(f64::NEG_INFINITY)),

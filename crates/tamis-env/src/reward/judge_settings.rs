@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json};
 use tamis_core::setting::TimeSpan;
 
 tamis_core::settings! {
-    /// Where a judge is, what it is asked, and how its score is read.
+    /// Settings of a judge: its address, its prompt, and the reading of its score.
     pub struct JudgeSettings {
         /// Addresses of servers, `http://HOST:PORT` or `https://HOST`; they are asked in turn.
         servers: Vec<String> = Vec::new(), Any, Free;

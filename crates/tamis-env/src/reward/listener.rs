@@ -1,4 +1,4 @@
-//! Who waits for scores: hears what the wait is for, and may give it up.
+//! A listener to a wait for scores: it hears about the wait, and may end it.
 
 /// Hears what is going on while scores are waited for. Called from any thread.
 pub trait Listener: Send + Sync {
@@ -27,7 +27,7 @@ impl Listener for Nobody {
     }
 }
 
-/// What was said, for the tests of those who say it.
+/// Records a listener's messages, for tests.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(crate) struct Heard {

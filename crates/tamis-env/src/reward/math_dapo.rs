@@ -21,7 +21,7 @@ use super::settings::{BuildError, RewardContext, RewardSettings};
 const CLIP_CHARS: usize = 300;
 /// Characters from the end in which a box is looked for.
 const BOX_CHARS: usize = 100;
-/// What stands for an answer that was not found.
+/// Stands for an answer that was not found.
 const INVALID: &str = "[INVALID]";
 
 const SUBSTITUTIONS: [(&str, &str); 10] = [

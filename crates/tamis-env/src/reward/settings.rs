@@ -1,4 +1,4 @@
-//! What a kind of reward says of itself in its own file: how its function is built, and what its keys mean.
+//! The interface of a reward kind's own file: the building of its function, and the meaning of its keys.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ pub trait RewardSettings {
         self.build(context).map(drop)
     }
 
-    /// What is wrong between values that are each allowed. `path` is where the settings stand (`reward[0]`),
+    /// Conflicts between values that are each allowed. `path` is the place of the settings (`reward[0]`),
     /// `limit` is `rollout.max_response_length`.
     fn conflicts(&self, path: &str, limit: usize) -> Vec<Conflict> {
         let _ = (path, limit);
@@ -75,13 +75,13 @@ pub struct Conflict {
 pub struct RewardFile {
     /// The key that names it, without the reward (`path`).
     pub key: String,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What to do where it is not there; `None`: it is a program, which may be looked up on `PATH`.
+    /// The fix where the file is missing; `None`: it is a program, which may be looked up on `PATH`.
     pub hint: Option<&'static str>,
 }
 
-/// What a reward is built with, beyond its settings.
+/// Context in which a reward is built, beyond its settings.
 #[derive(Clone, Copy)]
 pub struct RewardContext<'a> {
     /// The reward's name in the configuration.
@@ -125,7 +125,7 @@ impl<'a> RewardContext<'a> {
     }
 }
 
-/// What rewards need of the program that they run in.
+/// Services that rewards need of the program that they run in.
 pub trait RewardHost {
     /// Writes a program that tamis ships to where the processes of a run find it.
     ///
@@ -198,6 +198,6 @@ pub enum BuildError {
     Host(Box<dyn Error + Send + Sync>),
 }
 
-/// How relative paths of a configuration are taken.
+/// The rule for relative paths of a configuration.
 pub const RELATIVE: &str = "a relative path in a file is taken from that file's folder, one on the command \
     line from where tamis is started";

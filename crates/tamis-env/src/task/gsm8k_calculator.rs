@@ -23,8 +23,7 @@ use crate::rational::{Rational, canonical_decimal};
 /// Value of `data_source` of every prompt of this task.
 pub const DATA_SOURCE: &str = "gsm8k_calculator";
 
-/// What became of the annotations of one side. `annotations = unparsable + duplicates + occurs_in_train +
-/// kept`.
+/// Counts of the annotations of one side. `annotations = unparsable + duplicates + occurs_in_train + kept`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Lines read.
@@ -52,9 +51,9 @@ pub struct CalculatorTask {
     pub train: Vec<Prompt>,
     /// Held-out prompts; ids are row numbers from 0.
     pub held_out: Vec<Prompt>,
-    /// What became of the annotations of the training files.
+    /// Counts of the training files.
     pub train_counts: Counts,
-    /// What became of the annotations of the test files.
+    /// Counts of the test files.
     pub held_out_counts: Counts,
 }
 

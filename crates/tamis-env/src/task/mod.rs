@@ -46,7 +46,7 @@ pub trait Task {
     /// The keys that its errors are about, the likeliest first.
     fn keys(&self) -> &'static [&'static str];
 
-    /// Its prompts, at most `most` of a side.
+    /// Prompts of the task, at most `most` of a side.
     ///
     /// # Errors
     /// Settings that make no sense, a file that cannot be read, a side without prompts.
@@ -69,20 +69,20 @@ pub struct TaskSource<'a> {
 /// The prompts of a task, ids from 0 on each side.
 #[derive(Debug, Clone)]
 pub struct TaskPrompts {
-    /// What is trained on.
+    /// Prompts for training.
     pub train: Vec<Prompt>,
-    /// What is only evaluated.
+    /// Held-out prompts, for evaluation alone.
     pub held_out: Vec<Prompt>,
     /// Lines for the log: what was read, made and left out.
     pub notes: Vec<String>,
 }
 
-/// Which side of a task's partition.
+/// Sides of a task's partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Split {
-    /// What is trained on.
+    /// Prompts for training.
     Train,
-    /// What is only evaluated.
+    /// Held-out prompts, for evaluation alone.
     HeldOut,
 }
 

@@ -71,37 +71,37 @@ pub enum CheckpointError {
     /// A tensor of the architecture is not there.
     #[error("tensor `{name}` is missing from {}", path.display())]
     Missing {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// Where it was looked for.
+        /// Path of the file where it was looked for.
         path: PathBuf,
     },
     /// A tensor that the architecture does not have.
     #[error("tensor `{name}` in {} does not belong to this architecture", path.display())]
     Unexpected {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// Where it is.
+        /// Path of the file.
         path: PathBuf,
     },
     /// A tensor of another shape.
     #[error("tensor `{name}` in {} has shape {found:?}, and the configuration of the model makes it {expected:?}", path.display())]
     Shape {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// Where it is.
+        /// Path of the file.
         path: PathBuf,
-        /// What the configuration says.
+        /// Shape by the configuration.
         expected: Vec<usize>,
-        /// What the file holds.
+        /// Shape in the file.
         found: Vec<usize>,
     },
     /// A number that is none, or infinite.
     #[error("tensor `{name}` in {} holds numbers that are not finite: the file is damaged, or its training had diverged", path.display())]
     NotFinite {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// Where it is.
+        /// Path of the file.
         path: PathBuf,
     },
     /// A whole number of the file's metadata is not there.
@@ -115,11 +115,11 @@ pub enum CheckpointError {
     /// A tensor of a type that is not read.
     #[error("tensor `{name}` in {} is of type {dtype}, expected F32, BF16 or F16", path.display())]
     Dtype {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// Where it is.
+        /// Path of the file.
         path: PathBuf,
-        /// Its type.
+        /// Type of the tensor.
         dtype: String,
     },
 }

@@ -76,7 +76,7 @@ pub(super) struct InferScratch {
     pub logits: Floats,
 }
 
-/// What a step reads.
+/// Inputs of a generation step.
 #[derive(Clone, Copy)]
 pub(super) struct InferContext<'a> {
     pub threads: &'a Threads,

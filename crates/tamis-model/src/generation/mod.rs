@@ -80,7 +80,7 @@ struct Running {
     sample: usize,
     cache: Cache,
     tokens: Vec<u32>,
-    /// What the mask may draw from next; `None` without one.
+    /// State of the mask that tokens are drawn from; `None` without a mask.
     masked: Option<Masked>,
     logprobs: Vec<f32>,
     /// Sum over the tokens.
@@ -89,7 +89,7 @@ struct Running {
     finish: Option<CompletionEnd>,
 }
 
-/// Where a sample stands in its mask.
+/// State of a sample's token mask.
 struct Masked {
     state: u32,
     allowed: Arc<[u64]>,
@@ -585,7 +585,7 @@ fn near(model: &Model) -> bool {
     crate::training::stay_near(model.num_parameters())
 }
 
-/// How many items each thread computes alone; one part where all threads share every product.
+/// Number of items that each thread computes alone; one part where all threads share every product.
 fn cuts(threads: &Threads, model: &Model, weights: impl ExactSizeIterator<Item = usize>) -> Vec<usize> {
     let weights: Vec<usize> = weights.collect();
     let (rows, num_threads): (usize, _) = (weights.iter().sum(), threads.num_threads());

@@ -1,4 +1,4 @@
-//! What is asked for, and what comes back.
+//! Requests for completions, and their results.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ pub trait StopCheck: Send + Sync {
     fn should_stop(&self, generated: &[u32]) -> bool;
 }
 
-/// Which tokens may come next, for completions of a given form.
+/// A mask over the next token, for completions of a given form.
 ///
 /// Log-probabilities and entropies stay those of the whole vocabulary, as with the truncations.
 pub trait TokenMask: Send + Sync {
-    /// What is remembered of a completion without a token.
+    /// State of a completion without a token.
     fn start(&self) -> u32;
 
-    /// What is remembered of it after one more token.
+    /// State after one more token.
     fn after(&self, state: u32, token: u32) -> u32;
 
     /// The tokens that may follow, bit `id % 64` of word `id / 64` for each; ids beyond the words may not.
@@ -35,11 +35,11 @@ pub struct GenerationRequest {
     pub prompt: Vec<u32>,
     /// One key per sample; token t of sample i is drawn with `keys[i].uniform(t)`.
     pub keys: Vec<Key>,
-    /// How tokens are drawn.
+    /// Sampling parameters.
     pub params: SamplingParams,
     /// Ends completions besides `stop_token_ids`.
     pub stop: Option<Arc<dyn StopCheck>>,
-    /// Which tokens are drawn from; `None`: all.
+    /// Mask of the tokens to draw from; `None`: all.
     pub mask: Option<Arc<dyn TokenMask>>,
 }
 
@@ -61,9 +61,9 @@ pub enum CompletionEnd {
 /// A finished sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Completion {
-    /// Its request.
+    /// Id of the request.
     pub request: RequestId,
-    /// Its index in the request's keys.
+    /// Index in the request's keys.
     pub sample: usize,
     /// Token ids, the end token included.
     pub tokens: Vec<u32>,
@@ -71,14 +71,14 @@ pub struct Completion {
     pub logprobs: Vec<f32>,
     /// Mean entropy of `softmax(logits / temperature)` over them, nats; NaN without tokens.
     pub entropy: f64,
-    /// What else each token could have been; empty unless [`SamplingParams::num_alternatives`] asks for it.
+    /// Alternatives to each token; empty unless [`SamplingParams::num_alternatives`] asks for them.
     pub alternatives: Vec<Alternatives>,
     /// Why it ended.
     pub finish: CompletionEnd,
 }
 
 impl Completion {
-    /// What a sample that is given up before it has a token ends with.
+    /// The completion of a sample that is given up before it has a token.
     pub fn without_tokens(request: RequestId, sample: usize) -> Self {
         Self {
             request,
@@ -95,9 +95,9 @@ impl Completion {
 /// A sample that is under way.
 #[derive(Debug, Clone, Copy)]
 pub struct CompletionProgress<'a> {
-    /// Its request.
+    /// Id of the request.
     pub request: RequestId,
-    /// Its index in the request's keys.
+    /// Index in the request's keys.
     pub sample: usize,
     /// Token ids so far.
     pub tokens: &'a [u32],

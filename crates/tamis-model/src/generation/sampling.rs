@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::simd::SimdLevel;
 use crate::vocabulary::{powers, statistics};
 
-/// How tokens are drawn and when a completion ends.
+/// Sampling parameters, and the conditions that end a completion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
     /// Divides the logits; 0 is greedy.
@@ -32,7 +32,7 @@ pub struct SamplingParams {
     pub num_alternatives: Option<usize>,
 }
 
-/// What else a token could have been, before penalty and truncation.
+/// Alternatives to a token, before penalty and truncation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Alternatives {
     /// Place of the drawn token among all, the likeliest being 1; equals share the first place of theirs.

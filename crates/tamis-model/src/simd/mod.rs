@@ -71,7 +71,7 @@ impl SimdLevel {
     }
 }
 
-/// How elements multiply and add at a level; row kernels are written once over it.
+/// Multiplication and addition of elements at a level; row kernels are written once over it.
 pub(crate) trait MulAdd {
     /// `a * b + c`, fused where the level has the instruction.
     fn fma(a: f32, b: f32, c: f32) -> f32;

@@ -1,4 +1,4 @@
-//! Which rows a pass computes: each context once, then what follows it in every sequence that has it.
+//! The rows that a pass computes: each context once, then the rest of every sequence that has it.
 //!
 //! Consecutive sequences with the same context (`tokens[..start]`), as the members of a rollout group are,
 //! form a group. Its rows are those of the context, computed once, and then each member's own. The last row
@@ -15,7 +15,7 @@ use crate::config::TransformerConfig;
 #[derive(Debug, Clone)]
 pub(super) struct PackedGroup {
     pub rows: Range<usize>,
-    /// How many of the rows are the shared context; 0 where there is one sequence alone.
+    /// Number of rows of the shared context; 0 where there is one sequence alone.
     pub shared: usize,
     /// Rows of each member beyond the shared ones.
     pub members: Vec<usize>,

@@ -15,7 +15,7 @@ pub(crate) fn stay_near(num_parameters: usize) -> bool {
     num_parameters <= 4 << 20
 }
 
-/// How the rows of a pass are cut: a function of model and rows, never of the number of threads.
+/// Division of a pass into chunks of rows: a function of model and rows, never of the number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// Sums of gradients gathered side by side, each over consecutive chunks. One where weights are many:

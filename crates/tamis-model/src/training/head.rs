@@ -1,5 +1,5 @@
-//! What stands on the last layer: final norm, then a value head, or logits in blocks of rows,
-//! log-probabilities and entropies; and the way back.
+//! The head on the last layer: final norm, then a value head, or logits in blocks of rows, log-probabilities
+//! and entropies; and the way back.
 
 use super::gradients::Gradients;
 use super::layer::LayerContext;
@@ -19,7 +19,7 @@ const BLOCK: usize = 4 << 20;
 /// Rows per task of row-wise work.
 const ROWS: usize = 16;
 
-/// How a training pass computes.
+/// Options of a training pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassOptions {
     /// Divides the logits; positive.
@@ -44,7 +44,7 @@ pub(super) struct Upstream {
     pub(super) second: Option<Vec<f32>>,
 }
 
-/// What the backward pass needs of the scored rows of a chunk.
+/// Scored rows of a chunk that the backward pass needs.
 #[derive(Debug, Default)]
 pub(super) struct KeptRows {
     /// Scored rows `[S][d]`, before and after the final norm.
@@ -97,7 +97,7 @@ fn logits(context: &LayerContext, normed: &[f32], out: &mut [f32], vocab: usize)
     linear::forward(threads, model, model.layout().head, None, normed, out, vocab, ChainStart::Zero);
 }
 
-/// What a chunk's targets have, in the order of its sequences: log-probabilities and entropies, or values.
+/// Outputs for a chunk's targets, in the order of its sequences: log-probabilities and entropies, or values.
 pub(super) fn forward(
     context: &LayerContext,
     stream: &[f32],

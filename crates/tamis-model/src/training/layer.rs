@@ -18,7 +18,7 @@ use crate::threads::{Parts, Threads};
 /// Rows per task of row-wise work, whatever the number of threads.
 const ROWS: usize = 64;
 
-/// What a layer reads besides its input.
+/// Inputs of a layer beside its activations.
 #[derive(Clone, Copy)]
 pub(super) struct LayerContext<'a> {
     pub threads: &'a Threads,
@@ -31,7 +31,7 @@ pub(super) struct LayerContext<'a> {
     pub watch: &'a PassWatch,
 }
 
-/// What the backward pass needs of a layer's forward pass.
+/// Results of a layer's forward pass that the backward pass needs.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
     /// Before norm and rotation `[N][heads * dim]`, kept where heads are normalised.

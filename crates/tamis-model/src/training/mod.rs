@@ -88,8 +88,8 @@ pub fn forward_backward(
     pass(threads, model, workspace, sequences, options, TokenScores::HEAD, Some((gradients, &mut ask)))
 }
 
-/// What a critic expects still to come at each scored token, row i for sequence i: the value is that of the
-/// state in which the token is chosen, before it is seen. No gradient, and no activations kept.
+/// Values of a critic at each scored token, row i for sequence i: the value is that of the state in which the
+/// token is chosen, before it is seen. No gradient, and no activations kept.
 pub fn values(
     threads: &Threads,
     model: &Model,
@@ -149,9 +149,9 @@ pub fn logits(
     Ok(out)
 }
 
-/// What a head gives for each scored token.
+/// Outputs of a head for each scored token.
 trait HeadOutput {
-    /// What each of its derivatives is called.
+    /// Names of the derivatives.
     const DERIVATIVES: [&'static str; 2];
 
     fn of(columns: [Ragged<f32>; 2]) -> Self;
@@ -299,7 +299,7 @@ fn pass<O: HeadOutput>(
     if watch.has_given_up() { Err(SequenceError::GivenUp) } else { Ok(output) }
 }
 
-/// What the head gives for a chunk's targets, and what the backward pass needs where it is kept.
+/// Outputs of the head for a chunk's targets, and the part that the backward pass needs where it is kept.
 fn forward(
     context: &layer::LayerContext,
     options: PassOptions,

@@ -23,7 +23,7 @@ pub enum SequenceError {
     Token {
         /// Index of the sequence.
         sequence: usize,
-        /// Where in it.
+        /// Position in the sequence.
         position: usize,
         /// The id.
         token: u32,
@@ -45,7 +45,7 @@ pub enum SequenceError {
     Start {
         /// Index of the sequence.
         sequence: usize,
-        /// Where it was to begin.
+        /// The start asked for.
         start: usize,
         /// T.
         len: usize,
@@ -61,7 +61,7 @@ pub enum SequenceError {
     Head {
         /// The value found.
         found: OutputHead,
-        /// What it would have to be.
+        /// The head that it would need.
         wanted: OutputHead,
     },
     /// The pass is not wanted any more, see [`Workspace::stop_on`](super::Workspace::stop_on).

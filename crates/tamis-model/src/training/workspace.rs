@@ -13,7 +13,7 @@ use crate::model::Model;
 use crate::rotary::Rotary;
 use crate::threads::{Parts, Threads};
 
-/// What the backward pass needs of some rows.
+/// Results of some rows that the backward pass needs.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     /// Input of each layer and output of the last, `[layers + 1][N][d]`.
@@ -39,7 +39,7 @@ impl Chunk {
 /// Buffers of a thread at work.
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// Where nothing is kept for a backward pass.
+    /// Chunk used where nothing is kept for a backward pass.
     pub chunk: Chunk,
     /// Of the layer at hand, where it is not kept.
     pub saved: Saved,

@@ -360,9 +360,9 @@ impl RewardFunction for CommandReward {
         ))
     }
 
-    /// What the program expects is not known: the ground truth as it stands, after `#### `, in `\boxed{}`,
-    /// after `Answer: `, in `<answer>` tags, and the dataset's own solution text (column `answer` or
-    /// `solution`).
+    /// Gold completions in every common form, since the program's format is not known: the ground truth as it
+    /// stands, after `#### `, in `\boxed{}`, after `Answer: `, in `<answer>` tags, and the dataset's own
+    /// solution text (column `answer` or `solution`).
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         let Some(truth) = &prompt.ground_truth else { return Vec::new() };
         let short = super::gsm8k::gold(truth);

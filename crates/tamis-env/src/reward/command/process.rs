@@ -22,17 +22,17 @@ const QUEUE_LINES: usize = 64;
 const STDERR_BYTES: usize = 4096;
 /// Lines of standard error that an error shows.
 const STDERR_LINES: usize = 12;
-/// How long a process may take to end by itself once its input is closed.
+/// Time for a process to end by itself once its input is closed.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// How often a wait looks whether it is still wanted.
+/// Interval at which a wait checks whether it is still wanted.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A wait is long after so much time, and again whenever it has doubled.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A wait for the next answer, as it stands.
 pub(super) struct AnswerWait {
-    /// So far.
+    /// Time waited so far.
     pub(super) waited: Duration,
     /// At most.
     pub(super) allowed: Duration,
@@ -45,13 +45,13 @@ pub(super) struct AnswerWait {
 /// One completion on its way to a process.
 #[derive(Clone)]
 pub(super) struct RowRequest<'a> {
-    /// Its place in the batch.
+    /// Index of the completion in the batch.
     pub(super) row: usize,
-    /// Its number on the wire.
+    /// Id of the request on the wire.
     pub(super) id: u64,
     /// Requests of the same call after it.
     pub(super) remaining: usize,
-    /// What is scored.
+    /// The completion to score.
     pub(super) input: &'a RewardInput<'a>,
 }
 

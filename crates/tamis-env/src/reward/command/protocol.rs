@@ -113,12 +113,12 @@ pub fn request(id: u64, remaining: usize, input: &RewardInput<'_>) -> Vec<u8> {
     bytes
 }
 
-/// What a program said of one completion.
+/// A program's answer for one completion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
-    /// Its scores, or why there are none.
+    /// Scores of the completion, or the reason why there are none.
     pub outcome: RewardOutcome,
-    /// What it logged beside them.
+    /// Extra values that the program logged beside them.
     pub logged: Logged,
 }
 
@@ -129,14 +129,14 @@ pub(super) fn introduce(columns: Option<&BTreeSet<&str>>) -> Vec<u8> {
     line
 }
 
-/// What a Python function says of itself.
+/// A Python function's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Introduction {
     /// The style that it is called in.
     pub style: String,
     /// The styles that its parameters fit.
     pub fits: Vec<String>,
-    /// Its name and parameters.
+    /// Name and parameters of the function.
     pub signature: String,
     /// Why it cannot be called in that style.
     pub problem: Option<String>,
@@ -200,7 +200,7 @@ fn outcome(answer: &Map<String, Value>) -> Result<RewardOutcome, Problem> {
     }
 }
 
-/// What is kept beside the scores; `null` says nothing.
+/// Reads the extra values beside the scores; `null` is no value.
 fn read_logged(answer: &Map<String, Value>) -> Result<Logged, Problem> {
     let object = |field: &str| match answer.get(field) {
         None | Some(Value::Null) => Ok(Map::new()),
@@ -335,9 +335,9 @@ fn parts(field: &str, values: &Map<String, Value>) -> Result<BTreeMap<String, Ve
     Ok(all)
 }
 
-/// What Python's `json.dumps` writes and JSON does not have. Outside strings: `NaN`, `Infinity` and
-/// `-Infinity` as bare words, and numbers too large for a double, which become `null` and text. In strings:
-/// half a surrogate pair, which becomes the replacement character.
+/// Turns into JSON a line that Python's `json.dumps` wrote and JSON does not allow. Outside strings: `NaN`,
+/// `Infinity` and `-Infinity` as bare words, and numbers too large for a double, which become `null` and
+/// text. In strings: half a surrogate pair, which becomes the replacement character.
 fn repair(line: &str) -> String {
     let mut out = String::with_capacity(line.len() + 8);
     let mut rest = line;

@@ -11,7 +11,7 @@ use crate::reward::function::RewardFunction;
 use crate::reward::settings::{BuildError, RELATIVE, RewardContext, RewardFile, RewardSettings};
 
 tamis_core::settings! {
-    /// How the processes of an external function are kept.
+    /// Number and lifetime of an external function's processes.
     pub struct ProcessPool {
         /// Number of processes that score at the same time.
         num_processes: usize = 2, Between(1.0, 1024.0), Free;

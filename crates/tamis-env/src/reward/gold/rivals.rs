@@ -1,4 +1,5 @@
-//! What is no answer, scored beside gold answers: does a function look at the answer at all?
+//! Scores texts that are no answer beside gold answers, to find functions that do not look at the answer at
+//! all.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,13 +20,13 @@ const ENOUGH: usize = 10;
 /// explains; or one of which too few prompts can tell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rival {
-    /// What it is.
+    /// Description of the text.
     pub what: &'static str,
     /// Prompts on which the two were compared.
     pub num_prompts: usize,
     /// Those of them on which the scores differ.
     pub num_different: usize,
-    /// Its mean score on them; NaN without prompts.
+    /// Mean score of the text over the prompts; NaN without prompts.
     pub score: f64,
     /// The gold answers' mean score on them; NaN without prompts.
     pub gold: f64,

@@ -19,7 +19,7 @@ fn rewards(functions: Vec<(&str, Box<dyn RewardFunction>)>) -> Rewards {
     Rewards::new(named.collect()).unwrap()
 }
 
-/// What is found of one function.
+/// The report on one function.
 fn checked(name: &str, prompts: &[Prompt], function: impl RewardFunction + 'static) -> GoldReport {
     check_gold(prompts, &rewards(vec![(name, Box::new(function))])).unwrap()
 }

@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 400;
 /// Deepest nesting.
 const MAX_DEPTH: usize = 24;
 
-/// What an answer says. Equal values are equal answers.
+/// Value of an answer. Equal values are equal answers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MathValue {
     /// A number or an expression in symbols.
@@ -27,7 +27,7 @@ pub enum MathValue {
     Text(String),
 }
 
-/// What changes no value, longest first where one begins another.
+/// Replacements that change no value, longest first where one begins another.
 const CLEANED: [(&str, &str); 40] = [
     ("\\displaystyle", ""),
     ("\\left", ""),
@@ -135,7 +135,7 @@ fn remove_texts(text: &str) -> String {
     kept
 }
 
-/// What stands right of `x =` or `x \in`, where the left is one symbol (or a short function name such as
+/// The right side of `x =` or `x \in`, where the left is one symbol (or a short function name such as
 /// `f(x)`).
 fn right_side(text: &str) -> &str {
     let is_symbol = |left: &str| {
@@ -228,7 +228,7 @@ fn is_grouped_number(text: &str) -> bool {
         && is_digits(fraction)
 }
 
-/// How deep a bracket character goes: +1, −1 or 0; `\{` and `\}` count like `{` and `}`.
+/// Change of depth by a bracket character: +1, −1 or 0; `\{` and `\}` count like `{` and `}`.
 fn step(byte: u8) -> isize {
     match byte {
         b'(' | b'[' | b'{' => 1,
