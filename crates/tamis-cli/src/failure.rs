@@ -1,4 +1,4 @@
-//! What went wrong, as a person reads it: the chain of causes, a hint, an exit code.
+//! Errors as the user reads them: the chain of causes, a hint, an exit code.
 
 use std::error::Error;
 use std::fmt::Write as _;

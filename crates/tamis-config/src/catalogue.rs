@@ -69,8 +69,8 @@ pub fn named(name: &str) -> Vec<&'static Entry> {
     found
 }
 
-/// What a name is that was taken for a configuration key, with the command that explains it; `None` where
-/// nothing is called so.
+/// A hint for a name of the catalogue that was taken for a configuration key, with the command that explains
+/// it; `None` for other names.
 pub fn point_to(name: &str) -> Option<String> {
     let entry = named(name).into_iter().find(|entry| is_own_name(name, entry))?;
     Some(format!("`{}` is {}: `tamis explain {}`", entry.name, entry.family.noun(), entry.name))

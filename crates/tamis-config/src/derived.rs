@@ -35,12 +35,12 @@ const ROUNDS_OF_A_STREAM: usize = 8;
 /// A key that nobody set, and the keys that its value follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Followed {
-    /// Its path, items of lists as numbers.
+    /// Path of the key, items of lists as numbers.
     pub(crate) key: String,
     pub(crate) leader: &'static str,
 }
 
-/// What the lengths of rewards follow.
+/// The key that the lengths of rewards follow.
 pub(crate) const RESPONSE_LENGTH: &str = "rollout.max_response_length";
 
 /// Lists what was null and is a value now.
@@ -135,7 +135,7 @@ impl Config {
         self.schedule.rounds_in_flight.unwrap_or(if streams && is_served { ROUNDS_OF_A_STREAM } else { 1 })
     }
 
-    /// What happens at servers to samples in flight when weights are published.
+    /// Treatment of samples in flight at servers when weights are published.
     pub fn publish_pause(&self) -> InFlight {
         let schedule = &self.schedule;
         let streams = schedule.mode == ScheduleMode::Streaming && schedule.surplus == SurplusKind::Carry;

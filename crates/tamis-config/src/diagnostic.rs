@@ -1,10 +1,10 @@
-//! What is wrong with a configuration, where, and what to do about it.
+//! Findings about a configuration: the problem, its place, and the fix.
 
 use std::fmt;
 
 use crate::source::{Origin, SourceKind};
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The run starts; something is not as the user may think.
@@ -25,11 +25,11 @@ impl fmt::Display for Severity {
 /// One finding: what, where, and the fix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
     /// The fault.
     pub problem: Box<Problem>,
-    /// Where it was written; `None` where no place is to blame.
+    /// Place where it was written; `None` where no place is to blame.
     pub origin: Option<Origin>,
 }
 
@@ -55,7 +55,7 @@ impl Diagnostic {
     }
 }
 
-/// What can be wrong with the text of a configuration.
+/// Problems in the text of a configuration.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Problem {
     /// A key that does not exist.
@@ -91,7 +91,7 @@ pub enum Problem {
         expected: String,
         /// The value found.
         found: String,
-        /// What there was, as it was written, where it is a scalar; of the name of a kind the section.
+        /// The scalar that was written, if it is one; for the name of a kind the section.
         example: Option<String>,
     },
     /// A value that is none of those allowed.
@@ -164,7 +164,7 @@ pub enum Problem {
     NoSuchItem {
         /// The list.
         key: String,
-        /// Its items.
+        /// Number of items.
         length: usize,
         /// The item that was named.
         index: usize,
@@ -176,7 +176,7 @@ pub enum Problem {
         key: String,
         /// The reason.
         message: String,
-        /// What to do about it, where that is known.
+        /// The fix, if it is known.
         hint: Option<String>,
     },
     /// A path that stands for one, as examples have it.
@@ -229,7 +229,7 @@ pub enum Problem {
     DuplicateKey {
         /// The key.
         key: String,
-        /// Where it was given first.
+        /// Line where the key was given first.
         first_line: usize,
     },
 }
@@ -399,7 +399,7 @@ pub struct ConfigErrors {
 }
 
 impl ConfigErrors {
-    /// How many of the findings are errors.
+    /// Number of errors among the findings.
     pub fn num_errors(&self) -> usize {
         self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count()
     }

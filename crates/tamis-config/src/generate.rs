@@ -1,5 +1,4 @@
-//! What is generated from the table: the embedded defaults, the JSON Schema, and the
-//! explanation of one key.
+//! Texts generated from the table: the embedded defaults, the JSON Schema, and the explanation of one key.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

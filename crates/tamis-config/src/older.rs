@@ -14,11 +14,11 @@ use crate::preset::Preset;
 use crate::table;
 use crate::tree::{Node, Value, parse_bool};
 
-/// What became of a configuration.
+/// Result of converting a configuration.
 pub(crate) struct Conversion {
     /// Whether it was one of before.
     pub(crate) is_older: bool,
-    /// What it says that tamis has no more.
+    /// Settings that today's tamis does not have.
     pub(crate) faults: Vec<Diagnostic>,
 }
 

@@ -7,7 +7,7 @@ use crate::source::{Origin, Source, SourceKind};
 use crate::tree::{Node, Value};
 use crate::yaml;
 
-/// How the value of a key is written where it begins with a bracket.
+/// Syntax of a key's value where it begins with a bracket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueForm {
     /// A list or mapping in YAML's flow style.
@@ -18,7 +18,7 @@ pub enum ValueForm {
     Text,
 }
 
-/// What an override does.
+/// The operation of an override.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
     /// Sets a key.
@@ -34,9 +34,9 @@ pub enum Operation {
 pub struct Override {
     /// The key's dotted path; list items as numbers (`reward[0].weight` and `reward.0.weight` are the same).
     pub path: String,
-    /// Where the key stands in the argument.
+    /// Position of the key in the argument.
     pub origin: Origin,
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
 }
 

@@ -22,7 +22,7 @@ fn from_home(text: &str) -> PathBuf {
     }
 }
 
-/// What the text of a path means.
+/// Reading of a path's text.
 pub(crate) trait PathText: Copy {
     /// Whether a text is the name of something else than a file or folder.
     fn is_word(self, text: &str) -> bool;

@@ -1,4 +1,4 @@
-//! What a configuration overrides of its preset.
+//! Values of a preset that a configuration overrides.
 
 use std::fmt;
 
@@ -20,11 +20,11 @@ pub struct PresetDifference {
     pub of: Preset,
     /// The key.
     pub key: String,
-    /// What the preset sets.
+    /// Value that the preset sets.
     pub preset: Json,
-    /// What the run has.
+    /// Value in the run.
     pub value: Json,
-    /// Where that was written.
+    /// Place where that was written.
     pub origin: Option<Origin>,
 }
 
@@ -51,8 +51,8 @@ fn brief(key: &str, value: &Json) -> String {
     }
 }
 
-/// What of the configuration's preset is overridden. `tree` is the merged tree that the configuration was
-/// read from.
+/// Finds the values of the configuration's preset that are overridden. `tree` is the merged tree that the
+/// configuration was read from.
 pub(crate) fn differences(config: &Config, tree: &Node) -> Vec<PresetDifference> {
     let Some(preset) = config.preset else { return Vec::new() };
     let mut differences = Vec::new();

@@ -15,7 +15,7 @@ use crate::tree::{MapEntry, Node, Value, join, parse_bool, parse_float};
 
 /// A type that a configuration key can have.
 pub trait Setting: Sized {
-    /// Its shape.
+    /// Shape of the type.
     fn shape() -> Shape;
 
     /// Reads it; what is wrong goes to the reader. `None` exactly where something was reported.
@@ -83,7 +83,7 @@ impl Reader {
         Self { names, diagnostics: Vec::new(), unsound: Vec::new(), defaults }
     }
 
-    /// What was found.
+    /// Returns the findings.
     pub fn into_diagnostics(self) -> Vec<Diagnostic> {
         self.diagnostics
     }
@@ -486,7 +486,7 @@ impl Reader {
     }
 }
 
-/// What a [`Check`] looks at in a value.
+/// The numbers in a value that a [`Check`] looks at.
 struct Numbers {
     /// Every number.
     all: Vec<f64>,

@@ -60,7 +60,7 @@ pub fn reference_markdown() -> String {
     text
 }
 
-/// How keys of other systems are taken.
+/// Translation of other systems' keys, for the reference page.
 const OTHERS: &str = "
 ## Keys of other systems
 

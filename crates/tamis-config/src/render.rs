@@ -11,7 +11,7 @@ use tamis_core::setting::{KeySpec, Shape};
 /// Lines longer than this keep their origin on a line of its own.
 const WIDTH: usize = 100;
 
-/// Where a value is from, for the comment behind it.
+/// Origin of a value, for the comment behind it.
 pub(crate) fn describe(node: &Node) -> String {
     match &node.origin.source.kind {
         SourceKind::File(path) | SourceKind::ForeignFile(path) | SourceKind::RunFile(path) => {

@@ -1,4 +1,4 @@
-//! Which keys may change when a run is resumed.
+//! Keys that may change when a run is resumed.
 
 use std::fmt;
 
@@ -17,9 +17,9 @@ use tamis_core::setting::{KeySpec, Resume, Shape};
 pub struct ResumeDifference {
     /// The key.
     pub key: String,
-    /// Its value in the run.
+    /// Value in the run.
     pub run: Json,
-    /// Its value now.
+    /// Value now.
     pub now: Json,
     /// Whether it must not differ.
     pub refused: bool,

@@ -1,4 +1,4 @@
-//! How an inference server is started: for a run that does so itself, and for messages that say what to type.
+//! The command that starts an inference server: for a run that does so itself, and for messages that show it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -38,8 +38,8 @@ impl ServerCommand {
         Self { environment, words }
     }
 
-    /// What a run with this configuration starts before it samples, for a person; `None` where it starts no
-    /// server.
+    /// Line about the servers that a run with this configuration starts before it samples; `None` where it
+    /// starts no server.
     pub fn announcement(config: &Config) -> Option<String> {
         let rollout = &config.rollout;
         let is_of_servers = matches!(rollout.backend, BackendKind::Vllm | BackendKind::Sglang);

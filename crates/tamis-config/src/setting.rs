@@ -1,4 +1,4 @@
-//! How the plain types of configuration keys are read and written: the implementations of [`Setting`].
+//! Reading and writing of the plain types of configuration keys: the implementations of [`Setting`].
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a shape says in words, for the reference page, the schema and `explain`.
+//! Descriptions of shapes in words, for the reference page, the schema and `explain`.
 
 use tamis_core::setting::{KeySpec, Shape};
 

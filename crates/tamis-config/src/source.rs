@@ -1,10 +1,10 @@
-//! Where a value came from: the text of a configuration source and a position in it.
+//! Origin of a value: the text of a configuration source and a position in it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What kind of text a value was written in.
+/// The kinds of text in which a value is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceKind {
     /// The defaults that are built in.
@@ -21,7 +21,7 @@ pub enum SourceKind {
     RunFile(PathBuf),
     /// One `key=value` argument of the command line.
     Argument,
-    /// What the table of foreign keys makes of an argument that another system's users know.
+    /// An argument in another system's terms, translated by the table of foreign keys.
     Foreign(&'static str),
 }
 
@@ -49,7 +49,7 @@ impl SourceKind {
 /// A text that holds configuration values: a file, a preset, one argument.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Source {
-    /// What it is.
+    /// Kind of the text.
     pub kind: SourceKind,
     /// All of it, for excerpts.
     pub text: String,

@@ -15,9 +15,9 @@ pub struct ConfigKey {
     /// Dotted path. Keys inside the items of a list have `[]` after the list's name; those of a kind only,
     /// the kind in angle brackets (`reward[]<gsm8k>.method`).
     pub path: String,
-    /// Its entry.
+    /// Specification of the key.
     pub spec: KeySpec,
-    /// Its type.
+    /// Shape of the section.
     pub shape: Shape,
 }
 
@@ -80,7 +80,7 @@ fn collect_specs(path: &str, specs: &[KeySpec], keys: &mut Vec<ConfigKey>) {
     }
 }
 
-/// What stands at a path.
+/// Content of a path.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
     /// A key of the table.

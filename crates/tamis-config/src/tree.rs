@@ -9,7 +9,7 @@ use crate::source::Origin;
 pub struct Node {
     /// The value.
     pub value: Value,
-    /// Where it was written.
+    /// Place where the value was written.
     pub origin: Origin,
 }
 
@@ -18,7 +18,7 @@ pub struct Node {
 pub enum Value {
     /// A scalar.
     Scalar {
-        /// Its text, after escapes.
+        /// Text of the scalar, after escapes.
         text: String,
         /// Whether it was written without quotes, so that `null`, `true` and `12` have their YAML meaning.
         plain: bool,
@@ -34,7 +34,7 @@ pub enum Value {
 pub struct MapEntry {
     /// The key.
     pub key: String,
-    /// Where the key was written.
+    /// Place where the key was written.
     pub origin: Origin,
     /// The value.
     pub node: Node,

@@ -57,7 +57,7 @@ fn parse_bytes(text: &str) -> Option<u64> {
     (1.0..=9_007_199_254_740_992.0).contains(&bytes).then_some(bytes as u64)
 }
 
-/// Which tokenizer a model from random weights has.
+/// Tokenizer of a model with random weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenizerSource {
     /// The built-in character tokenizer (`char`).
@@ -161,7 +161,7 @@ impl Setting for Paths {
     }
 }
 
-/// How often something is done, in training steps; never, where it is written as 0 or a negative number.
+/// Interval in training steps; never, where it is written as 0 or a negative number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frequency(pub Option<NonZeroU64>);
 

@@ -79,7 +79,7 @@ fn common_settings_of_the_filter() {
     assert_eq!(example("dapo_math").preset, Some(Preset::Dapo));
 }
 
-/// What the presets of the common recipes set, as their authors released them.
+/// The presets of the common recipes set the values that their authors released.
 #[test]
 fn presets_are_the_released_recipes() {
     let divided = Grpo { scale: Scale::Group, ddof: 1, epsilon: 1e-6, singleton: SingletonAdvantage::Zero };

@@ -72,7 +72,7 @@ fn generated_schema() {
     compare("../../docs/configuration.schema.json", &schema);
 }
 
-/// What is written for readers of Rust (doctests, paths, links to items) stands at types that are no keys.
+/// Texts for readers of Rust (doctests, paths, links to items) stand at types that are no keys.
 #[test]
 fn no_printed_text_is_rust() {
     let schema = serde_json::to_string_pretty(&generate::json_schema()).unwrap();

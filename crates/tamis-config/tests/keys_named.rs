@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tamis_config::explain;
 
-/// What looks like a key and is none: names that are wrong on purpose, and forms for several keys.
+/// Texts that look like a key and are none: names that are wrong on purpose, and forms for several keys.
 const NO_KEYS: &[&str] = &[
     "critic.optim.exp_avg_",
     "critic.optim.lr_wsd_",
@@ -69,7 +69,7 @@ fn printed(source: &str) -> Vec<String> {
     texts
 }
 
-/// What stands between backquotes.
+/// Texts between backquotes.
 fn quoted(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }

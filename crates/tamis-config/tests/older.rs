@@ -51,7 +51,7 @@ fn in_folder_of(read: &Config, config: Config) -> Config {
     config
 }
 
-/// What differs, without two pages of what does not.
+/// Compares two configurations, and shows the differences alone.
 #[track_caller]
 fn expect_same(name: &str, read: &Config, meant: Config) {
     let (read, meant) = (format!("{read:#?}"), format!("{:#?}", in_folder_of(read, meant)));
@@ -83,7 +83,7 @@ fn an_imported_file_is_the_configuration_that_it_was() {
     }
 }
 
-/// What another kind reads is left out, as the build that wrote the file did with a warning.
+/// A setting of another kind is left out, as the build that wrote the file did with a warning.
 #[test]
 fn a_setting_of_another_kind_is_left_out_with_a_warning() {
     let folder = tempfile::tempdir().expect("a folder");

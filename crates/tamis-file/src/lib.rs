@@ -64,8 +64,8 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     })
 }
 
-/// What a path of nothing was probably meant for: the entry of the same folder whose name is nearest, also
-/// where the name of a folder on the way is misspelt.
+/// The entry nearest in name to a path that does not exist: in the same folder, also where the name of a
+/// folder on the way is misspelt.
 ///
 /// ```
 /// let near = tamis_file::nearest("src/libs.rs".as_ref());

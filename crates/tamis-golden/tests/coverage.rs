@@ -23,7 +23,7 @@ fn rows(heading: &str) -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// What the tests of a row say, with the helpers that stand in `main.rs` and beside a folder of tests.
+/// Source of a row's tests, with the helpers in `main.rs` and beside a folder of tests.
 fn sources(tests: &str) -> String {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut text = String::new();
@@ -48,7 +48,7 @@ fn present() -> BTreeSet<String> {
         .collect()
 }
 
-/// What is wrong with one row, a line each.
+/// Faults of one row, a line each.
 fn faults(row: &[&str], unnamed: &[Vec<&str>]) -> String {
     let [file, tests, known @ ..] = row else { panic!("a row of two cells at least: {row:?}") };
     assert_eq!(known.len(), PARTS.len(), "{file}: a cell for each of {PARTS:?}");

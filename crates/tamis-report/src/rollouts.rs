@@ -16,14 +16,14 @@ use tamis_data::{rollouts, samples};
 use tamis_run::directory::{ROLLOUTS, step_of};
 use thiserror::Error;
 
-/// Which trajectories to show.
+/// Selection of trajectories to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutQuery {
     /// A run directory, or a file.
     pub source: PathBuf,
     /// Of a run: the step; `None`: the last one there is.
     pub step: Option<u64>,
-    /// Where they ended; `dropped` stands for everything that the filter dropped.
+    /// Places in which the trajectories ended; `dropped` stands for everything that the filter dropped.
     pub verdict: Option<String>,
     /// Their `group_id`.
     pub group: Option<u64>,
@@ -164,7 +164,8 @@ pub struct RolloutView {
     pub file: PathBuf,
     /// Trajectories in it.
     pub num_trajectories: u64,
-    /// How many ended where, the commonest first; empty where the file does not say.
+    /// Number of trajectories by the place in which they ended, the commonest first; empty where the file
+    /// does not say.
     #[serde(serialize_with = "as_object")]
     pub verdicts: Vec<(String, u64)>,
     /// Trajectories that match.

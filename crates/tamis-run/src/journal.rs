@@ -18,11 +18,11 @@ use crate::checksum::crc32;
 use crate::durable::{AppendFile, Disk, DiskError};
 
 const MAGIC: &[u8; 8] = b"TAMISJ1\n";
-/// How a file begins whose first records were removed; their end follows.
+/// First bytes of a file whose first records were removed; their end follows.
 const SHORTENED: &[u8; 8] = b"TAMISJ2\n";
 const FRAME: usize = 8;
 
-/// What is removed from the front of a file is at least so large.
+/// Least number of bytes that is removed from the front of a file.
 const LEAST_REMOVED: u64 = 16 << 20;
 
 /// When appended records are flushed to the device.
@@ -55,12 +55,12 @@ pub enum JournalError {
     TooShort {
         /// The file.
         path: PathBuf,
-        /// Its length in bytes.
+        /// Length of the file in bytes.
         length: u64,
-        /// Its length when the checkpoint was written.
+        /// Length when the checkpoint was written.
         promised: u64,
     },
-    /// What is needed was removed.
+    /// Records that are needed were removed.
     #[error("read `{}`: it begins at byte {first}, and the checkpoint needs it from byte {from} on", path.display())]
     Removed {
         /// The file.
@@ -96,7 +96,7 @@ impl JournalError {
     }
 }
 
-/// What opening a journal found.
+/// Result of opening a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovered {
     /// Position of the first record that was looked for.
@@ -116,17 +116,17 @@ pub struct Journal {
     head: Head,
 }
 
-/// How a file begins.
+/// Header of a file.
 #[derive(Debug, Clone, Copy)]
 struct Head {
-    /// Its own length in bytes.
+    /// Length of the header in bytes.
     length: u64,
     /// The position of the first record.
     first: u64,
 }
 
 impl Head {
-    /// That of a file with these first bytes; `None` where it is none of a journal.
+    /// Header of a file with these first bytes; `None` where it is no journal.
     fn of(bytes: &[u8]) -> Option<Self> {
         if let Some((magic, rest)) = bytes.split_first_chunk::<8>()
             && magic == SHORTENED
@@ -140,7 +140,7 @@ impl Head {
         is_journal.then_some(Self { length, first: length })
     }
 
-    /// Where in the file a position is.
+    /// Offset in the file of a position.
     fn offset(self, position: u64) -> u64 {
         position.saturating_sub(self.first) + self.length
     }

@@ -1,4 +1,4 @@
-//! What a run writes, and how it is read.
+//! Writes the files of a run, and reads them.
 //!
 //! [`directory`] names every file of a run and cuts them back to a checkpoint; [`durable`] writes files that
 //! survive a crash, [`journal`] records that survive it one by one. [`metrics`] are the numbers of a step and

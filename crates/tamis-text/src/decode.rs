@@ -19,7 +19,7 @@ pub struct IncrementalDecoder {
     skip_special: bool,
 }
 
-/// What byte-level decoders put in the place of an incomplete character.
+/// Character that byte-level decoders put in the place of an incomplete one.
 const INCOMPLETE: char = '\u{fffd}';
 
 impl IncrementalDecoder {
@@ -39,7 +39,7 @@ impl IncrementalDecoder {
         &self.text
     }
 
-    /// How often text that was there has changed.
+    /// Number of times that earlier text has changed.
     pub fn num_rewrites(&self) -> u32 {
         self.num_rewrites
     }

@@ -26,10 +26,10 @@ const MAX_EXPRESSIONS: usize = 8;
 /// An expression cannot be followed.
 #[derive(Debug, Error)]
 pub enum RegexMaskError {
-    /// It is no regular expression.
+    /// The pattern is no regular expression.
     #[error("not a regular expression that can be followed: {detail}")]
     Pattern {
-        /// What is wrong, and where.
+        /// The parser's message, with the place.
         detail: String,
     },
     /// The tokenizer's tokens are not known as text.
@@ -460,7 +460,7 @@ mod tests {
         assert!(matches!(over(r"\[a\]").err(), Some(RegexMaskError::NoMatch)), "no other token writes it");
     }
 
-    /// What leads to where no token leads on is not begun.
+    /// A branch of the pattern that no token can continue is not begun.
     #[test]
     fn a_way_that_ends_without_a_match_is_not_taken() {
         assert_eq!(after(&mask("(ab+|1x|2[x-z]*3|-(a|xyz))"), ""), "2a-");

@@ -12,10 +12,10 @@ pub struct StopStrings {
 /// A stop string that cannot be one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StopError {
-    /// It is empty, so every text would stop at once.
+    /// The text is empty, so every completion would stop at once.
     #[error("stop string {index} is empty; every text contains it")]
     Empty {
-        /// Its place in the list, from 0.
+        /// Index in the list, from 0.
         index: usize,
     },
 }
@@ -27,7 +27,7 @@ pub struct StopHit {
     pub start: usize,
     /// Byte after its last.
     pub end: usize,
-    /// Its place in the list.
+    /// Index in the list.
     pub index: usize,
 }
 

@@ -50,7 +50,7 @@ pub enum TemplateError {
     NotText {
         /// The file.
         file: String,
-        /// What it is.
+        /// Description of the fault.
         detail: String,
     },
     /// The template does not parse.
@@ -64,7 +64,7 @@ pub enum TemplateError {
     /// The template refused the conversation with `raise_exception`.
     #[error("the chat template refuses the conversation: {message}")]
     Raised {
-        /// What the template said.
+        /// Message of the template.
         message: String,
     },
     /// The template failed on the conversation.
@@ -72,7 +72,7 @@ pub enum TemplateError {
     Render {
         /// Line of the template, from 1.
         line: usize,
-        /// What went wrong.
+        /// Description of the fault.
         detail: String,
     },
     /// The template is too long to be one.
@@ -81,13 +81,13 @@ pub enum TemplateError {
         tamis_file::MAX_TEMPLATE
     )]
     TooLong {
-        /// Its bytes.
+        /// Length in bytes.
         length: usize,
     },
     /// The template does more than a conversation can need.
     #[error("the chat template does too much for one conversation: {what}")]
     TooMuch {
-        /// What it did too much of, with the limit.
+        /// The limit that was exceeded.
         what: &'static str,
     },
     /// The conversation has no message.
@@ -96,7 +96,7 @@ pub enum TemplateError {
     /// A message is not JSON.
     #[error("message {index} of the conversation is not JSON")]
     Message {
-        /// Its place, from 0.
+        /// Index of the message, from 0.
         index: usize,
         /// The underlying error.
         #[source]
@@ -115,7 +115,7 @@ pub enum TemplateError {
 /// A rendered conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderedPrompt {
-    /// What the model sees; encode it without adding special tokens.
+    /// Text that the model sees; encode it without adding special tokens.
     pub text: String,
     /// The final assistant message's text, where the conversation ends in one: the completion continues it,
     /// and rewards see it in front of the completion.

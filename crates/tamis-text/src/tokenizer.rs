@@ -74,7 +74,7 @@ pub enum TokenizerError {
     Json {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The parser's message, with the place.
         #[source]
         source: serde_json::Error,
     },
@@ -83,7 +83,7 @@ pub enum TokenizerError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What the tokenizers library said.
+        /// Message of the tokenizers library.
         detail: String,
     },
     /// A field of a configuration file has another type than it must have.
@@ -123,7 +123,7 @@ pub enum TokenizerError {
     UnknownCharacter {
         /// The character.
         character: char,
-        /// Its place in the text, in characters from 0.
+        /// Position in the text, in characters from 0.
         position: usize,
         /// The text, shortened around the place.
         text: String,
@@ -147,7 +147,7 @@ pub enum TokenizerError {
     /// The tokenizers library refused token ids.
     #[error("failed to decode {num_tokens} tokens: {detail}")]
     Decode {
-        /// How many.
+        /// Number of tokens.
         num_tokens: usize,
         /// The library's message.
         detail: String,
@@ -311,8 +311,8 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
-    /// What each token adds to a decoded text, by id; `None` for special tokens, which add nothing, and for
-    /// ids that no token has. Known of tokenizers whose text is the tokens' bytes one after the other:
+    /// Bytes that each token adds to a decoded text, by id; `None` for special tokens, which add nothing, and
+    /// for ids that no token has. Known of tokenizers whose text is the tokens' bytes one after the other:
     /// byte-level ones (Qwen, Llama 3, GPT-2) and those of single characters.
     ///
     /// # Errors

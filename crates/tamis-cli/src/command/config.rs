@@ -16,7 +16,8 @@ use super::{notes, print, show};
 use crate::arguments::ConfigCommand;
 use crate::failure::{FAILED, Failure, USAGE};
 
-/// What a check leaves to a run, as it starts no program; nothing where there is none to start.
+/// Checks that a run makes beyond these, since no program is started here; empty where there is none to
+/// start.
 fn list_unchecked(loaded: &Loaded) -> String {
     let rewards = loaded.config.reward.iter().enumerate();
     let external: Vec<String> = rewards

@@ -81,8 +81,8 @@ pub(crate) fn with_findings(mut loaded: Loaded, found: Vec<Diagnostic>) -> Resul
     if is_refused { Err(ConfigErrors { diagnostics: loaded.warnings }) } else { Ok(loaded) }
 }
 
-/// What is wrong with overrides on top of a run's own configuration, without what was to be said about that
-/// one when the run began.
+/// Errors of overrides on top of a run's own configuration, without the warnings about that one when the run
+/// began.
 pub(crate) fn new_errors(own: Option<&Loaded>, mut errors: ConfigErrors) -> Failure {
     let known: &[Diagnostic] = own.map_or(&[], |own| &own.warnings);
     errors.diagnostics.retain(|found| {
@@ -91,8 +91,8 @@ pub(crate) fn new_errors(own: Option<&Loaded>, mut errors: ConfigErrors) -> Fail
     Failure::new(USAGE, errors.to_string())
 }
 
-/// What is to be said about overrides on top of a run's own configuration. That one holds every default in so
-/// many words, and what was to be said about it was said when the run began.
+/// Warnings about overrides on top of a run's own configuration. That one writes every default out, and its
+/// warnings were printed when the run began.
 pub(crate) fn new_notes(own: &Loaded, now: &Loaded) -> Vec<String> {
     let is_new = |warning: &&Diagnostic| !own.warnings.iter().any(|known| known.problem == warning.problem);
     let mut notes: Vec<String> = now.warnings.iter().filter(is_new).map(ToString::to_string).collect();
@@ -100,7 +100,7 @@ pub(crate) fn new_notes(own: &Loaded, now: &Loaded) -> Vec<String> {
     notes
 }
 
-/// What the run says about its configuration at the start.
+/// Notes on its configuration that the run prints at the start.
 pub(crate) fn notes(loaded: &Loaded) -> Vec<String> {
     let mut notes: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     notes.extend(loaded.notes.iter().map(ToString::to_string));

@@ -7,10 +7,10 @@ use crate::tamis::{Folder, Replaced as _, TINY};
 /// A run of the tiny configuration with changes, and what is to be seen of it.
 #[derive(Clone, Copy)]
 struct Case<'a> {
-    /// What it is called in messages.
+    /// Name of the case in messages.
     name: &'a str,
     changes: &'a [(&'a str, &'a str)],
-    /// How it ends.
+    /// Exit code.
     code: i32,
     /// Whether attempts at a step are given up.
     gives_up: bool,

@@ -424,7 +424,7 @@ error: `data.train[1]`: there is no file none.jsonl
 ");
 }
 
-/// What a command says of `tiny.yaml` with prompts from the rows of a file, and without validation.
+/// Output of a command with `tiny.yaml`, prompts from the rows of a file, and without validation.
 fn with_rows(folder: &Folder, command: &[&str], file: &str) -> String {
     let rest = ["tiny.yaml", file, "~data.arithmetic", "validate.test_freq=0"];
     folder.tamis(&[command, &rest].concat()).shown()

@@ -480,7 +480,7 @@ fn a_schedule_over_epochs_ends_with_them() {
     assert!((rates[15] - 1e-3 / 16.0).abs() < 1e-12, "{rates:?}");
 }
 
-/// Which micro-batch a group passes in changes nothing but the order in which the gradient is summed.
+/// The micro-batch of a group changes nothing but the order in which the gradient is summed.
 #[test]
 fn balanced_micro_batches_train_on_the_same() {
     let rows = |train: &str| {

@@ -342,7 +342,7 @@ error: nothing is called `Dr.GPRO`
     assert_eq!(values(&again), values(&shown));
 }
 
-/// What a preset sets can be looked at before there is a model or data.
+/// The settings of a preset can be shown before there is a model or data.
 #[test]
 fn a_preset_is_shown_without_a_model() {
     let folder = Folder::tiny();

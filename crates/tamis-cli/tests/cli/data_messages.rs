@@ -1,4 +1,4 @@
-//! What `tamis train` prints when something is wrong with the data, and its exit code.
+//! Messages of `tamis train` when something is wrong with the data, and its exit code.
 
 use crate::tamis::{Folder, Replaced as _, TINY};
 use crate::train_messages::{leaves_no_run, train};

@@ -1,4 +1,4 @@
-//! What servers do beside sampling for a run: evaluations, of a checkpoint and of a model of their own, and
+//! Servers beside the sampling of a run: evaluations, of a checkpoint and of a model of their own, and
 //! judging completions.
 
 use std::io::{BufRead as _, BufReader};

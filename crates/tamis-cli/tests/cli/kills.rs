@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::tamis::{Ended, Folder};
 
-/// How often to kill, as far as nobody asks for more.
+/// Number of kills, unless more are asked for.
 pub(crate) fn num_kills(otherwise: usize) -> usize {
     std::env::var("TAMIS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }

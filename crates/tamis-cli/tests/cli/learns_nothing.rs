@@ -423,7 +423,7 @@ fn a_warm_start_without_any_score_does_not_reach_its_target() {
     assert!(ended.stderr.contains("warning: warm start: no reward function answered"), "{}", ended.shown());
 }
 
-/// What was generated before a run ended in the middle of a step can be looked at.
+/// Completions generated before a run ended in the middle of a step are written.
 #[test]
 fn the_rollouts_of_an_attempt_that_ends_for_want_of_rewards_are_written() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! What `tamis train` prints when something is wrong with the model, and its exit code.
+//! Messages of `tamis train` when something is wrong with the model, and its exit code.
 
 use crate::data_messages::ROWS;
 use crate::tamis::{Folder, Replaced as _, TINY, without_checksums};

@@ -15,8 +15,8 @@ fn is_two_digits(text: &str) -> bool {
     text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// What is trained on, what is dropped, validation and evaluation: all of it; and a run that is interrupted
-/// goes on as if it had not been.
+/// Every completion matches: those trained on, those dropped, validation and evaluation; and a run that is
+/// interrupted goes on as if it had not been.
 #[test]
 fn every_completion_of_a_run_matches() {
     let folder = Folder::tiny();

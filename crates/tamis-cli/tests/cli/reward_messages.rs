@@ -1,4 +1,4 @@
-//! What `tamis train` prints when a reward program breaks down, hangs or gives no number.
+//! Messages of `tamis train` when a reward program breaks down, hangs or gives no number.
 
 use crate::tamis::{Ended, Folder, Replaced as _};
 use crate::train_messages::{leaves_no_run, tiny, train};

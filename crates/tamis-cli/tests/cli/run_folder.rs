@@ -1,4 +1,4 @@
-//! What a run folder needs, and what becomes of a run whose folder somebody else touched.
+//! The files that a run folder needs, and the fate of a run whose folder another process touched.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

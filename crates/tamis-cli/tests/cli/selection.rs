@@ -369,7 +369,7 @@ fn a_filter_may_look_at_entropies() {
     }
 }
 
-/// Where every trajectory is masked out of the loss the step says so, and changes nothing.
+/// A step whose trajectories are all masked out of the loss reports that, and changes nothing.
 #[test]
 fn a_step_without_loss_says_so_and_moves_no_weight() {
     let folder = Folder::new();

@@ -20,12 +20,12 @@ use tamis_run::journal::{Journal, SyncPolicy};
 /// A sample as a server knows it: its seed, and the version of the weights.
 type Sampled = (u64, u64);
 
-/// What the server was asked for.
+/// Requests that the server got.
 #[derive(Default)]
 struct Log {
-    /// What the journal has: nobody needs to ask for it.
+    /// Samples in the journal: nobody needs to ask for them.
     had: HashSet<Sampled>,
-    /// What was asked for all the same.
+    /// Samples in the journal that were asked for all the same.
     again: Vec<Sampled>,
     num_asked: usize,
 }
@@ -117,7 +117,7 @@ fn assert_asked_once(case: &Case, journal: &[Entry]) {
     }
 }
 
-/// What became of a group: epoch, prompt, and whether it was trained on.
+/// Fate of a group: epoch, prompt, and whether it was trained on.
 type Group = (u64, u64, bool);
 
 /// Every group of the run's rollout files, which has all of its members.
@@ -137,7 +137,7 @@ fn groups(run: &Path) -> BTreeMap<u64, Group> {
     groups.into_iter().map(|(id, (group, _))| (id, group)).collect()
 }
 
-/// What a run left, but for which of its groups ended first: servers answer in any order.
+/// Files of a run, except for the order in which its groups ended: servers answer in any order.
 fn left(run: &Path) -> Left {
     fn forget_arrivals(value: &mut serde_json::Value) {
         match value {
@@ -162,7 +162,7 @@ fn left(run: &Path) -> Left {
     left
 }
 
-/// What is run.
+/// Configuration and server of a run.
 struct Case {
     name: &'static str,
     schedule: &'static str,

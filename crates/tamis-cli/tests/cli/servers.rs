@@ -116,8 +116,8 @@ fn vllm_of_digits(folder: &Folder) -> FakeVllm {
     FakeVllm::start(Behaviour { answers: Some(answers), ..Behaviour::default() })
 }
 
-/// Where its log-probabilities are not ours they are not asked for, and the learner computes them: the run is
-/// the one in which they were asked for and computed again all the same.
+/// Log-probabilities of another distribution are not asked for, and the learner computes them: the run is the
+/// one in which they were asked for and computed again all the same.
 #[test]
 fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     let folder = with_a_policy();
@@ -154,8 +154,8 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     assert!(shown["rows"][0]["logprobs"][0].is_null(), "{shown}");
 }
 
-/// What trains on the sampler's own log-probabilities is refused where they are not ours, before anything is
-/// generated.
+/// A setting that trains on the sampler's own log-probabilities is refused where they are of another
+/// distribution, before anything is generated.
 #[test]
 fn log_probabilities_that_are_not_ours_are_refused_where_they_are_trained_on() {
     let folder = with_a_policy();

@@ -45,7 +45,7 @@ impl Replaced for str {
     }
 }
 
-/// How a command ended.
+/// Exit code and output of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,

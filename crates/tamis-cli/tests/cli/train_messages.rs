@@ -1,4 +1,4 @@
-//! What `tamis train` prints when something is wrong, and its exit code: arguments, resuming, filters and
+//! Messages of `tamis train` when something is wrong, and its exit code: arguments, resuming, filters and
 //! limits.
 
 use crate::tamis::{Ended, Folder, Replaced as _, TINY};

@@ -1,4 +1,4 @@
-//! What a run says of its prompts, its settings and its steps.
+//! A run's lines about its prompts, its settings and its steps.
 
 use crate::tamis::{Ended, Folder, Replaced as _, TINY};
 
@@ -343,8 +343,8 @@ rounds_in_flight: 1  # follows schedule.mode
     assert!(folder.read("runs/tiny/config.yaml").contains("metric: acc  # follows reward"), "{of_run}");
 }
 
-/// What the filter looks at is its own matter: the accuracy of a step is that of `acc`, and none where
-/// nothing gives it.
+/// The accuracy of a step is that of `acc`, whatever the filter's metric, and there is none where nothing
+/// gives it.
 #[test]
 fn the_accuracy_of_a_step_is_that_of_acc() {
     let both = "reward: [{kind: number}, {kind: format, pattern: '^.{2,9}$', weight: 0.1}]";

@@ -1,4 +1,4 @@
-//! What Hydra and OmegaConf do to arguments before anybody reads them: mappings are taken apart into their
+//! Treats arguments as Hydra and OmegaConf do before anybody reads them: mappings are taken apart into their
 //! keys, and values that refer to other keys (`${rollout.n}`, `${oc.select:rollout.n,1}`) are looked up.
 
 use super::entry;
@@ -7,7 +7,7 @@ use crate::override_argument::{Operation, Override};
 use crate::source::Origin;
 use crate::tree::{Node, Value};
 
-/// How often a value that refers to a key is followed to the next.
+/// Longest chain of references that is followed.
 const MAX_DEPTH: usize = 8;
 
 /// Arguments with one value each, and with what they refer to in place.
@@ -141,7 +141,7 @@ fn substitute(text: &str, path: &str, values: &[Override], origin: &Origin) -> O
     None
 }
 
-/// What `${...}` stands for.
+/// The value that `${...}` refers to.
 fn lookup(reference: &str, path: &str, values: &[Override], origin: &Origin) -> Option<Node> {
     let plain = |text: &str| Node::plain(text.trim(), origin.clone());
     if let Some(rest) = reference.strip_prefix("oc.select:") {

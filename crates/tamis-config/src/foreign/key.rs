@@ -11,11 +11,11 @@ pub struct ForeignKey {
     pub key: &'static str,
     /// The default that its owner gives it; empty where that says nothing here.
     pub default: &'static str,
-    /// What becomes of it.
+    /// Translation of the key.
     pub becomes: Becomes,
 }
 
-/// What becomes of a key.
+/// The translations of a key.
 #[derive(Debug, Clone, Copy)]
 pub enum Becomes {
     /// One of ours, with the same value.
@@ -51,7 +51,7 @@ impl fmt::Display for Becomes {
 pub struct Rule {
     /// When the rule is applied: stage by stage, and within a stage in the order of the tables.
     pub stage: u8,
-    /// Its name, by which the rows of one owner's table share it.
+    /// Name of the rule, by which the rows of one owner's table share it.
     pub name: &'static str,
     pub(super) apply: fn(&mut Translator),
 }

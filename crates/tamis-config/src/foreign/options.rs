@@ -4,13 +4,13 @@ use super::owner::Owner;
 use super::trl::{LISTS, SWITCHES};
 use super::{entry, is_foreign_name};
 
-/// What an option stands for.
+/// The field that an option sets.
 struct Field {
     key: String,
     kind: Kind,
 }
 
-/// How many words follow an option.
+/// Number of words that follow an option.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// One.

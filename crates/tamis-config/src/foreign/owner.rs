@@ -19,7 +19,7 @@ impl Owner {
     /// The systems, in the order in which their tables are looked through.
     pub const ALL: [Self; 4] = [Self::Verl, Self::EasyR1, Self::Ragen, Self::Trl];
 
-    /// Its name.
+    /// Name of the owner.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Verl => "verl",

@@ -1,5 +1,4 @@
-//! What rules read from and write to: the keys that were given, and the overrides, notes and problems that
-//! they become.
+//! The interface of rules: the keys that were given, and the overrides, notes and problems that they become.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,22 +11,22 @@ use crate::source::{Origin, Source, SourceKind};
 use crate::tree::{Node, Value, parse_bool, parse_float};
 use crate::yaml;
 
-/// What one key of another system became.
+/// A note on the translation of one key of another system.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
     /// Whose key it is.
     pub owner: Owner,
     /// The key.
     pub key: String,
-    /// Its value; `None` where it was not given and its owner's default was taken.
+    /// Value of the key; `None` where it was not given and its owner's default was taken.
     pub value: Option<String>,
-    /// What it became.
+    /// Translation of the key.
     pub outcome: ForeignOutcome,
     /// Something to know about it.
     pub remark: Option<String>,
 }
 
-/// What became of a key.
+/// The translations of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ForeignOutcome {
     /// Our keys, with their values.
@@ -77,7 +76,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// What a key of another system may have to change in the layers below it.
+/// Changes that a key of another system may need in the layers below it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lower {
     /// The places of soft overlong punishments in the user's own list of rewards.
@@ -100,7 +99,7 @@ pub(super) struct Given {
     pub(super) origin: Origin,
 }
 
-/// What rules read from and write to: the keys that were given, and what became of them.
+/// The keys that were given, and their translations so far.
 pub(super) struct Translator {
     pub(super) given: Vec<Given>,
     /// Whether a whole configuration is converted, so that what is absent has its owner's default.
@@ -113,7 +112,7 @@ pub(super) struct Translator {
 }
 
 impl Translator {
-    /// What was given for a key.
+    /// The value given for a key.
     pub(super) fn find(&self, key: &str) -> Option<&Given> {
         self.given.iter().find(|given| given.key == key)
     }

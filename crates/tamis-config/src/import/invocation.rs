@@ -24,14 +24,14 @@ enum Launcher {
     Deepspeed,
 }
 
-/// How many processes a launcher starts.
+/// Number of processes that a launcher starts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Processes {
     /// There is no launcher.
     NoLauncher,
-    /// So many.
+    /// The number.
     Number(u64),
-    /// That is said elsewhere: where.
+    /// A place elsewhere that has the number.
     Elsewhere(String),
 }
 
@@ -137,7 +137,7 @@ impl<'a> Invocation<'a> {
         Self { arguments: rest, launcher: Some((launcher, options)) }
     }
 
-    /// How many processes the launcher starts, over all machines.
+    /// Number of processes that the launcher starts, over all machines.
     ///
     /// # Errors
     /// The argument whose value is no number, such as torchrun's `--nproc_per_node=gpu`.
@@ -175,7 +175,7 @@ impl<'a> Invocation<'a> {
     }
 }
 
-/// Where the program of a command stands.
+/// Index of the program in a command's words.
 fn program(words: &[String]) -> Option<usize> {
     let is_program = |at: usize, word: &String| {
         let next = words.get(at + 1).map(String::as_str);

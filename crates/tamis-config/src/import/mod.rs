@@ -26,9 +26,9 @@ use invocation::{Invocation, Processes};
 pub struct Import {
     /// The equivalent configuration of tamis, each value with the key it is from.
     pub yaml: String,
-    /// What each key became.
+    /// A note on each key's translation.
     pub notes: Vec<Note>,
-    /// What is still to be said about the result: what it lacks, and what may surprise.
+    /// Findings about the result: the keys that it lacks, and surprises.
     pub remaining: Vec<Diagnostic>,
 }
 

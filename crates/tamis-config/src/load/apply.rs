@@ -1,4 +1,4 @@
-//! What an override does to the tree of values.
+//! Applies an override to the tree of values.
 
 use super::defaults::default_tree;
 use crate::diagnostic::{Diagnostic, Problem};
@@ -87,7 +87,7 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
     }
 }
 
-/// What stands at a path, where there is something.
+/// The value at a path, if there is one.
 fn existing<'n>(tree: &'n mut Node, parts: &[&str]) -> Option<&'n mut Node> {
     if parts.is_empty() { Some(tree) } else { tree.at_mut(&parts.join(".")) }
 }

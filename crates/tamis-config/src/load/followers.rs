@@ -12,10 +12,10 @@ use crate::source::Origin;
 use crate::table;
 use crate::tree::{Node, Value, join};
 
-/// What the comment of a value says that follows others.
+/// Beginning of the comment behind a value that follows other keys.
 pub(crate) const FOLLOWS: &str = "follows ";
 
-/// What the comment of a reward says, behind its origin and the names of the keys that follow.
+/// Part of a reward's comment behind its origin and the names of the keys that follow.
 pub(crate) const FOLLOW: &str = " follow ";
 
 /// Takes back the values of a file that are said to follow others: they are null again. One that was edited,

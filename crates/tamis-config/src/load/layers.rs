@@ -29,7 +29,7 @@ use tamis_core::setting::Shape;
 pub(super) struct Layers {
     pub(super) files: Vec<Node>,
     overrides: Vec<Override>,
-    /// What files of other systems say.
+    /// Values from files of other systems.
     others: Vec<Override>,
     notes: Vec<Note>,
     diagnostics: Vec<Diagnostic>,
@@ -174,7 +174,7 @@ impl Layers {
         tree
     }
 
-    /// What keys of other systems may have to change below them.
+    /// Changes that keys of other systems may need in the layers below them.
     fn lower(&self) -> Lower {
         let typed = self.overrides.iter().rev().find(|argument| sets_rewards(argument));
         let rewards = typed

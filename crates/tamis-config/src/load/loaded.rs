@@ -1,4 +1,4 @@
-//! What loading a configuration gives.
+//! Result of loading a configuration.
 
 use crate::derived::Followed;
 use crate::diagnostic::{Diagnostic, Problem};
@@ -13,11 +13,11 @@ use crate::tree::Node;
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// What the user may not expect, each with a hint.
+    /// Warnings about surprises, each with a hint.
     pub warnings: Vec<Diagnostic>,
-    /// What each key of another system became.
+    /// A note on each foreign key's translation.
     pub notes: Vec<Note>,
-    /// What of the preset is overridden.
+    /// Values of the preset that are overridden.
     pub preset_differences: Vec<PresetDifference>,
     pub(crate) tree: Node,
     /// Keys that nobody set and that follow others.
@@ -25,8 +25,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Where a value was set, for messages of what is found with data and model at hand: the file and line,
-    /// the command line, or the preset and where that was chosen. `None` for a default.
+    /// Place where a value was set, for messages about findings that need data and model: the file and line,
+    /// the command line, or the preset and the place where it was chosen. `None` for a default.
     pub fn place(&self, key: &str) -> Option<String> {
         let origin = self.origin(key)?;
         match (&origin.source.kind, self.origin("preset")) {
@@ -36,7 +36,7 @@ impl Loaded {
         }
     }
 
-    /// Where the value of a key comes from.
+    /// Origin of a key's value.
     pub fn origin(&self, key: &str) -> Option<&Origin> {
         self.tree.at(key).map(|node| &node.origin)
     }

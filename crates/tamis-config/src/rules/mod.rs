@@ -22,7 +22,7 @@ use crate::table;
 use crate::tree::Node;
 use crate::yaml;
 
-/// What a configuration is loaded for.
+/// The purpose that a configuration is loaded for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LoadPurpose {
     /// A whole run.

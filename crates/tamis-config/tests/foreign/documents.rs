@@ -58,7 +58,7 @@ fn of_file(name: &str, text: &str, more: &[&str]) -> Import {
     converted(&arguments)
 }
 
-/// What `check` makes of the same arguments, over nothing but rewards.
+/// The configuration that `check` makes of the same arguments, over nothing but rewards.
 fn checked(arguments: &[String]) -> Config {
     let keys = arguments.iter().filter(|argument| argument.contains('=')).cloned();
     let arguments: Vec<String> = keys.chain(["reward=[{kind: by_source}]".to_owned()]).collect();
@@ -156,7 +156,7 @@ fn with_files(arguments: &[String]) -> Vec<String> {
     all
 }
 
-/// What was imported, over a model and prompts where it names none.
+/// The imported configuration, over a model and prompts where it names none.
 fn config_without_files(import: &Import) -> Config {
     let source = tamis_config::source::Source::new(
         tamis_config::source::SourceKind::File("imported.yaml".into()),

@@ -70,7 +70,7 @@ fn other_value(value: &Json) -> Option<String> {
     }
 }
 
-/// What one argument alone becomes. A reference stands in a file, as its owner has it: typed, it would be a
+/// Translation of one argument alone. A reference stands in a file, as its owner has it: typed, it would be a
 /// variable of the shell.
 fn becomes(key: &str, value: &str) -> String {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -240,7 +240,7 @@ fn differences(left: &Import, right: &Import) -> String {
     differ.map(|(left, right)| format!("{} / {}", left.trim(), right.trim())).collect::<Vec<_>>().join("\n")
 }
 
-/// What verl's defaults say aloud is what a command that leaves them out becomes.
+/// A command that writes verl's defaults out is translated as one that leaves them out.
 #[test]
 fn defaults_said_and_not_said_are_the_same() {
     let files =

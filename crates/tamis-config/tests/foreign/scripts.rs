@@ -7,7 +7,7 @@ use tamis_core::objective::PolicyLoss;
 
 use crate::{config, converted};
 
-/// What DAPO's scripts have in common.
+/// Arguments that DAPO's scripts have in common.
 const DAPO: &[&str] = &[
     "data.train_files=/d/dapo-math-17k.parquet",
     "data.val_files=/d/aime-2024.parquet",

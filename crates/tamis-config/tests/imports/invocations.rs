@@ -15,7 +15,7 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, String) {
     (folder, path)
 }
 
-/// What `train` and `check` load.
+/// The configuration that `train` and `check` load.
 fn taken(files: &[&str], arguments: &[&str]) -> Loaded {
     let files: Vec<std::path::PathBuf> = files.iter().map(Into::into).collect();
     let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
@@ -295,7 +295,7 @@ error: `nothing_like_it` is no key of verl, EasyR1, RAGEN or TRL that tamis know
 ");
 }
 
-/// What a run would refuse is refused with the argument, not passed through.
+/// A value that a run would refuse is refused with the argument, not passed through.
 #[test]
 fn values_are_checked_where_they_are_typed() {
     assert_snapshot!(import_errors(&["actor_rollout_ref.rollout.temperature=0"]), @"

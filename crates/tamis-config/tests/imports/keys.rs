@@ -53,7 +53,7 @@ fn resolved(import: &Import) -> serde_json::Value {
     serde_json::to_value(&loaded.config).expect("a configuration is JSON")
 }
 
-/// Where two values differ.
+/// Paths at which two values differ.
 fn differences(path: &str, left: &serde_json::Value, right: &serde_json::Value) -> Vec<String> {
     match (left.as_object(), right.as_object()) {
         (Some(left), Some(right)) if left.keys().eq(right.keys()) => left
@@ -208,8 +208,7 @@ fn commands() -> impl Strategy<Value = (Owner, Vec<String>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What `import` prints is a configuration that a run takes; what it does not take, it refuses with the
-    /// argument.
+    /// `import` prints a configuration that a run takes, or refuses with the argument.
     #[test]
     fn what_is_imported_is_sound((owner, words) in commands()) {
         match import(&with(owner, &words), Path::new("")) {

@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 
 use crate::{converted, loaded, notes};
 
-/// What keys of verl become, beside a model and data.
+/// Translation of verl's keys, beside a model and data.
 fn verl(arguments: &[&str]) -> String {
     let base = ["data.train_files=t", "actor_rollout_ref.model.path=m"];
     let import = converted(&[&base, arguments].concat());

@@ -20,7 +20,7 @@ fn rewards(config: &Config) -> serde_json::Value {
     serde_json::to_value(&config.reward).expect("a value")
 }
 
-/// Its overlong punishments.
+/// Overlong punishments of the configuration.
 fn overlong(config: &Config) -> Vec<serde_json::Value> {
     let rewards = rewards(config);
     rewards
@@ -261,7 +261,7 @@ fn older_spellings_are_known() {
     assert!(old.contains("test_freq: 7"), "{old}");
 }
 
-/// Which function scores is never guessed from the name of a file: verl's rows say it themselves, RAGEN's are
+/// The scoring function is never guessed from the name of a file: verl's rows say it themselves, RAGEN's are
 /// taken as verl's, and EasyR1, which refuses to start without a function, asks for one.
 #[test]
 fn no_reward_is_guessed_from_the_name_of_a_file() {
@@ -294,7 +294,7 @@ fn no_reward_is_guessed_from_the_name_of_a_file() {
     assert!(!filtered.remaining.iter().any(|found| found.problem.to_string().contains("metric")));
 }
 
-/// What has no counterpart here is refused with the reason and what to do instead, where it is read at all.
+/// A key without a counterpart here is refused with the reason and the alternative, where it is read at all.
 #[test]
 fn the_newest_of_verl() {
     let printed = |words: &[&str]| {

@@ -268,7 +268,7 @@ fn steps_and_batches_of_trl() {
     }
 }
 
-/// What the loss is called says nothing of the advantages.
+/// The name of the loss does not decide the advantages.
 #[test]
 fn dr_grpo_of_trl_keeps_the_division() {
     assert_snapshot!(note_on(&command(&["loss_type=dr_grpo"]), "loss_type"), @"loss_type=dr_grpo -> objective.loss.kind: clip, objective.aggregation: seq-mean-token-sum-norm (warning: as in TRL it changes what the loss is divided by and no more: advantages are still divided by the deviation of their group. Dr. GRPO as published wants scale_rewards=none too)");
@@ -376,7 +376,7 @@ fn validation_of_trl() {
     assert_snapshot!(value_at(&loaded(&several), "/data/train"), @r#"["a.jsonl","b.jsonl"]"#);
 }
 
-/// What must not be repeated is not: the token of a hub.
+/// The token of a hub is a secret that no message repeats.
 #[test]
 fn a_hub_token_is_not_shown() {
     let import = command(&["hub_token=hf_abcdef"]);

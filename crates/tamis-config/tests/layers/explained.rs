@@ -1,4 +1,4 @@
-//! What `tamis config explain` says of keys.
+//! Output of `tamis config explain` for keys.
 
 use insta::assert_snapshot;
 use tamis_config::{Owner, explain};

@@ -445,7 +445,7 @@ fn keys_that_follow_others_are_set() {
     assert!(overlong.contains("buffer: 20, max_length: 100"), "{overlong}");
 }
 
-/// What followed another key in a configuration that was shown follows it in one that is made of it.
+/// A value that followed another key in a shown configuration follows it in a new one made of that.
 #[test]
 fn keys_that_follow_others_follow_on_in_what_is_made_of_a_shown_configuration() {
     let shown = |arguments: &[&str]| sound(&[BASE], arguments).show();

@@ -98,7 +98,7 @@ error: `rollout.stop[1]` must be a text, not a mapping
 ");
 }
 
-/// What YAML takes for something else stands in quotes, and the error shows which.
+/// A text that YAML takes for something else must stand in quotes, and the error shows which.
 #[test]
 fn texts_that_look_like_something_else() {
     let of = |pattern: &str| {

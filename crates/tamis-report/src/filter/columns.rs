@@ -21,7 +21,7 @@ pub(super) struct RolloutColumns {
     rows: Vec<Vec<(usize, Option<usize>)>>,
     /// The metric of each group's trajectories \[P\]\[G\], in row order.
     groups: Vec<Vec<f64>>,
-    /// What a person should know about the groups.
+    /// Warnings about the groups.
     pub(super) warnings: Vec<String>,
 }
 
@@ -105,7 +105,7 @@ pub(super) fn read(inputs: &[PathBuf], layout: &GroupLayout) -> Result<RolloutCo
     Ok(columns)
 }
 
-/// What columns a file was seen to have.
+/// Columns seen in a file.
 #[derive(Debug, Default)]
 struct Seen {
     rows: usize,
@@ -260,7 +260,7 @@ fn long(
     Ok((rows, warnings.collect()))
 }
 
-/// How the ids of one column are written: `1`, `1.0` and `"1"` are three groups, and hardly meant to be.
+/// Spellings of the ids in one column: `1`, `1.0` and `"1"` are three groups, and hardly meant to be.
 #[derive(Debug, Default)]
 struct Spellings {
     /// For each number the ways in which it was written.
@@ -414,7 +414,7 @@ fn inexact(value: &Value) -> Option<f64> {
     }
 }
 
-/// What a value is, for messages.
+/// Description of a value, for messages.
 fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),

@@ -20,7 +20,7 @@ pub enum FilterFileError {
     MissingColumns {
         /// The file.
         file: PathBuf,
-        /// What there is not.
+        /// The columns that are missing.
         absent: Vec<Absent>,
         /// The columns there are, nested ones by their path.
         columns: Vec<String>,
@@ -28,7 +28,7 @@ pub enum FilterFileError {
     /// A row does not say which group it belongs to.
     #[error("{place}: no value in the group column `{column}`")]
     NoGroup {
-        /// Where.
+        /// Location of the row.
         place: RowPlace,
         /// The column.
         column: String,
@@ -36,7 +36,7 @@ pub enum FilterFileError {
     /// A metric is not a number, a boolean or null.
     #[error("{place}: `{column}` must be a number, true, false or null, got {actual}")]
     NotANumber {
-        /// Where.
+        /// Location of the row.
         place: RowPlace,
         /// The column.
         column: String,
@@ -46,7 +46,7 @@ pub enum FilterFileError {
     /// Rows of lists, and one that has none.
     #[error("{place}: `{column}` must be a list of numbers, as in the first row, got {actual}")]
     NotAList {
-        /// Where.
+        /// Location of the row.
         place: RowPlace,
         /// The column.
         column: String,
@@ -78,7 +78,7 @@ pub enum FilterFileError {
     OutputClash {
         /// The output.
         path: PathBuf,
-        /// What else it is.
+        /// The kind that the path has.
         other: &'static str,
     },
     /// An output's name promises another format than its rows would have.
@@ -102,14 +102,14 @@ pub enum FilterFileError {
     OutputKind {
         /// The output.
         path: PathBuf,
-        /// What it is.
+        /// Description of the value.
         what: &'static str,
     },
     /// A number that names a group has more digits than are read of it, so different groups could look like
     /// one.
     #[error("{place}: the group column `{column}` holds a number with more digits than are read ({read})")]
     GroupDigits {
-        /// Where.
+        /// Location of the row.
         place: RowPlace,
         /// The column.
         column: String,

@@ -1,6 +1,6 @@
 //! The way in which rows of a file make up groups.
 
-/// How rows make up groups. Columns may be nested: `175b_finetuning.is_correct`.
+/// Layout of groups in rows. Columns may be nested: `175b_finetuning.is_correct`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupLayout {
     /// One row a trajectory; or, where the metric of the first row is a list and no group is named, one row a

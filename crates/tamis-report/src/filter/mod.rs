@@ -24,20 +24,20 @@ pub use error::{Absent, FilterFileError};
 pub use layout::GroupLayout;
 pub use summary::FilterSummary;
 
-/// What to filter, how, and where to.
+/// Input, filter and outputs of `tamis filter`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FilterOptions {
     /// JSONL or Parquet files, all of one format. A group does not reach over files.
     pub inputs: Vec<PathBuf>,
-    /// How rows make up groups.
+    /// Layout of groups in rows.
     pub layout: GroupLayout,
     /// The filter.
     pub filter: GroupFilter,
-    /// Where the metric says wrong and correct; `None` where it says neither (a length).
+    /// The metric's values for wrong and correct; `None` where it has none (a length).
     pub scale: Option<OutcomeScale>,
-    /// Where kept rows go, in the format of the input; `None`: nowhere.
+    /// File for kept rows, in the format of the input; `None`: none.
     pub kept: Option<PathBuf>,
-    /// Where dropped rows go.
+    /// File for dropped rows.
     pub dropped: Option<PathBuf>,
     /// Whether outputs that exist are replaced.
     pub overwrite: bool,
@@ -129,7 +129,7 @@ fn check_outputs(options: &FilterOptions) -> Result<(), FilterFileError> {
     }
 }
 
-/// What stands at a path, where it is neither nothing nor a regular file, links followed.
+/// Kind of the entry at a path, where it is neither nothing nor a regular file, links followed.
 fn other_than_file(path: &Path) -> Option<&'static str> {
     match path.metadata() {
         Ok(metadata) if metadata.is_file() => None,

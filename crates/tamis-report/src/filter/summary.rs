@@ -1,4 +1,4 @@
-//! What a filter found, as text and as JSON.
+//! Summary of a filter's verdicts, as text and as JSON.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use tamis_core::filter::{DropReason, GroupFilter, GroupStatistics, Verdict};
 
 use super::columns::RolloutColumns;
 
-/// What a filter found. `Display` is the text for a person, `Serialize` the JSON.
+/// Summary of a filter's verdicts. `Display` is the text for the user, `Serialize` the JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FilterSummary {
     /// The filter's name.
     pub filter: &'static str,
-    /// What it keeps, in words.
+    /// The filter's rule in words.
     pub rule: String,
     /// The metric's column or columns.
     pub metric: String,
@@ -48,7 +48,7 @@ pub struct FilterSummary {
     pub pass_rate: Option<f64>,
     /// Files written.
     pub outputs: Vec<Output>,
-    /// What a person should know about the groups.
+    /// Warnings about the groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

@@ -14,7 +14,7 @@ const REPLACED: &str = ".replaced";
 pub struct CheckpointFolder {
     /// Training steps done when it was written.
     pub step: u64,
-    /// Its folder.
+    /// Folder of the checkpoint.
     pub path: PathBuf,
 }
 
@@ -53,7 +53,7 @@ impl PendingCheckpoint {
     }
 }
 
-/// How many checkpoints stay.
+/// Number of checkpoints to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
     /// The newest; at least one stays whatever this says.
@@ -63,8 +63,8 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Which of these steps go. `scores` may lack steps and hold steps without checkpoint; NaN is no score.
-    /// Of equal scores the earlier step is the better one.
+    /// Steps whose checkpoints are removed. `scores` may lack steps and hold steps without checkpoint; NaN is
+    /// no score. Of equal scores the earlier step is the better one.
     ///
     /// ```
     /// use std::collections::BTreeMap;

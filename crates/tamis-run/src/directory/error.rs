@@ -38,7 +38,7 @@ pub enum RunDirectoryError {
     NoRoom {
         /// The folder around it.
         parent: PathBuf,
-        /// What failed.
+        /// The operation that failed.
         #[source]
         cause: DiskError,
     },
@@ -55,7 +55,7 @@ pub enum RunDirectoryError {
     NotARun {
         /// The path.
         path: PathBuf,
-        /// What is there instead.
+        /// The entry that is there instead.
         reason: &'static str,
     },
     /// The folder was removed or moved while the run worked in it.
@@ -69,7 +69,7 @@ pub enum RunDirectoryError {
         "cut the logs back to the checkpoint of step {step}: it names `{name}`, which is not a log of the run"
     )]
     ForeignLog {
-        /// What the checkpoint names.
+        /// Name of the file in the checkpoint.
         name: String,
         /// The checkpoint's step.
         step: u64,

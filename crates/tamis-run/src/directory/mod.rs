@@ -142,12 +142,12 @@ pub struct RunDirectory {
     missing: Vec<&'static str>,
 }
 
-/// What [`RunDirectory::cut_back`] found.
+/// Result of [`RunDirectory::cut_back`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CutBack {
-    /// Where the logs stand now: what was recorded, without what is gone.
+    /// Positions of the logs now: the recorded ones, without lines that are gone.
     pub positions: LogPositions,
-    /// What was not as the checkpoint recorded it and is made anew, for a person.
+    /// Differences from the checkpoint's record, which are made anew, for the user.
     pub warnings: Vec<String>,
 }
 
@@ -416,7 +416,7 @@ impl RunDirectory {
         Ok(cut)
     }
 
-    /// What is not as a checkpoint recorded it, for a person.
+    /// Differences from a checkpoint's record, for the user.
     fn made_anew(&self, positions: &LogPositions, step: u64) -> Vec<String> {
         let length = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.len()).ok();
         let mut warnings: Vec<String> = Vec::new();
@@ -610,8 +610,8 @@ fn take_lock(folder: &Path) -> Result<File, RunDirectoryError> {
     Ok(file)
 }
 
-/// Who works in a run directory that this process does not hold, as a message names it; `None` where nobody
-/// does.
+/// The process that works in a run directory which this process does not hold, as a message names it; `None`
+/// without one.
 pub fn held_by(run: &Path) -> Option<String> {
     let mut file = File::open(run.join(LOCK)).ok()?;
     // Shared, and for a moment: a run that begins now tries again.

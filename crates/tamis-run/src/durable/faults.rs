@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{DiskOperation, parent};
 
-/// What happens at the chosen operation and after it.
+/// Behaviour of the disk at the chosen operation and after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFault {
-    /// It fails for want of space, and so does every later creation, write and flush; renaming and removing
-    /// still work.
+    /// The operation fails for want of space, and so does every later creation, write and flush; renaming and
+    /// removing still work.
     DiskFull,
     /// A write is done by half, then the disk is full; any other operation as [`DiskFault::DiskFull`].
     ShortWrite,
-    /// It fails, and so does every later one: the file system went read-only.
+    /// The operation fails, and so does every later one: the file system went read-only.
     ReadOnly,
     /// The process is killed before it: neither it nor a later one happens; what was done before stays.
     Killed,
@@ -43,7 +43,7 @@ pub(super) struct Faults {
     volatile: Mutex<Volatile>,
 }
 
-/// What a loss of power would take.
+/// Data that a loss of power would take.
 #[derive(Debug, Default)]
 struct Volatile {
     /// Flushed length of the files that were written.

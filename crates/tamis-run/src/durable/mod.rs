@@ -16,7 +16,7 @@ mod faults;
 pub use faults::DiskFault;
 use faults::{Decision, Faults};
 
-/// What was attempted on the disk.
+/// Operations on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiskOperation {
     /// Create a file, empty.
@@ -65,7 +65,7 @@ impl std::fmt::Display for DiskOperation {
 #[derive(Debug, thiserror::Error)]
 #[error("{operation} `{}`", path.display())]
 pub struct DiskError {
-    /// What was attempted.
+    /// The operation.
     pub operation: DiskOperation,
     /// On which file or folder.
     pub path: PathBuf,
@@ -85,7 +85,7 @@ impl DiskError {
         matches!(self.cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
 
-    /// What to do about it, where the cause says so.
+    /// The fix, where the cause suggests one.
     pub fn hint(&self) -> Option<&'static str> {
         match self.cause.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some(
@@ -358,7 +358,7 @@ impl AppendFile {
         self.length
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

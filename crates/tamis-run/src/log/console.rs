@@ -10,12 +10,12 @@ use tamis_core::figure::fixed;
 use crate::log::progress::duration;
 use crate::metrics::timings::Pace;
 
-/// What a person follows of a step; what is not there is not shown.
+/// Figures of a step on the console; those without a value are not shown.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepView {
     /// Mean reward of the trained trajectories, before a KL penalty.
     pub reward: Option<f64>,
-    /// Its sample deviation.
+    /// Sample deviation of the rewards.
     pub reward_std: Option<f64>,
     /// Mean reward of all generated trajectories, where others than those were trained on.
     pub generated_reward: Option<f64>,

@@ -1,4 +1,4 @@
-//! Where the metrics of each step go: `metrics.jsonl`, TensorBoard's event files, the console.
+//! Writes the metrics of each step: `metrics.jsonl`, TensorBoard's event files, the console.
 //!
 //! [`Loggers`] hands each step to every logger. Loggers of files record how far they have come at a
 //! checkpoint ([`Loggers::sync`]), so that a resumed run cuts them back there and appends.
@@ -21,7 +21,7 @@ pub struct LoggerError {
     pub logger: &'static str,
     /// The step.
     pub step: u64,
-    /// What failed, with the file.
+    /// The failure, with the file.
     #[source]
     pub cause: DiskError,
 }
@@ -35,7 +35,7 @@ impl LoggerError {
 
 /// A place for metrics.
 pub trait Logger: Send {
-    /// Its name, as in `run.loggers`.
+    /// Name of the logger, as in `run.loggers`.
     fn name(&self) -> &'static str;
 
     /// Writes the metrics of a step; steps come in increasing order.

@@ -1,5 +1,4 @@
-//! What a person sees while a run works: a progress bar and lines above it on a terminal, plain lines
-//! elsewhere.
+//! Output of a run at work: a progress bar and lines above it on a terminal, plain lines elsewhere.
 //!
 //! All that is said goes through [`Console`], a handle that is cheap to clone: so lines never mix with the
 //! bar, and `run.log` gets a copy of each. Results go to stdout and are not its business; progress goes to

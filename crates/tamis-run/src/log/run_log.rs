@@ -8,9 +8,9 @@ use crate::durable::{AppendFile, Disk, DiskError};
 /// Kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LineKind {
-    /// What happens.
+    /// News of the run.
     Info,
-    /// What a person should look at.
+    /// A warning for the user.
     Warning,
     /// Why the run ends.
     Error,

@@ -10,7 +10,7 @@ mod definitions;
 
 pub use definitions::CATALOGUE;
 
-/// What other system calls a metric so.
+/// The other system that has a metric of this name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricSource {
     /// verl's name and definition.
@@ -41,7 +41,7 @@ pub struct Definition {
     pub pattern: &'static str,
     /// Unit; empty for a plain number.
     pub unit: &'static str,
-    /// What it is, in a sentence of a cell's length.
+    /// Meaning of the metric, in a sentence of a cell's length.
     pub meaning: &'static str,
     /// Whose name it is.
     pub source: MetricSource,
@@ -56,7 +56,7 @@ pub struct Definition {
 pub struct Section {
     /// Heading.
     pub title: &'static str,
-    /// What these metrics are over, and what does not fit into a cell: Markdown.
+    /// Scope of these metrics, and details that do not fit into a cell: Markdown.
     pub about: &'static str,
     /// The metrics.
     pub metrics: &'static [Definition],
@@ -136,8 +136,8 @@ pub fn catalogue_markdown() -> String {
 mod tests {
     use super::*;
 
-    /// What the documents that tamis follows say a run logs: the guides on filter groups, on dynamic sampling
-    /// and on RAGEN's filter, and TRL's page on GRPO.
+    /// Every metric that the documents name which tamis follows is there: the guides on filter groups, on
+    /// dynamic sampling and on RAGEN's filter, and TRL's page on GRPO.
     #[test]
     fn every_metric_that_the_documents_name_is_there() {
         for name in [

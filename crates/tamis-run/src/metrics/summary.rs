@@ -3,7 +3,7 @@
 /// Count, mean, smallest, largest and sample deviation of the numbers that are not NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
-    /// How many are not NaN.
+    /// Number of values that are not NaN.
     pub count: usize,
     /// Their mean.
     pub mean: f64,

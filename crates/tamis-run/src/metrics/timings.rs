@@ -1,4 +1,4 @@
-//! How long the stages of a step took, and what that makes per token and second.
+//! Duration of a step's stages, and the rates per token and second.
 
 use std::time::Duration;
 
@@ -29,9 +29,9 @@ pub const UPDATE: &str = "update_actor";
 /// A time and the tokens that were dealt with in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pace {
-    /// How long it took.
+    /// Duration.
     pub time: Duration,
-    /// How many.
+    /// Number of tokens.
     pub tokens: usize,
 }
 

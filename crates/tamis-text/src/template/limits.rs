@@ -1,4 +1,4 @@
-//! How much a chat template may do for one conversation: steps, text, depth.
+//! Limits of a chat template's work on one conversation: steps, text, depth.
 //!
 //! | what | limit | where |
 //! |---|---|---|
@@ -30,7 +30,7 @@ const MAX_RECURSION: usize = 100;
 /// Levels of lists in lists, or of mappings.
 const MAX_DEPTH: usize = 64;
 
-/// What an item of a list counts in its text, whatever it is.
+/// Bytes that an item of a list counts in its text, whatever it is.
 const ITEM: usize = 8;
 /// Work of visiting a value: of copying, counting or comparing it without its text.
 const VISIT: usize = 16;
@@ -52,7 +52,7 @@ pub(super) const LOOKED_AT: &str = "tamis:looked_at";
 /// Refuses a namespace in a namespace.
 pub(super) const STORED: &str = "tamis:stored";
 
-/// What a template did too much of.
+/// The limit that a template exceeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Exceeded(pub(super) &'static str);
 
@@ -104,7 +104,7 @@ fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
-/// What a value amounts to.
+/// Size of a value.
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
     /// About the bytes that it takes written out.
@@ -360,7 +360,7 @@ fn format_width(format: &str, arguments: &[Value]) -> usize {
     total.saturating_add(largest(arguments).saturating_mul(format.matches('*').count()))
 }
 
-/// What `sum` begins with: its second argument, or the one of that name.
+/// Start value of `sum`: its second argument, or the one of that name.
 fn start_of_sum(arguments: &[Value]) -> Value {
     let named = || {
         arguments.iter().filter(|argument| argument.is_kwargs()).find_map(|all| all.get_attr("start").ok())
@@ -406,7 +406,7 @@ pub(super) fn cost(name: &str, value: &Value, arguments: &[Value]) -> Result<usi
     })
 }
 
-/// What a filter, a test or a method does with what it is called on.
+/// Cost of a filter, a test or a method by the size of its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Price {
     /// Finds a place in it.
@@ -422,7 +422,7 @@ enum Price {
 }
 
 impl Price {
-    /// What nobody listed is read.
+    /// The price of a name; one that is not listed reads its value.
     fn of(name: &str) -> Self {
         match name {
             "length" | "count" | "first" | "last" | "default" | "d" | "safe" | "attr" | "get" | "copy"

@@ -196,7 +196,7 @@ fn macro_declaration<'s>(node: &Spanned<ast::Macro<'s>>) -> Spanned<ast::Macro<'
     Spanned::new(declaration, node.span())
 }
 
-/// What is assigned to, as it is.
+/// Target of an assignment.
 fn target<'s>(node: &Expr<'s>) -> Expr<'s> {
     match node {
         Expr::List(list) => {

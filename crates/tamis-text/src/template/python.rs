@@ -1,11 +1,12 @@
-//! What templates expect of Python and of Jinja2 where minijinja does otherwise: methods, tests and filters.
+//! Methods, tests and filters of Python and Jinja2 that templates expect and minijinja lacks or treats
+//! otherwise.
 
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters};
 
 use super::limits;
 
-/// What a template said with `raise_exception`.
+/// Message that a template raised with `raise_exception`.
 #[derive(Debug)]
 pub(super) struct Raised(pub(super) String);
 
@@ -34,7 +35,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_test("sequence", iterable);
 }
 
-/// What is undefined is empty.
+/// Length of a value; 0 of one that is undefined.
 pub(super) fn length(value: &Value) -> Result<usize, Error> {
     if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }

@@ -21,9 +21,9 @@ const ADAMW: &str = "the optimizer is AdamW, with moments in f32";
 const IMAGES: &str = "there are no images in text tasks";
 const VIDEOS: &str = "there are no videos in text tasks";
 const CRITIC_WARMUP: &str = "critic.lr_schedule.warmup_steps";
-/// What a switch that is refused may say.
+/// Values that a switch may have which is refused otherwise.
 const OFF: &[&str] = &["False", "false"];
-/// What an option that is refused may say.
+/// Values that an option may have which is refused otherwise.
 const NONE: &[&str] = &["null", "None", ""];
 
 pub(super) const KEYS: &[ForeignKey] = &[

@@ -176,7 +176,7 @@ fn rewards(t: &mut Translator) {
     }
 }
 
-/// How losses are averaged: over tokens or over sequences.
+/// Averaging of losses: over tokens or over sequences.
 pub(super) const LOSS_AVERAGE: Rule = Rule::new(2, "loss average", |t| {
     critic::loss_average("worker.actor.loss_avg_mode", "objective.aggregation", t);
 });
@@ -227,7 +227,7 @@ fn keep_ratios(t: &mut Translator) {
 /// Epochs and steps.
 pub(super) const LENGTH: Rule = Rule::new(2, "length", length);
 
-/// How long a run is: EasyR1's steps go before its epochs, which older versions call episodes.
+/// Length of a run: EasyR1's steps go before its epochs, which older versions call episodes.
 fn length(t: &mut Translator) {
     const MAX: &str = "trainer.max_steps";
     const EPOCHS: [&str; 2] = ["trainer.total_epochs", "trainer.total_episodes"];
@@ -296,7 +296,7 @@ fn learning_rate(t: &mut Translator) {
     schedule("train.lr_schedule", keys, t);
 }
 
-/// What happens to prompts beyond the limit.
+/// Treatment of prompts beyond the limit.
 pub(super) const LONG_PROMPTS: Rule = Rule::new(2, "long prompts", long_prompts);
 
 fn long_prompts(t: &mut Translator) {
@@ -313,10 +313,10 @@ fn long_prompts(t: &mut Translator) {
 /// Top-k, which -1 switches off.
 pub(super) const TOP_K: Rule = Rule::new(2, "top-k", |t| run::top_k(t, "worker.rollout.top_k"));
 
-/// How many checkpoints are kept.
+/// Number of checkpoints to keep.
 pub(super) const KEEP_LAST: Rule = Rule::new(2, "keep last", |t| run::keep_last(t, "trainer.save_limit"));
 
-/// Where metrics go.
+/// Loggers of metrics.
 pub(super) const LOGGERS: Rule = Rule::new(2, "loggers", |t| run::loggers(t, "trainer.logger", &[]));
 
 /// Project and experiment.
@@ -328,7 +328,7 @@ pub(super) const SERVERS: Rule = Rule::new(2, servers::RULE, |t| servers::server
 /// The critic, which some estimators have: after them.
 pub(super) const CRITIC: Rule = Rule::new(3, "critic", |t| critic::critic(Owner::EasyR1, t));
 
-/// What a whole configuration leaves out.
+/// Sets the defaults of a whole configuration that leaves keys out.
 pub(in crate::foreign) fn defaults(t: &mut Translator) {
     let owner = Owner::EasyR1;
     t.default(owner, "data.rollout_batch_size", "data.train_batch_size", "512");

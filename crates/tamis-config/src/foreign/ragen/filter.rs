@@ -150,7 +150,7 @@ fn selection(t: &mut Translator, strategy: &str, value: Option<f64>, given: &str
     true
 }
 
-/// What groups are ranked by.
+/// Score that groups are ranked by.
 fn score(t: &mut Translator) {
     if t.value_of("filter.kind").as_deref() == Some("within_group") {
         return;

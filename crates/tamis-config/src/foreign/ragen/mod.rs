@@ -36,7 +36,7 @@ pub(super) const VALIDATION_DEFAULTS: &[(&str, &str, &str, &str)] = &[
     ("actor_rollout_ref.rollout.val_kwargs.temperature", "0.5", "validate.temperature", "0.5"),
 ];
 
-/// What RAGEN always stops at; the second where there are validation prompts.
+/// Early stops that RAGEN always has; the second where there are validation prompts.
 pub(super) const STOPS: [(&str, &str, &str, &str); 2] = [
     (
         "a stop where rewards no longer vary",

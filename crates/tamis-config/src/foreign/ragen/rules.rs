@@ -208,7 +208,7 @@ fn critic_size(group: Option<f64>, t: &mut Translator) {
     }
 }
 
-/// What a whole configuration leaves out.
+/// Sets the defaults of a whole configuration that leaves keys out.
 pub(in crate::foreign) fn defaults(t: &mut Translator) {
     let owner = Owner::Ragen;
     estimator(owner, t);

@@ -69,7 +69,7 @@ pub(in crate::foreign) fn estimator_of_ours(name: &str) -> Option<Advantage> {
     })
 }
 
-/// What their systems do otherwise than we.
+/// Notes the differences of the other systems' advantage from ours.
 fn as_there(t: &mut Translator, key: &str, ours: &Advantage) {
     match ours {
         Advantage::Cpo(_) => t.remark(

@@ -62,7 +62,7 @@ const EASYR1_SCHEDULE: [&str; 4] = [
     "worker.critic.optim.lr_scheduler_type",
 ];
 
-/// How EasyR1 averages the value loss; verl's names are ours.
+/// EasyR1's averaging of the value loss; verl's names are ours.
 const EASYR1_AVERAGE: &str = "worker.critic.loss_avg_mode";
 
 /// The critic's keys, where there is one.

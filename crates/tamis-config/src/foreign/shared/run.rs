@@ -2,7 +2,7 @@
 
 use crate::foreign::translator::{Translator, limit_text, quote};
 
-/// How many checkpoints are kept: null and numbers that are not above 0 keep all.
+/// Number of checkpoints to keep: null and numbers that are not above 0 keep all.
 pub(in crate::foreign) fn keep_last(t: &mut Translator, key: &str) {
     if t.find(key).is_some() {
         let limit = t.number(key).unwrap_or(0.0);

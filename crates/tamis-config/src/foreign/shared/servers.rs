@@ -3,10 +3,10 @@
 use crate::foreign::owner::Owner;
 use crate::foreign::translator::{Translator, quote, show};
 
-/// Where nothing says that an engine generates.
+/// Reason for ignoring an engine's keys where no engine is named.
 const ENGINE: &str = "the native engine generates, and needs no tuning of memory or parallelism";
 
-/// What concerns machines, there.
+/// Reason for ignoring keys about machines.
 const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
 
 /// Options of an engine, with the flags of vLLM and of SGLang that they become; a flag that is empty is none.

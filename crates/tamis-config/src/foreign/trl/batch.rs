@@ -19,7 +19,7 @@ const PROCESSES: &str = "num_processes";
 
 const SIZES: [&str; 5] = [GENERATION, DEVICE, ACCUMULATION, STEPS, PROCESSES];
 
-/// What TRL's sizes, which count completions, come to.
+/// TRL's sizes, which count completions, in prompts.
 struct Sizes {
     /// Completions of one forward and backward pass of one device.
     device: f64,
@@ -139,7 +139,7 @@ pub(super) fn steps_of_ours(t: &mut Translator, keys: &[&str], ours: &str, steps
 /// `max_steps` and epochs.
 pub(super) const LENGTH: Rule = Rule::new(2, "length", length);
 
-/// How long a run is: `max_steps` counts updates and goes before the epochs.
+/// Length of a run: `max_steps` counts updates and goes before the epochs.
 fn length(t: &mut Translator) {
     const MAX: &str = "max_steps";
     const EPOCHS: &str = "num_train_epochs";

@@ -19,9 +19,9 @@ const F32: &str = "computation is in f32";
 const ENGINE: &str = "the native engine generates";
 const ADAPTERS: &str = "all weights are trained; there are no adapters";
 const MOVING: &str = "it says how a reference moves (`sync_ref_model`), and none does yet";
-/// What a switch that is refused may say.
+/// Values that a switch may have which is refused otherwise.
 const OFF: &[&str] = &["False", "false"];
-/// What an option that is refused may say.
+/// Values that an option may have which is refused otherwise.
 const NONE: &[&str] = &["null", "None", ""];
 
 /// Fields that take several words on the command line.

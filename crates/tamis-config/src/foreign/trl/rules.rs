@@ -55,16 +55,16 @@ fn names(t: &mut Translator) {
     t.no_effect("run_name", "null leaves the default");
 }
 
-/// How many checkpoints are kept.
+/// Number of checkpoints to keep.
 pub(super) const KEEP_LAST: Rule = Rule::new(2, "keep last", |t| run::keep_last(t, "save_total_limit"));
 
-/// Where metrics go.
+/// Loggers of metrics.
 pub(super) const LOGGERS: Rule = Rule::new(2, "loggers", |t| run::loggers(t, "report_to", &["console"]));
 
 /// Data sets and their splits: after the intervals, which say whether anything is validated.
 pub(super) const DATA: Rule = Rule::new(3, "data", data);
 
-/// What is read: TRL takes splits of a data set on a hub, tamis files.
+/// Data of a run: TRL takes splits of a data set on a hub, tamis files.
 fn data(t: &mut Translator) {
     const NAME: &str = "dataset_name";
     const MIXTURE: &str = "datasets";
@@ -123,7 +123,7 @@ fn data(t: &mut Translator) {
     t.no_effect(TEST, "`data.val` is what is validated on");
 }
 
-/// How TRL validates: after the intervals.
+/// TRL's validation: after the intervals.
 pub(super) const VALIDATION: Rule = Rule::new(3, "validation", validation);
 
 /// Whether something is validated.
@@ -131,7 +131,7 @@ fn validates(t: &Translator) -> bool {
     t.value_of("validate.test_freq").is_some_and(|every| every != "0")
 }
 
-/// How TRL validates: it samples as it does in training.
+/// TRL's validation: it samples as it does in training.
 fn validation(t: &mut Translator) {
     const SAMPLES: &str = "num_generations_eval";
     const FIRST: &str = "eval_on_start";
@@ -203,7 +203,7 @@ fn generation(t: &mut Translator) {
     t.no_effect(KEY, "it is empty");
 }
 
-/// What a whole configuration leaves out.
+/// Sets the defaults of a whole configuration that leaves keys out.
 pub(in crate::foreign) fn defaults(t: &mut Translator) {
     let owner = Owner::Trl;
     t.default(owner, "seed", "run.seed", "42");

@@ -17,7 +17,7 @@ fn advantage(t: &mut Translator) {
     components(t);
 }
 
-/// Where the contrast of the fork's `cpo` is taken: the two forms that its scripts use.
+/// Form of the contrast in the fork's `cpo`: the two that its scripts use.
 pub(super) const CPO_WRAP: Rule = Rule::new(2, "cpo wrap", cpo_wrap);
 
 fn cpo_wrap(t: &mut Translator) {

@@ -4,15 +4,15 @@ use crate::foreign::key::Rule;
 use crate::foreign::translator::Translator;
 use crate::tree::parse_float;
 
-/// Where the reward function of the user stands, the newest spelling first.
+/// Keys of the user's reward function, the newest spelling first.
 const FUNCTIONS: [&str; 2] = ["reward.custom_reward_function", "custom_reward_function"];
 
-/// How rewards are called.
+/// Keys of the reward manager.
 const MANAGERS: [&str; 2] = ["reward.reward_manager.name", "reward_model.reward_manager"];
 
 const WORKERS: [&str; 2] = ["reward.num_workers", "reward_model.num_workers"];
 
-/// Where the overlong punishment stands.
+/// Keys of the overlong punishment.
 const OVERLONG: [&str; 4] = [
     "reward.reward_kwargs.overlong_buffer_cfg",
     "reward_model.reward_kwargs.overlong_buffer_cfg",

@@ -164,7 +164,7 @@ fn learning_rate(t: &mut Translator) {
     t.no_effect(NORM, "null leaves the default");
 }
 
-/// What happens to prompts beyond the limit.
+/// Treatment of prompts beyond the limit.
 pub(super) const LONG_PROMPTS: Rule = Rule::new(2, "long prompts", long_prompts);
 
 fn long_prompts(t: &mut Translator) {
@@ -212,7 +212,7 @@ fn validation(t: &mut Translator) {
     }
 }
 
-/// How many checkpoints are kept.
+/// Number of checkpoints to keep.
 pub(super) const KEEP_LAST: Rule = Rule::new(2, "keep last", keep_last);
 
 fn keep_last(t: &mut Translator) {
@@ -226,7 +226,7 @@ fn keep_last(t: &mut Translator) {
 /// Top-k, which -1 switches off.
 pub(super) const TOP_K: Rule = Rule::new(2, "top-k", |t| run::top_k(t, "actor_rollout_ref.rollout.top_k"));
 
-/// Where metrics go.
+/// Loggers of metrics.
 pub(super) const LOGGERS: Rule = Rule::new(2, "loggers", |t| run::loggers(t, "trainer.logger", &[]));
 
 /// Project and experiment.
@@ -238,7 +238,7 @@ pub(super) const SERVERS: Rule = Rule::new(2, servers::RULE, |t| servers::server
 /// The critic, which some estimators have: after them.
 pub(super) const CRITIC: Rule = Rule::new(3, "critic", |t| critic::critic(Owner::Verl, t));
 
-/// What a whole configuration leaves out.
+/// Sets the defaults of a whole configuration that leaves keys out.
 pub(in crate::foreign) fn defaults(t: &mut Translator) {
     let owner = Owner::Verl;
     estimator(owner, t);

@@ -105,8 +105,8 @@ fn what_is_too_much_is_said() {
     insta::assert_snapshot!(ChatTemplate::new(&branches, &special()).unwrap_err(), @"the chat template does not parse (line 1): syntax error: more than 500 `elif` (line 1)");
 }
 
-/// What conversations can need is far below the limits: a thousand messages, half a million bytes, gathered
-/// in a list and in a text.
+/// Long conversations stay far below the limits: a thousand messages, half a million bytes, gathered in a
+/// list and in a text.
 #[test]
 fn a_long_conversation_is_within_the_limits() {
     let source = "{% set ns = namespace(seen=[], text='') %}{% for m in messages %}{% set ns.seen = ns.seen + [m] %}\
@@ -132,9 +132,9 @@ fn work_of(expression: &str) -> usize {
     work(format!("{set_up}{{% set x = {expression} %}}")) - work(set_up.to_owned())
 }
 
-/// What is charged is at least what is done: bytes that are read or built, comparisons of a sort, calls of a
-/// filter for each item. (`s` and `t` have 100,000 bytes, `l` 1000 texts of 500 bytes, `n` 10,000 numbers,
-/// `m` 1000 mappings that hold such a text.)
+/// The charge is at least the work: bytes that are read or built, comparisons of a sort, calls of a filter
+/// for each item. (`s` and `t` have 100,000 bytes, `l` 1000 texts of 500 bytes, `n` 10,000 numbers, `m` 1000
+/// mappings that hold such a text.)
 #[test]
 fn what_is_done_is_charged() {
     let sorted = |items: usize| items * items.ilog2() as usize;
