@@ -5,10 +5,10 @@
 //! [`WholeStep`] lists the reasons; an estimator, a shaping or a filter names its own, the rest of a run's
 //! settings are looked through by [`StepUpdates`](crate::schedule::StepUpdates).
 //!
-//! What looks at a mini-batch alone is no obstacle: losses, aggregations and their normalisers, selections of
-//! tokens by covariance or entropy, an adaptive coefficient that moves after every update. Neither are passes
-//! by the policy as the step begins (log-probabilities of carried groups, say): the learner keeps its weights
-//! until the step is complete.
+//! Parts that look at a mini-batch alone are no obstacle: losses, aggregations and their normalisers,
+//! selections of tokens by covariance or entropy, an adaptive coefficient that moves after every update.
+//! Neither are passes by the policy as the step begins (log-probabilities of carried groups, say): the
+//! learner keeps its weights until the step is complete.
 
 use std::fmt;
 

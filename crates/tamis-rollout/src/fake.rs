@@ -1,7 +1,7 @@
 //! A generator without a model, for tests of what drives generators: what it answers is fixed, when and how
 //! often is not.
 //!
-//! What a request yields, and whether it fails, are functions of its prompt and its key alone. Everything
+//! The result of a request, and whether it fails, are functions of its prompt and its key alone. Everything
 //! else follows from a seed: it delays, permutes, answers twice, hangs, answers after an abort, answers what
 //! nobody asked. Its clock is virtual: a call of [`Generator::next`] that may wait goes on to the next
 //! instant at which something happens.

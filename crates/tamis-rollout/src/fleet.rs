@@ -1,11 +1,12 @@
 //! Several servers as one generator: routing, retries, health, and new weights for all of them.
 //!
 //! A request goes to the server of its group where that has room, otherwise to the one with least in flight.
-//! What fails for a reason that may pass is asked for again, elsewhere where possible, after a growing pause;
-//! what comes out has the id that went in. A server that has no room is sent fewer at once, and that is no
-//! failure. A server that stops answering, or whose answers are no samples, gets nothing more, what it had is
-//! asked for elsewhere, and it is looked at from time to time; before it is used again it is given the
-//! current weights, and has shown that it holds them. Where no server is left the fleet waits and says so.
+//! A sample that fails for a reason that may pass is asked for again, elsewhere where possible, after a
+//! growing pause; what comes out has the id that went in. A server that has no room is sent fewer at once,
+//! and that is no failure. A server that stops answering, or whose answers are no samples, gets nothing more,
+//! what it had is asked for elsewhere, and it is looked at from time to time; before it is used again it is
+//! given the current weights, and has shown that it holds them. Where no server is left the fleet waits and
+//! says so.
 //!
 //! A single server is a fleet of one.
 

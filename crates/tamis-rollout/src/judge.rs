@@ -1,10 +1,10 @@
 //! A language model as a judge: it is asked about each completion, at a server with OpenAI's chat interface,
 //! and its score is read out of what it answers.
 //!
-//! What passes (a server that is busy or does not answer, a broken connection) is tried again after a growing
-//! pause, at the next server; what does not (the request is refused, no score is in the answer) leaves the
-//! completion without this score, as any external reward that fails. Answers are no function of the run's
-//! keys: whoever scores journals them.
+//! A fault that passes (a server that is busy or does not answer, a broken connection) is tried again after a
+//! growing pause, at the next server; what does not (the request is refused, no score is in the answer)
+//! leaves the completion without this score, as any external reward that fails. Answers are no function of
+//! the run's keys: whoever scores journals them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,14 +1,14 @@
 //! The append-only, checksummed journal.
 //!
-//! What is not a function of the random keys (answers of external rewards and servers, time-outs) is written
-//! here before it is used, so that a replay after a crash reads it instead of asking again. The file is the 8
-//! bytes `TAMISJ1\n`, then records: length of the payload (`u32`, little endian), CRC-32 of these four bytes
-//! and the payload (`u32`, little endian), payload. Opening reads the records in order up to the first that
-//! is not whole, and cuts the file there: that is the tail which a crash tore. The reader says from where on
-//! it needs them (a checkpoint's position): what stands before is neither read nor checked, and a file that
-//! ends before is an error.
+//! Everything that is not a function of the random keys (answers of external rewards and servers, time-outs)
+//! is written here before it is used, so that a replay after a crash reads it instead of asking again. The
+//! file is the 8 bytes `TAMISJ1\n`, then records: length of the payload (`u32`, little endian), CRC-32 of
+//! these four bytes and the payload (`u32`, little endian), payload. Opening reads the records in order up to
+//! the first that is not whole, and cuts the file there: that is the tail which a crash tore. The reader says
+//! from where on it needs them (a checkpoint's position): what stands before is neither read nor checked, and
+//! a file that ends before is an error.
 //!
-//! What no checkpoint needs any more is removed from the front of a file that has grown large
+//! Records that no checkpoint needs any more are removed from the front of a file that has grown large
 //! ([`Journal::shorten`]); positions stay what they are. Such a file begins with `TAMISJ2\n` and the position
 //! of its first record (`u64`, little endian).
 

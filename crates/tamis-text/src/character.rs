@@ -16,8 +16,9 @@ impl Tokenizer {
     /// A tokenizer whose tokens are the characters of `alphabet`, in order from id 2, after [`PAD`] (0) and
     /// [`END`] (1). It has no beginning token and no chat template.
     ///
-    /// It is an ordinary `tokenizer.json` (a word-level model over single characters), so [`Tokenizer::save`]
-    /// writes what `transformers` loads. A character outside the alphabet is an error that names it.
+    /// The result is an ordinary `tokenizer.json` (a word-level model over single characters), so
+    /// [`Tokenizer::save`] writes what `transformers` loads. A character outside the alphabet is an error
+    /// that names it.
     ///
     /// ```
     /// use tamis_text::tokenizer::Tokenizer;

@@ -136,7 +136,7 @@ pub enum TokenizerError {
         /// The library's message.
         detail: String,
     },
-    /// What its tokens add to a text is not known.
+    /// The bytes that its tokens add to a text are not known.
     #[error(
         "the tokenizer's decoder is {decoder}; the bytes of its tokens are known of `ByteLevel` (Qwen, Llama 3) and `Fuse` only"
     )]

@@ -141,7 +141,7 @@ pub trait AdvantageEstimator: Named {
     /// The computation itself, on a batch that [`Self::estimate`] has checked.
     ///
     /// # Errors
-    /// What only the computation can find.
+    /// Faults that only the computation can find.
     fn compute(&self, batch: &AdvantageBatch<'_>, state: &AdvantageState)
     -> Result<Estimate, AdvantageError>;
 

@@ -93,7 +93,7 @@ pub trait Filter: Named {
     /// Checks the settings.
     ///
     /// # Errors
-    /// What makes no sense in them.
+    /// Settings that make no sense.
     fn check(&self) -> Result<(), FilterError>;
 
     /// The filter's rule in words: `groups with max > min`.

@@ -87,7 +87,7 @@ choice! {
 
 /// A divergence estimator with the variations that the packages know.
 ///
-/// Its names are verl's: `kl`|`k1`, `abs`, `mse`|`k2`, `low_var_kl`|`k3`, each with an optional `+`.
+/// The names are verl's: `kl`|`k1`, `abs`, `mse`|`k2`, `low_var_kl`|`k3`, each with an optional `+`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KlEstimator {

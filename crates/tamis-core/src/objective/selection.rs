@@ -5,8 +5,8 @@
 //! batch was cut; here it is done once, on the columns of the whole optimizer batch, and every micro-batch
 //! gets its part of the [`Selection`].
 //!
-//! It costs a forward pass of its own where the log-probabilities are not yet known (the first update of a
-//! step that is on-policy has them from generation).
+//! A selection costs a forward pass of its own where the log-probabilities are not yet known (the first
+//! update of a step that is on-policy has them from generation).
 
 use super::columns::{Columns, Real, Selection};
 use super::{Objective, ObjectiveError};

@@ -231,7 +231,7 @@ impl GoldReport {
 /// Scores the ground truth of every prompt with every function that has a notion of a right answer, in the
 /// forms that [`super::RewardFunction::gold_completions`] names: until one is accepted, and of functions from
 /// outside, whose full score nobody knows, all of them on the first prompts and then the one that got most.
-/// What is no answer is scored on some prompts too. Fails only where a function broke down for good.
+/// Texts that are no answer are scored on some prompts too. Fails only where a function broke down for good.
 pub fn check_gold(prompts: &[Prompt], rewards: &Rewards) -> Result<GoldReport, RewardError> {
     check_gold_heard(prompts, rewards, &Nobody)
 }

@@ -20,7 +20,7 @@ pub trait RewardSettings {
     /// Builds the function.
     ///
     /// # Errors
-    /// What the settings, the rows or the machine lack for it.
+    /// Something that the settings, the rows or the machine lack for it.
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError>;
 
     /// Whether its score says if an answer is right, so that it is a raw outcome (`acc`) and not a shaping
@@ -136,13 +136,13 @@ pub trait RewardHost {
     /// Says what a judge's settings lack, without asking it.
     ///
     /// # Errors
-    /// What they lack.
+    /// A lack in the settings.
     fn check_judge(&self, judge: &JudgeSettings, context: &RewardContext<'_>) -> Result<(), BuildError>;
 
     /// A judge that answers.
     ///
     /// # Errors
-    /// What its settings lack, or that it does not answer.
+    /// A lack in the settings, or a judge that does not answer.
     fn connect_judge(
         &self,
         judge: &JudgeSettings,

@@ -11,8 +11,8 @@ pub const FILE: &str = "probe.json";
 
 /// A text and what the published weights say of it.
 ///
-/// It finds a server that did not load them at all, or loaded them in part (vLLM's CPU build keeps the old
-/// head of a model with tied embeddings). It cannot find what is smaller than the server's own rounding:
+/// The probe finds a server that did not load them at all, or loaded them in part (vLLM's CPU build keeps the
+/// old head of a model with tied embeddings). It cannot find what is smaller than the server's own rounding:
 /// `tolerance` has to leave room for that.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Probe {

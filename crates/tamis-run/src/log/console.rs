@@ -1,6 +1,6 @@
 //! The console: one line a step with the numbers a person follows.
 //!
-//! It is made of the step's typed figures ([`StepView`]), not of the metrics that are logged: what is logged
+//! A line is made of the step's typed figures ([`StepView`]), not of the metrics that are logged: a log
 //! is never read back.
 
 use std::time::Duration;

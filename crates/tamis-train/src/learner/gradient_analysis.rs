@@ -98,7 +98,7 @@ impl GradientAnalysis {
     /// within a group `[P][G]`, NaN for a member that is not.
     ///
     /// # Errors
-    /// What the learner or the objective refuses.
+    /// A refusal of the learner or the objective.
     pub fn measure(
         &self,
         learner: &mut dyn Learner,

@@ -1,8 +1,8 @@
 //! Parts of a step that are trained on before the step is complete, while the rest of it is generated.
 //!
-//! What comes of it is what a step makes of the whole batch: the same mini-batches in the same order, under
-//! the same advantages, by the same objective. What would not be the same is refused at the start of a run
-//! ([`tamis_core::whole_step::WholeStep`]).
+//! The result is the one of a step that trains on the whole batch: the same mini-batches in the same order,
+//! under the same advantages, by the same objective. A setting that would break this is refused at the start
+//! of a run ([`tamis_core::whole_step::WholeStep`]).
 
 use std::collections::BTreeMap;
 use std::time::Instant;
