@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use tamis_core::catalogue::{self, Entry, Family, is_own_name};
-use tamis_core::setting::{KeySpec, Shape};
+use tamis_core::setting::{KeySpec, Shape, doc_text};
 use tamis_env::reward::RewardKind;
 
 use crate::preset::Preset;
-use crate::shape_text::{choice_values, doc_text, kinds, opening};
+use crate::shape_text::{choice_values, kinds, opening};
 use crate::suggest;
 use crate::table::{self, Place};
 
@@ -34,17 +34,7 @@ fn values() -> &'static [Entry] {
             }
             // Once in a process, like a text of the source.
             let meaning = meaning.leak();
-            Entry {
-                name,
-                family,
-                meaning,
-                formula: "",
-                source: "",
-                defaults: &[],
-                degenerate: &[],
-                known_as: &[],
-                differences: &[],
-            }
+            Entry { name, family, meaning, ..Entry::REGISTERED }
         };
         let tasks = choice_values(&shape_of(Family::Task));
         let rewards = kinds(&shape_of(Family::Reward));
@@ -78,8 +68,8 @@ pub fn point_to(name: &str) -> Option<String> {
 
 /// An entry in one line.
 pub fn summarize(entry: &Entry) -> &'static str {
-    // The text of a task or a reward is that of its key's value, whose opening is its first sentence.
-    if entry.formula.is_empty() { opening(entry.meaning) } else { entry.meaning }
+    // The first sentence; a preset's says what it sets only behind its colon.
+    if entry.family == Family::Preset { entry.meaning } else { opening(entry.meaning) }
 }
 
 /// An entry as lines for a terminal; a preset with what it sets, as its file has it.

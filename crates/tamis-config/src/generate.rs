@@ -8,13 +8,13 @@ use serde_json::{Value as Json, json};
 use crate::foreign::{self, Owner};
 use crate::preset::Preset;
 use crate::render::flow;
-use crate::shape_text::{choice_values, default_keys, doc_text, kinds, opening};
+use crate::shape_text::{choice_values, default_keys, kinds, opening};
 use crate::source::{Source, SourceKind};
 use crate::suggest;
 use crate::table;
 use crate::tree::Node;
 use crate::yaml;
-use tamis_core::setting::{Check, KeySpec, Resume, Shape, Variant};
+use tamis_core::setting::{Check, KeySpec, Resume, Shape, Variant, doc_text};
 
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use tamis_core::setting::{KeySpec, Resume, Shape};
+use tamis_core::setting::{KeySpec, Resume, Shape, doc_text};
 
 use crate::foreign::{self, Owner};
 use crate::preset::Preset;
-use crate::shape_text::{choice_values, default_keys, doc_text, opening};
+use crate::shape_text::{choice_values, default_keys, opening};
 use crate::table;
 use crate::tree::join;
 

@@ -2,11 +2,6 @@
 
 use tamis_core::setting::{KeySpec, Shape};
 
-/// Documentation without the indentation of its comment.
-pub(crate) fn doc_text(doc: &str) -> String {
-    doc.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
-}
-
 /// The keys that a section has where nobody sets one: of a section with a `kind` those of the default kind.
 pub(crate) fn default_keys(shape: &Shape) -> Option<Vec<KeySpec>> {
     match shape {
@@ -19,13 +14,19 @@ pub(crate) fn default_keys(shape: &Shape) -> Option<Vec<KeySpec>> {
     }
 }
 
-/// A text up to its first full stop or colon outside of code.
+/// A text up to its first full stop or colon outside of code and parentheses.
 pub(crate) fn opening(text: &str) -> &str {
-    let mut is_code = false;
+    let (mut is_code, mut depth) = (false, 0);
     let mut ends = text.char_indices().filter_map(|(place, c)| {
         is_code ^= c == '`';
+        depth += match c {
+            '(' => 1,
+            ')' => -1,
+            _ => 0,
+        };
         let rest = text.get(place + 1..).unwrap_or_default();
-        (matches!(c, '.' | ':') && !is_code && (rest.is_empty() || rest.starts_with(' '))).then_some(place)
+        (matches!(c, '.' | ':') && !is_code && depth == 0 && (rest.is_empty() || rest.starts_with(' ')))
+            .then_some(place)
     });
     ends.next().and_then(|end| text.get(..end)).unwrap_or(text)
 }

@@ -104,7 +104,8 @@ pub struct Entry {
     pub name: &'static str,
     /// The kind of thing.
     pub family: Family,
-    /// Its effect, in one line.
+    /// Its effect, in one line: a sentence. Empty in the entry of a kind or value, whose text is the doc of the
+    /// line that registers it; [`catalogue::entries`](crate::catalogue::entries) fills it in.
     pub meaning: &'static str,
     /// Formula, in one line of plain text; empty for tasks and rewards.
     pub formula: &'static str,
@@ -121,4 +122,19 @@ pub struct Entry {
     pub known_as: &'static [(&'static str, &'static str)],
     /// Differences from those, each with the setting that gives their numbers, one sentence each.
     pub differences: &'static [&'static str],
+}
+
+impl Entry {
+    /// The rest of the entry of a kind or value: its text and its keys are those of its registration.
+    pub const REGISTERED: Self = Self {
+        name: "",
+        family: Family::Filter,
+        meaning: "",
+        formula: "",
+        source: "",
+        defaults: &[],
+        degenerate: &[],
+        known_as: &[],
+        differences: &[],
+    };
 }

@@ -44,12 +44,12 @@ objective.aggregation
   preset     sapo: seq-mean-token-mean
   preset     ppo: token-mean
   values
-    token-mean: Mean over all tokens of the mini-batch (DAPO as released).
-    seq-mean-token-sum: Sum over the tokens of a sequence, mean over sequences.
-    seq-mean-token-mean: Mean over the tokens of a sequence, mean over sequences (GRPO as published).
+    token-mean: Mean over all tokens of the mini-batch, which weigh the same (DAPO as released).
+    seq-mean-token-sum: Sum over the tokens of a sequence, mean over sequences: a sequence weighs as many times as it has tokens.
+    seq-mean-token-mean: Mean over the tokens of a sequence, mean over sequences, which weigh the same (GRPO as published).
     seq-mean-token-sum-norm: Sum over the tokens of a sequence, divided by `loss_scale_factor`, mean over sequences (Dr. GRPO).
     group-token-mean: Mean over the tokens of a group, mean over groups (DAPO as written in its paper).
-    group-seq-mean: Mean over the tokens of a sequence, mean over the sequences of a group, mean over groups.
+    group-seq-mean: Mean over the tokens of a sequence, mean over the sequences of a group, mean over groups, so that every prompt weighs the same.
     token-sum: Sum over all tokens of the mini-batch, undivided.
   also known as
     actor_rollout_ref.actor.loss_agg_mode (verl, default token-mean there)
@@ -115,13 +115,13 @@ filter
   preset     sapo: null
   preset     ppo: null
   kinds
-    variance: Dropped where the metric is the same for all members (largest minus smallest at most `tolerance`)
-    mean_range: Kept where the group's mean of the metric lies between `low` and `high`
-    top_p: Of each generation round, the best groups that together hold the share `p` of the mass (RAGEN)
-    top_k: Of each generation round, the `k` best groups, or a `fraction` of all
-    min_p: Of each generation round, the groups whose score is at least `p` times the best
-    percentile: Of each generation round, the groups ranked from the share `low` to the share `high`, best first
-    within_group: Every group, of which only the `k` members (or a `fraction`) train whose metric varies most
+    variance: Keeps a group whose members differ in the metric (largest minus smallest above `tolerance`)
+    mean_range: Keeps a group whose mean of the metric lies between `low` and `high`
+    top_p: Keeps the best groups of a generation round that together hold the share `p` of the mass (RAGEN)
+    top_k: Keeps the `k` best groups of a generation round, or a `fraction` of all
+    min_p: Keeps the groups of a generation round whose score is at least `p` times the best
+    percentile: Keeps the groups of a generation round ranked from the share `low` to the share `high`, best first
+    within_group: Keeps every group, and trains on those `k` of its members (or a `fraction`) whose metric varies most
   also known as
     actor_rollout_ref.rollout.rollout_filter_strategy (RAGEN, default top_p there)
     actor_rollout_ref.rollout.rollout_filter_value (RAGEN, default 1.0 there)

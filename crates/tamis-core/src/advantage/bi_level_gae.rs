@@ -16,11 +16,9 @@ use crate::whole_step::WholeStep;
 pub(super) const ENTRY: Entry = Entry {
     name: "bi_level_gae",
     family: Family::Advantage,
-    meaning: "GAE over the turns of an episode, whose returns are the rewards of a GAE over the tokens within each turn",
     formula: "turns: D_k = R_k + turn_gamma·V(end_(k+1)) - V(end_k), A_k = D_k + turn_gamma·lambda·A_(k+1); \
         tokens of turn k: gae with gamma, lambda and the reward A_k + V(end_k) at its end",
     source: "Wang et al., VAGEN, 2025, section 3.3; RAGEN core_algos.compute_bi_level_gae_advantage_return",
-    defaults: &[],
     degenerate: &[
         "with one turn it is `gae` with the whole reward at the last token",
         "without turn or token rewards the trajectory's reward belongs to its last turn",
@@ -31,6 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
         "RAGEN finds turns by rewards that are not 0, so that a turn with reward 0 vanishes into the next; \
             here turns are runs of unmasked tokens, or given",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

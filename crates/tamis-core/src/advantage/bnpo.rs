@@ -18,12 +18,9 @@ use crate::whole_step::WholeStep;
 pub(super) const ENTRY: Entry = Entry {
     name: "bnpo",
     family: Family::Advantage,
-    meaning: "the reward less its group's success rate, divided by the density of a Beta fitted to the \
-        success rates of all prompts of the step",
     formula: "A_i = (R_i - p) / f(p; alpha, beta), alpha = 1 + a/3, beta = 1 + b/3, a = c·E[p], b = c·(1 - \
         E[p]), c = E[p](1 - E[p])/Var[p] - 1, over all prompts before filtering",
     source: "Xiao et al., BNPO, arXiv 2506.02864, eq. 7, theorem 1 and section 4.3",
-    defaults: &[],
     degenerate: &[
         "with fewer than two prompts, or success rates that do not differ, nothing can be fitted: alpha = beta = 1, so A_i = R_i - p",
         "a uniform group gets exactly 0, and so do singletons, unscored members and groups with fewer than two scored members",
@@ -38,6 +35,7 @@ pub(super) const ENTRY: Entry = Entry {
         "BNPO's code takes p = 0 for a prompt with one sample, and NaN where success rates do not differ",
         "TRL's `loss_type=bnpo` is another thing: a token mean over the local micro-batch",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

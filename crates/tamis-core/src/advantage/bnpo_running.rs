@@ -16,13 +16,11 @@ use crate::whole_step::WholeStep;
 pub(super) const ENTRY: Entry = Entry {
     name: "bnpo_running",
     family: Family::Advantage,
-    meaning: "the reward less a success rate held over recent steps, divided by the deviation of a Bernoulli of that rate",
     formula: "A_i = (R_i - mu) / sqrt(mu·(1 - mu) + delta), mu = alpha/(alpha + beta), alpha = prior + \
         successes, beta = prior + failures of all trajectories of the last `window` steps, this one \
         included, before filtering",
     source: "a Chinese summary of TRL's objectives (reference: GRPO formulas at a glance), which gives mu as \
         Beta(alpha, beta) estimated over the last N steps; no paper",
-    defaults: &[],
     degenerate: &[
         "unscored trajectories are outside the counts and get 0; singletons are like any other",
         "a uniform group is not 0: the baseline is not its own, and a filter that drops it drops signal",
@@ -34,6 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
             conjugate counts, and mu is the mean",
         "BNPO's paper normalises by a fitted density of each prompt's own success rate: see `bnpo`",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -16,14 +16,12 @@ use crate::{choice, settings};
 pub(super) const ENTRY: Entry = Entry {
     name: "cpo",
     family: Family::Advantage,
-    meaning: "GRPO's advantage moved by how much the gold answer in the prompt raises or lowers the log-probability of the completion",
     formula: "right: A + pos_alpha·u in a group of rights, A + max(pos_alpha·u, -|A|/2) in a mixed one; \
         wrong: A + neg_alpha·k in a group of wrongs, A + min(neg_alpha·k, |A|/2) in a mixed one. seq_kl: k = \
         mean(lg - l), u = mean(H) over the completion. tok_kl: per token, k = clamp(lg - l, -10, 10), u = (H \
         - min H)/(max H - min H) within the completion, and rights by pos_alpha·u unbounded",
     source: "the fork 26hzhang/verl (2025-12), algorithm.adv_estimator=cpo with actor.wrap_method; no paper, \
         and neither of the published algorithms of that abbreviation",
-    defaults: &[],
     degenerate: &[
         "unscored members are outside and get 0; a completion without tokens keeps GRPO's advantage",
         "a group of wrongs has signal here although its rewards are uniform: a filter that drops such groups drops what the method is for",
@@ -41,6 +39,7 @@ pub(super) const ENTRY: Entry = Entry {
             `naive`, `noaccmask`): none of its published scripts names one, the `negonly_*` forms do nothing \
             to wrong completions there, and every unknown word is silently `naive`",
     ],
+    ..Entry::REGISTERED
 };
 
 choice! {

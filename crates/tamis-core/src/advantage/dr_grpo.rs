@@ -11,10 +11,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "dr_grpo",
     family: Family::Advantage,
-    meaning: "the reward less the mean of its group, not divided by its deviation",
     formula: "A_i = R_i - mean(R) over the scored members of the group",
     source: "Liu et al., Understanding R1-Zero-like training, arXiv 2503.20783, section 3.2",
-    defaults: &[],
     degenerate: &[
         "unscored members are outside the mean and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
@@ -28,6 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
         "it is `grpo` with `scale: none`; the paper's other half, the constant divisor of the loss, is an \
             aggregation (`preset: dr_grpo` sets both)",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -16,11 +16,9 @@ use crate::whole_step::WholeStep;
 pub(super) const ENTRY: Entry = Entry {
     name: "gae",
     family: Family::Advantage,
-    meaning: "exponentially weighted sums of a critic's errors, whitened over the tokens of the batch",
     formula: "d_t = r_t + gamma·V_(t+1) - V_t, A_t = d_t + gamma·lambda·A_(t+1), returns A_t + V_t, then A \
         whitened; t counts unmasked tokens",
     source: "Schulman et al., High-dimensional continuous control using generalized advantage estimation, arXiv 1506.02438, eq. 16",
-    defaults: &[],
     degenerate: &[
         "masked tokens are skipped as if they were not there: no value, no discount",
         "unscored trajectories are outside the statistics and get 0, as do their returns",
@@ -35,6 +33,7 @@ pub(super) const ENTRY: Entry = Entry {
             1e-8 to the number of tokens and raises where there is one",
         "a filter that drops uniform groups drops signal here",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -14,11 +14,9 @@ use crate::whole_step::WholeStep;
 pub(super) const ENTRY: Entry = Entry {
     name: "gdpo",
     family: Family::Advantage,
-    meaning: "each of several rewards normalised within its group, their weighted sum whitened over the tokens of the batch",
     formula: "S_i = sum_k w_k·(R_ki - mean(R_k))/(std(R_k) + epsilon) within the group, A_i = (S_i - \
         mean(S)) / sqrt(var(S) + 1e-8) over the batch, each S as often as its tokens",
     source: "Liu et al., GDPO: group reward-decoupled normalization policy optimization, arXiv 2601.05242",
-    defaults: &[],
     degenerate: &[
         "without components the reward itself is the only one",
         "a component without an answer for a member adds 0 to it, and so does one that is uniform in the \
@@ -34,6 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
         "TRL whitens over trajectories instead of tokens, with deviation + 1e-4: see `normalize_then_sum`",
         "verl keeps the raw reward of a singleton (`singleton: raw`), adds 1e-8 to the number of tokens, and works in single precision",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

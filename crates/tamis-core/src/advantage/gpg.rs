@@ -14,10 +14,8 @@ use crate::{choice, settings};
 pub(super) const ENTRY: Entry = Entry {
     name: "gpg",
     family: Family::Advantage,
-    meaning: "the reward less the mean of its group, scaled up by the share of trajectories without signal",
     formula: "A_i = alpha·(R_i - mean(R)) / divisor, alpha = B / (trajectories in groups whose rewards differ)",
     source: "Chu et al., GPG: a simple and strong reinforcement learning baseline, arXiv 2504.02546",
-    defaults: &[],
     degenerate: &[
         "unscored members are outside the mean and both counts and get 0",
         "a uniform group (max == min) gets exactly 0; where all groups are uniform alpha is 1",
@@ -28,6 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
         "verl divides by the number of rewards that are not 0 instead (`gpg_alpha: nonzero_rewards`), so \
             that with rewards of -1 and 1 alpha is always 1",
     ],
+    ..Entry::REGISTERED
 };
 
 choice! {

@@ -16,10 +16,8 @@ use crate::whole_step::WholeStep;
 pub(super) const ENTRY: Entry = Entry {
     name: "grpo",
     family: Family::Advantage,
-    meaning: "the reward measured against its own group",
     formula: "A_i = (R_i - mean(R)) / (std(R) + epsilon) over the scored members of the group",
     source: "Shao et al., DeepSeekMath, arXiv 2402.03300, section 4.1.2",
-    defaults: &[],
     degenerate: &[
         "unscored members are outside the statistics and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
@@ -37,6 +35,7 @@ pub(super) const ENTRY: Entry = Entry {
         "verl keeps the raw reward of a singleton (`singleton: raw`), TRL gives 0; TRL's epsilon is 1e-4",
         "verl's vectorised form works in single precision and, before 0.9.1, took the variance for at least 1e-6",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

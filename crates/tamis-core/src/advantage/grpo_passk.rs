@@ -12,10 +12,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "grpo_passk",
     family: Family::Advantage,
-    meaning: "the best of a group gets its lead over the second, all others nothing",
     formula: "A_best = (R_best - R_second) / (std(R) + epsilon), A_i = 0 else, over the scored members of the group",
     source: "Tang et al., Optimizing language models for inference time objectives, arXiv 2503.19595, section 3.2",
-    defaults: &[],
     degenerate: &[
         "where two share the best reward the lead is 0, and so is every advantage: a mixed group such as 1, 1, 0, 0 carries no signal",
         "unscored members are outside and get 0; with fewer than two scored members of several all get 0",
@@ -29,6 +27,7 @@ pub(super) const ENTRY: Entry = Entry {
         "verl refuses a group of one",
         "advantages of a group do not sum to zero; filters that drop uniform groups keep tied ones",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

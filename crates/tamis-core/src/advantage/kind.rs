@@ -10,43 +10,54 @@ use crate::tagged;
 tagged! {
     /// How advantages are computed from rewards.
     pub enum Advantage: AdvantageEstimator, default Grpo {
-        /// The reward against the mean of its group, over its deviation (DeepSeekMath, arXiv 2402.03300).
+        /// The reward less the mean of its group, over the group's deviation (DeepSeekMath, arXiv
+        /// 2402.03300).
         Grpo(Grpo) = "grpo",
-        /// The reward against the mean of its group (arXiv 2503.20783).
+        /// The reward less the mean of its group, not divided by its deviation (arXiv 2503.20783).
         DrGrpo(DrGrpo) = "dr_grpo",
-        /// The lead of the best of a group over the second (arXiv 2503.19595).
+        /// The best of a group gets its lead over the second, all others nothing (arXiv 2503.19595).
         GrpoPassk(GrpoPassk) = "grpo_passk",
-        /// The reward against the mean of the others of its group (arXiv 2402.14740).
+        /// The reward less the mean of the other members of its group (arXiv 2402.14740).
         Rloo(Rloo) = "rloo",
-        /// Discounted rewards to go, whitened over the batch (arXiv 2501.03262).
+        /// Discounted rewards to go of every token, whitened over the tokens of the batch; groups play no
+        /// part (arXiv 2501.03262).
         ReinforcePlusPlus(ReinforcePlusPlus) = "reinforce_plus_plus",
-        /// The reward against the mean of its group, whitened over the batch (arXiv 2501.03262).
+        /// The reward less the mean of its group, whitened over the tokens of the batch (arXiv 2501.03262).
         ReinforcePlusPlusBaseline(ReinforcePlusPlusBaseline) = "reinforce_plus_plus_baseline",
-        /// The reward against that of a greedy completion of the same prompt (arXiv 2310.10505).
+        /// The reward less that of a greedy completion of the same prompt (arXiv 2310.10505).
         Remax(Remax) = "remax",
-        /// The reward against the length-weighted mean of its group (arXiv 2505.23585).
+        /// The reward less the length-weighted mean of its group, the baseline of least variance (arXiv
+        /// 2505.23585).
         Opo(Opo) = "opo",
-        /// The reward against the mean of its group, scaled by the share of groups with signal (arXiv
-        /// 2504.02546).
+        /// The reward less the mean of its group, scaled up by the share of trajectories without signal
+        /// (arXiv 2504.02546).
         Gpg(Gpg) = "gpg",
-        /// Each reward normalised in its group, summed, whitened over the batch (arXiv 2601.05242).
+        /// Each of several rewards normalised within its group, their weighted sum whitened over the tokens
+        /// of the batch (arXiv 2601.05242).
         Gdpo(Gdpo) = "gdpo",
-        /// Each reward normalised in its group, then the sum by the batch: `gdpo` as TRL has it
+        /// Each of several rewards normalised within its group, their weighted sum normalised over the
+        /// trajectories of the batch: `gdpo` as TRL has it
         /// (`multi_objective_aggregation: normalize_then_sum`).
         NormalizeThenSum(NormalizeThenSum) = "normalize_then_sum",
-        /// Rewards to go against the baseline of least variance at each token (arXiv 2602.07078).
+        /// The reward to go less its group mean at the same position, weighted by the gradient energy of each
+        /// trajectory so far (arXiv 2602.07078).
         OptimalTokenBaseline(OptimalTokenBaseline) = "optimal_token_baseline",
-        /// `optimal_token_baseline` for several turns: tool output does not count as a position.
+        /// `optimal_token_baseline` for several turns, with positions counted over the policy's own tokens.
         TirOptimalTokenBaseline(TirOptimalTokenBaseline) = "tir_optimal_token_baseline",
-        /// Generalised advantage estimation with a critic (arXiv 1506.02438).
+        /// Exponentially weighted sums of a critic's errors, whitened over the tokens of the batch
+        /// (generalised advantage estimation, arXiv 1506.02438).
         Gae(Gae) = "gae",
-        /// `gae` over turns, then over the tokens of each turn.
+        /// GAE over the turns of an episode, whose returns are the rewards of a GAE over the tokens within
+        /// each turn.
         BiLevelGae(BiLevelGae) = "bi_level_gae",
-        /// Beta normalisation with parameters fitted to all prompts of the step (arXiv 2506.02864).
+        /// The reward less its group's success rate, over the density of a Beta distribution fitted to the
+        /// success rates of all prompts of the step (arXiv 2506.02864).
         Bnpo(Bnpo) = "bnpo",
-        /// The reward against the success rate of recent steps, over its deviation.
+        /// The reward less a success rate held over recent steps, over the deviation of a Bernoulli of that
+        /// rate.
         BnpoRunning(BnpoRunning) = "bnpo_running",
-        /// `grpo` moved by the contrast with the policy that has seen the gold answer.
+        /// GRPO's advantage moved by how much the gold answer in the prompt raises or lowers the
+        /// log-probability of the completion.
         Cpo(Cpo) = "cpo",
     }
 }

@@ -14,11 +14,9 @@ use crate::whole_step::WholeStep;
 pub(super) const ENTRY: Entry = Entry {
     name: "normalize_then_sum",
     family: Family::Advantage,
-    meaning: "each of several rewards normalised within its group, their weighted sum normalised over the trajectories of the batch",
     formula: "S_i = sum_k w_k·(R_ki - mean(R_k))/(std(R_k) + epsilon) within the group, A_i = (S_i - \
         mean(S)) / (std(S) + epsilon) over the batch",
     source: "Liu et al., GDPO, arXiv 2601.05242, as TRL 1.16 computes it",
-    defaults: &[],
     degenerate: &[
         "without components the reward itself is the only one",
         "a component without an answer for a member adds 0 to it, and so does one that is uniform, or \
@@ -32,6 +30,7 @@ pub(super) const ENTRY: Entry = Entry {
             can become an advantage; here it is zero",
         "verl's form of the same paper whitens over tokens: see `gdpo`",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -12,10 +12,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "opo",
     family: Family::Advantage,
-    meaning: "the reward less the mean of its group weighted by length, the baseline of least variance",
     formula: "A_i = R_i - sum_j(L_j·R_j) / sum_j(L_j) over the scored members of the group, L the tokens trained on",
     source: "Hao et al., On-policy RL with optimal reward baseline, arXiv 2505.23585",
-    defaults: &[],
     degenerate: &[
         "unscored members are outside the mean and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
@@ -24,6 +22,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("verl", "algorithm.adv_estimator=opo")],
     differences: &["verl keeps the raw reward of a singleton (`singleton: raw`)"],
+    ..Entry::REGISTERED
 };
 
 settings! {

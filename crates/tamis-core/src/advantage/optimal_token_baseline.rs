@@ -19,12 +19,10 @@ use crate::{choice, settings};
 pub(super) const ENTRY: Entry = Entry {
     name: "optimal_token_baseline",
     family: Family::Advantage,
-    meaning: "the reward to go less its group mean at the same position, weighted by the gradient energy of each trajectory so far",
     formula: "w_t = (1 - 2·pi_t + sum(pi²))·rho_t², W_t = sum(w_s, s <= t), B_t = sum_i(G_it·W_it) / \
         (sum_i(W_it) + epsilon), A_t = G_t - B_t",
     source: "verl 0.9.1 core_algos.compute_optimal_token_baseline_advantage; Li et al., The optimal token \
         baseline: variance reduction for long-horizon LLM-RL, arXiv 2602.07078",
-    defaults: &[],
     degenerate: &[
         "at a position where all rewards to go are equal every advantage is exactly 0 (with `epsilon: 0`), \
             where all weights are 0 the plain mean is taken",
@@ -40,6 +38,7 @@ pub(super) const ENTRY: Entry = Entry {
         "verl finds the tail by comparing counts of unmasked tokens but cuts it by position (`tail: \
             zeroed_by_count`), which differ where tokens are masked",
     ],
+    ..Entry::REGISTERED
 };
 
 choice! {

@@ -16,10 +16,8 @@ use crate::whole_step::WholeStep;
 pub(super) const ENTRY: Entry = Entry {
     name: "reinforce_plus_plus",
     family: Family::Advantage,
-    meaning: "discounted rewards to go of every token, whitened over the tokens of the batch; groups play no part",
     formula: "G_t = r_t + gamma·G_(t+1), A_t = (G_t - mean(G)) / sqrt(var(G) + 1e-8) over the unmasked tokens of the batch",
     source: "Hu, REINFORCE++, arXiv 2501.03262, eq. 5 and 6",
-    defaults: &[],
     degenerate: &[
         "unscored trajectories are outside the statistics and get 0",
         "where all returns of the batch are equal, or there is one token, every advantage is 0; a uniform \
@@ -35,6 +33,7 @@ pub(super) const ENTRY: Entry = Entry {
             return back over one, so that a reward after a tool call never reached the turns before it",
         "verl adds 1e-8 to the number of tokens and raises where there is one",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

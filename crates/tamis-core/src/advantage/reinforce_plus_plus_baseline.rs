@@ -13,11 +13,9 @@ use crate::whole_step::WholeStep;
 pub(super) const ENTRY: Entry = Entry {
     name: "reinforce_plus_plus_baseline",
     family: Family::Advantage,
-    meaning: "the reward less the mean of its group, whitened over the tokens of the batch",
     formula: "D_i = R_i - mean(R) within the group, A_i = (D_i - mean(D)) / sqrt(var(D) + 1e-8) over the \
         batch, each D as often as its tokens",
     source: "Hu, REINFORCE++, arXiv 2501.03262, section 3 (REINFORCE++-baseline)",
-    defaults: &[],
     degenerate: &[
         "unscored members are outside both statistics and get 0",
         "a uniform group gets -mean(D)/deviation, the same for all its members: 0 only where lengths and rewards are unrelated",
@@ -28,6 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[
         "verl keeps the raw reward of a singleton (`singleton: raw`), and adds 1e-8 to the number of tokens",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -15,10 +15,8 @@ use crate::whole_step::WholeStep;
 pub(super) const ENTRY: Entry = Entry {
     name: "remax",
     family: Family::Advantage,
-    meaning: "the reward less that of a greedy completion of the same prompt",
     formula: "A_t = sum(r_s, s >= t) - b, b the reward of the prompt's greedy completion",
     source: "Li et al., ReMax, arXiv 2310.10505, eq. 6 and algorithm 1",
-    defaults: &[],
     degenerate: &[
         "unscored trajectories get 0, and so do all of a prompt whose greedy completion is unscored",
         "a uniform group is 0 only where its greedy completion scores the same; a singleton is like any other",
@@ -28,6 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
         "verl leaves the reward to go at masked tokens, and loses rewards on them (`masked_rewards: lost`)",
         "filters that drop uniform groups drop signal here",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -11,10 +11,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "rloo",
     family: Family::Advantage,
-    meaning: "the reward less the mean reward of the other members",
     formula: "A_i = R_i - mean(R_j, j != i) = n/(n - 1)·(R_i - mean(R)) over the n scored members of the group",
     source: "Ahmadian et al., Back to basics, arXiv 2402.14740, section 2.2; Kool et al., Buy 4 REINFORCE samples, 2019",
-    defaults: &[],
     degenerate: &[
         "unscored members are nobody's other and get 0",
         "a uniform group (max == min) gets exactly 0, and so does one with fewer than two scored members of several",
@@ -28,6 +26,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[
         "verl's `rloo` keeps the raw reward of a singleton (`singleton: raw`), its `rloo_vectorized` gives 0",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -14,10 +14,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "tir_optimal_token_baseline",
     family: Family::Advantage,
-    meaning: "`optimal_token_baseline` for several turns: positions are counted over the policy's own tokens",
     formula: "as optimal_token_baseline, t counting unmasked tokens only",
     source: "verl 0.9.1 core_algos.compute_multi_turn_optimal_token_baseline_advantage",
-    defaults: &[],
     degenerate: &[
         "as `optimal_token_baseline`; where no token is masked it is the same",
         "the tail is the same under both readings, since positions are counts",
@@ -27,6 +25,7 @@ pub(super) const ENTRY: Entry = Entry {
         "verl adds 1e-8 to the weights (`epsilon: 1e-8`), keeps the raw reward of a singleton, and loses \
             rewards on masked tokens (`masked_rewards: lost`)",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -9,7 +9,7 @@ use crate::entry::{Entry, Family};
 pub(super) const ENTRY: Entry = Entry {
     name: "first_fit",
     family: Family::Balancing,
-    meaning: "as few micro-batches as a simple rule finds, the longest sequence first, none over the limit of tokens",
+    meaning: "As few micro-batches as a simple rule finds, the longest sequence first, none over the limit of tokens.",
     formula: "micro-batch of i = the first with L_i tokens left, else a new one",
     source: "Johnson, Near-optimal bin packing algorithms, 1973; longest first needs at most 11/9 of the fewest + 6/9",
     defaults: &[],

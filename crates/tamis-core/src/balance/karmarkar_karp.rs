@@ -11,7 +11,7 @@ use crate::entry::{Entry, Family};
 pub(super) const ENTRY: Entry = Entry {
     name: "karmarkar_karp",
     family: Family::Balancing,
-    meaning: "parts of nearly equal cost by the largest differencing method, of equal size or free",
+    meaning: "Parts of nearly equal cost by the largest differencing method, of equal size or free.",
     formula: "a solution is k parts; of all solutions the two of largest max - min are merged, the i-th \
         heaviest part of one with the i-th lightest of the other",
     source: "Karmarkar and Karp, The differencing method of set partitioning, UCB/CSD 82/113, 1982; k parts: Korf, IJCAI 2009",

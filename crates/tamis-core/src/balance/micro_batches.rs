@@ -7,7 +7,7 @@ use crate::entry::{Entry, Family};
 pub(super) const ENTRY: Entry = Entry {
     name: "micro_batches",
     family: Family::Balancing,
-    meaning: "micro-batches of nearly equal numbers of tokens, none over the limit",
+    meaning: "Micro-batches of nearly equal numbers of tokens, none over the limit.",
     formula: "Karmarkar-Karp over max(least, ceil(tokens / limit)) parts, one more as long as a part is over the limit",
     source: "verl rearrange_micro_batches (use_dynamic_bsz)",
     defaults: &[],

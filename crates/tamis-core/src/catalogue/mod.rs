@@ -9,20 +9,50 @@ mod alias;
 mod text;
 
 use std::fmt::Write;
+use std::sync::OnceLock;
 
+use crate::advantage::Advantage;
+use crate::advantage::shaping::Shaping;
 pub use crate::entry::{Entry, Family};
+use crate::filter::GroupFilter;
+use crate::objective::{Aggregation, KlKind, PolicyLoss};
+use crate::setting::{Described, Shape, doc_text};
 pub use text::SettingsOf;
 
 /// All entries, family by family in the order of the modules.
 pub fn entries() -> impl Iterator<Item = &'static Entry> {
-    let one_by_one = [
-        crate::correction::ENTRIES,
-        crate::filter::ENTRIES,
-        crate::early_stop::ENTRIES,
-        crate::diagnostics::ENTRIES,
-        crate::balance::ENTRIES,
-    ];
-    std::iter::once(crate::advantage::ENTRIES).chain(crate::objective::ENTRIES).chain(one_by_one).flatten()
+    static ENTRIES: OnceLock<Vec<Entry>> = OnceLock::new();
+    let entries = ENTRIES.get_or_init(|| {
+        let one_by_one = [
+            crate::correction::ENTRIES,
+            crate::filter::ENTRIES,
+            crate::early_stop::ENTRIES,
+            crate::diagnostics::ENTRIES,
+            crate::balance::ENTRIES,
+        ];
+        let all =
+            std::iter::once(crate::advantage::ENTRIES).chain(crate::objective::ENTRIES).chain(one_by_one);
+        all.flatten().copied().map(with_meaning).collect()
+    });
+    entries.iter()
+}
+
+/// An entry with its text; that of a kind or value is the doc of the line that registers it.
+fn with_meaning(entry: Entry) -> Entry {
+    let registered = match entry.family {
+        Family::Advantage => Advantage::shape(),
+        Family::Shaping => Shaping::shape(),
+        Family::PolicyLoss => PolicyLoss::shape(),
+        Family::Filter => GroupFilter::shape(),
+        Family::Aggregation => Aggregation::shape(),
+        Family::Divergence => KlKind::shape(),
+        _ => Shape::Free,
+    };
+    match registered.doc_of(entry.name) {
+        // Once in a process, like a text of the source.
+        Some(doc) => Entry { meaning: doc_text(doc).leak(), ..entry },
+        None => entry,
+    }
 }
 
 /// The entries of a name: usually one, several where families share it or where the word stands for more than
@@ -108,6 +138,8 @@ mod tests {
         for entry in entries() {
             assert!(seen.insert((entry.family, entry.name)), "{} twice", entry.name);
             assert!(Family::ALL.contains(&entry.family));
+            let is_sentence = entry.meaning.starts_with(|c: char| c.is_uppercase() || c == '`');
+            assert!(is_sentence && entry.meaning.ends_with('.'), "{}", entry.name);
             for text in [entry.meaning, entry.formula, entry.source] {
                 assert!(!text.is_empty() && !text.contains('\n'), "{}", entry.name);
             }

@@ -18,7 +18,7 @@ const KNOWN: &[(&str, &str)] = &[
 pub(super) const TOKEN: Entry = Entry {
     name: "token_is",
     family: Family::Correction,
-    meaning: "each token is weighted by how much likelier the policy finds it than the sampler did, up to a bound",
+    meaning: "Each token is weighted by how much likelier the policy finds it than the sampler did, up to a bound.",
     formula: "w_t = clamp(exp(d_t), min, max), d = old - behaviour",
     source: "truncated importance sampling: Ionides, JCGS 2008; Yao et al., Your efficient RL framework \
         secretly brings you off-policy RL training, 2025",
@@ -44,7 +44,7 @@ pub(super) const TOKEN: Entry = Entry {
 pub(super) const SEQUENCE: Entry = Entry {
     name: "sequence_is",
     family: Family::Correction,
-    meaning: "each trajectory is weighted by how much likelier the policy finds it than the sampler did, up to a bound",
+    meaning: "Each trajectory is weighted by how much likelier the policy finds it than the sampler did, up to a bound.",
     formula: "w_i = clamp(exp(Σ_t d_t), min, max), the same for each of its tokens",
     source: "as token_is; unbiased for the trajectory where no bound binds",
     defaults: &[
@@ -65,7 +65,7 @@ pub(super) const SEQUENCE: Entry = Entry {
 pub(super) const ICEPOP: Entry = Entry {
     name: "icepop",
     family: Family::Correction,
-    meaning: "weights outside two bounds become 0 instead of the bound",
+    meaning: "Weights outside two bounds become 0 instead of the bound.",
     formula: "w = exp(d) where min <= exp(d) <= max, else 0",
     source: "IcePop, Ling team, Small leak can sink a great ship, 2025; TRL *_mask",
     defaults: &[
@@ -87,7 +87,7 @@ pub(super) const ICEPOP: Entry = Entry {
 pub(super) const BATCH_NORMALIZE: Entry = Entry {
     name: "batch_normalize",
     family: Family::Correction,
-    meaning: "weights are divided by their mean over the optimizer batch, so that the loss keeps its scale",
+    meaning: "Weights are divided by their mean over the optimizer batch, so that the loss keeps its scale.",
     formula: "w / mean(w), the mean over unmasked tokens, or over trajectories where the weight is theirs; after bounds",
     source: "self-normalised importance sampling; verl rollout_is_batch_normalize",
     defaults: &["objective.correction.weights.batch_normalize"],

@@ -10,7 +10,7 @@ use crate::entry::{Entry, Family};
 pub(super) const ENTRY: Entry = Entry {
     name: "correction_presets",
     family: Family::Correction,
-    meaning: "corrections by name: disabled, decoupled_* (weights and rejection beside the loss's own ratio), bypass_*, trl",
+    meaning: "Corrections by name: disabled, decoupled_* (weights and rejection beside the loss's own ratio), bypass_*, trl.",
     formula: "each name says what it sets: token_is and seq_is weights up to 2, geo_rs seq_mean_k1 within \
         0.1 %, k3_rs seq_mean_k3 up to 0.01",
     source: "verl RolloutCorrectionConfig; TRL GRPOConfig",
@@ -30,7 +30,7 @@ pub(super) const ENTRY: Entry = Entry {
 pub(super) const BYPASS: Entry = Entry {
     name: "bypass",
     family: Family::Correction,
-    meaning: "the sampler's log-probabilities stand for the old ones, which saves a forward pass",
+    meaning: "The sampler's log-probabilities stand for the old ones, which saves a forward pass.",
     formula: "old = behaviour; `bypass_clip`: the clipped loss without weights; `bypass_reinforce`: \
         -w·A·logprob, w of the policy being trained",
     source: "verl algorithm.rollout_correction.bypass_mode, loss_type=ppo_clip|reinforce",

@@ -11,7 +11,7 @@ use crate::objective::Real;
 pub(super) const ENTRY: Entry = Entry {
     name: "rejection",
     family: Family::Correction,
-    meaning: "tokens, or whole trajectories, whose divergence from the sampler is outside bounds leave the mask",
+    meaning: "Tokens, or whole trajectories, whose divergence from the sampler is outside bounds leave the mask.",
     formula: "kept where min <= s <= max; s of a token: k1 = -d, k2 = d²/2, k3 = exp(d) - 1 - d; of a \
         trajectory: their sum, mean or maximum",
     source: "verl rollout_corr_helper; estimators: Schulman, Approximating KL divergence, 2020",

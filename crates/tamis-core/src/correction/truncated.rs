@@ -8,7 +8,7 @@ use crate::ragged::Ragged;
 pub(super) const ENTRY: Entry = Entry {
     name: "truncated",
     family: Family::Mask,
-    meaning: "completions that the response limit cut off leave the loss; their reward still counts in their group's advantage",
+    meaning: "Completions that the response limit cut off leave the loss; their reward still counts in their group's advantage.",
     formula: "m_t = 0 for every token of a trajectory whose finish reason is the length",
     source: "overlong filtering: DAPO, arXiv 2503.14476, section 3.4",
     defaults: &["objective.masks.truncated"],

@@ -9,7 +9,7 @@ use crate::ragged::Ragged;
 pub(super) const DIVERSITY: Entry = Entry {
     name: "diversity",
     family: Family::Diagnostic,
-    meaning: "how many different completions or answers groups hold, their entropy, and how much they depend on the prompt",
+    meaning: "Number of different completions or answers in a group, their entropy, and how much they depend on the prompt.",
     formula: "distinct / members; H(Z|X) = mean over groups of -Σ p ln p; H(Z) the same over the batch; \
         I(X;Z) = H(Z) - H(Z|X), all of counted frequencies",
     source: "plug-in estimate of the template-collapse measures of RAGEN-2 (mutual information of prompt and \
@@ -31,7 +31,7 @@ pub(super) const DIVERSITY: Entry = Entry {
 pub(super) const VARIANCE: Entry = Entry {
     name: "variance_shares",
     family: Family::Diagnostic,
-    meaning: "variance of rewards within groups, which trains, against that between groups, which does not",
+    meaning: "Variance of rewards within groups, which trains, against that between groups, which does not.",
     formula: "within = mean over groups of the population variance, between = population variance of group \
         means; share = within / (within + between)",
     source: "analysis of variance; std(s)/mean(s) of group deviations: RAGEN-2, table 8",

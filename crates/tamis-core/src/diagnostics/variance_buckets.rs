@@ -9,7 +9,7 @@ use crate::entry::{Entry, Family};
 pub(super) const ENTRY: Entry = Entry {
     name: "variance_buckets",
     family: Family::Diagnostic,
-    meaning: "groups sorted into buckets by the deviation of their rewards, and the gradient norm of each bucket",
+    meaning: "Groups sorted into buckets by the deviation of their rewards, and the gradient norm of each bucket.",
     formula: "by quantile: equal numbers of groups, ascending, the remainder in the last; by edges: [e_i, e_(i+1)), open at the end",
     source: "RAGEN gradient_analysis",
     defaults: &["train.gradient_analysis.buckets"],

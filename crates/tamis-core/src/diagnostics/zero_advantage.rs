@@ -7,8 +7,8 @@ use crate::ragged::Ragged;
 pub(super) const ENTRY: Entry = Entry {
     name: "zero_advantage",
     family: Family::Diagnostic,
-    meaning: "share of tokens, trajectories and groups whose advantage is exactly 0: computed for nothing, \
-        and still in the loss's denominator",
+    meaning: "Share of tokens, trajectories and groups whose advantage is exactly 0: computed for nothing, \
+        and still in the loss's denominator.",
     formula: "Σ m_t [A_t = 0] / Σ m_t",
     source: "what a token-mean loss is diluted by; DAPO, arXiv 2503.14476, section 3.2",
     defaults: &[],

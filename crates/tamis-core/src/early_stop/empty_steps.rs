@@ -10,7 +10,7 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "empty_steps",
     family: Family::EarlyStop,
-    meaning: "stops after so many steps in a row that had no group to train on",
+    meaning: "Stops after a number of steps in a row that had no group to train on.",
     formula: "steps in a row without a kept group >= patience",
     source: "RAGEN, rollout_filter_empty_stop_steps (2026-03-07)",
     defaults: &["train.early_stop.empty_steps.patience"],

@@ -10,7 +10,7 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "low_success",
     family: Family::EarlyStop,
-    meaning: "stops when validation success has stayed below a floor",
+    meaning: "Stops when validation success has stayed below a floor.",
     formula: "min over data sources(success) < floor, for patience validations in a row",
     source: "RAGEN, validation early stop (2026-01-24)",
     defaults: &["train.early_stop.low_success.floor", "train.early_stop.low_success.patience"],

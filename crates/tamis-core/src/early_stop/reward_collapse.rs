@@ -12,7 +12,7 @@ use crate::{choice, settings};
 pub(super) const ENTRY: Entry = Entry {
     name: "reward_collapse",
     family: Family::EarlyStop,
-    meaning: "stops when the reward's deviation within groups has stayed far below what it was in the first steps",
+    meaning: "Stops when the reward's deviation within groups has stayed far below that of the first steps.",
     formula: "V < share * mean(V of the first baseline_steps successful steps), for all of the last window \
         rounds; V = mean over all groups of a round of std(reward)",
     source: "RAGEN, filtering_and_loss_scaling.md section 3 (2026-01-23); its later form of 2026-02-27",

@@ -9,16 +9,15 @@ use crate::{choice, settings};
 pub(super) const ENTRY: Entry = Entry {
     name: "mean_range",
     family: Family::Filter,
-    meaning: "keeps a group that is neither too easy nor too hard",
     formula: "low < mean(metric) < high over the scored members, or <= with `bounds: closed`",
     source: "EasyR1, online filtering; OpenRLHF, dynamic filtering",
-    defaults: &[],
     degenerate: &[
         "a group of one is judged like any other",
         "a uniform group inside the range is kept although its advantages are zero",
     ],
     known_as: &[("EasyR1", "algorithm.filter_low, algorithm.filter_high")],
     differences: &[],
+    ..Entry::REGISTERED
 };
 
 choice! {

@@ -9,10 +9,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "min_p",
     family: Family::Filter,
-    meaning: "keeps the groups of a round whose score is at least a share of the best",
     formula: "score >= p * max(score); preferring the smallest, score <= min(score) / p",
     source: "RAGEN, rollout_filter_strategy min_p",
-    defaults: &[],
     degenerate: &[
         "scale: no positive factor on the scores matters; a shift of means and sums does",
         "the best group is always kept, where one competes; where the best deviation is 0 all are, unless `include_zero: false`",
@@ -21,6 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=min_p")],
     differences: &["RAGEN keeps nothing where the best score is negative"],
+    ..Entry::REGISTERED
 };
 settings! {
     /// Keeps the groups of a round whose score is at least a share `p` of the best: `score ≥ p · max`, or

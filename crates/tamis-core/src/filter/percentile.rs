@@ -8,10 +8,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "percentile",
     family: Family::Filter,
-    meaning: "keeps a band of the ranking of a round, a quartile say",
     formula: "ranks round(low * n) up to round(high * n), of the n groups that compete, best first; at least one",
     source: "RAGEN, rollout_filter_strategy percentile_range (branch more-experiments)",
-    defaults: &[],
     degenerate: &[
         "scale: only the order of the scores counts, so neither scale nor shift of a score matters",
         "a band narrower than a group keeps the one group where it begins; nothing competes: none",
@@ -20,6 +18,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     known_as: &[("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=percentile_range")],
     differences: &[],
+    ..Entry::REGISTERED
 };
 settings! {
     /// Keeps the groups whose rank lies between two shares of the ranking:

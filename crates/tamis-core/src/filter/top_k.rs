@@ -11,10 +11,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "top_k",
     family: Family::Filter,
-    meaning: "keeps the k best groups of a round",
     formula: "the first k of the ranking; k a count, or max(1, floor(fraction * groups of the round))",
     source: "RAGEN, rollout_filter_strategy top_k (a count; since 2026-01-25 a fraction, the count being top_k_abs)",
-    defaults: &[],
     degenerate: &[
         "scale: only the order of the scores counts, so neither scale nor shift of a score matters",
         "fewer groups compete than k: all of them are kept, which may be none",
@@ -26,6 +24,7 @@ pub(super) const ENTRY: Entry = Entry {
         ("RAGEN", "actor_rollout_ref.rollout.rollout_filter_strategy=top_k_abs"),
     ],
     differences: &[],
+    ..Entry::REGISTERED
 };
 
 /// Number of members to keep of a set: a count, or a share of it.

@@ -11,11 +11,9 @@ use crate::{choice, settings};
 pub(super) const ENTRY: Entry = Entry {
     name: "top_p",
     family: Family::Filter,
-    meaning: "keeps the best groups of a round that together hold a share of the mass of all",
     formula: "the shortest prefix of the ranking with sum(mass) >= p * sum over all(mass); mass = exp(score \
         / temperature) | score | score^2",
     source: "RAGEN, rollout_filter_strategy top_p (softmax: 2026-01; linear: 2026-03); RAGEN-2, arXiv 2604.06268",
-    defaults: &[],
     degenerate: &[
         "scale: `softmax` depends on it: at 0/1 outcomes all masses are nearly equal and p: 0.9 keeps about \
             nine groups in ten, at deviations of several points it keeps two or three; `linear` and \
@@ -31,6 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
         "RAGEN's deviation is that of a sample: `ddof: 1` gives its numbers, and its linear form has `slack: 0.01`",
         "RAGEN's linear form with `smallest` keeps nothing once a score of 0 competes; here groups without mass are passed over",
     ],
+    ..Entry::REGISTERED
 };
 
 choice! {

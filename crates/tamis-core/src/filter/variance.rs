@@ -9,10 +9,8 @@ use crate::{choice, settings};
 pub(super) const ENTRY: Entry = Entry {
     name: "variance",
     family: Family::Filter,
-    meaning: "keeps a group whose scored members differ (dynamic sampling)",
     formula: "max(metric) - min(metric) > tolerance",
     source: "Yu et al., DAPO, arXiv 2503.14476, eq. 11",
-    defaults: &[],
     degenerate: &[
         "a group of one is kept, or dropped with `singleton: drop`",
         "a group without a scored member, or with one of several, is dropped as `unscored`",
@@ -21,6 +19,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[
         "verl keeps a group where numpy.std > 0, which rounding makes true for some uniform groups; here max == min decides",
     ],
+    ..Entry::REGISTERED
 };
 
 choice! {

@@ -8,11 +8,9 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "within_group",
     family: Family::Filter,
-    meaning: "keeps every group, and trains on those k of its members whose metric has the largest variance",
     formula: "argmax over j of Var(j smallest, k - j largest), j = 0..k",
     source: "RAGEN, rollout_filter_strategy within_group (branch more-experiments); Xu et al., PODS, arXiv \
         2504.13818, max-variance down-sampling",
-    defaults: &[],
     degenerate: &[
         "scale: neither scale nor shift of the metric matters",
         "a group is kept or dropped whole: members that are not chosen are generated, scored and reported, \
@@ -27,6 +25,7 @@ pub(super) const ENTRY: Entry = Entry {
         "RAGEN takes the chosen trajectories out of the batch; here the loss's denominators leave the others out, which comes to the same",
         "RAGEN may choose a single member, which has nothing to be compared with; here at least two",
     ],
+    ..Entry::REGISTERED
 };
 settings! {
     /// Keeps every group with enough scored members, and chooses the k members of it whose metric has the

@@ -15,7 +15,6 @@ use crate::ragged::Ragged;
 pub(super) const ENTRIES: [Entry; 7] = {
     const fn entry(
         name: &'static str,
-        meaning: &'static str,
         formula: &'static str,
         source: &'static str,
         known_as: &'static [(&'static str, &'static str)],
@@ -24,19 +23,17 @@ pub(super) const ENTRIES: [Entry; 7] = {
         Entry {
             name,
             family: Family::Aggregation,
-            meaning,
             formula,
             source,
-            defaults: &[],
             degenerate: &["nothing to train on: every weight is 0, where verl's loss is NaN"],
             known_as,
             differences,
+            ..Entry::REGISTERED
         }
     }
     [
         entry(
             "token-mean",
-            "every token of the optimizer batch weighs the same",
             "sum_it m l / sum_it m",
             "Yu et al., DAPO, arXiv 2503.14476, as released",
             &[
@@ -49,7 +46,6 @@ pub(super) const ENTRIES: [Entry; 7] = {
         ),
         entry(
             "seq-mean-token-sum",
-            "a trajectory weighs as many times as it has tokens",
             "(1/B) sum_i sum_t m l",
             "verl; LUSPO, arXiv 2602.05261",
             &[("verl", "loss_agg_mode=seq-mean-token-sum"), ("TRL", "loss_type=luspo")],
@@ -57,7 +53,6 @@ pub(super) const ENTRIES: [Entry; 7] = {
         ),
         entry(
             "seq-mean-token-mean",
-            "every trajectory weighs the same, its tokens share",
             "(1/B) sum_i (1/|o_i|) sum_t m l",
             "Shao et al., DeepSeekMath, arXiv 2402.03300, eq. 3",
             &[("verl", "loss_agg_mode=seq-mean-token-mean"), ("TRL", "loss_type=grpo|sapo")],
@@ -65,7 +60,6 @@ pub(super) const ENTRIES: [Entry; 7] = {
         ),
         entry(
             "seq-mean-token-sum-norm",
-            "token sums over a constant, the response limit",
             "(1/B) sum_i (1/L) sum_t m l",
             "Liu et al., Understanding R1-Zero-like training, arXiv 2503.20783, section 3.2",
             &[
@@ -78,7 +72,6 @@ pub(super) const ENTRIES: [Entry; 7] = {
         ),
         entry(
             "group-token-mean",
-            "token mean within each group, then the mean over groups",
             "(1/P) sum_g (sum_{i in g} sum_t m l) / (sum_{i in g} |o_i|)",
             "Yu et al., DAPO, arXiv 2503.14476, eq. 8",
             &[],
@@ -86,13 +79,12 @@ pub(super) const ENTRIES: [Entry; 7] = {
         ),
         entry(
             "group-seq-mean",
-            "trajectory mean within each group, then the mean over groups: every prompt weighs the same",
             "(1/P) sum_g (1/|g|) sum_{i in g} (1/|o_i|) sum_t m l",
             "the expectation over prompts outside the mean over a group's outputs, Shao et al., arXiv 2402.03300, eq. 3",
             &[],
             &["equal to seq-mean-token-mean where all groups have as many trained trajectories"],
         ),
-        entry("token-sum", "undivided", "sum_it m l", "verl", &[("verl", "loss_agg_mode=token-sum")], &[]),
+        entry("token-sum", "sum_it m l", "verl", &[("verl", "loss_agg_mode=token-sum")], &[]),
     ]
 };
 
@@ -100,17 +92,19 @@ choice! {
     /// How the losses of tokens become one number. B: trajectories, |o_i|: trained tokens of one, P: groups,
     /// each of the whole optimizer batch.
     pub enum Aggregation {
-        /// Mean over all tokens of the mini-batch (DAPO as released).
+        /// Mean over all tokens of the mini-batch, which weigh the same (DAPO as released).
         TokenMean = "token-mean",
-        /// Sum over the tokens of a sequence, mean over sequences.
+        /// Sum over the tokens of a sequence, mean over sequences: a sequence weighs as many times as it has
+        /// tokens.
         SeqMeanTokenSum = "seq-mean-token-sum",
-        /// Mean over the tokens of a sequence, mean over sequences (GRPO as published).
+        /// Mean over the tokens of a sequence, mean over sequences, which weigh the same (GRPO as published).
         SeqMeanTokenMean = "seq-mean-token-mean",
         /// Sum over the tokens of a sequence, divided by `loss_scale_factor`, mean over sequences (Dr. GRPO).
         SeqMeanTokenSumNorm = "seq-mean-token-sum-norm",
         /// Mean over the tokens of a group, mean over groups (DAPO as written in its paper).
         GroupTokenMean = "group-token-mean",
-        /// Mean over the tokens of a sequence, mean over the sequences of a group, mean over groups.
+        /// Mean over the tokens of a sequence, mean over the sequences of a group, mean over groups, so that
+        /// every prompt weighs the same.
         GroupSeqMean = "group-seq-mean",
         /// Sum over all tokens of the mini-batch, undivided.
         TokenSum = "token-sum",

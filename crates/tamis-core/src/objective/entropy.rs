@@ -12,7 +12,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "entropy_bonus",
         family: Family::Entropy,
-        meaning: "rewards entropy with a constant coefficient",
+        meaning: "Rewards entropy with a constant coefficient.",
         formula: "- coef * aggregated H_t",
         source: "Williams and Peng, Connection Science 3 (1991)",
         defaults: &["objective.entropy.coefficient", "objective.entropy.aggregation"],
@@ -25,7 +25,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "adaptive_entropy",
         family: Family::Entropy,
-        meaning: "moves the coefficient of the entropy bonus towards a target entropy, and only pays while entropy is at or below it",
+        meaning: "Moves the coefficient of the entropy bonus towards a target entropy, and only pays while entropy is at or below it.",
         formula: "after each optimizer batch coef += delta if H <= target else -= delta, within [min, max]; \
             used: coef where the last H <= target, else 0",
         source: "He et al., Skywork Open Reasoner 1, arXiv 2505.22312, section 4.3",

@@ -22,7 +22,6 @@ use crate::ragged::Ragged;
 pub(super) const ENTRIES: [Entry; 4] = {
     const fn entry(
         name: &'static str,
-        meaning: &'static str,
         formula: &'static str,
         known_as: &'static [(&'static str, &'static str)],
         differences: &'static [&'static str],
@@ -30,7 +29,6 @@ pub(super) const ENTRIES: [Entry; 4] = {
         Entry {
             name,
             family: Family::Divergence,
-            meaning,
             formula,
             source: "Schulman, Approximating KL divergence (2020); as a loss: Tang and Munos, arXiv 2506.09477",
             defaults: &[
@@ -42,27 +40,25 @@ pub(super) const ENTRIES: [Entry; 4] = {
             degenerate: &["0 where the policy is the reference"],
             known_as,
             differences,
+            ..Entry::REGISTERED
         }
     }
     [
         entry(
             "k1",
-            "unbiased, high variance, negative for half of the tokens",
             "d = logprob - reference",
             &[("verl", "kl|k1")],
             &["as a loss its gradient has expectation zero; use it in the reward"],
         ),
-        entry("abs", "the distance of the log-probabilities", "|d|", &[("verl", "abs")], &[]),
+        entry("abs", "|d|", &[("verl", "abs")], &[]),
         entry(
             "k2",
-            "biased; its gradient as a loss is unbiased for the divergence",
             "d^2 / 2",
             &[("verl", "mse|k2")],
             &["verl's trailing + (`straight_through: true`) gives any estimator this gradient"],
         ),
         entry(
             "k3",
-            "unbiased, never negative",
             "exp(-d) - 1 + d",
             &[("verl", "low_var_kl|k3"), ("TRL", "beta; use_bias_correction_kl for `bias_corrected`")],
             &["a run holds the value at 10 with derivative 0 beyond, as verl does; TRL does not"],
@@ -74,13 +70,13 @@ choice! {
     /// The estimator of the KL divergence, of `d = logp - ref` at the sampled token. Source: Schulman,
     /// "Approximating KL divergence" (2020).
     pub enum KlKind {
-        /// `d`
+        /// Unbiased, of high variance, negative for half of the tokens: `d`.
         K1 = "k1",
-        /// `d^2 / 2`
+        /// Biased, but its gradient as a loss is unbiased for the divergence: `d^2 / 2`.
         K2 = "k2",
-        /// `exp(-d) + d - 1`, held at 10 with derivative 0 (verl)
+        /// Unbiased and never negative: `exp(-d) + d - 1`, held at 10 with derivative 0 (verl).
         K3 = "k3",
-        /// `|d|`
+        /// The distance of the log-probabilities: `|d|`.
         Abs = "abs",
     }
 }

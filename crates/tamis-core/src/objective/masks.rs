@@ -10,7 +10,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "top_entropy",
         family: Family::Mask,
-        meaning: "only the tokens of highest entropy carry the policy loss",
+        meaning: "Only the tokens of highest entropy carry the policy loss.",
         formula: "keep t where H_t >= the (1 - share) quantile of H over the unmasked tokens of the optimizer batch, linearly interpolated",
         source: "Wang et al., Beyond the 80/20 rule, arXiv 2506.01939, eq. 5",
         defaults: &["objective.masks.top_entropy"],
@@ -27,7 +27,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "off_policy",
         family: Family::Mask,
-        meaning: "trajectories that the policy has left behind do not push down",
+        meaning: "Trajectories that the policy has left behind do not push down.",
         formula: "policy loss 0 where A < 0 and mean_t(behaviour - logprob) > threshold; `old` stands in for `behaviour`",
         source: "DeepSeek-AI, DeepSeek-V3.2, arXiv 2512.02556, eq. 9",
         defaults: &["objective.masks.off_policy"],

@@ -12,7 +12,7 @@ pub(super) const ENTRIES: [Entry; 3] = [
     Entry {
         name: "value_loss",
         family: Family::Critic,
-        meaning: "squared error of the critic, the value kept near its old one",
+        meaning: "Squared error of the critic, the value kept near its old one.",
         formula: "l = max((v - R)^2, (clamp(v, old - clip, old + clip) - R)^2) / 2",
         source: "Schulman et al.'s PPO code; verl compute_value_loss",
         defaults: &["critic.cliprange_value", "critic.aggregation"],
@@ -25,7 +25,7 @@ pub(super) const ENTRIES: [Entry; 3] = [
     Entry {
         name: "critic_warmup",
         family: Family::Critic,
-        meaning: "in the first steps the critic learns alone, so that the policy is not moved by values that know nothing",
+        meaning: "In the first steps the critic learns alone, so that the policy is not moved by values that know nothing.",
         formula: "policy updates in step s only where s > warmup_steps; steps and learning rates count from the first one",
         source: "verl trainer.critic_warmup",
         defaults: &["critic.warmup_steps"],
@@ -39,7 +39,7 @@ pub(super) const ENTRIES: [Entry; 3] = [
     Entry {
         name: "explained_variance",
         family: Family::Critic,
-        meaning: "share of the variance of the returns that the critic's values account for",
+        meaning: "Share of the variance of the returns that the critic's values account for.",
         formula: "1 - Var(R - v) / Var(R) over the unmasked tokens of the batch, v from before its update",
         source: "verl critic/vf_explained_var",
         defaults: &[],

@@ -25,13 +25,15 @@ use crate::group::GroupId;
 /// let drawn = scheduler.handle(Event::BeginStep)?;
 /// assert_eq!(drawn, [Command::Draw { step: 1, round: 1, num_prompts: 1 }]);
 ///
-/// let group = GroupId(0); scheduler.handle(Event::Dispatched { groups: vec![group], version:
-/// PolicyVersion(0), exhausted: false })?; let facts = GroupFacts { num_tokens: 9, is_identical_in_text:
-/// false, ..GroupFacts::default() }; let commands = scheduler.handle(Event::Scored { group, values:
-/// vec![1.0, 0.0], facts })?; let [judged, Command::RoundComplete(round), Command::StepReady(step)] =
-/// &commands[..] else { unreachable!() }; assert_eq!(*judged, Command::Judged { group, verdict: Verdict::Kept
-/// }); assert_eq!((round.tally.kept, &step.trained[..]), (1, &[group][..])); scheduler.handle(Event::Trained
-/// { left_out: 0, tokens: 0 })?; scheduler.handle(Event::Published { version: PolicyVersion(1) })?;
+/// let group = GroupId(0);
+/// scheduler.handle(Event::Dispatched { groups: vec![group], version: PolicyVersion(0), exhausted: false })?;
+/// let facts = GroupFacts { num_tokens: 9, is_identical_in_text: false, ..GroupFacts::default() };
+/// let commands = scheduler.handle(Event::Scored { group, values: vec![1.0, 0.0], facts })?;
+/// let [judged, Command::RoundComplete(round), Command::StepReady(step)] = &commands[..] else { unreachable!() };
+/// assert_eq!(*judged, Command::Judged { group, verdict: Verdict::Kept });
+/// assert_eq!((round.tally.kept, &step.trained[..]), (1, &[group][..]));
+/// scheduler.handle(Event::Trained { left_out: 0, tokens: 0 })?;
+/// scheduler.handle(Event::Published { version: PolicyVersion(1) })?;
 /// assert_eq!(scheduler.progress().steps, 1);
 /// # Ok::<(), tamis_core::schedule::ScheduleError>(())
 /// ```
@@ -100,12 +102,14 @@ impl Scheduler {
     /// use tamis_core::group::{GroupId, PolicyVersion};
     /// use tamis_core::schedule::{Command, Event, GroupFacts, ScheduleSettings, Scheduler, StreamingSettings};
     ///
-    /// let run = ScheduleSettings::new(2, 2); let mut machine = Scheduler::streaming(StreamingSettings { run,
-    /// mini_batch_size: 1, max_in_flight: 64 })?; // Two groups are wanted, and nothing is known of the keep
-    /// rate: no more are started. let drawn = machine.handle(Event::BeginStep)?; assert_eq!(drawn,
-    /// [Command::Draw { step: 1, round: 1, num_prompts: 2 }]); let groups = (0..2).map(GroupId).collect();
-    /// machine.handle(Event::Dispatched { groups, version: PolicyVersion(0), exhausted: false })?; let scored
-    /// = |id: u64, values: [f64; 2]| Event::Scored {
+    /// let run = ScheduleSettings::new(2, 2);
+    /// let mut machine = Scheduler::streaming(StreamingSettings { run, mini_batch_size: 1, max_in_flight: 64 })?;
+    /// // Two groups are wanted, and nothing is known of the keep rate: no more are started.
+    /// let drawn = machine.handle(Event::BeginStep)?;
+    /// assert_eq!(drawn, [Command::Draw { step: 1, round: 1, num_prompts: 2 }]);
+    /// let groups = (0..2).map(GroupId).collect();
+    /// machine.handle(Event::Dispatched { groups, version: PolicyVersion(0), exhausted: false })?;
+    /// let scored = |id: u64, values: [f64; 2]| Event::Scored {
     ///     group: GroupId(id),
     ///     values: values.to_vec(),
     ///     facts: GroupFacts::default(),

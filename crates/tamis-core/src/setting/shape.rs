@@ -224,6 +224,17 @@ impl Shape {
         }
     }
 
+    /// Documentation, as written, of a named value or kind.
+    pub fn doc_of(&self, name: &str) -> Option<&'static str> {
+        match self {
+            Self::Choice(values) => values.iter().find(|(value, _)| *value == name).map(|(_, doc)| *doc),
+            Self::Tagged { variants, .. } => {
+                variants.iter().find(|variant| variant.name == name).map(|variant| variant.doc)
+            }
+            _ => None,
+        }
+    }
+
     /// The type in words.
     pub fn describe(&self) -> String {
         match self {
@@ -247,4 +258,9 @@ impl Shape {
             Self::Tagged { .. } => "a section with a `kind`".to_owned(),
         }
     }
+}
+
+/// Documentation without the indentation and the line ends of its comment.
+pub fn doc_text(doc: &str) -> String {
+    doc.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }

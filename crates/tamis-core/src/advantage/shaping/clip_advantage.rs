@@ -10,13 +10,12 @@ use crate::settings;
 pub(in crate::advantage) const ENTRY: Entry = Entry {
     name: "clip_advantage",
     family: Family::Shaping,
-    meaning: "advantages are held between two bounds",
     formula: "A = clamp(A, low, high)",
     source: "a common safeguard; e.g. prime-rl's and OpenRLHF's clip ranges on advantages and rewards",
-    defaults: &[],
     degenerate: &["without a bound nothing changes; advantages of a group need not sum to zero afterwards"],
     known_as: &[],
     differences: &[],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -9,10 +9,8 @@ use crate::{choice, settings};
 pub(in crate::advantage) const ENTRY: Entry = Entry {
     name: "filter_loss_scaling",
     family: Family::Shaping,
-    meaning: "the policy term is multiplied by the share of groups that the filter kept, or its root",
     formula: "factor = kept/generated (linear) or its square root (sqrt), groups of the step's rounds before the batch is cut to size",
     source: "Wang et al., RAGEN-2, arXiv 2604.06268; RAGEN actor.filter_loss_scaling",
-    defaults: &[],
     degenerate: &[
         "where nothing was generated, or nothing filtered, the factor is 1; where nothing was kept it is 0",
     ],
@@ -21,6 +19,7 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
         "RAGEN multiplies the advantages, which is the same for losses in which they stand as a factor; \
             losses that choose tokens by advantage see them unscaled here",
     ],
+    ..Entry::REGISTERED
 };
 
 choice! {

@@ -11,10 +11,8 @@ use crate::settings;
 pub(in crate::advantage) const NEG_ENTRY: Entry = Entry {
     name: "keep_neg_ratio",
     family: Family::Shaping,
-    meaning: "of the trajectories of a group with negative advantage only a share is trained on, the worst first",
     formula: "keep the max(1, floor(ratio·n)) most negative of the n negative ones of each group, none where ratio is 0",
     source: "the fork Coobiw/EasyR1-Brian (2025-10), algorithm.keep_neg_ratio",
-    defaults: &[],
     degenerate: &[
         "what is left out has advantage 0 and leaves the loss, entropy and KL included; advantages of 0 stay in",
         "equally bad ones are chosen by a keyed draw",
@@ -24,22 +22,22 @@ pub(in crate::advantage) const NEG_ENTRY: Entry = Entry {
         "the fork takes equally bad ones in the order of its sort, truncates ratio·n in floating point, and \
             does so for GRPO alone; its `compute_new_adv`, which normalises what is kept again, is not here",
     ],
+    ..Entry::REGISTERED
 };
 
 /// The catalogue's entry of [`KeepPosRatio`].
 pub(in crate::advantage) const POS_ENTRY: Entry = Entry {
     name: "keep_pos_ratio",
     family: Family::Shaping,
-    meaning: "of the trajectories of a group with positive advantage only a share is trained on, the best first",
     formula: "keep the max(1, floor(ratio·n)) most positive of the n positive ones of each group, none where ratio is 0",
     source: "the fork Coobiw/EasyR1-Brian (2025-11), algorithm.keep_pos_ratio",
-    defaults: &[],
     degenerate: &[
         "what is left out has advantage 0 and leaves the loss, entropy and KL included; advantages of 0 stay in",
         "equally good ones are chosen by a keyed draw",
     ],
     known_as: &[("EasyR1-Brian", "algorithm.keep_pos_ratio")],
     differences: &["as `keep_neg_ratio`"],
+    ..Entry::REGISTERED
 };
 
 settings! {

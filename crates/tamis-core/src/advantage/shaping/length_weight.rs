@@ -10,10 +10,8 @@ use crate::whole_step::WholeStep;
 pub(in crate::advantage) const ENTRY: Entry = Entry {
     name: "length_weight",
     family: Family::Shaping,
-    meaning: "advantages are divided by the trajectory's length relative to the mean length of the batch",
     formula: "A = A·mean(L)/L, L the tokens trained on",
     source: "RAGEN grpo_advantage_length_weight",
-    defaults: &[],
     degenerate: &[
         "trajectories without a token to train on, and unscored ones, are outside the mean and keep their advantage",
     ],
@@ -21,6 +19,7 @@ pub(in crate::advantage) const ENTRY: Entry = Entry {
     differences: &[
         "RAGEN adds 1e-6 to each length, counts unscored trajectories in the mean, and weighs so with the estimator grpo alone",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -144,19 +144,19 @@ tagged! {
     /// One change to finished advantages.
     #[derive(Copy)]
     pub enum Shaping: ShapeAdvantages {
-        /// Hold advantages between two bounds.
+        /// Holds advantages between two bounds.
         ClipAdvantage(ClipAdvantage) = "clip_advantage",
-        /// Keep a share of each group's trajectories of negative advantage, the worst first; the others leave
-        /// the loss.
+        /// Trains on a share of each group's trajectories of negative advantage, the worst first; the others
+        /// leave the loss.
         KeepNegRatio(KeepNegRatio) = "keep_neg_ratio",
-        /// Keep a share of each group's trajectories of positive advantage, the best first; the others leave
-        /// the loss.
+        /// Trains on a share of each group's trajectories of positive advantage, the best first; the others
+        /// leave the loss.
         KeepPosRatio(KeepPosRatio) = "keep_pos_ratio",
-        /// Scale the policy term by the share of generated groups that the filter kept.
+        /// Multiplies the policy term by the share of generated groups that the filter kept, or its root.
         FilterLossScaling(FilterLossScaling) = "filter_loss_scaling",
-        /// Weigh groups by the deviation of their rewards over the largest of the batch.
+        /// Multiplies a group's advantages by the deviation of its rewards over the largest of the batch.
         SoftReweight(SoftReweight) = "soft_reweight",
-        /// Weigh trajectories by the mean length over their own.
+        /// Divides advantages by the trajectory's length relative to the mean length of the batch.
         LengthWeight(LengthWeight) = "length_weight",
     }
 }

@@ -12,15 +12,14 @@ use crate::whole_step::WholeStep;
 pub(in crate::advantage) const ENTRY: Entry = Entry {
     name: "soft_reweight",
     family: Family::Shaping,
-    meaning: "advantages of a group are multiplied by its reward deviation over the largest of the batch",
     formula: "A = A·std_g/(max_g(std_g) + epsilon)",
     source: "RAGEN algorithm.soft_advantage_reweight",
-    defaults: &[],
     degenerate: &[
         "groups with fewer than ddof + 1 scored members have weight 0, and so has every group where none has a deviation",
     ],
     known_as: &[("RAGEN", "algorithm.soft_advantage_reweight=True")],
     differences: &["RAGEN's weight of a group of one is NaN; it weighs so with the estimator grpo alone"],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -11,10 +11,8 @@ use crate::{choice, settings};
 pub(super) const ENTRY: Entry = Entry {
     name: "cispo",
     family: Family::PolicyLoss,
-    meaning: "the policy gradient weighted by the clipped ratio, a constant: no token loses its gradient",
     formula: "l = -sg(clamp(r, bound))·A·logprob",
     source: "MiniMax, MiniMax-M1, arXiv 2506.13585, eq. 4 and 5",
-    defaults: &[],
     degenerate: &["the value of the loss means nothing, only its gradient does"],
     known_as: &[
         ("verl", "actor.policy_loss.loss_mode=cispo with clip_ratio_low, clip_ratio_high (bound relative)"),
@@ -24,6 +22,7 @@ pub(super) const ENTRY: Entry = Entry {
         "verl reads the bound relative to 1 on both sides, TRL as the largest ratio itself; TRL's default of \
             0.2 multiplies every token by at most 0.2",
     ],
+    ..Entry::REGISTERED
 };
 
 choice! {

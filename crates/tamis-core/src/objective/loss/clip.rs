@@ -12,11 +12,9 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "clip",
     family: Family::PolicyLoss,
-    meaning: "the clipped ratio of PPO, with separate bounds, dual clip and a cap on the unclipped branch",
     formula: "l = max(-A·min(r, cap), -A·clamp(r, 1 - low, 1 + high)), and at most -A·dual where A < 0",
     source: "Schulman et al., arXiv 1707.06347, eq. 7; clip-higher: DAPO, arXiv 2503.14476, eq. 8; dual \
         clip: arXiv 1912.09729, eq. 5; cap: INTELLECT-2, arXiv 2505.07291",
-    defaults: &[],
     degenerate: &["without a token to train on the loss is 0 and so are its derivatives"],
     known_as: &[
         ("verl", "actor.policy_loss.loss_mode=vanilla"),
@@ -25,6 +23,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[
         "verl's dual clip is 3 unless set, and 10 in its DAPO recipe; the papers of PPO and GRPO have none",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

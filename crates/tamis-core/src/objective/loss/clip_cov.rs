@@ -15,11 +15,9 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "clip_cov",
     family: Family::PolicyLoss,
-    meaning: "the clipped ratio, with a few tokens of high covariance between advantage and log-probability taken out at random",
     formula: "cov_t = (A_t - mean A)·(logprob_t - mean logprob); of the unclipped tokens with cov_low < cov \
         < cov_high, max(1, floor(share·N)) drawn by key have loss 0",
     source: "Cui et al., The entropy mechanism of reinforcement learning, arXiv 2505.22617, eq. 11 and 12",
-    defaults: &[],
     degenerate: &[
         "without a candidate no token is taken out",
         "a batch of equal advantages has no candidate for cov_low >= 0",
@@ -34,6 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
         "the draw is keyed; verl's is torch.randperm without a seed",
         "no dual clip, as in verl",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

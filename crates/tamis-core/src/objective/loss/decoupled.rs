@@ -13,12 +13,9 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "decoupled",
     family: Family::PolicyLoss,
-    meaning: "decoupled PPO: clips against the proximal policy (`old`), weighs by what separates it from the \
-        policy that sampled (`behaviour`)",
     formula: "l = min(exp(old - behaviour), weight_cap)·clip(logprob - old)",
     source: "Hilton et al., Batch size-invariance for policy optimization, arXiv 2110.00641, eq. 3; \
         asynchronous training: AReaL, arXiv 2505.24298, eq. 5",
-    defaults: &[],
     degenerate: &["where sampler and proximal policy agree it is `clip`"],
     known_as: &[
         ("AReaL", "use_decoupled_loss"),
@@ -27,6 +24,7 @@ pub(super) const ENTRY: Entry = Entry {
     differences: &[
         "the weight is per token, with `weight_cap` its upper bound; `objective.correction` gives the other forms",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

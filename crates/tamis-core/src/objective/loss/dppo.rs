@@ -13,11 +13,8 @@ pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "dppo_tv",
         family: Family::PolicyLoss,
-        meaning: "the policy gradient weighted by the truncated ratio, without tokens whose probability has \
-            moved further than a bound in the direction of their advantage",
         formula: "l = -A·sg(min(r, max_ratio))·logprob where p - p_old <= high (A > 0) or >= -low (else), 0 elsewhere",
         source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary total variation",
-        defaults: &[],
         degenerate: &["a token at its old probability is always trained on"],
         known_as: &[(
             "verl",
@@ -28,15 +25,14 @@ pub(super) const ENTRIES: [Entry; 2] = [
                 measured from the policy that sampled (bypass)",
             "verl's code defaults to a cap of 20, its configuration to 3",
         ],
+        ..Entry::REGISTERED
     },
     Entry {
         name: "dppo_kl",
         family: Family::PolicyLoss,
-        meaning: "as dppo_tv, with the binary Kullback-Leibler divergence as the measure",
         formula: "l = -A·sg(min(r, max_ratio))·logprob where KL(p_old || p) <= bound or p moves back towards \
             p_old, 0 elsewhere; KL = p_old·ln(p_old/p) + (1 - p_old)·ln((1 - p_old)/(1 - p))",
         source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary KL",
-        defaults: &[],
         degenerate: &["a token at its old probability is always trained on"],
         known_as: &[(
             "verl",
@@ -46,6 +42,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
             "0.2 is verl's bound where none is given; verl's example (examples/dppo_trainer) takes 0.05",
             "1e-8 is added to both complements inside the logarithm, as in verl, so that certain tokens are defined",
         ],
+        ..Entry::REGISTERED
     },
 ];
 

@@ -11,14 +11,13 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "dro",
     family: Family::PolicyLoss,
-    meaning: "direct reward optimisation: the policy gradient, and a quadratic pull towards the policy that sampled",
     formula: "l = -A·logprob + (beta/2)·d²",
     source: "Richemond et al., Offline regularised reinforcement learning for LLM alignment, arXiv \
         2405.19107, eq. 11; per token as Kimi k1.5, arXiv 2501.12599, uses it",
-    defaults: &[],
     degenerate: &["without old log-probabilities d is 0 and it is `reinforce`"],
     known_as: &[("verl", "actor.policy_loss.loss_mode=dro with dro_beta")],
     differences: &[],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -13,10 +13,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "geo_mean",
     family: Family::PolicyLoss,
-    meaning: "GMPO: the geometric mean of the token ratios, each clipped in log space, times the trajectory's advantage",
     formula: "q_t = min(d, high) where A > 0, max(d, -low) where A < 0; l = -mean_t(A)·exp(mean_t q_t)·exp(mean_t ln(weight_t))",
     source: "Zhao et al., Geometric-mean policy optimization, arXiv 2507.20673, eq. 4",
-    defaults: &[],
     degenerate: &[
         "a trajectory without a token to train on contributes nothing; TRL adds -A to the value of the loss",
         "a token with advantage 0 counts as ratio 1",
@@ -31,6 +29,7 @@ pub(super) const ENTRY: Entry = Entry {
             and takes the mean over all trajectories whatever the aggregation; here that is \
             seq-mean-token-mean",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -13,11 +13,8 @@ use crate::{choice, settings};
 pub(super) const ENTRY: Entry = Entry {
     name: "gspo",
     family: Family::PolicyLoss,
-    meaning: "the clipped ratio with one ratio per trajectory, the geometric mean of its tokens' ratios; \
-        form `token` lets every token answer for its own advantage",
     formula: "s = exp(mean_t d); l = max(-A·s, -A·clamp(s, 1 - low, 1 + high)); form token: s_t = sg(s)·p_t/sg(p_t)",
     source: "Zheng et al., GSPO, arXiv 2507.18071, eq. 5 and 6; token form: eq. 13 and 14",
-    defaults: &[],
     degenerate: &[
         "a trajectory without a token to train on contributes nothing",
         "with one token it is the clipped ratio of that token",
@@ -31,6 +28,7 @@ pub(super) const ENTRY: Entry = Entry {
         "the paper has no bound on log s (`log_ratio_limit: off`); verl's is 10, and it computes the form \
             `token` and always aggregates by seq-mean-token-mean",
     ],
+    ..Entry::REGISTERED
 };
 
 choice! {

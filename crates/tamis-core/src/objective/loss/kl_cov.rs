@@ -13,11 +13,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "kl_cov",
     family: Family::PolicyLoss,
-    meaning: "the plain ratio without a clip; the tokens of highest covariance between advantage and \
-        log-probability pay for their distance from the old policy",
     formula: "l = -A·r, + coef·|d| for the max(1, floor(share·N)) tokens of largest cov_t",
     source: "Cui et al., The entropy mechanism of reinforcement learning, arXiv 2505.22617, eq. 13 and 14",
-    defaults: &[],
     degenerate: &["equal covariances: the first in batch order", "at d = 0 the penalty has derivative 0"],
     known_as: &[("verl", "actor.policy_loss.loss_mode=kl_cov with kl_cov_ratio, ppo_kl_coef")],
     differences: &[
@@ -25,6 +22,7 @@ pub(super) const ENTRY: Entry = Entry {
         "verl's configuration sets coef 0.1, its recipe 1",
         "verl logs the mean of |d| as actor/ppo_kl; here that is actor/ppo_kl_abs and actor/ppo_kl stays the mean of -d",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

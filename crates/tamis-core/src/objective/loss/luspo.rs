@@ -13,10 +13,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "luspo",
     family: Family::PolicyLoss,
-    meaning: "the clipped ratio of the whole trajectory times its length, so that long answers are not discounted",
     formula: "mean_i |o_i|·max(-A·s, -A·clamp(s, 1 - low, 1 + high)), s = exp(mean_t d)",
     source: "LUSPO, length-unbiased sequence policy optimization, arXiv 2602.05261; bounds of its section 5.1",
-    defaults: &[],
     degenerate: &["a trajectory without a token to train on contributes nothing"],
     known_as: &[("TRL", "loss_type=luspo with importance_sampling_level=sequence")],
     differences: &[
@@ -25,6 +23,7 @@ pub(super) const ENTRY: Entry = Entry {
         "other aggregations are refused, because they divide the length out again",
         "TRL before 1.16 averaged padding in with a KL term or ratios per token",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -84,38 +84,47 @@ macro_rules! policy_losses {
 }
 
 policy_losses! {
-    /// The clipped ratio of PPO, GRPO and DAPO: the larger of `-A r` and
-    /// `-A clip(r, 1 - clip_low, 1 + clip_high)`.
+    /// The clipped ratio of PPO, GRPO and DAPO, with separate bounds, dual clip and a cap on the unclipped
+    /// branch: the larger of `-A r` and `-A clip(r, 1 - clip_low, 1 + clip_high)`.
     Clip(Clip) = "clip", clip::ENTRY;
-    /// The clipped ratio of the whole trajectory (arXiv 2507.18071).
+    /// The clipped ratio of the whole trajectory, the geometric mean of its tokens' ratios (arXiv
+    /// 2507.18071); with `form: token` each token answers for its own advantage.
     Gspo(Gspo) = "gspo", gspo::ENTRY;
-    /// The clipped ratio of the whole trajectory times its length, with `aggregation: seq-mean-token-sum`
-    /// (arXiv 2602.05261).
+    /// The clipped ratio of the whole trajectory times its length, so that long answers are not discounted;
+    /// meant for `aggregation: seq-mean-token-sum` (arXiv 2602.05261).
     Luspo(Luspo) = "luspo", luspo::ENTRY;
     /// The clipped ratio to the policy at the start of the step, weighted by the ratio of that policy to the
-    /// one that sampled.
+    /// one that sampled (decoupled PPO).
     Decoupled(Decoupled) = "decoupled", decoupled::ENTRY;
     /// The plain policy gradient.
     Reinforce(Reinforce) = "reinforce", reinforce::ENTRIES[0];
-    /// The plain policy gradient under the name of GPG (arXiv 2504.02546).
+    /// The plain policy gradient, as GPG uses it with its own advantages (arXiv 2504.02546).
     Gpg(Reinforce) = "gpg", reinforce::ENTRIES[1];
-    /// The clipped ratio without some tokens of high covariance (arXiv 2505.22617).
+    /// The clipped ratio, with a few tokens of high covariance between advantage and log-probability taken
+    /// out at random (arXiv 2505.22617).
     ClipCov(ClipCov) = "clip_cov", clip_cov::ENTRY;
-    /// The plain ratio with a penalty on tokens of high covariance (arXiv 2505.22617).
+    /// The plain ratio without a clip; the tokens of highest covariance between advantage and log-probability
+    /// pay for their distance from the old policy (arXiv 2505.22617).
     KlCov(KlCov) = "kl_cov", kl_cov::ENTRY;
-    /// The geometric mean of clipped ratios (GMPO, arXiv 2507.20673).
+    /// The geometric mean of the token ratios, each clipped in log space, times the trajectory's advantage
+    /// (GMPO, arXiv 2507.20673).
     GeoMean(GeoMean) = "geo_mean", geo_mean::ENTRY;
-    /// The policy gradient weighted by the clipped ratio (MiniMax-M1, arXiv 2506.13585).
+    /// The policy gradient weighted by the clipped ratio, a constant, so that no token loses its gradient
+    /// (MiniMax-M1, arXiv 2506.13585).
     Cispo(Cispo) = "cispo", cispo::ENTRY;
-    /// A soft gate in place of the clip (arXiv 2511.20347).
+    /// A sigmoid of the ratio in place of the clip, so that updates fade as the policy leaves the old one, faster
+    /// where the advantage is negative (arXiv 2511.20347).
     Sapo(Sapo) = "sapo", sapo::ENTRY;
-    /// The policy gradient within a bound on the total variation of the token (DPPO, arXiv 2602.04879).
+    /// The policy gradient weighted by the truncated ratio, without tokens whose probability has moved
+    /// further than a bound in the direction of their advantage (DPPO, arXiv 2602.04879).
     DppoTv(DppoTv) = "dppo_tv", dppo::ENTRIES[0];
-    /// The policy gradient within a bound on the divergence of the token (DPPO, arXiv 2602.04879).
+    /// The form of `dppo_tv` with the binary Kullback-Leibler divergence as the measure (DPPO, arXiv
+    /// 2602.04879).
     DppoKl(DppoKl) = "dppo_kl", dppo::ENTRIES[1];
-    /// The policy gradient with a quadratic pull towards the old policy.
+    /// The policy gradient with a quadratic pull towards the old policy (direct reward optimisation).
     Dro(Dro) = "dro", dro::ENTRY;
-    /// The policy gradient with a smooth weight of the trajectory's ratio (arXiv 2602.10693).
+    /// The policy gradient weighted by a smooth function of the product of all token ratios, correction
+    /// included (arXiv 2602.10693).
     Vespo(Vespo) = "vespo", vespo::ENTRY;
 }
 

@@ -12,26 +12,24 @@ pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "reinforce",
         family: Family::PolicyLoss,
-        meaning: "the plain policy gradient",
         formula: "l = -A·logprob",
         source: "Williams, Machine Learning 8 (1992); as a baseline for LLMs: Ahmadian et al., arXiv 2402.14740",
-        defaults: &[],
         degenerate: &["the value of the loss means nothing, only its gradient does"],
         known_as: &[("verl", "rollout_correction.loss_type=reinforce in bypass mode")],
         differences: &[
             "old log-probabilities enter the metrics only; off-policy weights come from `objective.correction`",
         ],
+        ..Entry::REGISTERED
     },
     Entry {
         name: "gpg",
         family: Family::PolicyLoss,
-        meaning: "the plain policy gradient, as GPG uses it with its own advantages",
         formula: "l = -A·logprob",
         source: "Chu et al., GPG: a simple and strong reinforcement learning baseline, arXiv 2504.02546",
-        defaults: &[],
         degenerate: &["the value of the loss means nothing, only its gradient does"],
         known_as: &[("verl", "actor.policy_loss.loss_mode=gpg")],
         differences: &["the same loss as `reinforce`; what sets GPG apart is its advantage"],
+        ..Entry::REGISTERED
     },
 ];
 

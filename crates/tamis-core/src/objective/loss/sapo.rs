@@ -12,11 +12,8 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "sapo",
     family: Family::PolicyLoss,
-    meaning: "a sigmoid of the ratio in place of the clip: updates fade as the policy leaves the old one, \
-        faster where the advantage is negative",
     formula: "l = -(4/tau)·sigmoid(tau·(r - 1))·A, tau = tau_positive where A > 0, else tau_negative",
     source: "Gao et al., Soft adaptive policy optimization, arXiv 2511.20347",
-    defaults: &[],
     degenerate: &["at r = 1 the derivative is -A, whatever the temperature"],
     known_as: &[
         ("verl", "actor.policy_loss.loss_mode=sapo with tau_pos, tau_neg"),
@@ -26,6 +23,7 @@ pub(super) const ENTRY: Entry = Entry {
         "verl and TRL always aggregate by seq-mean-token-mean",
         "TRL has no limit on the log-ratio",
     ],
+    ..Entry::REGISTERED
 };
 
 settings! {

@@ -13,15 +13,14 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "vespo",
     family: Family::PolicyLoss,
-    meaning: "the policy gradient weighted by a smooth function of the product of all token ratios, correction included",
     formula: "W = exp(clamp(sum_t clamp(d, ±20) + sum_t clamp(ln weight_t, ln 1e-8, 20), ln 1e-8, 20)); phi \
         = W^k·exp(lambda·(1 - W)); l = -sg(phi)·A·logprob",
     source: "Shen et al., VESPO, variational sequence-level soft policy optimization, arXiv 2602.10693; W \
         and its clamps as TRL 1.16 computes them",
-    defaults: &[],
     degenerate: &["on-policy W and phi are 1 and it is `reinforce`", "a weight of 0 counts as 1e-8"],
     known_as: &[("TRL", "loss_type=vespo with vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg")],
     differences: &["masked tokens do not enter W; TRL adds their weights, which are 1 unless set otherwise"],
+    ..Entry::REGISTERED
 };
 
 settings! {
