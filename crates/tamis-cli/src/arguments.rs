@@ -86,7 +86,7 @@ pub(crate) fn read_arguments() -> Vec<OsString> {
 
 /// Configuration files, left to right, and `key=value` overrides (`+key=value` adds, `~key` takes away).
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Layers {
+pub(crate) struct LayerArguments {
     /// Files (`a.yaml`) and overrides (`rollout.n=8`, `+rollout.stop=x`, `~filter`); keys and files of verl,
     /// TRL, EasyR1 and RAGEN are understood too (`config=easyr1.yaml`, `--num_generations 8`).
     #[arg(value_name = "CONFIG.yaml | KEY=VALUE")]
@@ -96,7 +96,7 @@ pub(crate) struct Layers {
 #[derive(Debug, Args)]
 pub(crate) struct TrainArguments {
     #[command(flatten)]
-    pub(crate) layers: Layers,
+    pub(crate) layers: LayerArguments,
     /// Continue the run in RUN_DIR from its last checkpoint. Keys that may change on resume can be
     /// overridden; `tamis config explain KEY` says which.
     #[arg(long, value_name = "RUN_DIR")]
@@ -111,7 +111,7 @@ pub(crate) struct EvalArguments {
     /// Files and overrides on top of the run's own configuration (`validate.n=8`). A checkpoint outside a run
     /// has none: name at least data and reward (`data.val=test.jsonl 'reward=[{kind: math}]'`).
     #[command(flatten)]
-    pub(crate) layers: Layers,
+    pub(crate) layers: LayerArguments,
     /// Write every sample here, with its scores: `x.jsonl` or `x.parquet`.
     #[arg(long, value_name = "FILE")]
     pub(crate) samples: Option<PathBuf>,
@@ -342,9 +342,9 @@ pub(crate) struct FilterArguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Print the configuration in force, each value with where it comes from.
-    Show(Layers),
+    Show(LayerArguments),
     /// Print all errors and warnings at once.
-    Check(Layers),
+    Check(LayerArguments),
     /// Explain a key: meaning, type, default, allowed values, and the keys of other systems that become it.
     Explain {
         /// Dotted key (`schedule.on_limit`), or a section.

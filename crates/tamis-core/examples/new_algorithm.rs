@@ -11,7 +11,7 @@ use tamis_core::advantage::{
 use tamis_core::filter::{
     DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict, judge_columns,
 };
-use tamis_core::objective::loss::{Loss, Token, TokenLoss, Trajectory, UNLIMITED};
+use tamis_core::objective::loss::{Loss, Token, TokenLoss, TrajectoryLoss, UNLIMITED};
 use tamis_core::objective::{ObjectiveError, Real};
 use tamis_core::ragged::Ragged;
 use tamis_core::{settings, tagged};
@@ -102,7 +102,7 @@ impl Loss for ClipFloor {
         Ok(())
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_ratio(UNLIMITED, |token| self.of(token));
     }
 }

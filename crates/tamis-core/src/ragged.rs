@@ -30,6 +30,43 @@ pub enum RaggedError {
     },
 }
 
+/// Flat columns and the offsets of their rows do not fit together.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ColumnError {
+    /// A column of the wrong length.
+    #[error("column `{column}` has {actual} values, expected {expected}")]
+    Length {
+        /// Name of the column.
+        column: &'static str,
+        /// Values that the offsets, or the other columns, imply.
+        expected: usize,
+        /// Values that it has.
+        actual: usize,
+    },
+    /// Offsets go backwards.
+    #[error("offsets of trajectory {row} go backwards")]
+    Offsets {
+        /// The trajectory.
+        row: usize,
+    },
+}
+
+/// `Ok` where a column has as many values as expected, otherwise [`ColumnError::Length`].
+pub(crate) fn check_length(column: &'static str, expected: usize, actual: usize) -> Result<(), ColumnError> {
+    if expected == actual { Ok(()) } else { Err(ColumnError::Length { column, expected, actual }) }
+}
+
+/// Tokens between the first offset and the last; fails where a trajectory ends before its start.
+pub(crate) fn num_tokens(offsets: &[usize]) -> Result<usize, ColumnError> {
+    if let Some(row) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
+        return Err(ColumnError::Offsets { row });
+    }
+    Ok(match (offsets.first(), offsets.last()) {
+        (Some(first), Some(last)) => last - first,
+        _ => 0,
+    })
+}
+
 impl<T> Default for Ragged<T> {
     fn default() -> Self {
         Self { values: Vec::new(), offsets: vec![0] }

@@ -32,7 +32,7 @@ use crate::generator::{
 use crate::server::{Server, ServerEvent};
 use crate::wire::{FaultClass, ParameterError};
 use limit::Limit;
-use member::{FleetMember, State, Task};
+use member::{FleetMember, SampleJob, State};
 pub use settings::{FaultCounts, FleetMessage, FleetSettings};
 
 /// Interval between messages that no server is left.
@@ -50,7 +50,7 @@ pub struct Fleet {
     interrupted: Arc<AtomicBool>,
     say: Box<dyn FnMut(FleetMessage) + Send>,
     /// By the id of the attempt that is in flight or waits.
-    tasks: HashMap<SampleId, Task>,
+    tasks: HashMap<SampleId, SampleJob>,
     /// The attempt of a submitted id.
     attempts: HashMap<SampleId, SampleId>,
     /// Attempts that wait for room, in order.
@@ -333,7 +333,7 @@ impl Generator for Fleet {
             attempt = attempt.again();
         }
         let request = SampleRequest { id: attempt, ..request };
-        let task = Task {
+        let task = SampleJob {
             request,
             id,
             attempts: 0,

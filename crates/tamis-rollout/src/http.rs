@@ -124,7 +124,7 @@ pub trait Transport: Send {
     fn receive(&mut self) -> Vec<(u64, Exchange)>;
 }
 
-enum Command {
+enum LineCommand {
     Send { line: u64, number: u64, sending: Box<Sending> },
     Cancel { line: u64, number: u64 },
     Done { line: u64, number: u64 },
@@ -142,7 +142,7 @@ struct Sending {
 
 /// Many connections, held by one background thread, which ends once the client and all its lines have gone.
 pub struct HttpClient {
-    commands: mpsc::UnboundedSender<Command>,
+    commands: mpsc::UnboundedSender<LineCommand>,
     num_lines: u64,
 }
 
@@ -167,7 +167,7 @@ impl HttpClient {
                     let mut under_way = std::collections::HashMap::new();
                     while let Some(command) = received.recv().await {
                         match command {
-                            Command::Send { line, number, sending } => {
+                            LineCommand::Send { line, number, sending } => {
                                 let (cancel, cancelled) = oneshot::channel::<()>();
                                 under_way.insert((line, number), cancel);
                                 let connections = connections.clone();
@@ -185,12 +185,12 @@ impl HttpClient {
                                         _ = cancelled => {}
                                     }
                                     if let Some(done) = done.upgrade() {
-                                        let _ = done.send(Command::Done { line, number });
+                                        let _ = done.send(LineCommand::Done { line, number });
                                     }
                                 });
                             }
                             // The other end hears of it by the drop.
-                            Command::Cancel { line, number } | Command::Done { line, number } => {
+                            LineCommand::Cancel { line, number } | LineCommand::Done { line, number } => {
                                 under_way.remove(&(line, number));
                             }
                         }
@@ -229,7 +229,7 @@ impl HttpClient {
 /// A way to one server.
 pub struct Line {
     number: u64,
-    commands: mpsc::UnboundedSender<Command>,
+    commands: mpsc::UnboundedSender<LineCommand>,
     address: Address,
     key: Option<HeaderValue>,
     back: blocking::Sender<(u64, Exchange)>,
@@ -238,7 +238,7 @@ pub struct Line {
 }
 
 impl Line {
-    fn command(&self, command: Command) -> bool {
+    fn command(&self, command: LineCommand) -> bool {
         self.commands.send(command).is_ok()
     }
 }
@@ -248,7 +248,7 @@ impl Transport for Line {
         let uri = format!("{}{}", self.address, call.path);
         let (key, back, bell) = (self.key.clone(), self.back.clone(), self.bell.clone());
         let sending = Box::new(Sending { uri, call, timeout, key, back, bell });
-        if !self.command(Command::Send { line: self.number, number, sending }) {
+        if !self.command(LineCommand::Send { line: self.number, number, sending }) {
             let fault = Fault::new(FaultClass::Connect, "the HTTP client has ended");
             let _ = self.back.send((number, Err(fault)));
             self.bell.ring();
@@ -256,7 +256,7 @@ impl Transport for Line {
     }
 
     fn cancel(&mut self, number: u64) {
-        self.command(Command::Cancel { line: self.number, number });
+        self.command(LineCommand::Cancel { line: self.number, number });
     }
 
     fn receive(&mut self) -> Vec<(u64, Exchange)> {

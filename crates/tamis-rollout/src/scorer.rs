@@ -130,12 +130,12 @@ pub struct ScoreEvent {
 }
 
 /// A batch on its way to the reward functions.
-struct Task {
+struct ScoreJob {
     requests: Vec<ScoreRequest>,
     trainer_state: TrainerState,
 }
 
-impl Task {
+impl ScoreJob {
     fn run(self, rewards: &Rewards) -> Done {
         let inputs: Vec<RewardInput<'_>> = self.requests.iter().map(ScoreRequest::input).collect();
         let scoring = rewards.answers(&inputs, self.trainer_state).map_err(ScoreError::from);
@@ -151,7 +151,7 @@ struct Done {
 
 /// Threads that wait for reward functions outside.
 struct Workers {
-    tasks: Option<Sender<Task>>,
+    tasks: Option<Sender<ScoreJob>>,
     done: Receiver<Done>,
     threads: Vec<JoinHandle<()>>,
     /// Batches that they have and have not given back.
@@ -161,7 +161,7 @@ struct Workers {
 impl Workers {
     /// As many as there may be batches at once; `None` where no thread can be started.
     fn start(rewards: &Arc<Rewards>, concurrency: usize) -> Option<Self> {
-        let (tasks, queue) = channel::<Task>();
+        let (tasks, queue) = channel::<ScoreJob>();
         let (results, done) = channel();
         let queue = Arc::new(Mutex::new(queue));
         let work = |_| {
@@ -187,7 +187,7 @@ impl Workers {
 
 impl Workers {
     /// Hands a batch over; back where nobody takes it.
-    fn give(&mut self, task: Task) -> Option<Task> {
+    fn give(&mut self, task: ScoreJob) -> Option<ScoreJob> {
         let left = match &self.tasks {
             Some(tasks) => tasks.send(task).err().map(|unsent| unsent.0),
             None => Some(task),
@@ -319,7 +319,7 @@ impl Scorer {
         if missing.is_empty() {
             return;
         }
-        let task = Task { requests: missing, trainer_state: self.trainer_state };
+        let task = ScoreJob { requests: missing, trainer_state: self.trainer_state };
         let concurrency = self.rewards.concurrency();
         if concurrency > 0 && self.workers.is_none() {
             self.workers = Workers::start(&self.rewards, concurrency);

@@ -16,7 +16,7 @@ use tamis_config::{ConfigErrors, Diagnostic, Loaded, Severity, load, load_to_sho
 use tamis_core::printable::lines;
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 
-use crate::arguments::Layers;
+use crate::arguments::LayerArguments;
 use crate::failure::{FAILED, Failure, USAGE};
 
 /// Writes a result to stdout. A closed pipe (`| head`) is no failure.
@@ -39,7 +39,7 @@ pub(crate) fn warn(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "warning: {}", lines(text));
 }
 
-impl Layers {
+impl LayerArguments {
     /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override.
     pub(crate) fn split(&self) -> (Vec<PathBuf>, Vec<String>) {
         let mut files = Vec::new();

@@ -186,12 +186,12 @@ pub struct ImportanceMetrics {
 }
 
 /// Collects [`WeightStatistics`].
-struct Tally {
+struct WeightSums {
     tokens: Spread,
     sequences: Spread,
 }
 
-impl Tally {
+impl WeightSums {
     fn new() -> Self {
         Self { tokens: Spread::around(1.0), sequences: Spread::around(1.0) }
     }
@@ -305,7 +305,7 @@ impl ImportanceWeights {
         count_masked: bool,
     ) -> (Vec<f64>, ImportanceMetrics) {
         let mut weights = vec![0.0; columns.mask.len()];
-        let (mut raw, mut bounded) = (Tally::new(), Tally::new());
+        let (mut raw, mut bounded) = (WeightSums::new(), WeightSums::new());
         let high = self.max.unwrap_or(f64::INFINITY);
         let low = self.min.unwrap_or(1.0 / high);
         let (mut above, mut below, mut masked) = (0_usize, 0_usize, 0_usize);

@@ -45,6 +45,7 @@ pub use rejection::{Rejection, RejectionMetrics, RejectionScope, Statistic};
 
 use crate::entry::Entry;
 use crate::objective::Real;
+use crate::ragged::{ColumnError, check_length, num_tokens};
 
 /// The catalogue's entries of this module.
 pub const ENTRIES: &[Entry] = &[
@@ -151,22 +152,9 @@ pub struct Corrected {
 /// The correction has a setting out of range or columns that do not fit together.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum CorrectionError {
-    /// A column of the wrong length.
-    #[error("column `{column}` has {actual} values, expected {expected}")]
-    Length {
-        /// Name of the column.
-        column: &'static str,
-        /// Values that the offsets imply.
-        expected: usize,
-        /// Values that it has.
-        actual: usize,
-    },
-    /// Offsets go backwards.
-    #[error("offsets of trajectory {row} go backwards")]
-    Offsets {
-        /// The trajectory.
-        row: usize,
-    },
+    /// Columns that do not fit together.
+    #[error(transparent)]
+    Columns(#[from] ColumnError),
     /// A setting outside its range.
     #[error("correction setting `{setting}` is {}; expected {expected}", crate::figure::shortest(*.value))]
     Setting {
@@ -272,17 +260,6 @@ impl<'a, T: Real> SamplerRow<'a, T> {
     }
 }
 
-/// Tokens between the first offset and the last, where no trajectory goes backwards.
-pub(crate) fn num_tokens(offsets: &[usize]) -> Result<usize, CorrectionError> {
-    if let Some(row) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
-        return Err(CorrectionError::Offsets { row });
-    }
-    Ok(match (offsets.first(), offsets.last()) {
-        (Some(first), Some(last)) => last - first,
-        _ => 0,
-    })
-}
-
 impl<'a, T: Real> SamplerColumns<'a, T> {
     /// B.
     pub fn num_sequences(&self) -> usize {
@@ -292,17 +269,12 @@ impl<'a, T: Real> SamplerColumns<'a, T> {
     /// Whether all lengths fit together.
     ///
     /// # Errors
-    /// [`CorrectionError::Offsets`] and [`CorrectionError::Length`] with the first that does not.
-    pub fn check(&self) -> Result<(), CorrectionError> {
+    /// [`ColumnError`] with the first that does not.
+    pub fn check(&self) -> Result<(), ColumnError> {
         let expected = num_tokens(self.offsets)?;
-        for (column, actual) in
-            [("mask", self.mask.len()), ("old", self.old.len()), ("behaviour", self.behaviour.len())]
-        {
-            if actual != expected {
-                return Err(CorrectionError::Length { column, expected, actual });
-            }
-        }
-        Ok(())
+        check_length("mask", expected, self.mask.len())?;
+        check_length("old", expected, self.old.len())?;
+        check_length("behaviour", expected, self.behaviour.len())
     }
 
     /// Trajectories in order; lengths have been checked.

@@ -1,8 +1,7 @@
 //! Truncated completions stay out of the loss: what was cut off says nothing about how it would have ended.
 
-use super::CorrectionError;
 use crate::entry::{Entry, Family};
-use crate::ragged::Ragged;
+use crate::ragged::{ColumnError, Ragged, check_length};
 
 /// The catalogue's entry.
 pub(super) const ENTRY: Entry = Entry {
@@ -40,15 +39,9 @@ pub fn ends_with(token_ids: &[u32], end_ids: &[u32]) -> bool {
 /// Masks every token of truncated trajectories: mask `[B][T]`, truncated \[B\].
 ///
 /// # Errors
-/// [`CorrectionError::Length`] where the flags are not one per trajectory; the mask is unchanged then.
-pub fn mask_truncated(mask: &mut Ragged<bool>, truncated: &[bool]) -> Result<(), CorrectionError> {
-    if truncated.len() != mask.num_rows() {
-        return Err(CorrectionError::Length {
-            column: "truncated",
-            expected: mask.num_rows(),
-            actual: truncated.len(),
-        });
-    }
+/// [`ColumnError::Length`] where the flags are not one per trajectory; the mask is unchanged then.
+pub fn mask_truncated(mask: &mut Ragged<bool>, truncated: &[bool]) -> Result<(), ColumnError> {
+    check_length("truncated", mask.num_rows(), truncated.len())?;
     for (row, &truncated) in truncated.iter().enumerate() {
         if truncated {
             mask.row_mut(row).fill(false);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{ObjectiveError, in_range};
 use crate::choice;
 use crate::entry::{Entry, Family};
-use crate::ragged::Ragged;
+use crate::ragged::{Ragged, check_length};
 
 /// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 7] = {
@@ -239,9 +239,7 @@ impl Normalisers {
     /// their numbers sets the fields.
     pub fn of(mask: &Ragged<bool>, group_sizes: &[usize]) -> Result<(Self, Vec<f64>), ObjectiveError> {
         let expected: usize = group_sizes.iter().sum();
-        if expected != mask.num_rows() {
-            return Err(ObjectiveError::Length { column: "mask", expected, actual: mask.num_rows() });
-        }
+        check_length("mask", expected, mask.num_rows())?;
         let mut normalisers = Self { tokens: 0.0, sequences: 0.0, groups: 0.0, dp_size: 1.0 };
         let mut group_tokens = Vec::with_capacity(expected);
         let mut rows = mask.rows();
@@ -272,12 +270,10 @@ impl Normalisers {
     /// Trajectories with an unmasked token in each trajectory's group \[B\], the column of `group-seq-mean`.
     ///
     /// # Errors
-    /// [`ObjectiveError::Length`] where the groups do not hold as many trajectories as the mask.
+    /// [`ObjectiveError::Columns`] where the groups do not hold as many trajectories as the mask.
     pub fn group_sequences(mask: &Ragged<bool>, group_sizes: &[usize]) -> Result<Vec<f64>, ObjectiveError> {
         let expected: usize = group_sizes.iter().sum();
-        if expected != mask.num_rows() {
-            return Err(ObjectiveError::Length { column: "mask", expected, actual: mask.num_rows() });
-        }
+        check_length("mask", expected, mask.num_rows())?;
         let mut rows = mask.rows();
         let mut counts = Vec::with_capacity(expected);
         for &size in group_sizes {

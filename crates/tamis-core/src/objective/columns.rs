@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::aggregation::GroupCounts;
-use super::error::ObjectiveError;
+use crate::ragged::{ColumnError, check_length, num_tokens};
 
 /// A number that a column may hold: `f32` from an engine, `f64` from a test. Losses are computed in `f64`;
 /// derivatives have the columns' precision.
@@ -185,19 +185,10 @@ impl<'a, T: Real> Columns<'a, T> {
     }
 
     /// Whether all lengths fit together.
-    pub fn check(&self) -> Result<(), ObjectiveError> {
-        let length = |column: &'static str, expected: usize, actual: usize| {
-            if expected == actual { Ok(()) } else { Err(ObjectiveError::Length { column, expected, actual }) }
-        };
-        if let Some(row) = self.offsets.windows(2).position(|pair| pair[0] > pair[1]) {
-            return Err(ObjectiveError::Offsets { row });
-        }
-        let expected = match (self.offsets.first(), self.offsets.last()) {
-            (Some(first), Some(last)) => last - first,
-            _ => 0,
-        };
-        length("mask", expected, self.mask.len())?;
-        length("logprob", expected, self.logprob.len())?;
+    pub fn check(&self) -> Result<(), ColumnError> {
+        let expected = num_tokens(self.offsets)?;
+        check_length("mask", expected, self.mask.len())?;
+        check_length("logprob", expected, self.logprob.len())?;
         for (name, column) in [
             ("old", self.old),
             ("behaviour", self.behaviour),
@@ -206,21 +197,21 @@ impl<'a, T: Real> Columns<'a, T> {
             ("weight", self.weight),
         ] {
             if let Some(column) = column {
-                length(name, expected, column.len())?;
+                check_length(name, expected, column.len())?;
             }
         }
         let (values, advantages) = match self.advantage {
             AdvantageColumn::PerTrajectory(column) => (self.num_sequences(), column.len()),
             AdvantageColumn::PerToken(column) => (expected, column.len()),
         };
-        length("advantage", values, advantages)?;
+        check_length("advantage", values, advantages)?;
         if let Some(column) = self.selection {
-            length("selection", expected, column.len())?;
+            check_length("selection", expected, column.len())?;
         }
         for (name, column) in [("group_tokens", self.group_tokens), ("group_sequences", self.group_sequences)]
         {
             if let Some(column) = column {
-                length(name, self.num_sequences(), column.len())?;
+                check_length(name, self.num_sequences(), column.len())?;
             }
         }
         Ok(())

@@ -2,25 +2,14 @@
 
 use thiserror::Error;
 
+use crate::ragged::ColumnError;
+
 /// An objective cannot be evaluated on these columns, or has a setting out of range.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ObjectiveError {
-    /// A column of the wrong length.
-    #[error("column `{column}` has {actual} values, expected {expected}")]
-    Length {
-        /// Name of the column.
-        column: &'static str,
-        /// Values that the other columns imply.
-        expected: usize,
-        /// Values that it has.
-        actual: usize,
-    },
-    /// Offsets go backwards.
-    #[error("offsets of trajectory {row} go backwards")]
-    Offsets {
-        /// The trajectory.
-        row: usize,
-    },
+    /// Columns that do not fit together.
+    #[error(transparent)]
+    Columns(#[from] ColumnError),
     /// A column that the objective needs was not given.
     #[error("column `{column}` is missing; {needed_by} needs it")]
     Missing {

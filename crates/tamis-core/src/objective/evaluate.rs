@@ -4,7 +4,7 @@ use super::accumulator::Outcome;
 use super::columns::{Columns, Real, Row};
 use super::exponential::exp_m1;
 use super::kl::{self, KlPass};
-use super::loss::trajectory::{Scratch, Trajectory, count, sum};
+use super::loss::trajectory::{Scratch, TrajectoryLoss, count, sum};
 use super::{Derivatives, Importance, Normalisers, Objective, ObjectiveError, ObjectiveState, SequenceSums};
 
 /// Result of one call; reuse it to keep its memory.
@@ -103,7 +103,7 @@ impl Objective {
         let scale = self.aggregation.weight(tokens, row.group, normalisers, &self.divisors)?;
         let importance = self.policy.importance(self.importance);
         let is_off_policy = self.masks.off_policy.is_some_and(|threshold| drift(row, tokens) > threshold);
-        self.policy.sequence(&mut Trajectory {
+        self.policy.sequence(&mut TrajectoryLoss {
             row,
             importance,
             scale,

@@ -16,7 +16,7 @@ use super::loss::trajectory::sum;
 use super::sequence_sums::SequenceSums;
 use crate::choice;
 use crate::entry::{Entry, Family};
-use crate::ragged::Ragged;
+use crate::ragged::{Ragged, check_length};
 
 /// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 4] = {
@@ -327,7 +327,7 @@ pub struct KlInReward {
 /// `apply_kl_penalty`.
 ///
 /// # Errors
-/// [`ObjectiveError::Length`] where the columns do not fit together.
+/// [`ObjectiveError::Columns`] where the columns do not fit together.
 pub fn in_reward<T: Real>(
     estimator: KlEstimator,
     coef: f64,
@@ -338,9 +338,7 @@ pub fn in_reward<T: Real>(
 ) -> Result<KlInReward, ObjectiveError> {
     let expected = token_scores.num_values();
     for (column, actual) in [("mask", mask.len()), ("old", old.len()), ("reference", reference.len())] {
-        if actual != expected {
-            return Err(ObjectiveError::Length { column, expected, actual });
-        }
+        check_length(column, expected, actual)?;
     }
     let mut token_rewards = token_scores.values().to_vec();
     let mut penalties = Vec::with_capacity(token_scores.num_rows());

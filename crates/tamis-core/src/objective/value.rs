@@ -6,6 +6,7 @@ use super::aggregation::{Aggregation, GroupCounts, LengthDivisors, Normalisers};
 use super::columns::{Real, ValueColumns};
 use super::error::{ObjectiveError, in_range};
 use crate::entry::{Entry, Family};
+use crate::ragged::{ColumnError, check_length, num_tokens};
 
 /// The catalogue's entries.
 pub(super) const ENTRIES: [Entry; 3] = [
@@ -271,14 +272,8 @@ pub struct CriticColumns<'a, T> {
 
 impl<T> CriticColumns<'_, T> {
     /// Whether all lengths fit together.
-    fn check(&self) -> Result<(), ObjectiveError> {
-        if let Some(row) = self.offsets.windows(2).position(|pair| pair[0] > pair[1]) {
-            return Err(ObjectiveError::Offsets { row });
-        }
-        let tokens = match (self.offsets.first(), self.offsets.last()) {
-            (Some(first), Some(last)) => last - first,
-            _ => 0,
-        };
+    fn check(&self) -> Result<(), ColumnError> {
+        let tokens = num_tokens(self.offsets)?;
         let sequences = self.offsets.len().saturating_sub(1);
         let given = |column: Option<&[f64]>| column.map_or(sequences, <[f64]>::len);
         for (column, expected, actual) in [
@@ -289,9 +284,7 @@ impl<T> CriticColumns<'_, T> {
             ("group_tokens", sequences, given(self.group_tokens)),
             ("group_sequences", sequences, given(self.group_sequences)),
         ] {
-            if expected != actual {
-                return Err(ObjectiveError::Length { column, expected, actual });
-            }
+            check_length(column, expected, actual)?;
         }
         Ok(())
     }

@@ -274,18 +274,18 @@ impl Dispatcher {
             }
             GeneratorEvent::Sampled { id, mut sample } if self.has_logprobs(&sample) => {
                 sample.logprobs.resize(sample.token_ids.len(), f32::NAN);
-                (id, Outcome::Sampled(sample))
+                (id, RequestEnd::Sampled(sample))
             }
             // Nothing is trained on whose log-probabilities are not known.
             GeneratorEvent::Sampled { id, sample } => {
                 let (given, num_tokens) = (sample.logprobs.len(), sample.token_ids.len());
                 let reason = format!("the sample has {given} log-probabilities for {num_tokens} tokens");
-                (id, Outcome::Failed(reason, num_tokens as u64))
+                (id, RequestEnd::Failed(reason, num_tokens as u64))
             }
             GeneratorEvent::Failed { id, reason, num_tokens, .. } => {
-                (id, Outcome::Failed(reason, num_tokens))
+                (id, RequestEnd::Failed(reason, num_tokens))
             }
-            GeneratorEvent::Aborted { id, num_tokens } => (id, Outcome::Aborted(num_tokens)),
+            GeneratorEvent::Aborted { id, num_tokens } => (id, RequestEnd::Aborted(num_tokens)),
         };
         if let Err(why) = self.expect(id) {
             self.inbox.ignored.count(why);
@@ -304,25 +304,25 @@ impl Dispatcher {
         }
         let Some(member) = flight.members.get_mut(id.member as usize) else { return Ok(()) };
         match outcome {
-            Outcome::Sampled(sample) if is_on => {
+            RequestEnd::Sampled(sample) if is_on => {
                 *member = MemberState::Sampled;
                 self.keep_sample(group, id.member, sample);
                 self.end_member(with, group, id.member);
             }
-            Outcome::Aborted(_) if is_on && id.attempt + 1 < MOST_ATTEMPTS => {
+            RequestEnd::Aborted(_) if is_on && id.attempt + 1 < MOST_ATTEMPTS => {
                 *member = MemberState::Sampling(id.again());
                 self.again.push(id.again());
             }
-            Outcome::Sampled(_) => {
+            RequestEnd::Sampled(_) => {
                 *member = MemberState::Lost;
                 self.end_member(with, group, id.member);
             }
-            Outcome::Failed(..) | Outcome::Aborted(_) => {
+            RequestEnd::Failed(..) | RequestEnd::Aborted(_) => {
                 *member = MemberState::Lost;
                 if is_on {
                     flight.course = Course::Failed;
                     let reason = match outcome {
-                        Outcome::Failed(reason, _) => reason,
+                        RequestEnd::Failed(reason, _) => reason,
                         _ => format!("the generator gave the sample up {MOST_ATTEMPTS} times"),
                     };
                     with.observer.warn(&format!("group {} failed: {reason}", group.0));
@@ -381,13 +381,13 @@ fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<ScoredMembe
 }
 
 /// The end of a group's request.
-enum Outcome {
+enum RequestEnd {
     Sampled(Sample),
     Failed(String, u64),
     Aborted(u64),
 }
 
-impl Outcome {
+impl RequestEnd {
     fn end(&self) -> SampleEnd {
         match self {
             Self::Sampled(_) => SampleEnd::Sampled,

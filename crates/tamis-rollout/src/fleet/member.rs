@@ -58,7 +58,7 @@ impl FleetMember {
 }
 
 /// A request that has not come to an end.
-pub(super) struct Task {
+pub(super) struct SampleJob {
     pub(super) request: SampleRequest,
     /// As it was submitted.
     pub(super) id: SampleId,

@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use super::member::Task;
+use super::member::SampleJob;
 use super::{Fleet, FleetMessage, SAY_EVERY};
 use crate::generator::{FailureKind, GeneratorEvent, SampleId};
 use crate::wire::{Fault, FaultClass};
 
 impl Fleet {
     /// Takes the attempt from its server; `None` where there is no such attempt there.
-    pub(super) fn end_attempt(&mut self, place: usize, id: SampleId) -> Option<Task> {
+    pub(super) fn end_attempt(&mut self, place: usize, id: SampleId) -> Option<SampleJob> {
         if self.tasks.get(&id).is_none_or(|task| task.member != Some(place)) {
             self.counts.num_unknown += 1;
             return None;
@@ -47,7 +47,7 @@ impl Fleet {
     }
 
     /// Asks again, or lets it fail.
-    pub(super) fn retry(&mut self, mut task: Task, place: usize, fault: &Fault, now: Instant) {
+    pub(super) fn retry(&mut self, mut task: SampleJob, place: usize, fault: &Fault, now: Instant) {
         *self.counts.samples.entry(fault.class).or_default() += 1;
         task.spent += fault.num_tokens;
         if fault.class == FaultClass::Busy {

@@ -51,7 +51,7 @@ pub struct NativeEngine {
     workspace: Workspace,
     version: PolicyVersion,
     interrupt: Interrupt,
-    updates: Updates,
+    updates: UpdateProgress,
     before: Option<Before>,
 }
 
@@ -63,7 +63,7 @@ struct Before {
 
 /// Progress of a step's updates, for an interrupt that comes between.
 #[derive(Debug, Clone, Copy)]
-struct Updates {
+struct UpdateProgress {
     /// Weights have moved since they began.
     has_moved: bool,
     /// The state before them is not lost with this process, or not worth keeping.
@@ -86,7 +86,7 @@ impl NativeEngine {
             reference: None,
             critic: None,
             interrupt: Interrupt::new(),
-            updates: Updates { has_moved: false, is_kept: true },
+            updates: UpdateProgress { has_moved: false, is_kept: true },
             before: None,
             threads,
             settings,
@@ -108,7 +108,7 @@ impl NativeEngine {
     /// (`is_kept`, as it is until this is called). Else there would be no state to go on from but an older
     /// one, so the rest of the step is finished.
     pub fn begin_updates(&mut self, is_kept: bool) {
-        self.updates = Updates { has_moved: false, is_kept };
+        self.updates = UpdateProgress { has_moved: false, is_kept };
     }
 
     /// Keeps weights and optimizer as they are, once, until the next publication: a step is begun of which

@@ -3,7 +3,7 @@
 use super::super::columns::Real;
 use super::super::error::ObjectiveError;
 use super::formula::{Loss, OwnMetric, bounds, limits, positive};
-use super::trajectory::{TokenLoss, Trajectory};
+use super::trajectory::{TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::{choice, settings};
 
@@ -80,7 +80,7 @@ impl Loss for Cispo {
         Some(OwnMetric::HighShare("cispo_clip_ratio"))
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         let (low, high) = match self.bound {
             CispoBound::Relative => (1.0 - self.clip_low, 1.0 + self.clip_high),
             CispoBound::Absolute => (0.0, self.max_ratio),

@@ -4,7 +4,7 @@ use super::super::columns::Real;
 use super::super::error::{ObjectiveError, in_range};
 use super::super::exponential::{clamp, exp};
 use super::formula::{Loss, bounds, limits, positive};
-use super::trajectory::{Token, TokenLoss, Trajectory};
+use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -150,7 +150,7 @@ impl Loss for Clip {
         limits(self.log_ratio_limit)
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         let clip = *self;
         trajectory
             .through_ratio(self.log_ratio_limits(), |&Token { log_ratio, ratio, advantage, .. }| {

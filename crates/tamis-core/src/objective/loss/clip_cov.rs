@@ -6,7 +6,7 @@ use super::super::error::{ObjectiveError, in_range};
 use super::super::exponential::exp;
 use super::clip::clipped;
 use super::formula::{Loss, bounds, share};
-use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
+use super::trajectory::{TokenLoss, TrajectoryLoss, UNLIMITED};
 use crate::entry::{Entry, Family};
 use crate::random::Key;
 use crate::settings;
@@ -102,7 +102,7 @@ impl Loss for ClipCov {
         candidates
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_ratio(UNLIMITED, |token| {
             let found = clipped(token.ratio, token.advantage, self.clip_low, self.clip_high);
             if token.is_selected {

@@ -5,7 +5,7 @@ use super::super::error::ObjectiveError;
 use super::super::exponential::{LARGEST, LOWEST, clamp, exp};
 use super::clip::Clip;
 use super::formula::{Loss, positive};
-use super::trajectory::{TokenLoss, Trajectory};
+use super::trajectory::{TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -71,7 +71,7 @@ impl Loss for Decoupled {
         self.clip().log_ratio_limits()
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         let (clip, cap) = (self.clip(), self.weight_cap.unwrap_or(f64::INFINITY));
         trajectory.through_ratio(self.log_ratio_limits(), |token| {
             let found = clip.of(token.log_ratio, token.ratio, token.advantage);

@@ -4,7 +4,7 @@ use super::super::columns::Real;
 use super::super::error::{ObjectiveError, in_range};
 use super::super::exponential::exp;
 use super::formula::{Loss, bounds, limits, positive};
-use super::trajectory::{Token, TokenLoss, Trajectory};
+use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -113,7 +113,7 @@ impl Loss for DppoTv {
         limits(self.log_ratio_limit)
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_logprob(self.log_ratio_limits(), |token| {
             let moved = exp(token.logprob) - exp(token.old);
             // A NaN is held by nothing, and so seen.
@@ -132,7 +132,7 @@ impl Loss for DppoKl {
         limits(self.log_ratio_limit)
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_logprob(self.log_ratio_limits(), |token| {
             let (new, old) = (exp(token.logprob), exp(token.old));
             let others = ((1.0 - old + 1e-8) / (1.0 - new + 1e-8)).ln();

@@ -3,7 +3,7 @@
 use super::super::columns::Real;
 use super::super::error::ObjectiveError;
 use super::formula::{Loss, not_negative};
-use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
+use super::trajectory::{TokenLoss, TrajectoryLoss, UNLIMITED};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -34,7 +34,7 @@ impl Loss for Dro {
         not_negative("loss.beta", self.beta)
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_logprob(UNLIMITED, |token| {
             let pull = self.beta * token.log_ratio;
             TokenLoss {

@@ -1,7 +1,7 @@
 //! The trait of a policy loss that each file of this folder implements, and the conditions of keys that
 //! several losses have.
 
-use super::trajectory::{Trajectory, UNLIMITED};
+use super::trajectory::{TrajectoryLoss, UNLIMITED};
 use crate::objective::Aggregation;
 use crate::objective::columns::{Columns, Real};
 use crate::objective::error::{ObjectiveError, in_range};
@@ -14,8 +14,8 @@ pub trait Loss {
     fn check(&self) -> Result<(), ObjectiveError>;
 
     /// Writes the loss of a trajectory, its derivatives and its metrics, by a formula for one token
-    /// ([`Trajectory::through_ratio`], [`Trajectory::through_logprob`]).
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>)
+    /// ([`TrajectoryLoss::through_ratio`], [`TrajectoryLoss::through_logprob`]).
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>)
     where
         Self: Sized;
 

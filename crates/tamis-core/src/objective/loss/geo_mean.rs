@@ -5,7 +5,7 @@ use super::super::columns::Selection;
 use super::super::error::ObjectiveError;
 use super::super::exponential::{exp, exp_m1};
 use super::formula::{Loss, not_negative};
-use super::trajectory::Trajectory;
+use super::trajectory::TrajectoryLoss;
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -77,8 +77,8 @@ impl Loss for GeoMean {
         not_negative("loss.weight_epsilon", self.weight_epsilon)
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
-        let Trajectory { row, derivatives, sums, .. } = trajectory;
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
+        let TrajectoryLoss { row, derivatives, sums, .. } = trajectory;
         let old = row.old.unwrap_or(row.logprob);
         let is_left_out = |t: usize| row.selection.is_some_and(|flags| flags[t] & Selection::LEFT_OUT != 0);
         let (mut logs, mut advantages, mut weights, mut kept) = (0.0, 0.0, 0.0, 0_usize);

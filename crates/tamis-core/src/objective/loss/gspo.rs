@@ -5,7 +5,7 @@ use super::super::error::ObjectiveError;
 use super::super::importance::Importance;
 use super::clip::clipped;
 use super::formula::{Loss, bounds, positive};
-use super::trajectory::{Token, TokenLoss, Trajectory};
+use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::{choice, settings};
 
@@ -81,7 +81,7 @@ impl Loss for Gspo {
         (f64::NEG_INFINITY, self.log_ratio_limit.unwrap_or(f64::INFINITY))
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         let limits = self.log_ratio_limits();
         trajectory.through_ratio(limits, |&Token { log_ratio, ratio, advantage, .. }| {
             let token = clipped(ratio, advantage, self.clip_low, self.clip_high);

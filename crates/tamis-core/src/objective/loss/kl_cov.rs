@@ -4,7 +4,7 @@ use super::super::columns::{Columns, Real};
 use super::super::covariance::{covariances, share_of};
 use super::super::error::ObjectiveError;
 use super::formula::{Loss, OwnMetric, not_negative, share};
-use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
+use super::trajectory::{TokenLoss, TrajectoryLoss, UNLIMITED};
 use crate::entry::{Entry, Family};
 use crate::random::Key;
 use crate::settings;
@@ -72,7 +72,7 @@ impl Loss for KlCov {
         self.largest(columns)
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_ratio(UNLIMITED, |token| {
             let distance = token.log_ratio.abs();
             let sign = if distance > 0.0 { token.log_ratio.signum() } else { 0.0 };

@@ -5,7 +5,7 @@ use super::super::columns::Real;
 use super::super::error::ObjectiveError;
 use super::clip::Clip;
 use super::formula::Loss;
-use super::trajectory::Trajectory;
+use super::trajectory::TrajectoryLoss;
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -65,7 +65,7 @@ impl Loss for Luspo {
         Some(Aggregation::SeqMeanTokenSum)
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         self.clip().sequence(trajectory);
     }
 }

@@ -32,7 +32,7 @@ pub use kl_cov::KlCov;
 pub use luspo::Luspo;
 pub use reinforce::Reinforce;
 pub use sapo::Sapo;
-pub use trajectory::{Token, TokenLoss, Trajectory, UNLIMITED};
+pub use trajectory::{Token, TokenLoss, TrajectoryLoss, UNLIMITED};
 pub use vespo::Vespo;
 
 use super::columns::{Columns, Real};
@@ -74,7 +74,7 @@ macro_rules! policy_losses {
             }
 
             /// Writes the loss of a trajectory, its derivatives and its metrics.
-            pub(super) fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+            pub(super) fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
                 match self {
                     $(Self::$variant(loss) => loss.sequence(trajectory),)*
                 }

@@ -3,7 +3,7 @@
 use super::super::columns::Real;
 use super::super::error::ObjectiveError;
 use super::formula::Loss;
-use super::trajectory::{TokenLoss, Trajectory, UNLIMITED};
+use super::trajectory::{TokenLoss, TrajectoryLoss, UNLIMITED};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -48,7 +48,7 @@ impl Loss for Reinforce {
         true
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_logprob(UNLIMITED, |token| TokenLoss {
             loss: -token.advantage * token.logprob,
             dloss: -token.advantage,

@@ -4,7 +4,7 @@ use super::super::columns::Real;
 use super::super::error::ObjectiveError;
 use super::super::exponential::exp;
 use super::formula::{Loss, limits, positive};
-use super::trajectory::{Token, TokenLoss, Trajectory};
+use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -55,7 +55,7 @@ impl Loss for Sapo {
         limits(self.log_ratio_limit)
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         let limits = self.log_ratio_limits();
         trajectory.through_ratio(limits, |&Token { log_ratio, ratio, advantage, .. }| {
             let tau = if advantage > 0.0 { self.tau_positive } else { self.tau_negative };

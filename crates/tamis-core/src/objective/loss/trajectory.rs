@@ -55,7 +55,7 @@ pub struct TokenLoss {
 }
 
 /// One trajectory with at least one unmasked token, and where its loss and derivatives go.
-pub struct Trajectory<'a, T> {
+pub struct TrajectoryLoss<'a, T> {
     pub(crate) row: &'a Row<'a, T>,
     pub(crate) importance: Importance,
     /// Factor of each token's loss.
@@ -93,7 +93,7 @@ pub(crate) fn sum(mask: &[bool], value: impl Fn(usize) -> f64) -> f64 {
     sum
 }
 
-impl<T: Real> Trajectory<'_, T> {
+impl<T: Real> TrajectoryLoss<'_, T> {
     /// A loss that is differentiated through the ratio: where the ratio is the trajectory's, every token
     /// moves it.
     pub fn through_ratio(&mut self, limits: (f64, f64), formula: impl Fn(&Token) -> TokenLoss) {

@@ -5,7 +5,7 @@ use super::super::error::ObjectiveError;
 use super::super::exponential::{LARGEST, clamp, exp};
 use super::super::importance::Importance;
 use super::formula::{Loss, OwnMetric, not_negative};
-use super::trajectory::{TokenLoss, Trajectory, sum};
+use super::trajectory::{TokenLoss, TrajectoryLoss, sum};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -88,7 +88,7 @@ impl Loss for Vespo {
         Some(OwnMetric::PerSequence("vespo/phi_seq_mean"))
     }
 
-    fn sequence<T: Real>(&self, trajectory: &mut Trajectory<'_, T>) {
+    fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         let log_weight = log_weight(trajectory.row);
         let positive = phi(log_weight, self.k_positive, self.lambda_positive);
         let negative = phi(log_weight, self.k_negative, self.lambda_negative);
