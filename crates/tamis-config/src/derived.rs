@@ -84,16 +84,19 @@ impl Config {
             follow!(objective.entropy.aggregation = self.objective.aggregation, "objective.aggregation");
         }
         if let Some(preset) = self.correction_preset() {
-            follow!(objective.correction.preset = preset, "schedule.surplus");
+            let streams = self.schedule.mode == ScheduleMode::Streaming;
+            let leader =
+                if streams { "schedule.mode, schedule.surplus" } else { "rollout.backend, schedule.surplus" };
+            follow!(objective.correction.preset = preset, leader);
         }
         if self.refills() {
             if self.schedule.mode == ScheduleMode::Deficit {
                 follow!(schedule.granularity = self.mini_batch_size(), "train.ppo_mini_batch_size");
             }
-            follow!(schedule.rounds_in_flight = self.rounds_in_flight(), "schedule.mode");
+            follow!(schedule.rounds_in_flight = self.rounds_in_flight(), "schedule.mode, rollout.backend");
         }
         if self.rollout.backend != BackendKind::Native && self.schedule.surplus == SurplusKind::Carry {
-            follow!(publish.pause = self.publish_pause(), "schedule.mode");
+            follow!(publish.pause = self.publish_pause(), "schedule.mode, schedule.surplus");
         }
         if self.has_critic() {
             let leader = "train.ppo_mini_batch_size";

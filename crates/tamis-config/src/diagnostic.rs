@@ -288,11 +288,14 @@ impl Problem {
                 Some(format!("`tamis config explain {}` says what switches it off", explained(key)))
             }
             Self::WrongType { key, expected, example: Some(example), .. }
-                if expected.ends_with(" or null") && is_no(example) =>
+                if (expected.ends_with(" or null") || expected.starts_with("null, or "))
+                    && is_no(example) =>
             {
                 Some(format!("write null: `tamis config explain {}` says what that does", explained(key)))
             }
-            Self::WrongType { expected, example: Some(example), .. } if expected.starts_with("a list") => {
+            Self::WrongType { expected, example: Some(example), .. }
+                if expected.starts_with("a list") || expected.starts_with("null, or a list") =>
+            {
                 Some(format!("write [{example}]"))
             }
             Self::WrongType { example: Some(example), .. } if example.starts_with("{kind: ") => {

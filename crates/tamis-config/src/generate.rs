@@ -250,12 +250,12 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
 fn is_in_named(path: &str) -> bool {
     table::keys().iter().any(|entry| {
         let rest = path.strip_prefix(plain(&entry.path).as_str());
-        matches!(entry.shape, Shape::Named(_))
+        matches!(entry.shape.without_null(), Shape::Named(_) | Shape::Free)
             && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     })
 }
 
-/// A path without the items and kinds that it goes through.
+/// A path without the items, by number too (`reward.0.kind`), and kinds that it goes through.
 fn plain(path: &str) -> String {
     let mut text = String::new();
     let mut inside = false;
@@ -267,7 +267,8 @@ fn plain(path: &str) -> String {
             _ => {}
         }
     }
-    text
+    let is_item = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    text.split('.').filter(|part| !is_item(part)).collect::<Vec<_>>().join(".")
 }
 
 /// Whether a preset's section is of the kind that a path goes through (`objective.loss<clip>.clip_high`).

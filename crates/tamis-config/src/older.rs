@@ -11,8 +11,9 @@ use tamis_core::setting::{KeySpec, Shape};
 use crate::diagnostic::{Diagnostic, Problem, Severity};
 use crate::path::PathText as _;
 use crate::preset::Preset;
+use crate::source::Origin;
 use crate::table;
-use crate::tree::{Node, Value, parse_bool};
+use crate::tree::{MapEntry, Node, Value, parse_bool};
 
 /// Result of converting a configuration.
 pub(crate) struct Conversion {
@@ -31,18 +32,23 @@ pub(crate) fn convert(tree: &mut Node) -> Conversion {
     let mut faults = Vec::new();
     if is_older {
         let preset = tree.get("preset").cloned();
-        faults = convert_sections(tree, preset.as_ref(), true);
+        faults = convert_sections(tree, preset.as_ref(), true, &|_| None);
         faults.retain(|found| found.severity == Severity::Error);
     }
     Conversion { is_older, faults }
 }
 
 /// Files of tamis as one configuration in the form of today, a later file over an earlier one, with what is
-/// to be said about it. `preset` is the one that a command names beside them.
+/// to be said about it. `of_command` is the value that a command sets beside them, by key: its preset and its
+/// kinds decide.
 ///
 /// A file may be of before without a sign of it. So a null where its kind takes none, which stood for the
-/// kind's own value, always becomes that value, and a key that only other kinds have always goes.
-pub(crate) fn convert_imported(files: Vec<Node>, preset: Option<&Node>) -> (Option<Node>, Vec<Diagnostic>) {
+/// kind's own value, always becomes that value, and a key that only other kinds have always goes, with a
+/// warning.
+pub(crate) fn convert_imported<'a>(
+    files: Vec<Node>,
+    of_command: &dyn Fn(&str) -> Option<&'a Node>,
+) -> (Option<Node>, Vec<Diagnostic>) {
     let is_older = files.iter().any(is_of_before);
     // Before, a section kept the keys of every kind.
     let shape = if is_older { &Shape::Free } else { table::root() };
@@ -53,8 +59,8 @@ pub(crate) fn convert_imported(files: Vec<Node>, preset: Option<&Node>) -> (Opti
         below
     });
     let Some(mut tree) = merged else { return (None, Vec::new()) };
-    let preset = preset.or(tree.get("preset")).cloned();
-    let found = convert_sections(&mut tree, preset.as_ref(), is_older);
+    let preset = of_command("preset").or(tree.get("preset")).cloned();
+    let found = convert_sections(&mut tree, preset.as_ref(), is_older, of_command);
     (Some(tree), found)
 }
 
@@ -69,8 +75,13 @@ fn name_kind(tree: &mut Node) {
     }
 }
 
-/// Converts each section for the kind that is in force: its own, the preset's or the default.
-fn convert_sections(tree: &mut Node, preset: Option<&Node>, is_older: bool) -> Vec<Diagnostic> {
+/// Converts each section for the kind that is in force: the command's, its own, the preset's or the default.
+fn convert_sections<'a>(
+    tree: &mut Node,
+    preset: Option<&Node>,
+    is_older: bool,
+    of_command: &dyn Fn(&str) -> Option<&'a Node>,
+) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     name_kind(tree);
     let name = preset.and_then(Node::as_text);
@@ -80,6 +91,15 @@ fn convert_sections(tree: &mut Node, preset: Option<&Node>, is_older: bool) -> V
         let Shape::Tagged { default, .. } = shape.without_null() else { continue };
         let of_preset = preset.and_then(|preset| preset.settings().at(section));
         let Some(node) = tree.at_mut(section) else { continue };
+        // A section of before has the keys of the command's kind too, which would replace one of today.
+        if is_older
+            && let Some(kind) = of_command(&format!("{section}.kind"))
+            && let Value::Map(entries) = &mut node.value
+        {
+            entries.retain(|entry| entry.key != "kind");
+            let (key, origin) = ("kind".to_owned(), kind.origin.clone());
+            entries.insert(0, MapEntry { key, origin, node: kind.clone() });
+        }
         let kind = [Some(&*node), of_preset]
             .into_iter()
             .flatten()
@@ -87,13 +107,13 @@ fn convert_sections(tree: &mut Node, preset: Option<&Node>, is_older: bool) -> V
         let Some(kind) = kind.or(*default).map(str::to_owned) else { continue };
         match section {
             "objective.advantage" if is_older => {
-                take_norm(node, &kind, of_preset);
+                take_norm(node, &kind, of_preset, &mut found);
                 take_retired(node, &kind, &mut found);
             }
             "objective.loss" if is_older => set_free(node),
             _ => {}
         }
-        drop_idle(node, section, &kind, shape.without_null(), &mut found);
+        drop_idle(node, section, &kind, is_older, &mut found);
     }
     found
 }
@@ -114,13 +134,21 @@ fn is_of_before(tree: &Node) -> bool {
         })
 }
 
-/// Whether a key that only other kinds have is null: once the way to say "the kind's own".
+/// Whether a key that only other kinds have is null, once the way to say "the kind's own"; where no kind is
+/// named, one that takes no null in any kind.
 fn has_null_of_other_kind(section: &Node, shape: &Shape) -> bool {
     let Shape::Tagged { common, variants, .. } = shape.without_null() else { return false };
     let kind = section.get("kind").and_then(Node::as_text);
-    let Some(own) = variants.iter().find(|variant| Some(variant.name) == kind) else { return false };
-    let is_own = |key: &str| common.iter().chain(&own.keys).any(|spec| spec.name == key);
     let is_of_other = |key: &str| variants.iter().any(|other| other.keys.iter().any(|spec| spec.name == key));
+    let is_own = |key: &str| {
+        let mut own = variants
+            .iter()
+            .filter(|variant| kind.is_none_or(|kind| variant.name == kind))
+            .flat_map(|variant| &variant.keys)
+            .chain(common)
+            .filter(|spec| spec.name == key);
+        if kind.is_some() { own.next().is_some() } else { own.any(takes_null) }
+    };
     section
         .entries()
         .iter()
@@ -155,8 +183,9 @@ fn take_retired(advantage: &mut Node, kind: &str, faults: &mut Vec<Diagnostic>) 
 }
 
 /// `norm_by_std: false` becomes what the kind has for it, and `true` its default over a preset that says
-/// otherwise. A value that is neither becomes that key's, to be refused there.
-fn take_norm(advantage: &mut Node, kind: &str, preset: Option<&Node>) {
+/// otherwise. A value that is neither becomes that key's, to be refused there. For a kind that has nothing of
+/// the sort it is left out.
+fn take_norm(advantage: &mut Node, kind: &str, preset: Option<&Node>, found: &mut Vec<Diagnostic>) {
     let Value::Map(entries) = &mut advantage.value else { return };
     let Some(index) = entries.iter().position(|entry| entry.key == "norm_by_std") else { return };
     let mut by_std = entries.remove(index);
@@ -167,6 +196,12 @@ fn take_norm(advantage: &mut Node, kind: &str, preset: Option<&Node>) {
         Value::Scalar { text, plain: true } => parse_bool(text),
         _ => None,
     };
+    if !has_key("objective.advantage", kind, key) {
+        if value != Some(true) && !by_std.node.is_null() {
+            found.push(without_effect("objective.advantage", "norm_by_std", kind, &by_std.node.origin));
+        }
+        return;
+    }
     match value {
         Some(true) if !is_of_preset(by_no_deviation) || entries.iter().any(|entry| entry.key == key) => {
             return;
@@ -191,14 +226,33 @@ fn set_free(loss: &mut Node) {
     }
 }
 
+fn takes_null(spec: &KeySpec) -> bool {
+    matches!((spec.shape)(), Shape::Nullable(_))
+}
+
+/// Whether a kind of a section has a key.
+fn has_key(section: &str, kind: &str, key: &str) -> bool {
+    let shape = shape_of(section);
+    let Shape::Tagged { common, variants, .. } = shape.without_null() else { return false };
+    let own = variants.iter().filter(|variant| variant.name == kind).flat_map(|variant| &variant.keys);
+    common.iter().chain(own).any(|spec| spec.name == key)
+}
+
+/// The warning about a key that is left out.
+fn without_effect(section: &str, key: &str, kind: &str, origin: &Origin) -> Diagnostic {
+    let message = format!("`{section}.{key}` has no effect: the kind here is `{kind}`");
+    Diagnostic::warning(Problem::rule(message, "it is left out"), Some(origin.clone()))
+}
+
 /// Gives a null that the section's kind does not take the kind's own value, and takes out the keys that only
-/// other kinds have, with a warning where one was set. A key that nobody has stays, to be refused.
-fn drop_idle(node: &mut Node, section: &str, kind: &str, shape: &Shape, found: &mut Vec<Diagnostic>) {
-    let Shape::Tagged { common, variants, .. } = shape else { return };
+/// other kinds have, with a warning: in a file of before, which had them all, where one was set. A key that
+/// nobody has stays, to be refused.
+fn drop_idle(node: &mut Node, section: &str, kind: &str, is_older: bool, found: &mut Vec<Diagnostic>) {
+    let shape = shape_of(section);
+    let Shape::Tagged { common, variants, .. } = shape.without_null() else { return };
     let Value::Map(entries) = &mut node.value else { return };
     let Some(own) = variants.iter().find(|variant| variant.name == kind) else { return };
     let find = |keys: &[KeySpec], key: &str| keys.iter().find(|spec| spec.name == key).cloned();
-    let takes_null = |spec: &KeySpec| matches!((spec.shape)(), Shape::Nullable(_));
     entries.retain_mut(|entry| {
         let origin = &entry.node.origin;
         if let Some(spec) = find(common, &entry.key).or_else(|| find(&own.keys, &entry.key)) {
@@ -212,12 +266,9 @@ fn drop_idle(node: &mut Node, section: &str, kind: &str, shape: &Shape, found: &
             variants.iter().filter_map(|other| find(&other.keys, &entry.key)).collect();
         let value = entry.node.to_json();
         let is_default = |spec: &KeySpec| Node::plain(&*spec.default, origin.clone()).to_json() == value;
-        if !others.is_empty() && !entry.node.is_null() && !others.iter().any(is_default) {
-            let problem = Problem::rule(
-                format!("`{section}.{}` has no effect: the kind here is `{kind}`", entry.key),
-                "it is left out",
-            );
-            found.push(Diagnostic::warning(problem, Some(origin.clone())));
+        let is_set = !is_older || !entry.node.is_null() && !others.iter().any(is_default);
+        if !others.is_empty() && is_set {
+            found.push(without_effect(section, &entry.key, kind, origin));
         }
         others.is_empty()
     });
@@ -266,7 +317,7 @@ mod tests {
     }
 
     fn imported(texts: &[&str]) -> (Vec<Diagnostic>, String) {
-        let (tree, found) = convert_imported(texts.iter().map(|text| parsed(text)).collect(), None);
+        let (tree, found) = convert_imported(texts.iter().map(|text| parsed(text)).collect(), &|_| None);
         (found, flow(&tree.expect("a file").to_json()))
     }
 
@@ -339,6 +390,44 @@ mod tests {
         assert_eq!(today, "{objective: {advantage: {singleton: raw}}}");
         let found: Vec<String> = found.iter().map(|found| found.problem.to_string()).collect();
         assert_eq!(found, ["`objective.advantage.gamma` has no effect: the kind here is `grpo`"]);
+    }
+
+    #[test]
+    fn a_key_of_another_kind_is_named_as_it_is_written() {
+        let (found, today) = imported(&["objective: {advantage: {estimator: gae, norm_by_std: false}}"]);
+        assert_eq!(today, "{objective: {advantage: {kind: gae}}}");
+        let found: Vec<String> = found.iter().map(|found| found.problem.to_string()).collect();
+        assert_eq!(
+            found,
+            [format!("`objective.advantage.{}` has no effect: the kind here is `gae`", "norm_by_std")]
+        );
+        let (found, today) = imported(&["objective: {advantage: {estimator: gae, norm_by_std: true}}"]);
+        assert_eq!((found.len(), today.as_str()), (0, "{objective: {advantage: {kind: gae}}}"));
+    }
+
+    #[test]
+    fn a_kind_on_the_command_line_decides() {
+        let kind = Node::plain("sapo", parsed("{}").origin);
+        let of_command = |key: &str| (key == "objective.loss.kind").then_some(&kind);
+        let old =
+            parsed("objective: {loss: {kind: clip, clip_low: 0.1, tau_positive: 2.0, k_positive: 1.0}}");
+        let (tree, found) = convert_imported(vec![old], &of_command);
+        let today = flow(&tree.expect("a file").to_json());
+        assert_eq!(today, "{objective: {loss: {kind: sapo, tau_positive: 2.0}}}");
+        let found: Vec<String> = found.iter().map(|found| found.problem.to_string()).collect();
+        assert_eq!(
+            found,
+            ["clip_low", "k_positive"]
+                .map(|key| format!("`objective.loss.{key}` has no effect: the kind here is `sapo`"))
+        );
+    }
+
+    #[test]
+    fn a_file_of_today_loses_no_key_in_silence() {
+        let (found, _) = imported(&["{filter: {kind: top_k, k: 3, p: 0.9}}"]);
+        assert_eq!(found.len(), 1);
+        let (found, _) = imported(&["{filter: {kind: top_k, k: 3, tolerance: 0.0}}"]);
+        assert_eq!(found.len(), 1, "the default of another kind");
     }
 
     #[test]

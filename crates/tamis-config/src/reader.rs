@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::Value as Json;
-use tamis_core::setting::{Check, Described, KeySpec, Shape, Variant};
+use tamis_core::setting::{Check, Described, KeySpec, Shape, Variant, or_null};
 
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::path::PathText as _;
@@ -132,7 +132,7 @@ impl Reader {
             if let Problem::WrongType { key, expected, .. } = &mut *found.problem
                 && key == path
             {
-                expected.push_str(" or null");
+                *expected = or_null(expected);
             }
         }
         value

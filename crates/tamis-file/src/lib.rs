@@ -83,6 +83,9 @@ pub fn nearest(path: &Path) -> Option<PathBuf> {
     let names = entries.flatten().take(10_000).filter_map(|entry| entry.file_name().into_string().ok());
     // The path itself may be there, as a link to nothing.
     let names = names.filter(|other| other != name);
+    // A configuration is none of its data.
+    let is_yaml = |name: &str| [".yaml", ".yml"].iter().any(|ending| name.ends_with(ending));
+    let names = names.filter(|other| !is_yaml(name) || is_yaml(other) || !other.contains('.'));
     // Endings are alike in any folder of data: they decide between names that are otherwise as near.
     let similarity = strsim::normalized_damerau_levenshtein;
     let mut near: Vec<(f64, f64, String)> = names
@@ -195,6 +198,9 @@ mod tests {
         assert_eq!(meant("configs/other.yaml"), None);
         assert_eq!(meant("configs/quickstart.yaml"), None, "not itself");
         assert_eq!(meant("configs/quiet.yaml"), None);
+        std::fs::write(folder.path().join("train.jsonl"), "").unwrap();
+        assert_eq!(meant("train.parquet"), Some("train.jsonl".to_owned()));
+        assert_eq!(meant("train.yaml"), None, "data is no configuration");
         assert_eq!(meant("nowhere/other.yaml"), None);
         assert_eq!(suggest(folder.path()), None);
         assert_eq!(nearest(Path::new("")), None);

@@ -330,7 +330,7 @@ impl RunError {
                  begun goes on with --resume".to_owned(),
             ),
             Self::Assemble(error) => error.hint(),
-            Self::Directory(error) => error.hint().map(str::to_owned),
+            Self::Directory(error) => error.hint(),
             Self::Journal(error) => error.hint().map(str::to_owned),
             Self::WarmStart(error) => error.hint().map(str::to_owned),
             Self::Disk(error) => error.hint().map(str::to_owned),

@@ -336,7 +336,7 @@ objective: preset grpo; clip 0.2/0.28; seq-mean-token-mean; KL k3 times 0.04 in 
     insta::assert_snapshot!(followed.join("\n"), @"
 head_dim: 8  # follows hidden_size / num_heads
 metric: acc  # follows reward
-rounds_in_flight: 1  # follows schedule.mode
+rounds_in_flight: 1  # follows schedule.mode, rollout.backend
 ");
     // A resumed run has the same.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=2"]).succeeds();

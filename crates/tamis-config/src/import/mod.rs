@@ -50,8 +50,8 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     let (others, ours): (Vec<Override>, Vec<Override>) = parsed.into_iter().partition(|argument| {
         table::place(&argument.path).is_err() || files.is_empty() && is_foreign_name(&argument.path)
     });
-    let preset = ours.iter().rev().find(|argument| argument.path == "preset").and_then(Override::value);
-    let (native, found) = older::convert_imported(files, preset);
+    let of_command = |key: &str| ours.iter().rev().find(|argument| argument.path == key)?.value();
+    let (native, found) = older::convert_imported(files, &of_command);
     let (faults, warnings): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|found| found.severity == Severity::Error);
     diagnostics.extend(faults);

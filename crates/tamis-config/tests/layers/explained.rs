@@ -179,6 +179,14 @@ algorithm.kl_ctrl
 
 /// Every key of ours names every key of another system that sets it, those of a kind too.
 #[test]
+fn items_and_keys_of_mappings_are_explained_as_what_they_are_in() {
+    assert_eq!(explain("reward.0.method"), explain("reward.method"));
+    assert_eq!(explain("rollout.stop.0"), explain("rollout.stop"));
+    assert_eq!(explain("rollout.server_parameters.cache_salt"), explain("rollout.server_parameters"));
+    assert!(explain("reward.0.kind").is_ok() && explain("rollout.0.stopp").is_err());
+}
+
+#[test]
 fn keys_of_others_stand_under_every_key_that_they_become() {
     let mut num_named = 0;
     for owner in Owner::ALL {

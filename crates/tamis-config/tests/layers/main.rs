@@ -181,7 +181,10 @@ fn the_filter_itself_says_what_makes_no_sense_in_it() {
     // Between closed bounds that are equal lies their own value.
     assert!(check("{kind: mean_range, low: 0.5, high: 0.5, bounds: closed}").is_ok());
     let open = check("{kind: mean_range, low: 0.5, high: 0.5}").expect_err("empty").to_string();
-    assert!(open.contains("no group mean lies in the mean_range filter's (0.5, 0.5)"), "{open}");
+    assert!(
+        open.contains("no group mean lies within the bounds of the mean_range filter, (0.5, 0.5)"),
+        "{open}"
+    );
     let warnings = |filter: &str| {
         let warnings = check(filter).expect(filter).warnings;
         warnings.iter().map(ToString::to_string).collect::<String>()
@@ -400,7 +403,7 @@ fn keys_that_follow_others_are_set() {
     assert_snapshot!(followed(&["filter={}", "objective.entropy.coefficient=0.01"]), @"
     gen_batch_size: 64  # follows data.train_batch_size
     metric: acc  # follows reward
-    rounds_in_flight: 1  # follows schedule.mode
+    rounds_in_flight: 1  # follows schedule.mode, rollout.backend
     aggregation: token-mean  # follows objective.aggregation
     ppo_mini_batch_size: 64  # follows data.train_batch_size
     ");
@@ -408,7 +411,7 @@ fn keys_that_follow_others_are_set() {
     gen_batch_size: 64  # follows data.train_batch_size
     metric: acc  # follows reward
     granularity: 64  # follows train.ppo_mini_batch_size
-    rounds_in_flight: 1  # follows schedule.mode
+    rounds_in_flight: 1  # follows schedule.mode, rollout.backend
     loss_scale_factor: 512.0  # follows rollout.max_response_length
     ppo_mini_batch_size: 64  # follows data.train_batch_size
     ");
@@ -423,22 +426,22 @@ fn keys_that_follow_others_are_set() {
     let carries = ["preset=dapo", "schedule.surplus=carry", "schedule.max_lag=1", "schedule.mode=streaming"];
     assert_snapshot!(followed(&carries), @"
     gen_batch_size: 64  # follows data.train_batch_size
-    rounds_in_flight: 1  # follows schedule.mode
-    preset: decoupled_token_is  # follows schedule.surplus
+    rounds_in_flight: 1  # follows schedule.mode, rollout.backend
+    preset: decoupled_token_is  # follows schedule.mode, schedule.surplus
     ppo_mini_batch_size: 64  # follows data.train_batch_size
     ");
     let served = ["rollout.backend=vllm", "rollout.servers=[http://localhost:8000]"];
     assert_snapshot!(followed(&[&carries[..], &served].concat()), @"
     gen_batch_size: 64  # follows data.train_batch_size
-    pause: keep  # follows schedule.mode
-    rounds_in_flight: 8  # follows schedule.mode
-    preset: decoupled_token_is  # follows schedule.surplus
+    pause: keep  # follows schedule.mode, schedule.surplus
+    rounds_in_flight: 8  # follows schedule.mode, rollout.backend
+    preset: decoupled_token_is  # follows schedule.mode, schedule.surplus
     ppo_mini_batch_size: 64  # follows data.train_batch_size
     ");
     // Which numbers a program gives is known when it answers.
     assert_snapshot!(followed(&["filter={}", "reward=[{kind: command, argv: [judge]}]"]), @"
     gen_batch_size: 64  # follows data.train_batch_size
-    rounds_in_flight: 1  # follows schedule.mode
+    rounds_in_flight: 1  # follows schedule.mode, rollout.backend
     ppo_mini_batch_size: 64  # follows data.train_batch_size
     ");
     let overlong = sound(&[BASE], &["preset=dapo", "rollout.max_response_length=100"]).show();

@@ -24,7 +24,7 @@ error: unknown key `filter.tolerance`: the kind here is `mean_range`
   |                                                 ^^^^^^^^^
   hint: `variance` has it; the keys here are metric, low, high, bounds
 
-error: no group mean lies in the mean_range filter's (0.9, 0.1)
+error: no group mean lies within the bounds of the mean_range filter, (0.9, 0.1)
  --> run.yaml:1:33
   |
 1 | filter: {kind: mean_range, low: 0.9, high: 0.1, tolerance: 1e-3}

@@ -197,7 +197,7 @@ error: `reward[1].kind` is missing: it is one of exact, number, gsm8k, math, mat
 2 errors in the configuration
 ");
     assert_snapshot!(show_errors("{train: {lr_schedule: {kind: cosine}, total_steps: null, total_epochs: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}", &["train.total_steps=null"]), @r#"
-error: no group mean lies in the mean_range filter's (0.9, 0.1)
+error: no group mean lies within the bounds of the mean_range filter, (0.9, 0.1)
  --> run.yaml:1:108
   |
 1 | ...s: 2}, filter: {kind: mean_range, low: 0.9, high: 0.1}}

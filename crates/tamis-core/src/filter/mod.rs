@@ -163,7 +163,7 @@ pub enum FilterError {
     #[error("the variance filter's tolerance must be a finite number of at least 0, got {}", shortest(*.0))]
     Tolerance(f64),
     /// No mean can lie in the range.
-    #[error("no group mean lies in the mean_range filter's {range}")]
+    #[error("no group mean lies within the bounds of the mean_range filter, {range}")]
     EmptyRange {
         /// The range as written, `(0.5, 0.5)`.
         range: String,

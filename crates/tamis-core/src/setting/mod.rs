@@ -25,7 +25,7 @@ use serde::ser::SerializeMap;
 
 pub use value::{Program, TimeSpan};
 
-pub use shape::{Check, KeySpec, PathKind, Resume, Shape, Variant, doc_text};
+pub use shape::{Check, KeySpec, PathKind, Resume, Shape, Variant, doc_text, or_null};
 
 /// A type that a configuration key can have, described by its owner.
 ///

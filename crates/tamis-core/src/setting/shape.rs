@@ -252,11 +252,21 @@ impl Shape {
             Self::List(item) => format!("a list, each {}", item.describe()),
             Self::Tuple(item, length) => format!("a list of {length}, each {}", item.describe()),
             Self::OneOrMany(item) => format!("{} or a list of such", item.describe()),
-            Self::Nullable(inner) => format!("{} or null", inner.describe()),
+            Self::Nullable(inner) => or_null(&inner.describe()),
             Self::Free | Self::Named(_) => "a mapping".to_owned(),
             Self::Section { .. } => "a section".to_owned(),
             Self::Tagged { .. } => "a section with a `kind`".to_owned(),
         }
+    }
+}
+
+/// The words for a type that null belongs to, too.
+pub fn or_null(described: &str) -> String {
+    // "A list, each a number or null" would be one of nulls.
+    if described.starts_with("a list") {
+        format!("null, or {described}")
+    } else {
+        format!("{described} or null")
     }
 }
 

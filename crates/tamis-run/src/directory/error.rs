@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{MAX_NAME, number_name};
+use super::{CONFIG, MAX_NAME, number_name};
 use crate::durable::DiskError;
 
 /// Why a run directory could not be made, opened or cut back.
@@ -82,26 +82,35 @@ pub(super) fn holder(process: Option<u32>) -> String {
 
 impl RunDirectoryError {
     /// The fix, where one is known.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            Self::Disk(error) => error.hint(),
-            Self::Name { .. } => None,
-            Self::NameTaken { .. } => Some("take a shorter `run.name`"),
-            Self::NoRoom { cause, .. } => {
-                cause.hint().or(Some("name a folder that can be made and written to, such as `run.dir=runs`"))
+    pub fn hint(&self) -> Option<String> {
+        let fixed = match self {
+            Self::Disk(error) => error.hint()?,
+            Self::Name { .. } => return None,
+            Self::NameTaken { .. } => "take a shorter `run.name`",
+            Self::NoRoom { cause, .. } => cause
+                .hint()
+                .unwrap_or("name a folder that can be made and written to, such as `run.dir=runs`"),
+            Self::Held { .. } => "wait for it or stop it (Ctrl-C saves first), then resume",
+            Self::NotARun { path, .. } => {
+                let usual = "name the folder that a run printed at its start; it holds `config.yaml`";
+                let near =
+                    tamis_file::nearest(path).filter(|near| !path.exists() && near.join(CONFIG).is_file());
+                return Some(
+                    near.map_or_else(
+                        || usual.to_owned(),
+                        |near| format!("did you mean `{}`?", near.display()),
+                    ),
+                );
             }
-            Self::Held { .. } => Some("wait for it or stop it (Ctrl-C saves first), then resume"),
-            Self::NotARun { .. } => {
-                Some("name the folder that a run printed at its start; it holds `config.yaml`")
+            Self::Gone { .. } => {
+                "nothing more was written; a run that was moved goes on from its last checkpoint with `tamis train \
+                 --resume` and its new place"
             }
-            Self::Gone { .. } => Some(
-                "nothing more was written; a run that was moved goes on from its last checkpoint with `tamis \
-                    train --resume` and its new place",
-            ),
-            Self::ForeignLog { .. } => Some(
+            Self::ForeignLog { .. } => {
                 "`state.json` of this checkpoint was changed: put it back as it was, or move the checkpoint elsewhere to go on from the one \
-                 before it, where there is one",
-            ),
-        }
+                 before it, where there is one"
+            }
+        };
+        Some(fixed.to_owned())
     }
 }

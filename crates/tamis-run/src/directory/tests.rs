@@ -223,6 +223,12 @@ fn messages() {
     failed to open the run `DIR`: there is no `config.yaml` in it
     hint: name the folder that a run printed at its start; it holds `config.yaml`
     ");
+    let run = RunDirectory::create(&Disk::without_flush(), folder.path(), "tiny").expect("made");
+    std::fs::write(run.path().join("config.yaml"), "").expect("write");
+    insta::assert_snapshot!(of(RunDirectory::open(&Disk::without_flush(), &folder.path().join("tinny"))), @"
+    failed to open the run `DIR/tinny`: there is no such folder
+    hint: did you mean `DIR/tiny`?
+    ");
     std::fs::write(folder.path().join("file"), "").expect("write");
     insta::assert_snapshot!(of(RunDirectory::open(&Disk::without_flush(), &folder.path().join("file"))), @"
     failed to open the run `DIR/file`: this is a file, not a folder

@@ -314,7 +314,7 @@ impl Checker<'_> {
             && let Err(error) = directory::free_name(dir, name)
         {
             let message = format!("failed to {error}");
-            self.refuse(&["run.name".to_owned()], &message, error.hint());
+            self.refuse(&["run.name".to_owned()], &message, error.hint().as_deref());
             return;
         }
         let keys = ["run.dir".to_owned()];
