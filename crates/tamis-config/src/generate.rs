@@ -230,9 +230,7 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
         }
         return explain_foreign(key).ok_or_else(|| UnknownKey {
             key: key.to_owned(),
-            suggestion: suggest::name_of_today(key)
-                .map(str::to_owned)
-                .or_else(|| suggest::nearest_key(key, "", &[], table::suggestion_keys())),
+            suggestion: suggest::nearest_key(key, "", &[], table::suggestion_keys()),
         });
     }
     let mut text = String::new();

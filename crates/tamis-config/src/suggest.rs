@@ -1,7 +1,7 @@
 //! "Did you mean".
 
-/// The key that was probably meant by an unknown one: a neighbour in the same section that is spelled alike;
-/// otherwise, of the keys anywhere with the same last part, the one that is most like it as a whole;
+/// The key that was probably meant by an unknown one: its name of today, where it was renamed; otherwise a
+/// neighbour in the same section that is spelled alike; otherwise, of the keys anywhere with the same last part, the one that is most like it as a whole;
 /// otherwise one that is spelled alike as a whole. Never a section that the key itself names.
 pub(crate) fn nearest_key(
     key: &str,
@@ -9,6 +9,9 @@ pub(crate) fn nearest_key(
     siblings: &[&'static str],
     all: &[String],
 ) -> Option<String> {
+    if let Some(today) = name_of_today(key) {
+        return Some(today.to_owned());
+    }
     let name = key.rsplit('.').next().unwrap_or(key);
     let sibling = siblings
         .iter()

@@ -102,9 +102,7 @@ pub(crate) struct Unknown {
 impl Unknown {
     /// The problem to report.
     pub(crate) fn into_problem(self, owner: Option<&'static str>) -> Problem {
-        let today = suggest::name_of_today(&self.key).map(str::to_owned);
-        let nearest = || suggest::nearest_key(&self.key, &self.section, &self.known, suggestion_keys());
-        let suggestion = today.or_else(nearest);
+        let suggestion = suggest::nearest_key(&self.key, &self.section, &self.known, suggestion_keys());
         let known = self.known.into_iter().map(str::to_owned).collect();
         Problem::UnknownKey { key: with_brackets(&self.key), suggestion, known, owner }
     }

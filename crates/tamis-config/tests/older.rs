@@ -130,7 +130,7 @@ fn a_file_of_tamis_is_imported_without_the_defaults_of_others() {
         ("objective: {advantage: {norm_by_std: nope}}", "`objective.advantage.scale` cannot be `nope`"),
         (
             "objective: {advantage: {estimator: grpo, kind: rloo}}",
-            "unknown key `objective.advantage.estimator`",
+            "hint: did you mean `objective.advantage.kind`?",
         ),
         ("objective: {advantage: {estimator: cpo, difficulty: fork}}", "difficulty: fork` of `cpo` is gone"),
         ("objective: {advantage: {estimator: grpo, tpyo: 3}}", "unknown key `objective.advantage.tpyo`"),
@@ -139,6 +139,9 @@ fn a_file_of_tamis_is_imported_without_the_defaults_of_others() {
         let error = imported(text, &[]).expect_err(text).to_string();
         assert!(error.contains(expected), "{error}");
     }
+    let error =
+        imported("rollout: {n: 4}", &["objective.advantage.estimator=rloo"]).expect_err("a name of before");
+    assert!(error.to_string().contains("it is called `objective.advantage.kind` now"), "{error}");
     let error = imported("rollout: {n: 4}", &["algorithm.adv_estimator=rloo"]).expect_err("two systems");
     assert!(error.to_string().contains("`algorithm.adv_estimator` is no key of tamis"), "{error}");
 }

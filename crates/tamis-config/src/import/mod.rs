@@ -16,6 +16,7 @@ use crate::override_argument::{Operation, Override};
 use crate::path::{PathText as _, is_placeholder, map_paths};
 use crate::render;
 use crate::source::{Origin, Source, SourceKind};
+use crate::suggest::name_of_today;
 use crate::table;
 use crate::tree::{Node, Value};
 use crate::yaml;
@@ -63,9 +64,13 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     diagnostics.extend(translation.diagnostics);
     if let (Some(tree), [first, ..]) = (&native, others.as_slice()) {
         let file = render::describe(tree);
+        let hint = name_of_today(&first.path).map_or_else(
+            || "import the one or the other; `tamis train FILE KEY=VALUE` takes both".to_owned(),
+            |today| format!("it is called `{today}` now"),
+        );
         let problem = Problem::rule(
             format!("`{}` is no key of tamis, and {file} is a configuration of tamis", first.path),
-            "import the one or the other; `tamis train FILE KEY=VALUE` takes both",
+            hint,
         );
         diagnostics.push(Diagnostic::error(problem, Some(first.origin.clone())));
     }
