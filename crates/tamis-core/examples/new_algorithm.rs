@@ -8,11 +8,9 @@
 use tamis_core::advantage::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Advantages, Estimate,
 };
-use tamis_core::filter::{
-    DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict, judge_columns,
-};
+use tamis_core::filter::{DropReason, Filter, GroupStatistics, OutcomeScale, Scope, Verdict, judge_columns};
+use tamis_core::objective::Real;
 use tamis_core::objective::loss::{Loss, Token, TokenLoss, TrajectoryLoss, UNLIMITED};
-use tamis_core::objective::{ObjectiveError, Real};
 use tamis_core::ragged::Ragged;
 use tamis_core::{settings, tagged};
 
@@ -27,13 +25,6 @@ settings! {
 }
 
 impl AdvantageEstimator for Rank {
-    fn check(&self) -> Result<(), AdvantageError> {
-        if self.power > 0.0 && self.power.is_finite() {
-            return Ok(());
-        }
-        Err(AdvantageError::Setting { setting: "power", value: self.power, expected: "a number above 0" })
-    }
-
     fn compute(
         &self,
         batch: &AdvantageBatch<'_>,
@@ -93,15 +84,6 @@ impl ClipFloor {
 }
 
 impl Loss for ClipFloor {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        for (setting, value) in [("loss.clip", self.clip), ("loss.floor", self.floor)] {
-            if !(0.0..=1.0).contains(&value) {
-                return Err(ObjectiveError::Setting { setting, value, expected: "a number from 0 to 1" });
-            }
-        }
-        Ok(())
-    }
-
     fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_ratio(UNLIMITED, |token| self.of(token));
     }
@@ -120,10 +102,6 @@ settings! {
 impl Filter for Solved {
     fn scope(&self) -> Scope {
         Scope::Point
-    }
-
-    fn check(&self) -> Result<(), FilterError> {
-        Ok(())
     }
 
     fn rule(&self) -> String {

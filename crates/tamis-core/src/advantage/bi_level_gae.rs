@@ -1,7 +1,6 @@
 //! GAE on two levels: over the turns of an episode, then over the tokens within each turn.
 
 use super::credit::credit;
-use super::error::unit_interval;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
     whitening,
@@ -155,12 +154,6 @@ impl AdvantageEstimator for BiLevelGae {
 
     fn uses(&self) -> &'static [Column] {
         &[Column::Turns, Column::TurnRewards, Column::TokenRewards]
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        unit_interval("gamma", self.gamma)?;
-        unit_interval("lambda", self.lambda)?;
-        unit_interval("turn_gamma", self.turn_gamma)
     }
 
     fn compute(

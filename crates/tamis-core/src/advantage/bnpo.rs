@@ -2,7 +2,7 @@
 //! rates of the batch.
 
 use super::beta::density;
-use super::error::{in_range, zero_or_one};
+use super::error::in_range;
 use super::per_group::per_group;
 use super::singleton::finite_or_zero;
 use super::{
@@ -11,6 +11,7 @@ use super::{
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 use crate::setting::Named as _;
+use crate::setting::Ranged as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
@@ -164,16 +165,8 @@ impl AdvantageEstimator for Bnpo {
     }
 
     fn check(&self) -> Result<(), AdvantageError> {
-        zero_or_one("ddof", self.ddof)?;
-        check_bounds(self.low, self.high)?;
-        for (setting, value) in
-            [("alpha", self.alpha), ("beta", self.beta), ("max_weight", Some(self.max_weight))]
-        {
-            if let Some(value) = value {
-                in_range(setting, value, value > 0.0 && value.is_finite(), "a finite number above 0")?;
-            }
-        }
-        Ok(())
+        self.check_ranges()?;
+        check_bounds(self.low, self.high)
     }
 
     fn compute(

@@ -2,13 +2,13 @@
 //! steps.
 
 use super::bnpo::{check_bounds, check_range};
-use super::error::{in_range, not_negative};
 use super::singleton::finite_or_zero;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, RecentStep,
 };
 use crate::entry::{Entry, Family};
 use crate::setting::Named as _;
+use crate::setting::Ranged as _;
 use crate::settings;
 use crate::whole_step::WholeStep;
 
@@ -85,10 +85,7 @@ impl AdvantageEstimator for BnpoRunning {
     }
 
     fn check(&self) -> Result<(), AdvantageError> {
-        in_range("window", self.window as f64, self.window > 0, "a number of steps of at least 1")?;
-        let fine = self.prior > 0.0 && self.prior.is_finite();
-        in_range("prior", self.prior, fine, "a finite number above 0")?;
-        not_negative("delta", self.delta)?;
+        self.check_ranges()?;
         check_bounds(self.low, self.high)
     }
 

@@ -1,7 +1,6 @@
 //! CPO: GRPO's advantage, moved by how much the gold answer in the prompt changes the log-probability of the
 //! completion.
 
-use super::error::in_range;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Advantages, Column, Estimate, Grpo,
     Scale,
@@ -188,15 +187,6 @@ impl AdvantageEstimator for Cpo {
         } else {
             &[Column::Mask, Column::OldLogprobs, Column::GoldLogprobs]
         }
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        for (setting, value) in
-            [("pos_alpha", self.pos_alpha), ("neg_alpha", self.neg_alpha), ("right", self.right)]
-        {
-            in_range(setting, value, value.is_finite(), "a finite number")?;
-        }
-        self.grpo.check()
     }
 
     fn compute(

@@ -50,10 +50,6 @@ settings! {
 }
 
 impl AdvantageEstimator for DrGrpo {
-    fn check(&self) -> Result<(), AdvantageError> {
-        Ok(())
-    }
-
     fn compute(
         &self,
         batch: &AdvantageBatch<'_>,

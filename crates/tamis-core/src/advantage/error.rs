@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use super::Column;
 use crate::figure::shortest;
+use crate::setting::OutOfRange;
 
 /// Advantages cannot be computed from this batch.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -50,6 +51,9 @@ pub enum AdvantageError {
         high: f64,
     },
     /// A setting outside its range.
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+    /// A setting outside the range that others of its estimator leave.
     #[error("advantage setting `{setting}` is {}; expected {expected}", shortest(*.value))]
     Setting {
         /// Name of the setting.
@@ -121,19 +125,4 @@ pub(crate) fn in_range(
     expected: &'static str,
 ) -> Result<(), AdvantageError> {
     if fine { Ok(()) } else { Err(AdvantageError::Setting { setting, value, expected }) }
-}
-
-/// A setting that must be finite and not negative.
-pub(crate) fn not_negative(setting: &'static str, value: f64) -> Result<(), AdvantageError> {
-    in_range(setting, value, value >= 0.0 && value.is_finite(), "a finite number of at least 0")
-}
-
-/// A discount or trace decay, in `[0, 1]`.
-pub(crate) fn unit_interval(setting: &'static str, value: f64) -> Result<(), AdvantageError> {
-    in_range(setting, value, (0.0..=1.0).contains(&value), "a number from 0 to 1")
-}
-
-/// Delta degrees of freedom, 0 or 1.
-pub(crate) fn zero_or_one(setting: &'static str, value: u8) -> Result<(), AdvantageError> {
-    in_range(setting, f64::from(value), value <= 1, "0 (population) or 1 (sample)")
 }

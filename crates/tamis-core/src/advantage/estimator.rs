@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::singleton::zero_where_not_finite;
 use super::{AdvantageBatch, AdvantageError, Column, Scale};
 use crate::ragged::Ragged;
-use crate::setting::Named;
+use crate::setting::{Named, Ranged};
 use crate::whole_step::WholeStep;
 
 /// Advantages of a batch.
@@ -98,7 +98,7 @@ impl Estimate {
 /// For every estimator: a trajectory whose reward is NaN is unscored, outside all statistics, and gets 0; an
 /// infinite reward is an error; every advantage is finite; the same batch and state give the same bits; time
 /// is linear in what is read.
-pub trait AdvantageEstimator: Named {
+pub trait AdvantageEstimator: Named + Ranged {
     /// Columns beyond the rewards without which there is no advantage: the trainer provides them or refuses
     /// at start.
     fn needs(&self) -> &'static [Column] {
@@ -132,11 +132,13 @@ pub trait AdvantageEstimator: Named {
         None
     }
 
-    /// Whether every setting is in range.
+    /// Whether every setting is in range, and they go together.
     ///
     /// # Errors
-    /// [`AdvantageError::Setting`] with the first that is not.
-    fn check(&self) -> Result<(), AdvantageError>;
+    /// [`AdvantageError::Range`] or [`AdvantageError::Setting`] with the first that is not.
+    fn check(&self) -> Result<(), AdvantageError> {
+        Ok(self.check_ranges()?)
+    }
 
     /// The computation itself, on a batch that [`Self::estimate`] has checked.
     ///

@@ -1,7 +1,6 @@
 //! Generalised advantage estimation from a critic's values.
 
 use super::credit::credit;
-use super::error::unit_interval;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
     whitening,
@@ -91,11 +90,6 @@ impl AdvantageEstimator for Gae {
 
     fn uses(&self) -> &'static [Column] {
         &[Column::TokenRewards]
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        unit_interval("gamma", self.gamma)?;
-        unit_interval("lambda", self.lambda)
     }
 
     fn compute(

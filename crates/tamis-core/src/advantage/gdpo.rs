@@ -1,6 +1,6 @@
 //! Several rewards, each normalised within its group before they are summed, then whitened over tokens.
 
-use super::error::{in_range, not_negative};
+use super::error::in_range;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, Grpo, Scale,
     SingletonAdvantage, whitening,
@@ -118,10 +118,6 @@ impl AdvantageEstimator for Gdpo {
 
     fn uses(&self) -> &'static [Column] {
         &[Column::Components]
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        not_negative("epsilon", self.epsilon)
     }
 
     fn compute(

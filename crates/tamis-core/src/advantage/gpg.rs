@@ -1,6 +1,5 @@
 //! Group policy gradient: centred rewards, made larger by the share of trajectories that carry no signal.
 
-use super::error::in_range;
 use super::per_group::per_group;
 use super::singleton::finite_or_zero;
 use super::{
@@ -72,11 +71,6 @@ settings! {
 impl AdvantageEstimator for Gpg {
     fn whole_step(&self) -> Option<WholeStep> {
         Some(WholeStep::ShareWithoutSignal)
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        let fine = self.divisor > 0.0 && self.divisor.is_finite();
-        in_range("divisor", self.divisor, fine, "a finite number above 0")
     }
 
     fn compute(

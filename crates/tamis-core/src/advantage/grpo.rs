@@ -1,6 +1,5 @@
 //! Group-relative advantage: the reward measured against its own group.
 
-use super::error::{not_negative, zero_or_one};
 use super::per_group::per_group;
 use super::singleton::zero_where_not_finite;
 use super::statistics::Moments;
@@ -133,11 +132,6 @@ impl AdvantageEstimator for Grpo {
 
     fn divisor(&self) -> Option<Scale> {
         Some(self.scale)
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        not_negative("epsilon", self.epsilon)?;
-        zero_or_one("ddof", self.ddof)
     }
 
     fn compute(

@@ -1,6 +1,5 @@
 //! The pass@k advantage: only the best of a group is rewarded, by its lead over the second.
 
-use super::error::{not_negative, zero_or_one};
 use super::per_group::per_group;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Estimate, Scale, SingletonAdvantage,
@@ -64,11 +63,6 @@ settings! {
 impl AdvantageEstimator for GrpoPassk {
     fn divisor(&self) -> Option<Scale> {
         Some(if self.divide { Scale::Group } else { Scale::None })
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        not_negative("epsilon", self.epsilon)?;
-        zero_or_one("ddof", self.ddof)
     }
 
     fn compute(

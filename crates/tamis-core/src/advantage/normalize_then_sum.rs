@@ -1,6 +1,5 @@
 //! Several rewards as TRL normalises them: each within its group, then their sum over the batch.
 
-use super::error::not_negative;
 use super::gdpo::normalised_sum;
 use super::statistics::Moments;
 use super::{
@@ -68,10 +67,6 @@ impl AdvantageEstimator for NormalizeThenSum {
 
     fn uses(&self) -> &'static [Column] {
         &[Column::Components]
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        not_negative("epsilon", self.epsilon)
     }
 
     fn compute(

@@ -57,10 +57,6 @@ impl AdvantageEstimator for Opo {
         &[Column::Lengths]
     }
 
-    fn check(&self) -> Result<(), AdvantageError> {
-        Ok(())
-    }
-
     fn compute(
         &self,
         batch: &AdvantageBatch<'_>,

@@ -4,7 +4,6 @@
 use std::ops::Range;
 
 use super::credit::returns;
-use super::error::not_negative;
 use super::singleton::finite_or_zero;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
@@ -280,10 +279,6 @@ impl AdvantageEstimator for OptimalTokenBaseline {
 
     fn uses(&self) -> &'static [Column] {
         Self::USES
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        not_negative("epsilon", self.epsilon)
     }
 
     fn compute(

@@ -2,7 +2,6 @@
 //! groups.
 
 use super::credit::returns;
-use super::error::unit_interval;
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
     whitening,
@@ -84,10 +83,6 @@ impl AdvantageEstimator for ReinforcePlusPlus {
 
     fn uses(&self) -> &'static [Column] {
         &[Column::TokenRewards]
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        unit_interval("gamma", self.gamma)
     }
 
     fn compute(

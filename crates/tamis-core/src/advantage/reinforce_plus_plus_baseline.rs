@@ -66,10 +66,6 @@ impl AdvantageEstimator for ReinforcePlusPlusBaseline {
         &[Column::Lengths]
     }
 
-    fn check(&self) -> Result<(), AdvantageError> {
-        Ok(())
-    }
-
     fn compute(
         &self,
         batch: &AdvantageBatch<'_>,

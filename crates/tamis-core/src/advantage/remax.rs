@@ -71,10 +71,6 @@ impl AdvantageEstimator for Remax {
         &[Column::TokenRewards]
     }
 
-    fn check(&self) -> Result<(), AdvantageError> {
-        Ok(())
-    }
-
     fn compute(
         &self,
         batch: &AdvantageBatch<'_>,

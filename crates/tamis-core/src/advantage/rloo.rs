@@ -54,10 +54,6 @@ settings! {
 }
 
 impl AdvantageEstimator for Rloo {
-    fn check(&self) -> Result<(), AdvantageError> {
-        Ok(())
-    }
-
     fn compute(
         &self,
         batch: &AdvantageBatch<'_>,

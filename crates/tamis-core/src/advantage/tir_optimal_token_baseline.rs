@@ -1,6 +1,5 @@
 //! The optimal token baseline for trajectories with tool output: positions count the policy's own tokens.
 
-use super::error::not_negative;
 use super::optimal_token_baseline::{OptimalTokenBaseline, Position, Tail};
 use super::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Column, Estimate, MaskedRewards,
@@ -54,10 +53,6 @@ impl AdvantageEstimator for TirOptimalTokenBaseline {
 
     fn uses(&self) -> &'static [Column] {
         OptimalTokenBaseline::USES
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        not_negative("epsilon", self.epsilon)
     }
 
     fn compute(

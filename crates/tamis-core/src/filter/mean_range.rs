@@ -3,6 +3,7 @@
 use super::{DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict};
 use crate::entry::{Entry, Family};
 use crate::figure::shortest;
+use crate::setting::Ranged as _;
 use crate::{choice, settings};
 
 /// The catalogue's entry.
@@ -76,6 +77,7 @@ impl Filter for MeanRange {
     }
 
     fn check(&self) -> Result<(), FilterError> {
+        self.check_ranges()?;
         let Self { low, high, bounds } = *self;
         let (holds_something, [open, close]) = match bounds {
             Bounds::Open => (low < high, ["(", ")"]),

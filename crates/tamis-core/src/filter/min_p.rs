@@ -1,7 +1,7 @@
 //! `min_p`: groups not far behind the best.
 
 use super::pool::SLACK;
-use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Prefer, Scope, Verdict, percent};
+use super::{Filter, GroupStatistics, OutcomeScale, Pool, Prefer, Scope, Verdict, percent};
 use crate::entry::{Entry, Family};
 use crate::settings;
 
@@ -54,11 +54,6 @@ settings! {
 impl Filter for MinP {
     fn scope(&self) -> Scope {
         Scope::Pool
-    }
-
-    fn check(&self) -> Result<(), FilterError> {
-        self.pool.check()?;
-        if (0.0..=1.0).contains(&self.p) { Ok(()) } else { Err(FilterError::MinP(self.p)) }
     }
 
     fn rule(&self) -> String {

@@ -60,7 +60,7 @@ pub use within_group::WithinGroup;
 
 use crate::entry::Entry;
 use crate::figure::shortest;
-use crate::setting::Named;
+use crate::setting::{Named, OutOfRange, Ranged};
 
 /// The catalogue's entries of this module.
 pub const ENTRIES: &[Entry] = &[
@@ -86,15 +86,17 @@ pub enum Scope {
 /// Turns the statistics of scored groups into verdicts.
 ///
 /// Implementations are pure: equal statistics give equal verdicts.
-pub trait Filter: Named {
+pub trait Filter: Named + Ranged {
     /// Whether groups are judged one by one or a round at a time.
     fn scope(&self) -> Scope;
 
-    /// Checks the settings.
+    /// Whether every setting is in range, and they go together.
     ///
     /// # Errors
     /// Settings that make no sense.
-    fn check(&self) -> Result<(), FilterError>;
+    fn check(&self) -> Result<(), FilterError> {
+        Ok(self.check_ranges()?)
+    }
 
     /// The filter's rule in words: `groups with max > min`.
     fn rule(&self) -> String;
@@ -159,24 +161,14 @@ pub trait Filter: Named {
 /// A filter's settings do not make sense.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum FilterError {
-    /// Not a finite number ≥ 0.
-    #[error("the variance filter's tolerance must be a finite number of at least 0, got {}", shortest(*.0))]
-    Tolerance(f64),
+    /// A setting outside its range.
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
     /// No mean can lie in the range.
     #[error("no group mean lies within the bounds of the mean_range filter, {range}")]
     EmptyRange {
         /// The range as written, `(0.5, 0.5)`.
         range: String,
-    },
-    /// A share outside (0, 1].
-    #[error("the {filter} filter's `{setting}` must lie above 0 and be at most 1, got {}", shortest(*.value))]
-    Share {
-        /// The filter.
-        filter: &'static str,
-        /// Name of the setting.
-        setting: &'static str,
-        /// The value given.
-        value: f64,
     },
     /// Both of two keys that say the same, or neither.
     #[error("the {filter} filter needs one of `k` and `fraction`, and has {has}")]
@@ -186,25 +178,6 @@ pub enum FilterError {
         /// `both` or `neither`.
         has: &'static str,
     },
-    /// A count that keeps too little to be useful.
-    #[error("the {filter} filter's `k` must be at least {least}, got {count}")]
-    Count {
-        /// The filter.
-        filter: &'static str,
-        /// The smallest there is.
-        least: usize,
-        /// The number given.
-        count: usize,
-    },
-    /// A share of the best outside \[0, 1\].
-    #[error("the min_p filter's `p` must lie between 0 and 1, got {}", shortest(*.0))]
-    MinP(f64),
-    /// Not a finite number > 0.
-    #[error("the top_p filter's `temperature` must be a finite number above 0, got {}", shortest(*.0))]
-    Temperature(f64),
-    /// Not a finite number ≥ 0.
-    #[error("the top_p filter's `slack` must be a finite number of at least 0, got {}", shortest(*.0))]
-    Slack(f64),
     /// Shares of the variance want the deviation.
     #[error(
         "the top_p filter's mass `variance` is the square of the deviation: it needs the score `deviation`, not `{score}`"
@@ -213,9 +186,6 @@ pub enum FilterError {
         /// The score.
         score: PoolScore,
     },
-    /// Neither 0 nor 1.
-    #[error("a deviation has `ddof` 0 (population) or 1 (sample), got {0}")]
-    Ddof(u8),
     /// Not a band of the ranking.
     #[error("the percentile filter's band must satisfy 0 <= low < high <= 1, got {} to {}", shortest(*.low), shortest(*.high))]
     Band {
@@ -253,19 +223,13 @@ pub enum FilterError {
 
 impl FilterError {
     /// The keys of the filter that it is about; none where it is about the groups.
-    pub fn keys(&self) -> &'static [&'static str] {
+    pub fn keys(&self) -> Vec<&'static str> {
         match self {
-            Self::Tolerance(_) => &["tolerance"],
-            Self::EmptyRange { .. } | Self::Band { .. } => &["low", "high"],
-            Self::Share { setting: "p", .. } | Self::MinP(_) => &["p"],
-            Self::Share { .. } => &["fraction"],
-            Self::Quota { .. } => &["fraction", "k"],
-            Self::Count { .. } => &["k"],
-            Self::Temperature(_) => &["temperature"],
-            Self::Slack(_) => &["slack"],
-            Self::VarianceMass { .. } => &["mass", "score"],
-            Self::Ddof(_) => &["ddof"],
-            Self::Offsets { .. } | Self::OffsetEnds { .. } | Self::Metric(_) => &[],
+            Self::Range(range) => vec![range.key],
+            Self::EmptyRange { .. } | Self::Band { .. } => vec!["low", "high"],
+            Self::Quota { .. } => vec!["fraction", "k"],
+            Self::VarianceMass { .. } => vec!["mass", "score"],
+            Self::Offsets { .. } | Self::OffsetEnds { .. } | Self::Metric(_) => Vec::new(),
         }
     }
 
@@ -276,7 +240,6 @@ impl FilterError {
             Self::Band { .. } => Some("`low: 0, high: 0.25` is the best quarter".to_owned()),
             Self::Quota { has: "both", .. } => Some("remove `k` or `fraction`".to_owned()),
             Self::Quota { .. } => Some("`fraction: 0.5` is half of them".to_owned()),
-            Self::Count { least, .. } => Some(format!("set `k: {least}` or more")),
             Self::VarianceMass { .. } => Some("use `score: deviation`, or `mass: linear`".to_owned()),
             _ => None,
         }

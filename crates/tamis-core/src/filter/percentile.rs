@@ -2,6 +2,7 @@
 
 use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict, percent};
 use crate::entry::{Entry, Family};
+use crate::setting::Ranged as _;
 use crate::settings;
 
 /// The catalogue's entry.
@@ -50,7 +51,7 @@ impl Filter for Percentile {
     }
 
     fn check(&self) -> Result<(), FilterError> {
-        self.pool.check()?;
+        self.check_ranges()?;
         if 0.0 <= self.low && self.low < self.high && self.high <= 1.0 {
             Ok(())
         } else {

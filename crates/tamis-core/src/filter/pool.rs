@@ -1,7 +1,7 @@
 //! The common part of pool filters: the score by which the groups of a round are ranked, and the groups that
 //! may compete.
 
-use super::{DropReason, FilterError, GroupStatistics, OutcomeScale, Verdict};
+use super::{DropReason, GroupStatistics, OutcomeScale, Verdict};
 use crate::{choice, settings};
 
 choice! {
@@ -76,14 +76,6 @@ fn to_twelve_digits(score: f64) -> f64 {
 }
 
 impl Pool {
-    /// Checks the settings.
-    ///
-    /// # Errors
-    /// [`FilterError::Ddof`] where `ddof` is neither 0 nor 1.
-    pub(super) fn check(self) -> Result<(), FilterError> {
-        if self.ddof > 1 { Err(FilterError::Ddof(self.ddof)) } else { Ok(()) }
-    }
-
     /// Whether groups are ranked by how much their members differ.
     pub fn is_by_spread(self) -> bool {
         matches!(self.score, PoolScore::Deviation | PoolScore::Variance)

@@ -5,6 +5,7 @@ use std::fmt;
 use super::pool::SLACK;
 use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Scope, Verdict, percent};
 use crate::entry::{Entry, Family};
+use crate::setting::Ranged as _;
 use crate::settings;
 
 /// The catalogue's entry.
@@ -51,20 +52,15 @@ impl Quota {
         k.map_or_else(|| Self::Fraction(fraction.unwrap_or(1.0)), Self::Count)
     }
 
-    /// Checks the keys `k` and `fraction` of a filter; `least` is the smallest count that makes sense.
+    /// Whether one of the keys `k` and `fraction` of a filter is set.
     pub(super) fn check(
         filter: &'static str,
         k: Option<usize>,
         fraction: Option<f64>,
-        least: usize,
     ) -> Result<(), FilterError> {
         match (k, fraction) {
             (Some(_), Some(_)) => Err(FilterError::Quota { filter, has: "both" }),
             (None, None) => Err(FilterError::Quota { filter, has: "neither" }),
-            (Some(count), None) if count < least => Err(FilterError::Count { filter, least, count }),
-            (None, Some(value)) if !(value > 0.0 && value <= 1.0) => {
-                Err(FilterError::Share { filter, setting: "fraction", value })
-            }
             _ => Ok(()),
         }
     }
@@ -118,9 +114,8 @@ impl Filter for TopK {
     }
 
     fn check(&self) -> Result<(), FilterError> {
-        self.pool.check()?;
-        Quota::check("top_k", self.k, self.fraction, 1)?;
-        Ok(())
+        self.check_ranges()?;
+        Quota::check("top_k", self.k, self.fraction)
     }
 
     fn rule(&self) -> String {

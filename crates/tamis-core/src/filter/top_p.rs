@@ -5,6 +5,7 @@ use super::{
     Filter, FilterError, GroupStatistics, OutcomeScale, Pool, PoolScore, Prefer, Scope, Verdict, percent,
 };
 use crate::entry::{Entry, Family};
+use crate::setting::Ranged as _;
 use crate::{choice, settings};
 
 /// The catalogue's entry.
@@ -139,16 +140,7 @@ impl Filter for TopP {
     }
 
     fn check(&self) -> Result<(), FilterError> {
-        self.pool.check()?;
-        if !(self.p > 0.0 && self.p <= 1.0) {
-            return Err(FilterError::Share { filter: "top_p", setting: "p", value: self.p });
-        }
-        if !(self.temperature > 0.0 && self.temperature.is_finite()) {
-            return Err(FilterError::Temperature(self.temperature));
-        }
-        if !(self.slack >= 0.0 && self.slack.is_finite()) {
-            return Err(FilterError::Slack(self.slack));
-        }
+        self.check_ranges()?;
         if self.mass == Mass::Variance && self.pool.score != PoolScore::Deviation {
             return Err(FilterError::VarianceMass { score: self.pool.score });
         }

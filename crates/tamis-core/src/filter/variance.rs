@@ -1,6 +1,6 @@
 //! `variance`: a group must have contrast.
 
-use super::{DropReason, Filter, FilterError, GroupStatistics, OutcomeScale, Scope, Verdict};
+use super::{DropReason, Filter, GroupStatistics, OutcomeScale, Scope, Verdict};
 use crate::entry::{Entry, Family};
 use crate::figure::shortest;
 use crate::{choice, settings};
@@ -82,11 +82,6 @@ impl Filter for Variance {
 
     fn scope(&self) -> Scope {
         Scope::Point
-    }
-
-    fn check(&self) -> Result<(), FilterError> {
-        let is_sound = self.tolerance.is_finite() && self.tolerance >= 0.0;
-        if is_sound { Ok(()) } else { Err(FilterError::Tolerance(self.tolerance)) }
     }
 
     fn rule(&self) -> String {

@@ -2,6 +2,7 @@
 
 use super::{Filter, FilterError, GroupStatistics, OutcomeScale, Pool, Quota, Scope, Verdict};
 use crate::entry::{Entry, Family};
+use crate::setting::Ranged as _;
 use crate::settings;
 
 /// The catalogue's entry.
@@ -52,7 +53,7 @@ settings! {
     #[derive(Copy)]
     pub struct WithinGroup {
         /// Number of members of each group that train, at least 2. Null: `fraction` decides.
-        k: Option<usize> = None, AtLeast(1.0);
+        k: Option<usize> = None, AtLeast(2.0);
         /// Share of each group's members that trains, in place of `k`.
         fraction: Option<f64> = None, Probability;
         /// Keep groups whose members all have the same metric.
@@ -112,8 +113,8 @@ impl Filter for WithinGroup {
     }
 
     fn check(&self) -> Result<(), FilterError> {
-        Quota::check("within_group", self.k, self.fraction, 2)?;
-        Ok(())
+        self.check_ranges()?;
+        Quota::check("within_group", self.k, self.fraction)
     }
 
     fn rule(&self) -> String {

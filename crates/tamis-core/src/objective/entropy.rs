@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::aggregation::Aggregation;
 use super::error::{ObjectiveError, in_range};
 use crate::entry::{Entry, Family};
+use crate::setting::Ranged as _;
 use crate::settings;
 
 /// The catalogue's entries.
@@ -88,23 +89,14 @@ impl EntropyBonus {
     /// Whether the settings are in range.
     pub(crate) fn check(&self) -> Result<(), ObjectiveError> {
         in_range("entropy.coef", self.coef, self.coef.is_finite(), "a finite number")?;
-        if let Some(AdaptiveEntropy { min, max, delta, target }) = self.adaptive {
-            in_range(
-                "entropy.adaptive.min",
-                min,
-                min.is_finite() && min <= max,
-                "a number of at most the largest",
-            )?;
-            in_range("entropy.adaptive.max", max, max.is_finite(), "a finite number")?;
-            in_range(
-                "entropy.adaptive.delta",
-                delta,
-                delta >= 0.0 && delta.is_finite(),
-                "a number of at least 0",
-            )?;
-            in_range("entropy.adaptive.target", target, target.is_finite(), "a number of nats")?;
-        }
-        Ok(())
+        let Some(adaptive) = self.adaptive else { return Ok(()) };
+        adaptive.check_ranges()?;
+        in_range(
+            "entropy.adaptive.min",
+            adaptive.min,
+            adaptive.min <= adaptive.max,
+            "a number of at most `max`",
+        )
     }
 
     /// A constant coefficient, aggregated as the policy loss.

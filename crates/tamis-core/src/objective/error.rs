@@ -3,10 +3,14 @@
 use thiserror::Error;
 
 use crate::ragged::ColumnError;
+use crate::setting::OutOfRange;
 
 /// An objective cannot be evaluated on these columns, or has a setting out of range.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ObjectiveError {
+    /// A setting of the loss or of the adaptive entropy outside its range.
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
     /// Columns that do not fit together.
     #[error(transparent)]
     Columns(#[from] ColumnError),

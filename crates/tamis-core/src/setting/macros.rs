@@ -157,6 +157,16 @@ macro_rules! settings {
             }
         }
 
+        impl $crate::setting::Ranged for $name {
+            fn check_ranges(&self) -> Result<(), $crate::setting::OutOfRange> {
+                #[allow(unused_imports, clippy::enum_glob_use, reason = "checks are written without their type")]
+                use $crate::setting::Check::*;
+                $( $crate::setting::check_range(stringify!($key), &self.$key, $crate::settings!(@check $($check)?))?; )*
+                $( self.$rest.check_ranges()?; )?
+                Ok(())
+            }
+        }
+
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 let mut keys = serializer.serialize_map(None)?;

@@ -22,6 +22,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde::ser::SerializeMap;
+use thiserror::Error;
+
+use crate::figure::shortest;
 
 pub use value::{Program, TimeSpan};
 
@@ -35,19 +38,34 @@ pub use shape::{Check, KeySpec, PathKind, Resume, Shape, Variant, doc_text, or_n
 pub trait Described: Serialize + DeserializeOwned {
     /// Shape of the type.
     fn shape() -> Shape;
+
+    /// The value as a number, where it is one; `None` for null and all else.
+    fn number(&self) -> Option<f64> {
+        None
+    }
 }
 
-macro_rules! plain {
+macro_rules! numbers {
     ($($type:ty = $shape:ident),*) => {$(
         impl Described for $type {
             fn shape() -> Shape {
                 Shape::$shape
             }
+
+            fn number(&self) -> Option<f64> {
+                Some(*self as f64)
+            }
         }
     )*};
 }
 
-plain! { bool = Bool, u8 = Integer, u32 = Integer, u64 = Integer, usize = Integer, f64 = Number }
+numbers! { u8 = Integer, u32 = Integer, u64 = Integer, usize = Integer, f64 = Number }
+
+impl Described for bool {
+    fn shape() -> Shape {
+        Shape::Bool
+    }
+}
 
 impl Described for String {
     fn shape() -> Shape {
@@ -70,6 +88,10 @@ impl Described for serde_json::Map<String, serde_json::Value> {
 impl<T: Described> Described for Option<T> {
     fn shape() -> Shape {
         Shape::Nullable(Box::new(T::shape()))
+    }
+
+    fn number(&self) -> Option<f64> {
+        self.as_ref().and_then(T::number)
     }
 }
 
@@ -96,6 +118,39 @@ pub trait Settings: Described {
     /// # Errors
     /// A key without a default that is not there, or a value that its type does not take.
     fn take_keys(keys: &mut Keys) -> Result<Self, String>;
+}
+
+/// A struct that [`settings!`](crate::settings) defines, as values that may be out of range: a configuration
+/// is held to the ranges when it is read, and code that fills in the fields by [`Ranged::check_ranges`].
+pub trait Ranged {
+    /// Whether every number is finite and fulfils the check of its key.
+    ///
+    /// # Errors
+    /// The first that does not.
+    fn check_ranges(&self) -> Result<(), OutOfRange>;
+}
+
+/// A setting outside its range.
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+#[error("setting `{key}` is {}; expected a finite number{}", shortest(*.value), .check.describe().map_or_else(String::new, |check| format!(", {check}")))]
+pub struct OutOfRange {
+    /// Name of the key.
+    pub key: &'static str,
+    /// The value given.
+    pub value: f64,
+    /// The key's check.
+    pub check: Check,
+}
+
+/// Whether the value of a key is in range; one that is no number always is.
+///
+/// # Errors
+/// The value.
+pub fn check_range<T: Described>(key: &'static str, value: &T, check: Check) -> Result<(), OutOfRange> {
+    match value.number() {
+        Some(value) if !(value.is_finite() && check.holds(value)) => Err(OutOfRange { key, value, check }),
+        _ => Ok(()),
+    }
 }
 
 /// A struct that [`tagged!`](crate::tagged) registers under a name.

@@ -184,6 +184,6 @@ fn errors_name_what_is_wrong() {
         estimator.advantages(&AdvantageBatch::of_rewards(&rewards)).unwrap_err().to_string()
     };
     insta::assert_snapshot!(message(Grpo::verl()), @"reward of trajectory 1 in group 1 is inf; rewards must be finite, or NaN for unscored");
-    insta::assert_snapshot!(message(Grpo { epsilon: -1.0, ..Grpo::verl() }), @"advantage setting `epsilon` is -1; expected a finite number of at least 0");
-    insta::assert_snapshot!(message(Grpo { ddof: 2, ..Grpo::verl() }), @"advantage setting `ddof` is 2; expected 0 (population) or 1 (sample)");
+    insta::assert_snapshot!(message(Grpo { epsilon: -1.0, ..Grpo::verl() }), @"setting `epsilon` is -1; expected a finite number, 0 or more");
+    insta::assert_snapshot!(message(Grpo { ddof: 2, ..Grpo::verl() }), @"setting `ddof` is 2; expected a finite number, from 0 to 1");
 }

@@ -276,13 +276,13 @@ fn errors_name_what_does_not_go_together() {
     insta::assert_snapshot!(message(groups, columns), @"column `group_sequences` is missing; aggregation `group-seq-mean` needs it");
 
     insta::assert_snapshot!(message(top(1.5), columns), @"objective setting `masks.top_entropy` is 1.5; expected a share from 0 to 1");
-    insta::assert_snapshot!(message(of(decoupled(Some(0.0))), columns), @"objective setting `loss.weight_cap` is 0; expected a number above 0");
-    insta::assert_snapshot!(message(of(PolicyLoss::Dro(Dro { beta: -1.0 })), columns), @"objective setting `loss.beta` is -1; expected a number of at least 0");
-    insta::assert_snapshot!(message(of(PolicyLoss::KlCov(KlCov { share: 0.0, cov_coefficient: 1.0 })), columns), @"objective setting `loss.share` is 0; expected a share above 0, at most 1");
+    insta::assert_snapshot!(message(of(decoupled(Some(0.0))), columns), @"setting `weight_cap` is 0; expected a finite number, greater than 0");
+    insta::assert_snapshot!(message(of(PolicyLoss::Dro(Dro { beta: -1.0 })), columns), @"setting `beta` is -1; expected a finite number, 0 or more");
+    insta::assert_snapshot!(message(of(PolicyLoss::KlCov(KlCov { share: 0.0, cov_coefficient: 1.0 })), columns), @"setting `share` is 0; expected a finite number, greater than 0 and at most 1");
     let cov = ClipCov { clip_low: 0.2, clip_high: 0.2, share: 0.1, cov_low: 2.0, cov_high: 1.0 };
     insta::assert_snapshot!(message(of(PolicyLoss::ClipCov(cov)), columns), @"objective setting `loss.cov_low` is 2; expected a number below `cov_high`");
     let sapo = Sapo { tau_positive: 0.0, tau_negative: 1.0, log_ratio_limit: None };
-    insta::assert_snapshot!(message(of(PolicyLoss::Sapo(sapo)), columns), @"objective setting `loss.tau_positive` is 0; expected a number above 0");
+    insta::assert_snapshot!(message(of(PolicyLoss::Sapo(sapo)), columns), @"setting `tau_positive` is 0; expected a finite number, greater than 0");
     let cispo = Cispo {
         bound: CispoBound::Absolute,
         clip_low: 0.2,
@@ -290,9 +290,9 @@ fn errors_name_what_does_not_go_together() {
         max_ratio: 0.0,
         log_ratio_limit: None,
     };
-    insta::assert_snapshot!(message(of(PolicyLoss::Cispo(cispo)), columns), @"objective setting `loss.max_ratio` is 0; expected a number above 0");
+    insta::assert_snapshot!(message(of(PolicyLoss::Cispo(cispo)), columns), @"setting `max_ratio` is 0; expected a finite number, greater than 0");
     let dppo = PolicyLoss::DppoTv(DppoTv { max_ratio: 0.0, ..DPPO });
-    insta::assert_snapshot!(message(of(dppo), columns), @"objective setting `loss.max_ratio` is 0; expected a number above 0");
+    insta::assert_snapshot!(message(of(dppo), columns), @"setting `max_ratio` is 0; expected a finite number, greater than 0");
 }
 
 /// The laws of objectives draw their losses from [`policy`]: a new loss has its line there.

@@ -4,6 +4,7 @@ use super::{ShapeAdvantages, Shaped, ShapingBatch};
 use crate::advantage::error::in_range;
 use crate::advantage::{AdvantageError, Advantages};
 use crate::entry::{Entry, Family};
+use crate::setting::Ranged as _;
 use crate::settings;
 
 /// The catalogue's entry.
@@ -44,13 +45,9 @@ impl ClipAdvantage {
 
 impl ShapeAdvantages for ClipAdvantage {
     fn check(&self) -> Result<(), AdvantageError> {
-        if let Some(low) = self.low {
-            in_range("low", low, low <= 0.0 && low.is_finite(), "a finite number of at most 0")?;
-        }
-        if let Some(high) = self.high {
-            in_range("high", high, high >= 0.0 && high.is_finite(), "a finite number of at least 0")?;
-        }
-        Ok(())
+        self.check_ranges()?;
+        let low = self.low.unwrap_or_default();
+        in_range("low", low, low <= 0.0, "a number of at most 0")
     }
 
     fn change(&self, shaped: &mut Shaped, _batch: &ShapingBatch<'_>) {

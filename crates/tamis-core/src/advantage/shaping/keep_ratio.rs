@@ -1,8 +1,6 @@
 //! Fewer losers, or fewer winners: only a share of a group's negative or positive trajectories is trained on.
 
 use super::{ShapeAdvantages, Shaped, ShapingBatch};
-use crate::advantage::AdvantageError;
-use crate::advantage::error::unit_interval;
 use crate::entry::{Entry, Family};
 use crate::ragged::Ragged;
 use crate::settings;
@@ -110,20 +108,12 @@ fn keep(ratio: f64, sign: f64, purpose: u64, shaped: &mut Shaped, batch: &Shapin
 }
 
 impl ShapeAdvantages for KeepNegRatio {
-    fn check(&self) -> Result<(), AdvantageError> {
-        unit_interval("ratio", self.ratio)
-    }
-
     fn change(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
         keep(self.ratio, -1.0, 1, shaped, batch);
     }
 }
 
 impl ShapeAdvantages for KeepPosRatio {
-    fn check(&self) -> Result<(), AdvantageError> {
-        unit_interval("ratio", self.ratio)
-    }
-
     fn change(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {
         keep(self.ratio, 1.0, 2, shaped, batch);
     }

@@ -14,7 +14,7 @@ use super::{AdvantageBatch, AdvantageError, Advantages, Column};
 use crate::group::GroupId;
 use crate::ragged::Ragged;
 use crate::random::Key;
-use crate::setting::Named;
+use crate::setting::{Named, Ranged};
 use crate::tagged;
 use crate::whole_step::WholeStep;
 
@@ -98,7 +98,7 @@ pub struct ShapingBatch<'a> {
 }
 
 /// A change to finished advantages.
-pub trait ShapeAdvantages: Named {
+pub trait ShapeAdvantages: Named + Ranged {
     /// Columns beyond the rewards that it cannot do without.
     fn needs(&self) -> &'static [Column] {
         &[]
@@ -112,9 +112,9 @@ pub trait ShapeAdvantages: Named {
     /// Whether every setting is in range.
     ///
     /// # Errors
-    /// [`AdvantageError::Setting`] with the first that is not.
+    /// [`AdvantageError::Range`] or [`AdvantageError::Setting`] with the first that is not.
     fn check(&self) -> Result<(), AdvantageError> {
-        Ok(())
+        Ok(self.check_ranges()?)
     }
 
     /// Changes advantages whose batch was checked.

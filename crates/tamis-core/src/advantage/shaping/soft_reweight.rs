@@ -1,8 +1,6 @@
 //! Groups weigh as much as their rewards differ.
 
 use super::{ShapeAdvantages, Shaped, ShapingBatch};
-use crate::advantage::AdvantageError;
-use crate::advantage::error::{not_negative, zero_or_one};
 use crate::advantage::statistics::Moments;
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -40,11 +38,6 @@ settings! {
 impl ShapeAdvantages for SoftReweight {
     fn whole_step(&self) -> Option<WholeStep> {
         Some(WholeStep::LargestDeviation)
-    }
-
-    fn check(&self) -> Result<(), AdvantageError> {
-        zero_or_one("ddof", self.ddof)?;
-        not_negative("epsilon", self.epsilon)
     }
 
     fn change(&self, shaped: &mut Shaped, batch: &ShapingBatch<'_>) {

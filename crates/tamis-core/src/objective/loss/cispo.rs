@@ -1,8 +1,7 @@
 //! CISPO: the clipped ratio as a constant weight of the policy gradient.
 
 use super::super::columns::Real;
-use super::super::error::ObjectiveError;
-use super::formula::{Loss, OwnMetric, bounds, limits, positive};
+use super::formula::{Loss, OwnMetric, limits};
 use super::trajectory::{TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::{choice, settings};
@@ -60,12 +59,6 @@ impl Loss for Cispo {
             CispoBound::Relative => (&["max_ratio"], "the bound is `relative`"),
             CispoBound::Absolute => (&["clip_low", "clip_high"], "the bound is `absolute`"),
         }
-    }
-
-    fn check(&self) -> Result<(), ObjectiveError> {
-        bounds(self.clip_low, self.clip_high)?;
-        positive("loss.max_ratio", Some(self.max_ratio))?;
-        positive("loss.log_ratio_limit", self.log_ratio_limit)
     }
 
     fn has_importance_levels(&self) -> bool {

@@ -1,9 +1,8 @@
 //! The clipped ratio of PPO with separate bounds, the dual clip and the cap on the unclipped branch.
 
 use super::super::columns::Real;
-use super::super::error::{ObjectiveError, in_range};
 use super::super::exponential::{clamp, exp};
-use super::formula::{Loss, bounds, limits, positive};
+use super::formula::{Loss, limits};
 use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -133,15 +132,6 @@ impl Clip {
 }
 
 impl Loss for Clip {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        bounds(self.clip_low, self.clip_high)?;
-        for (name, bound) in [("loss.dual_clip", self.dual_clip), ("loss.delta", self.delta)] {
-            let Some(bound) = bound else { continue };
-            in_range(name, bound, bound > 1.0 && bound.is_finite(), "a number above 1")?;
-        }
-        positive("loss.log_ratio_limit", self.log_ratio_limit)
-    }
-
     fn has_importance_levels(&self) -> bool {
         true
     }

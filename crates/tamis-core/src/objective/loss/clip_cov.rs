@@ -5,10 +5,11 @@ use super::super::covariance::{covariances, share_of};
 use super::super::error::{ObjectiveError, in_range};
 use super::super::exponential::exp;
 use super::clip::clipped;
-use super::formula::{Loss, bounds, share};
+use super::formula::Loss;
 use super::trajectory::{TokenLoss, TrajectoryLoss, UNLIMITED};
 use crate::entry::{Entry, Family};
 use crate::random::Key;
+use crate::setting::Ranged as _;
 use crate::settings;
 
 /// The catalogue's entry.
@@ -80,8 +81,7 @@ impl ClipCov {
 
 impl Loss for ClipCov {
     fn check(&self) -> Result<(), ObjectiveError> {
-        bounds(self.clip_low, self.clip_high)?;
-        share(self.share)?;
+        self.check_ranges()?;
         let fine = self.cov_low < self.cov_high;
         in_range("loss.cov_low", self.cov_low, fine, "a number below `cov_high`")
     }

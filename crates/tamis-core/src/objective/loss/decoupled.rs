@@ -1,10 +1,9 @@
 //! Decoupled PPO: the policy that sampled and the policy that the step stays near to are two.
 
 use super::super::columns::Real;
-use super::super::error::ObjectiveError;
 use super::super::exponential::{LARGEST, LOWEST, clamp, exp};
 use super::clip::Clip;
-use super::formula::{Loss, positive};
+use super::formula::Loss;
 use super::trajectory::{TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -54,11 +53,6 @@ impl Decoupled {
 }
 
 impl Loss for Decoupled {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        self.clip().check()?;
-        positive("loss.weight_cap", self.weight_cap)
-    }
-
     fn weighs_behaviour(&self) -> bool {
         true
     }

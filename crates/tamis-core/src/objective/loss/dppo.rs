@@ -1,9 +1,8 @@
 //! DPPO: tokens whose probability has moved too far, by a divergence instead of a ratio, are left out.
 
 use super::super::columns::Real;
-use super::super::error::{ObjectiveError, in_range};
 use super::super::exponential::exp;
-use super::formula::{Loss, bounds, limits, positive};
+use super::formula::{Loss, limits};
 use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -88,12 +87,6 @@ settings! {
 }
 
 /// Whether the settings of either are in range.
-fn check(low: f64, high: f64, max_ratio: f64, log_ratio_limit: Option<f64>) -> Result<(), ObjectiveError> {
-    bounds(low, high)?;
-    in_range("loss.max_ratio", max_ratio, max_ratio > 0.0, "a number above 0")?;
-    positive("loss.log_ratio_limit", log_ratio_limit)
-}
-
 /// `l = -A·sg(min(r, max_ratio))·logprob`, or nothing where the token is held.
 fn truncated(token: &Token, is_held: bool, max_ratio: f64) -> TokenLoss {
     if is_held {
@@ -105,10 +98,6 @@ fn truncated(token: &Token, is_held: bool, max_ratio: f64) -> TokenLoss {
 }
 
 impl Loss for DppoTv {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        check(self.clip_low, self.clip_high, self.max_ratio, self.log_ratio_limit)
-    }
-
     fn log_ratio_limits(&self) -> (f64, f64) {
         limits(self.log_ratio_limit)
     }
@@ -124,10 +113,6 @@ impl Loss for DppoTv {
 }
 
 impl Loss for DppoKl {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        check(self.clip_low, self.clip_high, self.max_ratio, self.log_ratio_limit)
-    }
-
     fn log_ratio_limits(&self) -> (f64, f64) {
         limits(self.log_ratio_limit)
     }

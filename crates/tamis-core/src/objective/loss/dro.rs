@@ -1,8 +1,7 @@
 //! DRO: the policy gradient with a quadratic pull towards the old policy.
 
 use super::super::columns::Real;
-use super::super::error::ObjectiveError;
-use super::formula::{Loss, not_negative};
+use super::formula::Loss;
 use super::trajectory::{TokenLoss, TrajectoryLoss, UNLIMITED};
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -30,10 +29,6 @@ settings! {
 }
 
 impl Loss for Dro {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        not_negative("loss.beta", self.beta)
-    }
-
     fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         trajectory.through_logprob(UNLIMITED, |token| {
             let pull = self.beta * token.log_ratio;

@@ -1,17 +1,20 @@
-//! The trait of a policy loss that each file of this folder implements, and the conditions of keys that
-//! several losses have.
+//! The trait of a policy loss that each file of this folder implements.
 
 use super::trajectory::{TrajectoryLoss, UNLIMITED};
 use crate::objective::Aggregation;
 use crate::objective::columns::{Columns, Real};
-use crate::objective::error::{ObjectiveError, in_range};
+use crate::objective::error::ObjectiveError;
 use crate::objective::importance::Importance;
 use crate::random::Key;
+use crate::setting::Ranged;
 
-/// A policy loss: the ranges of its settings, its formula, and its differences from most losses.
-pub trait Loss {
-    /// Whether the settings are in range.
-    fn check(&self) -> Result<(), ObjectiveError>;
+/// A policy loss: its formula, and its differences from most losses. The ranges of its settings stand with
+/// them.
+pub trait Loss: Ranged {
+    /// Whether the settings are in range, and go together.
+    fn check(&self) -> Result<(), ObjectiveError> {
+        Ok(self.check_ranges()?)
+    }
 
     /// Writes the loss of a trajectory, its derivatives and its metrics, by a formula for one token
     /// ([`TrajectoryLoss::through_ratio`], [`TrajectoryLoss::through_logprob`]).
@@ -88,26 +91,6 @@ pub enum OwnMetric {
     PerSequence(&'static str),
     /// The share above the bound with positive advantage, under another name.
     HighShare(&'static str),
-}
-
-/// Whether the bounds of a clip are: in `[0, 1]` below, at least 0 above.
-pub(super) fn bounds(low: f64, high: f64) -> Result<(), ObjectiveError> {
-    in_range("loss.clip_low", low, (0.0..=1.0).contains(&low), "a number from 0 to 1")?;
-    not_negative("loss.clip_high", high)
-}
-
-pub(super) fn not_negative(setting: &'static str, value: f64) -> Result<(), ObjectiveError> {
-    in_range(setting, value, value >= 0.0 && value.is_finite(), "a number of at least 0")
-}
-
-pub(super) fn share(value: f64) -> Result<(), ObjectiveError> {
-    in_range("loss.share", value, value > 0.0 && value <= 1.0, "a share above 0, at most 1")
-}
-
-/// Whether a setting is above 0, where it is set.
-pub(super) fn positive(setting: &'static str, value: Option<f64>) -> Result<(), ObjectiveError> {
-    let fine = value.is_none_or(|value| value > 0.0 && value.is_finite());
-    in_range(setting, value.unwrap_or_default(), fine, "a number above 0")
 }
 
 /// Plus and minus a limit, where there is one.

@@ -2,9 +2,8 @@
 
 use super::super::columns::Real;
 use super::super::columns::Selection;
-use super::super::error::ObjectiveError;
 use super::super::exponential::{exp, exp_m1};
-use super::formula::{Loss, not_negative};
+use super::formula::Loss;
 use super::trajectory::TrajectoryLoss;
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -70,13 +69,6 @@ impl GeoMean {
 }
 
 impl Loss for GeoMean {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        not_negative("loss.clip_low", self.clip_low)?;
-        not_negative("loss.clip_high", self.clip_high)?;
-        not_negative("loss.length_epsilon", self.length_epsilon)?;
-        not_negative("loss.weight_epsilon", self.weight_epsilon)
-    }
-
     fn sequence<T: Real>(&self, trajectory: &mut TrajectoryLoss<'_, T>) {
         let TrajectoryLoss { row, derivatives, sums, .. } = trajectory;
         let old = row.old.unwrap_or(row.logprob);

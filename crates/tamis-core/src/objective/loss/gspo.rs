@@ -1,10 +1,9 @@
 //! GSPO: the clipped ratio of the whole trajectory.
 
 use super::super::columns::Real;
-use super::super::error::ObjectiveError;
 use super::super::importance::Importance;
 use super::clip::clipped;
-use super::formula::{Loss, bounds, positive};
+use super::formula::Loss;
 use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::{choice, settings};
@@ -65,11 +64,6 @@ settings! {
 }
 
 impl Loss for Gspo {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        bounds(self.clip_low, self.clip_high)?;
-        positive("loss.log_ratio_limit", self.log_ratio_limit)
-    }
-
     fn importance(&self, _setting: Importance) -> Importance {
         match self.form {
             GspoForm::Sequence => Importance::Sequence,

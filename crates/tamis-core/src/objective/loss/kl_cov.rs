@@ -2,8 +2,7 @@
 
 use super::super::columns::{Columns, Real};
 use super::super::covariance::{covariances, share_of};
-use super::super::error::ObjectiveError;
-use super::formula::{Loss, OwnMetric, not_negative, share};
+use super::formula::{Loss, OwnMetric};
 use super::trajectory::{TokenLoss, TrajectoryLoss, UNLIMITED};
 use crate::entry::{Entry, Family};
 use crate::random::Key;
@@ -55,11 +54,6 @@ impl KlCov {
 }
 
 impl Loss for KlCov {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        share(self.share)?;
-        not_negative("loss.cov_coefficient", self.cov_coefficient)
-    }
-
     fn needs_selection(&self) -> bool {
         true
     }

@@ -2,7 +2,6 @@
 
 use super::super::aggregation::Aggregation;
 use super::super::columns::Real;
-use super::super::error::ObjectiveError;
 use super::clip::Clip;
 use super::formula::Loss;
 use super::trajectory::TrajectoryLoss;
@@ -49,10 +48,6 @@ impl Luspo {
 }
 
 impl Loss for Luspo {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        self.clip().check()
-    }
-
     fn has_importance_levels(&self) -> bool {
         true
     }

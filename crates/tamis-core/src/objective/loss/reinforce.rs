@@ -1,7 +1,6 @@
 //! REINFORCE and GPG: the log-probability times the advantage, no ratio.
 
 use super::super::columns::Real;
-use super::super::error::ObjectiveError;
 use super::formula::Loss;
 use super::trajectory::{TokenLoss, TrajectoryLoss, UNLIMITED};
 use crate::entry::{Entry, Family};
@@ -40,10 +39,6 @@ settings! {
 }
 
 impl Loss for Reinforce {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        Ok(())
-    }
-
     fn is_plain_gradient(&self) -> bool {
         true
     }

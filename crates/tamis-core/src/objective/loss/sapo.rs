@@ -1,9 +1,8 @@
 //! SAPO: a soft gate in place of the clip.
 
 use super::super::columns::Real;
-use super::super::error::ObjectiveError;
 use super::super::exponential::exp;
-use super::formula::{Loss, limits, positive};
+use super::formula::{Loss, limits};
 use super::trajectory::{Token, TokenLoss, TrajectoryLoss};
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -41,12 +40,6 @@ settings! {
 }
 
 impl Loss for Sapo {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        positive("loss.tau_positive", Some(self.tau_positive))?;
-        positive("loss.tau_negative", Some(self.tau_negative))?;
-        positive("loss.log_ratio_limit", self.log_ratio_limit)
-    }
-
     fn has_importance_levels(&self) -> bool {
         true
     }

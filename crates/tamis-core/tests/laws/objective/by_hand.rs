@@ -342,11 +342,11 @@ fn errors_name_what_is_wrong() {
     let bonus = EntropyBonus::constant(0.1);
     insta::assert_snapshot!(message(Objective { entropy: Some(bonus), ..dapo }, fine), @"column `entropy` is missing; the entropy bonus needs it");
 
-    insta::assert_snapshot!(message(clip(Clip::symmetric(1.5)), fine), @"objective setting `loss.clip_low` is 1.5; expected a number from 0 to 1");
-    insta::assert_snapshot!(message(clip(Clip { clip_high: -0.1, ..Clip::symmetric(0.2) }), fine), @"objective setting `loss.clip_high` is -0.1; expected a number of at least 0");
-    insta::assert_snapshot!(message(clip(Clip::verl(0.2, 0.28, 1.0)), fine), @"objective setting `loss.dual_clip` is 1; expected a number above 1");
-    insta::assert_snapshot!(message(clip(Clip { delta: Some(0.0), ..Clip::symmetric(0.2) }), fine), @"objective setting `loss.delta` is 0; expected a number above 1");
-    insta::assert_snapshot!(message(clip(Clip { log_ratio_limit: Some(f64::NAN), ..Clip::symmetric(0.2) }), fine), @"objective setting `loss.log_ratio_limit` is NaN; expected a number above 0");
+    insta::assert_snapshot!(message(clip(Clip::symmetric(1.5)), fine), @"setting `clip_low` is 1.5; expected a finite number, from 0 to 1");
+    insta::assert_snapshot!(message(clip(Clip { clip_high: -0.1, ..Clip::symmetric(0.2) }), fine), @"setting `clip_high` is -0.1; expected a finite number, 0 or more");
+    insta::assert_snapshot!(message(clip(Clip::verl(0.2, 0.28, 1.0)), fine), @"setting `dual_clip` is 1; expected a finite number, greater than 1");
+    insta::assert_snapshot!(message(clip(Clip { delta: Some(0.0), ..Clip::symmetric(0.2) }), fine), @"setting `delta` is 0; expected a finite number, greater than 1");
+    insta::assert_snapshot!(message(clip(Clip { log_ratio_limit: Some(f64::NAN), ..Clip::symmetric(0.2) }), fine), @"setting `log_ratio_limit` is NaN; expected a finite number, greater than 0");
     let divided = |loss_scale_factor, length_epsilon| Objective {
         divisors: LengthDivisors { loss_scale_factor, length_epsilon },
         ..dapo
