@@ -264,6 +264,10 @@ impl Problem {
                     _ => format!("{names} {have} it; the keys here are {}", known.join(", ")),
                 })
             }
+            Self::UnknownKey { key, known, .. } if known.is_empty() => {
+                let (value, _) = key.rsplit_once('.')?;
+                Some(format!("`{value}` has no keys: it is a value itself"))
+            }
             Self::UnknownKey { known, .. } => Some(format!("the keys here are {}", known.join(", "))),
             Self::NotAMapping => Some("for example: `rollout: {n: 8}`".to_owned()),
             Self::DuplicateKey { .. } => Some("remove one of the two".to_owned()),

@@ -113,9 +113,25 @@ fn convert_sections<'a>(
             "objective.loss" if is_older => set_free(node),
             _ => {}
         }
+        if is_older {
+            take_of_preset(node, section, &kind, of_preset);
+        }
         drop_idle(node, section, &kind, is_older, &mut found);
     }
     found
+}
+
+/// Before, what a preset sets of one kind was in force for another that has such a key.
+fn take_of_preset(node: &mut Node, section: &str, kind: &str, of_preset: Option<&Node>) {
+    let Some(of_preset) = of_preset else { return };
+    let is_of_other = of_preset.get("kind").and_then(Node::as_text).is_some_and(|other| other != kind);
+    let Value::Map(entries) = &mut node.value else { return };
+    for entry in of_preset.entries().iter().filter(|_| is_of_other) {
+        let is_there = entries.iter().any(|own| own.key == entry.key);
+        if !is_there && entry.key != "kind" && has_key(section, kind, &entry.key) {
+            entries.push(entry.clone());
+        }
+    }
 }
 
 fn shape_of(section: &str) -> Shape {

@@ -171,7 +171,11 @@ impl Reader {
                 continue;
             }
             let nested = nest(path, &entry.key, (self.names.paths)());
-            let suggestion = nested.or_else(|| suggest::nearest_key(&key, path, known, (self.names.paths)()));
+            // A key of another kind may be misspelt, too.
+            let of_kinds = among.iter().flat_map(|(variants, _)| *variants).flat_map(|variant| &variant.keys);
+            let near: Vec<&'static str> =
+                known.iter().copied().chain(of_kinds.map(|spec| spec.name)).collect();
+            let suggestion = nested.or_else(|| suggest::nearest_key(&key, path, &near, (self.names.paths)()));
             let owner = (self.names.owner_of)(&key);
             let known = known.iter().map(|&name| name.to_owned()).collect();
             let problem = Problem::UnknownKey { key, suggestion, known, owner };

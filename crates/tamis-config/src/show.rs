@@ -2,9 +2,8 @@
 
 use serde_json::Value as Json;
 
-use crate::derived::{Followed, RESPONSE_LENGTH};
 use crate::load::Loaded;
-use crate::load::followers::{FOLLOW, FOLLOWS};
+use crate::load::followers::{comment_of, comment_of_reward};
 use crate::path::{PathText as _, map_paths};
 use crate::reader::Setting;
 use crate::render::{describe, section};
@@ -16,21 +15,16 @@ impl Loaded {
     pub fn show(&self) -> String {
         let mut text = String::new();
         // Everything that the preset sets is in the values; naming it again lets a reader see what was meant.
-        section(&mut text, "", 0, table::root(), &self.values(), &|path| {
+        let values = self.values();
+        section(&mut text, "", 0, table::root(), &values, &|path| {
+            let value = values.pointer(&format!("/{}", path.replace('.', "/"))).unwrap_or(&Json::Null);
             if let Some(followed) = self.followed.iter().find(|followed| followed.key == path) {
-                return format!("{FOLLOWS}{}", followed.leader);
+                return comment_of(value, followed.leader);
             }
             let origin = self.tree.at(path).map_or_else(|| "default".to_owned(), describe);
-            // A reward stands on one line.
-            let within = |followed: &Followed| {
-                let name = followed.key.strip_prefix(path)?.strip_prefix('.')?.to_owned();
-                path.starts_with("reward.").then_some(name)
-            };
-            let names: Vec<String> = self.followed.iter().filter_map(within).collect();
-            if names.is_empty() {
-                return origin;
-            }
-            format!("{origin}; {}{FOLLOW}{RESPONSE_LENGTH}", names.join(", "))
+            let of_reward =
+                path.starts_with("reward.").then(|| comment_of_reward(value, path, &self.followed)).flatten();
+            of_reward.map_or_else(|| origin.clone(), |follow| format!("{origin}; {follow}"))
         });
         text
     }

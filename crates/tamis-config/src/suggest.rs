@@ -15,6 +15,7 @@ pub(crate) fn nearest_key(
     let name = key.rsplit('.').next().unwrap_or(key);
     let sibling = siblings
         .iter()
+        .rev()
         .map(|&candidate| (similarity(name, candidate), candidate))
         .filter(|(score, _)| *score >= 0.8)
         .max_by(|(left, _), (right, _)| left.total_cmp(right));
@@ -24,10 +25,14 @@ pub(crate) fn nearest_key(
     let is_around = |candidate: &str| key.strip_prefix(candidate).is_some_and(|rest| rest.starts_with('.'));
     let same = all.iter().filter(|candidate| candidate.rsplit('.').next() == Some(name));
     let same = same.filter(|candidate| !is_around(candidate));
-    if let Some(same) = same.max_by(|left, right| similarity(key, left).total_cmp(&similarity(key, right))) {
+    // Of equals the first.
+    if let Some(same) =
+        same.rev().max_by(|left, right| similarity(key, left).total_cmp(&similarity(key, right)))
+    {
         return Some(same.clone());
     }
     all.iter()
+        .rev()
         .filter(|candidate| !is_around(candidate))
         .map(|candidate| {
             let last = candidate.rsplit('.').next().unwrap_or(candidate);

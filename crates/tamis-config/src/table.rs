@@ -97,12 +97,18 @@ pub(crate) struct Unknown {
     key: String,
     section: String,
     known: Vec<&'static str>,
+    /// The same within the first item of the list that it goes into.
+    item: Option<String>,
 }
 
 impl Unknown {
     /// The problem to report.
     pub(crate) fn into_problem(self, owner: Option<&'static str>) -> Problem {
-        let suggestion = suggest::nearest_key(&self.key, &self.section, &self.known, suggestion_keys());
+        let is_value = self.known.is_empty() && !self.section.is_empty();
+        let suggestion = self.item.map(|item| with_brackets(&item)).or_else(|| {
+            let nearest = || suggest::nearest_key(&self.key, &self.section, &self.known, suggestion_keys());
+            if is_value { None } else { nearest() }
+        });
         let known = self.known.into_iter().map(str::to_owned).collect();
         Problem::UnknownKey { key: with_brackets(&self.key), suggestion, known, owner }
     }
@@ -117,8 +123,12 @@ pub(crate) fn place(path: &str) -> Result<Place, Unknown> {
         while let Shape::Nullable(inner) = shape {
             shape = *inner;
         }
-        let unknown =
-            |known: Vec<&'static str>| Unknown { key: path.to_owned(), section: section.clone(), known };
+        let unknown = |known: Vec<&'static str>| Unknown {
+            key: path.to_owned(),
+            section: section.clone(),
+            known,
+            item: None,
+        };
         let spec = match shape {
             Shape::Section { keys, .. } => {
                 let known = keys.iter().map(|spec| spec.name).collect();
@@ -144,6 +154,14 @@ pub(crate) fn place(path: &str) -> Result<Place, Unknown> {
                 continue;
             }
             Shape::Free | Shape::Named(_) => return Ok(Place::Free),
+            Shape::List(_) | Shape::OneOrMany(_) => {
+                // Items have no names.
+                let rest = path[section.len()..].trim_start_matches('.').split_once('.');
+                let item =
+                    rest.map_or_else(|| format!("{section}.0"), |(_, rest)| format!("{section}.0.{rest}"));
+                let is_one = self::place(&item).is_ok();
+                return Err(Unknown { item: is_one.then_some(item), ..unknown(Vec::new()) });
+            }
             _ => return Err(unknown(Vec::new())),
         };
         shape = (spec.shape)();

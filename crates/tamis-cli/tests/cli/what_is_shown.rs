@@ -332,15 +332,15 @@ objective: preset grpo; clip 0.2/0.28; seq-mean-token-mean; KL k3 times 0.04 in 
     let here = folder.join("").display().to_string();
     assert_eq!(folder.tamis(&arguments).succeeds().stdout, of_run.replace(here.trim_end_matches('/'), "DIR"));
     let followed: Vec<&str> =
-        of_run.lines().filter(|line| line.contains("# follows")).map(str::trim).collect();
+        of_run.lines().filter(|line| line.contains(" follows ")).map(str::trim).collect();
     insta::assert_snapshot!(followed.join("\n"), @"
-head_dim: 8  # follows hidden_size / num_heads
-metric: acc  # follows reward
-rounds_in_flight: 1  # follows schedule.mode, rollout.backend
+head_dim: 8  # 8 follows hidden_size / num_heads
+metric: acc  # acc follows reward
+rounds_in_flight: 1  # 1 follows schedule.mode, rollout.backend
 ");
     // A resumed run has the same.
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=2"]).succeeds();
-    assert!(folder.read("runs/tiny/config.yaml").contains("metric: acc  # follows reward"), "{of_run}");
+    assert!(folder.read("runs/tiny/config.yaml").contains("metric: acc  # acc follows reward"), "{of_run}");
 }
 
 /// The accuracy of a step is that of `acc`, whatever the filter's metric, and there is none where nothing

@@ -57,6 +57,17 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
         return;
     }
     let shape = parts.last().map_or(Shape::Free, |part| around.of_key(part));
+    if let Operation::Set(node) | Operation::Add(node) = &operation
+        && node.is_null()
+        && matches!(shape, Shape::Section { .. } | Shape::Tagged { .. })
+    {
+        let problem = Problem::rule(
+            format!("`{path}` must be {}, not null", shape.describe()),
+            format!("`~{path}` takes it back to its own default"),
+        );
+        diagnostics.push(Diagnostic::error(problem, Some(node.origin.clone())));
+        return;
+    }
     let slot = match slot(tree, &parts, &origin) {
         Ok(slot) => slot,
         Err(problem) => {

@@ -4,6 +4,7 @@ use tamis_data::prompt_format::PromptFormat;
 use tamis_env::task::TaskKind;
 
 use super::Checker;
+use super::validation::validation_prompts;
 
 impl Checker<'_> {
     pub(super) fn model(&mut self) {
@@ -102,7 +103,7 @@ impl Checker<'_> {
             self.error(
                 &["warm_start.target_accuracy"],
                 "`warm_start.target_accuracy` is measured on validation prompts, and there are none",
-                "set `data.val` to a file",
+                validation_prompts(config),
             );
         }
     }

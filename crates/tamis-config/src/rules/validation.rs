@@ -1,8 +1,18 @@
 //! Rules about validation and evaluation.
 
 use super::Checker;
-use crate::schema::ValidationMetric;
+use tamis_env::task::TaskKind;
+
+use crate::schema::{Config, ValidationMetric};
 use crate::value::Frequency;
+
+/// The way to validation prompts.
+pub(super) fn validation_prompts(config: &Config) -> &'static str {
+    match config.data.task {
+        Some(TaskKind::Arithmetic) => "set `data.arithmetic.val_size` above 0",
+        _ => "set `data.val` to a file",
+    }
+}
 
 impl Checker<'_> {
     pub(super) fn validation(&mut self) {
@@ -14,7 +24,7 @@ impl Checker<'_> {
             self.missing(
                 &["validate.test_freq", "data.val"],
                 "`validate.test_freq` is set and there are no validation prompts",
-                "set `data.val` to a file",
+                format!("{}, or `validate.test_freq: 0`", validation_prompts(config)),
             );
         }
         if !has_data {

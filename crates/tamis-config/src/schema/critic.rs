@@ -48,7 +48,7 @@ section! {
         /// The critic's learning rate over training steps.
         lr_schedule: LrScheduleConfig = "{}", Any, Fixed;
         /// Prompts (groups) of one update of the critic. Null: as many as for the policy.
-        ppo_mini_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
+        ppo_mini_batch_size: Option<usize> = "null", Between(1.0, 1e6), Fixed;
         /// Passes of the critic over each batch. Null: as many as for the policy.
         ppo_epochs: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Largest change of a value before the value loss clips it. Null: no clipping.

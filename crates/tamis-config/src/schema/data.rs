@@ -56,9 +56,9 @@ section! {
         /// Validation files, one path or a list.
         val: Paths = "[]", Any, Free;
         /// Groups (prompts) that one training step trains on.
-        train_batch_size: usize = "64", AtLeast(1.0), Fixed;
+        train_batch_size: usize = "64", Between(1.0, 1e6), Fixed;
         /// Prompts of one generation round. Null: `train_batch_size`.
-        gen_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
+        gen_batch_size: Option<usize> = "null", Between(1.0, 1e6), Fixed;
         /// Longest prompt, in tokens.
         max_prompt_length: usize = "512", AtLeast(1.0), Fixed;
         /// What happens to prompts longer than `max_prompt_length`. Rewards always see the uncut prompt.

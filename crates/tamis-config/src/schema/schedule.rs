@@ -48,7 +48,7 @@ section! {
         /// trained on what survived.
         refill: bool = "true", Any, Fixed;
         /// Multiple in which a round draws prompts, with `mode: deficit`. Null: `train.ppo_mini_batch_size`.
-        granularity: Option<usize> = "null", AtLeast(1.0), Fixed;
+        granularity: Option<usize> = "null", Between(1.0, 1e6), Fixed;
         /// Safety margin of a round with `mode: deficit`, in deviations of the number of kept groups: 0 fills
         /// the batch with one round half the time, 1 in about five of six.
         margin: f64 = "1.0", AtLeast(0.0), Fixed;

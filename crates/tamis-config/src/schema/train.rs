@@ -72,7 +72,7 @@ section! {
         /// GPU's share: it counts prompts, over all devices. A batch that is no multiple of it (a partial
         /// one, say) ends with a smaller mini-batch, whose means are over what it holds. Null:
         /// `data.train_batch_size`, one update a step.
-        ppo_mini_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
+        ppo_mini_batch_size: Option<usize> = "null", Between(1.0, 1e6), Fixed;
         /// Passes of the policy over each batch.
         ppo_epochs: usize = "1", AtLeast(1.0), Fixed;
         /// Tokens of one forward and backward pass, at most (a longer trajectory passes alone). Used unless
@@ -92,7 +92,7 @@ section! {
         /// The learning rate over training steps.
         lr_schedule: LrScheduleConfig = "{}", Any, Fixed;
         /// Training steps of the run. Null: as many as `total_epochs` needs.
-        total_steps: Option<usize> = "null", AtLeast(1.0), Free;
+        total_steps: Option<usize> = "null", Between(1.0, 1e9), Free;
         /// Passes over the training data. Null: as many as `total_steps` needs; with both, the first reached
         /// ends the run.
         total_epochs: Option<usize> = "null", AtLeast(1.0), Free;

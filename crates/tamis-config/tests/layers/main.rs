@@ -130,8 +130,8 @@ fn a_difference_in_kind_is_listed_as_the_kind_alone() {
     filter.kind: mean_range (preset dapo has variance; command line)
     filter.metric: score (preset dapo has acc; command line)
     ");
-    // A section without its keys is the place of what they would say.
-    assert_snapshot!(differences(&["objective.loss=null"]), @"
+    // The section at its own default, not the preset's.
+    assert_snapshot!(differences(&["~objective.loss"]), @"
     objective.loss.clip_high: 0.2 (preset dapo has 0.28; command line)
     objective.loss.dual_clip: 3.0 (preset dapo has 10.0; command line)
     ");
@@ -353,7 +353,7 @@ preset: dapo  # command line: preset=dapo
   n: 4  # more.yaml:1
   stop: [" "]  # more.yaml:1
   - {name: number, kind: number, weight: 1.0}  # default
-  # preset dapo; buffer, max_length follow rollout.max_response_length
+  # preset dapo; buffer 102, max_length 512 follow rollout.max_response_length
   - {name: overlong, kind: soft_overlong, weight: 1.0, form: bounded, buffer: 102, max_length: 512, penalty_factor: 1.0}
   kind: variance  # preset dapo
   metric: acc  # preset dapo
@@ -398,51 +398,51 @@ fn keys_that_follow_others_are_set() {
             loaded.warnings.iter().map(|found| found.problem.to_string()).collect()
         };
         assert_eq!(messages(&again), messages(&loaded), "{shown}");
-        shown.lines().filter(|line| line.contains("# follows")).map(str::trim).collect::<Vec<_>>().join("\n")
+        shown.lines().filter(|line| line.contains(" follows ")).map(str::trim).collect::<Vec<_>>().join("\n")
     };
     assert_snapshot!(followed(&["filter={}", "objective.entropy.coefficient=0.01"]), @"
-    gen_batch_size: 64  # follows data.train_batch_size
-    metric: acc  # follows reward
-    rounds_in_flight: 1  # follows schedule.mode, rollout.backend
-    aggregation: token-mean  # follows objective.aggregation
-    ppo_mini_batch_size: 64  # follows data.train_batch_size
+    gen_batch_size: 64  # 64 follows data.train_batch_size
+    metric: acc  # acc follows reward
+    rounds_in_flight: 1  # 1 follows schedule.mode, rollout.backend
+    aggregation: token-mean  # token-mean follows objective.aggregation
+    ppo_mini_batch_size: 64  # 64 follows data.train_batch_size
     ");
     assert_snapshot!(followed(&["preset=dr_grpo", "schedule.mode=deficit", "filter={}"]), @"
-    gen_batch_size: 64  # follows data.train_batch_size
-    metric: acc  # follows reward
-    granularity: 64  # follows train.ppo_mini_batch_size
-    rounds_in_flight: 1  # follows schedule.mode, rollout.backend
-    loss_scale_factor: 512.0  # follows rollout.max_response_length
-    ppo_mini_batch_size: 64  # follows data.train_batch_size
+    gen_batch_size: 64  # 64 follows data.train_batch_size
+    metric: acc  # acc follows reward
+    granularity: 64  # 64 follows train.ppo_mini_batch_size
+    rounds_in_flight: 1  # 1 follows schedule.mode, rollout.backend
+    loss_scale_factor: 512.0  # 512.0 follows rollout.max_response_length
+    ppo_mini_batch_size: 64  # 64 follows data.train_batch_size
     ");
     assert_snapshot!(followed(&["preset=ppo", "model.path=null", "model.init.num_heads=4"]), @"
-    num_kv_heads: 4  # follows num_heads
-    head_dim: 32  # follows hidden_size / num_heads
-    ppo_mini_batch_size: 64  # follows data.train_batch_size
-    ppo_mini_batch_size: 64  # follows train.ppo_mini_batch_size
-    ppo_epochs: 1  # follows train.ppo_epochs
-    aggregation: token-mean  # follows objective.aggregation
+    num_kv_heads: 4  # 4 follows num_heads
+    head_dim: 32  # 32 follows hidden_size / num_heads
+    ppo_mini_batch_size: 64  # 64 follows data.train_batch_size
+    ppo_mini_batch_size: 64  # 64 follows train.ppo_mini_batch_size
+    ppo_epochs: 1  # 1 follows train.ppo_epochs
+    aggregation: token-mean  # token-mean follows objective.aggregation
     ");
     let carries = ["preset=dapo", "schedule.surplus=carry", "schedule.max_lag=1", "schedule.mode=streaming"];
     assert_snapshot!(followed(&carries), @"
-    gen_batch_size: 64  # follows data.train_batch_size
-    rounds_in_flight: 1  # follows schedule.mode, rollout.backend
-    preset: decoupled_token_is  # follows schedule.mode, schedule.surplus
-    ppo_mini_batch_size: 64  # follows data.train_batch_size
+    gen_batch_size: 64  # 64 follows data.train_batch_size
+    rounds_in_flight: 1  # 1 follows schedule.mode, rollout.backend
+    preset: decoupled_token_is  # decoupled_token_is follows schedule.mode, schedule.surplus
+    ppo_mini_batch_size: 64  # 64 follows data.train_batch_size
     ");
     let served = ["rollout.backend=vllm", "rollout.servers=[http://localhost:8000]"];
     assert_snapshot!(followed(&[&carries[..], &served].concat()), @"
-    gen_batch_size: 64  # follows data.train_batch_size
-    pause: keep  # follows schedule.mode, schedule.surplus
-    rounds_in_flight: 8  # follows schedule.mode, rollout.backend
-    preset: decoupled_token_is  # follows schedule.mode, schedule.surplus
-    ppo_mini_batch_size: 64  # follows data.train_batch_size
+    gen_batch_size: 64  # 64 follows data.train_batch_size
+    pause: keep  # keep follows schedule.mode, schedule.surplus
+    rounds_in_flight: 8  # 8 follows schedule.mode, rollout.backend
+    preset: decoupled_token_is  # decoupled_token_is follows schedule.mode, schedule.surplus
+    ppo_mini_batch_size: 64  # 64 follows data.train_batch_size
     ");
     // Which numbers a program gives is known when it answers.
     assert_snapshot!(followed(&["filter={}", "reward=[{kind: command, argv: [judge]}]"]), @"
-    gen_batch_size: 64  # follows data.train_batch_size
-    rounds_in_flight: 1  # follows schedule.mode, rollout.backend
-    ppo_mini_batch_size: 64  # follows data.train_batch_size
+    gen_batch_size: 64  # 64 follows data.train_batch_size
+    rounds_in_flight: 1  # 1 follows schedule.mode, rollout.backend
+    ppo_mini_batch_size: 64  # 64 follows data.train_batch_size
     ");
     let overlong = sound(&[BASE], &["preset=dapo", "rollout.max_response_length=100"]).show();
     assert!(overlong.contains("buffer: 20, max_length: 100"), "{overlong}");
@@ -463,8 +463,8 @@ fn keys_that_follow_others_follow_on_in_what_is_made_of_a_shown_configuration() 
     assert_eq!((config.data.gen_batch_size, config.train.ppo_mini_batch_size), (Some(8), Some(8)));
     assert_eq!(config.model.init.as_ref().and_then(|init| init.num_kv_heads), Some(4));
     assert_eq!(
-        longer.show().matches("# follows").count(),
-        dr_grpo.matches("# follows").count(),
+        longer.show().matches(" follows ").count(),
+        dr_grpo.matches(" follows ").count(),
         "{}",
         longer.show()
     );
@@ -475,23 +475,40 @@ fn keys_that_follow_others_follow_on_in_what_is_made_of_a_shown_configuration() 
     };
     let dapo = shown(&["preset=dapo"]);
     assert!(
-        dapo.contains("# preset dapo; buffer, max_length follow rollout.max_response_length\n"),
+        dapo.contains("# preset dapo; buffer 102, max_length 512 follow rollout.max_response_length\n"),
         "{dapo}"
     );
     let dapo = with(&dapo, &["rollout.max_response_length=100"]);
     assert!(overlong(&dapo).contains("buffer: 20, max_length: 100"), "{}", overlong(&dapo));
     // A correction that nobody asked for goes with what asked for it.
     let carried = shown(&["schedule.mode=streaming", "schedule.surplus=carry", "schedule.max_lag=1"]);
-    assert!(carried.contains("preset: decoupled_token_is  # follows"), "{carried}");
+    assert!(carried.contains("  # decoupled_token_is follows schedule.mode"), "{carried}");
     let rounds = ["schedule.mode=rounds", "schedule.surplus=discard", "schedule.max_lag=null"];
     assert_eq!(with(&carried, &rounds).config.objective.correction.preset, None);
     assert_eq!(with(&carried, &["objective.loss.kind=decoupled"]).config.objective.correction.preset, None);
     // A comment of the user's own that begins alike takes nothing back.
-    let commented =
-        format!("{BASE}rollout:\n  n: 8  # follows the paper\n  temperature: 1.0  # follows verl\n");
-    assert_eq!(with(&commented, &[]).config.rollout.n, 8);
+    let commented = "model: {path: m}\ndata: {task: arithmetic}\nrollout:\n  n: 8  # 8 follows the paper\n\
+                     train:\n  total_steps: 10\n  # it follows the DAPO paper\n  ppo_mini_batch_size: 64\n";
+    let commented = load(&[commented], &["data.train_batch_size=128"]).expect("sound").config;
+    assert_eq!((commented.rollout.n, commented.train.ppo_mini_batch_size), (8, Some(64)));
+    // What is followed may be edited in the file itself.
+    let leaders = [
+        (" train_batch_size: 64", " train_batch_size: 8"),
+        (" num_heads: 2", " num_heads: 4"),
+        (" max_response_length: 512", " max_response_length: 20"),
+    ];
+    let led = |shown: &str| {
+        let edited = leaders.iter().fold(shown.to_owned(), |text, (from, to)| text.replace(from, to));
+        assert_ne!(edited, shown);
+        with(&edited, &[])
+    };
+    let of_file = led(&dr_grpo).config;
+    assert_eq!((of_file.data.gen_batch_size, of_file.train.ppo_mini_batch_size), (Some(8), Some(8)));
+    assert_eq!(of_file.model.init.as_ref().and_then(|init| init.num_kv_heads), Some(4));
+    assert_eq!(of_file.objective.loss_scale_factor, Some(20.0));
+    assert!(overlong(&led(&shown(&["preset=dapo"]))).contains("buffer: 4, max_length: 20"));
     // What was edited is what somebody wants.
-    let edited = dr_grpo.replace("gen_batch_size: 64  # follows", "gen_batch_size: 96  # follows");
+    let edited = dr_grpo.replace("gen_batch_size: 64  #", "gen_batch_size: 96  #");
     assert_eq!(with(&edited, &["data.train_batch_size=8"]).config.data.gen_batch_size, Some(96));
 }
 

@@ -371,9 +371,10 @@ fn lists(
     Ok(rows)
 }
 
-/// The value of a metric in a row: of the column with its name, otherwise as rollouts of tamis hold it.
+/// The value of a metric in a row: in rollouts of tamis the number that a run's filter would look at,
+/// otherwise the column with its name.
 fn metric_value<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<Cow<'row, Value>> {
-    lookup(row, metric).map(Cow::Borrowed).or_else(|| find_metric(row, metric))
+    find_metric(row, metric).or_else(|| lookup(row, metric).map(Cow::Borrowed))
 }
 
 /// A metric's number in a row: NaN where null or not there.

@@ -88,7 +88,8 @@ pub(crate) fn trainer_state(
     num_tokens: u64,
 ) -> TrainerState {
     let max_steps = planned_steps(config, num_prompts);
-    let of_steps = || (max_steps * config.gen_batch_size() as u64).div_ceil(num_prompts.max(1) as u64);
+    let of_steps =
+        || max_steps.saturating_mul(config.gen_batch_size() as u64).div_ceil(num_prompts.max(1) as u64);
     TrainerState {
         global_step: steps,
         max_steps,
