@@ -8,6 +8,7 @@
 use tamis_core::advantage::{
     AdvantageBatch, AdvantageError, AdvantageEstimator, AdvantageState, Advantages, Estimate,
 };
+use tamis_core::entry::{Entry, Family};
 use tamis_core::filter::{DropReason, Filter, GroupStatistics, OutcomeScale, Scope, Verdict, judge_columns};
 use tamis_core::objective::Real;
 use tamis_core::objective::loss::{Loss, Token, TokenLoss, TrajectoryLoss, UNLIMITED};
@@ -90,6 +91,19 @@ impl Loss for ClipFloor {
 }
 // [/loss]
 
+// [entry]
+/// The catalogue's entry.
+pub(crate) const ENTRY: Entry = Entry {
+    name: "clip_floor",
+    family: Family::PolicyLoss,
+    formula: "l = max(-A·r, -A·clamp(r, 1 - clip, 1 + clip)), r = max(ratio, floor)",
+    source: "the example of docs/adding-an-algorithm.md",
+    degenerate: &["a token whose ratio is below the floor has a loss, but no gradient"],
+    differences: &["verl's `vanilla` and TRL's `grpo` have no floor"],
+    ..Entry::REGISTERED
+};
+// [/entry]
+
 // [filter]
 settings! {
     /// Keeps a group whose best member reaches a score.
@@ -164,6 +178,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let PolicyLoss::ClipFloor(loss) = serde_json::from_str(r#"{"kind": "clip_floor", "floor": 0.25}"#)?;
     loss.check()?;
+    assert_eq!((ENTRY.name, ENTRY.family), (PolicyLoss::ClipFloor(loss).as_str(), Family::PolicyLoss));
     let of = |ratio: f64, advantage| {
         let log_ratio = ratio.ln();
         let (logprob, old, behaviour) = (log_ratio - 1.0, -1.0, f64::NAN);
