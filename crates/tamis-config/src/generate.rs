@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 
 use serde_json::{Value as Json, json};
 
@@ -200,12 +201,25 @@ fn schema_of_any_kind(common: &[KeySpec], variants: &[Variant]) -> Json {
 
 /// A key that `explain` does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no key `{key}`{}", match suggestion { Some(key) => format!("; did you mean `{key}`?"), None => String::new() })]
+#[error("there is no key `{key}`")]
 pub struct UnknownKey {
     /// The key.
     pub key: String,
     /// The key that was probably meant.
     pub suggestion: Option<String>,
+}
+
+impl UnknownKey {
+    /// The fix.
+    pub fn hint(&self) -> String {
+        self.suggestion.as_ref().map_or_else(
+            || {
+                "`tamis config schema` has every key, `tamis explain` lists every algorithm by its name"
+                    .to_owned()
+            },
+            |key| format!("did you mean `{key}`?"),
+        )
+    }
 }
 
 /// Everything there is to say about one key: documentation, type, default, allowed values, whether it may
@@ -228,20 +242,43 @@ pub fn explain(key: &str) -> Result<String, UnknownKey> {
         if let Some(above) = above.filter(|above| is_in_named(above)) {
             return explain(&above);
         }
-        return explain_foreign(key).ok_or_else(|| UnknownKey {
-            key: key.to_owned(),
-            suggestion: suggest::nearest_key(key, "", &[], table::suggestion_keys()),
-        });
+        return explain_foreign(key)
+            .ok_or_else(|| UnknownKey { key: key.to_owned(), suggestion: nearest(key) });
     }
     let mut text = String::new();
-    for (index, entry) in matching.into_iter().enumerate() {
+    for (index, entry) in matching.iter().enumerate() {
         if index > 0 {
             text.push('\n');
         }
         explain_one(&mut text, entry);
     }
-    explain_others(&mut text, &plain(key));
-    Ok(text)
+    let mut others = String::new();
+    explain_others(&mut others, &plain(key));
+    if matching.len() > 1 && !others.is_empty() {
+        let _ = writeln!(text, "\n{}, of whichever kind\n", plain(key));
+    }
+    Ok(text + &others)
+}
+
+/// The key that was probably meant: one of ours, of whatever kind, or another system's.
+fn nearest(key: &str) -> Option<String> {
+    static PATHS: OnceLock<Vec<String>> = OnceLock::new();
+    let ours = PATHS.get_or_init(|| {
+        let mut paths: Vec<String> = Vec::new();
+        for path in table::keys().iter().map(|entry| plain(&entry.path)) {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        paths
+    });
+    // Options may be written with hyphens.
+    let key = &key.trim_start_matches('-').replace('-', "_");
+    suggest::nearest_key(key, "", &[], ours).or_else(|| {
+        let theirs: Vec<String> =
+            Owner::ALL.iter().flat_map(|owner| owner.keys()).map(|key| key.key.to_owned()).collect();
+        suggest::nearest_key(key, "", &[], &theirs)
+    })
 }
 
 /// Whether a path is that of a mapping from names of the user's, or within one.
@@ -269,6 +306,16 @@ fn plain(path: &str) -> String {
     text.split('.').filter(|part| !is_item(part)).collect::<Vec<_>>().join(".")
 }
 
+/// A path as a configuration has it, with the kinds that it goes through behind it:
+/// `objective.loss<clip>.clip_low` is `objective.loss.clip_low (kind clip)`.
+fn without_kinds(path: &str) -> String {
+    let (mut text, mut kinds) = (String::new(), Vec::new());
+    for (index, part) in path.split(['<', '>']).enumerate() {
+        if index % 2 == 0 { text.push_str(part) } else { kinds.push(part) }
+    }
+    if kinds.is_empty() { text } else { format!("{text} (kind {})", kinds.join(", ")) }
+}
+
 /// Whether a preset's section is of the kind that a path goes through (`objective.loss<clip>.clip_high`).
 fn is_of_kind(preset: Preset, path: &str) -> bool {
     let Some((section, rest)) = path.split_once('<') else { return true };
@@ -278,7 +325,7 @@ fn is_of_kind(preset: Preset, path: &str) -> bool {
 
 fn explain_one(text: &mut String, entry: &table::ConfigKey) {
     let spec = &entry.spec;
-    let _ = writeln!(text, "{}\n", entry.path);
+    let _ = writeln!(text, "{}\n", without_kinds(&entry.path));
     for line in wrap(&doc_text(spec.doc), 90) {
         let _ = writeln!(text, "  {line}");
     }

@@ -171,7 +171,7 @@ fn has_null_of_other_kind(section: &Node, shape: &Shape) -> bool {
         .any(|entry| entry.node.is_null() && !is_own(&entry.key) && is_of_other(&entry.key))
 }
 
-/// Takes out what `cpo` had and has no more: the forms that no published script of its fork names.
+/// Takes out keys that `cpo` had and has no more: of the forms that no published script of its fork names.
 fn take_retired(advantage: &mut Node, kind: &str, faults: &mut Vec<Diagnostic>) {
     let Value::Map(entries) = &mut advantage.value else { return };
     entries.retain(|entry| {
@@ -184,6 +184,9 @@ fn take_retired(advantage: &mut Node, kind: &str, faults: &mut Vec<Diagnostic>) 
             "wrap" => false,
             _ => return true,
         };
+        if kind != "cpo" && !entry.node.is_null() && !is_without_effect {
+            faults.push(without_effect("objective.advantage", &entry.key, kind, &entry.node.origin));
+        }
         if kind == "cpo" && !is_without_effect {
             let problem = Problem::rule(
                 format!(
@@ -419,6 +422,24 @@ mod tests {
         );
         let (found, today) = imported(&["objective: {advantage: {estimator: gae, norm_by_std: true}}"]);
         assert_eq!((found.len(), today.as_str()), (0, "{objective: {advantage: {kind: gae}}}"));
+    }
+
+    #[test]
+    fn what_a_preset_set_of_another_kind_stays_in_force() {
+        let (_, today) =
+            converted("{preset: dapo, objective: {advantage: {estimator: grpo}, loss: {kind: cispo}}}");
+        assert_eq!(
+            today,
+            "{preset: dapo, objective: {advantage: {kind: grpo}, loss: {kind: cispo, clip_low: 0.2, clip_high: 0.28}}}"
+        );
+    }
+
+    #[test]
+    fn a_key_that_is_gone_is_named_where_it_had_no_effect() {
+        let (found, today) =
+            imported(&["objective: {advantage: {estimator: grpo, wrap: naive, difficulty: fork}}"]);
+        assert_eq!(today, "{objective: {advantage: {kind: grpo}}}");
+        assert_eq!(found.len(), 2, "{found:?}");
     }
 
     #[test]

@@ -68,7 +68,12 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
             show(&text)?;
         }
         ConfigCommand::Explain { key } => {
-            let text = explain(key).map_err(|error| Failure::of(USAGE, &error, catalogue::point_to(key)))?;
+            let text = explain(key).map_err(|error| {
+                // Its last part may be the name of an algorithm.
+                let last = key.rsplit('.').next().unwrap_or(key);
+                let hint = catalogue::point_to(last).unwrap_or_else(|| error.hint());
+                Failure::of(USAGE, &error, Some(hint))
+            })?;
             print(&format!("{}\n", text.trim_end()))?;
         }
         ConfigCommand::Schema => {
@@ -82,7 +87,10 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
             let imported =
                 import(arguments, &folder).map_err(|errors| Failure::new(USAGE, errors.to_string()))?;
             let mut text = imported.yaml.trim_end().to_owned();
-            text.push_str("\n\n# What each key became:\n");
+            text.push_str("\n\n");
+            if !imported.notes.is_empty() {
+                text.push_str("# What each key became:\n");
+            }
             for note in &imported.notes {
                 let _ = writeln!(text, "# {note}");
             }
@@ -91,12 +99,17 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
             if let Some(servers) = loaded.and_then(|loaded| ServerCommand::announcement(&loaded.config)) {
                 let _ = writeln!(text, "#\n# {servers}");
             }
-            if !imported.remaining.is_empty() {
-                text.push_str("#\n# Still missing:\n");
-                for diagnostic in &imported.remaining {
-                    for line in diagnostic.to_string().lines() {
-                        let _ = writeln!(text, "# {line}");
-                    }
+            let (missing, warnings): (Vec<_>, Vec<_>) =
+                imported.remaining.iter().partition(|found| found.severity == Severity::Error);
+            for (heading, found) in [("Still missing", missing), ("Warnings", warnings)] {
+                if !found.is_empty() {
+                    let _ = writeln!(text, "#\n# {heading}:");
+                }
+                for line in found
+                    .iter()
+                    .flat_map(|found| found.to_string().lines().map(str::to_owned).collect::<Vec<_>>())
+                {
+                    let _ = writeln!(text, "# {line}");
                 }
             }
             print(&text)?;

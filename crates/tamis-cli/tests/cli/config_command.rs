@@ -253,7 +253,8 @@ schedule.on_limit
     insta::assert_snapshot!(folder.tamis(&["config", "explain", "schedule.onlimit"]).shown(), @r#"
     exit code 2
     ----- stderr
-    error: there is no key `schedule.onlimit`; did you mean `schedule.on_limit`?
+    error: there is no key `schedule.onlimit`
+      hint: did you mean `schedule.on_limit`?
     "#);
     insta::assert_snapshot!(folder.tamis(&["config", "import", "--", "algorithm.no_such_key=1"]).shown(), @r#"
     exit code 2

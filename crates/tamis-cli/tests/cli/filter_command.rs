@@ -117,7 +117,7 @@ fn filter_messages() {
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "acc", "--tolerance", "-1"]).shown(), @r#"
     exit code 2
     ----- stderr
-    error: the variance filter's tolerance must be a finite number of at least 0, got -1
+    error: setting `tolerance` is -1; expected a finite number, 0 or more
     "#);
     // Misspelt names are told together; options that nothing looks at are refused.
     insta::assert_snapshot!(folder.tamis(&["filter", "rollouts.jsonl", "--metric", "accuracy", "--group", "uuid"]).shown(), @r#"

@@ -38,12 +38,14 @@ pub enum ForeignOutcome {
 }
 
 impl Note {
-    /// Takes one of our keys out of what this one became, for a reason. Returns whether there is still
-    /// something to say: not of a default that nobody gave.
+    /// Takes one of our keys, or all of a section, out of what this one became, for a reason. Returns whether
+    /// there is still something to say: not of a default that nobody gave.
     pub(crate) fn forget(&mut self, ours: &str, reason: &str) -> bool {
         let ForeignOutcome::Became(keys) = &mut self.outcome else { return true };
         let num_before = keys.len();
-        keys.retain(|(key, _)| key != ours);
+        keys.retain(|(key, _)| {
+            key.strip_prefix(ours).is_none_or(|rest| !rest.is_empty() && !rest.starts_with('.'))
+        });
         if keys.len() == num_before || !keys.is_empty() {
             return true;
         }

@@ -74,6 +74,10 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
         );
         diagnostics.push(Diagnostic::error(problem, Some(first.origin.clone())));
     }
+    for argument in &ours {
+        let reason = format!("`{}` beside it says otherwise", argument.path);
+        translation.notes.retain_mut(|note| note.forget(&argument.path, &reason));
+    }
     let overrides = translation.overrides.into_iter().chain(ours);
     let tree = tree_of(native, overrides, &mut translation.notes, &mut diagnostics);
     if !diagnostics.is_empty() {

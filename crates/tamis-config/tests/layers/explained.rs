@@ -79,7 +79,7 @@ schedule.max_num_gen_batches
     trainer.max_try_make_batch (EasyR1, default 20 there)
 ");
     assert_snapshot!(explain("reward.method").unwrap(), @"
-reward[]<gsm8k>.method
+reward[].method (kind gsm8k)
 
   How the answer is found in the completion.
 
@@ -173,8 +173,29 @@ algorithm.kl_ctrl
   algorithm.kl_ctrl.horizon  becomes objective.kl.adaptive, with related keys
   algorithm.kl_ctrl.target_kl  becomes objective.kl.adaptive, with related keys
 "#);
-    assert_snapshot!(explain("rollout.temprature").unwrap_err(), @"there is no key `rollout.temprature`; did you mean `rollout.temperature`?");
     assert_snapshot!(explain("zzz").unwrap_err(), @"there is no key `zzz`");
+    let hint = |key: &str| explain(key).expect_err(key).hint();
+    for (key, meant) in [
+        ("rollout.temprature", "rollout.temperature"),
+        ("temprature", "rollout.temperature"),
+        ("clip_high", "objective.loss.clip_high"),
+        ("--clip-high", "objective.loss.clip_high"),
+        ("objective.los.clip_high", "objective.loss.clip_high"),
+        ("objective.loss.cov_hgih", "objective.loss.cov_high"),
+        ("num_generation", "num_generations"),
+    ] {
+        assert_eq!(hint(key), format!("did you mean `{meant}`?"), "{key}");
+    }
+    assert!(hint("zzz").contains("tamis config schema"));
+}
+
+#[test]
+fn a_key_of_several_kinds_is_explained_kind_by_kind_and_others_names_once() {
+    let text = explain("objective.loss.clip_high").expect("a key");
+    assert!(text.starts_with("objective.loss.clip_high (kind clip)\n"), "{text}");
+    assert_eq!(text.matches("also known as").count(), 1);
+    let (_, all) = text.split_once("objective.loss.clip_high, of whichever kind\n").expect("a heading");
+    assert!(all.contains("clip_ratio_high (verl"), "{all}");
 }
 
 /// Every key of ours names every key of another system that sets it, those of a kind too.

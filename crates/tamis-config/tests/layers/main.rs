@@ -132,8 +132,8 @@ fn a_difference_in_kind_is_listed_as_the_kind_alone() {
     ");
     // The section at its own default, not the preset's.
     assert_snapshot!(differences(&["~objective.loss"]), @"
-    objective.loss.clip_high: 0.2 (preset dapo has 0.28; command line)
-    objective.loss.dual_clip: 3.0 (preset dapo has 10.0; command line)
+    objective.loss.clip_high: 0.2 (preset dapo has 0.28; default)
+    objective.loss.dual_clip: 3.0 (preset dapo has 10.0; default)
     ");
 }
 

@@ -149,12 +149,12 @@ error: the top_k filter needs one of `k` and `fraction`, and has both
 1 error in the configuration
 "#);
     assert_snapshot!(show_errors("filter: {kind: within_group, k: 1}", &[]), @r#"
-error: the within_group filter's `k` must be at least 2, got 1
+error: `filter.k` must be at least 2, got 1
  --> run.yaml:1:33
   |
 1 | filter: {kind: within_group, k: 1}
   |                                 ^
-  hint: set `k: 2` or more
+  hint: `tamis config explain filter.k` says more
 
 1 error in the configuration
 "#);

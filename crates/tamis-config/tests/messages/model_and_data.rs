@@ -91,7 +91,7 @@ error: `warm_start.target_accuracy` is measured on validation prompts, and there
   |
 1 | warm_start: {steps: 5, target_accuracy: 0.5}
   |                                         ^^^
-  hint: set `data.val` to a file
+  hint: set `data.arithmetic.val_size` above 0
 
 1 error in the configuration
 "#);

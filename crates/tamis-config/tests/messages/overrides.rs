@@ -291,3 +291,26 @@ fn what_switches_a_section_off() {
     1 error in the configuration
     "#);
 }
+
+#[test]
+fn a_section_is_not_null_on_the_command_line() {
+    for key in ["objective", "objective.loss", "objective.advantage", "train"] {
+        let error = show_errors("", &["preset=sapo", &format!("{key}=null")]);
+        assert!(
+            error.contains(&format!("`{key}` must be a section")) && error.contains("not null"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn parts_that_a_value_or_a_list_lacks() {
+    for (argument, hint) in [
+        ("rollout.n.x=3", "`rollout.n` has no keys: it is a value itself"),
+        ("reward.length.weight=3", "did you mean `reward[0].weight`?"),
+        ("objective.loss.tau_postive=0.3", "did you mean `objective.loss.tau_positive`?"),
+    ] {
+        let error = show_errors("", &[argument]);
+        assert!(error.contains(&format!("hint: {hint}")), "{error}");
+    }
+}

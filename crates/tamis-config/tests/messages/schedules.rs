@@ -75,7 +75,7 @@ warning: `schedule.granularity` has no effect: `schedule.mode` is `rounds`
   hint: remove `schedule.granularity`
 "#);
     assert_snapshot!(show_errors("schedule: {mode: deficit, granularity: 0, margin: -1}\nfilter: {}", &[]), @r#"
-error: `schedule.granularity` must be at least 1, got 0
+error: `schedule.granularity` must be from 1 to 1000000, got 0
  --> run.yaml:1:40
   |
 1 | schedule: {mode: deficit, granularity: 0, margin: -1}

@@ -51,7 +51,7 @@ error: `validate.test_freq` is set and there are no validation prompts
   |
 1 | validate: {test_freq: 5}
   |                       ^
-  hint: set `data.val` to a file
+  hint: set `data.val` to a file, or `validate.test_freq: 0`
 
 1 error in the configuration
 "#);

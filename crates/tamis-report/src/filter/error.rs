@@ -206,6 +206,10 @@ impl FilterFileError {
             Self::Records(RecordError::Open { path, source }) if source.kind() == ErrorKind::NotFound => {
                 Some(tamis_file::suggest(path).unwrap_or_else(|| "name a JSONL or Parquet file".to_owned()))
             }
+            Self::Records(RecordError::Open { path, source }) if source.kind() == ErrorKind::IsADirectory => {
+                let rollouts = [path.join("rollouts"), path.clone()].into_iter().find(|folder| folder.is_dir())?;
+                Some(format!("name its files: {}/*.parquet", rollouts.display()))
+            }
             Self::Records(RecordError::Row { place, fault: RowFault::Json { .. } }) if place.row == 1 => {
                 Some("rollouts are read as JSON lines (one object a line) or as Parquet".to_owned())
             }

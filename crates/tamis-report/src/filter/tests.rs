@@ -355,7 +355,7 @@ fn what_cannot_be_filtered() {
       hint: rows keep the format they come in: name it FOLDER/kept.jsonl
     FOLDER/dropped.json would hold Parquet, as FOLDER/verl.parquet does
       hint: rows keep the format they come in: name it FOLDER/dropped.parquet
-    the variance filter's tolerance must be a finite number of at least 0, got -1
+    setting `tolerance` is -1; expected a finite number, 0 or more
     "#);
 }
 

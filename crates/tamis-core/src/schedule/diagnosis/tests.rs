@@ -55,7 +55,7 @@ fn the_guides_first_problem() {
               0    0.0%  identical in text
       2600 of 122880 trajectories correct (2.1%)
       what to change, the likeliest remedy first:
-      - data.train: take easier prompts, or start from a policy that solves more (2600 of 122880 trajectories are correct (2.1%), 14360 of 15360 groups are all wrong)
+      - data: take easier prompts in `data.train` or `data.arithmetic.levels`, or start from a policy that solves more (2600 of 122880 trajectories are correct (2.1%), 14360 of 15360 groups are all wrong)
       - rollout.n: 8 -> 32 (keeps about 8.3% of groups instead of 5.9%)
       - schedule.max_num_gen_batches: 15 -> 23 (at 5.9% kept a batch of 1024 takes about 18 rounds)
       - data.train_batch_size: 1024 -> 512 (900 groups were at hand when the rounds were used up)
@@ -107,7 +107,7 @@ fn too_hard() {
               0    0.0%  identical in text
       0 of 8192 trajectories correct (0.0%)
       what to change, the likeliest remedy first:
-      - data.train: take easier prompts, or start from a policy that solves some (none of 8192 trajectories is correct by `acc` (pass rate below 0.04% at 95%): too hard for this policy, or the verifier accepts nothing)
+      - data: take easier prompts in `data.train` or `data.arithmetic.levels`, or start from a policy that solves some (none of 8192 trajectories is correct by `acc` (pass rate below 0.04% at 95%): too hard for this policy, or the verifier accepts nothing)
       - reward: score the gold answers (a verifier that rejects its own gold rejects everything)
     ");
 }
@@ -129,7 +129,7 @@ fn too_easy() {
               0    0.0%  identical in text
       2042 of 2048 trajectories correct (99.7%)
       what to change, the likeliest remedy first:
-      - data.train: take harder prompts (2042 of 2048 trajectories are correct (99.7%), 250 of 256 groups are all correct)
+      - data: take harder prompts in `data.train` or `data.arithmetic.levels` (2042 of 2048 trajectories are correct (99.7%), 250 of 256 groups are all correct)
       - filter: -> null (a task this easy is not worth refilling for)
       - rollout.n: 8 -> 16 (keeps about 4.6% of groups instead of 2.3%)
       - data.gen_batch_size: 64 -> 854 (at 2.3% kept a batch of 64 takes about 43 rounds, too many for a higher limit alone; so many prompts a round fill it in 4)
@@ -156,7 +156,7 @@ fn solved_always_or_never() {
               0    0.0%  identical in text
       240 of 512 trajectories correct (46.9%)
       what to change, the likeliest remedy first:
-      - data.train: take prompts of middling difficulty (every prompt is solved always (30 groups) or never (34), though 46.9% of trajectories are correct: more samples will not help)
+      - data: take prompts of middling difficulty in `data.train` or `data.arithmetic.levels` (every prompt is solved always (30 groups) or never (34), though 46.9% of trajectories are correct: more samples will not help)
     ");
 }
 
@@ -267,7 +267,7 @@ fn a_reward_that_says_nothing() {
       0 of 64 trajectories correct (0.0%)
       what to change, the likeliest remedy first:
       - reward: check that it separates answers (16 of 16 groups have the same `seq_reward` for all members, neither 0 nor 1: does it tell right from wrong?)
-      - data.train: take easier prompts, or start from a policy that solves some (none of 64 trajectories is correct by `seq_reward` (pass rate below 4.7% at 95%): too hard for this policy, or the verifier accepts nothing)
+      - data: take easier prompts in `data.train` or `data.arithmetic.levels`, or start from a policy that solves some (none of 64 trajectories is correct by `seq_reward` (pass rate below 4.7% at 95%): too hard for this policy, or the verifier accepts nothing)
       - reward: score the gold answers (a verifier that rejects its own gold rejects everything)
     ");
 }
