@@ -217,7 +217,7 @@ pub(crate) struct ServeArguments {
     /// closed.
     #[arg(long, value_name = "SECONDS", default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) idle_timeout: u32,
-    /// What happens to requests that arrive while generation is paused with `abort` or `wait`.
+    /// Treatment of requests that arrive while generation is paused with `abort` or `wait`.
     #[arg(long, value_enum, default_value = "queue")]
     pub(crate) when_paused: WhenPaused,
     /// For tests: a step of the engine takes at least this long.

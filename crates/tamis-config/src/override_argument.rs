@@ -44,8 +44,8 @@ impl Override {
     /// Parses one argument; `form` says how the value of a key is written.
     ///
     /// The value is what follows the first `=`: a list or mapping in YAML's flow style where it begins with a
-    /// bracket, a quoted text where it begins with a quote, else the text as it is. A quoted text that holds
-    /// a list, as verl's scripts write them (`"['a', 'b']"`), is that list.
+    /// bracket, a quoted text where it begins with a quote, otherwise the text as it is. A quoted text that
+    /// holds a list, as verl's scripts write them (`"['a', 'b']"`), is that list.
     ///
     /// # Errors
     /// An argument without `=` or without a key, a value for a key that goes back to its default, and a list

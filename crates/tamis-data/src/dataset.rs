@@ -57,7 +57,7 @@ impl ColumnNames {
 }
 
 choice! {
-    /// What happens to a row that does not parse.
+    /// Treatment of a row that does not parse.
     pub enum BadRows {
         /// The run stops, naming file and row.
         Error = "error",
@@ -67,7 +67,7 @@ choice! {
 }
 
 choice! {
-    /// What becomes of bytes that are no text, in columns of a Parquet file beside prompt, ground truth and
+    /// Treatment of bytes that are no text, in columns of a Parquet file beside prompt, ground truth and
     /// data source: an image, say.
     pub enum BinaryColumns {
         /// The row is refused (or left out, with `data.bad_rows: skip`).

@@ -4,7 +4,7 @@ use tamis_core::choice;
 use thiserror::Error;
 
 choice! {
-    /// What happens to a prompt of more than `data.max_prompt_length` tokens.
+    /// Treatment of a prompt of more than `data.max_prompt_length` tokens.
     pub enum OverlongPrompts {
         /// The run stops, naming the prompt.
         Error = "error",

@@ -17,7 +17,7 @@ pub(crate) fn num_kills(otherwise: usize) -> usize {
 pub(crate) struct Dice(u64);
 
 impl Dice {
-    /// From `TAMIS_KILL_SEED`, or else from the clock. A test that fails shows what it printed.
+    /// From `TAMIS_KILL_SEED`, otherwise from the clock. A test that fails shows what it printed.
     #[expect(clippy::print_stdout, reason = "a test that fails shows the seed of its kills")]
     pub(crate) fn new() -> Self {
         let given = std::env::var("TAMIS_KILL_SEED").ok();

@@ -42,7 +42,7 @@ impl Loaded {
     }
 
     /// A setting that the run would be refused for, shown at the first of some keys that the user wrote
-    /// (`reward[0].path`), else called by the first that there is.
+    /// (`reward[0].path`), otherwise called by the first that there is.
     pub fn refused(&self, keys: &[String], message: &str, hint: Option<&str>) -> Diagnostic {
         let (key, origin) = self.blamed(keys);
         let hint = hint.map(str::to_owned);

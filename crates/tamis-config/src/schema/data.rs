@@ -14,7 +14,7 @@ use crate::define::section;
 use crate::value::{FreeMap, Paths};
 
 choice! {
-    /// What happens when a verifier rejects the gold answer of a row. Every gold answer is scored before
+    /// Treatment of a verifier that rejects the gold answer of a row. Every gold answer is scored before
     /// training.
     pub enum GoldCheck {
         /// A warning shows the row.
@@ -61,16 +61,16 @@ section! {
         gen_batch_size: Option<usize> = "null", Between(1.0, 1e6), Fixed;
         /// Longest prompt, in tokens.
         max_prompt_length: usize = "512", AtLeast(1.0), Fixed;
-        /// What happens to prompts longer than `max_prompt_length`. Rewards always see the uncut prompt.
+        /// Treatment of prompts longer than `max_prompt_length`. Rewards always see the uncut prompt.
         overlong_prompts: OverlongPrompts = "error", Any, Fixed;
-        /// What happens to a row that does not parse.
+        /// Treatment of a row that does not parse.
         bad_rows: BadRows = "error", Any, Fixed;
-        /// What happens to Parquet columns of bytes that are not UTF-8 (images, for example). Prompt, ground
+        /// Treatment of Parquet columns of bytes that are not UTF-8 (images, for example). Prompt, ground
         /// truth and data source must be text.
         binary_columns: BinaryColumns = "error", Any, Fixed;
         /// Shuffle the prompts anew in every epoch, by `run.seed`.
         shuffle: bool = "true", Any, Fixed;
-        /// What happens before training where a verifier rejects its own gold answer.
+        /// Treatment, before training, of a verifier that rejects its own gold answer.
         check_gold: GoldCheck = "warn", Any, Free;
         /// Names of the data's columns, where they are not those of a known layout.
         columns: ColumnsConfig = "{}", Any, Fixed;

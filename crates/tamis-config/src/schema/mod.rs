@@ -86,7 +86,7 @@ section! {
         filter: Option<FilterConfig> = "null", Any, Fixed;
         /// When prompts are dispatched and how a training batch is filled.
         schedule: ScheduleConfig = "{}", Any, Fixed;
-        /// What is optimised: advantage, loss, aggregation, KL and entropy.
+        /// The objective: advantage, loss, aggregation, KL and entropy.
         objective: ObjectiveConfig = "{}", Any, Fixed;
         /// Mini-batches, optimizer, learning rate and length of the run.
         train: TrainConfig = "{}", Any, Fixed;

@@ -64,7 +64,7 @@ section! {
 }
 
 section! {
-    /// What is left out of the loss, beyond unscored trajectories and tokens that the policy did not produce.
+    /// Tokens left out of the loss, beyond unscored trajectories and tokens that the policy did not produce.
     pub struct MasksConfig {
         /// Leave trajectories that were cut at `rollout.max_response_length` out of the loss. Their scores
         /// still count in the advantages of their group.
@@ -79,7 +79,7 @@ section! {
 }
 
 section! {
-    /// What is optimised: advantage, loss, aggregation, KL and entropy.
+    /// The objective: advantage, loss, aggregation, KL and entropy.
     pub struct ObjectiveConfig {
         /// How advantages are computed from rewards, with the keys of the `kind`.
         advantage: Advantage = "{}", Any, Fixed;
@@ -98,7 +98,7 @@ section! {
         kl: KlConfig = "{}", Any, Fixed;
         /// The entropy bonus.
         entropy: EntropyConfig = "{}", Any, Fixed;
-        /// What is left out of the loss, beyond unscored trajectories and tokens of others than the policy.
+        /// Tokens left out of the loss, beyond unscored trajectories and tokens of others than the policy.
         masks: MasksConfig = "{}", Any, Fixed;
         /// Correction for a sampler that is not the policy.
         correction: CorrectionConfig = "{}", Any, Fixed;

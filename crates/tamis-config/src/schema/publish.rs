@@ -30,7 +30,7 @@ section! {
         server_dir: Option<String> = "null", NotEmpty, Free;
         /// Versions that stay on disk, the newest included.
         keep: usize = "2", AtLeast(2.0), Free;
-        /// What happens to samples in flight when weights are published (there are some only with
+        /// Treatment of samples in flight when weights are published (there are some only with
         /// `schedule.surplus: carry`). Null: `keep` with `schedule.mode: streaming`, otherwise `wait`.
         pause: Option<InFlight> = "null", Any, Fixed;
         /// How a server shows that it holds the new weights before it is used.

@@ -21,7 +21,7 @@ choice! {
 }
 
 choice! {
-    /// What happens to kept groups beyond `data.train_batch_size`.
+    /// Treatment of kept groups beyond `data.train_batch_size`.
     pub enum SurplusKind {
         /// Surplus groups are thrown away, and counted.
         Discard = "discard",
@@ -58,7 +58,7 @@ section! {
         /// step, is 10 times the rounds of a batch without a filter while nothing was kept, and never above
         /// 50 times. Null: no limit.
         max_num_gen_batches: RoundLimit = "10", AtLeast(1.0), Fixed;
-        /// What happens when `max_num_gen_batches` is reached and the batch is not full.
+        /// Treatment of a step whose batch is not full when `max_num_gen_batches` is reached.
         on_limit: OnLimit = "error", Any, Fixed;
         /// Rounds generated at once. With more than 1 the prompts of the next rounds are started while a
         /// round still generates. Rounds are still judged one by one, so the trained groups do not change
@@ -66,13 +66,13 @@ section! {
         /// again. With `mode: streaming`: most groups in flight, in units of `data.gen_batch_size`. Null: 8
         /// where servers generate a stream, otherwise 1.
         rounds_in_flight: Option<usize> = "null", AtLeast(1.0), Fixed;
-        /// What happens when a round keeps no group: `retry` (as many rounds as the limit allows), `retry:N`
+        /// Treatment of a round that keeps no group: `retry` (as many rounds as the limit allows), `retry:N`
         /// (N such rounds in a row are an error), `skip` (the step is given up) or `error`.
         on_empty_round: OnEmptyRound = "retry", Any, Fixed;
-        /// What happens when the data of an epoch ends before the batch is full. An epoch that keeps no group
+        /// Treatment of an epoch whose data ends before the batch is full. An epoch that keeps no group
         /// at all ends the run.
         on_exhausted: OnExhausted = "next_epoch", Any, Fixed;
-        /// What happens to kept groups beyond `data.train_batch_size`.
+        /// Treatment of kept groups beyond `data.train_batch_size`.
         surplus: SurplusKind = "discard", Any, Fixed;
         /// Greatest age of a carried group, in steps. Needed with `surplus: carry`.
         max_lag: Option<usize> = "null", AtLeast(1.0), Fixed;

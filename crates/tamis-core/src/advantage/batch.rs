@@ -129,7 +129,7 @@ impl<'a> AdvantageBatch<'a> {
         self.mask.ok_or(AdvantageError::Missing { column: Column::Mask, estimator })
     }
 
-    /// Tokens trained on of trajectory i, from the lengths or else the mask; 0 where neither is given.
+    /// Tokens trained on of trajectory i, from the lengths otherwise the mask; 0 where neither is given.
     pub(crate) fn length(&self, i: usize) -> usize {
         match (self.lengths, self.mask) {
             (Some(lengths), _) => lengths[i],

@@ -42,9 +42,9 @@ settings! {
     ///
     /// Source: RAGEN `compute_bi_level_gae_advantage_return` (VAGEN, section 3.3).
     ///
-    /// Shapes: values and mask `[B][T]`; turn rewards `[B][turns]`, else token rewards `[B][T]` summed over
-    /// each turn, else the trajectory's reward in its last turn; turns `[B][T]`, else each run of unmasked
-    /// tokens is one. Advantages and returns `[B][T]`, 0 at masked tokens. Linear in N.
+    /// Shapes: values and mask `[B][T]`; turn rewards `[B][turns]`, otherwise token rewards `[B][T]` summed
+    /// over each turn, otherwise the trajectory's reward in its last turn; turns `[B][T]`, otherwise each run
+    /// of unmasked tokens is one. Advantages and returns `[B][T]`, 0 at masked tokens. Linear in N.
     ///
     /// # Errors
     /// [`AdvantageError::RowLength`] where a trajectory has another number of turn rewards than turns.

@@ -11,7 +11,7 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "grpo_passk",
     family: Family::Advantage,
-    formula: "A_best = (R_best - R_second) / (std(R) + epsilon), A_i = 0 else, over the scored members of the group",
+    formula: "A_best = (R_best - R_second) / (std(R) + epsilon), A_i = 0 otherwise, over the scored members of the group",
     source: "Tang et al., Optimizing language models for inference time objectives, arXiv 2503.19595, section 3.2",
     degenerate: &[
         "where two share the best reward the lead is 0, and so is every advantage: a mixed group such as 1, 1, 0, 0 carries no signal",

@@ -41,7 +41,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// What a token baseline is where only the longest trajectory of a group still has tokens.
+    /// Value of a token baseline where only the longest trajectory of a group still has tokens.
     pub enum Tail {
         /// 0, so the whole reward to go counts (verl `handle_zero_tail=True` where no token is masked).
         Zeroed = "zeroed",

@@ -10,7 +10,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "first_fit",
     family: Family::Balancing,
     meaning: "As few micro-batches as a simple rule finds, the longest sequence first, none over the limit of tokens.",
-    formula: "micro-batch of i = the first with L_i tokens left, else a new one",
+    formula: "micro-batch of i = the first with L_i tokens left, otherwise a new one",
     source: "Johnson, Near-optimal bin packing algorithms, 1973; longest first needs at most 11/9 of the fewest + 6/9",
     defaults: &[],
     degenerate: &["a sequence over the limit passes alone", "a limit of 0 is refused"],

@@ -66,7 +66,7 @@ pub(super) const ICEPOP: Entry = Entry {
     name: "icepop",
     family: Family::Correction,
     meaning: "Weights outside two bounds become 0 instead of the bound.",
-    formula: "w = exp(d) where min <= exp(d) <= max, else 0",
+    formula: "w = exp(d) where min <= exp(d) <= max, otherwise 0",
     source: "IcePop, Ling team, Small leak can sink a great ship, 2025; TRL *_mask",
     defaults: &[
         "objective.correction.weights.outside",

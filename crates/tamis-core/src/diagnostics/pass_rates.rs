@@ -10,7 +10,7 @@ pub(super) const ENTRY: Entry = Entry {
     name: "pass_rates",
     family: Family::Diagnostic,
     meaning: "Number of groups that fail altogether, pass altogether, and lie in equal intervals between.",
-    formula: "group with c of n scored members above the threshold: none where c = 0, all where c = n, else interval floor(c·bins / n)",
+    formula: "group with c of n scored members above the threshold: none where c = 0, all where c = n, otherwise interval floor(c·bins / n)",
     source: "what dynamic sampling keeps: DAPO, arXiv 2503.14476, eq. 11",
     defaults: &[],
     degenerate: &[

@@ -5,7 +5,7 @@ use super::{DropReason, GroupStatistics, OutcomeScale, Verdict};
 use crate::{choice, settings};
 
 choice! {
-    /// What a pool filter ranks groups by, over the scored members of a group.
+    /// Statistic by which a pool filter ranks groups, over the scored members of a group.
     ///
     /// With the metric this covers what RAGEN ranks by: its `reward_variance` is the deviation of the reward,
     /// `reward` its mean, `reward_sum` its sum, `length` and `entropy` the mean of those metrics,

@@ -34,7 +34,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// What a group weighs for `top_p`.
+    /// Weight of a group for `top_p`.
     pub enum Mass {
         /// `exp(score / temperature)`, of the negated score where the smallest are preferred: a nucleus, as
         /// in the sampling of tokens. Keeps at least one group, and depends on the scale of the reward.
@@ -57,7 +57,7 @@ settings! {
     /// | mass | of a group | keeps at least |
     /// |---|---|---|
     /// | [`Softmax`](Mass::Softmax) | `exp(±score / temperature)` | one group, where one competes |
-    /// | [`Linear`](Mass::Linear) | `score` where positive, else it has none and is never kept | nothing, where no score is positive or `p · Σ ≤ slack` |
+    /// | [`Linear`](Mass::Linear) | `score` where positive, otherwise it has none and is never kept | nothing, where no score is positive or `p · Σ ≤ slack` |
     /// | [`Variance`](Mass::Variance) | `score²`, likewise | likewise |
     ///
     /// # Scale

@@ -23,7 +23,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 choice! {
-    /// What happens to a group of one trajectory, in which there is nothing to compare.
+    /// Treatment of a group of one trajectory, in which there is nothing to compare.
     pub enum Singleton {
         /// Kept, as verl does: with `rollout.n: 1` the filter lets everything through.
         Keep = "keep",
@@ -51,7 +51,7 @@ settings! {
         /// Largest spread (largest minus smallest member) that still counts as uniform, in units of the
         /// metric.
         tolerance: f64 = 0.0, NonNegative;
-        /// What happens to a group of one trajectory.
+        /// Treatment of a group of one trajectory.
         singleton: Singleton = Singleton::Keep;
     }
 }

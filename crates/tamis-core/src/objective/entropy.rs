@@ -27,8 +27,8 @@ pub(super) const ENTRIES: [Entry; 2] = [
         name: "adaptive_entropy",
         family: Family::Entropy,
         meaning: "Moves the coefficient of the entropy bonus towards a target entropy, and only pays while entropy is at or below it.",
-        formula: "after each optimizer batch coef += delta if H <= target else -= delta, within [min, max]; \
-            used: coef where the last H <= target, else 0",
+        formula: "after each optimizer batch coef += delta where H <= target, otherwise -= delta, within [min, max]; \
+            used: coef where the last H <= target, otherwise 0",
         source: "He et al., Skywork Open Reasoner 1, arXiv 2505.22312, section 4.3",
         defaults: &[
             "objective.entropy.adaptive.min",

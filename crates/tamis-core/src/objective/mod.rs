@@ -130,12 +130,14 @@ impl Objective {
         }
     }
 
-    /// State of the divergence's coefficient: the given one, else the initial one; `None` without a KL term.
+    /// State of the divergence's coefficient: the given one, otherwise the initial one; `None` without a KL
+    /// term.
     pub(crate) fn kl_state(&self, state: &ObjectiveState) -> Option<KlState> {
         self.kl.map(|term| state.kl.unwrap_or_else(|| term.controller.initial()))
     }
 
-    /// State of the entropy bonus's coefficient: the given one, else the initial one; `None` without a bonus.
+    /// State of the entropy bonus's coefficient: the given one, otherwise the initial one; `None` without a
+    /// bonus.
     pub(crate) fn entropy_state(&self, state: &ObjectiveState) -> Option<EntropyState> {
         self.entropy.map(|bonus| state.entropy.unwrap_or_else(|| bonus.initial()))
     }

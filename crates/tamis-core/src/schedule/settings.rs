@@ -8,7 +8,7 @@ use crate::choice;
 use crate::filter::{GroupFilter, Metric};
 
 choice! {
-    /// What happens when `max_num_gen_batches` rounds have not filled the batch.
+    /// Treatment of a step whose `max_num_gen_batches` rounds have not filled the batch.
     pub enum OnLimit {
         /// The run stops with a diagnosis, as in verl.
         Error = "error",
@@ -19,7 +19,7 @@ choice! {
     }
 }
 
-/// What happens when a round keeps no group and the batch is not full.
+/// Treatment of a round that keeps no group while the batch is not full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnEmptyRound {
@@ -42,7 +42,7 @@ impl Default for OnEmptyRound {
 }
 
 choice! {
-    /// What happens when the data of an epoch ends before the batch is full.
+    /// Treatment of an epoch whose data ends before the batch is full.
     pub enum OnExhausted {
         /// The next epoch goes on filling the batch.
         NextEpoch = "next_epoch",
@@ -53,7 +53,7 @@ choice! {
     }
 }
 
-/// What happens to kept groups that the step does not need.
+/// Treatment of kept groups that the step does not need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Surplus {
@@ -68,7 +68,7 @@ pub enum Surplus {
 }
 
 choice! {
-    /// What becomes of samples in flight while servers take new weights in.
+    /// Treatment of samples in flight while servers take new weights in.
     pub enum InFlight {
         /// Samples in flight are finished first, with the old weights; nothing new is started meanwhile.
         Wait = "wait",

@@ -248,7 +248,7 @@ mod tests {
     }
 
     crate::settings! {
-        /// What all have.
+        /// Keys of every form.
         pub struct Shared {
             /// Thickness.
             width: f64 = 2.0, Positive;
@@ -271,7 +271,7 @@ mod tests {
         pub struct Point {}
     }
 
-    /// What a form has.
+    /// A form in the plane.
     pub trait Form {
         /// Its area.
         fn area(&self) -> f64;

@@ -100,7 +100,8 @@ pub struct KeySpec {
 impl KeySpec {
     /// Whether it must be given.
     pub fn is_required(&self) -> bool {
-        matches!(&*self.default, "" | "''" | "\"\"")
+        let is_empty = matches!(&*self.default, "" | "''" | "\"\"" | "[]");
+        is_empty && (self.default != "[]" || self.check == Check::NotEmpty)
     }
 }
 

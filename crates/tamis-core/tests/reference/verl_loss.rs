@@ -23,7 +23,7 @@ pub(crate) fn divisors(case: &Value, global: &Value) -> LengthDivisors {
     LengthDivisors { loss_scale_factor: scale.unwrap_or(1.0), length_epsilon: 1e-8 }
 }
 
-/// verl's global counts where given, else those of the micro-batch (fully masked trajectories left out).
+/// verl's global counts where given, otherwise those of the micro-batch (fully masked trajectories left out).
 pub(crate) fn normalisers(global: &Value, lengths: &[usize], mask: &[bool]) -> Normalisers {
     let mut rows = mask;
     let mut trained = 0;

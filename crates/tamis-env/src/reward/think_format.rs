@@ -5,7 +5,7 @@ use super::settings::{BuildError, RewardContext, RewardSettings};
 
 tamis_core::settings! {
     /// `score` is 1 where the completion begins with `<think>`, holds no second `<think>` and has a `</think>`
-    /// after it, else 0: what TRL 1.16.0 writes as `^<think>(?!.*<think>)(.*?)</think>.*$` over all lines.
+    /// after it, otherwise 0: what TRL 1.16.0 writes as `^<think>(?!.*<think>)(.*?)</think>.*$` over all lines.
     /// Shaping.
     #[derive(Copy)]
     pub struct ThinkFormat {}

@@ -8,7 +8,7 @@
 //! the same where they differ only in how numbers are written (`.5*4`, `0.50*4`): duplicates are dropped, and
 //! so are test expressions that occur in train. Answers are canonical decimals: `12.00` becomes `12`. Where
 //! two annotations of one expression disagree (one of them rounds, say), the one equal to the exact value
-//! wins, else the first; both are counted.
+//! wins, otherwise the first; both are counted.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -53,7 +53,7 @@ pub(crate) struct CreditColumns {
     lengths: Vec<usize>,
     /// Log-probabilities under the policy before the step `[B][T]`, where a sampler did not say them.
     pub(crate) recomputed: Option<Ragged<f32>>,
-    /// As generation gave them or else recomputed, where the estimator reads them.
+    /// As generation gave them otherwise recomputed, where the estimator reads them.
     sampled_logprobs: Option<Ragged<f64>>,
     passes: Passes,
     /// Reward of the greedy completion of each prompt \[P\], NaN where it is unscored.

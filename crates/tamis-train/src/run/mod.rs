@@ -16,6 +16,7 @@ mod look;
 mod measure;
 mod measurement;
 mod open;
+mod prepare;
 mod recorder;
 mod run_loop;
 mod start;

@@ -11,9 +11,9 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "clip",
     family: Family::PolicyLoss,
-    formula: "l = max(-A·min(r, cap), -A·clamp(r, 1 - low, 1 + high)), and at most -A·dual where A < 0",
+    formula: "l = max(-A·min(r, delta), -A·clamp(r, 1 - clip_low, 1 + clip_high)), and at most -A·dual_clip where A < 0",
     source: "Schulman et al., arXiv 1707.06347, eq. 7; clip-higher: DAPO, arXiv 2503.14476, eq. 8; dual \
-        clip: arXiv 1912.09729, eq. 5; cap: INTELLECT-2, arXiv 2505.07291",
+        clip: arXiv 1912.09729, eq. 5; `delta`: INTELLECT-2, arXiv 2505.07291",
     degenerate: &["without a token to train on the loss is 0 and so are its derivatives"],
     known_as: &[
         ("verl", "actor.policy_loss.loss_mode=vanilla"),
@@ -33,7 +33,7 @@ settings! {
     /// a dual clip is set `l = min(l, -A·dual_clip)`.
     ///
     /// Derivative with respect to the log-probability: `-A·r` where the larger branch moves with the ratio
-    /// and the ratio is within its limit, else 0.
+    /// and the ratio is within its limit, otherwise 0.
     ///
     /// Source: Schulman et al., arXiv 1707.06347, eq. 7; separate bounds ("clip-higher"): DAPO, arXiv
     /// 2503.14476, eq. 8; dual clip: Ye et al., arXiv 1912.09729, eq. 5; `delta`: INTELLECT-2, arXiv

@@ -12,7 +12,7 @@ pub(super) const ENTRIES: [Entry; 2] = [
     Entry {
         name: "dppo_tv",
         family: Family::PolicyLoss,
-        formula: "l = -A·sg(min(r, max_ratio))·logprob where p - p_old <= high (A > 0) or >= -low (else), 0 elsewhere",
+        formula: "l = -A·sg(min(r, max_ratio))·logprob where p - p_old <= clip_high (A > 0) or >= -clip_low (otherwise), 0 elsewhere",
         source: "Qi et al., Rethinking the trust region in LLM reinforcement learning (DPPO), arXiv 2602.04879, binary total variation",
         degenerate: &["a token at its old probability is always trained on"],
         known_as: &[(

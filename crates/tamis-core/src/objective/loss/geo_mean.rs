@@ -12,7 +12,7 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "geo_mean",
     family: Family::PolicyLoss,
-    formula: "q_t = min(d, high) where A > 0, max(d, -low) where A < 0; l = -mean_t(A)·exp(mean_t q_t)·exp(mean_t ln(weight_t))",
+    formula: "q_t = min(d, clip_high) where A > 0, max(d, -clip_low) where A < 0; l = -mean_t(A)·exp(mean_t q_t)·exp(mean_t ln(weight_t))",
     source: "Zhao et al., Geometric-mean policy optimization, arXiv 2507.20673, eq. 4",
     degenerate: &[
         "a trajectory without a token to train on contributes nothing; TRL adds -A to the value of the loss",

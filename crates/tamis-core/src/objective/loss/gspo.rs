@@ -12,7 +12,7 @@ use crate::{choice, settings};
 pub(super) const ENTRY: Entry = Entry {
     name: "gspo",
     family: Family::PolicyLoss,
-    formula: "s = exp(mean_t d); l = max(-A·s, -A·clamp(s, 1 - low, 1 + high)); form token: s_t = sg(s)·p_t/sg(p_t)",
+    formula: "s = exp(mean_t d); l = max(-A·s, -A·clamp(s, 1 - clip_low, 1 + clip_high)); form token: s_t = sg(s)·p_t/sg(p_t)",
     source: "Zheng et al., GSPO, arXiv 2507.18071, eq. 5 and 6; token form: eq. 13 and 14",
     degenerate: &[
         "a trajectory without a token to train on contributes nothing",

@@ -12,7 +12,7 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "kl_cov",
     family: Family::PolicyLoss,
-    formula: "l = -A·r, + coef·|d| for the max(1, floor(share·N)) tokens of largest cov_t",
+    formula: "l = -A·r, + cov_coefficient·|d| for the max(1, floor(share·N)) tokens of largest cov_t",
     source: "Cui et al., The entropy mechanism of reinforcement learning, arXiv 2505.22617, eq. 13 and 14",
     degenerate: &["equal covariances: the first in batch order", "at d = 0 the penalty has derivative 0"],
     known_as: &[("verl", "actor.policy_loss.loss_mode=kl_cov with kl_cov_ratio, ppo_kl_coef")],

@@ -12,7 +12,7 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "luspo",
     family: Family::PolicyLoss,
-    formula: "mean_i |o_i|·max(-A·s, -A·clamp(s, 1 - low, 1 + high)), s = exp(mean_t d)",
+    formula: "mean_i |o_i|·max(-A·s, -A·clamp(s, 1 - clip_low, 1 + clip_high)), s = exp(mean_t d)",
     source: "LUSPO, length-unbiased sequence policy optimization, arXiv 2602.05261; bounds of its section 5.1",
     degenerate: &["a trajectory without a token to train on contributes nothing"],
     known_as: &[("TRL", "loss_type=luspo with importance_sampling_level=sequence")],

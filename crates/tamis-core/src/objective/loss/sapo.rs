@@ -11,7 +11,7 @@ use crate::settings;
 pub(super) const ENTRY: Entry = Entry {
     name: "sapo",
     family: Family::PolicyLoss,
-    formula: "l = -(4/tau)·sigmoid(tau·(r - 1))·A, tau = tau_positive where A > 0, else tau_negative",
+    formula: "l = -(4/tau)·sigmoid(tau·(r - 1))·A, tau = tau_positive where A > 0, otherwise tau_negative",
     source: "Gao et al., Soft adaptive policy optimization, arXiv 2511.20347",
     degenerate: &["at r = 1 the derivative is -A, whatever the temperature"],
     known_as: &[

@@ -9,7 +9,7 @@
 //! | `prompt_id` | stable number of the prompt in its dataset |
 //! | `prompt` | text, or a list of `{"role", "content"}`; never truncated |
 //! | `completion` | the completion's text |
-//! | `messages` | the completion as a list of messages where the prompt is a conversation, else `null` |
+//! | `messages` | the completion as a list of messages where the prompt is a conversation, otherwise `null` |
 //! | `completion_ids` | its token ids, end token included |
 //! | `ground_truth` | text or `null` |
 //! | `data_source` | text, empty where the row has none |

@@ -16,16 +16,16 @@ use super::gsm8k::answer_part;
 use super::settings::{BuildError, RewardContext, RewardSettings};
 
 tamis_core::settings! {
-    /// `score` and `acc` are 1 where the last `\boxed{}` of the completion equals the ground truth, else 0 (also
-    /// without a box, or with one that does not close). No answer where the ground truth is missing, empty, or
-    /// several words of prose.
+    /// `score` and `acc` are 1 where the last `\boxed{}` of the completion equals the ground truth, otherwise
+    /// 0 (also without a box, or with one that does not close). No answer where the ground truth is missing,
+    /// empty, or several words of prose.
     ///
     /// The ground truth may be an answer or a solution that ends in a box of its own.
     #[derive(Copy)]
     pub struct Math {}
 }
 
-/// The part of a ground truth that is compared: the inside of its last box, else the answer of a GSM8K
+/// The part of a ground truth that is compared: the inside of its last box, otherwise the answer of a GSM8K
 /// solution, or all of it.
 pub fn gold(truth: &str) -> &str {
     last_boxed(truth).or_else(|| answer_part(truth)).unwrap_or(truth)

@@ -1,0 +1,395 @@
+//! The parts of a run, made one after the other before its first step or put back from its last checkpoint.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tamis_config::{BackendKind, Config};
+use tamis_data::sampler::{DataPosition, PromptOrder};
+use tamis_env::reward::Listener;
+use tamis_rollout::{
+    Beginning, DispatchError, Dispatcher, DispatcherSettings, OrderLog as _, PreparedPrompt, Record, Scorer,
+    metric_values,
+};
+
+use super::ending::how_to_train_further;
+use super::look::{STARTED, opening_line, score_names};
+use super::state::{RunState, ScheduleState};
+use crate::assemble::headline::headline;
+use crate::assemble::objective::Divergence;
+use crate::assemble::schedule::Sieve;
+use crate::assemble::settings::{dispatcher_settings, engine_settings, trainer_state};
+use crate::assemble::{data, policy, rewards, schedule};
+use crate::checkpoint;
+use crate::error::RunError;
+use crate::interrupt::{Halt, Interrupt};
+use crate::learner::warm_start::Example;
+use crate::native::NativeEngine;
+use crate::prompts::codec::Codec;
+use crate::prompts::pool::PromptPool;
+use crate::workers::answers::RecordedAnswers;
+use crate::workers::listener::RunListener;
+use crate::workers::order::RecordedOrder;
+use crate::workers::samples::RecordedSamples;
+use crate::workers::servers::{self, PublishedFolders, RunSampler};
+use tamis_run::directory::{LogPositions, RunDirectory};
+use tamis_run::journal::JournalError;
+use tamis_run::log::progress::Console;
+use tamis_run::log::run_log::RunLog;
+
+/// Inputs that every part is made from.
+pub(super) struct Preparation<'a> {
+    pub(super) config: &'a Config,
+    pub(super) directory: &'a RunDirectory,
+    /// State and folder of the last checkpoint; `None` in a new run.
+    pub(super) saved: Option<&'a (RunState, PathBuf)>,
+    pub(super) ui: &'a Console,
+    pub(super) interrupt: &'a Interrupt,
+}
+
+/// The rewards, and the filter that looks at their scores.
+pub(super) struct Scoring {
+    pub(super) scorer: Scorer,
+    pub(super) score_names: BTreeSet<String>,
+    /// Whether the names are all there can be: those of a program are known when it answers.
+    pub(super) is_complete: bool,
+    pub(super) sieve: Sieve,
+}
+
+impl Preparation<'_> {
+    fn state(&self) -> Option<&RunState> {
+        self.saved.map(|(state, _)| state)
+    }
+
+    /// Steps done.
+    pub(super) fn step(&self) -> u64 {
+        self.state().map_or(0, |state| state.step)
+    }
+
+    /// The journal of rewards that answer from outside; `None` without such.
+    pub(super) fn open_answers(&self) -> Result<Option<RecordedAnswers>, RunError> {
+        if !self.config.reward.iter().any(|reward| reward.kind.is_external()) {
+            return Ok(None);
+        }
+        let directory = self.directory;
+        let from = self.state().and_then(|state| state.journal).unwrap_or(0);
+        let next = self.state().map_or(1, |state| state.step + u64::from(!state.validation.is_missing));
+        RecordedAnswers::open(directory.disk(), &directory.journal(), from, next)
+            .map(Some)
+            .map_err(|error| journal_error(error, directory, |state| state.journal))
+    }
+
+    /// Cuts the logs back to the last checkpoint and prints the first lines: the run, what was noted and
+    /// warned of before there was a log, and the memory. Gives the place at which the logs go on.
+    pub(super) fn begin_logs<'n>(
+        &self,
+        is_new: bool,
+        notes: impl Iterator<Item = &'n String>,
+        warnings: &[String],
+        (memory, memory_warning): &(String, Option<String>),
+    ) -> Result<LogPositions, RunError> {
+        let (directory, ui) = (self.directory, self.ui);
+        let mut positions = self.state().map_or_else(LogPositions::default, |state| state.logs.clone());
+        let mut of_logs = Vec::new();
+        let logged = directory.last_logged_step();
+        if !is_new {
+            let cut = directory.cut_back(&positions, self.step())?;
+            (positions, of_logs) = (cut.positions, cut.warnings);
+            of_logs.extend(explain_no_step_left(self.config, directory.path(), self.step()));
+        }
+        ui.copy_to(RunLog::open(directory.disk(), &directory.run_log())?);
+        let step = self.state().map(|state| state.step);
+        ui.say(&opening_line(directory.path(), step, is_new, logged));
+        for note in notes {
+            ui.say(note);
+        }
+        for warning in warnings {
+            ui.warn(warning);
+        }
+        ui.say(memory);
+        for warning in memory_warning.iter().chain(&of_logs) {
+            ui.warn(warning);
+        }
+        Ok(positions)
+    }
+
+    /// Makes the rewards, asks them for the names of their scores, and makes the filter.
+    pub(super) fn begin_scoring(
+        &self,
+        prompts: &data::Prompts,
+        filter_metric: Option<&str>,
+        answers: Option<RecordedAnswers>,
+    ) -> Result<Scoring, Halt<RunError>> {
+        let Self { config, directory, ui, interrupt, .. } = *self;
+        let listener: Arc<dyn Listener> = RunListener::new(ui, interrupt);
+        let rows = [prompts.train.as_slice(), prompts.validation.as_slice()];
+        let mut rewards = rewards::rewards(config, directory.disk(), directory.path(), &listener, &rows)
+            .map_err(|error| error.halt().map(RunError::from))?;
+        let num_tokens = self.state().map_or(0, |state| state.num_tokens);
+        rewards.set_trainer_state(trainer_state(config, prompts.train.len(), self.step(), num_tokens));
+        let (score_names, is_complete) = score_names(config, prompts, &rewards, ui, &*listener)?;
+        let names = score_names.iter().cloned();
+        let sieve = schedule::sieve(config, names, is_complete, filter_metric, rewards.how_to_give_acc())?;
+        ui.say(&headline(config)?);
+        ui.say(&sieve.announcement);
+        if let Some(warning) = &sieve.warning {
+            ui.warn(warning);
+        }
+        let mut scorer = Scorer::new(rewards);
+        if let Some(answers) = answers {
+            scorer = scorer.with_journal(Box::new(answers));
+        }
+        Ok(Scoring { scorer, score_names, is_complete, sieve })
+    }
+
+    /// When the run was first started, in seconds of the Unix epoch; `None` where its file is gone.
+    fn started(&self) -> Option<i64> {
+        std::fs::read_to_string(self.directory.path().join(STARTED)).ok()?.trim().parse().ok()
+    }
+
+    /// Templates that show the date show that of the first start, or a resumed run would see other prompts.
+    pub(super) fn date_templates(&self, codec: Codec) -> Codec {
+        codec.with_now(self.started().unwrap_or(0))
+    }
+
+    /// The examples that a warm start imitates: none without one, `None` in a run that has begun.
+    pub(super) fn make_examples(
+        &self,
+        codec: &Codec,
+        train: &[PreparedPrompt],
+    ) -> Result<Option<Vec<Example>>, Halt<RunError>> {
+        let warm_start = &self.config.warm_start;
+        match (self.saved, warm_start.steps) {
+            (Some(_), _) => Ok(None),
+            (None, 0) => Ok(Some(Vec::new())),
+            (None, _) => {
+                let (codec, seed, most) = (codec.clone(), self.config.run.seed, warm_start.examples);
+                let prompts = train.to_vec();
+                Ok(Some(self.interrupt.or_abandon(move || Example::all(&codec, &prompts, seed, most))??))
+            }
+        }
+    }
+
+    /// CRC-32 of the training prompts, which must be that of the run's beginning.
+    pub(super) fn check_prompts(&self, train: &[PreparedPrompt]) -> Result<u32, RunError> {
+        let data_crc32 = fingerprint(train);
+        if self.state().is_none_or(|state| state.data_crc32 == data_crc32) {
+            return Ok(data_crc32);
+        }
+        let date = if self.started().is_some() {
+            String::new()
+        } else {
+            format!("`{STARTED}`, the date that chat templates show, is gone from the run directory, or ")
+        };
+        Err(RunError::Mismatch {
+            run: self.directory.path().to_owned(),
+            differences: format!(
+                "the training prompts are not those that the run was begun with: {date}a file of data.train has changed"
+            ),
+        })
+    }
+
+    /// The policy: the checkpoint's, or the configuration's.
+    pub(super) fn load_engine(&self, codec: Codec) -> Result<NativeEngine, Halt<RunError>> {
+        let loaded = if let Some((_, folder)) = self.saved {
+            let folder = folder.clone();
+            self.interrupt.or_abandon(move || checkpoint::read_model(&folder))??
+        } else {
+            let (config, codec) = (self.config.clone(), codec.clone());
+            self.interrupt.or_abandon(move || policy::model(&config, &codec))??
+        };
+        Ok(NativeEngine::new(loaded, codec, engine_settings(self.config)).with_interrupt(self.interrupt))
+    }
+
+    /// The training prompts in their order, from where the run is in it.
+    pub(super) fn make_pool(&self, train: Vec<PreparedPrompt>) -> Result<PromptPool, RunError> {
+        let order = if self.config.data.shuffle {
+            PromptOrder::Shuffled { seed: self.config.run.seed }
+        } else {
+            PromptOrder::Sequential
+        };
+        let position = self.state().map_or(DataPosition::default(), |state| state.schedule.position);
+        let given_back = self.state().into_iter().flat_map(|state| state.schedule.given_back.iter().copied());
+        Ok(PromptPool::new(train, order, position)?.with_given_back(given_back))
+    }
+
+    /// The reference policy and the critic, where the configuration has them.
+    pub(super) fn load_other_models(
+        &self,
+        engine: &mut NativeEngine,
+        divergence: Divergence,
+    ) -> Result<(), Halt<RunError>> {
+        if divergence != Divergence::None
+            && let Some(reference) = {
+                let (config, shape) = (self.config.clone(), engine.model().config().clone());
+                self.interrupt.or_abandon(move || policy::reference(&config, &shape))??
+            }
+        {
+            engine.set_reference(reference);
+        }
+        if let Some(critic) = super::critic::load_critic(self.config, self.saved)? {
+            engine.set_critic(critic);
+        }
+        Ok(())
+    }
+
+    /// The dispatcher, and whether the run is to have another length than it had.
+    pub(super) fn make_dispatcher(
+        &self,
+        engine: &mut NativeEngine,
+        pool: &PromptPool,
+        sieve: &Sieve,
+        is_complete: bool,
+    ) -> Result<(Dispatcher, bool), Halt<RunError>> {
+        let config = self.config;
+        let settings = DispatcherSettings {
+            // A later step of a resumed run may by chance have none of a score that was there before; before
+            // the first there was none.
+            is_metric_unproven: sieve.filter.is_some() && !is_complete && self.step() == 0,
+            recomputes_logprobs: servers::recomputes_logprobs(config)?,
+            hands_out_parts: schedule::trains_early(config, sieve)?,
+            ..dispatcher_settings(config)
+        };
+        let Some((state, folder)) = self.saved else {
+            return Ok((Dispatcher::new(settings, schedule::scheduler(config, sieve)?), false));
+        };
+        checkpoint::read_optimizer(folder, engine)?;
+        engine.set_version(state.version);
+        let schedule = &state.schedule;
+        let mut machine = schedule.machine.clone();
+        let (fresh, was) = (schedule::settings(config, sieve), machine.settings());
+        // How much is drawn ahead depends on how much is to come.
+        let is_longer = (was.total_steps, was.total_epochs) != (fresh.total_steps, fresh.total_epochs);
+        machine.set_length(fresh.total_steps, fresh.total_epochs);
+        let (carried, health) = (restore_carried(schedule, pool)?, schedule.reward_health.clone());
+        let (next, version) = (schedule.next_group, state.version);
+        Ok((Dispatcher::resume(settings, machine, next, version, carried, health), is_longer))
+    }
+
+    /// The record of the order in which events came, where batches may depend on it; what it has of a step
+    /// that was not finished is replayed.
+    pub(super) fn open_order(
+        &self,
+        dispatcher: &mut Dispatcher,
+        scorer: &Scorer,
+        is_longer: bool,
+    ) -> Result<Option<RecordedOrder>, RunError> {
+        // The native engine goes its way once more; servers and rewards from outside do not.
+        let is_timed =
+            self.config.rollout.backend != BackendKind::Native || scorer.rewards().concurrency() > 0;
+        if !(is_timed && dispatcher.machine().depends_on_timing()) {
+            return Ok(None);
+        }
+        let directory = self.directory;
+        let from = self.state().and_then(|state| state.order).unwrap_or(0);
+        let (mut order, taken) =
+            RecordedOrder::open(directory.disk(), &directory.order(), from, self.step() + 1)
+                .map_err(|error| journal_error(error, directory, |state| state.order))?;
+        if is_longer {
+            order.forget(taken.len()).map_err(RunError::from)?;
+        } else {
+            dispatcher.follow(taken);
+        }
+        Ok(Some(order))
+    }
+
+    /// The servers that sample, started where the configuration says so, and the folders in which weights are
+    /// published for them; neither on the native engine.
+    pub(super) fn connect_servers(
+        &self,
+        engine: &NativeEngine,
+        dispatcher: &Dispatcher,
+    ) -> Result<(Option<RunSampler>, Option<PublishedFolders>), Halt<RunError>> {
+        let Self { config, directory, ui, interrupt, .. } = *self;
+        if config.rollout.backend == BackendKind::Native {
+            return Ok((None, None));
+        }
+        let folders = PublishedFolders::of(directory.disk(), directory.path(), &config.publish);
+        let launched = servers::launch(config, &folders, engine, directory.path(), interrupt, ui)?;
+        let from = self.state().and_then(|state| state.samples).unwrap_or(0);
+        let samples = RecordedSamples::open(directory.disk(), &directory.samples_journal(), from)
+            .map_err(|error| journal_error(error, directory, |state| state.samples))?;
+        let (version, next_group) = (engine.version(), dispatcher.next_group());
+        let begin = Beginning { version, step: self.step() + 1, next_group };
+        let servers = servers::connect(config, launched, engine, &folders, (samples, begin), interrupt, ui);
+        if interrupt.is_requested() {
+            return Err(Halt::Interrupted);
+        }
+        Ok((Some(servers?), Some(folders)))
+    }
+}
+
+fn restore_carried(schedule: &ScheduleState, pool: &PromptPool) -> Result<Vec<Record>, DispatchError> {
+    let metric = &schedule.machine.settings().metric;
+    let group_size = schedule.machine.settings().group_size;
+    schedule
+        .carried
+        .iter()
+        .filter_map(|carried| {
+            let prompt: PreparedPrompt = pool.get(carried.group.prompt)?.clone();
+            let final_rewards = carried.final_rewards();
+            let values = if carried.is_in_flight(group_size) {
+                Ok(Vec::new())
+            } else {
+                metric_values(metric, &carried.group, final_rewards.as_deref())
+            };
+            Some(values.map_err(DispatchError::from).map(|values| Record {
+                group: carried.group.clone(),
+                prompt,
+                step: carried.step,
+                round: carried.round,
+                values,
+                final_rewards,
+                logged: carried.logged.clone(),
+                reference: None,
+                fate: carried.fate.clone(),
+                kept_in: carried.kept_in,
+                generation: carried.generation,
+            }))
+        })
+        .collect()
+}
+
+/// CRC-32 of prompts as the model sees them, with their ground truths.
+fn fingerprint(prompts: &[PreparedPrompt]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    let mut bytes = Vec::new();
+    for prompt in prompts {
+        bytes.clear();
+        bytes.extend(prompt.prompt.id.0.to_le_bytes());
+        bytes.extend(prompt.token_ids.iter().flat_map(|id| id.to_le_bytes()));
+        bytes.extend(prompt.prompt.ground_truth.iter().flat_map(|truth| truth.bytes()));
+        sum.update(&bytes);
+    }
+    sum.finalize()
+}
+
+/// A run that is to have no more steps than it has: what it says, and how to go on.
+fn explain_no_step_left(config: &Config, run: &Path, steps: u64) -> Option<String> {
+    let total = config.train.total_steps.map(|total| total as u64).filter(|&total| total <= steps)?;
+    let how = how_to_train_further(config, run, steps);
+    Some(format!(
+        "the run has {steps} steps already and train.total_steps is {total}: no step is left to train; {how}"
+    ))
+}
+
+/// The error for a damaged journal, with the newest checkpoint that counts on no more of it than there is.
+fn journal_error(
+    error: JournalError,
+    directory: &RunDirectory,
+    promised: fn(&RunState) -> Option<u64>,
+) -> RunError {
+    let left = match &error {
+        JournalError::TooShort { length, .. } => 0..=*length,
+        JournalError::Removed { first, .. } => *first..=u64::MAX,
+        JournalError::NotAJournal { .. } => 0..=0,
+        JournalError::Disk(_) | JournalError::TooLong { .. } => return RunError::Journal(error),
+    };
+    let is_usable = |folder: &PathBuf| {
+        RunState::read(folder).is_ok_and(|state| promised(&state).is_none_or(|place| left.contains(&place)))
+    };
+    let mut checkpoints = directory.list_checkpoints().unwrap_or_default();
+    checkpoints.reverse();
+    let usable = checkpoints.into_iter().map(|checkpoint| checkpoint.path).find(is_usable);
+    RunError::JournalDamaged { source: error, usable }
+}
