@@ -51,18 +51,18 @@ fn shape_of(family: Family) -> Shape {
     }
 }
 
-/// The entries of a name, as [`catalogue::named`] finds them, and the preset, task or reward of that name.
-pub fn named(name: &str) -> Vec<&'static Entry> {
+/// The entries of a name, as [`catalogue::find`] finds them, and the preset, task or reward of that name.
+pub fn find(name: &str) -> Vec<&'static Entry> {
     let mut found: Vec<&'static Entry> = own_entries().filter(|entry| is_own_name(name, entry)).collect();
     let is_own = !found.is_empty();
-    found.extend(catalogue::named(name).into_iter().filter(|entry| !is_own || is_own_name(name, entry)));
+    found.extend(catalogue::find(name).into_iter().filter(|entry| !is_own || is_own_name(name, entry)));
     found
 }
 
 /// A hint for a name of the catalogue that was taken for a configuration key, with the command that explains
 /// it; `None` for other names.
 pub fn point_to(name: &str) -> Option<String> {
-    let entry = named(name).into_iter().find(|entry| is_own_name(name, entry))?;
+    let entry = find(name).into_iter().find(|entry| is_own_name(name, entry))?;
     Some(format!("`{}` is {}: `tamis explain {}`", entry.name, entry.family.noun(), entry.name))
 }
 
@@ -134,7 +134,7 @@ mod tests {
         for key in entries().flat_map(|entry| entry.defaults) {
             assert!(matches!(table::place(key), Ok(Place::Key(_))), "{key}");
         }
-        let settings = |name: &str| settings_of(named(name)[0]);
+        let settings = |name: &str| settings_of(find(name)[0]);
         assert!(settings("k3").contains(&("objective.kl.coefficient".to_owned(), "0.001".to_owned())));
         let gsm8k = [("reward[].method", "strict"), ("reward[].format_score", "0.0")];
         assert_eq!(settings("gsm8k"), gsm8k.map(|(key, value)| (key.to_owned(), value.to_owned())));
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn presets_and_parts_are_found_together() {
         let names = |name: &str| {
-            named(name).into_iter().map(|entry| (entry.family.key(), entry.name)).collect::<Vec<_>>()
+            find(name).into_iter().map(|entry| (entry.family.key(), entry.name)).collect::<Vec<_>>()
         };
         assert_eq!(names("Dr.GRPO"), [("preset", "dr_grpo"), ("objective.advantage", "dr_grpo")]);
         assert_eq!(names("DAPO"), [("preset", "dapo")]);

@@ -235,7 +235,7 @@ impl Reader {
     }
 
     /// Reads a value by its shape, every key in it checked or at its default.
-    pub(crate) fn shaped(&mut self, node: &Node, path: &str, shape: &Shape) -> Option<Json> {
+    pub(crate) fn read_shaped(&mut self, node: &Node, path: &str, shape: &Shape) -> Option<Json> {
         match shape {
             Shape::Bool => bool::read(node, path, self).map(Json::Bool),
             Shape::Integer => u64::read(node, path, self).map(Json::from),
@@ -247,7 +247,7 @@ impl Reader {
                 names.get(index).map(|&name| Json::from(name))
             }
             Shape::Nullable(_) if node.is_null() => Some(Json::Null),
-            Shape::Nullable(inner) => self.or_null(path, |reader| reader.shaped(node, path, inner)),
+            Shape::Nullable(inner) => self.or_null(path, |reader| reader.read_shaped(node, path, inner)),
             Shape::List(item) => {
                 let Value::List(items) = &node.value else {
                     self.wrong_type(node, path, shape);
@@ -255,7 +255,7 @@ impl Reader {
                 };
                 // All items are read before any failure counts, so that all violations are reported.
                 let values: Vec<Option<Json>> = (items.iter().enumerate())
-                    .map(|(index, node)| self.shaped(node, &format!("{path}[{index}]"), item))
+                    .map(|(index, node)| self.read_shaped(node, &format!("{path}[{index}]"), item))
                     .collect();
                 values.into_iter().collect()
             }
@@ -292,7 +292,7 @@ impl Reader {
                     None
                 }
             },
-            Shape::Named(inner) => self.named(node, path, inner),
+            Shape::Named(inner) => self.read_named(node, path, inner),
             Shape::NumberOrText(_) | Shape::Tuple(..) | Shape::OneOrMany(_) => {
                 unreachable!("types of this shape are read by themselves")
             }
@@ -300,7 +300,7 @@ impl Reader {
     }
 
     /// Reads a mapping from names to values of a shape; the name of a kind alone stands for the kind.
-    fn named(&mut self, node: &Node, path: &str, inner: &Shape) -> Option<Json> {
+    fn read_named(&mut self, node: &Node, path: &str, inner: &Shape) -> Option<Json> {
         if !matches!(node.value, Value::Map(_)) && !node.is_null() {
             self.wrong_type(node, path, &Shape::Free);
             return None;
@@ -315,7 +315,7 @@ impl Reader {
                 let kind = MapEntry { key: "kind".to_owned(), origin, node: entry.node.clone() };
                 value.value = Value::Map(vec![kind]);
             }
-            Some((entry.key.clone(), reader.shaped(&value, &join(path, &entry.key), inner)?))
+            Some((entry.key.clone(), reader.read_shaped(&value, &join(path, &entry.key), inner)?))
         };
         let values: Vec<Option<(String, Json)>> =
             node.entries().iter().map(|entry| read(entry, self)).collect();
@@ -333,14 +333,14 @@ impl Reader {
             .iter()
             .map(|spec| {
                 let shape = (spec.shape)();
-                let value = self.checked(
+                let value = self.read_checked(
                     section,
                     path,
                     spec.name,
                     &spec.default,
                     spec.check,
                     &shape,
-                    |node, path, reader| reader.shaped(node, path, &shape),
+                    |node, path, reader| reader.read_shaped(node, path, &shape),
                     Numbers::of_json,
                 );
                 (spec.name, value)
@@ -374,12 +374,12 @@ impl Reader {
         default: &str,
         check: Check,
     ) -> Option<T> {
-        self.checked(section, path, name, default, check, &T::shape(), T::read, Numbers::of)
+        self.read_checked(section, path, name, default, check, &T::shape(), T::read, Numbers::of)
     }
 
     /// [`Self::key`] of a type that is read by `read` and whose numbers `numbers` finds.
     #[expect(clippy::too_many_arguments, reason = "what a key is, and how its type is read")]
-    fn checked<T>(
+    fn read_checked<T>(
         &mut self,
         section: &Node,
         path: &str,

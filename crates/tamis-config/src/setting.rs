@@ -25,7 +25,7 @@ macro_rules! owned {
                 reader: &mut $crate::reader::Reader,
             ) -> Option<Self> {
                 let shape = <$owned as tamis_core::setting::Described>::shape();
-                let json = reader.shaped(node, path, &shape)?;
+                let json = reader.read_shaped(node, path, &shape)?;
                 reader.built(node, path, json)
             }
 

@@ -333,7 +333,7 @@ impl Dataset {
     }
 
     /// Rows skipped as broken, each with its place and reason.
-    pub fn skipped(&self) -> &[DatasetError] {
+    pub fn skipped_rows(&self) -> &[DatasetError] {
         &self.skipped
     }
 

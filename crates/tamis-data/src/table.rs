@@ -61,13 +61,13 @@ pub(crate) struct TableColumns<R> {
 }
 
 impl<R> TableColumns<R> {
-    fn fixed(&self) -> impl Iterator<Item = &TableColumn<R>> {
+    fn fixed_columns(&self) -> impl Iterator<Item = &TableColumn<R>> {
         self.before.iter().chain(&self.after)
     }
 
     /// The names of the fixed columns.
     pub(crate) fn names(&self) -> Vec<&'static str> {
-        self.fixed().map(|column| column.name).collect()
+        self.fixed_columns().map(|column| column.name).collect()
     }
 
     /// The columns as a table of Markdown.
@@ -91,7 +91,7 @@ impl<R> TableColumns<R> {
         scores: &BTreeSet<&str>,
         logged: &BTreeSet<&str>,
     ) -> Vec<(String, Values<R>)> {
-        let mut taken: BTreeSet<String> = self.fixed().map(|column| column.name.to_owned()).collect();
+        let mut taken: BTreeSet<String> = self.fixed_columns().map(|column| column.name.to_owned()).collect();
         let mut free = |own: &str, before: &str| {
             let mut name = own.to_owned();
             while !taken.insert(name.clone()) {

@@ -115,7 +115,7 @@ impl RewardHealth {
         let Some(&(first_input, first)) = completions.first() else { return true };
         self.num_rounds += 1;
         let mut is_missing = false;
-        for named in rewards.weighed() {
+        for named in rewards.weighed_rewards() {
             is_missing |= count(&mut self.failing, &named.name, &named.name, &completions);
             let mut by_part: BTreeMap<&str, Vec<Completion<'_>>> = BTreeMap::new();
             for &(input, scored) in &completions {
@@ -156,16 +156,17 @@ impl RewardHealth {
         let of = |function: Option<&str>, row: &Row, hint: Option<String>| MissingRewards {
             function: function.map(str::to_owned),
             part: None,
-            is_shaped: function.is_none() && task_functions(rewards).count() < rewards.weighed().count(),
+            is_shaped: function.is_none()
+                && task_functions(rewards).count() < rewards.weighed_rewards().count(),
             num_rounds: row.rounds,
             first: row.first.clone(),
             hint,
         };
-        let whole = rewards.weighed().filter_map(|named| {
+        let whole = rewards.weighed_rewards().filter_map(|named| {
             let row = self.failing.get(&named.name).filter(is_long)?;
             Some(of(Some(&named.name), row, named.function.failure_hint()))
         });
-        let parts = rewards.weighed().flat_map(|named| {
+        let parts = rewards.weighed_rewards().flat_map(|named| {
             let rows = self.failing_parts.get(&named.name).into_iter().flatten();
             rows.filter(|(_, row)| row.prompts >= FEWEST_PROMPTS && row.rounds >= num_rounds).map(
                 |(part, row)| {
@@ -199,8 +200,8 @@ impl RewardHealth {
 /// Functions that reward the task: those of the reward that are no shaping, or all of it where it is nothing
 /// but shaping.
 fn task_functions(rewards: &Rewards) -> impl Iterator<Item = &NamedReward> {
-    let all_shaping = rewards.weighed().all(|named| named.function.is_shaping());
-    rewards.weighed().filter(move |named| all_shaping || !named.function.is_shaping())
+    let all_shaping = rewards.weighed_rewards().all(|named| named.function.is_shaping());
+    rewards.weighed_rewards().filter(move |named| all_shaping || !named.function.is_shaping())
 }
 
 #[cfg(test)]

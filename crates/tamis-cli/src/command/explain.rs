@@ -13,7 +13,7 @@ pub(crate) fn run(name: Option<&str>) -> Result<u8, Failure> {
         print(&list_names())?;
         return Ok(0);
     };
-    let entries = catalogue::named(name);
+    let entries = catalogue::find(name);
     if entries.is_empty() {
         return Err(Failure::new(USAGE, describe_unknown(name)));
     }

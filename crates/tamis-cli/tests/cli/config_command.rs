@@ -233,7 +233,7 @@ exit code 0
 ----- stdout
 schedule.on_limit
 
-  What happens when `max_num_gen_batches` is reached and the batch is not full.
+  Treatment of a step whose batch is not full when `max_num_gen_batches` is reached.
 
   type       one of error, use_partial, skip
   default    error

@@ -43,22 +43,22 @@ impl Loaded {
 
     /// A setting that the run would be refused for, shown at the first of some keys that the user wrote
     /// (`reward[0].path`), otherwise called by the first that there is.
-    pub fn refused(&self, keys: &[String], message: &str, hint: Option<&str>) -> Diagnostic {
-        let (key, origin) = self.blamed(keys);
+    pub fn refuse(&self, keys: &[String], message: &str, hint: Option<&str>) -> Diagnostic {
+        let (key, origin) = self.locate(keys);
         let hint = hint.map(str::to_owned);
         Diagnostic::error(Problem::Refused { key, message: message.to_owned(), hint }, origin)
     }
 
     /// A path that stands for one.
     pub fn placeholder(&self, key: &str, path: &str, is_refused: bool) -> Diagnostic {
-        let (key, origin) = self.blamed(&[key.to_owned()]);
+        let (key, origin) = self.locate(&[key.to_owned()]);
         let problem = Problem::Placeholder { key, path: path.to_owned() };
         if is_refused { Diagnostic::error(problem, origin) } else { Diagnostic::warning(problem, origin) }
     }
 
     /// The first of some keys that a user wrote, or a section around one; where none did, the first that
     /// there is.
-    fn blamed(&self, keys: &[String]) -> (String, Option<Origin>) {
+    fn locate(&self, keys: &[String]) -> (String, Option<Origin>) {
         let paths: Vec<String> = keys.iter().map(|key| key.replace('[', ".").replace(']', "")).collect();
         let written = |path: &str| {
             let own = self.tree.place_of(path).filter(|origin| origin.is_from_user());

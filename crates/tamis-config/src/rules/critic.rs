@@ -16,7 +16,7 @@ impl Checker<'_> {
                 .iter()
                 .filter(|key| key.path.starts_with("critic.") && !matches!(key.shape, Shape::Section { .. }));
             let leaves: Vec<&str> = leaves.map(|key| key.path.as_str()).collect();
-            self.ignored(&leaves, "the estimator of the advantages has no critic");
+            self.warn_ignored(&leaves, "the estimator of the advantages has no critic");
             return;
         }
         let critic = &config.critic;
@@ -27,7 +27,7 @@ impl Checker<'_> {
         let kind = critic.lr_schedule.kind;
         let total = config.train.total_steps;
         if kind == LrScheduleKind::Constant {
-            self.ignored(&["critic.lr_schedule.min_ratio"], "the critic's learning rate is constant");
+            self.warn_ignored(&["critic.lr_schedule.min_ratio"], "the critic's learning rate is constant");
         } else if total.is_none() && (config.train.total_epochs.is_none() || config.refills()) {
             self.error(
                 &["critic.lr_schedule.kind", "train.total_steps"],

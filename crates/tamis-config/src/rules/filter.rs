@@ -143,10 +143,10 @@ impl Checker<'_> {
     fn idle_keys(&mut self, filter: &FilterConfig) {
         let (idle, reason) = filter.kind.idle_keys();
         for key in idle {
-            self.ignored(&[&format!("filter.{key}")], reason);
+            self.warn_ignored(&[&format!("filter.{key}")], reason);
         }
         if filter.kind.pool().is_some_and(|pool| !pool.is_by_spread()) {
-            self.ignored(&["filter.ddof"], "the filter's score is neither deviation nor variance");
+            self.warn_ignored(&["filter.ddof"], "the filter's score is neither deviation nor variance");
         }
     }
 

@@ -99,7 +99,7 @@ impl Checker<'_> {
 
     /// Warns of each of the keys that a user set although nothing reads it. A default that is written out (as
     /// in a run's own `config.yaml`) asks for nothing.
-    fn ignored(&mut self, keys: &[&str], reason: &str) {
+    fn warn_ignored(&mut self, keys: &[&str], reason: &str) {
         for key in keys {
             if self.is_asked_for(key) {
                 self.warn(&[key], format!("`{key}` has no effect: {reason}"), format!("remove `{key}`"));

@@ -98,7 +98,7 @@ impl Checker<'_> {
                 "warm_start.target_accuracy",
                 "warm_start.test_freq",
             ];
-            self.ignored(&keys, "`warm_start.steps` is 0");
+            self.warn_ignored(&keys, "`warm_start.steps` is 0");
         } else if config.warm_start.target_accuracy.is_some() && !config.has_validation_data() {
             self.error(
                 &["warm_start.target_accuracy"],
@@ -112,11 +112,11 @@ impl Checker<'_> {
         let data = &self.config.data;
         if let Some(task) = data.task.filter(|task| !task.reads_files()) {
             let reason = format!("the task `{task}` makes its own prompts");
-            self.ignored(&["data.train", "data.val"], &reason);
+            self.warn_ignored(&["data.train", "data.val"], &reason);
         }
         if data.task != Some(TaskKind::Arithmetic) {
             let keys = ["data.arithmetic.levels", "data.arithmetic.train_size", "data.arithmetic.val_size"];
-            self.ignored(&keys, "`data.task` is not `arithmetic`");
+            self.warn_ignored(&keys, "`data.task` is not `arithmetic`");
         }
         if data.task.is_some() {
             let keys = [
@@ -126,11 +126,11 @@ impl Checker<'_> {
                 "data.columns.ability",
                 "data.columns.extra_info",
             ];
-            self.ignored(&keys, "the task knows its own columns");
+            self.warn_ignored(&keys, "the task knows its own columns");
         }
         if data.prompt_format == PromptFormat::Text {
             let keys = ["model.chat_template", "data.chat_template_kwargs"];
-            self.ignored(&keys, "`data.prompt_format` is `text`");
+            self.warn_ignored(&keys, "`data.prompt_format` is `text`");
             if data.system_prompt.is_some() {
                 self.error(
                     &["data.system_prompt", "data.prompt_format"],

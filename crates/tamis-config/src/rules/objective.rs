@@ -16,17 +16,17 @@ impl Checker<'_> {
         }
         if objective.advantage.divisor() == Some(Scale::None) {
             let keys = ["objective.advantage.ddof", "objective.advantage.epsilon"];
-            self.ignored(&keys, "advantages are not divided by a deviation");
+            self.warn_ignored(&keys, "advantages are not divided by a deviation");
         }
         if config.filter.is_none() && !self.reader.is_unsound("filter") {
-            self.ignored(&["objective.zero_groups"], "there is no filter that drops groups");
+            self.warn_ignored(&["objective.zero_groups"], "there is no filter that drops groups");
         }
         if objective.entropy.coefficient == 0.0 && objective.entropy.adaptive.is_none() {
-            self.ignored(&["objective.entropy.aggregation"], "there is no entropy bonus");
+            self.warn_ignored(&["objective.entropy.aggregation"], "there is no entropy bonus");
         }
         if objective.aggregation != Aggregation::SeqMeanTokenSumNorm {
             let reason = "only the aggregation `seq-mean-token-sum-norm` has a divisor";
-            self.ignored(&["objective.loss_scale_factor"], reason);
+            self.warn_ignored(&["objective.loss_scale_factor"], reason);
         }
         self.kl();
     }
@@ -36,7 +36,7 @@ impl Checker<'_> {
         let (loss, importance) = (objective.loss, objective.importance);
         let (idle, reason) = loss.idle_keys();
         for key in idle {
-            self.ignored(&[&format!("objective.loss.{key}")], reason);
+            self.warn_ignored(&[&format!("objective.loss.{key}")], reason);
         }
         if let Some(needed) = loss.needed_aggregation().filter(|&needed| needed != objective.aggregation) {
             self.error(
@@ -67,7 +67,7 @@ impl Checker<'_> {
                 "the weight of `{loss}` is the trajectory's own; the level reaches a bias-corrected KL in the loss \
                  alone"
             );
-            self.ignored(&["objective.importance"], &reason);
+            self.warn_ignored(&["objective.importance"], &reason);
         }
     }
 
@@ -131,7 +131,7 @@ impl Checker<'_> {
                 "objective.kl.adaptive",
                 "model.reference",
             ];
-            self.ignored(&keys, "`objective.kl.in` is `none`");
+            self.warn_ignored(&keys, "`objective.kl.in` is `none`");
             return;
         }
         if kl.coefficient == 0.0 {
@@ -146,7 +146,7 @@ impl Checker<'_> {
         }
         if place == KlPlace::Reward {
             let keys = ["objective.kl.straight_through", "objective.kl.bias_corrected"];
-            self.ignored(&keys, "the KL is in the reward, through which no gradient flows");
+            self.warn_ignored(&keys, "the KL is in the reward, through which no gradient flows");
         }
         let Some(adaptive) = &kl.adaptive else { return };
         if place != KlPlace::Reward {

@@ -17,7 +17,9 @@ impl Checker<'_> {
                 "set `schedule.max_lag: 1`",
             ),
             SurplusKind::Carry => {}
-            SurplusKind::Discard => self.ignored(&["schedule.max_lag"], "`schedule.surplus` is `discard`"),
+            SurplusKind::Discard => {
+                self.warn_ignored(&["schedule.max_lag"], "`schedule.surplus` is `discard`");
+            }
         }
         let (generated, train) = (config.gen_batch_size(), config.data.train_batch_size);
         if config.refills() {
@@ -49,12 +51,12 @@ impl Checker<'_> {
         let hint =
             "use `schedule.mode: rounds`, or a filter that judges each group alone (`filter.kind: variance`)";
         match config.schedule.mode {
-            ScheduleMode::Rounds => self.ignored(&sizes, "`schedule.mode` is `rounds`"),
+            ScheduleMode::Rounds => self.warn_ignored(&sizes, "`schedule.mode` is `rounds`"),
             ScheduleMode::Deficit if self.reader.is_unsound("filter") => {}
             ScheduleMode::Deficit if !config.refills() => {
                 let reason = "every step is one round";
-                self.ignored(&["schedule.mode"], reason);
-                self.ignored(&sizes, reason);
+                self.warn_ignored(&["schedule.mode"], reason);
+                self.warn_ignored(&sizes, reason);
             }
             ScheduleMode::Deficit => {
                 if let Some(kind) = pool {
@@ -80,8 +82,8 @@ impl Checker<'_> {
             }
             ScheduleMode::Streaming => {
                 let reason = "`schedule.mode` is `streaming`";
-                self.ignored(&sizes, reason);
-                self.ignored(&["schedule.refill"], reason);
+                self.warn_ignored(&sizes, reason);
+                self.warn_ignored(&["schedule.refill"], reason);
                 if let Some(kind) = pool {
                     self.error(
                         &["schedule.mode", "filter.kind"],
@@ -104,16 +106,16 @@ impl Checker<'_> {
         } else {
             "there is no filter, so every step is one round"
         };
-        self.ignored(
+        self.warn_ignored(
             &["schedule.max_num_gen_batches", "schedule.on_limit", "schedule.rounds_in_flight"],
             reason,
         );
         if generated <= train {
-            self.ignored(&["schedule.surplus"], reason);
+            self.warn_ignored(&["schedule.surplus"], reason);
         }
         if !has_filter {
-            self.ignored(&["schedule.on_empty_round", "schedule.refill"], reason);
-            self.ignored(
+            self.warn_ignored(&["schedule.on_empty_round", "schedule.refill"], reason);
+            self.warn_ignored(
                 &["data.gen_batch_size"],
                 "there is no filter, so every step is one round of `data.train_batch_size` prompts",
             );

@@ -28,7 +28,7 @@ impl Checker<'_> {
                 "publish.pause",
                 "publish.verify",
             ];
-            self.ignored(&keys, "`rollout.backend` is `native`");
+            self.warn_ignored(&keys, "`rollout.backend` is `native`");
             return;
         }
         if rollout.backend == BackendKind::OpenAi {
@@ -45,7 +45,7 @@ impl Checker<'_> {
         self.has_servers();
         if self.config.schedule.surplus == SurplusKind::Discard {
             let reason = "nothing is in flight at a publication with `schedule.surplus: discard`";
-            self.ignored(&["publish.pause"], reason);
+            self.warn_ignored(&["publish.pause"], reason);
         }
     }
 
@@ -59,7 +59,10 @@ impl Checker<'_> {
             // A server that a key of another system started is not what this user asked for.
             let node = self.tree.at("rollout.launch");
             if node.is_some_and(|node| !matches!(node.origin.source.kind, SourceKind::Foreign(_))) {
-                self.ignored(&["rollout.launch"], "`rollout.servers` names servers that are running already");
+                self.warn_ignored(
+                    &["rollout.launch"],
+                    "`rollout.servers` names servers that are running already",
+                );
             }
             return;
         }
@@ -103,6 +106,6 @@ impl Checker<'_> {
                 );
             }
         }
-        self.ignored(&["rollout.launch.args"], "`rollout.launch.command` is the whole command");
+        self.warn_ignored(&["rollout.launch.args"], "`rollout.launch.command` is the whole command");
     }
 }

@@ -20,7 +20,7 @@ impl Checker<'_> {
         }
         let kind = train.lr_schedule.kind;
         if kind == LrScheduleKind::Constant {
-            self.ignored(&["train.lr_schedule.min_ratio"], "the learning rate is constant");
+            self.warn_ignored(&["train.lr_schedule.min_ratio"], "the learning rate is constant");
         } else if train.total_steps.is_none() && (train.total_epochs.is_none() || config.refills()) {
             let filtered = match train.total_epochs {
                 Some(_) => " (with a filter, the number of epochs does not determine it)",
@@ -79,7 +79,7 @@ impl Checker<'_> {
         }
         if let Some(micro) = train.micro_batch_size {
             let keys = ["train.micro_batch_tokens", "train.balance_micro_batches"];
-            self.ignored(&keys, "`train.micro_batch_size` is set");
+            self.warn_ignored(&keys, "`train.micro_batch_size` is set");
             let trajectories = mini.saturating_mul(n);
             if !trajectories.is_multiple_of(micro) {
                 self.error(
@@ -96,7 +96,7 @@ impl Checker<'_> {
             }
         }
         if mini == batch && train.shuffle_mini_batches {
-            self.ignored(&["train.shuffle_mini_batches"], "a step is one mini-batch");
+            self.warn_ignored(&["train.shuffle_mini_batches"], "a step is one mini-batch");
         }
     }
 
@@ -124,11 +124,14 @@ impl Checker<'_> {
         let gives_up = schedule.on_empty_round == OnEmptyRound::Skip
             || (has_limit && schedule.on_limit != OnLimit::Error);
         if config.filter.is_none() || !gives_up {
-            self.ignored(&["train.early_stop.empty_steps"], "no step is ever given up for lack of groups");
+            self.warn_ignored(
+                &["train.early_stop.empty_steps"],
+                "no step is ever given up for lack of groups",
+            );
         }
         let analysis = config.train.gradient_analysis.as_ref();
         let Some(edges) = analysis.and_then(|analysis| analysis.edges.as_ref()) else { return };
-        self.ignored(&["train.gradient_analysis.buckets"], "`train.gradient_analysis.edges` are given");
+        self.warn_ignored(&["train.gradient_analysis.buckets"], "`train.gradient_analysis.edges` are given");
         if let Some(&[previous, edge]) = edges.windows(2).find(|pair| pair[0] >= pair[1]) {
             self.error(
                 &["train.gradient_analysis.edges"],

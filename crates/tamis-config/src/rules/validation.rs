@@ -35,10 +35,10 @@ impl Checker<'_> {
                 "validate.max_prompts",
                 "validate.save_samples",
             ];
-            self.ignored(&keys, "there are no validation prompts");
+            self.warn_ignored(&keys, "there are no validation prompts");
         } else if !validate.is_made() {
             let reason = "`validate.test_freq` is 0 and `validate.before_train` false: nothing is validated";
-            self.ignored(&["validate.save_samples"], reason);
+            self.warn_ignored(&["validate.save_samples"], reason);
         }
         self.samples();
         if config.checkpoint.keep_best.is_some() && is_off {

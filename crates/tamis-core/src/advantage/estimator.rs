@@ -90,7 +90,7 @@ impl Estimate {
 ///
 /// ```
 /// use tamis_core::advantage::{Advantage, Column};
-/// let remax = Advantage::named("remax").ok_or("no such estimator")?;
+/// let remax = Advantage::of_name("remax").ok_or("no such estimator")?;
 /// assert_eq!(remax.needs(), [Column::GreedyRewards]);
 /// # Ok::<(), &str>(())
 /// ```

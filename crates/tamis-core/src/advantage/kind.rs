@@ -65,18 +65,18 @@ tagged! {
 impl Advantage {
     /// Every estimator with its defaults, in the order of the catalogue.
     pub fn all() -> Vec<Self> {
-        Self::NAMES.iter().filter_map(|name| Self::named(name)).collect()
+        Self::NAMES.iter().filter_map(|name| Self::of_name(name)).collect()
     }
 
     /// The estimator of a name, with its defaults.
     ///
     /// ```
     /// use tamis_core::advantage::{Advantage, Column};
-    /// let remax = Advantage::named("remax").ok_or("no such estimator")?;
+    /// let remax = Advantage::of_name("remax").ok_or("no such estimator")?;
     /// assert_eq!(remax.needs(), [Column::GreedyRewards]);
     /// # Ok::<(), &str>(())
     /// ```
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn of_name(name: &str) -> Option<Self> {
         serde_json::from_value(serde_json::json!({ "kind": name })).ok()
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn plain(name: &str) -> String {
 
 /// The entries that a word stands for which is no entry's own name: first by the field's words, then by the
 /// names and keys of the systems.
-pub(super) fn also_named(name: &str) -> Vec<&'static Entry> {
+pub(super) fn find_also(name: &str) -> Vec<&'static Entry> {
     let word = plain(name);
     if let Some((_, names)) = ALIASES.iter().find(|(alias, _)| *alias == word) {
         return names.iter().flat_map(|name| entries().filter(move |entry| entry.name == *name)).collect();
@@ -30,7 +30,7 @@ pub(super) fn also_named(name: &str) -> Vec<&'static Entry> {
     entries().filter(|entry| system_names(entry).any(|known| plain(known) == word)).collect()
 }
 
-/// Every word that [`also_named`] knows, with the entry that it stands for.
+/// Every word that [`find_also`] knows, with the entry that it stands for.
 pub(super) fn words() -> impl Iterator<Item = (String, &'static str)> {
     let aliases =
         ALIASES.iter().flat_map(|(alias, names)| names.iter().map(|name| ((*alias).to_owned(), *name)));
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn names_of_the_systems() {
-        let names = |word: &str| also_named(word).into_iter().map(|entry| entry.name).collect::<Vec<_>>();
+        let names = |word: &str| find_also(word).into_iter().map(|entry| entry.name).collect::<Vec<_>>();
         assert_eq!(names("algorithm.filter_groups"), ["variance"]);
         assert_eq!(names("filter_groups"), ["variance"]);
         assert_eq!(names("rloo_vectorized"), ["rloo"]);

@@ -60,11 +60,11 @@ fn with_meaning(entry: Entry) -> Entry {
 /// `dr_grpo`, verl's `vanilla` is `clip`.
 ///
 /// ```
-/// use tamis_core::catalogue::named;
-/// assert_eq!(named("Dr.GRPO")[0].name, "dr_grpo");
-/// assert_eq!(named("low_var_kl")[0].name, "k3");
+/// use tamis_core::catalogue::find;
+/// assert_eq!(find("Dr.GRPO")[0].name, "dr_grpo");
+/// assert_eq!(find("low_var_kl")[0].name, "k3");
 /// ```
-pub fn named(name: &str) -> Vec<&'static Entry> {
+pub fn find(name: &str) -> Vec<&'static Entry> {
     let of = |holds: &dyn Fn(&Entry) -> bool| entries().filter(|entry| holds(entry)).collect::<Vec<_>>();
     let exact = of(&|entry| entry.name == name);
     if !exact.is_empty() {
@@ -72,10 +72,10 @@ pub fn named(name: &str) -> Vec<&'static Entry> {
     }
     let word = alias::plain(name);
     let spelt = of(&|entry| alias::plain(entry.name) == word);
-    if spelt.is_empty() { alias::also_named(name) } else { spelt }
+    if spelt.is_empty() { alias::find_also(name) } else { spelt }
 }
 
-/// Whether a name is an entry's own, however it is spelt; otherwise [`named`] found it by what others call
+/// Whether a name is an entry's own, however it is spelt; otherwise [`find`] found it by what others call
 /// it.
 pub fn is_own_name(name: &str, entry: &Entry) -> bool {
     alias::plain(entry.name) == alias::plain(name)
@@ -148,8 +148,8 @@ mod tests {
 
     #[test]
     fn an_entry_is_found_by_its_name() {
-        assert!(named("grpo").iter().any(|entry| entry.family == Family::Advantage));
-        assert!(named("nothing of that name").is_empty());
+        assert!(find("grpo").iter().any(|entry| entry.family == Family::Advantage));
+        assert!(find("nothing of that name").is_empty());
         assert_eq!(nearest("varience"), ["variance"]);
         assert!(nearest("something else altogether").is_empty());
         assert_eq!(nearest("drgpro"), ["dr_grpo"]);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn spelling_does_not_matter_and_other_names_are_known() {
-        let names = |name: &str| named(name).into_iter().map(|entry| entry.name).collect::<Vec<_>>();
+        let names = |name: &str| find(name).into_iter().map(|entry| entry.name).collect::<Vec<_>>();
         assert_eq!(names("TOP_K"), ["top_k"]);
         assert_eq!(names("Dr.GRPO"), ["dr_grpo"]);
         assert_eq!(names("REINFORCE++-baseline"), ["reinforce_plus_plus_baseline"]);
@@ -167,7 +167,7 @@ mod tests {
         // A whole algorithm, by its own entry where there is one, else by its parts.
         let ppo = names("PPO");
         assert!(ppo == ["ppo"] || ppo == ["gae", "clip", "value_loss"], "{ppo:?}");
-        assert!(is_own_name("Dr.GRPO", named("Dr.GRPO")[0]) && !is_own_name("vanilla", named("vanilla")[0]));
+        assert!(is_own_name("Dr.GRPO", find("Dr.GRPO")[0]) && !is_own_name("vanilla", find("vanilla")[0]));
     }
 
     #[test]

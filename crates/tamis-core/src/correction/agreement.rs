@@ -67,7 +67,7 @@ impl Agreement {
     }
 
     /// Names as logged: verl's, TRL's beside them.
-    pub fn named(&self) -> [(&'static str, f64); 7] {
+    pub fn to_pairs(&self) -> [(&'static str, f64); 7] {
         [
             ("training/rollout_probs_diff_valid", 1.0),
             ("training/rollout_probs_diff_max", self.prob_difference_max),
@@ -95,7 +95,7 @@ mod tests {
         // Deviations from 5/12 are 1/12, -2/12, 1/12 and 1/12, 1/12, -2/12: -3/144 over 6/144.
         assert!((found.prob_correlation + 0.5).abs() < 1e-12);
         assert!((found.logprob_difference_mean - 2.0 / 3.0 * 2_f64.ln()).abs() < 1e-15);
-        assert!(found.named().iter().all(|(_, value)| value.is_finite()));
+        assert!(found.to_pairs().iter().all(|(_, value)| value.is_finite()));
     }
 
     #[test]
@@ -104,6 +104,6 @@ mod tests {
         assert_eq!((found.prob_difference_max, found.logprob_difference_max), (0.0, 0.0));
         assert!(found.prob_difference_std.is_nan() && found.prob_correlation.is_nan());
         let found = Agreement::of(&[(f64::NAN, -1.0), (-1.0, -1.0)]).expect("tokens");
-        assert!(found.named()[1..].iter().all(|(_, value)| value.is_nan()), "{found:?}");
+        assert!(found.to_pairs()[1..].iter().all(|(_, value)| value.is_nan()), "{found:?}");
     }
 }

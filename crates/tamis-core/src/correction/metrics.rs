@@ -50,9 +50,9 @@ impl CorrectionMetrics {
 
     /// Names as logged: verl's `rollout_corr/*`, TRL's `sampling/*`, and `rollout_corr/rollout_is_raw_*` for
     /// weights before bounds, which neither has.
-    pub fn named(&self) -> Vec<(String, f64)> {
+    pub fn to_pairs(&self) -> Vec<(String, f64)> {
         let mut named: Vec<(String, f64)> =
-            self.mismatch.named().iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+            self.mismatch.to_pairs().iter().map(|&(name, value)| (name.to_owned(), value)).collect();
         if let Some(importance) = &self.importance {
             named_weights(importance, &mut named);
         }

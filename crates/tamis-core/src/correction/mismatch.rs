@@ -116,7 +116,7 @@ impl Mismatch {
     }
 
     /// Names as logged: verl's where it has one, TRL's beside them.
-    pub fn named(&self) -> [(&'static str, f64); 16] {
+    pub fn to_pairs(&self) -> [(&'static str, f64); 16] {
         [
             ("rollout_corr/unknown_fraction", self.unknown as f64 / self.tokens as f64),
             ("rollout_corr/kl", self.kl),
@@ -172,7 +172,7 @@ mod tests {
         };
         let found = Mismatch::of(&columns, 20.0, false);
         assert!((found.policy_ppl - 2.0).abs() < 1e-15 && (found.behaviour_ppl - 4.0).abs() < 1e-14);
-        assert_eq!(found.named()[0], ("rollout_corr/unknown_fraction", 0.5));
+        assert_eq!(found.to_pairs()[0], ("rollout_corr/unknown_fraction", 0.5));
         // Asked for, the masked one counts as log-probability 0; the unknown one never does.
         let counted = Mismatch::of(&columns, 20.0, true);
         assert!((counted.policy_ppl - 1.5).abs() < 1e-15 && (counted.behaviour_ppl - 2.5).abs() < 1e-14);
@@ -182,6 +182,6 @@ mod tests {
     fn of_nothing_there_is_no_mean() {
         let columns = SamplerColumns::<f64> { offsets: &[0], mask: &[], old: &[], behaviour: &[] };
         let found = Mismatch::of(&columns, 20.0, false);
-        assert!(found.named().iter().all(|(_, value)| value.is_nan()), "{found:?}");
+        assert!(found.to_pairs().iter().all(|(_, value)| value.is_nan()), "{found:?}");
     }
 }

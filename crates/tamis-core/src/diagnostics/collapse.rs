@@ -111,7 +111,7 @@ impl Diversity {
     }
 
     /// Names as logged, under what the keys are (`answer`, `completion`).
-    pub fn named(&self, what: &str) -> Vec<(String, f64)> {
+    pub fn to_pairs(&self, what: &str) -> Vec<(String, f64)> {
         [
             ("distinct_share", self.distinct_share),
             ("conditional_entropy", self.conditional_entropy),
@@ -166,7 +166,7 @@ impl VarianceShares {
     }
 
     /// Names as logged.
-    pub fn named(&self) -> [(&'static str, f64); 4] {
+    pub fn to_pairs(&self) -> [(&'static str, f64); 4] {
         [
             ("collapse/reward_variance_within", self.within),
             ("collapse/reward_variance_between", self.between),
@@ -186,7 +186,7 @@ mod tests {
         let found = Diversity::of(&keys);
         assert_eq!((found.distinct_share, found.conditional_entropy), (0.5, 0.0));
         assert!((found.mutual_information() - 2_f64.ln()).abs() < 1e-15);
-        let named = found.named("answer");
+        let named = found.to_pairs("answer");
         assert_eq!(named[0], ("collapse/answer_distinct_share".to_owned(), 0.5));
     }
 

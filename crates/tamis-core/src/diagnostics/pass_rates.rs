@@ -72,7 +72,7 @@ impl PassRates {
     }
 
     /// Names as logged, as shares of the scored groups.
-    pub fn named(&self) -> Vec<(String, f64)> {
+    pub fn to_pairs(&self) -> Vec<(String, f64)> {
         let scored = (self.none + self.between.iter().sum::<u64>() + self.all) as f64;
         let bins = self.between.len();
         let mut named = vec![("diagnostics/pass_rate/none".to_owned(), self.none as f64 / scored)];
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn shares_are_logged_under_their_interval() {
         let scores = Ragged::from_rows([[1.0, 0.0], [1.0, 1.0]]);
-        let named = PassRates::of(&scores, 0.5, 2).named();
+        let named = PassRates::of(&scores, 0.5, 2).to_pairs();
         let expected = [("none", 0.0), ("0_of_2", 0.0), ("1_of_2", 0.5), ("all", 0.5), ("mixed", 0.5)];
         for ((name, value), (ending, share)) in named.iter().zip(expected) {
             assert!(name.ends_with(ending) && (value - share).abs() < 1e-15, "{name} {value}");

@@ -117,7 +117,7 @@ impl ZeroAdvantage {
     }
 
     /// Names as logged.
-    pub fn named(&self) -> [(&'static str, f64); 3] {
+    pub fn to_pairs(&self) -> [(&'static str, f64); 3] {
         [
             ("diagnostics/zero_advantage/tokens", self.token_share()),
             (

@@ -161,7 +161,7 @@ impl EarlyStop {
     }
 
     /// Why the run is to end, once a stop has fired: the first that did.
-    pub fn stopped(&self) -> Option<StopReason> {
+    pub fn stop_reason(&self) -> Option<StopReason> {
         self.state.stopped
     }
 
@@ -182,7 +182,7 @@ impl EarlyStop {
 
     /// A generation round was judged.
     ///
-    /// This and the two below say whether a stop fires now; [`Self::stopped`] remembers it.
+    /// This and the two below say whether a stop fires now; [`Self::stop_reason`] remembers it.
     pub fn attempt(&mut self, attempt: Attempt) -> Option<StopReason> {
         let reason =
             self.settings.reward_collapse.as_ref()?.observe(&mut self.state.reward_collapse, attempt);

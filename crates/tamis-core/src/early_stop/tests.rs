@@ -73,11 +73,11 @@ fn low_success_must_last() {
 fn a_stopped_run_stays_stopped_until_its_stop_is_switched_off() {
     let settings = EarlyStopSettings { empty_steps: Some(EmptySteps { patience: 1 }), ..Default::default() };
     let mut early_stop = EarlyStop::new(settings);
-    assert_eq!(early_stop.stopped(), None);
-    assert_eq!(early_stop.step(false), early_stop.stopped());
+    assert_eq!(early_stop.stop_reason(), None);
+    assert_eq!(early_stop.step(false), early_stop.stop_reason());
     assert_eq!(early_stop.step(true), None);
     let state = early_stop.state().clone();
-    let resumed = |settings| EarlyStop::new(settings).resume(state.clone()).stopped();
+    let resumed = |settings| EarlyStop::new(settings).resume(state.clone()).stop_reason();
     assert_eq!(resumed(settings), Some(StopReason::EmptySteps { steps: 1 }));
     assert_eq!(resumed(EarlyStopSettings::default()), None);
 }

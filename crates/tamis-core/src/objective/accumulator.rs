@@ -131,11 +131,11 @@ impl Outcome {
         let kl = objective
             .kl
             .zip(kl_state)
-            .map(|(term, kl)| term.controller.updated(kl, metrics.kl.unwrap_or(f64::NAN), metrics.sequences));
+            .map(|(term, kl)| term.controller.update(kl, metrics.kl.unwrap_or(f64::NAN), metrics.sequences));
         let entropy = objective
             .entropy
             .zip(objective.entropy_state(state))
-            .map(|(bonus, state)| bonus.updated(state, metrics.entropy));
+            .map(|(bonus, state)| bonus.update(state, metrics.entropy));
         Self { loss, metrics, state: ObjectiveState { kl, entropy } }
     }
 }
@@ -207,7 +207,7 @@ pub struct ObjectiveMetrics {
 
 impl ObjectiveMetrics {
     /// Names as logged: verl's where it has one, TRL's beside them.
-    pub fn named(&self) -> Vec<(&'static str, f64)> {
+    pub fn to_pairs(&self) -> Vec<(&'static str, f64)> {
         let mut named = vec![
             ("actor/pg_loss", self.policy_loss),
             ("actor/pg_clipfrac", self.clip_share),

@@ -263,7 +263,7 @@ impl Normalisers {
     pub fn with_dropped(self, dropped: Self, zero_groups: ZeroGroups) -> Self {
         match zero_groups {
             ZeroGroups::Drop => self,
-            ZeroGroups::Mask => Self { dp_size: self.dp_size, ..self.merged(dropped) },
+            ZeroGroups::Mask => Self { dp_size: self.dp_size, ..self.merge(dropped) },
         }
     }
 
@@ -285,7 +285,7 @@ impl Normalisers {
 
     /// Counts of two ranks together; `dp_size` adds up.
     #[must_use]
-    pub fn merged(self, other: Self) -> Self {
+    pub fn merge(self, other: Self) -> Self {
         Self {
             tokens: self.tokens + other.tokens,
             sequences: self.sequences + other.sequences,

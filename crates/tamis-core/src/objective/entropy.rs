@@ -110,7 +110,7 @@ impl EntropyBonus {
     }
 
     /// The coefficient that the next optimizer batch uses.
-    pub fn used(&self, state: EntropyState) -> f64 {
+    pub fn coefficient(&self, state: EntropyState) -> f64 {
         match self.adaptive {
             None => self.coef,
             Some(adaptive) if state.last <= adaptive.target => state.coef,
@@ -121,7 +121,7 @@ impl EntropyBonus {
     /// State after an optimizer batch of that token mean of the entropy; unchanged where it is NaN (nothing
     /// was trained on).
     #[must_use]
-    pub fn updated(&self, state: EntropyState, entropy: f64) -> EntropyState {
+    pub fn update(&self, state: EntropyState, entropy: f64) -> EntropyState {
         match self.adaptive {
             Some(AdaptiveEntropy { min, max, delta, target }) if !entropy.is_nan() => {
                 let moved = if entropy <= target { state.coef + delta } else { state.coef - delta };

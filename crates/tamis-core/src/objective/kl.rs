@@ -203,7 +203,7 @@ impl KlController {
     /// State after a batch of `num_trajectories` whose mean divergence was `current`; unchanged where
     /// `current` is NaN (nothing was trained on).
     #[must_use]
-    pub fn updated(&self, state: KlState, current: f64, num_trajectories: f64) -> KlState {
+    pub fn update(&self, state: KlState, current: f64, num_trajectories: f64) -> KlState {
         match *self {
             Self::Adaptive { target, horizon, .. } if !current.is_nan() => {
                 let error = (current / target - 1.0).clamp(-0.2, 0.2);
@@ -323,7 +323,7 @@ pub struct KlInReward {
 /// start of the step.
 ///
 /// Shapes: all columns `[B][T]` alike. Masked tokens keep their score. The caller moves the coefficient
-/// afterwards: `controller.updated(state, mean_kl, B)`. Source: Ouyang et al., arXiv 2203.02155 eq. 2; verl
+/// afterwards: `controller.update(state, mean_kl, B)`. Source: Ouyang et al., arXiv 2203.02155 eq. 2; verl
 /// `apply_kl_penalty`.
 ///
 /// # Errors

@@ -144,7 +144,7 @@ impl Objective {
 
     /// The coefficient of the entropy bonus that the next optimizer batch uses; `None` without a bonus.
     pub(crate) fn entropy_coef(&self, state: &ObjectiveState) -> Option<f64> {
-        self.entropy.zip(self.entropy_state(state)).map(|(bonus, state)| bonus.used(state))
+        self.entropy.zip(self.entropy_state(state)).map(|(bonus, state)| bonus.coefficient(state))
     }
 
     /// Whether every setting is in range.

@@ -330,7 +330,7 @@ impl ValueMetrics {
     }
 
     /// Names as verl logs them.
-    pub fn named(&self) -> [(&'static str, f64); 3] {
+    pub fn to_pairs(&self) -> [(&'static str, f64); 3] {
         [
             ("critic/vf_loss", self.loss),
             ("critic/vf_clipfrac", self.clip_share),

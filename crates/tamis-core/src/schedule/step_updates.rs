@@ -57,7 +57,7 @@ mod tests {
     /// filter reaches none.
     #[test]
     fn every_row_is_reached() {
-        let advantage = Advantage::named("grpo").unwrap();
+        let advantage = Advantage::of_name("grpo").unwrap();
         let filter = GroupFilter::Variance(crate::filter::Variance::default());
         let plain = StepUpdates {
             filter: Some(&filter),

@@ -52,6 +52,7 @@ macro_rules! numbers {
                 Shape::$shape
             }
 
+            #[allow(clippy::cast_lossless, reason = "some of the types cannot be converted without")]
             fn number(&self) -> Option<f64> {
                 Some(*self as f64)
             }

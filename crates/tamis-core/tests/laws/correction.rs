@@ -139,7 +139,7 @@ proptest! {
         }
         let after = correction.correct(&flat.columns()).unwrap();
         let named = |corrected: &tamis_core::correction::Corrected| -> Vec<u64> {
-            corrected.metrics.named().iter().map(|(_, value)| value.to_bits()).collect()
+            corrected.metrics.to_pairs().iter().map(|(_, value)| value.to_bits()).collect()
         };
         prop_assert_eq!(named(&before), named(&after));
         prop_assert_eq!((bits(before.weights), before.mask), (bits(after.weights), after.mask));

@@ -222,7 +222,7 @@ fn what_a_critic_reports() {
     let term = ValueTerm { coef: 2.0, ..ValueTerm::of(Some(1.0), Aggregation::TokenMean) };
     let (_, metrics) = whole(&term, &rows);
     let expected = [("critic/vf_loss", 2.3125), ("critic/vf_clipfrac", 0.5), ("critic/vpred_mean", 1.75)];
-    assert_eq!(metrics.named(), expected);
+    assert_eq!(metrics.to_pairs(), expected);
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn zero_advantages_by_hand() {
     };
     assert_eq!(found, expected);
     assert_named(
-        &found.named(),
+        &found.to_pairs(),
         &[
             ("diagnostics/zero_advantage/tokens", 0.75),
             ("diagnostics/zero_advantage/trajectories", 0.6),
@@ -129,7 +129,7 @@ fn diversity_by_hand() {
     let found = Diversity::of(&Ragged::from_rows([vec![Some("a")], vec![Some("b"), Some("b")], vec![None]]));
     let entropy = (1.0_f64 / 3.0).ln() / -3.0 - (2.0_f64 / 3.0).ln() * 2.0 / 3.0;
     assert_named(
-        &found.named("answer"),
+        &found.to_pairs("answer"),
         &[
             ("collapse/answer_distinct_share", 0.5),
             ("collapse/answer_conditional_entropy", 0.0),
@@ -145,7 +145,7 @@ fn variances_by_hand() {
     // from.
     let found = VarianceShares::of(&Ragged::from_rows([vec![0.0, 2.0], vec![3.0, 7.0], vec![9.0]]));
     assert_named(
-        &found.named(),
+        &found.to_pairs(),
         &[
             ("collapse/reward_variance_within", 2.5),
             ("collapse/reward_variance_between", 4.0),

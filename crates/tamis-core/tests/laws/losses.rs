@@ -243,13 +243,13 @@ fn the_entropy_coefficient_is_held_at_its_target() {
     let adaptive = tamis_core::objective::AdaptiveEntropy { min: 0.0, max: 0.012, delta: 0.005, target: 0.2 };
     let bonus = EntropyBonus { coef: 0.01, aggregation: None, adaptive: Some(adaptive) };
     let start = bonus.initial();
-    assert_eq!(bonus.used(start), 0.01);
-    let low = bonus.updated(start, 0.1);
-    assert_eq!((low.coef, bonus.used(low)), (0.012, 0.012));
+    assert_eq!(bonus.coefficient(start), 0.01);
+    let low = bonus.update(start, 0.1);
+    assert_eq!((low.coef, bonus.coefficient(low)), (0.012, 0.012));
     // Above the target nothing is paid, and the coefficient falls.
-    let high = bonus.updated(low, 0.3);
-    assert_eq!((high.coef, bonus.used(high)), (0.012 - 0.005, 0.0));
-    assert_eq!(bonus.updated(high, f64::NAN), high);
+    let high = bonus.update(low, 0.3);
+    assert_eq!((high.coef, bonus.coefficient(high)), (0.012 - 0.005, 0.0));
+    assert_eq!(bonus.update(high, f64::NAN), high);
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn settings_survive_a_checkpoint() {
         let text = serde_json::to_string(&policy).unwrap();
         assert!(text.contains(&format!("\"kind\":\"{}\"", policy.name())), "{text}");
         assert_eq!(serde_json::from_str::<PolicyLoss>(&text).unwrap(), policy);
-        let entries = tamis_core::catalogue::named(policy.name());
+        let entries = tamis_core::catalogue::find(policy.name());
         assert!(!entries.is_empty(), "{} has no entry in the catalogue", policy.name());
     }
 }

@@ -122,7 +122,7 @@ type Column = fn(&Derivatives) -> &[f64];
 
 /// The bits of everything, NaN equal to NaN.
 fn bits(outcome: &Outcome) -> Vec<u64> {
-    let metrics = outcome.metrics.named().into_iter().map(|(_, value)| value.to_bits());
+    let metrics = outcome.metrics.to_pairs().into_iter().map(|(_, value)| value.to_bits());
     std::iter::once(outcome.loss.to_bits())
         .chain(metrics)
         .chain(outcome.state.kl.map(|kl| kl.coef.to_bits()))
@@ -471,8 +471,8 @@ proptest! {
             let tolerance = 1e-5 * size.max(least.abs()).max(most.abs()) + f64::from(f32::MIN_POSITIVE);
             (least - tolerance..=most + tolerance).contains(&found) || (found.is_nan() && around[1].is_nan())
         };
-        let named: Vec<_> = around.iter().map(|(outcome, _)| outcome.metrics.named()).collect();
-        for (i, (name, found)) in outcome.metrics.named().into_iter().enumerate() {
+        let named: Vec<_> = around.iter().map(|(outcome, _)| outcome.metrics.to_pairs()).collect();
+        for (i, (name, found)) in outcome.metrics.to_pairs().into_iter().enumerate() {
             let around = [named[0][i].1, named[1][i].1, named[2][i].1];
             prop_assert!(is_between(found, &around, 1.0), "{}: {} against {:?}", name, found, around);
         }

@@ -118,7 +118,7 @@ fn verl_rollout_correction() {
         }
         let new_mask: Vec<bool> = numbers(&case["outputs"]["new_mask"]).iter().map(|&on| on == 1.0).collect();
         assert_eq!(corrected.mask, new_mask, "{}", name(&case));
-        compare_metrics(&case, &corrected.metrics.named());
+        compare_metrics(&case, &corrected.metrics.to_pairs());
         tally.ran += 1;
     }
     tally.finish();
@@ -173,7 +173,7 @@ fn verl_loss_bypass_mode() {
         let corrected = correction
             .correct(&SamplerColumns { offsets: &offsets, mask: &mask, old: &logprob, behaviour: &behaviour })
             .unwrap();
-        compare_metrics(&case, &corrected.metrics.named());
+        compare_metrics(&case, &corrected.metrics.to_pairs());
         let mask = corrected.mask;
         let ragged = Ragged::from_lengths(mask.clone(), &lengths).unwrap();
         let (normalisers, _) = Normalisers::of(&ragged, &vec![1; lengths.len()]).unwrap();
@@ -192,7 +192,7 @@ fn verl_loss_bypass_mode() {
                 let (outcome, derivatives) =
                     objective.value_and_gradient(&columns, &normalisers, &objective.initial_state()).unwrap();
                 if outcome.metrics.tokens > 0.0 {
-                    for (metric, actual) in outcome.metrics.named() {
+                    for (metric, actual) in outcome.metrics.to_pairs() {
                         if let Some(expected) = case["outputs"]["metrics"][metric].as_f64()
                             && metric.starts_with("actor/")
                         {
@@ -272,7 +272,7 @@ fn trl_vllm_is() {
             weights.iter().zip(&mask).filter(|(_, on)| **on).map(|(&weight, _)| weight).collect()
         };
         close(&case, "ratio", &unmasked(&corrected.weights.unwrap()), &unmasked(&expected), F64);
-        let named = corrected.metrics.named();
+        let named = corrected.metrics.to_pairs();
         for (metric, expected) in case["outputs"]["metrics"].as_object().unwrap() {
             let (_, actual) =
                 named.iter().find(|(ours, _)| ours == metric).unwrap_or_else(|| panic!("no metric {metric}"));

@@ -57,7 +57,7 @@ fn verl_kl_controller() {
             numbers(&case["inputs"]["current_kl"]).into_iter().zip(numbers(&case["inputs"]["n_steps"]));
         let coefs: Vec<f64> = steps
             .map(|(current, n)| {
-                state = controller.updated(state, current, n);
+                state = controller.update(state, current, n);
                 state.coef
             })
             .collect();
@@ -110,7 +110,7 @@ fn verl_kl_in_reward() {
             &[number(&metrics["actor/reward_kl_penalty_coeff"])],
             tolerance(&case),
         );
-        let KlState { coef } = controller.updated(state, found.mean_kl, scores.num_rows() as f64);
+        let KlState { coef } = controller.update(state, found.mean_kl, scores.num_rows() as f64);
         close(&case, "coef_after", &[coef], &[number(&outputs["coef_after"])], with_epsilon);
         tally.ran += 1;
     }

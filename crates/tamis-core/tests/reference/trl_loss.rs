@@ -358,7 +358,7 @@ fn bonus(
 fn metrics(case: &Value, outcome: &Outcome, bonus: Option<&Outcome>, num_sequences: f64, accumulation: f64) {
     let (params, outputs) = (&case["params"], &case["outputs"]);
     let metrics = &outcome.metrics;
-    let named = metrics.named();
+    let named = metrics.to_pairs();
     let is_global = matches!(params["loss_type"].as_str(), Some("dapo" | "cispo" | "vespo"));
     let is_sequence = params["importance_sampling_level"] == "sequence";
     let masked = num_sequences - metrics.sequences;

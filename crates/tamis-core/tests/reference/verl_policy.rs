@@ -126,7 +126,7 @@ fn metric_of(mode: &str, metric: &str, metrics: &ObjectiveMetrics) -> f64 {
         ("kl_cov", "actor/ppo_kl") => "actor/ppo_kl_abs",
         _ => metric,
     };
-    let named = metrics.named();
+    let named = metrics.to_pairs();
     named.iter().find(|(name, _)| *name == ours).unwrap_or_else(|| panic!("no metric {metric}")).1
 }
 

@@ -127,7 +127,7 @@ fn broken_rows_are_skipped_and_counted_where_asked() {
         read("{\"question\": \"a\"}\n\n{nonsense}\n{\"other\": 1}\n{\"question\": \"b\"}\n", &options)
             .unwrap();
     assert_eq!(dataset.ids(), [PromptId(0), PromptId(3)]);
-    assert_eq!(dataset.skipped().len(), 2);
+    assert_eq!(dataset.skipped_rows().len(), 2);
     assert_eq!(dataset.get(PromptId(3)).unwrap().content, PromptContent::Text("b".into()));
     assert_eq!(dataset.get(PromptId(1)), None);
     insta::assert_snapshot!(read("{\"other\": 1}", &options).unwrap_err(), @"no prompts in FOLDER/data.jsonl \
@@ -237,7 +237,7 @@ fn bytes_are_a_prompt_only_where_they_are_text() {
     let columns = ColumnNames { prompt: Some("image".to_owned()), ..ColumnNames::default() };
     insta::assert_snapshot!(printed(&path, &ReadOptions { columns, ..base64.clone() }), @"FOLDER/bytes.parquet, row 1: `image` holds bytes that are no text (not UTF-8); write the column as text, or name another with data.columns.prompt");
     let skipping = ReadOptions { bad_rows: BadRows::Skip, ..base64 };
-    assert_eq!(Dataset::read(&[&path], &skipping).unwrap().skipped().len(), 1);
+    assert_eq!(Dataset::read(&[&path], &skipping).unwrap().skipped_rows().len(), 1);
 }
 
 /// A column beside the prompt is refused with its row, or is base64 in every row: none is text in one and
@@ -265,7 +265,7 @@ fn bytes_beside_the_prompt_are_refused_or_encoded_throughout() {
     assert_eq!(dataset.prompts()[0].columns["prompt"], "6*7?", "what is read as text is text");
     assert_eq!(dataset.prompts()[0].ground_truth.as_deref(), Some("42"));
     let skipping = ReadOptions { bad_rows: BadRows::Skip, ..options };
-    assert_eq!(Dataset::read(&[&images], &skipping).unwrap().skipped().len(), 1);
+    assert_eq!(Dataset::read(&[&images], &skipping).unwrap().skipped_rows().len(), 1);
 }
 
 #[cfg(unix)]

@@ -117,7 +117,7 @@ impl Rewards {
     }
 
     /// Functions that the reward is made of: those with a weight, or all where none has one.
-    pub fn weighed(&self) -> impl Iterator<Item = &NamedReward> {
+    pub fn weighed_rewards(&self) -> impl Iterator<Item = &NamedReward> {
         let is_weighed = self.functions.iter().any(|named| named.weight != 0.0);
         self.functions.iter().filter(move |named| named.weight != 0.0 || !is_weighed)
     }

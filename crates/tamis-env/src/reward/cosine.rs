@@ -52,7 +52,7 @@ fn verifier_of<'a>(context: &RewardContext<'a>) -> Result<(&'a str, &'a dyn Rewa
 impl RewardSettings for CosineSettings {
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
         let (name, verifier) = verifier_of(context)?;
-        let verifier = verifier.build(&context.named(name))?;
+        let verifier = verifier.build(&context.with_name(name))?;
         Ok(Box::new(Cosine::new(verifier, self.schedule(context.max_length))?))
     }
 

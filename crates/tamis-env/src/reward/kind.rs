@@ -128,7 +128,7 @@ impl RewardSettings for BySourceSettings {
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
         let mut own = Vec::with_capacity(self.sources.0.len());
         for (source, kind) in &self.sources.0 {
-            let function = kind.build(&context.named(&format!("{}.{source}", context.name)))?;
+            let function = kind.build(&context.with_name(&format!("{}.{source}", context.name)))?;
             own.push((source.clone(), function));
         }
         let function = BySource::new(own);
@@ -148,10 +148,9 @@ impl RewardSettings for BySourceSettings {
     }
 
     fn check(&self, context: &RewardContext<'_>) -> Result<(), BuildError> {
-        self.sources
-            .0
-            .iter()
-            .try_for_each(|(source, kind)| kind.check(&context.named(&format!("{}.{source}", context.name))))
+        self.sources.0.iter().try_for_each(|(source, kind)| {
+            kind.check(&context.with_name(&format!("{}.{source}", context.name)))
+        })
     }
 
     fn conflicts(&self, path: &str, limit: usize) -> Vec<Conflict> {

@@ -107,7 +107,7 @@ impl<'a> RewardContext<'a> {
 
     /// The same for a reward of another name.
     #[must_use]
-    pub fn named<'b>(&self, name: &'b str) -> RewardContext<'b>
+    pub fn with_name<'b>(&self, name: &'b str) -> RewardContext<'b>
     where
         'a: 'b,
     {

@@ -89,7 +89,7 @@ pub fn files(loaded: &Loaded, purpose: CheckPurpose<'_>, placeholders: Placehold
 impl Checker<'_> {
     /// An error at the first of some keys that the user wrote.
     fn refuse(&mut self, keys: &[String], message: &str, hint: Option<&str>) {
-        self.found.push(self.loaded.refused(keys, message, hint));
+        self.found.push(self.loaded.refuse(keys, message, hint));
     }
 
     fn run(&mut self) {

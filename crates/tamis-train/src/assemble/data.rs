@@ -217,7 +217,7 @@ fn first_of_files<'p>(
                 Unfit { keys, file: None, error: error.into() }
             })?;
             is_empty &= is_whole && dataset.prompts().is_empty();
-            num_skipped += dataset.skipped().len();
+            num_skipped += dataset.skipped_rows().len();
             firsts.push(First {
                 split,
                 file: Some(path).filter(|_| index > 0),
@@ -305,10 +305,10 @@ fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> 
         let dataset = Dataset::read(paths, &options)?;
         let plural = if paths.len() == 1 { "" } else { "s" };
         notes.push(format!("{split}: {} prompts from {} file{plural}", dataset.prompts().len(), paths.len()));
-        if let Some(first) = dataset.skipped().first() {
+        if let Some(first) = dataset.skipped_rows().first() {
             notes.push(format!(
                 "{split}: {} rows do not parse and were skipped; the first: {first}",
-                dataset.skipped().len(),
+                dataset.skipped_rows().len(),
             ));
         }
         Ok(dataset.into_prompts())

@@ -42,14 +42,14 @@ impl StepBatch {
     }
 
     /// Everything whose generation ended in the step, in all of its attempts and before any filter.
-    pub(crate) fn generated(&self) -> Vec<&Record> {
+    pub(crate) fn generated_records(&self) -> Vec<&Record> {
         let all = self.trained.iter().chain(&self.others).chain(&self.carried_out);
-        generated(self.report.step, all)
+        generated_records(self.report.step, all)
     }
 }
 
 /// Those of some records whose generation ended in a step: what an earlier one kept was counted in that.
-pub(crate) fn generated<'a>(step: u64, records: impl Iterator<Item = &'a Record>) -> Vec<&'a Record> {
+pub(crate) fn generated_records<'a>(step: u64, records: impl Iterator<Item = &'a Record>) -> Vec<&'a Record> {
     let is_new = |record: &&Record| record.kept_in.is_none_or(|kept_in| kept_in == step);
     records.filter(|record| is_new(record) && !record.group.trajectories.is_empty()).collect()
 }

@@ -203,7 +203,7 @@ pub(crate) fn columns(
         let penalty = penalty(estimator, state.coef, &groups, recomputed.as_ref(), reference)?;
         let left = penalty.off(rewards.values().iter().copied());
         kl_facts = Some(RewardKlFacts { mean: penalty.mean_kl, coefficient: state.coef });
-        reward_kl = Some(controller.updated(state, penalty.mean_kl, left.len() as f64));
+        reward_kl = Some(controller.update(state, penalty.mean_kl, left.len() as f64));
         rewards =
             Ragged::from_lengths(left.clone(), &batch.sizes()).map_err(|error| not_rectangular(&error))?;
         (final_rewards, penalties) = (Some(left), Some(penalty.of_tokens));
@@ -225,7 +225,7 @@ pub(crate) fn columns(
         let whole = members.rewards(&groups);
         token_rewards(&trajectories, whole.values(), &weights, penalties.as_deref())
     });
-    let generated = batch.generated();
+    let generated = batch.generated_records();
     let mut of_generated = GeneratedStatistics::default();
     for record in &generated {
         let rewards: Vec<f64> = record.group.trajectories.iter().map(|one| one.reward).collect();

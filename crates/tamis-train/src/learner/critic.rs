@@ -105,7 +105,7 @@ pub fn update_critic(
             }
             report.num_updates += 1;
             norms += step.grad_norm;
-            for (name, value) in metrics.named() {
+            for (name, value) in metrics.to_pairs() {
                 if value.is_nan() {
                     continue;
                 }

@@ -306,7 +306,7 @@ struct BatchCorrection {
 }
 
 fn name_metrics(metrics: &ObjectiveMetrics) -> Vec<(&'static str, f64)> {
-    metrics.named()
+    metrics.to_pairs()
 }
 
 /// The columns of one optimizer batch.
@@ -427,7 +427,7 @@ impl<'a> MiniBatch<'a> {
             let corrected = correction.correct(&columns)?;
             batch.weight =
                 corrected.weights.map(|weights| weights.iter().map(|&weight| weight as f32).collect());
-            batch.metrics = corrected.metrics.named();
+            batch.metrics = corrected.metrics.to_pairs();
             for row in 0..self.batch.mask.num_rows() {
                 let tokens = self.batch.mask.offsets()[row]..self.batch.mask.offsets()[row + 1];
                 self.batch.mask.row_mut(row).copy_from_slice(&corrected.mask[tokens]);

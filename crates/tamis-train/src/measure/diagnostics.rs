@@ -28,10 +28,10 @@ pub fn set_generated(groups: &[&Group], metrics: &mut Metrics) {
         _ => f64::NAN,
     };
     let rates = PassRates::of(&rows(groups, passes), 0.5, INTERVALS);
-    set(metrics, rates.named());
+    set(metrics, rates.to_pairs());
     let texts = rows(groups, |one| Some(one.text.as_str()));
-    set(metrics, Diversity::of(&texts).named("completion"));
-    set(metrics, VarianceShares::of(&rows(groups, |one| one.reward)).named());
+    set(metrics, Diversity::of(&texts).to_pairs("completion"));
+    set(metrics, VarianceShares::of(&rows(groups, |one| one.reward)).to_pairs());
 }
 
 /// `diagnostics/zero_advantage/*`, over the trained tokens. Members that are left out have none; an empty
@@ -58,7 +58,7 @@ pub fn set_trained(
             ZeroAdvantage::of_tokens(advantages, &Ragged::from_rows(masks.by_ref()), &sizes)
         }
     };
-    set(metrics, found.named());
+    set(metrics, found.to_pairs());
     found
 }
 

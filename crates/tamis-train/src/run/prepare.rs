@@ -143,13 +143,13 @@ impl Preparation<'_> {
     }
 
     /// When the run was first started, in seconds of the Unix epoch; `None` where its file is gone.
-    fn started(&self) -> Option<i64> {
+    fn read_start_time(&self) -> Option<i64> {
         std::fs::read_to_string(self.directory.path().join(STARTED)).ok()?.trim().parse().ok()
     }
 
     /// Templates that show the date show that of the first start, or a resumed run would see other prompts.
     pub(super) fn date_templates(&self, codec: Codec) -> Codec {
-        codec.with_now(self.started().unwrap_or(0))
+        codec.with_now(self.read_start_time().unwrap_or(0))
     }
 
     /// The examples that a warm start imitates: none without one, `None` in a run that has begun.
@@ -176,7 +176,7 @@ impl Preparation<'_> {
         if self.state().is_none_or(|state| state.data_crc32 == data_crc32) {
             return Ok(data_crc32);
         }
-        let date = if self.started().is_some() {
+        let date = if self.read_start_time().is_some() {
             String::new()
         } else {
             format!("`{STARTED}`, the date that chat templates show, is gone from the run directory, or ")

@@ -94,7 +94,7 @@ impl Run {
         self.attempts = Attempts::new();
         self.recorder.progress.steps_begin();
         loop {
-            if let Some(reason) = self.measurement.early_stop.stopped() {
+            if let Some(reason) = self.measurement.early_stop.stop_reason() {
                 return self.stop_early(reason);
             }
             let step = self.state.step + 1;

@@ -15,7 +15,7 @@ use super::state::{CriticState, RunState, ScheduleState};
 use super::updating::Updating;
 use super::watch::Warnings;
 use crate::assemble::recipe::Recipe;
-use crate::credit::batch::{StepBatch, generated};
+use crate::credit::batch::{StepBatch, generated_records};
 use crate::credit::members::{TrainedMember, TrainedMembers, count_left_out, of_trajectories};
 use crate::credit::reference::BeforeFilter;
 use crate::credit::{Credit, CreditColumns, assign, columns};
@@ -68,9 +68,9 @@ impl Step {
     }
 
     /// Everything whose generation ended in the step, in all of its attempts and before any filter.
-    pub(crate) fn generated(&self) -> Vec<&Record> {
+    pub(crate) fn generated_records(&self) -> Vec<&Record> {
         let trained = self.trained.iter().map(|trained| &trained.record);
-        generated(self.facts.step, trained.chain(&self.others).chain(&self.carried_out))
+        generated_records(self.facts.step, trained.chain(&self.others).chain(&self.carried_out))
     }
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn step(
     facts.returns = credit.returns;
     facts.final_rewards = columns.final_rewards;
     facts.shaping = credit.shaped.metrics;
-    let generated: Vec<&Group> = batch.generated().into_iter().map(|record| &record.group).collect();
+    let generated: Vec<&Group> = batch.generated_records().into_iter().map(|record| &record.group).collect();
     let after = RunState {
         format: RunState::FORMAT,
         step: facts.step,

@@ -61,7 +61,7 @@ impl StepMetrics {
             metrics.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
         }
         // After those of the updates, of which it is the whole.
-        metrics.extend(facts.agreement.iter().flat_map(Agreement::named));
+        metrics.extend(facts.agreement.iter().flat_map(Agreement::to_pairs));
 
         let groups = step.groups();
         let left_out: Vec<Option<LeftOut>> = step.members().map(|member| member.left_out).collect();
@@ -74,7 +74,7 @@ impl StepMetrics {
         };
         let trained = trained_metrics(&groups, &columns, &mut metrics);
         let zero_advantage = diagnostics::set_trained(&groups, &facts.advantages, &left_out, &mut metrics);
-        let records = step.generated();
+        let records = step.generated_records();
         logged_metrics(&records, &mut metrics);
         let generated: Vec<&Group> = records.into_iter().map(|record| &record.group).collect();
         let of_generated = generated_metrics(&generated, &mut metrics);

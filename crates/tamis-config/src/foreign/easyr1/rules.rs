@@ -369,7 +369,7 @@ pub(in crate::foreign) fn defaults(t: &mut Translator) {
 fn easyr1_critic(t: &mut Translator) {
     const MINI: &str = "worker.critic.global_batch_size";
     let owner = Owner::EasyR1;
-    let estimator = t.value_of("objective.advantage.kind").and_then(|kind| Advantage::named(&kind));
+    let estimator = t.value_of("objective.advantage.kind").and_then(|kind| Advantage::of_name(&kind));
     if !estimator.is_some_and(|estimator| estimator.needs().contains(&Column::Values)) {
         return;
     }

@@ -63,7 +63,7 @@ pub(in crate::foreign) fn estimator_of_ours(name: &str) -> Option<Advantage> {
         "rloo_vectorized" => "rloo",
         _ => name,
     };
-    Advantage::named(name).filter(|ours| {
+    Advantage::of_name(name).filter(|ours| {
         use Advantage::{Bnpo, BnpoRunning, DrGrpo, NormalizeThenSum};
         !matches!(ours, DrGrpo(_) | NormalizeThenSum(_) | Bnpo(_) | BnpoRunning(_))
     })

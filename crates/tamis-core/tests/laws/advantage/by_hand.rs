@@ -143,7 +143,7 @@ fn a_divisor_divides() {
 #[test]
 fn trajectories_without_tokens() {
     let rewards = Ragged::from_rows([[1.0, 0.0, 0.0, 0.0]]);
-    let named = |name: &str| Advantage::named(name).unwrap();
+    let named = |name: &str| Advantage::of_name(name).unwrap();
     // Nobody has a token to weigh by, so the mean is the plain one.
     let none = AdvantageBatch { lengths: Some(&[0; 4]), ..AdvantageBatch::of_rewards(&rewards) };
     assert_eq!(run(&*named("opo"), &none), [0.75, -0.25, -0.25, -0.25]);
@@ -182,7 +182,7 @@ fn a_large_mean_does_not_cancel_the_spread() {
     let mask = Ragged::from_rows([[true], [true]]);
     let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
     let expected = 1.0 / (2.0_f64 + 1e-8).sqrt();
-    assert_near(&run(&*Advantage::named("reinforce_plus_plus").unwrap(), &batch), &[-expected, expected]);
+    assert_near(&run(&*Advantage::of_name("reinforce_plus_plus").unwrap(), &batch), &[-expected, expected]);
 }
 
 #[test]

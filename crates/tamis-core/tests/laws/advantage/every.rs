@@ -6,7 +6,7 @@ use tamis_core::advantage::{
     CpoWrap, Gae, Generated, GeneratedStatistics, Gpg, GpgAlpha, Grpo, MaskedRewards, OptimalTokenBaseline,
     Rloo, Scale, SingletonAdvantage, Tail,
 };
-use tamis_core::catalogue::{Family, named};
+use tamis_core::catalogue::{Family, find};
 use tamis_core::ragged::Ragged;
 use tamis_core::whole_step::WholeStep;
 
@@ -264,11 +264,11 @@ proptest! {
 fn every_estimator_has_its_entry_and_reads_its_configuration() {
     for estimator in Advantage::all() {
         let name = estimator.name();
-        let entries = named(name);
+        let entries = find(name);
         let entry = entries.iter().find(|entry| entry.family == Family::Advantage).unwrap();
         let default: Advantage = serde_json::from_value(serde_json::json!({ "kind": name })).unwrap();
         assert_eq!(default, estimator);
-        assert_eq!((Advantage::named(name).as_ref(), entry.name), (Some(&estimator), estimator.as_str()));
+        assert_eq!((Advantage::of_name(name).as_ref(), entry.name), (Some(&estimator), estimator.as_str()));
         let unknown = serde_json::json!({ "kind": name, "nonsense": 1 });
         let error = serde_json::from_value::<Advantage>(unknown).unwrap_err().to_string();
         assert!(error.contains(&format!("`{name}`: there is no key `nonsense`")), "{error}");
@@ -279,7 +279,7 @@ fn every_estimator_has_its_entry_and_reads_its_configuration() {
             "{name}"
         );
     }
-    assert_eq!(Advantage::named("dapo"), None);
+    assert_eq!(Advantage::of_name("dapo"), None);
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn errors_name_what_is_wrong() {
         estimator.estimate(&batch, &AdvantageState::default()).unwrap_err().to_string()
     };
     let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
-    let named = |name: &str| Advantage::named(name).unwrap();
+    let named = |name: &str| Advantage::of_name(name).unwrap();
 
     let short = Ragged::from_rows([vec![0.0, 0.0], vec![0.0]]);
     insta::assert_snapshot!(message(named("gae"), AdvantageBatch { values: Some(&short), ..batch }), @"column `values` has 2 rows; expected 3, one per trajectory");
@@ -350,11 +350,11 @@ fn an_infinite_reward_is_refused_by_all() {
     }
     let mask = Ragged::from_rows([[true], [true]]);
     let batch = AdvantageBatch { mask: Some(&mask), ..AdvantageBatch::of_rewards(&rewards) };
-    let error = Advantage::named("reinforce_plus_plus").unwrap().advantages(&batch).unwrap_err();
+    let error = Advantage::of_name("reinforce_plus_plus").unwrap().advantages(&batch).unwrap_err();
     insta::assert_snapshot!(error, @"reward of trajectory 1 in group 0 is inf; rewards must be finite, or NaN for unscored");
     // The first of several is named.
     let several = Ragged::from_rows([vec![1.0, 0.0], vec![f64::INFINITY, 0.0, f64::NEG_INFINITY]]);
-    let grpo = Advantage::named("grpo").unwrap();
+    let grpo = Advantage::of_name("grpo").unwrap();
     let error = grpo.advantages(&AdvantageBatch::of_rewards(&several)).unwrap_err();
     assert!(matches!(error, AdvantageError::InfiniteReward { group: 1, trajectory: 0, .. }), "{error}");
 }

@@ -95,7 +95,7 @@ fn settings_out_of_range_are_named() {
 fn numbers_that_are_none_are_refused() {
     for number in [f64::INFINITY, f64::NAN] {
         for name in ["bnpo", "bnpo_running", "gpg"] {
-            let default = Advantage::named(name).unwrap();
+            let default = Advantage::of_name(name).unwrap();
             let settings: &[&str] = match name {
                 "bnpo" => &["alpha", "beta", "max_weight", "low", "high"],
                 "bnpo_running" => &["prior", "delta", "low", "high"],
@@ -209,9 +209,9 @@ fn columns_that_do_not_fit_are_named() {
     let components = full.components();
     let all = AdvantageBatch { turn_rewards: None, token_rewards: None, ..full.batch(&components) };
     let message = |name: &str, batch: AdvantageBatch<'_>| {
-        Advantage::named(name).unwrap().advantages(&batch).unwrap_err().to_string()
+        Advantage::of_name(name).unwrap().advantages(&batch).unwrap_err().to_string()
     };
-    assert!(Advantage::named("bi_level_gae").unwrap().advantages(&all).is_ok());
+    assert!(Advantage::of_name("bi_level_gae").unwrap().advantages(&all).is_ok());
     let turns = Ragged::from_rows([[0, 0, 1]; 3]);
     insta::assert_snapshot!(message("bi_level_gae", AdvantageBatch { turns: Some(&turns), ..all }), @"column `turns` has 3 rows; expected 4, one per trajectory");
     let turns = Ragged::from_rows([vec![0, 0, 1], vec![0, 0], vec![0, 0, 1], vec![0]]);

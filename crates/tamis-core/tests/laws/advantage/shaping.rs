@@ -7,7 +7,7 @@ use tamis_core::advantage::shaping::{
     Shaped, Shaping, ShapingBatch, SoftReweight, shape,
 };
 use tamis_core::advantage::{AdvantageBatch, Advantages};
-use tamis_core::catalogue::{Family, named};
+use tamis_core::catalogue::{Family, find};
 use tamis_core::group::GroupId;
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
@@ -184,7 +184,7 @@ fn by_hand() {
 fn every_shaping_has_its_entry_and_reads_its_configuration() {
     for shaping in Shaping::all() {
         let name = shaping.name();
-        let entries = named(name);
+        let entries = find(name);
         let entry = entries.iter().find(|entry| entry.family == Family::Shaping).unwrap();
         let default: Shaping = serde_json::from_value(serde_json::json!({ "kind": name })).unwrap();
         assert_eq!(default, shaping);

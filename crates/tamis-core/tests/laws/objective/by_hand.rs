@@ -268,7 +268,7 @@ fn counts_of_ranks_add_up() {
     let first = Normalisers { tokens: 6.0, sequences: 3.0, groups: 2.0, dp_size: 1.0 };
     let second = Normalisers { tokens: 10.0, sequences: 4.0, groups: 1.0, dp_size: 1.0 };
     let both = Normalisers { tokens: 16.0, sequences: 7.0, groups: 3.0, dp_size: 2.0 };
-    assert_eq!(first.merged(second), both);
+    assert_eq!(first.merge(second), both);
 }
 
 #[test]

@@ -312,7 +312,7 @@ fn members_that_the_filter_did_not_choose_are_left_out_and_keep_their_rewards() 
     );
     let metrics = StepMetrics::of(&run.recipe, &step).metrics;
     assert_eq!(metrics.get("train/num_left_out/unchosen"), Some(8.0));
-    let generated: Vec<&Group> = step.generated().into_iter().map(|record| &record.group).collect();
+    let generated: Vec<&Group> = step.generated_records().into_iter().map(|record| &record.group).collect();
     assert_eq!(step.after.num_tokens, num_tokens(&generated) as u64);
     assert_eq!(step.after.step, 1);
 }
