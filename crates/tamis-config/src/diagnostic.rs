@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use tamis_core::setting::Shape;
+
 use crate::source::{Origin, SourceKind};
+use crate::table;
 
 /// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -311,6 +314,9 @@ impl Problem {
             {
                 Some("put a text that begins with a bracket in quotes, such as '[0-9]+'".to_owned())
             }
+            Self::NotAllowed { key, value, .. } if is_no(value) && nullable_section(key).is_some() => {
+                Some(format!("`{}=null` switches it off", nullable_section(key)?))
+            }
             Self::NotAllowed { key, .. }
             | Self::WrongType { key, .. }
             | Self::OutOfRange { key, .. }
@@ -331,6 +337,13 @@ impl Problem {
             Self::Syntax { .. } => None,
         }
     }
+}
+
+/// The section of a key `kind`, where it may be null.
+fn nullable_section(key: &str) -> Option<&str> {
+    let section = key.strip_suffix(".kind")?;
+    let shape = section.split('.').fold(table::root().clone(), |shape, key| shape.of_key(key));
+    matches!(shape, Shape::Nullable(_)).then_some(section)
 }
 
 /// Whether a text says that something is off.

@@ -308,6 +308,7 @@ fn parts_that_a_value_or_a_list_lacks() {
     for (argument, hint) in [
         ("rollout.n.x=3", "`rollout.n` has no keys: it is a value itself"),
         ("reward.length.weight=3", "did you mean `reward[0].weight`?"),
+        ("filter.kind=none", "`filter=null` switches it off"),
         ("objective.loss.tau_postive=0.3", "did you mean `objective.loss.tau_positive`?"),
     ] {
         let error = show_errors("", &[argument]);

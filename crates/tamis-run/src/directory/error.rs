@@ -1,6 +1,6 @@
 //! Why a run directory cannot be made, opened or read.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{CONFIG, MAX_NAME, number_name};
 use crate::durable::DiskError;
@@ -93,10 +93,13 @@ impl RunDirectoryError {
             Self::Held { .. } => "wait for it or stop it (Ctrl-C saves first), then resume",
             Self::NotARun { path, .. } => {
                 let usual = "name the folder that a run printed at its start; it holds `config.yaml`";
-                let near =
-                    tamis_file::nearest(path).filter(|near| !path.exists() && near.join(CONFIG).is_file());
+                let is_run = |folder: &PathBuf| folder.join(CONFIG).is_file();
+                // A run that is misspelt, one that the path leads into, or the name of one alone.
+                let misspelt = || tamis_file::nearest(path).filter(|near| !path.exists() && is_run(near));
+                let around = || path.ancestors().skip(1).take(3).map(Path::to_owned).find(is_run);
+                let in_runs = || Some(Path::new("runs").join(path)).filter(is_run);
                 return Some(
-                    near.map_or_else(
+                    misspelt().or_else(around).or_else(in_runs).map_or_else(
                         || usual.to_owned(),
                         |near| format!("did you mean `{}`?", near.display()),
                     ),

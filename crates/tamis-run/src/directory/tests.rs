@@ -229,6 +229,11 @@ fn messages() {
     failed to open the run `DIR/tinny`: there is no such folder
     hint: did you mean `DIR/tiny`?
     ");
+    let inside = folder.path().join("tiny/checkpoints/step_8");
+    insta::assert_snapshot!(of(RunDirectory::open(&Disk::without_flush(), &inside)), @"
+    failed to open the run `DIR/tiny/checkpoints/step_8`: there is no such folder
+    hint: did you mean `DIR/tiny`?
+    ");
     std::fs::write(folder.path().join("file"), "").expect("write");
     insta::assert_snapshot!(of(RunDirectory::open(&Disk::without_flush(), &folder.path().join("file"))), @"
     failed to open the run `DIR/file`: this is a file, not a folder
