@@ -32,19 +32,31 @@ impl InitConfig {
 /// starts no more than it expects to need.
 const ROUNDS_OF_A_STREAM: usize = 8;
 
-/// A key that nobody set, and the keys that its value follows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Followed {
-    /// Path of the key, items of lists as numbers.
-    pub(crate) key: String,
-    pub(crate) leader: &'static str,
-}
-
 /// The key that the lengths of rewards follow.
 pub(crate) const RESPONSE_LENGTH: &str = "rollout.max_response_length";
 
+/// The keys that a key follows where nobody sets it, as the comment behind its value names them; `None` for a
+/// key that follows no other.
+pub(crate) fn leader(key: &str) -> Option<&'static str> {
+    Some(match key {
+        "train.ppo_mini_batch_size" | "data.gen_batch_size" => "data.train_batch_size",
+        "objective.loss_scale_factor" => RESPONSE_LENGTH,
+        "objective.entropy.aggregation" | "critic.aggregation" => "objective.aggregation",
+        "objective.correction.preset" => "schedule.mode, schedule.surplus, rollout.backend",
+        "schedule.granularity" | "critic.ppo_mini_batch_size" => "train.ppo_mini_batch_size",
+        "schedule.rounds_in_flight" => "schedule.mode, rollout.backend",
+        "publish.pause" => "schedule.mode, schedule.surplus",
+        "critic.ppo_epochs" => "train.ppo_epochs",
+        "filter.metric" => "reward",
+        "model.init.num_kv_heads" => "num_heads",
+        "model.init.head_dim" => "hidden_size / num_heads",
+        key if key.starts_with("reward.") => RESPONSE_LENGTH,
+        _ => return None,
+    })
+}
+
 /// Lists what was null and is a value now.
-fn list_filled(path: &str, before: &Json, after: &Json, filled: &mut Vec<Followed>) {
+fn list_filled(path: &str, before: &Json, after: &Json, filled: &mut Vec<String>) {
     match (before, after) {
         (Json::Object(before), Json::Object(after)) => {
             for (key, after) in after {
@@ -52,7 +64,7 @@ fn list_filled(path: &str, before: &Json, after: &Json, filled: &mut Vec<Followe
             }
         }
         (Json::Null, after) if !after.is_null() => {
-            filled.push(Followed { key: path.to_owned(), leader: RESPONSE_LENGTH });
+            filled.push(path.to_owned());
         }
         _ => {}
     }
@@ -61,66 +73,59 @@ fn list_filled(path: &str, before: &Json, after: &Json, filled: &mut Vec<Followe
 impl Config {
     /// Sets every key that is null because it follows other keys, where something reads it, and lists them.
     /// Null then means nothing, no limit, or that data, servers, programs or the machine decide.
-    pub(crate) fn fill_followers(&mut self) -> Vec<Followed> {
+    pub(crate) fn fill_followers(&mut self) -> Vec<String> {
         let mut filled = Vec::new();
         macro_rules! follow {
-            ($($part:ident).+ = $value:expr, $leader:expr) => {
+            ($($part:ident).+ = $value:expr) => {
                 let value = $value;
                 let key = &mut self.$($part).+;
                 if key.is_none() {
                     *key = Some(value);
-                    filled.push(Followed { key: stringify!($($part).+).to_owned(), leader: $leader });
+                    filled.push(stringify!($($part).+).to_owned());
                 }
             };
         }
-        follow!(train.ppo_mini_batch_size = self.mini_batch_size(), "data.train_batch_size");
+        follow!(train.ppo_mini_batch_size = self.mini_batch_size());
         if self.filter.is_some() {
-            follow!(data.gen_batch_size = self.gen_batch_size(), "data.train_batch_size");
+            follow!(data.gen_batch_size = self.gen_batch_size());
         }
         if self.objective.aggregation == Aggregation::SeqMeanTokenSumNorm {
-            follow!(objective.loss_scale_factor = self.loss_scale_factor(), RESPONSE_LENGTH);
+            follow!(objective.loss_scale_factor = self.loss_scale_factor());
         }
         if self.objective.entropy.coefficient != 0.0 || self.objective.entropy.adaptive.is_some() {
-            follow!(objective.entropy.aggregation = self.objective.aggregation, "objective.aggregation");
+            follow!(objective.entropy.aggregation = self.objective.aggregation);
         }
         if let Some(preset) = self.correction_preset() {
-            let streams = self.schedule.mode == ScheduleMode::Streaming;
-            let leader =
-                if streams { "schedule.mode, schedule.surplus" } else { "rollout.backend, schedule.surplus" };
-            follow!(objective.correction.preset = preset, leader);
+            follow!(objective.correction.preset = preset);
         }
         if self.refills() {
             if self.schedule.mode == ScheduleMode::Deficit {
-                follow!(schedule.granularity = self.mini_batch_size(), "train.ppo_mini_batch_size");
+                follow!(schedule.granularity = self.mini_batch_size());
             }
-            follow!(schedule.rounds_in_flight = self.rounds_in_flight(), "schedule.mode, rollout.backend");
+            follow!(schedule.rounds_in_flight = self.rounds_in_flight());
         }
         if self.rollout.backend != BackendKind::Native && self.schedule.surplus == SurplusKind::Carry {
-            follow!(publish.pause = self.publish_pause(), "schedule.mode, schedule.surplus");
+            follow!(publish.pause = self.publish_pause());
         }
         if self.has_critic() {
-            let leader = "train.ppo_mini_batch_size";
-            follow!(critic.ppo_mini_batch_size = self.critic_mini_batch_size(), leader);
-            follow!(critic.ppo_epochs = self.critic_epochs(), "train.ppo_epochs");
-            follow!(critic.aggregation = self.objective.aggregation, "objective.aggregation");
+            follow!(critic.ppo_mini_batch_size = self.critic_mini_batch_size());
+            follow!(critic.ppo_epochs = self.critic_epochs());
+            follow!(critic.aggregation = self.objective.aggregation);
         }
         // Which numbers a program gives is known when it answers.
         let has_outcome =
             self.reward.iter().any(|reward| reward.kind.is_verifier() && !reward.kind.is_external());
         if let Some(filter) = self.filter.as_mut().filter(|filter| has_outcome && filter.metric.is_none()) {
             filter.metric = Some(RAW_OUTCOME.to_owned());
-            filled.push(Followed { key: "filter.metric".to_owned(), leader: "reward" });
+            filled.push("filter.metric".to_owned());
         }
         if let Some(init) = &mut self.model.init {
             let (num_kv_heads, head_dim) = (init.num_kv_heads(), init.head_dim());
             if init.num_kv_heads.replace(num_kv_heads).is_none() {
-                filled.push(Followed { key: "model.init.num_kv_heads".to_owned(), leader: "num_heads" });
+                filled.push("model.init.num_kv_heads".to_owned());
             }
             if init.head_dim.replace(head_dim).is_none() {
-                filled.push(Followed {
-                    key: "model.init.head_dim".to_owned(),
-                    leader: "hidden_size / num_heads",
-                });
+                filled.push("model.init.head_dim".to_owned());
             }
         }
         for (index, reward) in self.reward.iter_mut().enumerate() {

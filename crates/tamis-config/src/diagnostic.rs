@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-use tamis_core::setting::Shape;
-
 use crate::source::{Origin, SourceKind};
-use crate::table;
 
 /// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -314,9 +311,6 @@ impl Problem {
             {
                 Some("put a text that begins with a bracket in quotes, such as '[0-9]+'".to_owned())
             }
-            Self::NotAllowed { key, value, .. } if is_no(value) && nullable_section(key).is_some() => {
-                Some(format!("`{}=null` switches it off", nullable_section(key)?))
-            }
             Self::NotAllowed { key, .. }
             | Self::WrongType { key, .. }
             | Self::OutOfRange { key, .. }
@@ -339,15 +333,8 @@ impl Problem {
     }
 }
 
-/// The section of a key `kind`, where it may be null.
-fn nullable_section(key: &str) -> Option<&str> {
-    let section = key.strip_suffix(".kind")?;
-    let shape = section.split('.').fold(table::root().clone(), |shape, key| shape.of_key(key));
-    matches!(shape, Shape::Nullable(_)).then_some(section)
-}
-
 /// Whether a text says that something is off.
-fn is_no(text: &str) -> bool {
+pub(crate) fn is_no(text: &str) -> bool {
     ["off", "none", "no", "false", "disabled"].contains(&text.to_ascii_lowercase().as_str())
 }
 

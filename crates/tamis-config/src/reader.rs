@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use tamis_core::setting::{Check, Described, KeySpec, Shape, Variant, or_null};
 
-use crate::diagnostic::{Diagnostic, Problem};
+use crate::diagnostic::{Diagnostic, Problem, is_no};
 use crate::path::PathText as _;
 use crate::source::{Origin, Source, SourceKind};
 use crate::suggest;
@@ -133,6 +133,14 @@ impl Reader {
                 && key == path
             {
                 *expected = or_null(expected);
+            }
+            // The kind of a section that may be null.
+            if let Problem::NotAllowed { key, value, .. } = &*found.problem
+                && *key == join(path, "kind")
+                && is_no(value)
+            {
+                let hint = format!("`{path}=null` switches it off");
+                *found.problem = Problem::rule(found.problem.to_string(), hint);
             }
         }
         value

@@ -2,6 +2,7 @@
 
 use serde_json::Value as Json;
 
+use crate::derived::leader;
 use crate::load::Loaded;
 use crate::load::followers::{comment_of, comment_of_reward};
 use crate::path::{PathText as _, map_paths};
@@ -18,8 +19,8 @@ impl Loaded {
         let values = self.values();
         section(&mut text, "", 0, table::root(), &values, &|path| {
             let value = values.pointer(&format!("/{}", path.replace('.', "/"))).unwrap_or(&Json::Null);
-            if let Some(followed) = self.followed.iter().find(|followed| followed.key == path) {
-                return comment_of(value, followed.leader);
+            if self.followed.iter().any(|key| key == path) {
+                return comment_of(value, leader(path).unwrap_or_default());
             }
             let origin = self.tree.at(path).map_or_else(|| "default".to_owned(), describe);
             let of_reward =

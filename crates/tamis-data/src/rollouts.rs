@@ -170,7 +170,7 @@ pub fn fixed_columns() -> Vec<&'static str> {
 
 /// The number of a metric of `filter.metric` in a row that tamis wrote: the `reward` for `seq_reward`, the
 /// policy's tokens for `length`, the score for `scores.NAME`, and for any other metric the number that the
-/// run's filter looked at, if it was that one; `None` otherwise, where a column of that name has it.
+/// run's filter looked at, if it was that one.
 pub fn find_metric<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<Cow<'row, Value>> {
     let is_ours = ["metric", "metric_value", "verdict"].iter().all(|column| row.contains_key(*column));
     let found = match metric {

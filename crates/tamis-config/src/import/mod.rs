@@ -18,7 +18,7 @@ use crate::render;
 use crate::source::{Origin, Source, SourceKind};
 use crate::suggest::name_of_today;
 use crate::table;
-use crate::tree::{Node, Value};
+use crate::tree::{Node, Value, join};
 use crate::yaml;
 use invocation::{Invocation, Processes};
 
@@ -75,8 +75,11 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
         diagnostics.push(Diagnostic::error(problem, Some(first.origin.clone())));
     }
     for argument in &ours {
+        let Operation::Set(node) = &argument.operation else { continue };
         let reason = format!("`{}` beside it says otherwise", argument.path);
-        translation.notes.retain_mut(|note| note.forget(&argument.path, &reason));
+        for path in list_leaves(node, &argument.path) {
+            translation.notes.retain_mut(|note| note.forget(&path, &reason));
+        }
     }
     let overrides = translation.overrides.into_iter().chain(ours);
     let tree = tree_of(native, overrides, &mut translation.notes, &mut diagnostics);
@@ -93,6 +96,16 @@ pub fn import(arguments: &[String], folder: &Path) -> Result<Import, ConfigError
     notes.splice(0..0, translation.notes);
     remaining.splice(0..0, warnings);
     Ok(Import { yaml, notes, remaining })
+}
+
+/// The paths that a value sets: those of a mapping's keys, otherwise its own.
+fn list_leaves(node: &Node, path: &str) -> Vec<String> {
+    match &node.value {
+        Value::Map(entries) => {
+            entries.iter().flat_map(|entry| list_leaves(&entry.node, &join(path, &entry.key))).collect()
+        }
+        _ => vec![path.to_owned()],
+    }
 }
 
 /// One tree of a file and of what overrides set, one after the other.

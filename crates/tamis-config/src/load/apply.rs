@@ -63,7 +63,11 @@ pub(crate) fn apply(tree: &mut Node, argument: Override, diagnostics: &mut Vec<D
     {
         let problem = Problem::rule(
             format!("`{path}` must be {}, not null", shape.describe()),
-            format!("`~{path}` takes it back to its own default"),
+            if parts.last().is_some_and(|part| part.parse::<usize>().is_ok()) {
+                format!("`~{path}` removes it")
+            } else {
+                format!("`~{path}` takes it back to its own default")
+            },
         );
         diagnostics.push(Diagnostic::error(problem, Some(node.origin.clone())));
         return;

@@ -6,12 +6,10 @@
 //! first one would have had. The value within the comment tells whether the key was edited since.
 
 use serde_json::Value as Json;
-use tamis_core::setting::Shape;
 
-use crate::derived::{Followed, RESPONSE_LENGTH};
+use crate::derived::{RESPONSE_LENGTH, leader};
 use crate::render::flow;
 use crate::source::Origin;
-use crate::table;
 use crate::tree::{Node, Value, join};
 
 /// Between the values and the keys that they follow.
@@ -24,9 +22,9 @@ pub(crate) fn comment_of(value: &Json, leader: &str) -> String {
 
 /// The end of the comment of a reward, which stands on one line, about its keys that follow others; `None`
 /// where none does.
-pub(crate) fn comment_of_reward(reward: &Json, path: &str, followed: &[Followed]) -> Option<String> {
-    let within = |followed: &Followed| {
-        let name = followed.key.strip_prefix(path)?.strip_prefix('.')?;
+pub(crate) fn comment_of_reward(reward: &Json, path: &str, followed: &[String]) -> Option<String> {
+    let within = |key: &String| {
+        let name = key.strip_prefix(path)?.strip_prefix('.')?;
         Some(format!("{name} {}", flow(reward.get(name)?)))
     };
     let values: Vec<String> = followed.iter().filter_map(within).collect();
@@ -40,8 +38,7 @@ pub(crate) fn release(file: &mut Node) {
     let mut paths = Vec::new();
     collect(file, "", &mut paths);
     for path in paths {
-        let shape = path.split('.').fold(table::root().clone(), |shape, key| shape.of_key(key));
-        if let (Shape::Nullable(_), Some(node)) = (shape, file.at_mut(&path)) {
+        if let Some(node) = file.at_mut(&path) {
             node.value = Node::plain("null", node.origin.clone()).value;
         }
     }
@@ -49,7 +46,6 @@ pub(crate) fn release(file: &mut Node) {
 
 /// The paths of values whose comments say that they follow others.
 fn collect(node: &Node, path: &str, paths: &mut Vec<String>) {
-    let is = |node: Option<&Node>, text: &str| node.is_some_and(|node| flow(&node.to_json()) == text);
     match &node.value {
         Value::Map(entries) => {
             for entry in entries {
@@ -58,19 +54,22 @@ fn collect(node: &Node, path: &str, paths: &mut Vec<String>) {
         }
         Value::List(items) if path == "reward" => {
             for (index, item) in items.iter().enumerate() {
-                let values = comments(&item.origin)
-                    .find_map(|comment| said_to_follow(comment.rsplit("; ").next().unwrap_or(comment)));
-                for (name, value) in
-                    values.unwrap_or_default().split(", ").filter_map(|value| value.split_once(' '))
-                {
-                    if is(item.get(name), value) {
+                let Some(comment) = comment(&item.origin) else { continue };
+                let end = comment.rsplit("; ").next().unwrap_or(comment);
+                let values = FOLLOWS.iter().find_map(|follows| end.split_once(follows));
+                let Some((values, _)) = values.filter(|(_, leader)| *leader == RESPONSE_LENGTH) else {
+                    continue;
+                };
+                for (name, value) in values.split(", ").filter_map(|value| value.split_once(' ')) {
+                    if item.get(name).is_some_and(|node| flow(&node.to_json()) == value) {
                         paths.push(format!("{path}.{index}.{name}"));
                     }
                 }
             }
         }
         Value::Scalar { .. } => {
-            if comments(&node.origin).filter_map(said_to_follow).any(|value| is(Some(node), value)) {
+            let follows = leader(path).map(|leader| comment_of(&node.to_json(), leader));
+            if follows.is_some_and(|follows| comment(&node.origin) == Some(&*follows)) {
                 paths.push(path.to_owned());
             }
         }
@@ -78,17 +77,11 @@ fn collect(node: &Node, path: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// The values that a comment says to follow keys of a configuration.
-fn said_to_follow(comment: &str) -> Option<&str> {
-    let (values, leaders) = FOLLOWS.iter().find_map(|follows| comment.split_once(follows))?;
-    let first = leaders.split([',', ' ']).next()?;
-    let is_key = |key: &table::ConfigKey| key.path == first || key.spec.name == first;
-    (first == "reward" || table::keys().iter().any(is_key)).then_some(values)
-}
-
-/// The comment behind a value, and the one that has the line above to itself.
-fn comments(origin: &Origin) -> impl Iterator<Item = &str> {
-    let behind = origin.excerpt().and_then(|line| line.rsplit_once("  # ")).map(|(_, comment)| comment);
-    let above = origin.line.checked_sub(2).and_then(|line| origin.source.text.lines().nth(line));
-    behind.into_iter().chain(above.and_then(|line| line.trim_start().strip_prefix("# ")))
+/// The comment of a value: behind it, otherwise what has the line above to itself.
+fn comment(origin: &Origin) -> Option<&str> {
+    if let Some((_, comment)) = origin.excerpt().and_then(|line| line.rsplit_once("  # ")) {
+        return Some(comment);
+    }
+    let above = origin.source.text.lines().nth(origin.line.checked_sub(2)?)?;
+    above.trim_start().strip_prefix("# ")
 }

@@ -1,6 +1,5 @@
 //! Result of loading a configuration.
 
-use crate::derived::Followed;
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::foreign::Note;
 use crate::preset_difference::PresetDifference;
@@ -21,7 +20,7 @@ pub struct Loaded {
     pub preset_differences: Vec<PresetDifference>,
     pub(crate) tree: Node,
     /// Keys that nobody set and that follow others.
-    pub(crate) followed: Vec<Followed>,
+    pub(crate) followed: Vec<String>,
 }
 
 impl Loaded {

@@ -246,3 +246,21 @@ fn an_adaptive_kl_in_the_reward() {
     );
     assert!(import_errors(&[KL_IN_REWARD, "algorithm.kl_ctrl.type=sometimes"]).contains("fixed or adaptive"));
 }
+
+/// A key of tamis beside one of another system takes its place in the notes where it takes its value, and
+/// nowhere else.
+#[test]
+fn notes_follow_keys_of_tamis_given_beside_them() {
+    let low = format!("{ACTOR}.clip_ratio_low=0.1");
+    let notes = |arguments: &[&str]| {
+        let imported = converted(arguments);
+        imported.notes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    assert!(notes(&[&low, "objective.loss={clip_high: 0.3}"]).contains("objective.loss.clip_low: 0.1"));
+    assert!(
+        notes(&[&low, "objective.loss={clip_low: 0.3}"])
+            .contains("has no effect: `objective.loss` beside it")
+    );
+    let filter = ["algorithm.filter_groups.enable=True", "filter=null"];
+    assert!(!notes(&filter).contains("filter.kind"), "{}", notes(&filter));
+}

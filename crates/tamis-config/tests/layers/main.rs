@@ -427,7 +427,7 @@ fn keys_that_follow_others_are_set() {
     assert_snapshot!(followed(&carries), @"
     gen_batch_size: 64  # 64 follows data.train_batch_size
     rounds_in_flight: 1  # 1 follows schedule.mode, rollout.backend
-    preset: decoupled_token_is  # decoupled_token_is follows schedule.mode, schedule.surplus
+    # decoupled_token_is follows schedule.mode, schedule.surplus, rollout.backend
     ppo_mini_batch_size: 64  # 64 follows data.train_batch_size
     ");
     let served = ["rollout.backend=vllm", "rollout.servers=[http://localhost:8000]"];
@@ -435,7 +435,7 @@ fn keys_that_follow_others_are_set() {
     gen_batch_size: 64  # 64 follows data.train_batch_size
     pause: keep  # keep follows schedule.mode, schedule.surplus
     rounds_in_flight: 8  # 8 follows schedule.mode, rollout.backend
-    preset: decoupled_token_is  # decoupled_token_is follows schedule.mode, schedule.surplus
+    # decoupled_token_is follows schedule.mode, schedule.surplus, rollout.backend
     ppo_mini_batch_size: 64  # 64 follows data.train_batch_size
     ");
     // Which numbers a program gives is known when it answers.
@@ -491,6 +491,9 @@ fn keys_that_follow_others_follow_on_in_what_is_made_of_a_shown_configuration() 
                      train:\n  total_steps: 10\n  # it follows the DAPO paper\n  ppo_mini_batch_size: 64\n";
     let commented = load(&[commented], &["data.train_batch_size=128"]).expect("sound").config;
     assert_eq!((commented.rollout.n, commented.train.ppo_mini_batch_size), (8, Some(64)));
+    // It may look the same, behind a key that follows no other.
+    let alike = "validate:\n  max_prompts: 32  # 32 follows data.train_batch_size\n";
+    assert_eq!(load(&[BASE, alike], &[]).expect("sound").config.validate.max_prompts, Some(32));
     // What is followed may be edited in the file itself.
     let leaders = [
         (" train_batch_size: 64", " train_batch_size: 8"),

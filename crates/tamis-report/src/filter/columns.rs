@@ -371,10 +371,15 @@ fn lists(
     Ok(rows)
 }
 
-/// The value of a metric in a row: in rollouts of tamis the number that a run's filter would look at,
-/// otherwise the column with its name.
+/// The value of a metric in a row: of the column with its name, otherwise as rollouts of tamis hold it. A
+/// column that is called as a number of tamis (a reward's) is not meant.
 fn metric_value<'row>(row: &'row Map<String, Value>, metric: &str) -> Option<Cow<'row, Value>> {
-    find_metric(row, metric).or_else(|| lookup(row, metric).map(Cow::Borrowed))
+    let column = || lookup(row, metric).map(Cow::Borrowed);
+    if matches!(metric, "length" | "entropy" | "seq_reward") {
+        find_metric(row, metric).or_else(column)
+    } else {
+        column().or_else(|| find_metric(row, metric))
+    }
 }
 
 /// A metric's number in a row: NaN where null or not there.

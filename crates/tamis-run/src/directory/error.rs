@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{CONFIG, MAX_NAME, number_name};
+use super::{CHECKPOINTS, CONFIG, MAX_NAME, number_name};
 use crate::durable::DiskError;
 
 /// Why a run directory could not be made, opened or cut back.
@@ -93,7 +93,11 @@ impl RunDirectoryError {
             Self::Held { .. } => "wait for it or stop it (Ctrl-C saves first), then resume",
             Self::NotARun { path, .. } => {
                 let usual = "name the folder that a run printed at its start; it holds `config.yaml`";
-                let is_run = |folder: &PathBuf| folder.join(CONFIG).is_file();
+                let is_run = |folder: &PathBuf| {
+                    !folder.as_os_str().is_empty()
+                        && folder.join(CONFIG).is_file()
+                        && folder.join(CHECKPOINTS).is_dir()
+                };
                 // A run that is misspelt, one that the path leads into, or the name of one alone.
                 let misspelt = || tamis_file::nearest(path).filter(|near| !path.exists() && is_run(near));
                 let around = || path.ancestors().skip(1).take(3).map(Path::to_owned).find(is_run);

@@ -17,6 +17,7 @@ use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
 use tamis_core::objective::ObjectiveError;
 use tamis_core::printable::cut_middle;
+use tamis_core::setting::OutOfRange;
 use tamis_env::reward::settings::RewardFile;
 use tamis_env::reward::{Listener, Nobody, RewardContext, RewardError};
 use tamis_model::TransformerConfig;
@@ -136,7 +137,9 @@ impl Checker<'_> {
     /// Shows an error of a constructor at the key that it names, otherwise at its section.
     fn report_assembly(&mut self, error: &AssembleError, section: &str) {
         let setting = match error {
-            AssembleError::Objective(ObjectiveError::Setting { setting, .. })
+            AssembleError::Objective(ObjectiveError::Range(OutOfRange { key: setting, .. }))
+            | AssembleError::Advantage(AdvantageError::Range(OutOfRange { key: setting, .. }))
+            | AssembleError::Objective(ObjectiveError::Setting { setting, .. })
             | AssembleError::Advantage(AdvantageError::Setting { setting, .. })
             | AssembleError::Correction(
                 CorrectionError::Setting { setting, .. } | CorrectionError::Bounds { setting, .. },

@@ -86,7 +86,6 @@ settings! {
     }
 }
 
-/// Whether the settings of either are in range.
 /// `l = -A·sg(min(r, max_ratio))·logprob`, or nothing where the token is held.
 fn truncated(token: &Token, is_held: bool, max_ratio: f64) -> TokenLoss {
     if is_held {
