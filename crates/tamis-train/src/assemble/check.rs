@@ -137,10 +137,14 @@ impl Checker<'_> {
     /// Shows an error of a constructor at the key that it names, otherwise at its section.
     fn report_assembly(&mut self, error: &AssembleError, section: &str) {
         let setting = match error {
-            AssembleError::Objective(ObjectiveError::Range(OutOfRange { key: setting, .. }))
-            | AssembleError::Advantage(AdvantageError::Range(OutOfRange { key: setting, .. }))
-            | AssembleError::Objective(ObjectiveError::Setting { setting, .. })
-            | AssembleError::Advantage(AdvantageError::Setting { setting, .. })
+            AssembleError::Objective(
+                ObjectiveError::Range(OutOfRange { key: setting, .. })
+                | ObjectiveError::Setting { setting, .. },
+            )
+            | AssembleError::Advantage(
+                AdvantageError::Range(OutOfRange { key: setting, .. })
+                | AdvantageError::Setting { setting, .. },
+            )
             | AssembleError::Correction(
                 CorrectionError::Setting { setting, .. } | CorrectionError::Bounds { setting, .. },
             ) => Some(*setting),
