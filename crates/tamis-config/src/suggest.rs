@@ -1,8 +1,9 @@
 //! "Did you mean".
 
 /// The key that was probably meant by an unknown one: its name of today, where it was renamed; otherwise a
-/// neighbour in the same section that is spelled alike; otherwise, of the keys anywhere with the same last part, the one that is most like it as a whole;
-/// otherwise one that is spelled alike as a whole. Never a section that the key itself names.
+/// neighbour in the same section that is spelled alike; otherwise, of the keys anywhere with the same last part,
+/// the one that is most like it as a whole; otherwise one that is spelled alike as a whole. Never a section that
+/// the key itself names.
 pub(crate) fn nearest_key(
     key: &str,
     section: &str,

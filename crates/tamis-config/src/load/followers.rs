@@ -1,6 +1,6 @@
 //! Values that `tamis config show` filled in, read back.
 //!
-//! The `config.yaml` of a run says the value of every key that follows another, with a comment that names both:
+//! The `config.yaml` of a run says the value of every key that follows another, with a comment that has both:
 //! `ppo_mini_batch_size: 64  # 64 follows data.train_batch_size`. Read as a configuration again, such a key
 //! goes on following: a new run from the file with another batch size has another mini-batch size too, as the
 //! first one would have had. The value within the comment tells whether the key was edited since.
