@@ -1,8 +1,9 @@
 //! The native CPU engine: Qwen2, Qwen3 and Llama forward, backward and generation.
 //!
-//! [`TransformerConfig`] and [`Model`] read and write Hugging Face folders. [`score`] and
-//! [`forward_backward`] compute log-probabilities, entropies and gradients of ragged sequences, [`values`]
-//! and [`values_forward_backward`] those of a critic ([`Model::critic`]); [`AdamW`] updates the weights;
+//! [`TransformerConfig`] and [`Model`] read and write Hugging Face folders. [`score`], and [`forward_hold`]
+//! with [`backward`], compute log-probabilities, entropies and gradients of ragged sequences, [`values`],
+//! and [`values_forward_hold`] with [`values_backward`], those of a critic ([`Model::critic`]); [`AdamW`]
+//! updates the weights;
 //! [`BatchGenerator`] samples completions whose log-probabilities are, bit for bit, those of [`score`].
 
 mod activation;
@@ -39,6 +40,6 @@ pub use product::{measure_peak, measure_product};
 pub use simd::SimdLevel;
 pub use threads::Threads;
 pub use training::{
-    Coefficients, Gradients, PassOptions, Sequence, SequenceError, TokenScores, Workspace, forward_backward,
-    logits, score, values, values_forward_backward,
+    Coefficients, Gradients, HeldPass, PassOptions, Sequence, SequenceError, TokenScores, Workspace,
+    backward, forward_backward, forward_hold, logits, score, values, values_backward, values_forward_hold,
 };

@@ -10,9 +10,9 @@ use serde_json::Value;
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{
-    AdamW, AdamWConfig, Architecture, CheckpointError, Gradients, MemoryEstimate, MemoryPlan, Model,
-    OutputHead, PassOptions, SaveDtype, Sequence, SimdLevel, Threads, TransformerConfig, Workspace,
-    forward_backward, logits, score, values, values_forward_backward,
+    AdamW, AdamWConfig, Architecture, CheckpointError, Coefficients, Gradients, MemoryEstimate, MemoryPlan,
+    Model, OutputHead, PassOptions, SaveDtype, Sequence, SimdLevel, Threads, TransformerConfig, Workspace,
+    backward, forward_hold, logits, score, values, values_backward, values_forward_hold,
 };
 
 const VOCAB: usize = 37;
@@ -74,10 +74,10 @@ fn gradients(threads: &Threads, model: &Model, options: PassOptions, size: usize
     let mut first = 0;
     for part in sequences(&rows).chunks(size) {
         let mut workspace = Workspace::default();
-        let ask = |values: &Ragged<f32>| slopes(first, values);
-        let values =
-            values_forward_backward(threads, model, &mut workspace, part, options, &mut gradients, ask);
-        first += values.unwrap().num_values();
+        let (values, held) = values_forward_hold(threads, model, &mut workspace, part, options).unwrap();
+        let upstream = slopes(first, &values);
+        values_backward(threads, model, &mut workspace, held, upstream, &mut gradients).unwrap();
+        first += values.num_values();
     }
     gradients
 }
@@ -210,28 +210,17 @@ fn it_learns_a_value_and_goes_on_from_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let step = |model: &mut Model, optimizer: &mut AdamW| -> f64 {
         let mut gradients = Gradients::new(model);
-        let mut loss = 0.0;
         // Half the distance to the number of the sequence, squared.
-        let ask = |predicted: &Ragged<f32>| {
-            let errors: Vec<f32> = predicted
-                .rows()
-                .enumerate()
-                .flat_map(|(i, row)| row.iter().map(move |&value| value - i as f32 / 4.0))
-                .collect();
-            loss = errors.iter().map(|&error| f64::from(error).powi(2)).sum();
-            errors
-        };
         let (mut workspace, options) = (Workspace::default(), PassOptions::default());
-        values_forward_backward(
-            &threads,
-            model,
-            &mut workspace,
-            &sequences(&rows),
-            options,
-            &mut gradients,
-            ask,
-        )
-        .unwrap();
+        let (predicted, held) =
+            values_forward_hold(&threads, model, &mut workspace, &sequences(&rows), options).unwrap();
+        let errors: Vec<f32> = predicted
+            .rows()
+            .enumerate()
+            .flat_map(|(i, row)| row.iter().map(move |&value| value - i as f32 / 4.0))
+            .collect();
+        let loss = errors.iter().map(|&error| f64::from(error).powi(2)).sum();
+        values_backward(&threads, model, &mut workspace, held, errors, &mut gradients).unwrap();
         assert!(!optimizer.step(&threads, model, &gradients, 1e-2, Some(1.0)).skipped);
         loss
     };
@@ -310,15 +299,12 @@ fn a_head_is_asked_for_what_it_has() {
     assert_eq!(logits(&threads, &critic, &mut workspace, &[1]).unwrap_err(), error);
     let mut gradients = Gradients::new(&critic);
     let options = PassOptions::default();
-    let backward =
-        forward_backward(&threads, &critic, &mut workspace, &good, options, &mut gradients, |_| {
-            panic!("nothing to ask")
-        });
-    assert_eq!(backward.unwrap_err(), error);
-    let none =
-        values_forward_backward(&threads, &critic, &mut workspace, &good, options, &mut gradients, |_| {
-            Vec::new()
-        });
+    assert_eq!(forward_hold(&threads, &critic, &mut workspace, &good, options).unwrap_err(), error);
+    let mut hold = || values_forward_hold(&threads, &critic, &mut workspace, &good, options).unwrap().1;
+    let (first, second) = (hold(), hold());
+    let wrong = backward(&threads, &critic, &mut workspace, first, Coefficients::default(), &mut gradients);
+    insta::assert_snapshot!(wrong.unwrap_err(), @"the model is a critic, and what is asked for comes from a language model");
+    let none = values_backward(&threads, &critic, &mut workspace, second, Vec::new(), &mut gradients);
     insta::assert_snapshot!(none.unwrap_err(), @"expected 1 value coefficients, one per scored token, got 0");
 }
 

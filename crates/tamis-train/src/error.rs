@@ -53,7 +53,7 @@ pub enum RunError {
     },
     /// Learning.
     #[error(transparent)]
-    Learner(#[from] LearnerError),
+    Learner(LearnerError),
     /// The warm start.
     #[error(transparent)]
     WarmStart(#[from] WarmStartError),
@@ -241,6 +241,15 @@ where
 {
     fn from(source: S) -> Self {
         Self::Failed(source.into())
+    }
+}
+
+impl From<LearnerError> for RunError {
+    fn from(error: LearnerError) -> Self {
+        match error {
+            LearnerError::Files(error) => Self::Checkpoint(error),
+            error => Self::Learner(error),
+        }
     }
 }
 

@@ -11,14 +11,13 @@ use tamis_rollout::{DispatchError, GeneratorError, Inbox, Scorer};
 use thiserror::Error;
 
 use crate::assemble::places::Places;
-use crate::assemble::settings::{engine_settings, validation_settings};
+use crate::assemble::settings::validation_settings;
 use crate::assemble::validation::no_pass;
-use crate::assemble::{AssembleError, data, policy, rewards};
+use crate::assemble::{AssembleError, data, learner, policy, rewards};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::measure::validation::{self, Shown, Validation, ValidationSettings};
 use crate::measure::validation_metrics::{SourceResult, results_by_source};
-use crate::native::NativeEngine;
 use crate::workers::listener::RunListener;
 use crate::workers::servers::EvaluationSampler;
 use tamis_run::durable::Disk;
@@ -168,10 +167,8 @@ pub fn evaluate(
     if let Some(first) = prepared.prompts.first() {
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
-    let (engine_codec, of_engine) = (codec.clone(), engine_settings(config));
-    let engine =
-        model.map(|model| NativeEngine::new(model, engine_codec, of_engine).with_interrupt(interrupt));
-    let mut sampler = EvaluationSampler::new(config, engine, &codec, folder.path(), interrupt, progress)
+    let learner = model.map(|model| learner::holder(config, model, &codec, interrupt));
+    let mut sampler = EvaluationSampler::new(config, learner, &codec, folder.path(), interrupt, progress)
         .map_err(|halt| halt.map(|error| EvaluateError::Servers(Box::new(error))))?;
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
     let plural = if settings.n == 1 { "" } else { "s" };

@@ -8,7 +8,8 @@ use tamis_text::tokenizer::{Tokenizer, TokenizerError};
 use thiserror::Error;
 
 use crate::assemble::policy::save_dtype;
-use crate::checkpoint::{self, ChecksumError, Extent, SaveError};
+use crate::checkpoint::{self, ChecksumError, Extent, SaveError, SummedFolder};
+use crate::native;
 use tamis_run::durable::{Disk, DiskError};
 
 /// A policy cannot be exported.
@@ -86,7 +87,7 @@ pub fn export(
     }
     checkpoint::verify(source, Extent::ForUse)?;
     let tokenizer = Tokenizer::load(source)?;
-    let mut model = checkpoint::read_model(source)?;
+    let mut model = native::read_model(source)?;
     if untie {
         model = model.to_untied();
     }
@@ -97,7 +98,11 @@ pub fn export(
     if let Some(parent) = target.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         disk.create_folder(parent)?;
     }
-    checkpoint::write_folder(&disk, target, &model, Some(&tokenizer), dtype)?;
+    checkpoint::write_folder(&disk, target, Some(&tokenizer), |folder| {
+        let mut out = SummedFolder::new(&disk, folder);
+        native::write_model(&mut out, "", &model, dtype)?;
+        Ok::<_, DiskError>(out.into_files())
+    })?;
     let (num_parameters, is_tied) = (model.num_parameters(), model.config().tie_word_embeddings);
     Ok(Exported { num_parameters, is_tied, dtype })
 }

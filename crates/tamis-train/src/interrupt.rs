@@ -4,7 +4,7 @@
 //! generation and training between two layers of the model, rewards and gold checks while they wait, the step
 //! loop between its stages. What was begun and cannot be finished at once is given up, and the state after
 //! the last trained step is saved: a resume does it again, exactly. One thing is finished: a step that has
-//! moved weights already while the state before it is in no checkpoint (`NativeEngine::begin_updates`).
+//! moved weights already while the state before it is in no checkpoint (`learner::progress`).
 //! Preparations that only read (data files, tokenizing, loading weights) are abandoned where they stand, see
 //! [`Interrupt::or_abandon`].
 

@@ -58,7 +58,7 @@ fn checkpoints_are_whole(run: &Path) {
         tamis_train::checkpoint::verify(&entry.path(), tamis_train::checkpoint::Extent::Whole)
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         tamis_train::run::RunState::read(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
-        tamis_train::checkpoint::read_model(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        tamis_train::native::read_model(&entry.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
 

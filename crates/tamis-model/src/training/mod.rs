@@ -67,11 +67,41 @@ pub fn score(
     temperature: f32,
 ) -> Result<TokenScores, SequenceError> {
     let options = PassOptions { temperature, recompute: true, keep_logits_bytes: 0 };
-    pass(threads, model, workspace, sequences, options, TokenScores::HEAD, None::<Backward<TokenScores>>)
+    Ok(forward_pass(threads, model, workspace, sequences, options, false)?.0)
 }
 
-/// Forward, then `objective` on what came out, then backward: adds the gradient of
-/// `sum_t (coef_t * logp_t + ent_coef_t * H_t)` to `gradients`.
+/// Log-probabilities and entropies of the scored tokens, the same bits as [`score`] gives, and the pass itself,
+/// held for [`backward`].
+pub fn forward_hold(
+    threads: &Threads,
+    model: &Model,
+    workspace: &mut Workspace,
+    sequences: &[Sequence],
+    options: PassOptions,
+) -> Result<(TokenScores, HeldPass), SequenceError> {
+    hold(threads, model, workspace, sequences, options)
+}
+
+/// Adds the gradient of `sum_t (coef_t * logp_t + ent_coef_t * H_t)` over the tokens of a held pass to
+/// `gradients`. `model` is the one of the forward pass, unchanged.
+///
+/// # Errors
+/// As many coefficients as tokens are asked for. A pass that is given up leaves `gradients` incomplete.
+pub fn backward(
+    threads: &Threads,
+    model: &Model,
+    workspace: &mut Workspace,
+    held: HeldPass,
+    coefficients: Coefficients,
+    gradients: &mut Gradients,
+) -> Result<(), SequenceError> {
+    check_head(held.head, OutputHead::Vocabulary)?;
+    let Coefficients { logprob, entropy } = coefficients;
+    let upstream = Upstream { first: logprob, second: entropy };
+    backward_pass(threads, model, workspace, held, &upstream, gradients)
+}
+
+/// [`forward_hold`], then `objective` on what came out, then [`backward`].
 pub fn forward_backward(
     threads: &Threads,
     model: &Model,
@@ -79,13 +109,11 @@ pub fn forward_backward(
     sequences: &[Sequence],
     options: PassOptions,
     gradients: &mut Gradients,
-    mut objective: impl FnMut(&TokenScores) -> Coefficients,
+    objective: impl FnOnce(&TokenScores) -> Coefficients,
 ) -> Result<TokenScores, SequenceError> {
-    let mut ask = |scores: &TokenScores| {
-        let Coefficients { logprob, entropy } = objective(scores);
-        Upstream { first: logprob, second: entropy }
-    };
-    pass(threads, model, workspace, sequences, options, TokenScores::HEAD, Some((gradients, &mut ask)))
+    let (scores, held) = forward_hold(threads, model, workspace, sequences, options)?;
+    backward(threads, model, workspace, held, objective(&scores), gradients)?;
+    Ok(scores)
 }
 
 /// Values of a critic at each scored token, row i for sequence i: the value is that of the state in which the
@@ -97,25 +125,37 @@ pub fn values(
     sequences: &[Sequence],
 ) -> Result<Ragged<f32>, SequenceError> {
     let options = PassOptions { recompute: true, keep_logits_bytes: 0, ..PassOptions::default() };
-    let head = OutputHead::Value;
-    let values: Values = pass(threads, model, workspace, sequences, options, head, None::<Backward<Values>>)?;
+    let (values, _): (Values, _) = forward_pass(threads, model, workspace, sequences, options, false)?;
     Ok(values.0)
 }
 
-/// Forward of a critic, then `objective` on its values (one derivative per scored token, flat), then
-/// backward: adds the gradient of `sum_t coef_t * value_t` to `gradients`.
-pub fn values_forward_backward(
+/// As [`values`], and the pass itself, held for [`values_backward`].
+pub fn values_forward_hold(
     threads: &Threads,
     model: &Model,
     workspace: &mut Workspace,
     sequences: &[Sequence],
     options: PassOptions,
+) -> Result<(Ragged<f32>, HeldPass), SequenceError> {
+    let (values, held): (Values, _) = hold(threads, model, workspace, sequences, options)?;
+    Ok((values.0, held))
+}
+
+/// Adds the gradient of `sum_t coef_t * value_t` over the tokens of a critic's held pass to `gradients`.
+///
+/// # Errors
+/// As of [`backward`].
+pub fn values_backward(
+    threads: &Threads,
+    model: &Model,
+    workspace: &mut Workspace,
+    held: HeldPass,
+    coefficients: Vec<f32>,
     gradients: &mut Gradients,
-    mut objective: impl FnMut(&Ragged<f32>) -> Vec<f32>,
-) -> Result<Ragged<f32>, SequenceError> {
-    let mut ask = |values: &Values| Upstream { first: objective(&values.0), second: None };
-    let backward: Option<Backward<Values>> = Some((gradients, &mut ask));
-    Ok(pass(threads, model, workspace, sequences, options, OutputHead::Value, backward)?.0)
+) -> Result<(), SequenceError> {
+    check_head(held.head, OutputHead::Value)?;
+    let upstream = Upstream { first: coefficients, second: None };
+    backward_pass(threads, model, workspace, held, &upstream, gradients)
 }
 
 /// Logits of one sequence at every position, row-major `[T][V]`.
@@ -151,18 +191,14 @@ pub fn logits(
 
 /// Outputs of a head for each scored token.
 trait HeadOutput {
-    /// Names of the derivatives.
-    const DERIVATIVES: [&'static str; 2];
+    /// The head that gives them.
+    const HEAD: OutputHead;
 
     fn of(columns: [Ragged<f32>; 2]) -> Self;
 }
 
-impl TokenScores {
-    const HEAD: OutputHead = OutputHead::Vocabulary;
-}
-
 impl HeadOutput for TokenScores {
-    const DERIVATIVES: [&'static str; 2] = ["log-probability", "entropy"];
+    const HEAD: OutputHead = OutputHead::Vocabulary;
 
     fn of([logprobs, entropies]: [Ragged<f32>; 2]) -> Self {
         Self { logprobs, entropies }
@@ -172,7 +208,7 @@ impl HeadOutput for TokenScores {
 struct Values(Ragged<f32>);
 
 impl HeadOutput for Values {
-    const DERIVATIVES: [&'static str; 2] = ["value", ""];
+    const HEAD: OutputHead = OutputHead::Value;
 
     fn of([values, _]: [Ragged<f32>; 2]) -> Self {
         Self(values)
@@ -183,17 +219,43 @@ fn check_head(found: OutputHead, wanted: OutputHead) -> Result<(), SequenceError
     if found == wanted { Ok(()) } else { Err(SequenceError::Head { found, wanted }) }
 }
 
-type Backward<'a, O> = (&'a mut Gradients, &'a mut dyn FnMut(&O) -> Upstream);
+/// A forward pass with its activations, which its backward pass takes.
+#[derive(Debug)]
+pub struct HeldPass {
+    head: OutputHead,
+    options: PassOptions,
+    cut: Cut,
+    batches: Vec<PackedBatch>,
+    /// As many as batches, and perhaps more.
+    chunks: Vec<Chunk>,
+    keep_logits: bool,
+    num_targets: usize,
+    /// Positions of the longest sequence.
+    reach: usize,
+}
 
-fn pass<O: HeadOutput>(
+fn hold<O: HeadOutput>(
     threads: &Threads,
     model: &Model,
     workspace: &mut Workspace,
     sequences: &[Sequence],
     options: PassOptions,
-    wanted: OutputHead,
-    backward: Option<Backward<O>>,
-) -> Result<O, SequenceError> {
+) -> Result<(O, HeldPass), SequenceError> {
+    let (output, mut held) = forward_pass(threads, model, workspace, sequences, options, true)?;
+    held.chunks = std::mem::take(&mut workspace.chunks);
+    Ok((output, held))
+}
+
+/// Forward; the activations are in the workspace's chunks where they are kept.
+fn forward_pass<O: HeadOutput>(
+    threads: &Threads,
+    model: &Model,
+    workspace: &mut Workspace,
+    sequences: &[Sequence],
+    options: PassOptions,
+    keep: bool,
+) -> Result<(O, HeldPass), SequenceError> {
+    let wanted = O::HEAD;
     check_head(model.config().head, wanted)?;
     if !(options.temperature > 0.0 && options.temperature.is_finite()) {
         return Err(SequenceError::Temperature { temperature: options.temperature });
@@ -203,13 +265,12 @@ fn pass<O: HeadOutput>(
     let longest = sequences.iter().map(|sequence| sequence.tokens.len()).max().unwrap_or(0);
     let rotary = workspace.rotary(config, longest);
     let watch = workspace.watch();
-    let Workspace { chunks, pool, shards, flipped, .. } = workspace;
+    let Workspace { chunks, pool, .. } = workspace;
     // Either the threads take whole chunks, or they share each operation.
     let serial = Threads::with_level(1, threads.level());
     let near = stay_near(model.num_parameters());
     let (outer, inner) = if near { (threads, &serial) } else { (&serial, threads) };
 
-    let keep = backward.is_some();
     let num_chunks = if keep { batches.len() } else { 0 };
     chunks.resize_with(num_chunks.max(chunks.len()), Chunk::default);
     let num_scored: usize = batches.iter().map(|batch| batch.scored.len()).sum();
@@ -245,58 +306,83 @@ fn pass<O: HeadOutput>(
             });
         });
     }
+    workspace.rotary = Some((config.clone(), rotary));
     if watch.has_given_up() {
-        workspace.rotary = Some((config.clone(), rotary));
         return Err(SequenceError::GivenUp);
     }
     let ragged = |values: Vec<f32>| Ragged::from_lengths(values, &lengths).unwrap_or_default();
     let output = O::of([ragged(first), ragged(second)]);
-    if let Some((gradients, objective)) = backward {
-        let upstream = objective(&output);
-        let expected = num_targets;
-        let counts = [Some(upstream.first.len()), upstream.second.as_ref().map(Vec::len)];
-        for (what, found) in O::DERIVATIVES.into_iter().zip(counts) {
-            if let Some(found) = found.filter(|&found| found != expected) {
-                workspace.rotary = Some((config.clone(), rotary));
-                return Err(SequenceError::Coefficients { what, expected, found });
-            }
+    let chunks = Vec::new();
+    let held =
+        HeldPass { head: wanted, options, cut, batches, chunks, keep_logits, num_targets, reach: longest };
+    Ok((output, held))
+}
+
+fn backward_pass(
+    threads: &Threads,
+    model: &Model,
+    workspace: &mut Workspace,
+    held: HeldPass,
+    upstream: &Upstream,
+    gradients: &mut Gradients,
+) -> Result<(), SequenceError> {
+    check_head(model.config().head, held.head)?;
+    let HeldPass { head, options, cut, batches, mut chunks, keep_logits, num_targets: expected, reach } =
+        held;
+    let names = match head {
+        OutputHead::Vocabulary => ["log-probability", "entropy"],
+        OutputHead::Value => ["value", ""],
+    };
+    let counts = [Some(upstream.first.len()), upstream.second.as_ref().map(Vec::len)];
+    for (what, found) in names.into_iter().zip(counts) {
+        if let Some(found) = found.filter(|&found| found != expected) {
+            workspace.chunks = chunks;
+            return Err(SequenceError::Coefficients { what, expected, found });
         }
-        if near {
-            linear::flip_all(threads, model, flipped);
-        }
-        let flipped = near.then_some(&flipped[..]);
-        let num_shards = cut.shards.min(batches.len());
-        clear_shards(shards, model, num_shards.saturating_sub(1));
-        // Shard s takes the chunks from s / shards of them on.
-        let first = |shard: usize| shard * batches.len() / num_shards.max(1);
-        {
-            let mut sums: Vec<&mut Gradients> =
-                std::iter::once(&mut *gradients).chain(shards.iter_mut()).collect();
-            let parts = (
-                Parts::new(chunks, (0..num_shards).map(|shard| first(shard + 1) - first(shard))),
-                Parts::chunks(&mut sums, 1),
-            );
-            outer.run(num_shards, |shard| {
-                let (chunks, gradients) = (parts.0.take(shard), &mut parts.1.take(shard)[0]);
-                for (chunk, batch) in chunks.iter_mut().zip(&batches[first(shard)..]) {
-                    let context = layer::LayerContext {
-                        threads: inner,
-                        model,
-                        rotary: &rotary,
-                        batch,
-                        flipped,
-                        watch: &watch,
-                    };
-                    pool.with(|work| {
-                        backward_chunk(&context, options, keep_logits, chunk, work, &upstream, gradients);
-                    });
-                }
-            });
-        }
-        add_shards(threads, &shards[..num_shards.saturating_sub(1)], gradients);
     }
+    let config = model.config();
+    let rotary = workspace.rotary(config, reach);
+    let watch = workspace.watch();
+    let Workspace { pool, shards, flipped, .. } = workspace;
+    let serial = Threads::with_level(1, threads.level());
+    let near = stay_near(model.num_parameters());
+    let (outer, inner) = if near { (threads, &serial) } else { (&serial, threads) };
+    if near {
+        linear::flip_all(threads, model, flipped);
+    }
+    let flipped = near.then_some(&flipped[..]);
+    let num_shards = cut.shards.min(batches.len());
+    clear_shards(shards, model, num_shards.saturating_sub(1));
+    // Shard s takes the chunks from s / shards of them on.
+    let first = |shard: usize| shard * batches.len() / num_shards.max(1);
+    {
+        let mut sums: Vec<&mut Gradients> =
+            std::iter::once(&mut *gradients).chain(shards.iter_mut()).collect();
+        let parts = (
+            Parts::new(&mut chunks, (0..num_shards).map(|shard| first(shard + 1) - first(shard))),
+            Parts::chunks(&mut sums, 1),
+        );
+        outer.run(num_shards, |shard| {
+            let (chunks, gradients) = (parts.0.take(shard), &mut parts.1.take(shard)[0]);
+            for (chunk, batch) in chunks.iter_mut().zip(&batches[first(shard)..]) {
+                let context = layer::LayerContext {
+                    threads: inner,
+                    model,
+                    rotary: &rotary,
+                    batch,
+                    flipped,
+                    watch: &watch,
+                };
+                pool.with(|work| {
+                    backward_chunk(&context, options, keep_logits, chunk, work, upstream, gradients);
+                });
+            }
+        });
+    }
+    add_shards(threads, &shards[..num_shards.saturating_sub(1)], gradients);
     workspace.rotary = Some((config.clone(), rotary));
-    if watch.has_given_up() { Err(SequenceError::GivenUp) } else { Ok(output) }
+    workspace.chunks = chunks;
+    if watch.has_given_up() { Err(SequenceError::GivenUp) } else { Ok(()) }
 }
 
 /// Outputs of the head for a chunk's targets, and the part that the backward pass needs where it is kept.

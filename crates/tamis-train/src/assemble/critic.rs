@@ -14,7 +14,6 @@ use crate::checkpoint::{Extent, verify};
 use crate::learner::critic::CriticSettings;
 use crate::learner::learning_rate::LearningRate;
 use crate::learner::micro_batch::MicroBatch;
-use crate::native::NativeCritic;
 
 /// Settings for the training of a run's critic.
 #[derive(Debug, Clone, Copy)]
@@ -68,21 +67,21 @@ pub fn shape(
     Ok(Some(critic.shape(path, config, policy)?.critic()))
 }
 
-/// A critic with these weights and an optimizer that starts afresh.
-pub fn critic(config: &Config, model: Model) -> NativeCritic {
+/// Constants of the critic's optimizer and the largest norm of its gradient; `None` without a critic.
+pub(super) fn optimizer(config: &Config) -> Option<(AdamWConfig, Option<f64>)> {
     let CriticOptimizerConfig { betas, epsilon, weight_decay, decay_norms_and_biases, max_grad_norm, .. } =
         config.critic.optimizer;
     let optimizer =
         AdamWConfig { beta1: betas[0], beta2: betas[1], eps: epsilon, weight_decay, decay_norms_and_biases };
-    NativeCritic::new(model, optimizer, max_grad_norm)
+    config.has_critic().then_some((optimizer, max_grad_norm))
 }
 
 /// The critic that `critic.model.path` names; `None` where it begins with the policy's layers.
-pub fn load_named(config: &Config) -> Result<Option<NativeCritic>, AssembleError> {
+pub(super) fn load_named(config: &Config) -> Result<Option<Model>, AssembleError> {
     match &config.critic.model.path {
         Some(path) if config.has_critic() => {
             verify(path, Extent::ForUse)?;
-            Ok(Some(critic(config, Model::load_critic(path)?)))
+            Ok(Some(Model::load_critic(path)?))
         }
         _ => Ok(None),
     }

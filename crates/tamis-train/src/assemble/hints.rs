@@ -13,7 +13,7 @@ use tamis_run::log::progress::Console;
 
 use super::AssembleError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::native::NativeEngine;
+use crate::prompts::codec::Codec;
 
 /// Prompts with their gold answer, by prompt. One without a gold answer is not among them.
 pub(crate) type Hints = HashMap<PromptId, Arc<[u32]>>;
@@ -39,11 +39,11 @@ fn with_gold(content: &PromptContent, template: &str, gold: &str) -> PromptConte
 }
 
 /// Every training prompt with its gold answer, where the estimator contrasts with it; cut from the left so
-/// that a completion has room.
+/// that a completion has room in the policy's `positions`.
 pub(crate) fn hints(
     config: &Config,
     advantage: &Advantage,
-    engine: &NativeEngine,
+    (codec, positions): (&Codec, usize),
     prompts: &[PreparedPrompt],
     ui: &Console,
     interrupt: &Interrupt,
@@ -70,9 +70,8 @@ pub(crate) fn hints(
             prompts.len()
         ));
     }
-    let positions = engine.model().config().max_position_embeddings;
     let limit = positions.saturating_sub(config.rollout.max_response_length).max(1);
-    let codec = engine.codec().clone();
+    let codec = codec.clone();
     let prepared = interrupt
         .or_abandon(move || codec.prepare(golden, "training", OverlongPrompts::Left, limit))?
         .map_err(|source| Halt::Failed(AssembleError::Hint { source }))?;

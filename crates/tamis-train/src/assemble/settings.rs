@@ -8,13 +8,13 @@ use tamis_env::reward::TrainerState;
 use tamis_model::AdamWConfig;
 use tamis_rollout::{DispatcherSettings, SamplePurpose, Sampling};
 
-use super::{AssembleError, objective};
+use super::{AssembleError, critic, objective};
 use crate::learner::micro_batch::MicroBatch;
 use crate::learner::update::UpdateSettings;
 use crate::measure::validation::ValidationSettings;
 use crate::native::EngineSettings;
 
-pub(crate) fn optimizer(config: &Config) -> AdamWConfig {
+fn optimizer(config: &Config) -> AdamWConfig {
     let optimizer = &config.train.optimizer;
     AdamWConfig {
         beta1: optimizer.betas[0],
@@ -30,7 +30,7 @@ pub(crate) fn threads(config: &Config) -> usize {
     config.run.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
 }
 
-pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
+pub(super) fn engine_settings(config: &Config) -> EngineSettings {
     EngineSettings {
         threads: threads(config),
         temperature: config.rollout.temperature,
@@ -38,6 +38,7 @@ pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
         recompute_activations: config.model.recompute_activations,
         max_num_seqs: config.rollout.max_num_seqs,
         optimizer: optimizer(config),
+        critic: critic::optimizer(config),
     }
 }
 

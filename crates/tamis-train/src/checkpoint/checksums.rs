@@ -128,25 +128,46 @@ impl TryFrom<String> for Hexadecimal {
     }
 }
 
+/// A file that was written and flushed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedFile {
+    /// Path in the folder, parts divided by `/`.
+    pub name: String,
+    /// CRC-32 of its bytes.
+    pub crc32: u32,
+}
+
 /// A folder that is being written: every file through it, the checksums of all at the end.
-pub(super) struct SummedFolder<'a> {
+pub(crate) struct SummedFolder<'a> {
     disk: &'a Disk,
     root: &'a Path,
     manifest: Manifest,
 }
 
 impl<'a> SummedFolder<'a> {
-    pub(super) fn new(disk: &'a Disk, root: &'a Path) -> Self {
+    pub(crate) fn new(disk: &'a Disk, root: &'a Path) -> Self {
         Self { disk, root, manifest: Manifest::default() }
     }
 
+    /// With files that are in it already.
+    pub(super) fn with(disk: &'a Disk, root: &'a Path, files: Vec<SavedFile>) -> Self {
+        let crc32 = files.into_iter().map(|file| (file.name, Hexadecimal(file.crc32))).collect();
+        Self { disk, root, manifest: Manifest { crc32 } }
+    }
+
+    /// What was written, for [`Self::with`]; no checksums are.
+    pub(crate) fn into_files(self) -> Vec<SavedFile> {
+        let files = self.manifest.crc32.into_iter();
+        files.map(|(name, Hexadecimal(crc32))| SavedFile { name, crc32 }).collect()
+    }
+
     /// Makes a folder in it.
-    pub(super) fn folder(&self, name: &str) -> Result<(), DiskError> {
+    pub(crate) fn folder(&self, name: &str) -> Result<(), DiskError> {
         self.disk.create_folder(&self.root.join(name))
     }
 
     /// Writes a file, named by its path in the folder.
-    pub(super) fn file(
+    pub(crate) fn file(
         &mut self,
         name: &str,
         fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,

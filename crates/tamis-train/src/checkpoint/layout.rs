@@ -1,10 +1,10 @@
 //! Names of the files of a checkpoint.
 
 /// Folder of the weights that a resume reads, where the ones for use are saved in fewer bits.
-pub(super) const MASTER: &str = "master";
+pub(crate) const MASTER: &str = "master";
 /// Folder of the critic: its weights in full precision, for nothing else reads them, and its moments.
-pub(super) const CRITIC: &str = "critic";
+pub(crate) const CRITIC: &str = "critic";
 /// The moments of the optimizer.
-pub(super) const OPTIMIZER: &str = "optimizer.safetensors";
+pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
 /// The state of the run.
 pub(super) const STATE: &str = "state.json";

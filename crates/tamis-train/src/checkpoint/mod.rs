@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tamis_model::{CheckpointError, Model, SaveDtype, TransformerConfig};
+use tamis_model::CheckpointError;
 use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
-use checksums::SummedFolder;
-pub use checksums::{CHECKSUMS, ChecksumError, Extent, verify};
-use layout::{CRITIC, MASTER, OPTIMIZER, STATE};
+pub(crate) use checksums::SummedFolder;
+pub use checksums::{CHECKSUMS, ChecksumError, Extent, SavedFile, verify};
+use layout::STATE;
+pub(crate) use layout::{CRITIC, MASTER, OPTIMIZER};
 
-use crate::native::{NativeCritic, NativeEngine};
 use tamis_run::directory::{checkpoint_before, step_of_checkpoint};
 use tamis_run::durable::{Disk, DiskError, UNFINISHED};
 
@@ -116,44 +116,21 @@ fn repair_hint(file: &Path) -> String {
     }
 }
 
-/// Writes everything into an empty folder, each file flushed; the caller commits it.
+/// Completes a checkpoint of which the learner wrote these files: tokenizer, state and checksums, each
+/// flushed; the caller commits it.
 pub fn write(
     disk: &Disk,
     folder: &Path,
-    engine: &NativeEngine,
+    files: Vec<SavedFile>,
+    tokenizer: &Tokenizer,
     state: &impl Serialize,
-    dtype: SaveDtype,
 ) -> Result<(), SaveError> {
-    let mut out = SummedFolder::new(disk, folder);
-    write_model(&mut out, "", engine.model(), dtype)?;
-    if dtype != SaveDtype::F32 {
-        out.folder(MASTER)?;
-        write_model(&mut out, MASTER, engine.model(), SaveDtype::F32)?;
-    }
-    write_tokenizer(&mut out, engine.codec().tokenizer())?;
-    out.file(OPTIMIZER, |file| engine.optimizer().write(file))?;
-    if let Some(critic) = engine.critic() {
-        out.folder(CRITIC)?;
-        write_model(&mut out, CRITIC, critic.model(), SaveDtype::F32)?;
-        out.file(&format!("{CRITIC}/{OPTIMIZER}"), |file| critic.optimizer().write(file))?;
-    }
+    let mut out = SummedFolder::with(disk, folder, files);
+    write_tokenizer(&mut out, tokenizer)?;
     let json = serde_json::to_vec_pretty(state)
         .map_err(|source| SaveError::State { path: folder.join(STATE), source })?;
     out.file(STATE, |file| file.write_all(&json))?;
     Ok(out.finish()?)
-}
-
-/// Writes a model into a folder of the checkpoint; without a name, into the checkpoint itself.
-fn write_model(
-    out: &mut SummedFolder<'_>,
-    folder: &str,
-    model: &Model,
-    dtype: SaveDtype,
-) -> Result<(), DiskError> {
-    model.save_through(dtype, u64::MAX, |name, fill| {
-        let name = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
-        out.file(&name, |file| fill(file))
-    })
 }
 
 fn write_tokenizer(out: &mut SummedFolder<'_>, tokenizer: &Tokenizer) -> Result<(), DiskError> {
@@ -166,28 +143,27 @@ fn write_tokenizer(out: &mut SummedFolder<'_>, tokenizer: &Tokenizer) -> Result<
     Ok(())
 }
 
-/// Writes a model in Hugging Face layout into a folder that is not there yet, whole or not at all; with a
-/// tokenizer, other programs can load it and serve it.
-pub fn write_folder(
+/// Writes a model in Hugging Face layout into a folder that is not there yet, whole or not at all: `write`
+/// writes its files. With a tokenizer, other programs can load it and serve it.
+pub fn write_folder<E: From<DiskError>>(
     disk: &Disk,
     folder: &Path,
-    model: &Model,
     tokenizer: Option<&Tokenizer>,
-    dtype: SaveDtype,
-) -> Result<(), DiskError> {
+    write: impl FnOnce(&Path) -> Result<Vec<SavedFile>, E>,
+) -> Result<(), E> {
     let mut unfinished = folder.as_os_str().to_owned();
     unfinished.push(UNFINISHED);
     let unfinished = PathBuf::from(unfinished);
     disk.remove_folder(&unfinished)?;
     disk.create_new_folder(&unfinished)?;
-    let mut out = SummedFolder::new(disk, &unfinished);
-    write_model(&mut out, "", model, dtype)?;
+    let files = write(&unfinished)?;
+    let mut out = SummedFolder::with(disk, &unfinished, files);
     if let Some(tokenizer) = tokenizer {
         write_tokenizer(&mut out, tokenizer)?;
     }
     out.finish()?;
     disk.sync_folder(&unfinished)?;
-    disk.rename(&unfinished, folder)
+    Ok(disk.rename(&unfinished, folder)?)
 }
 
 /// Reads the state that a checkpoint holds beside weights and moments, in layout version `format`.
@@ -223,34 +199,6 @@ fn renew_filter(filter: &mut serde_json::Value) -> bool {
         keys.extend(Map::from_iter([("k".to_owned(), of("count")), ("fraction".to_owned(), of("fraction"))]));
     }
     is_older
-}
-
-/// Reads the weights of a checkpoint as a resume needs them: in full precision.
-pub fn read_model(folder: &Path) -> Result<Model, SaveError> {
-    let master = folder.join(MASTER);
-    Ok(Model::load(if master.is_dir() { &master } else { folder })?)
-}
-
-/// Reads the optimizer's moments into an engine whose weights have been loaded.
-pub fn read_optimizer(folder: &Path, engine: &mut NativeEngine) -> Result<(), SaveError> {
-    Ok(engine.optimizer_mut().load(&folder.join(OPTIMIZER))?)
-}
-
-/// The shape of a checkpoint's critic.
-pub fn critic_shape(folder: &Path) -> Result<TransformerConfig, SaveError> {
-    let folder = folder.join(CRITIC);
-    Ok(TransformerConfig::load_any(&folder).map_err(|source| CheckpointError::Config { folder, source })?)
-}
-
-/// Reads a checkpoint's critic with its moments; `make` puts an optimizer around the weights.
-pub fn read_critic(
-    folder: &Path,
-    make: impl FnOnce(Model) -> NativeCritic,
-) -> Result<NativeCritic, SaveError> {
-    let folder = folder.join(CRITIC);
-    let mut critic = make(Model::load_critic(&folder)?);
-    critic.optimizer_mut().load(&folder.join(OPTIMIZER))?;
-    Ok(critic)
 }
 
 #[cfg(test)]

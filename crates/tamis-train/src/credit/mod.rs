@@ -158,7 +158,7 @@ pub(crate) fn columns(
     let groups = batch.groups();
     let micro_batch = recipe.update.micro_batch;
     let clock = Instant::now();
-    let recomputed = recomputed_logprobs(&mut workers.engine, &groups, micro_batch)?;
+    let recomputed = recomputed_logprobs(&mut *workers.learner, &groups, micro_batch)?;
     if recomputed.is_some() {
         timings.add("old_log_prob", clock.elapsed());
     }
@@ -166,7 +166,7 @@ pub(crate) fn columns(
     let reference = match recipe.divergence {
         Divergence::None => None,
         Divergence::InLoss | Divergence::InReward { .. } => {
-            let pass = |groups: &[&Group]| reference_logprobs(&mut workers.engine, groups, micro_batch);
+            let pass = |groups: &[&Group]| reference_logprobs(&mut *workers.learner, groups, micro_batch);
             let column = reference_column(&batch.trained, pass)?;
             timings.add("ref", clock.elapsed());
             Some(column)
@@ -187,7 +187,7 @@ pub(crate) fn columns(
     }
     let clock = Instant::now();
     let values = if recipe.critic.is_some() {
-        let values = values(&mut workers.engine, &sequences(&groups), micro_batch)?;
+        let values = values(&mut *workers.learner, &sequences(&groups), micro_batch)?;
         timings.add("values", clock.elapsed());
         Some(values)
     } else {

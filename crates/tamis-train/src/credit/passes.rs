@@ -5,9 +5,8 @@ use tamis_core::group::Group;
 use tamis_core::ragged::Ragged;
 
 use crate::assemble::recipe::Recipe;
-use crate::learner::micro_batch::{MicroBatch, micro_batches, push_rows, sequences};
-use crate::learner::{Learner, LearnerSequence, Pass};
-use crate::native::NativeEngine;
+use crate::learner::micro_batch::{MicroBatch, forward_all, rows, sequences};
+use crate::learner::{Learner, LearnerSequence, Network, Pass};
 use crate::workers::Workers;
 use crate::workers::servers::RunSampler;
 
@@ -47,7 +46,7 @@ impl Passes {
         let is_served = matches!(workers.sampler, RunSampler::Servers { .. });
         let is_stale = (squares || gold) && (is_served || workers.any_is_stale(groups));
         let mut scored = |sequences: &[LearnerSequence<'_>], sharpness: f64| {
-            scored(&mut workers.engine, recipe.update.micro_batch, sequences, sharpness)
+            scored(&mut *workers.learner, recipe.update.micro_batch, sequences, sharpness)
         };
         if entropy || squares || is_stale {
             let (logprobs, entropies) = scored(&plain, 1.0)?;
@@ -91,18 +90,13 @@ impl Passes {
 
 /// Log-probabilities and entropies `[B][T]` with the logits multiplied by `sharpness`.
 fn scored(
-    engine: &mut NativeEngine,
+    learner: &mut dyn Learner,
     micro_batch: MicroBatch,
     sequences: &[LearnerSequence<'_>],
     sharpness: f64,
 ) -> Pass<(Ragged<f64>, Ragged<f64>)> {
-    let (mut logprobs, mut entropies) = (Ragged::default(), Ragged::default());
-    for range in micro_batches(sequences, micro_batch) {
-        let scores = engine.scores_before(&sequences[range.clone()], sharpness)?;
-        push_rows(&mut logprobs, &sequences[range.clone()], &scores.logprobs);
-        push_rows(&mut entropies, &sequences[range], &scores.entropies);
-    }
-    Ok((logprobs, entropies))
+    let columns = forward_all(learner, Network::Before, sequences, micro_batch, sharpness)?;
+    Ok((rows(sequences, &columns.logprobs), rows(sequences, &columns.entropies)))
 }
 
 #[cfg(test)]

@@ -11,13 +11,12 @@ use crate::assemble::objective::Divergence;
 use crate::assemble::recipe::Recipe;
 use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::learner::micro_batch::{MicroBatch, pass_over, sequences};
-use crate::learner::{Learner, LearnerSequence, Pass};
-use crate::native::NativeEngine;
+use crate::learner::micro_batch::{MicroBatch, forward_all, rows, sequences};
+use crate::learner::{Learner, LearnerSequence, Network, Pass};
 
 /// The reference pass before the filter.
 pub(crate) struct BeforeFilter<'a> {
-    engine: &'a mut NativeEngine,
+    learner: &'a mut dyn Learner,
     estimator: KlEstimator,
     coefficient: f64,
     micro_batch: MicroBatch,
@@ -31,7 +30,7 @@ impl<'a> BeforeFilter<'a> {
     pub(crate) fn of(
         recipe: &Recipe,
         reward_kl: Option<KlState>,
-        engine: &'a mut NativeEngine,
+        learner: &'a mut dyn Learner,
         time: &'a mut Duration,
     ) -> Option<Self> {
         let Divergence::InReward { estimator, controller } = recipe.divergence else { return None };
@@ -39,7 +38,7 @@ impl<'a> BeforeFilter<'a> {
             return None;
         }
         let coefficient = reward_kl.unwrap_or_else(|| controller.initial()).coef;
-        Some(Self { engine, estimator, coefficient, micro_batch: recipe.update.micro_batch, time })
+        Some(Self { learner, estimator, coefficient, micro_batch: recipe.update.micro_batch, time })
     }
 }
 
@@ -47,8 +46,8 @@ impl Reference for BeforeFilter<'_> {
     fn pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, DispatchError> {
         let clock = Instant::now();
         let failed = |error: RunError| DispatchError::Reference { reason: error.to_string() };
-        let logprobs = reference_logprobs(self.engine, groups, self.micro_batch).and_then(|reference| {
-            Ok((reference, recomputed_logprobs(self.engine, groups, self.micro_batch)?))
+        let logprobs = reference_logprobs(self.learner, groups, self.micro_batch).and_then(|reference| {
+            Ok((reference, recomputed_logprobs(self.learner, groups, self.micro_batch)?))
         });
         let (logprobs, policy) = match logprobs {
             Ok(logprobs) => logprobs,
@@ -65,32 +64,33 @@ impl Reference for BeforeFilter<'_> {
 
 /// Log-probabilities of all trajectories under the reference, one row each `[B][T]`.
 pub(crate) fn reference_logprobs(
-    engine: &mut NativeEngine,
+    learner: &mut dyn Learner,
     groups: &[&Group],
     micro_batch: MicroBatch,
 ) -> Pass<Ragged<f32>> {
-    pass_over(&sequences(groups), micro_batch, |sequences| engine.reference_logprobs(sequences))
+    let sequences = sequences(groups);
+    let columns = forward_all(learner, Network::Reference, &sequences, micro_batch, 1.0)?;
+    Ok(rows(&sequences, &columns.logprobs))
 }
 
 /// Log-probabilities of sequences under the policy as the step begins, one row each `[B][T]`.
 pub(crate) fn policy_logprobs(
-    engine: &mut NativeEngine,
+    learner: &mut dyn Learner,
     sequences: &[LearnerSequence<'_>],
     micro_batch: MicroBatch,
 ) -> Pass<Ragged<f32>> {
-    pass_over(sequences, micro_batch, |sequences| {
-        engine.scores_before(sequences, 1.0).map(|scores| scores.logprobs)
-    })
+    let columns = forward_all(learner, Network::Before, sequences, micro_batch, 1.0)?;
+    Ok(rows(sequences, &columns.logprobs))
 }
 
 /// [`policy_logprobs`], where the sampler of one of the groups did not say them.
 pub(crate) fn recomputed_logprobs(
-    engine: &mut NativeEngine,
+    learner: &mut dyn Learner,
     groups: &[&Group],
     micro_batch: MicroBatch,
 ) -> Pass<Option<Ragged<f32>>> {
     let is_known = groups.iter().flat_map(|group| &group.trajectories).all(Trajectory::has_logprobs);
-    if is_known { Ok(None) } else { policy_logprobs(engine, &sequences(groups), micro_batch).map(Some) }
+    if is_known { Ok(None) } else { policy_logprobs(learner, &sequences(groups), micro_batch).map(Some) }
 }
 
 /// Log-probabilities of all trajectories of the batch under the reference, one row each `[B][T]`: those that

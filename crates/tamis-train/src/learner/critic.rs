@@ -11,11 +11,11 @@ use tamis_core::group::Group;
 use tamis_core::objective::{CriticColumns, ValueColumns, ValueMetrics, ValueSums, ValueTerm};
 use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
-use tamis_core::schedule::mini_batches;
 
-use crate::learner::micro_batch::{MicroBatch, pass_over};
-use crate::learner::optimizer_batch::{OptimizerBatch, first_rows, order};
-use crate::learner::{CriticLearner, LearnerSequence, Pass};
+use crate::learner::micro_batch::{MicroBatch, forward_all, rows};
+use crate::learner::optimizer_batch::{OptimizerBatch, first_rows};
+use crate::learner::updates::{UpdateTally, forward_backward, mini_batches_of};
+use crate::learner::{Learner, LearnerSequence, Network, Pass, TokenColumns, Trained};
 
 /// Settings of the critic's updates.
 #[derive(Debug, Clone, Copy)]
@@ -64,11 +64,12 @@ pub struct CriticReport {
 
 /// Values of all trajectories, one row each `[B][T]`.
 pub fn values(
-    learner: &mut dyn CriticLearner,
+    learner: &mut dyn Learner,
     sequences: &[LearnerSequence<'_>],
     micro_batch: MicroBatch,
 ) -> Pass<Ragged<f64>> {
-    pass_over(sequences, micro_batch, |sequences| learner.values(sequences))
+    let columns = forward_all(learner, Network::Critic, sequences, micro_batch, 1.0)?;
+    Ok(rows(sequences, &columns.values))
 }
 
 /// Trains the critic on a batch: `epochs` passes, one optimizer update per mini-batch, over the tokens of the
@@ -78,56 +79,37 @@ pub fn values(
 /// Derivatives, loss and metrics do not depend on how a mini-batch is cut into micro-batches. Metrics are
 /// means over the updates taken.
 pub fn update_critic(
-    learner: &mut dyn CriticLearner,
+    learner: &mut dyn Learner,
     batch: CriticBatch<'_>,
     settings: &CriticSettings,
     learning_rate: f64,
 ) -> Pass<CriticReport> {
-    let mut report = CriticReport::default();
-    let mut totals: Vec<(&'static str, f64, usize)> = Vec::new();
-    let mut norms = 0.0;
+    let mut tally = UpdateTally::default();
     let first_row = first_rows(batch.groups);
-    for epoch in 0..settings.epochs {
-        let order = order(settings.shuffle, epoch, batch.groups.len());
-        for range in mini_batches(order.len(), settings.mini_batch_size) {
-            let own = OptimizerBatch::of(batch.groups, &first_row, &order[range], false, batch.kept);
-            if own.live().is_empty() {
-                // Nothing to learn from: an optimizer step would decay weights and move by old momentum
-                // alone.
-                continue;
-            }
-            let metrics = pass(learner, batch, &own, settings)?;
-            let step = learner.critic_step(learning_rate)?;
-            report.skipped.push(step.skipped);
-            if step.skipped {
-                report.num_skipped += 1;
-                continue;
-            }
-            report.num_updates += 1;
-            norms += step.grad_norm;
-            for (name, value) in metrics.to_pairs() {
-                if value.is_nan() {
-                    continue;
-                }
-                match totals.iter_mut().find(|(known, ..)| *known == name) {
-                    Some((_, total, count)) => {
-                        *total += value;
-                        *count += 1;
-                    }
-                    None => totals.push((name, value, 1)),
-                }
-            }
+    let CriticSettings { mini_batch_size, epochs, shuffle, .. } = *settings;
+    for mini in mini_batches_of(batch.groups.len(), mini_batch_size, epochs, shuffle) {
+        let own = OptimizerBatch::of(batch.groups, &first_row, &mini.places, false, batch.kept);
+        if own.live().is_empty() {
+            // Nothing to learn from: an optimizer step would decay weights and move by old momentum alone.
+            continue;
+        }
+        let metrics = pass(learner, batch, &own, settings)?;
+        if tally.step(learner, Trained::Critic, learning_rate)? {
+            tally.add(metrics.to_pairs());
         }
     }
-    // Where nothing was to be learned, 0; where every update was left out, there is no number.
-    report.grad_norm = if report.skipped.is_empty() { 0.0 } else { norms / report.num_updates as f64 };
-    report.metrics = totals.into_iter().map(|(name, total, count)| (name, total / count as f64)).collect();
-    Ok(report)
+    Ok(CriticReport {
+        num_updates: tally.num_updates,
+        num_skipped: tally.num_skipped(),
+        skipped: tally.skipped.clone(),
+        grad_norm: tally.grad_norm(),
+        metrics: tally.means(),
+    })
 }
 
 /// Forward and backward over one mini-batch.
 fn pass(
-    learner: &mut dyn CriticLearner,
+    learner: &mut dyn Learner,
     batch: CriticBatch<'_>,
     own: &OptimizerBatch<'_>,
     settings: &CriticSettings,
@@ -135,10 +117,10 @@ fn pass(
     let (old, returns) = (own.gather(batch.old), own.gather(batch.returns));
     let mut all: Vec<ValueSums> = vec![ValueSums::default(); own.sequences.len()];
     let (mut derivatives, mut sums) = (Vec::new(), Vec::new());
-    own.for_each_micro(settings.micro_batch, |micro, normalisers| {
+    own.for_each_wave(settings.micro_batch, learner.info().num_ranks, |micro, normalisers| {
         let (old_n, returns_n) = (own.cut(&old, micro.places), own.cut(&returns, micro.places));
-        learner.critic_forward_backward(micro.sequences, &mut |predicted, upstream| {
-            let value: Vec<f64> = predicted.iter().map(|&value| f64::from(value)).collect();
+        forward_backward(learner, Trained::Critic, micro.wave, |predicted| {
+            let value: Vec<f64> = predicted.values.iter().map(|&value| f64::from(value)).collect();
             let columns = CriticColumns {
                 offsets: &micro.offsets,
                 mask: &micro.mask,
@@ -147,11 +129,11 @@ fn pass(
                 group_sequences: Some(&micro.group_sequences),
             };
             settings.loss.evaluate(&columns, normalisers, &mut derivatives, &mut sums)?;
-            upstream.extend(derivatives.iter().map(|&derivative| derivative as f32));
             for (&place, sums) in micro.places.iter().zip(&sums) {
                 all[place] = *sums;
             }
-            Ok(())
+            let values = derivatives.iter().map(|&derivative| derivative as f32).collect();
+            Ok(TokenColumns { values, ..TokenColumns::default() })
         })
     })?;
     Ok(ValueMetrics::of(&all))

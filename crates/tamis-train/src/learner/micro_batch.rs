@@ -6,7 +6,7 @@ use tamis_core::balance;
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 
-use crate::learner::LearnerSequence;
+use crate::learner::{Learner, LearnerSequence, Network, Pass, TokenColumns, Wave};
 
 /// Size of the micro-batches that an optimizer batch is cut into for the forward pass; the result does not
 /// depend on it beyond the order of f32 additions into the gradient.
@@ -26,10 +26,26 @@ fn tokens_of(group: &[LearnerSequence<'_>]) -> usize {
     group.iter().map(|sequence| sequence.completion.len()).sum::<usize>() + group[0].prompt.len()
 }
 
-/// The sequences of each micro-batch, where their order is free (the gradient is a sum over them).
-/// [`MicroBatch::Balanced`] shares whole groups out by Karmarkar and Karp's method; a group over the limit is
-/// cut alone, in order. The others keep the order.
-pub(crate) fn parts(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch) -> Vec<Vec<usize>> {
+/// Waves of sequences whose order is free (the gradient is a sum over them), each with the places of its
+/// sequences: as many micro-batches at a time as there are ranks.
+pub(crate) fn waves<'a>(
+    sequences: &[LearnerSequence<'a>],
+    micro_batch: MicroBatch,
+    num_ranks: usize,
+) -> Vec<(Vec<usize>, Wave<'a>)> {
+    let of_wave = |parts: &[Vec<usize>]| {
+        let ranks = parts.iter().zip(0..).flat_map(|(part, rank)| std::iter::repeat_n(rank, part.len()));
+        let places = parts.concat();
+        let own = places.iter().map(|&place| sequences[place]).collect();
+        (places, Wave { sequences: own, ranks: ranks.collect() })
+    };
+    parts(sequences, micro_batch, num_ranks).chunks(num_ranks.max(1)).map(of_wave).collect()
+}
+
+/// The sequences of each micro-batch, where their order is free. [`MicroBatch::Balanced`] shares whole groups
+/// out by Karmarkar and Karp's method, into at least `least` parts where there are as many groups; a group
+/// over the limit is cut alone, in order. The others keep the order.
+fn parts(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch, least: usize) -> Vec<Vec<usize>> {
     let in_order = |range: Range<usize>, micro_batch| {
         let cut = micro_batches(&sequences[range.clone()], micro_batch).into_iter();
         cut.map(move |part| (range.start + part.start..range.start + part.end).collect::<Vec<usize>>())
@@ -50,7 +66,7 @@ pub(crate) fn parts(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch) 
         }
     }
     // Nothing is over the limit any more, so that sharing out cannot fail; the order is as good a cut as any.
-    let mut parts: Vec<Vec<usize>> = match balance::micro_batches(&lengths, limit, 1) {
+    let mut parts: Vec<Vec<usize>> = match balance::micro_batches(&lengths, limit, least) {
         Ok(shares) => shares
             .into_iter()
             .map(|share| share.into_iter().flat_map(|group| whole[group].clone()).collect())
@@ -111,31 +127,48 @@ pub(crate) fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
     groups.iter().flat_map(of_group).collect()
 }
 
-/// One number per completion token `[B][T]`, from a pass that says them flat over a micro-batch.
-pub(crate) fn pass_over<T: From<f32>, E>(
-    sequences: &[LearnerSequence<'_>],
+/// Waves of sequences in their order.
+pub(crate) fn waves_in_order<'a>(
+    sequences: &[LearnerSequence<'a>],
     micro_batch: MicroBatch,
-    mut pass: impl FnMut(&[LearnerSequence<'_>]) -> Result<Vec<f32>, E>,
-) -> Result<Ragged<T>, E> {
-    let mut rows = Ragged::default();
-    for range in micro_batches(sequences, micro_batch) {
-        push_rows(&mut rows, &sequences[range.clone()], &pass(&sequences[range])?);
-    }
-    Ok(rows)
+    num_ranks: usize,
+) -> Vec<Wave<'a>> {
+    let of_wave = |ranges: &[Range<usize>]| {
+        let ranks = ranges.iter().zip(0..).flat_map(|(range, rank)| std::iter::repeat_n(rank, range.len()));
+        let own = ranges.iter().flat_map(|range| &sequences[range.clone()]).copied().collect();
+        Wave { sequences: own, ranks: ranks.collect() }
+    };
+    micro_batches(sequences, micro_batch).chunks(num_ranks.max(1)).map(of_wave).collect()
 }
 
-/// Appends what a pass said of some sequences, flat over them, one row each.
-pub(crate) fn push_rows<T: From<f32>>(
-    rows: &mut Ragged<T>,
+/// Columns of all sequences under a network, in their order, wave by wave.
+pub(crate) fn forward_all(
+    learner: &mut dyn Learner,
+    network: Network,
     sequences: &[LearnerSequence<'_>],
-    values: &[f32],
-) {
-    let mut rest = values;
+    micro_batch: MicroBatch,
+    sharpness: f64,
+) -> Pass<TokenColumns> {
+    let mut all = TokenColumns::default();
+    for wave in waves_in_order(sequences, micro_batch, learner.info().num_ranks) {
+        let TokenColumns { logprobs, entropies, values } = learner.forward(network, &wave, sharpness)?;
+        all.logprobs.extend(logprobs);
+        all.entropies.extend(entropies);
+        all.values.extend(values);
+    }
+    Ok(all)
+}
+
+/// A column of [`forward_all`], one row for each sequence `[B][T]`.
+pub(crate) fn rows<T: From<f32>>(sequences: &[LearnerSequence<'_>], column: &[f32]) -> Ragged<T> {
+    let mut rows = Ragged::default();
+    let mut rest = column;
     for sequence in sequences {
         let (row, after) = rest.split_at(sequence.completion.len().min(rest.len()));
         rows.push_row(row.iter().map(|&value| value.into()));
         rest = after;
     }
+    rows
 }
 
 #[cfg(test)]
@@ -163,7 +196,7 @@ mod tests {
         // 13 each.
         let groups = [(0, 3, 3), (0, 3, 3), (1, 1, 2), (1, 1, 2), (2, 2, 2), (3, 4, 4)];
         let shares = |micro_batch| {
-            let mut shares = of(&groups, |sequences| parts(sequences, micro_batch));
+            let mut shares = of(&groups, |sequences| parts(sequences, micro_batch, 1));
             shares.sort();
             shares
         };
@@ -179,7 +212,7 @@ mod tests {
         for limit in 1..40 {
             let sequences: Vec<(u32, usize, usize)> =
                 (0..17).map(|i| (i / 3, 1 + i as usize / 3 % 4, 1 + i as usize * 7 % 5)).collect();
-            let shares = of(&sequences, |sequences| parts(sequences, MicroBatch::Balanced(limit)));
+            let shares = of(&sequences, |sequences| parts(sequences, MicroBatch::Balanced(limit), 1));
             let mut places: Vec<usize> = shares.concat();
             places.sort_unstable();
             assert_eq!(places, (0..17).collect::<Vec<_>>(), "limit {limit}");
@@ -190,7 +223,29 @@ mod tests {
                 assert!(tokens <= limit || share.len() == 1, "limit {limit}: {share:?}");
             }
         }
-        assert!(of(&[], |sequences| parts(sequences, MicroBatch::Balanced(6))).is_empty());
+        assert!(of(&[], |sequences| parts(sequences, MicroBatch::Balanced(6), 1)).is_empty());
+    }
+
+    #[test]
+    fn a_wave_has_a_micro_batch_for_each_rank() {
+        let groups = [(0, 3, 3), (0, 3, 3), (1, 1, 2), (1, 1, 2), (2, 2, 2), (3, 4, 4)];
+        let cut = |micro_batch, num_ranks| {
+            of(&groups, |sequences| {
+                let waves = waves(sequences, micro_batch, num_ranks).into_iter();
+                waves.map(|(places, wave)| (places, wave.ranks)).collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(
+            cut(MicroBatch::Tokens(13), 2),
+            [(vec![0, 1, 2, 3, 4], vec![0, 0, 1, 1, 1]), (vec![5], vec![0])]
+        );
+        // One micro-batch would do, and there is work for both ranks.
+        assert_eq!(cut(MicroBatch::Balanced(100), 2), [(vec![2, 3, 5, 0, 1, 4], vec![0, 0, 0, 1, 1, 1])]);
+        let in_order = of(&groups, |sequences| {
+            let waves = waves_in_order(sequences, MicroBatch::Sequences(1), 4).into_iter();
+            waves.map(|wave| wave.ranks).collect::<Vec<_>>()
+        });
+        assert_eq!(in_order, [vec![0, 1, 2, 3], vec![0, 1]]);
     }
 
     #[test]

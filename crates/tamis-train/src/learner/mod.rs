@@ -1,8 +1,8 @@
 //! The learner contract: what any trainable backend must be able to do.
 //!
-//! A learner knows nothing of advantages or clipping: it runs forward, asks for one derivative per token,
-//! back-propagates and, when told so, takes an optimizer step. [`update`] drives it, and [`critic`] one that
-//! has a critic.
+//! A learner knows nothing of advantages or clipping: it runs forward, is given one derivative per token,
+//! back-propagates and, when told so, takes an optimizer step. [`update`] drives it, [`critic`] and
+//! [`warm_start`] too; all three through [`updates`].
 
 pub mod critic;
 pub mod gradient_analysis;
@@ -10,12 +10,21 @@ pub mod learning_rate;
 pub mod left_out;
 pub mod micro_batch;
 pub(crate) mod optimizer_batch;
+pub mod progress;
 pub mod update;
+pub(crate) mod updates;
 pub mod warm_start;
 
+use std::path::Path;
+
+use tamis_core::group::PolicyVersion;
+use tamis_model::SaveDtype;
+use tamis_rollout::Generator;
 use thiserror::Error;
 
+use crate::checkpoint::{SaveError, SavedFile};
 use crate::interrupt::Halt;
+use progress::UpdateProgress;
 
 /// One sequence to learn from or to score.
 #[derive(Debug, Clone, Copy)]
@@ -26,13 +35,70 @@ pub struct LearnerSequence<'a> {
     pub completion: &'a [u32],
 }
 
-/// Derivatives of the loss with respect to what the forward pass gave, flat over the sequences \[N\].
-#[derive(Debug, Default)]
-pub struct LossDerivatives {
-    /// With respect to the log-probabilities \[N\].
-    pub logprob: Vec<f32>,
-    /// With respect to the entropies \[N\], or empty.
-    pub entropy: Vec<f32>,
+/// What passes through a learner at once: one micro-batch for each of its data-parallel ranks. N completion
+/// tokens in S sequences.
+#[derive(Debug, Clone, Default)]
+pub struct Wave<'a> {
+    /// The sequences \[S\]; those of one prompt stand together.
+    pub sequences: Vec<LearnerSequence<'a>>,
+    /// Rank that computes each, from 0 \[S\]; it does not fall.
+    pub ranks: Vec<u32>,
+}
+
+impl<'a> Wave<'a> {
+    /// For the first rank.
+    pub fn of(sequences: &[LearnerSequence<'a>]) -> Self {
+        Self { ranks: vec![0; sequences.len()], sequences: sequences.to_vec() }
+    }
+
+    /// Number of completion tokens, N.
+    pub fn num_tokens(&self) -> usize {
+        self.sequences.iter().map(|sequence| sequence.completion.len()).sum()
+    }
+}
+
+/// A network of a learner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// The policy as it is.
+    Policy,
+    /// The policy as it was when it was last [kept](RunLearner::keep), else as it is.
+    Before,
+    /// The reference policy.
+    Reference,
+    /// The critic.
+    Critic,
+}
+
+/// A network that learns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trained {
+    /// The policy.
+    Policy,
+    /// The critic.
+    Critic,
+}
+
+impl From<Trained> for Network {
+    fn from(trained: Trained) -> Self {
+        match trained {
+            Trained::Policy => Self::Policy,
+            Trained::Critic => Self::Critic,
+        }
+    }
+}
+
+/// Numbers of a pass for each completion token, flat over a wave's sequences \[N\], or the loss's derivatives
+/// by them. A column that does not belong to the network is empty.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TokenColumns {
+    /// Log-probabilities of a policy, in nats.
+    pub logprobs: Vec<f32>,
+    /// Entropies of a policy, in nats; empty among derivatives: all 0.
+    pub entropies: Vec<f32>,
+    /// Values of a critic: of the state in which the token is chosen, which is what stands before it, without
+    /// the token itself.
+    pub values: Vec<f32>,
 }
 
 /// Result of an optimizer step.
@@ -42,6 +108,32 @@ pub struct OptimizerReport {
     pub grad_norm: f64,
     /// Whether the step was left out because the gradient was not finite.
     pub skipped: bool,
+}
+
+/// Sizes of a network.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NetworkSizes {
+    /// Weights.
+    pub num_parameters: usize,
+    /// Tokens that it knows, V.
+    pub vocab_size: usize,
+    /// Longest sequence.
+    pub max_positions: usize,
+}
+
+/// Facts about a learner.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LearnerInfo {
+    /// Where it computes, for people: `2 threads`.
+    pub device: String,
+    /// Data-parallel ranks: micro-batches of one wave.
+    pub num_ranks: usize,
+    /// The policy.
+    pub policy: NetworkSizes,
+    /// The critic; `None` without one.
+    pub critic: Option<NetworkSizes>,
+    /// Steps that the policy's optimizer has taken.
+    pub num_steps: u64,
 }
 
 /// The learner cannot go on.
@@ -62,6 +154,12 @@ pub enum LearnerError {
     /// A critic is asked for, and the learner has none.
     #[error("the learner has no critic")]
     NoCritic,
+    /// A backward pass is asked for, and no forward pass is held.
+    #[error("there is no forward pass to run back")]
+    NothingHeld,
+    /// Files of weights or moments cannot be written or read.
+    #[error(transparent)]
+    Files(#[from] SaveError),
 }
 
 impl<S> From<S> for Halt<LearnerError>
@@ -76,64 +174,130 @@ where
 /// Result of a pass, which may fail or be interrupted.
 pub type Pass<T> = Result<T, Halt<LearnerError>>;
 
-/// Asked between forward and backward: log-probabilities and entropies in (flat \[N\]), derivatives out.
-pub type AskObjective<'a> = dyn FnMut(&[f32], &[f32], &mut LossDerivatives) -> Result<(), LearnerError> + 'a;
-
-/// Log-probabilities and entropies of completions, flat over the sequences \[N\].
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct PolicyScores {
-    /// Log-probabilities in nats.
-    pub logprobs: Vec<f32>,
-    /// Entropies in nats.
-    pub entropies: Vec<f32>,
-}
-
-/// A trainable policy.
+/// A trainable policy, and a critic where it has one.
 pub trait Learner {
-    /// Forward over the sequences, then backward of `Σ_t logprob_t·coef_t + entropy_t·ent_coef_t` into the
-    /// gradient buffer.
-    fn forward_backward(&mut self, sequences: &[LearnerSequence<'_>], ask: &mut AskObjective<'_>)
-    -> Pass<()>;
+    /// What it is.
+    fn info(&self) -> &LearnerInfo;
+
+    /// Columns of the completions under a network, its logits multiplied by `sharpness` (above 0); with 1 the
+    /// same bits as of [`Self::forward_hold`].
+    fn forward(&mut self, network: Network, wave: &Wave<'_>, sharpness: f64) -> Pass<TokenColumns>;
+
+    /// Columns of the completions, and holds the pass for [`Self::backward`], in place of one that was held
+    /// before.
+    fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns>;
+
+    /// Adds the gradient of `Σ_t column_t · derivative_t` over the held pass's tokens and columns to its
+    /// network's gradient, and frees the pass.
+    fn backward(&mut self, derivatives: TokenColumns) -> Pass<()>;
+
+    /// Frees the held pass, if there is one.
+    fn discard(&mut self) -> Result<(), LearnerError>;
 
     /// Takes a step with the gathered gradient and clears it. A gradient that is not finite changes nothing
     /// but is reported.
-    fn optimizer_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;
+    fn optim_step(&mut self, network: Trained, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;
 
     /// Norm of the gathered gradient, which is cleared; no weight changes. Infinite or NaN where the gradient
     /// is.
-    fn take_gradient_norm(&mut self) -> Result<f64, LearnerError>;
-
-    /// Log-probabilities and entropies of the completions under the policy as it is, its logits multiplied by
-    /// `sharpness` (above 0), flat \[N\] each; with 1 the same bits as in [`Self::forward_backward`].
-    fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores>;
-
-    /// The same under the policy as the present step began: that of the last publication, also where a part
-    /// of the step has been trained on.
-    fn scores_before(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores>;
-
-    /// Log-probabilities of the completions under the reference policy, flat \[N\].
-    fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>>;
+    fn grad_norm(&mut self, network: Trained) -> Result<f64, LearnerError>;
 }
 
-/// Asked between forward and backward of a critic: values in (flat \[N\]), the loss's derivatives by them out
-/// (empty on entry).
-pub type AskValueLoss<'a> = dyn FnMut(&[f32], &mut Vec<f32>) -> Result<(), LearnerError> + 'a;
+/// Weights or moments that hold a number that is not finite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotFinite {
+    /// Whose they are.
+    pub network: Trained,
+    /// Whether they are moments of its optimizer, and not its weights.
+    pub is_moment: bool,
+    /// Name of the tensor.
+    pub tensor: String,
+}
 
-/// A learner with a trainable critic.
-///
-/// The value at a completion token is that of the state in which it is chosen: of what stands before it,
-/// without the token itself.
-pub trait CriticLearner {
-    /// Values at the completions' tokens, flat \[N\].
-    fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>>;
+/// The network that takes a policy's layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyTo {
+    /// The reference: the policy as it is.
+    Reference,
+    /// The critic: the policy's layers, a value head of zeros and a new optimizer.
+    Critic,
+}
 
-    /// Forward over the sequences, then backward of `Σ_t value_t·coef_t` into the critic's gradient buffer.
-    fn critic_forward_backward(
-        &mut self,
-        sequences: &[LearnerSequence<'_>],
-        ask: &mut AskValueLoss<'_>,
-    ) -> Pass<()>;
+/// What a learner writes into a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SaveContent {
+    /// The policy's weights in f32 with their configuration, as other programs load them; `untied`: an output
+    /// head that is the embedding is written as a tensor of its own, which servers reload.
+    Weights {
+        /// Write a head of its own.
+        untied: bool,
+    },
+    /// Everything that a learner goes on from: weights and moments of policy and critic.
+    Checkpoint {
+        /// Format of the policy's weights; where it is not f32, those in f32 stand beside them.
+        dtype: SaveDtype,
+    },
+}
 
-    /// As [`Learner::optimizer_step`], of the critic.
-    fn critic_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError>;
+/// What a learner reads from a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadContent {
+    /// Everything that [`SaveContent::Checkpoint`] writes.
+    Checkpoint,
+    /// Weights of a reference policy.
+    Reference,
+}
+
+/// A tensor with weights that a number format has no room for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Overflow {
+    /// Its name.
+    pub tensor: String,
+    /// Largest magnitude in it.
+    pub largest: f32,
+}
+
+/// Result of a save.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Saved {
+    /// All that was written.
+    pub files: Vec<SavedFile>,
+    /// Weights that did not fit into the format that was asked for: everything is in f32 then.
+    pub overflow: Option<Overflow>,
+}
+
+/// A learner that a run drives: it also keeps, saves and publishes what it learned.
+pub trait RunLearner: Learner {
+    /// How far the updates of the step are.
+    fn progress(&mut self) -> &mut UpdateProgress;
+
+    /// Keeps weights and moments as they are, once, until the next publication: a step is begun of which the
+    /// rest is still generated. Until then generators go on with these weights.
+    fn keep(&mut self) -> Result<(), LearnerError>;
+
+    /// Takes back all updates since [`Self::keep`], where it was called.
+    fn restore(&mut self) -> Result<(), LearnerError>;
+
+    /// Makes the reference or the critic of the policy as it is.
+    fn copy_policy(&mut self, to: CopyTo) -> Result<(), LearnerError>;
+
+    /// Begins the policy's optimizer anew: moments zero, step count zero.
+    fn reset_optimizer(&mut self) -> Result<(), LearnerError>;
+
+    /// The first weights or moments that hold a number that is not finite.
+    fn find_not_finite(&mut self) -> Result<Option<NotFinite>, LearnerError>;
+
+    /// Gives the weights as they are this version; generators beside them sample with them from then on, and
+    /// what was kept is freed.
+    fn publish(&mut self, version: PolicyVersion) -> Result<(), LearnerError>;
+
+    /// Writes into a folder that is there, every file flushed.
+    fn save(&mut self, folder: &Path, content: SaveContent) -> Result<Saved, LearnerError>;
+
+    /// Reads from a folder.
+    fn load(&mut self, folder: &Path, content: LoadContent) -> Result<(), LearnerError>;
+
+    /// A generator of this version that samples with the weights in memory; `None` where they are not in this
+    /// process.
+    fn generator(&self, version: PolicyVersion) -> Option<Box<dyn Generator>>;
 }

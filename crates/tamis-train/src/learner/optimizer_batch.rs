@@ -4,10 +4,9 @@
 use tamis_core::group::Group;
 use tamis_core::objective::{Normalisers, ObjectiveError};
 use tamis_core::ragged::Ragged;
-use tamis_core::random::Key;
 
-use crate::learner::LearnerSequence;
-use crate::learner::micro_batch::{MicroBatch, parts, sequences};
+use crate::learner::micro_batch::{MicroBatch, sequences, waves};
+use crate::learner::{LearnerSequence, Wave};
 
 /// Mask of the tokens that are trained on: those of the policy, in scored (and, where asked for, untruncated)
 /// trajectories.
@@ -33,14 +32,6 @@ pub(crate) fn first_rows(groups: &[&Group]) -> Vec<usize> {
         .collect()
 }
 
-/// The order in which an epoch takes groups into mini-batches.
-pub(crate) fn order(shuffle: Option<Key>, epoch: usize, num_groups: usize) -> Vec<usize> {
-    match shuffle {
-        Some(key) => key.with(epoch as u64).permutation(num_groups),
-        None => (0..num_groups).collect(),
-    }
-}
-
 /// Some groups of a step's batch, trained on together.
 pub(crate) struct OptimizerBatch<'a> {
     /// Row in the step's batch of each trajectory \[B\].
@@ -53,13 +44,13 @@ pub(crate) struct OptimizerBatch<'a> {
     sizes: Vec<usize>,
 }
 
-/// A part of an optimizer batch that passes through the learner at once, with what a loss wants to know of
+/// A wave of an optimizer batch: what passes through the learner at once, with what a loss wants to know of
 /// it.
 pub(crate) struct Micro<'m, 'a> {
     /// Places of its trajectories in the optimizer batch.
     pub(crate) places: &'m [usize],
-    /// Each as the learner takes it.
-    pub(crate) sequences: &'m [LearnerSequence<'a>],
+    /// All of them as the learner takes them.
+    pub(crate) wave: &'m Wave<'a>,
     /// Mask of the tokens that are trained on, flat.
     pub(crate) mask: Vec<bool>,
     /// Offsets of the trajectories in the flat columns \[B+1\].
@@ -118,20 +109,20 @@ impl<'a> OptimizerBatch<'a> {
         places.iter().flat_map(|&place| &values[offsets[place]..offsets[place + 1]]).copied().collect()
     }
 
-    /// Passes over the live trajectories, micro-batch by micro-batch. `pass` is also given what means over
-    /// the whole optimizer batch are divided by.
-    pub(crate) fn for_each_micro<E: From<ObjectiveError>>(
+    /// Passes over the live trajectories, wave by wave, each of a micro-batch for every rank. `pass` is also
+    /// given what means over the whole optimizer batch are divided by.
+    pub(crate) fn for_each_wave<E: From<ObjectiveError>>(
         &self,
         micro_batch: MicroBatch,
+        num_ranks: usize,
         mut pass: impl FnMut(&Micro<'_, 'a>, &Normalisers) -> Result<(), E>,
     ) -> Result<(), E> {
         let (normalisers, group_tokens) = Normalisers::of(&self.mask, &self.sizes)?;
         let group_sequences = Normalisers::group_sequences(&self.mask, &self.sizes)?;
         let live = self.live();
         let sequences: Vec<LearnerSequence<'a>> = live.iter().map(|&place| self.sequences[place]).collect();
-        for part in parts(&sequences, micro_batch) {
+        for (part, wave) in waves(&sequences, micro_batch, num_ranks) {
             let places: Vec<usize> = part.iter().map(|&place| live[place]).collect();
-            let sequences: Vec<LearnerSequence<'a>> = part.iter().map(|&place| sequences[place]).collect();
             let mut offsets = vec![0];
             offsets.extend(places.iter().scan(0, |end, &place| {
                 *end += self.mask.row(place).len();
@@ -139,7 +130,7 @@ impl<'a> OptimizerBatch<'a> {
             }));
             let micro = Micro {
                 places: &places,
-                sequences: &sequences,
+                wave: &wave,
                 mask: self.cut(self.mask.values(), &places),
                 offsets,
                 group_tokens: places.iter().map(|&place| group_tokens[place]).collect(),

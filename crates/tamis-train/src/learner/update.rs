@@ -13,12 +13,12 @@ use tamis_core::objective::{
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
-use tamis_core::schedule::mini_batches;
 
 use crate::interrupt::Halt;
 use crate::learner::micro_batch::MicroBatch;
-use crate::learner::optimizer_batch::{OptimizerBatch, first_rows, order};
-use crate::learner::{Learner, LearnerError, LossDerivatives, Pass, PolicyScores};
+use crate::learner::optimizer_batch::{OptimizerBatch, first_rows};
+use crate::learner::updates::{UpdateTally, forward_backward, mini_batches_of};
+use crate::learner::{Learner, LearnerError, Network, Pass, TokenColumns, Trained};
 use tamis_run::metrics::summary::Summary;
 
 /// Settings of the optimizer updates made of a batch.
@@ -102,10 +102,9 @@ pub struct UpdatePlan<'a> {
 /// trained on before it was complete.
 #[derive(Debug, Clone, Default)]
 pub struct Updates {
-    report: UpdateReport,
-    /// Sum and number of each metric, by name as logged, in the order in which they came.
-    totals: Vec<(String, f64, usize)>,
-    norms: f64,
+    /// Metrics by name as logged.
+    tally: UpdateTally<String>,
+    losses: f64,
     entropies: Vec<f64>,
     old_kls: Vec<f64>,
     reference_kls: Vec<f64>,
@@ -142,14 +141,13 @@ impl Updates {
         batch: TrainingBatch<'_>,
         num_before: usize,
     ) -> Pass<()> {
-        let settings = plan.settings;
-        let first_row = first_rows(batch.groups);
-        let (order, offset) = (order(None, 0, batch.groups.len()), self.bore_loss.len());
+        let UpdateSettings { mini_batch_size, key, .. } = *plan.settings;
+        let (first_row, offset) = (first_rows(batch.groups), self.bore_loss.len());
         self.grow(offset + num_rows(batch.groups));
-        for range in mini_batches(order.len(), settings.mini_batch_size) {
-            let index = (num_before + range.start) / settings.mini_batch_size;
-            let key = settings.key.with(0).with(index as u64);
-            let places = Places { groups: &order[range], first_row: &first_row, offset, key };
+        for mini in mini_batches_of(batch.groups.len(), mini_batch_size, 1, None) {
+            let index = (num_before + mini.start) / mini_batch_size;
+            let key = key.with(0).with(index as u64);
+            let places = Places { groups: &mini.places, first_row: &first_row, offset, key };
             self.mini_batch(learner, plan, state, batch, places)?;
         }
         Ok(())
@@ -170,17 +168,14 @@ impl Updates {
         batch: TrainingBatch<'_>,
         num_before: usize,
     ) -> Pass<UpdateReport> {
-        let settings = plan.settings;
+        let UpdateSettings { mini_batch_size, epochs, shuffle, key, .. } = *plan.settings;
         let first_row = first_rows(batch.groups);
         self.grow(num_rows(batch.groups));
-        for epoch in 0..settings.epochs {
-            let order = order(settings.shuffle, epoch, batch.groups.len());
-            let ranges = mini_batches(order.len(), settings.mini_batch_size).into_iter().enumerate();
-            for (index, range) in ranges.filter(|(_, range)| epoch > 0 || range.start >= num_before) {
-                let key = settings.key.with(epoch as u64).with(index as u64);
-                let places = Places { groups: &order[range], first_row: &first_row, offset: 0, key };
-                self.mini_batch(learner, plan, state, batch, places)?;
-            }
+        let minis = mini_batches_of(batch.groups.len(), mini_batch_size, epochs, shuffle);
+        for mini in minis.filter(|mini| mini.epoch > 0 || mini.start >= num_before) {
+            let key = key.with(mini.epoch as u64).with(mini.index as u64);
+            let places = Places { groups: &mini.places, first_row: &first_row, offset: 0, key };
+            self.mini_batch(learner, plan, state, batch, places)?;
         }
         Ok(self.finish())
     }
@@ -188,18 +183,6 @@ impl Updates {
     fn grow(&mut self, num_rows: usize) {
         self.bore_loss.resize(num_rows, false);
         self.was_rejected.resize(num_rows, false);
-    }
-
-    fn add(&mut self, metrics: impl IntoIterator<Item = (String, f64)>) {
-        for (name, value) in metrics.into_iter().filter(|(_, value)| !value.is_nan()) {
-            match self.totals.iter_mut().find(|(known, ..)| *known == name) {
-                Some((_, total, count)) => {
-                    *total += value;
-                    *count += 1;
-                }
-                None => self.totals.push((name, value, 1)),
-            }
-        }
     }
 
     fn mini_batch(
@@ -225,21 +208,16 @@ impl Updates {
             self.was_rejected[of_step] |= !is_live;
         }
         if mini.batch.live().is_empty() {
-            self.add(corrected.metrics);
+            self.tally.add(corrected.metrics);
             return Ok(());
         }
         let outcome = mini.pass(learner, objective, state, settings, &corrected, places.key)?;
-        let step = learner.optimizer_step(learning_rate)?;
-        self.report.skipped.push(step.skipped);
-        if step.skipped {
+        if !self.tally.step(learner, Trained::Policy, learning_rate)? {
             // Nothing of it is kept: a state that moved on with numbers that are not finite would spoil every
             // later update.
-            self.report.num_skipped += 1;
             return Ok(());
         }
-        self.report.num_updates += 1;
-        self.norms += step.grad_norm;
-        self.report.loss += outcome.loss;
+        self.losses += outcome.loss;
         *state = outcome.state;
         self.entropies.push(outcome.metrics.entropy);
         self.old_kls.push(outcome.metrics.old_kl);
@@ -250,25 +228,25 @@ impl Updates {
             .into_iter()
             .filter(|(name, _)| corrected.metrics.iter().all(|(other, _)| other != name))
             .map(|(name, value)| (name.to_owned(), value));
-        self.add(of_objective.chain(corrected.metrics.iter().cloned()).collect::<Vec<_>>());
+        self.tally.add(of_objective.chain(corrected.metrics.iter().cloned()).collect::<Vec<_>>());
         Ok(())
     }
 
     fn finish(self) -> UpdateReport {
-        let Self { mut report, totals, norms, .. } = self;
-        // Where nothing was to be learned, 0; where every update was left out, there is no number.
-        let divisor = if report.skipped.is_empty() { 1.0 } else { report.num_updates as f64 };
-        report.loss /= divisor;
-        report.grad_norm = norms / divisor;
-        report.metrics =
-            totals.into_iter().map(|(name, total, count)| (name, total / count as f64)).collect();
         let mean = |values: Vec<f64>| Summary::of(values).map(|summary| summary.mean);
-        report.entropy = mean(self.entropies);
-        report.old_kl = mean(self.old_kls);
-        report.reference_kl = mean(self.reference_kls);
         let rows = self.was_rejected.iter().zip(&self.bore_loss);
-        report.rejected = rows.map(|(&rejected, &bore)| rejected && !bore).collect();
-        report
+        UpdateReport {
+            num_updates: self.tally.num_updates,
+            num_skipped: self.tally.num_skipped(),
+            skipped: self.tally.skipped.clone(),
+            loss: self.tally.mean(self.losses),
+            grad_norm: self.tally.grad_norm(),
+            metrics: self.tally.means(),
+            entropy: mean(self.entropies),
+            old_kl: mean(self.old_kls),
+            reference_kl: mean(self.reference_kls),
+            rejected: rows.map(|(&rejected, &bore)| rejected && !bore).collect(),
+        }
     }
 }
 
@@ -291,7 +269,7 @@ pub(crate) fn gradient_norm(
         return Ok(None);
     }
     mini.pass(learner, objective, state, settings, &corrected, settings.key)?;
-    Ok(Some(learner.take_gradient_norm()?))
+    Ok(Some(learner.grad_norm(Trained::Policy)?))
 }
 
 /// The correction's weights for an optimizer batch.
@@ -302,7 +280,7 @@ struct BatchCorrection {
     /// Metrics of the correction, by name as logged.
     metrics: Vec<(String, f64)>,
     /// The policy's log-probabilities and entropies, where they were computed for it or for a selection.
-    scores: Option<PolicyScores>,
+    scores: Option<TokenColumns>,
 }
 
 fn name_metrics(metrics: &ObjectiveMetrics) -> Vec<(&'static str, f64)> {
@@ -377,12 +355,13 @@ impl<'a> MiniBatch<'a> {
 
     /// The policy's log-probabilities and entropies over the whole optimizer batch \[N\]; 0 in sequences that
     /// are not trained on.
-    fn scores(&self, learner: &mut dyn Learner, settings: &UpdateSettings) -> Pass<PolicyScores> {
+    fn scores(&self, learner: &mut dyn Learner, settings: &UpdateSettings) -> Pass<TokenColumns> {
         let mask = &self.batch.mask;
         let num_tokens = mask.num_values();
-        let mut all = PolicyScores { logprobs: vec![0.0; num_tokens], entropies: vec![0.0; num_tokens] };
-        self.batch.for_each_micro(settings.micro_batch, |micro, _| {
-            let scores = learner.policy_scores(micro.sequences, 1.0)?;
+        let zeros = || vec![0.0; num_tokens];
+        let mut all = TokenColumns { logprobs: zeros(), entropies: zeros(), values: Vec::new() };
+        self.batch.for_each_wave(settings.micro_batch, learner.info().num_ranks, |micro, _| {
+            let scores = learner.forward(Network::Policy, micro.wave, 1.0)?;
             let mut from = 0;
             for &place in micro.places {
                 let tokens = mask.offsets()[place]..mask.offsets()[place + 1];
@@ -493,7 +472,7 @@ impl<'a> MiniBatch<'a> {
     ) -> Pass<tamis_core::objective::Outcome> {
         let mut accumulator = Accumulator::new(self.batch.sequences.len());
         let mut evaluation = Evaluation::default();
-        self.batch.for_each_micro(settings.micro_batch, |micro, normalisers| {
+        self.batch.for_each_wave(settings.micro_batch, learner.info().num_ranks, |micro, normalisers| {
             let normalisers = self
                 .dropped
                 .map_or(*normalisers, |dropped| normalisers.with_dropped(dropped, ZeroGroups::Mask));
@@ -515,29 +494,26 @@ impl<'a> MiniBatch<'a> {
             } else {
                 AdvantageColumn::PerTrajectory(&advantages)
             };
-            learner.forward_backward(
-                micro.sequences,
-                &mut |logprobs, entropies, coefficients: &mut LossDerivatives| {
-                    let columns = Columns {
-                        old: Some(&old_n),
-                        behaviour: behaviour_n.as_deref(),
-                        reference: reference_n.as_deref(),
-                        entropy: Some(entropies),
-                        weight: weight_n.as_deref(),
-                        selection: selection_n.as_deref(),
-                        group_tokens: Some(&micro.group_tokens),
-                        group_sequences: Some(&micro.group_sequences),
-                        ..Columns::new(&micro.offsets, &micro.mask, logprobs, advantage)
-                    };
-                    objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;
-                    coefficients.logprob.clone_from(&evaluation.derivatives.logprob);
-                    coefficients.entropy.clone_from(&evaluation.derivatives.entropy);
-                    for (&place, sums) in places.iter().zip(&evaluation.sequences) {
-                        accumulator.record(place, *sums)?;
-                    }
-                    Ok(())
-                },
-            )
+            forward_backward(learner, Trained::Policy, micro.wave, |scores| {
+                let columns = Columns {
+                    old: Some(&old_n),
+                    behaviour: behaviour_n.as_deref(),
+                    reference: reference_n.as_deref(),
+                    entropy: Some(&scores.entropies),
+                    weight: weight_n.as_deref(),
+                    selection: selection_n.as_deref(),
+                    group_tokens: Some(&micro.group_tokens),
+                    group_sequences: Some(&micro.group_sequences),
+                    ..Columns::new(&micro.offsets, &micro.mask, &scores.logprobs, advantage)
+                };
+                objective.evaluate(&columns, &normalisers, state, &mut evaluation)?;
+                for (&place, sums) in places.iter().zip(&evaluation.sequences) {
+                    accumulator.record(place, *sums)?;
+                }
+                let derivatives = std::mem::take(&mut evaluation.derivatives);
+                let (logprobs, entropies) = (derivatives.logprob, derivatives.entropy);
+                Ok(TokenColumns { logprobs, entropies, ..TokenColumns::default() })
+            })
         })?;
         Ok(accumulator.finish(objective, state))
     }

@@ -9,7 +9,8 @@ use thiserror::Error;
 
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::learning_rate::LearningRate;
-use crate::learner::{Learner, LearnerError, LearnerSequence};
+use crate::learner::updates::{UpdateTally, forward_backward};
+use crate::learner::{LearnerError, LearnerSequence, RunLearner, TokenColumns, Trained, Wave};
 use crate::prompts::codec::Codec;
 
 /// Settings of the warm start.
@@ -126,13 +127,13 @@ pub struct WarmStartReport {
 /// update whose cross-entropy is not finite and before every measurement. `measure` gives the accuracy,
 /// `None` where nothing was scored, and is asked only where a target is set. `progress` hears of every
 /// update.
-pub fn warm_start<L: Learner, E: From<WarmStartError>>(
-    learner: &mut L,
+pub fn warm_start<E: From<WarmStartError>>(
+    learner: &mut dyn RunLearner,
     examples: &[Example],
     settings: &WarmStartSettings,
     interrupt: &Interrupt,
-    check: impl Fn(&L) -> Result<(), E>,
-    mut measure: impl FnMut(&mut L) -> Result<Option<f64>, Halt<E>>,
+    check: impl Fn(&mut dyn RunLearner) -> Result<(), E>,
+    mut measure: impl FnMut(&mut dyn RunLearner) -> Result<Option<f64>, Halt<E>>,
     mut progress: impl FnMut(usize, f64, Option<f64>),
 ) -> Result<WarmStartReport, Halt<E>> {
     if examples.is_empty() {
@@ -148,6 +149,7 @@ pub fn warm_start<L: Learner, E: From<WarmStartError>>(
     let key = Key::new(settings.seed, Purpose::WarmStart).with(1);
     let mut report = WarmStartReport { num_updates: 0, loss: f64::NAN, accuracy: None };
     let mut order: Vec<usize> = Vec::new();
+    let mut tally = UpdateTally::<String>::default();
     for update in 0..settings.steps {
         if interrupt.is_requested() {
             return Err(Halt::Interrupted);
@@ -168,16 +170,16 @@ pub fn warm_start<L: Learner, E: From<WarmStartError>>(
             .collect();
         let num_tokens: usize = batch.iter().map(|example| example.completion.len()).sum();
         let mut loss = 0.0;
-        let passed = learner.forward_backward(&sequences, &mut |logprobs, _, coefficients| {
+        let wave = Wave::of(&sequences);
+        let passed = forward_backward(learner, Trained::Policy, &wave, |columns| {
+            let logprobs = &columns.logprobs;
             loss = -logprobs.iter().map(|&logprob| f64::from(logprob)).sum::<f64>() / num_tokens as f64;
-            coefficients.logprob.clear();
-            coefficients.logprob.resize(logprobs.len(), -1.0 / num_tokens as f32);
-            coefficients.entropy.clear();
-            Ok(())
+            let logprobs = vec![-1.0 / num_tokens as f32; logprobs.len()];
+            Ok(TokenColumns { logprobs, ..TokenColumns::default() })
         });
         passed.map_err(|halt| halt.map(failed))?;
         let rate = schedule.rate(update as u64 + 1, settings.steps as u64 + 1);
-        learner.optimizer_step(rate).map_err(|error| Halt::Failed(failed(error)))?;
+        tally.step(learner, Trained::Policy, rate).map_err(|error| Halt::Failed(failed(error)))?;
         report.num_updates = update + 1;
         report.loss = loss;
         let target = settings.target_accuracy.filter(|_| (update + 1) % settings.test_freq.max(1) == 0);

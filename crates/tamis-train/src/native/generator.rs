@@ -18,8 +18,9 @@ use tamis_rollout::{
 use tamis_text::regex_mask::RegexMasks;
 use tamis_text::tokenizer::Tokenizer;
 
-use super::NativeEngine;
+use super::{EngineSettings, NativeEngine};
 use crate::interrupt::Interrupt;
+use crate::prompts::codec::Codec;
 
 /// Shared place in which a generator finds the weights of a learner. The generator holds them only while it
 /// samples, so that the learner changes them in place where nothing is in flight, and a copy of them where
@@ -39,12 +40,12 @@ impl SharedWeights {
     }
 }
 
-/// Samples with the weights of a [`NativeEngine`]. It works while [`Generator::next`] waits, on the engine's
+/// Samples with the weights of a [`NativeEngine`], or of the folders that another learner publishes. It works while [`Generator::next`] waits, on the engine's
 /// threads.
 ///
 /// Members of a group that are submitted one after the other share their prompt's computation. Samples in
 /// flight keep the weights they began with: a publication waits for them, or gives them up.
-pub struct NativeGenerator {
+pub(super) struct NativeGenerator {
     threads: Arc<Threads>,
     tokenizer: Arc<Tokenizer>,
     masks: RegexMasks,
@@ -65,8 +66,12 @@ pub struct NativeGenerator {
     /// Every request that has not come to an end.
     ids: HashSet<SampleId>,
     events: Vec<GeneratorEvent>,
+    /// Weights that were read from a folder, where there is no learner beside it.
+    own: Option<Arc<Model>>,
+    /// Whether it reads folders, for there is no learner beside it.
+    is_apart: bool,
     /// Waits for what is in flight.
-    publishing: Option<PolicyVersion>,
+    publishing: Option<Publication>,
 }
 
 /// Samples that one engine generates side by side.
@@ -118,24 +123,51 @@ fn text(stop: &StopText, tokens: &[u32]) -> Result<String, GeneratorError> {
 }
 
 impl NativeGenerator {
-    /// Beside a learner, at its version.
-    pub fn of(learner: &NativeEngine) -> Self {
-        let tokenizer = Arc::new(learner.codec.tokenizer().clone());
+    /// Beside a learner, whose weights are this version.
+    pub(super) fn of(learner: &NativeEngine, version: PolicyVersion) -> Self {
+        let shared = learner.shared.clone();
+        let threads = Arc::clone(&learner.threads);
+        Self::new(&learner.codec, learner.settings, version, &learner.interrupt, threads, shared, false)
+    }
+
+    /// Beside no learner: it samples with the weights of the folder that was published last.
+    pub(super) fn apart(
+        codec: &Codec,
+        settings: EngineSettings,
+        version: PolicyVersion,
+        interrupt: &Interrupt,
+    ) -> Self {
+        let threads = Arc::new(Threads::new(settings.threads));
+        Self::new(codec, settings, version, interrupt, threads, SharedWeights::default(), true)
+    }
+
+    fn new(
+        codec: &Codec,
+        settings: EngineSettings,
+        version: PolicyVersion,
+        interrupt: &Interrupt,
+        threads: Arc<Threads>,
+        shared: SharedWeights,
+        is_apart: bool,
+    ) -> Self {
+        let tokenizer = Arc::new(codec.tokenizer().clone());
         Self {
-            threads: Arc::clone(&learner.threads),
+            threads,
             masks: RegexMasks::new(Arc::clone(&tokenizer)),
             tokenizer,
-            end_token_ids: learner.codec.end_token_ids().to_vec(),
-            max_num_seqs: learner.settings.max_num_seqs,
-            interrupt: learner.interrupt.clone(),
-            shared: learner.shared.clone(),
+            end_token_ids: codec.end_token_ids().to_vec(),
+            max_num_seqs: settings.max_num_seqs,
+            interrupt: interrupt.clone(),
+            shared,
             weights: None,
-            version: learner.version,
+            version,
             gathered: Vec::new(),
             rollouts: Lane::default(),
             others: Lane::default(),
             ids: HashSet::new(),
             events: Vec::new(),
+            own: None,
+            is_apart,
             publishing: None,
         }
     }
@@ -164,8 +196,7 @@ impl NativeGenerator {
 
     fn begin_group(&mut self, members: Vec<SampleRequest>) -> Result<(), GeneratorError> {
         let Some(first) = members.first() else { return Ok(()) };
-        let gone =
-            || GeneratorError::Broken { reason: "the learner whose weights it samples is gone".to_owned() };
+        let gone = || GeneratorError::Broken { reason: "there are no weights to sample with".to_owned() };
         let weights = match &self.weights {
             Some(weights) => weights,
             None => self.weights.insert(self.shared.get().ok_or_else(gone)?),
@@ -270,11 +301,20 @@ impl NativeGenerator {
     }
 
     /// Takes the new weights where nothing in flight needs the old ones.
-    fn finish_publication(&mut self) {
-        let Some(version) = self.publishing.filter(|_| self.is_idle()) else { return };
-        self.publishing = None;
+    fn finish_publication(&mut self) -> Result<(), GeneratorError> {
+        if !self.is_idle() {
+            return Ok(());
+        }
+        let Some(Publication { version, weights }) = self.publishing.take() else { return Ok(()) };
+        if let Weights::Folder(folder) = weights {
+            // What they replace makes room for them.
+            self.own = None;
+            let model = Model::load(&folder).map_err(|error| engine_error(&error))?;
+            self.shared.set(self.own.insert(Arc::new(model)));
+        }
         self.version = version;
         self.events.push(GeneratorEvent::Published { version });
+        Ok(())
     }
 
     /// One token more of everything that runs; whether there was anything to do.
@@ -293,7 +333,7 @@ impl NativeGenerator {
         for completion in completions {
             self.end(is_rollout, completion)?;
         }
-        self.finish_publication();
+        self.finish_publication()?;
         Ok(true)
     }
 }
@@ -333,7 +373,9 @@ impl Generator for NativeGenerator {
     }
 
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
-        if let Weights::Folder(folder) = &weights.weights {
+        if let Weights::Folder(folder) = &weights.weights
+            && !self.is_apart
+        {
             let reason = format!(
                 "the native engine samples with the learner's weights in memory, and was asked to read {}",
                 folder.display()
@@ -349,9 +391,8 @@ impl Generator for NativeGenerator {
                 }
             }
         }
-        self.publishing = Some(weights.version);
-        self.finish_publication();
-        Ok(())
+        self.publishing = Some(weights.clone());
+        self.finish_publication()
     }
 
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {

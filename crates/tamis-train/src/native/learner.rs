@@ -1,32 +1,41 @@
 //! The engine as learner.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use tamis_model::{Model, PassOptions, Sequence, SequenceError, forward_backward, score};
+use tamis_core::group::PolicyVersion;
+use tamis_model::{
+    AdamW, Coefficients, HeldPass, PassOptions, Sequence, SequenceError, backward, forward_hold, score,
+    values, values_backward, values_forward_hold,
+};
+use tamis_rollout::Generator;
 
-use super::NativeEngine;
+use super::generator::NativeGenerator;
+use super::{Kept, Learning, NativeEngine};
 use crate::interrupt::Halt;
+use crate::learner::progress::UpdateProgress;
 use crate::learner::{
-    AskObjective, Learner, LearnerError, LearnerSequence, LossDerivatives, OptimizerReport, Pass,
-    PolicyScores,
+    CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport, Pass,
+    RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave,
 };
 
 /// Logits kept from the forward pass for the backward pass, at most; beyond it they are computed again.
 pub(crate) const KEEP_LOGITS_BYTES: usize = 256 << 20;
 
-pub(super) fn join_tokens(sequences: &[LearnerSequence<'_>]) -> Vec<Vec<u32>> {
-    sequences.iter().map(|sequence| [sequence.prompt, sequence.completion].concat()).collect()
+/// Every sequence of a wave, prompt and completion together.
+fn join_tokens(wave: &Wave<'_>) -> Vec<Vec<u32>> {
+    wave.sequences.iter().map(|sequence| [sequence.prompt, sequence.completion].concat()).collect()
 }
 
-pub(super) fn as_engine<'a>(tokens: &'a [Vec<u32>], sequences: &[LearnerSequence<'_>]) -> Vec<Sequence<'a>> {
+fn as_engine<'a>(tokens: &'a [Vec<u32>], wave: &Wave<'_>) -> Vec<Sequence<'a>> {
     tokens
         .iter()
-        .zip(sequences)
+        .zip(&wave.sequences)
         .map(|(tokens, sequence)| Sequence { tokens, start: sequence.prompt.len() })
         .collect()
 }
 
-pub(super) fn sequence_error(error: &SequenceError) -> Halt<LearnerError> {
+fn sequence_error(error: &SequenceError) -> Halt<LearnerError> {
     match error {
         SequenceError::GivenUp => Halt::Interrupted,
         error => Halt::Failed(LearnerError::Engine { reason: error.to_string() }),
@@ -34,116 +43,223 @@ pub(super) fn sequence_error(error: &SequenceError) -> Halt<LearnerError> {
 }
 
 impl NativeEngine {
-    fn scores_under(
-        &mut self,
-        model: &Model,
-        sequences: &[LearnerSequence<'_>],
-        sharpness: f64,
-    ) -> Pass<PolicyScores> {
-        if self.gives_up() {
-            return Err(Halt::Interrupted);
+    /// Whether what trains is given up now. From here on passes hear of the interrupt where they may.
+    fn gives_up(&mut self) -> bool {
+        self.workspace.stop_on(self.progress.stop_flag());
+        self.progress.gives_up()
+    }
+
+    fn of(&mut self, network: Trained) -> Result<&mut Learning, LearnerError> {
+        match network {
+            Trained::Policy => Ok(&mut self.policy),
+            Trained::Critic => self.critic.as_mut().ok_or(LearnerError::NoCritic),
         }
-        let tokens = join_tokens(sequences);
-        let batch = as_engine(&tokens, sequences);
-        let temperature = (self.settings.temperature / sharpness) as f32;
-        let scores = score(&self.threads, model, &mut self.workspace, &batch, temperature)
-            .map_err(|error| sequence_error(&error))?;
-        Ok(PolicyScores {
-            logprobs: scores.logprobs.values().to_vec(),
-            entropies: scores.entropies.values().to_vec(),
-        })
+    }
+
+    /// Ends a pass of a network; where it was given up, its gradient is incomplete.
+    fn end_pass<T>(&mut self, network: Trained, passed: Result<T, SequenceError>) -> Pass<T> {
+        if matches!(passed, Err(SequenceError::GivenUp)) {
+            self.of(network)?.gradients.clear();
+        }
+        passed.map_err(|error| sequence_error(&error))
     }
 }
 
 impl Learner for NativeEngine {
-    fn forward_backward(
-        &mut self,
-        sequences: &[LearnerSequence<'_>],
-        ask: &mut AskObjective<'_>,
-    ) -> Pass<()> {
-        if self.gives_up() {
-            self.gradients.clear();
-            return Err(Halt::Interrupted);
-        }
-        let tokens = join_tokens(sequences);
-        let batch = as_engine(&tokens, sequences);
-        let options = PassOptions {
-            temperature: self.settings.temperature as f32,
-            recompute: self.settings.recompute_activations,
-            keep_logits_bytes: KEEP_LOGITS_BYTES,
-        };
-        let mut answered = Ok(());
-        let mut coefficients = LossDerivatives::default();
-        let passed = forward_backward(
-            &self.threads,
-            &self.model,
-            &mut self.workspace,
-            &batch,
-            options,
-            &mut self.gradients,
-            |scores| {
-                let num_tokens = scores.logprobs.num_values();
-                answered = ask(scores.logprobs.values(), scores.entropies.values(), &mut coefficients);
-                if answered.is_err() {
-                    coefficients.logprob.clear();
-                    coefficients.entropy.clear();
-                }
-                coefficients.logprob.resize(num_tokens, 0.0);
-                let entropy = std::mem::take(&mut coefficients.entropy);
-                tamis_model::Coefficients {
-                    logprob: std::mem::take(&mut coefficients.logprob),
-                    entropy: (!entropy.is_empty()).then_some(entropy),
-                }
-            },
-        );
-        if matches!(passed, Err(SequenceError::GivenUp)) {
-            self.gradients.clear();
-        }
-        passed.map_err(|error| sequence_error(&error))?;
-        Ok(answered?)
+    fn info(&self) -> &LearnerInfo {
+        &self.info
     }
 
-    fn optimizer_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
-        // A copy only where samples are in flight, which go on with the weights they began with.
-        let report = self.optimizer.step(
-            &self.threads,
-            Arc::make_mut(&mut self.model),
-            &self.gradients,
-            learning_rate,
-            self.settings.max_grad_norm,
-        );
-        if self.before.is_none() {
-            self.shared.set(&self.model);
+    fn forward(&mut self, network: Network, wave: &Wave<'_>, sharpness: f64) -> Pass<TokenColumns> {
+        if self.gives_up() {
+            return Err(Halt::Interrupted);
         }
-        self.gradients.clear();
-        self.updates.has_moved |= !report.skipped;
+        let tokens = join_tokens(wave);
+        let batch = as_engine(&tokens, wave);
+        let (threads, workspace) = (Arc::clone(&self.threads), &mut self.workspace);
+        let policy = match network {
+            Network::Critic => {
+                let critic = self.critic.as_ref().ok_or(LearnerError::NoCritic)?;
+                let predicted = values(&threads, &critic.model, workspace, &batch);
+                let values = predicted.map_err(|error| sequence_error(&error))?.values().to_vec();
+                return Ok(TokenColumns { values, ..TokenColumns::default() });
+            }
+            Network::Policy => &self.policy.model,
+            Network::Before => self.kept.as_ref().map_or(&self.policy.model, |kept| &kept.model),
+            Network::Reference => self.reference.as_ref().unwrap_or(&self.policy.model),
+        };
+        let temperature = (self.settings.temperature / sharpness) as f32;
+        let scores = score(&threads, policy, workspace, &batch, temperature);
+        let scores = scores.map_err(|error| sequence_error(&error))?;
+        Ok(TokenColumns {
+            logprobs: scores.logprobs.values().to_vec(),
+            entropies: scores.entropies.values().to_vec(),
+            values: Vec::new(),
+        })
+    }
+
+    fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns> {
+        self.held = None;
+        if self.gives_up() {
+            self.of(network)?.gradients.clear();
+            return Err(Halt::Interrupted);
+        }
+        let tokens = join_tokens(wave);
+        let batch = as_engine(&tokens, wave);
+        let recompute = self.settings.recompute_activations;
+        let options = match network {
+            Trained::Policy => PassOptions {
+                temperature: self.settings.temperature as f32,
+                recompute,
+                keep_logits_bytes: KEEP_LOGITS_BYTES,
+            },
+            Trained::Critic => PassOptions { recompute, ..PassOptions::default() },
+        };
+        let (threads, model) = (Arc::clone(&self.threads), Arc::clone(&self.of(network)?.model));
+        let passed: Result<(TokenColumns, HeldPass), _> = match network {
+            Trained::Policy => {
+                forward_hold(&threads, &model, &mut self.workspace, &batch, options).map(|(scores, held)| {
+                    let (logprobs, entropies) = (scores.logprobs, scores.entropies);
+                    let (logprobs, entropies) = (logprobs.values().to_vec(), entropies.values().to_vec());
+                    (TokenColumns { logprobs, entropies, values: Vec::new() }, held)
+                })
+            }
+            Trained::Critic => values_forward_hold(&threads, &model, &mut self.workspace, &batch, options)
+                .map(|(values, held)| {
+                    (TokenColumns { values: values.values().to_vec(), ..TokenColumns::default() }, held)
+                }),
+        };
+        let (columns, held) = self.end_pass(network, passed)?;
+        self.held = Some((network, held));
+        Ok(columns)
+    }
+
+    fn backward(&mut self, derivatives: TokenColumns) -> Pass<()> {
+        let (network, held) = self.held.take().ok_or(LearnerError::NothingHeld)?;
+        if self.gives_up() {
+            self.of(network)?.gradients.clear();
+            return Err(Halt::Interrupted);
+        }
+        let threads = Arc::clone(&self.threads);
+        let learning = match network {
+            Trained::Policy => &mut self.policy,
+            Trained::Critic => self.critic.as_mut().ok_or(LearnerError::NoCritic)?,
+        };
+        let Learning { model, gradients, .. } = learning;
+        let TokenColumns { logprobs, entropies, values } = derivatives;
+        let passed = match network {
+            Trained::Policy => {
+                let entropy = (!entropies.is_empty()).then_some(entropies);
+                let coefficients = Coefficients { logprob: logprobs, entropy };
+                backward(&threads, model, &mut self.workspace, held, coefficients, gradients)
+            }
+            Trained::Critic => values_backward(&threads, model, &mut self.workspace, held, values, gradients),
+        };
+        self.end_pass(network, passed)
+    }
+
+    fn discard(&mut self) -> Result<(), LearnerError> {
+        self.held = None;
+        Ok(())
+    }
+
+    fn optim_step(&mut self, network: Trained, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
+        let threads = Arc::clone(&self.threads);
+        // A copy of the weights only where samples are in flight, which go on with those they began with, or
+        // where the ones before are kept.
+        let Learning { model, optimizer, gradients, max_grad_norm } = self.of(network)?;
+        let report = optimizer.step(&threads, Arc::make_mut(model), gradients, learning_rate, *max_grad_norm);
+        gradients.clear();
+        if network == Trained::Policy {
+            self.info.num_steps = self.policy.optimizer.num_steps();
+            if self.kept.is_none() {
+                self.shared.set(&self.policy.model);
+            }
+        }
+        if !report.skipped {
+            self.progress.note_moved();
+        }
         Ok(OptimizerReport { grad_norm: report.grad_norm, skipped: report.skipped })
     }
 
-    fn take_gradient_norm(&mut self) -> Result<f64, LearnerError> {
-        let norm = tamis_model::gradient_norm(&self.threads, &self.gradients);
-        self.gradients.clear();
+    fn grad_norm(&mut self, network: Trained) -> Result<f64, LearnerError> {
+        let threads = Arc::clone(&self.threads);
+        let gradients = &mut self.of(network)?.gradients;
+        let norm = tamis_model::gradient_norm(&threads, gradients);
+        gradients.clear();
         Ok(norm)
     }
+}
 
-    fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores> {
-        self.scores_under(&Arc::clone(&self.model), sequences, sharpness)
+impl RunLearner for NativeEngine {
+    fn progress(&mut self) -> &mut UpdateProgress {
+        &mut self.progress
     }
 
-    fn scores_before(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores> {
-        self.scores_under(&Arc::clone(self.model_before()), sequences, sharpness)
-    }
-
-    fn reference_logprobs(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>> {
-        if self.gives_up() {
-            return Err(Halt::Interrupted);
+    fn keep(&mut self) -> Result<(), LearnerError> {
+        if self.kept.is_none() {
+            let (model, optimizer) = (Arc::clone(&self.policy.model), self.policy.optimizer.clone());
+            self.kept = Some(Kept { model, optimizer });
+            self.progress.note_kept(true);
         }
-        let tokens = join_tokens(sequences);
-        let batch = as_engine(&tokens, sequences);
-        let reference = self.reference.as_ref().unwrap_or(self.model.as_ref());
-        let scores =
-            score(&self.threads, reference, &mut self.workspace, &batch, self.settings.temperature as f32)
-                .map_err(|error| sequence_error(&error))?;
-        Ok(scores.logprobs.values().to_vec())
+        Ok(())
+    }
+
+    fn restore(&mut self) -> Result<(), LearnerError> {
+        let Some(kept) = self.kept.take() else { return Ok(()) };
+        (self.policy.model, self.policy.optimizer) = (kept.model, kept.optimizer);
+        self.policy.gradients.clear();
+        self.info.num_steps = self.policy.optimizer.num_steps();
+        self.progress.note_restored();
+        Ok(())
+    }
+
+    fn copy_policy(&mut self, to: CopyTo) -> Result<(), LearnerError> {
+        match to {
+            CopyTo::Reference => self.reference = Some(self.policy.model.as_ref().clone()),
+            CopyTo::Critic => {
+                let critic = self.begin_critic(self.policy.model.critic());
+                self.critic = Some(critic.ok_or(LearnerError::NoCritic)?);
+            }
+        }
+        self.note_sizes();
+        Ok(())
+    }
+
+    fn reset_optimizer(&mut self) -> Result<(), LearnerError> {
+        self.policy.optimizer = AdamW::new(&self.policy.model, self.settings.optimizer);
+        self.note_sizes();
+        Ok(())
+    }
+
+    fn find_not_finite(&mut self) -> Result<Option<NotFinite>, LearnerError> {
+        let networks = [(Trained::Policy, Some(&self.policy)), (Trained::Critic, self.critic.as_ref())];
+        let of = |(network, learning): (Trained, Option<&Learning>)| {
+            let learning = learning?;
+            let places = [(false, learning.model.non_finite()), (true, learning.optimizer.non_finite())];
+            places.into_iter().find_map(|(is_moment, tensor)| {
+                Some(NotFinite { network, is_moment, tensor: tensor?.to_owned() })
+            })
+        };
+        Ok(networks.into_iter().find_map(of))
+    }
+
+    fn publish(&mut self, _: PolicyVersion) -> Result<(), LearnerError> {
+        self.kept = None;
+        self.progress.note_kept(false);
+        self.shared.set(&self.policy.model);
+        Ok(())
+    }
+
+    fn save(&mut self, folder: &Path, content: SaveContent) -> Result<Saved, LearnerError> {
+        Ok(self.save_files(folder, content)?)
+    }
+
+    fn load(&mut self, folder: &Path, content: LoadContent) -> Result<(), LearnerError> {
+        Ok(self.load_files(folder, content)?)
+    }
+
+    fn generator(&self, version: PolicyVersion) -> Option<Box<dyn Generator>> {
+        Some(Box::new(NativeGenerator::of(self, version)))
     }
 }

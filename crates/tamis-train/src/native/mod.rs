@@ -1,24 +1,29 @@
 //! The native engine as learner and, beside it, as generator: one set of weights for both, so a run is
 //! exactly on-policy.
 
-mod critic;
+mod files;
 mod generator;
 mod learner;
 
-pub use critic::NativeCritic;
-pub use generator::NativeGenerator;
+pub use files::read_model;
+pub(crate) use files::{critic_shape, write_model};
 pub(crate) use learner::KEEP_LOGITS_BYTES;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tamis_core::group::PolicyVersion;
-use tamis_model::{AdamW, AdamWConfig, Gradients, Model, Threads, Workspace};
-use tamis_rollout::{Publication, Weights};
+use tamis_model::{AdamW, AdamWConfig, Gradients, HeldPass, Model, Threads, Workspace};
+use tamis_rollout::Generator;
 
-use generator::SharedWeights;
+use generator::{NativeGenerator, SharedWeights};
 
+use crate::checkpoint::SaveError;
 use crate::interrupt::Interrupt;
+use crate::learner::progress::UpdateProgress;
+use crate::learner::{LearnerInfo, NetworkSizes, RunLearner, Trained};
 use crate::prompts::codec::Codec;
+use tamis_run::durable::Disk;
 
 /// Settings of the native engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,186 +38,173 @@ pub struct EngineSettings {
     pub recompute_activations: bool,
     /// Sequences generated at once.
     pub max_num_seqs: usize,
-    /// Optimizer constants.
+    /// Constants of the policy's optimizer.
     pub optimizer: AdamWConfig,
+    /// Those of the critic's and the largest norm of its gradient; `None` where the run has no critic.
+    pub critic: Option<(AdamWConfig, Option<f64>)>,
 }
 
-/// Weights and optimizer of a policy on this machine; [`NativeGenerator`] samples from them.
-pub struct NativeEngine {
+/// Models of a native learner, in the beginning.
+pub struct NativeModels {
+    /// The policy.
+    pub policy: Model,
+    /// Another reference policy than the policy as it begins.
+    pub reference: Option<Model>,
+    /// A critic that does not begin with the policy's layers.
+    pub critic: Option<Model>,
+}
+
+/// A network with its optimizer.
+struct Learning {
+    model: Arc<Model>,
+    optimizer: AdamW,
+    gradients: Gradients,
+    max_grad_norm: Option<f64>,
+}
+
+impl Learning {
+    /// With an optimizer that starts afresh.
+    fn new(model: Model, optimizer: AdamWConfig, max_grad_norm: Option<f64>) -> Self {
+        Self {
+            optimizer: AdamW::new(&model, optimizer),
+            gradients: Gradients::new(&model),
+            max_grad_norm,
+            model: Arc::new(model),
+        }
+    }
+
+    fn sizes(&self) -> NetworkSizes {
+        sizes(&self.model)
+    }
+}
+
+fn sizes(model: &Model) -> NetworkSizes {
+    NetworkSizes {
+        num_parameters: model.num_parameters(),
+        vocab_size: model.config().vocab_size,
+        max_positions: model.config().max_position_embeddings,
+    }
+}
+
+/// Weights and optimizer of a policy on this machine, and of its critic; its generators sample from the same
+/// weights.
+struct NativeEngine {
     threads: Arc<Threads>,
     settings: EngineSettings,
     codec: Codec,
-    model: Arc<Model>,
-    shared: SharedWeights,
+    disk: Disk,
+    info: LearnerInfo,
+    policy: Learning,
+    critic: Option<Learning>,
     reference: Option<Model>,
-    critic: Option<NativeCritic>,
-    optimizer: AdamW,
-    gradients: Gradients,
+    shared: SharedWeights,
     workspace: Workspace,
-    version: PolicyVersion,
+    held: Option<(Trained, HeldPass)>,
     interrupt: Interrupt,
-    updates: UpdateProgress,
-    before: Option<Before>,
+    progress: UpdateProgress,
+    kept: Option<Kept>,
 }
 
 /// The policy before a step of which parts are trained on while the rest is generated.
-struct Before {
+struct Kept {
     model: Arc<Model>,
     optimizer: AdamW,
 }
 
-/// Progress of a step's updates, for an interrupt that comes between.
-#[derive(Debug, Clone, Copy)]
-struct UpdateProgress {
-    /// Weights have moved since they began.
-    has_moved: bool,
-    /// The state before them is not lost with this process, or not worth keeping.
-    is_kept: bool,
+/// A generator of this version that samples with the weights of the folder that is published to it last: for
+/// a learner of which no generator is in this process.
+pub fn generator(
+    codec: &Codec,
+    settings: EngineSettings,
+    version: PolicyVersion,
+    interrupt: &Interrupt,
+) -> Box<dyn Generator> {
+    Box::new(NativeGenerator::apart(codec, settings, version, interrupt))
+}
+
+/// [`learner`] with the weights of a checkpoint, moments and critic read from there.
+///
+/// # Errors
+/// Files that cannot be read.
+pub fn resume(
+    folder: &Path,
+    models: NativeModels,
+    codec: Codec,
+    settings: EngineSettings,
+    disk: &Disk,
+    interrupt: &Interrupt,
+) -> Result<Box<dyn RunLearner>, SaveError> {
+    let mut engine = NativeEngine::new(models, codec, settings, disk, interrupt);
+    engine.load_moments(folder)?;
+    Ok(Box::new(engine))
+}
+
+/// A learner on the native engine. It gives up passes of every model and generation, between two layers, once
+/// this interrupt is requested, and updates as [`UpdateProgress`] says. A file that it writes goes through
+/// `disk`.
+pub fn learner(
+    models: NativeModels,
+    codec: Codec,
+    settings: EngineSettings,
+    disk: &Disk,
+    interrupt: &Interrupt,
+) -> Box<dyn RunLearner> {
+    Box::new(NativeEngine::new(models, codec, settings, disk, interrupt))
 }
 
 impl NativeEngine {
-    /// Around a model; its optimizer starts afresh.
-    pub fn new(model: Model, codec: Codec, settings: EngineSettings) -> Self {
+    fn new(
+        models: NativeModels,
+        codec: Codec,
+        settings: EngineSettings,
+        disk: &Disk,
+        interrupt: &Interrupt,
+    ) -> Self {
         let threads = Arc::new(Threads::new(settings.threads));
-        let model = Arc::new(model);
+        let plural = if threads.num_threads() == 1 { "" } else { "s" };
+        let device = format!("{} thread{plural}", threads.num_threads());
+        let policy = Learning::new(models.policy, settings.optimizer, settings.max_grad_norm);
         let shared = SharedWeights::default();
-        shared.set(&model);
-        Self {
-            shared,
-            optimizer: AdamW::new(&model, settings.optimizer),
-            gradients: Gradients::new(&model),
-            workspace: Workspace::default(),
-            version: PolicyVersion(0),
-            reference: None,
+        shared.set(&policy.model);
+        let mut engine = Self {
+            info: LearnerInfo { device, num_ranks: 1, ..LearnerInfo::default() },
             critic: None,
-            interrupt: Interrupt::new(),
-            updates: UpdateProgress { has_moved: false, is_kept: true },
-            before: None,
+            reference: models.reference,
+            workspace: Workspace::default(),
+            held: None,
+            interrupt: interrupt.clone(),
+            progress: UpdateProgress::new(interrupt),
+            kept: None,
+            disk: disk.clone(),
             threads,
             settings,
             codec,
-            model,
-        }
+            policy,
+            shared,
+        };
+        engine.critic = models.critic.and_then(|model| engine.begin_critic(model));
+        engine.note_sizes();
+        engine
     }
 
-    /// Gives up generation and passes of every model, between two of its layers, once this interrupt is
-    /// requested; updates as [`Self::begin_updates`] says.
-    #[must_use]
-    pub fn with_interrupt(mut self, interrupt: &Interrupt) -> Self {
-        self.interrupt = interrupt.clone();
-        self
+    /// Takes a policy with an optimizer that starts afresh.
+    fn begin_policy(&mut self, model: Model) {
+        self.policy = Learning::new(model, self.settings.optimizer, self.settings.max_grad_norm);
+        (self.kept, self.held) = (None, None);
+        self.progress.note_kept(false);
+        self.shared.set(&self.policy.model);
     }
 
-    /// Begins the updates of a step. An interrupt gives them up between two layers, and nothing of the step
-    /// may be used then: where weights have moved already only if the state before the step is kept elsewhere
-    /// (`is_kept`, as it is until this is called). Else there would be no state to go on from but an older
-    /// one, so the rest of the step is finished.
-    pub fn begin_updates(&mut self, is_kept: bool) {
-        self.updates = UpdateProgress { has_moved: false, is_kept };
+    /// A critic with these weights; `None` where the run has none.
+    fn begin_critic(&self, model: Model) -> Option<Learning> {
+        let (optimizer, max_grad_norm) = self.settings.critic?;
+        Some(Learning::new(model, optimizer, max_grad_norm))
     }
 
-    /// Keeps weights and optimizer as they are, once, until the next publication: a step is begun of which
-    /// the rest is still generated. Until then generators go on with these weights, and
-    /// [`Self::give_up_updates`] brings them back.
-    pub fn keep_before(&mut self) {
-        if self.before.is_none() {
-            self.before = Some(Before { model: Arc::clone(&self.model), optimizer: self.optimizer.clone() });
-        }
-    }
-
-    /// Takes back all updates since [`Self::keep_before`], where it was called.
-    pub fn give_up_updates(&mut self) {
-        if let Some(before) = self.before.take() {
-            (self.model, self.optimizer) = (before.model, before.optimizer);
-            self.gradients.clear();
-            self.updates.has_moved = false;
-        }
-    }
-
-    /// Says that the step of the updates is part of the state of the run.
-    pub fn end_updates(&mut self) {
-        self.updates.has_moved = false;
-    }
-
-    /// Whether updates of a step that has not ended have moved weights, of the policy or of its critic.
-    pub fn has_moved(&self) -> bool {
-        self.updates.has_moved
-    }
-
-    /// The weights as the present step began.
-    fn model_before(&self) -> &Arc<Model> {
-        self.before.as_ref().map_or(&self.model, |before| &before.model)
-    }
-
-    /// Whether what trains is given up now. From here on passes hear of the interrupt where they may.
-    fn gives_up(&mut self) -> bool {
-        let may = self.updates.is_kept || !self.updates.has_moved || self.before.is_some();
-        self.workspace.stop_on(may.then(|| self.interrupt.flag()));
-        may && self.interrupt.is_requested()
-    }
-
-    /// Worker threads.
-    pub fn num_threads(&self) -> usize {
-        self.threads.num_threads()
-    }
-
-    /// The weights.
-    pub fn model(&self) -> &Model {
-        &self.model
-    }
-
-    /// The tokenizer and what belongs to it.
-    pub fn codec(&self) -> &Codec {
-        &self.codec
-    }
-
-    /// The optimizer.
-    pub fn optimizer(&self) -> &AdamW {
-        &self.optimizer
-    }
-
-    /// The optimizer, to load its state.
-    pub fn optimizer_mut(&mut self) -> &mut AdamW {
-        &mut self.optimizer
-    }
-
-    /// Begins the optimizer anew: moments zero, step count zero.
-    pub fn reset_optimizer(&mut self, config: AdamWConfig) {
-        self.settings.optimizer = config;
-        self.optimizer = AdamW::new(&self.model, config);
-    }
-
-    /// Keeps a reference policy for the divergence.
-    pub fn set_reference(&mut self, reference: Model) {
-        self.reference = Some(reference);
-    }
-
-    /// The reference policy.
-    pub fn reference(&self) -> Option<&Model> {
-        self.reference.as_ref()
-    }
-
-    /// Gives the weights as they are the next version, under which generators are to have them.
-    pub fn publish(&mut self) -> Publication {
-        self.version = PolicyVersion(self.version.0 + 1);
-        self.before = None;
-        self.shared.set(&self.model);
-        Publication { version: self.version, weights: Weights::InProcess }
-    }
-
-    /// The temperature that log-probabilities are taken at.
-    pub fn temperature(&self) -> f64 {
-        self.settings.temperature
-    }
-
-    /// Version of the weights that generators have, or are being given.
-    pub fn version(&self) -> PolicyVersion {
-        self.version
-    }
-
-    /// Sets the version, on resume.
-    pub fn set_version(&mut self, version: PolicyVersion) {
-        self.version = version;
+    fn note_sizes(&mut self) {
+        self.info.policy = self.policy.sizes();
+        self.info.critic = self.critic.as_ref().map(Learning::sizes);
+        self.info.num_steps = self.policy.optimizer.num_steps();
     }
 }
 
@@ -225,13 +217,13 @@ mod tests {
 
     use super::*;
     use crate::interrupt::Halt;
-    use crate::learner::{Learner, LearnerSequence, Pass};
+    use crate::learner::{Learner, LearnerSequence, Pass, TokenColumns, Wave};
 
     fn engine(interrupt: &Interrupt) -> NativeEngine {
         let tokenizer = Tokenizer::characters("ab").expect("a tokenizer");
         let codec = Codec::new(tokenizer, None, Map::new(), None).expect("a codec");
         let config = TransformerConfig::new(Architecture::Qwen3, 8, 16, 32, 2, 2, 16);
-        let model = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
+        let policy = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
         let settings = EngineSettings {
             threads: 1,
             temperature: 1.0,
@@ -239,40 +231,42 @@ mod tests {
             recompute_activations: false,
             max_num_seqs: 4,
             optimizer: AdamWConfig::default(),
+            critic: None,
         };
-        NativeEngine::new(model, codec, settings).with_interrupt(interrupt)
+        let models = NativeModels { policy, reference: None, critic: None };
+        NativeEngine::new(models, codec, settings, &Disk::new(), interrupt)
     }
 
     /// Forward and backward; Ctrl-C comes between the two where it is to.
     fn pass(engine: &mut NativeEngine, pressed: Option<&Interrupt>) -> Pass<()> {
-        let sequences = [LearnerSequence { prompt: &[1, 2], completion: &[3, 4, 5] }];
-        engine.forward_backward(&sequences, &mut |logprobs, _, coefficients| {
-            coefficients.logprob = vec![-1.0; logprobs.len()];
-            if let Some(interrupt) = pressed {
-                interrupt.signal();
-            }
-            Ok(())
-        })
+        let wave = Wave::of(&[LearnerSequence { prompt: &[1, 2], completion: &[3, 4, 5] }]);
+        let columns = engine.forward_hold(Trained::Policy, &wave)?;
+        if let Some(interrupt) = pressed {
+            interrupt.signal();
+        }
+        let logprobs = vec![-1.0; columns.logprobs.len()];
+        engine.backward(TokenColumns { logprobs, ..TokenColumns::default() })
     }
 
     /// Updates of one step with Ctrl-C in the last of them: `(given up, weights as before)`.
     fn updates(num_updates: usize, is_kept: bool) -> (bool, bool) {
         let interrupt = Interrupt::new();
         let mut engine = engine(&interrupt);
-        let before = engine.model().clone();
-        engine.begin_updates(is_kept);
+        let before = engine.policy.model.as_ref().clone();
+        engine.progress().begin(is_kept);
         for update in 0..num_updates {
             match pass(&mut engine, (update + 1 == num_updates).then_some(&interrupt)) {
-                Ok(()) => assert!(!engine.optimizer_step(0.1).expect("a step").skipped),
+                Ok(()) => assert!(!engine.optim_step(Trained::Policy, 0.1).expect("a step").skipped),
                 Err(Halt::Interrupted) => {
-                    assert_eq!(engine.take_gradient_norm().ok(), Some(0.0), "nothing of it is left");
+                    let norm = engine.grad_norm(Trained::Policy);
+                    assert_eq!(norm.ok(), Some(0.0), "nothing of it is left");
                     assert!(matches!(pass(&mut engine, None), Err(Halt::Interrupted)));
-                    return (true, engine.model().same_weights(&before));
+                    return (true, engine.policy.model.same_weights(&before));
                 }
                 Err(Halt::Failed(error)) => panic!("{error}"),
             }
         }
-        (false, engine.model().same_weights(&before))
+        (false, engine.policy.model.same_weights(&before))
     }
 
     #[test]

@@ -1,25 +1,10 @@
 //! Initial state of a run's critic, and a run that ends before its policy was trained.
 
-use std::path::PathBuf;
-
 use tamis_config::Config;
 
 use super::Run;
-use super::state::RunState;
-use crate::assemble::{AssembleError, critic};
-use crate::checkpoint;
-use crate::error::RunError;
-use crate::native::NativeCritic;
-
-/// The critic of the last checkpoint, or the one that the configuration names where the run begins.
-pub(super) fn load_critic(
-    config: &Config,
-    last: Option<&(RunState, PathBuf)>,
-) -> Result<Option<NativeCritic>, RunError> {
-    let Some((state, folder)) = last else { return Ok(critic::load_named(config)?) };
-    let read = |_| checkpoint::read_critic(folder, |model| critic::critic(config, model));
-    Ok(state.critic.map(read).transpose()?)
-}
+use crate::assemble::AssembleError;
+use crate::learner::{CopyTo, LearnerError};
 
 /// Refuses a warm-up that lasts as long as the epochs do: only with the prompts at hand is their number of
 /// steps known. Every step uses up at least a batch of them, or what is left of an epoch.
@@ -43,15 +28,14 @@ pub(super) fn check_warm_up(config: &Config, num_prompts: usize) -> Result<(), A
 impl Run {
     /// A critic with the policy's layers, where one is needed and neither a checkpoint nor the configuration
     /// gave it.
-    pub(super) fn keep_critic(&mut self) {
+    pub(super) fn keep_critic(&mut self) -> Result<(), LearnerError> {
         if self.recipe.critic.is_none() {
-            return;
+            return Ok(());
         }
-        if self.workers.engine.critic().is_none() {
-            let model = self.workers.engine.model().critic();
-            self.workers.engine.set_critic(critic::critic(&self.recipe.config, model));
+        if self.workers.learner.info().critic.is_none() {
+            self.workers.learner.copy_policy(CopyTo::Critic)?;
         }
-        if let Some(critic) = self.workers.engine.critic() {
+        if let Some(critic) = self.workers.learner.info().critic {
             let from = match &self.recipe.config.critic.model.path {
                 Some(path) => path.display().to_string(),
                 None => "the policy's layers".to_owned(),
@@ -60,10 +44,9 @@ impl Run {
                 0 => format!("begins with {from}"),
                 version => format!("trained in {version} steps"),
             };
-            self.recorder
-                .progress
-                .say(&format!("critic: {} parameters, {age}", critic.model().num_parameters()));
+            self.recorder.progress.say(&format!("critic: {} parameters, {age}", critic.num_parameters));
         }
+        Ok(())
     }
 
     /// Tells that a run ends in the critic's warm-up: its policy is the one it began with.

@@ -1,7 +1,7 @@
 //! Weights and moments that are no numbers any more.
 
 use crate::error::RunError;
-use crate::native::NativeEngine;
+use crate::learner::{LearnerError, NotFinite, RunLearner, Trained};
 use tamis_run::directory::RunDirectory;
 
 /// Keys of the learning rates that a diagnosis names.
@@ -32,30 +32,33 @@ impl Diverged {
 
 /// Finds the first weights or moments of policy and critic that are not finite; `learning_rate` is the key of
 /// the policy's.
-pub(crate) fn find_divergence(policy: &NativeEngine, learning_rate: &'static str) -> Option<Diverged> {
-    let critic = policy.critic();
-    let places = [
-        ("the policy's weights", policy.model().non_finite(), learning_rate),
-        ("the moments of the policy's optimizer", policy.optimizer().non_finite(), learning_rate),
-        ("the critic's weights", critic.and_then(|critic| critic.model().non_finite()), CRITIC_RATE),
-        (
-            "the moments of the critic's optimizer",
-            critic.and_then(|critic| critic.optimizer().non_finite()),
-            CRITIC_RATE,
-        ),
-    ];
-    places.into_iter().find_map(|(what, tensor, learning_rate)| {
-        Some(Diverged { what, tensor: tensor?.to_owned(), learning_rate })
-    })
+pub(crate) fn find_divergence(
+    learner: &mut dyn RunLearner,
+    learning_rate: &'static str,
+) -> Result<Option<Diverged>, LearnerError> {
+    let found = learner.find_not_finite()?;
+    Ok(found.map(|NotFinite { network, is_moment, tensor }| {
+        let what = match (network, is_moment) {
+            (Trained::Policy, false) => "the policy's weights",
+            (Trained::Policy, true) => "the moments of the policy's optimizer",
+            (Trained::Critic, false) => "the critic's weights",
+            (Trained::Critic, true) => "the moments of the critic's optimizer",
+        };
+        let learning_rate = if network == Trained::Critic { CRITIC_RATE } else { learning_rate };
+        Diverged { what, tensor, learning_rate }
+    }))
 }
 
 /// Refuses weights and moments that are no numbers any more: nothing is generated with them, and nothing is
 /// saved over those before.
 pub(crate) fn check_finite(
-    policy: &NativeEngine,
+    learner: &mut dyn RunLearner,
     directory: &RunDirectory,
     step: u64,
     learning_rate: &'static str,
 ) -> Result<(), RunError> {
-    find_divergence(policy, learning_rate).map_or(Ok(()), |diverged| Err(diverged.error(directory, step)))
+    match find_divergence(learner, learning_rate)? {
+        None => Ok(()),
+        Some(diverged) => Err(diverged.error(directory, step)),
+    }
 }

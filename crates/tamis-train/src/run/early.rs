@@ -55,7 +55,7 @@ impl Early {
 
     /// Trains on the next groups of a step, whole mini-batches of them.
     ///
-    /// Where it is interrupted, weights may have moved: [`crate::native::NativeEngine::give_up_updates`]
+    /// Where it is interrupted, weights may have moved: [`crate::learner::RunLearner::restore`]
     /// takes that back.
     pub(super) fn train(
         &mut self,
@@ -64,7 +64,7 @@ impl Early {
         before: &RunState,
         groups: Vec<Record>,
     ) -> Result<(), Halt<RunError>> {
-        workers.engine.keep_before();
+        workers.learner.keep()?;
         let part = StepBatch::part(before.step + 1, groups);
         let mut timings = Timings::new();
         let groups = part.groups();
@@ -83,7 +83,7 @@ impl Early {
         let training = updating.batch(recipe, &groups, &columns, &credit);
         let plan = updating.plan(recipe);
         let mut objective = self.objective.unwrap_or(before.learning.objective);
-        self.updates.train_part(&mut workers.engine, plan, &mut objective, training, self.num_groups)?;
+        self.updates.train_part(&mut *workers.learner, plan, &mut objective, training, self.num_groups)?;
         self.objective = Some(objective);
         timings.add(UPDATE, clock.elapsed());
         self.num_groups += groups.len();

@@ -3,14 +3,14 @@
 use super::Run;
 use super::divergence::check_finite;
 use crate::assemble::objective::Divergence;
-use crate::assemble::settings::optimizer;
 use crate::checkpoint;
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::warm_start::{Example, WarmStartSettings, warm_start};
+use crate::learner::{CopyTo, LoadContent, SaveContent};
 use crate::measure::validation::{self, OutcomeKind, ValidationSettings};
 use crate::workers::Workers;
-use tamis_model::SaveDtype;
+use crate::workers::servers::{RunSampler, publish_to};
 
 /// Key of the learning rate to lower where a warm start diverges.
 const RATE: &str = "warm_start.learning_rate";
@@ -22,8 +22,8 @@ impl Run {
             self.first_weights(examples)?;
         }
         self.keep_reference(examples.is_some())?;
-        self.keep_critic();
-        self.workers.hand_over_to_servers()?;
+        self.keep_critic()?;
+        self.workers.hand_over()?;
         if examples.is_some() {
             self.first_measurement()?;
         }
@@ -48,7 +48,8 @@ impl Run {
         // Only its accuracy counts here.
         let validation = ValidationSettings { keeps_samples: false, ..self.measurement.settings.clone() };
         let (progress, prompts) = (&self.recorder.progress, &self.measurement.prompts);
-        let Workers { engine, sampler, dispatcher, scorer, .. } = &mut self.workers;
+        let Workers { learner, codec, version, published, sampler, dispatcher, scorer, .. } =
+            &mut self.workers;
         let mut measured = 0;
         let outcome = std::cell::Cell::new(OutcomeKind::default());
         let describe = |accuracy: Option<f64>| {
@@ -56,13 +57,17 @@ impl Run {
         };
         let (interrupt, directory) = (self.interrupt.clone(), &self.recorder.directory);
         let report = warm_start(
-            engine,
+            &mut **learner,
             examples,
             &settings,
             &interrupt,
-            |engine| check_finite(engine, directory, 0, RATE),
-            |_| {
+            |learner| check_finite(learner, directory, 0, RATE),
+            |learner| {
                 measured += 1;
+                if let (RunSampler::Native(generator), Some(folders)) = (&mut *sampler, &*published) {
+                    let publication = folders.write(learner, codec, *version)?;
+                    publish_to(&mut **generator, &publication, &interrupt)?;
+                }
                 let journal = format!("warm_start/{measured}");
                 let (generator, inbox, interrupt) = (sampler.generator(), dispatcher.inbox(), &interrupt);
                 let with = validation::ValidationWorkers { generator, inbox, scorer, interrupt };
@@ -95,9 +100,9 @@ impl Run {
                      there is no accuracy to compare with warm_start.target_accuracy",
             );
         }
-        check_finite(&self.workers.engine, &self.recorder.directory, 0, RATE)?;
+        check_finite(&mut *self.workers.learner, &self.recorder.directory, 0, RATE)?;
         // Reinforcement learning begins with moments of its own.
-        self.workers.engine.reset_optimizer(optimizer(&self.recipe.config));
+        self.workers.learner.reset_optimizer()?;
         Ok(())
     }
 
@@ -108,19 +113,20 @@ impl Run {
             return Ok(());
         }
         let kept = self.recorder.directory.path().join("reference");
-        let reference = if kept.is_dir() {
+        let Workers { learner, .. } = &mut self.workers;
+        if kept.is_dir() {
             // A part of the run, like its checkpoints.
             checkpoint::verify(&kept, checkpoint::Extent::ForUse).map_err(checkpoint::SaveError::from)?;
-            checkpoint::read_model(&kept)?
+            learner.load(&kept, LoadContent::Reference)?;
         } else if is_beginning {
-            let initial = self.workers.engine.model().clone();
-            checkpoint::write_folder(self.recorder.directory.disk(), &kept, &initial, None, SaveDtype::F32)?;
-            initial
+            checkpoint::write_folder::<RunError>(self.recorder.directory.disk(), &kept, None, |folder| {
+                Ok(learner.save(folder, SaveContent::Weights { untied: false })?.files)
+            })?;
+            learner.copy_policy(CopyTo::Reference)?;
         } else {
             // The policy has moved since: it is not what it is to be compared with.
             return Err(RunError::ReferenceGone { path: kept });
-        };
-        self.workers.engine.set_reference(reference);
+        }
         Ok(())
     }
 }

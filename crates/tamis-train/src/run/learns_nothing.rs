@@ -80,7 +80,7 @@ impl Run {
         {
             return Err(self.rewardless(steps, missing, Some(further)));
         }
-        if steps > 0 && self.recipe.trains_policy(steps) && self.workers.engine.optimizer().num_steps() == 0 {
+        if steps > 0 && self.recipe.trains_policy(steps) && self.workers.learner.info().num_steps == 0 {
             let mut error = self.nothing_trained_error(steps);
             if let RunError::NothingTrained { further: how, is_old, .. } = &mut error {
                 (*how, *is_old) = (Some(further), self.has_generated_nothing());

@@ -18,6 +18,7 @@ use crate::assemble::{AssembleError, advantage, critic, data, objective, policy}
 use crate::checkpoint::{self, Extent, SaveError};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::native;
 use crate::prompts::codec::Codec;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
@@ -95,7 +96,7 @@ impl Start {
         policy::check_regex(config, given.places.rollout_regex.as_deref(), &codec)?;
         let shape = policy::shape(config, &codec, from)?;
         let critic = match &state {
-            Some((state, folder)) if state.critic.is_some() => Some(checkpoint::critic_shape(folder)?),
+            Some((state, folder)) if state.critic.is_some() => Some(native::critic_shape(folder)?),
             _ => critic::shape(config, &shape)?,
         };
         let memory = memory(config, &shape, critic.as_ref(), lengths, tamis_model::available_memory())?;

@@ -13,6 +13,7 @@ use super::recorder::Recorder;
 use super::start::{ConfigText, RunStart};
 use super::state::{RunState, ScheduleState};
 use crate::assemble::hints::hints;
+use crate::assemble::learner::native_generator;
 use crate::assemble::recipe::Recipe;
 use crate::assemble::settings::validation_settings;
 use crate::assemble::validation::{best_figure, no_pass};
@@ -20,7 +21,6 @@ use crate::assemble::{AssembleError, advantage, objective};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::warm_start::Example;
-use crate::native::NativeGenerator;
 use crate::workers::Workers;
 use crate::workers::servers::RunSampler;
 use tamis_run::directory::RunDirectory;
@@ -167,32 +167,35 @@ impl Run {
         }
         let data_crc32 = of.check_prompts(&train)?;
 
-        let mut engine = of.load_engine(codec)?;
+        let mut learner = of.load_learner(&codec, divergence)?;
         let advantage = advantage::advantage(&config)?;
-        let hints = hints(&config, &advantage, &engine, &train, &ui, &interrupt)
+        let with = (&codec, learner.info().policy.max_positions);
+        let hints = hints(&config, &advantage, with, &train, &ui, &interrupt)
             .map_err(|halt| halt.map(RunError::from))?;
         let pool = of.make_pool(train)?;
         ui.say(&format!(
-            "model: {} parameters, {} training prompts, {} validation prompts, {} thread{}",
-            engine.model().num_parameters(),
+            "model: {} parameters, {} training prompts, {} validation prompts, {}",
+            learner.info().policy.num_parameters,
             pool.num_prompts(),
             validation_prompts.len(),
-            engine.num_threads(),
-            if engine.num_threads() == 1 { "" } else { "s" },
+            learner.info().device,
         ));
-        // What is wrong with their files is printed before a warm start.
-        of.load_other_models(&mut engine, divergence)?;
-        let (mut dispatcher, is_longer) = of.make_dispatcher(&mut engine, &pool, &sieve, is_complete)?;
+        let (mut dispatcher, is_longer) = of.make_dispatcher(&pool, &sieve, is_complete)?;
         let order = of.open_order(&mut dispatcher, &scorer, is_longer)?;
-        let (servers, published) = of.connect_servers(&engine, &dispatcher)?;
+        let (servers, published) = of.connect_servers(&mut *learner, &codec, &dispatcher)?;
 
         let next_step = of.step() + 1;
         scorer.begin_step(next_step);
         let workers = Workers {
-            sampler: RunSampler::Native(Box::new(NativeGenerator::of(&engine))),
+            sampler: match learner.generator(of.version()) {
+                Some(generator) => RunSampler::Learner(generator),
+                None => RunSampler::Native(native_generator(&config, &codec, of.version(), &interrupt)),
+            },
             servers,
             published,
-            engine,
+            learner,
+            codec,
+            version: of.version(),
             pool,
             scorer,
             dispatcher,

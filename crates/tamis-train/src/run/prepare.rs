@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tamis_config::{BackendKind, Config};
+use tamis_core::group::PolicyVersion;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::reward::Listener;
 use tamis_rollout::{
@@ -18,13 +19,12 @@ use super::state::{RunState, ScheduleState};
 use crate::assemble::headline::headline;
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::Sieve;
-use crate::assemble::settings::{dispatcher_settings, engine_settings, trainer_state};
-use crate::assemble::{data, policy, rewards, schedule};
-use crate::checkpoint;
+use crate::assemble::settings::{dispatcher_settings, trainer_state};
+use crate::assemble::{data, learner, rewards, schedule};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::learner::RunLearner;
 use crate::learner::warm_start::Example;
-use crate::native::NativeEngine;
 use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
 use crate::workers::answers::RecordedAnswers;
@@ -64,6 +64,11 @@ impl Preparation<'_> {
     /// Steps done.
     pub(super) fn step(&self) -> u64 {
         self.state().map_or(0, |state| state.step)
+    }
+
+    /// Version of the weights.
+    pub(super) fn version(&self) -> PolicyVersion {
+        self.state().map_or(PolicyVersion(0), |state| state.version)
     }
 
     /// The journal of rewards that answer from outside; `None` without such.
@@ -189,16 +194,14 @@ impl Preparation<'_> {
         })
     }
 
-    /// The policy: the checkpoint's, or the configuration's.
-    pub(super) fn load_engine(&self, codec: Codec) -> Result<NativeEngine, Halt<RunError>> {
-        let loaded = if let Some((_, folder)) = self.saved {
-            let folder = folder.clone();
-            self.interrupt.or_abandon(move || checkpoint::read_model(&folder))??
-        } else {
-            let (config, codec) = (self.config.clone(), codec.clone());
-            self.interrupt.or_abandon(move || policy::model(&config, &codec))??
-        };
-        Ok(NativeEngine::new(loaded, codec, engine_settings(self.config)).with_interrupt(self.interrupt))
+    /// The learner: of the checkpoint, or of the configuration.
+    pub(super) fn load_learner(
+        &self,
+        codec: &Codec,
+        divergence: Divergence,
+    ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
+        let checkpoint = self.saved.map(|(_, folder)| folder.as_path());
+        learner::learner(self.config, checkpoint, divergence, codec, self.directory.disk(), self.interrupt)
     }
 
     /// The training prompts in their order, from where the run is in it.
@@ -213,30 +216,9 @@ impl Preparation<'_> {
         Ok(PromptPool::new(train, order, position)?.with_given_back(given_back))
     }
 
-    /// The reference policy and the critic, where the configuration has them.
-    pub(super) fn load_other_models(
-        &self,
-        engine: &mut NativeEngine,
-        divergence: Divergence,
-    ) -> Result<(), Halt<RunError>> {
-        if divergence != Divergence::None
-            && let Some(reference) = {
-                let (config, shape) = (self.config.clone(), engine.model().config().clone());
-                self.interrupt.or_abandon(move || policy::reference(&config, &shape))??
-            }
-        {
-            engine.set_reference(reference);
-        }
-        if let Some(critic) = super::critic::load_critic(self.config, self.saved)? {
-            engine.set_critic(critic);
-        }
-        Ok(())
-    }
-
     /// The dispatcher, and whether the run is to have another length than it had.
     pub(super) fn make_dispatcher(
         &self,
-        engine: &mut NativeEngine,
         pool: &PromptPool,
         sieve: &Sieve,
         is_complete: bool,
@@ -250,11 +232,9 @@ impl Preparation<'_> {
             hands_out_parts: schedule::trains_early(config, sieve)?,
             ..dispatcher_settings(config)
         };
-        let Some((state, folder)) = self.saved else {
+        let Some(state) = self.state() else {
             return Ok((Dispatcher::new(settings, schedule::scheduler(config, sieve)?), false));
         };
-        checkpoint::read_optimizer(folder, engine)?;
-        engine.set_version(state.version);
         let schedule = &state.schedule;
         let mut machine = schedule.machine.clone();
         let (fresh, was) = (schedule::settings(config, sieve), machine.settings());
@@ -294,24 +274,29 @@ impl Preparation<'_> {
     }
 
     /// The servers that sample, started where the configuration says so, and the folders in which weights are
-    /// published for them; neither on the native engine.
+    /// published for them; neither where the learner samples itself.
     pub(super) fn connect_servers(
         &self,
-        engine: &NativeEngine,
+        learner: &mut dyn RunLearner,
+        codec: &Codec,
         dispatcher: &Dispatcher,
     ) -> Result<(Option<RunSampler>, Option<PublishedFolders>), Halt<RunError>> {
         let Self { config, directory, ui, interrupt, .. } = *self;
-        if config.rollout.backend == BackendKind::Native {
+        if config.rollout.backend == BackendKind::Native && learner.generator(self.version()).is_some() {
             return Ok((None, None));
         }
-        let folders = PublishedFolders::of(directory.disk(), directory.path(), &config.publish);
-        let launched = servers::launch(config, &folders, engine, directory.path(), interrupt, ui)?;
+        let folders = PublishedFolders::of(directory.disk(), directory.path(), config);
+        if config.rollout.backend == BackendKind::Native {
+            return Ok((None, Some(folders)));
+        }
+        let launched = servers::launch(config, &folders, (learner, codec), directory.path(), interrupt, ui)?;
         let from = self.state().and_then(|state| state.samples).unwrap_or(0);
         let samples = RecordedSamples::open(directory.disk(), &directory.samples_journal(), from)
             .map_err(|error| journal_error(error, directory, |state| state.samples))?;
-        let (version, next_group) = (engine.version(), dispatcher.next_group());
+        let (version, next_group) = (self.version(), dispatcher.next_group());
+        let known = (codec, learner.info().policy.vocab_size);
         let begin = Beginning { version, step: self.step() + 1, next_group };
-        let servers = servers::connect(config, launched, engine, &folders, (samples, begin), interrupt, ui);
+        let servers = servers::connect(config, launched, known, &folders, (samples, begin), interrupt, ui);
         if interrupt.is_requested() {
             return Err(Halt::Interrupted);
         }

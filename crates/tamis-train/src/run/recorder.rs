@@ -13,6 +13,7 @@ use crate::assemble::schedule::Sieve;
 use crate::checkpoint;
 use crate::error::RunError;
 use crate::learner::left_out::LeftOut;
+use crate::learner::{Overflow, SaveContent, Saved};
 use crate::workers::Workers;
 use tamis_run::directory::{Keep, RUN_LOG, RunDirectory};
 use tamis_run::log::Loggers;
@@ -63,9 +64,9 @@ impl Recorder {
 
     /// Writes a checkpoint of a state; what it is with the places in its logs and its journal.
     pub(crate) fn save(&mut self, state: &RunState, workers: &mut Workers) -> Result<RunState, RunError> {
-        let Workers { engine, scorer, sampler, order, dispatcher, .. } = workers;
+        let Workers { learner, codec, scorer, sampler, order, dispatcher, .. } = workers;
         self.directory.check_present()?;
-        check_finite(engine, &self.directory, state.step, POLICY_RATE)?;
+        check_finite(&mut **learner, &self.directory, state.step, POLICY_RATE)?;
         // A validation that is still to be made belongs to this step; what is not taken in may have come in
         // it.
         let is_open = state.validation.is_missing || dispatcher.has_untaken();
@@ -81,11 +82,9 @@ impl Recorder {
         logs.record(RUN_LOG, self.progress.sync()?);
         let state = RunState { logs, journal, samples, order, ..state.clone() };
         let pending = self.directory.begin_checkpoint(state.step)?;
-        // What the type has no room for is written as it is.
-        let overflow =
-            engine.model().overflow(self.dtype).map(|(tensor, largest)| (tensor.to_owned(), largest));
-        let written = if overflow.is_some() { SaveDtype::F32 } else { self.dtype };
-        checkpoint::write(self.directory.disk(), pending.path(), engine, &state, written)?;
+        let Saved { files, overflow } =
+            learner.save(pending.path(), SaveContent::Checkpoint { dtype: self.dtype })?;
+        checkpoint::write(self.directory.disk(), pending.path(), files, codec.tokenizer(), &state)?;
         let folder = pending.commit()?;
         self.directory.note_checkpoint()?;
         self.saved = Some(state.step);
@@ -93,7 +92,7 @@ impl Recorder {
         self.prune(&state)?;
         self.shorten_journals(&state, workers)?;
         match overflow {
-            Some((tensor, largest)) => Err(RunError::Overflow {
+            Some(Overflow { tensor, largest }) => Err(RunError::Overflow {
                 tensor,
                 largest,
                 dtype: self.dtype,

@@ -102,7 +102,7 @@ impl Run {
                 return Err(Halt::Interrupted);
             }
             self.recorder.directory.check_present()?;
-            self.workers.engine.begin_updates(self.recorder.saved == Some(self.state.step));
+            self.workers.learner.progress().begin(self.recorder.saved == Some(self.state.step));
             let is_kept = |record: &&Record| record.kept_in.is_some();
             let kept = self.workers.dispatcher.held().filter(is_kept).map(|record| record.group.id).collect();
             let collected = match self.collect() {
@@ -172,9 +172,9 @@ impl Run {
     /// Saves the state after the last trained step, where it is not saved yet. What was begun after it is
     /// done again by a resume.
     fn save_interrupted(&mut self) -> Result<Ending, RunError> {
-        self.workers.engine.give_up_updates();
+        self.workers.learner.restore()?;
         // Weights of a step that came to no end are those of no state.
-        if self.recorder.saved != Some(self.state.step) && !self.workers.engine.has_moved() {
+        if self.recorder.saved != Some(self.state.step) && !self.workers.learner.progress().has_moved() {
             self.save()?;
         }
         Ok(Ending::Interrupted)
@@ -197,7 +197,7 @@ impl Run {
     /// Writes a checkpoint of the state.
     pub(super) fn save(&mut self) -> Result<(), RunError> {
         // Of a step that is not complete nothing is saved.
-        self.workers.engine.give_up_updates();
+        self.workers.learner.restore()?;
         self.state = self.recorder.save(&self.state, &mut self.workers)?;
         Ok(())
     }
@@ -253,7 +253,7 @@ impl Run {
             timings.add("testing", clock.elapsed());
         }
         self.state = after;
-        self.workers.engine.end_updates();
+        self.workers.learner.progress().end();
         timings.add(STEP, self.attempts.began.elapsed());
         found.put_times(&timings);
         found.metrics.add_aliases();
@@ -336,7 +336,7 @@ impl Run {
         let mut before_filter = BeforeFilter::of(
             &self.recipe,
             self.state.learning.reward_kl,
-            &mut workers.engine,
+            &mut *workers.learner,
             &mut reference,
         );
         let target = self.recipe.config.data.train_batch_size as u64;

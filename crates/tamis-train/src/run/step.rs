@@ -76,7 +76,7 @@ impl Step {
 
 /// Trains on a batch, of which the first groups may have been trained on early. Everything that it changes
 /// beside weights and moments is in what it returns: where an interruption ends it, nothing was changed, and
-/// weights have moved only where [`crate::native::NativeEngine::begin_updates`] was told that the state
+/// weights have moved only where [`crate::learner::progress::UpdateProgress::begin`] was told that the state
 /// before is kept.
 pub(crate) fn step(
     recipe: &Recipe,
@@ -116,7 +116,7 @@ pub(crate) fn step(
         &credit,
         &mut facts,
     )?;
-    facts.diverged = find_divergence(&workers.engine, POLICY_RATE);
+    facts.diverged = find_divergence(&mut *workers.learner, POLICY_RATE)?;
     let mut publication = None;
     if let Some((report, objective)) = updated {
         // Weights that are not trained are not published anew: what they sampled is still theirs.
@@ -154,7 +154,7 @@ pub(crate) fn step(
     let after = RunState {
         format: RunState::FORMAT,
         step: facts.step,
-        version: workers.engine.version(),
+        version: workers.version,
         critic: before
             .critic
             .map(|critic| CriticState { version: critic.version + u64::from(trains_critic) }),
@@ -184,11 +184,11 @@ fn publish(
     facts: &mut StepFacts,
 ) -> Result<Option<GeneratorError>, Halt<RunError>> {
     // The native engine is waited for all the same: a resume goes on from where nothing is in flight.
-    let again = workers.sampler.is_native().then(|| workers.engine.version());
+    let again = workers.sampler.is_native().then_some(workers.version);
     let again = again.map(|version| Publication { version, weights: Weights::InProcess });
     let mut time = Duration::ZERO;
     let mut before_filter =
-        BeforeFilter::of(recipe, before.learning.reward_kl, &mut workers.engine, &mut time);
+        BeforeFilter::of(recipe, before.learning.reward_kl, &mut *workers.learner, &mut time);
     let interrupt = &workers.interrupt;
     let with = Dependencies {
         source: &mut workers.pool,
@@ -225,7 +225,7 @@ fn train_critic(
     settings.shuffle = settings.shuffle.map(|key| key.with(facts.step));
     let compared = members.comparison_mask(groups);
     let batch = CriticBatch { groups, old, returns, kept: Some(&compared) };
-    let report = update_critic(&mut workers.engine, batch, &settings, learning_rate)?;
+    let report = update_critic(&mut *workers.learner, batch, &settings, learning_rate)?;
     facts.timings.add("update_critic", clock.elapsed());
     facts.critic = Some(CriticFacts::of(report, learning_rate, groups, &compared, old, returns));
     Ok(true)
@@ -258,12 +258,12 @@ fn train_policy(
         let rewards = members.rewards(&groups);
         let objective = (&recipe.objective, &objective);
         let settings = &updating.settings;
-        facts.gradients = analysis.measure(&mut workers.engine, objective, training, &rewards, settings)?;
+        facts.gradients = analysis.measure(&mut *workers.learner, objective, training, &rewards, settings)?;
         facts.timings.add("gradient_analysis", clock.elapsed());
     }
     let clock = Instant::now();
-    let (engine, plan) = (&mut workers.engine, updating.plan(recipe));
-    let report = early.updates.train(engine, plan, &mut objective, training, early.num_groups)?;
+    let (learner, plan) = (&mut *workers.learner, updating.plan(recipe));
+    let report = early.updates.train(learner, plan, &mut objective, training, early.num_groups)?;
     facts.timings.add(UPDATE, clock.elapsed());
     Ok(Some((report, objective)))
 }

@@ -108,7 +108,9 @@ fn old_logprobs(
     before: &Ragged<f32>,
 ) -> Result<Option<Ragged<f32>>, Halt<RunError>> {
     let is_needed = match &workers.sampler {
-        RunSampler::Native(_) => recipe.is_decoupled() && workers.any_is_stale(groups),
+        RunSampler::Learner(_) | RunSampler::Native(_) => {
+            recipe.is_decoupled() && workers.any_is_stale(groups)
+        }
         RunSampler::Servers { .. } => !recipe.bypasses_old(),
     };
     if !is_needed {
@@ -116,6 +118,6 @@ fn old_logprobs(
     }
     let sequences = sequences(groups);
     let rest = &sequences[before.num_rows()..];
-    let rows = policy_logprobs(&mut workers.engine, rest, recipe.update.micro_batch)?;
+    let rows = policy_logprobs(&mut *workers.learner, rest, recipe.update.micro_batch)?;
     Ok(Some(Ragged::from_rows(before.rows().chain(rows.rows()))))
 }

@@ -1,7 +1,7 @@
 //! Workers of a run: prompts, generation, scores, learning.
 
-use tamis_core::group::Group;
-use tamis_rollout::{Dispatcher, Publication, Scorer};
+use tamis_core::group::{Group, PolicyVersion};
+use tamis_rollout::{Dispatcher, Publication, Scorer, Weights};
 
 pub mod answers;
 pub mod listener;
@@ -11,8 +11,9 @@ pub(crate) mod servers;
 
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::learner::RunLearner;
 use crate::measure::validation;
-use crate::native::NativeEngine;
+use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
 use order::RecordedOrder;
 use servers::{PublishedFolders, RunSampler, publish_to};
@@ -21,12 +22,17 @@ use servers::{PublishedFolders, RunSampler, publish_to};
 /// the run is in its state.
 pub(crate) struct Workers {
     /// The learner.
-    pub(crate) engine: NativeEngine,
-    /// The sampler; the native one shares the weights of the learner.
+    pub(crate) learner: Box<dyn RunLearner>,
+    /// The tokenizer and what belongs to it.
+    pub(crate) codec: Codec,
+    /// Version of the weights that the sampler has, or is being given.
+    pub(crate) version: PolicyVersion,
+    /// The sampler; that of the learner shares its weights.
     pub(crate) sampler: RunSampler,
     /// Servers that are to sample from the first published weights on: a warm start is measured without them.
     pub(crate) servers: Option<RunSampler>,
-    /// Folders in which weights are published for servers; `None` without servers.
+    /// Folders in which weights are published for samplers that are apart from the learner; `None` where none
+    /// is.
     pub(crate) published: Option<PublishedFolders>,
     /// The training prompts.
     pub(crate) pool: PromptPool,
@@ -62,30 +68,35 @@ impl Workers {
 
     /// Gives the weights as they are the next version, and puts them where the generator finds them.
     pub(crate) fn next_publication(&mut self) -> Result<Publication, Halt<RunError>> {
-        let publication = self.engine.publish();
+        self.version = PolicyVersion(self.version.0 + 1);
+        self.learner.publish(self.version)?;
+        self.write_publication()
+    }
+
+    /// The weights as they are, put where the generator finds them.
+    fn write_publication(&mut self) -> Result<Publication, Halt<RunError>> {
         match &self.published {
-            Some(folders) => folders.write(&mut self.engine),
-            None => Ok(publication),
+            Some(folders) => folders.write(&mut *self.learner, &self.codec, self.version),
+            None => Ok(Publication { version: self.version, weights: Weights::InProcess }),
         }
     }
 
-    /// Has the servers sample from now on, where there are some, once they hold the weights as they are.
-    pub(crate) fn hand_over_to_servers(&mut self) -> Result<(), Halt<RunError>> {
-        let (Some(mut servers), Some(folders)) = (self.servers.take(), &self.published) else {
+    /// Has the servers sample from now on, where there are some; a sampler that is apart from the learner is
+    /// given the weights as they are.
+    pub(crate) fn hand_over(&mut self) -> Result<(), Halt<RunError>> {
+        if let Some(servers) = self.servers.take() {
+            self.sampler = servers;
+        }
+        if let RunSampler::Learner(_) = self.sampler {
             return Ok(());
-        };
-        let publication = folders.write(&mut self.engine)?;
-        publish_to(servers.generator(), &publication, &self.interrupt)?;
-        self.sampler = servers;
-        Ok(())
+        }
+        let publication = self.write_publication()?;
+        publish_to(self.sampler.generator(), &publication, &self.interrupt)
     }
 
     /// Whether an earlier policy sampled some of one of the groups.
     pub(crate) fn any_is_stale(&self, groups: &[&Group]) -> bool {
-        let version = self.engine.version();
-        groups
-            .iter()
-            .flat_map(|group| &group.trajectories)
-            .any(|trajectory| trajectory.versions != (version, version))
+        let current = (self.version, self.version);
+        groups.iter().flat_map(|group| &group.trajectories).any(|trajectory| trajectory.versions != current)
     }
 }

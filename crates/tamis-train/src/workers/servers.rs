@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tamis_config::{
-    BackendKind, Config, LaunchConfig, PublishConfig, PublishVerify, ServerCommand, SurplusKind,
-};
-use tamis_model::SaveDtype;
+use tamis_config::{BackendKind, Config, LaunchConfig, PublishVerify, ServerCommand, SurplusKind};
+use tamis_core::group::PolicyVersion;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings};
@@ -30,8 +28,7 @@ use crate::assemble::{AssembleError, objective};
 use crate::checkpoint;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::learner::{Learner, LearnerSequence};
-use crate::native::{NativeEngine, NativeGenerator};
+use crate::learner::{LearnerSequence, Network, RunLearner, SaveContent, Wave};
 use crate::prompts::codec::Codec;
 use tamis_run::checksum::crc32;
 use tamis_run::durable::Disk;
@@ -52,10 +49,13 @@ const PAUSE_GRACE: Duration = Duration::from_secs(10);
 /// Interval of checks for Ctrl-C while servers take weights in.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The sampler of a run: the native engine or servers.
+/// The sampler of a run: the learner itself, the native engine apart from it, or servers.
 pub(crate) enum RunSampler {
-    /// The engine that learns.
-    Native(Box<NativeGenerator>),
+    /// A generator that shares the learner's weights.
+    Learner(Box<dyn Generator>),
+    /// The native engine in this process, where the learner is elsewhere: it reads the folders that the
+    /// learner writes.
+    Native(Box<dyn Generator>),
     /// Servers.
     Servers {
         /// Their fleet, with a memory.
@@ -72,14 +72,14 @@ impl RunSampler {
     /// As the dispatcher drives it.
     pub(crate) fn generator(&mut self) -> &mut dyn Generator {
         match self {
-            Self::Native(generator) => &mut **generator,
+            Self::Learner(generator) | Self::Native(generator) => &mut **generator,
             Self::Servers { generator, .. } => &mut **generator,
         }
     }
 
-    /// Whether it is the engine that learns.
+    /// Whether it samples in this process, as a function of weights and keys alone.
     pub(crate) fn is_native(&self) -> bool {
-        matches!(self, Self::Native(_))
+        !matches!(self, Self::Servers { .. })
     }
 
     /// From now on what comes belongs to this step.
@@ -93,7 +93,7 @@ impl RunSampler {
     /// is none.
     pub(crate) fn settle_journal(&mut self, next: u64) -> Option<u64> {
         match self {
-            Self::Native(_) => None,
+            Self::Learner(_) | Self::Native(_) => None,
             Self::Servers { generator, .. } => Some(generator.settle(next)),
         }
     }
@@ -101,7 +101,7 @@ impl RunSampler {
     /// Removes what stands before a position in the journal, which no checkpoint needs any more.
     pub(crate) fn shorten_journal(&mut self, position: u64) -> Result<(), GeneratorError> {
         match self {
-            Self::Native(_) => Ok(()),
+            Self::Learner(_) | Self::Native(_) => Ok(()),
             Self::Servers { generator, .. } => generator.shorten(position),
         }
     }
@@ -113,7 +113,7 @@ impl RunSampler {
             Self::Servers { generator, reported, .. } => {
                 new_faults(generator.generator().fault_counts(), reported)
             }
-            Self::Native(_) => Vec::new(),
+            Self::Learner(_) | Self::Native(_) => Vec::new(),
         }
     }
 }
@@ -154,7 +154,7 @@ pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError
 pub(crate) fn launch(
     config: &Config,
     folders: &PublishedFolders,
-    engine: &NativeEngine,
+    (learner, codec): (&mut dyn RunLearner, &Codec),
     folder: &Path,
     interrupt: &Interrupt,
     ui: &Console,
@@ -164,7 +164,7 @@ pub(crate) fn launch(
         return Ok(None);
     };
     let gpus = visible_gpus(launch, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
-    let model = folders.write_start(engine)?;
+    let model = folders.write_start(learner, codec)?;
     let logs = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()).join("servers");
     folders.disk.create_folder(&logs).map_err(RunError::from)?;
     let mut processes = Vec::with_capacity(launch.replicas);
@@ -237,19 +237,17 @@ fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Opti
 pub(crate) fn connect(
     config: &Config,
     launched: Option<LaunchedServers>,
-    engine: &NativeEngine,
+    (codec, vocabulary): (&Codec, usize),
     folders: &PublishedFolders,
     (samples, begin): (RecordedSamples, Beginning),
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<RunSampler, RunError> {
     let addresses = launched.as_ref().map_or(config.rollout.servers.as_slice(), LaunchedServers::addresses);
-    let vocabulary = engine.model().config().vocab_size;
     let recomputes = recomputes_logprobs(config)?;
     let other_logprobs = if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse };
     let how = How { sampling: &sampling(config), other_logprobs };
-    let mut fleet =
-        connect_fleet(config, addresses, (engine.codec(), vocabulary), how, Some(folders), interrupt, ui)?;
+    let mut fleet = connect_fleet(config, addresses, (codec, vocabulary), how, Some(folders), interrupt, ui)?;
     fleet.drain_by(folders.run.join("drain"));
     if let Some((server, other)) = fleet.other_logprobs(how.sampling).into_iter().next() {
         if !recomputes {
@@ -374,13 +372,13 @@ pub(crate) fn publish_to(
 /// The sampler of an evaluation. When it is dropped, servers that were started for it end, and weights that
 /// were published for it are removed.
 pub(crate) enum EvaluationSampler {
-    /// The engine that holds the checkpoint.
-    Native {
+    /// The learner that holds the checkpoint.
+    Learner {
         /// As it samples.
-        generator: Box<NativeGenerator>,
+        generator: Box<dyn Generator>,
         /// The weights that it samples by.
         #[expect(dead_code, reason = "it is there to be held")]
-        engine: Box<NativeEngine>,
+        learner: Box<dyn RunLearner>,
     },
     /// Servers.
     Servers {
@@ -400,7 +398,7 @@ impl EvaluationSampler {
     /// `rollout.backend: openai` have their own.
     pub(crate) fn new(
         config: &Config,
-        engine: Option<NativeEngine>,
+        learner: Option<Box<dyn RunLearner>>,
         codec: &Codec,
         folder: &Path,
         interrupt: &Interrupt,
@@ -408,21 +406,23 @@ impl EvaluationSampler {
     ) -> Result<Self, Halt<RunError>> {
         let sampling = &validation_settings(config).sampling;
         let how = How { sampling, other_logprobs: OtherLogprobs::Recompute };
-        let Some(mut engine) = engine else {
+        let Some(mut learner) = learner else {
             let known = (codec, usize::MAX);
             let fleet = connect_fleet(config, &config.rollout.servers, known, how, None, interrupt, ui)?;
             return Ok(Self::Servers { fleet: Box::new(fleet), launched: None, folders: None });
         };
-        if config.rollout.backend == BackendKind::Native {
-            let generator = Box::new(NativeGenerator::of(&engine));
-            return Ok(Self::Native { generator, engine: Box::new(engine) });
+        let version = PolicyVersion(0);
+        if config.rollout.backend == BackendKind::Native
+            && let Some(generator) = learner.generator(version)
+        {
+            return Ok(Self::Learner { generator, learner });
         }
-        let folders = PublishedFolders::of(&Disk::new(), folder, &config.publish);
-        let begin = || {
-            let launched = launch(config, &folders, &engine, folder, interrupt, ui)?;
+        let folders = PublishedFolders::of(&Disk::new(), folder, config);
+        let mut begin = || {
+            let launched = launch(config, &folders, (&mut *learner, codec), folder, interrupt, ui)?;
             let addresses =
                 launched.as_ref().map_or(config.rollout.servers.as_slice(), LaunchedServers::addresses);
-            let known = (codec, engine.model().config().vocab_size);
+            let known = (codec, learner.info().policy.vocab_size);
             let fleet = connect_fleet(config, addresses, known, how, Some(&folders), interrupt, ui);
             if interrupt.is_requested() {
                 return Err(Halt::Interrupted);
@@ -434,7 +434,7 @@ impl EvaluationSampler {
             let _ = folders.remove();
         })?;
         let mut sampler = Self::Servers { fleet, launched, folders: Some(folders.clone()) };
-        let publication = folders.write(&mut engine)?;
+        let publication = folders.write(&mut *learner, codec, version)?;
         publish_to(sampler.generator(), &publication, interrupt)?;
         Ok(sampler)
     }
@@ -442,7 +442,7 @@ impl EvaluationSampler {
     /// As [`crate::measure::validation`] drives it.
     pub(crate) fn generator(&mut self) -> &mut dyn Generator {
         match self {
-            Self::Native { generator, .. } => &mut **generator,
+            Self::Learner { generator, .. } => &mut **generator,
             Self::Servers { fleet, .. } => &mut **fleet,
         }
     }
@@ -465,7 +465,7 @@ fn shared_name(run: &Path) -> String {
     format!("{}-{:08x}", &name[..end], crc32(run.as_os_str().as_encoded_bytes()))
 }
 
-/// The folders of weights that servers read.
+/// The folders of weights that servers read, or the native engine where the learner is elsewhere.
 #[derive(Debug, Clone)]
 pub(crate) struct PublishedFolders {
     disk: Disk,
@@ -477,13 +477,19 @@ pub(crate) struct PublishedFolders {
     seen_as: Option<(PathBuf, String)>,
     /// Number of versions kept on disk: the one that servers hold, and those before.
     keep: u64,
+    /// Whether they are for servers, which reload a head of its own.
+    are_for_servers: bool,
     /// Whether servers show that they hold the weights.
     has_probe: bool,
+    /// The temperature that the learner takes log-probabilities at.
+    temperature: f64,
 }
 
 impl PublishedFolders {
     /// The folders for a run's published weights.
-    pub(crate) fn of(disk: &Disk, run: &Path, publish: &PublishConfig) -> Self {
+    pub(crate) fn of(disk: &Disk, run: &Path, config: &Config) -> Self {
+        let publish = &config.publish;
+        let are_for_servers = config.rollout.backend != BackendKind::Native;
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let run = absolute(run);
         let (shared, root) = match &publish.dir {
@@ -500,7 +506,9 @@ impl PublishedFolders {
             root,
             seen_as: publish.server_dir.clone().map(|there| (shared, there)),
             keep: publish.keep as u64,
-            has_probe: publish.verify == PublishVerify::Probe,
+            are_for_servers,
+            has_probe: are_for_servers && publish.verify == PublishVerify::Probe,
+            temperature: config.rollout.temperature,
         }
     }
 
@@ -508,19 +516,24 @@ impl PublishedFolders {
         self.root.join(format!("version_{version}"))
     }
 
-    fn write_weights(&self, engine: &NativeEngine, folder: &Path) -> Result<(), RunError> {
+    fn write_weights(
+        &self,
+        learner: &mut dyn RunLearner,
+        codec: &Codec,
+        folder: &Path,
+    ) -> Result<(), RunError> {
         self.disk.create_folder(&self.root)?;
         self.disk.remove_folder(folder)?;
-        let tokenizer = Some(engine.codec().tokenizer());
-        checkpoint::write_folder(&self.disk, folder, &engine.model().to_untied(), tokenizer, SaveDtype::F32)?;
-        Ok(())
+        checkpoint::write_folder(&self.disk, folder, Some(codec.tokenizer()), |folder| {
+            Ok(learner.save(folder, SaveContent::Weights { untied: self.are_for_servers })?.files)
+        })
     }
 
     /// Writes the weights that servers of the run are started with; these stay, for a server that has to be
     /// started again.
-    fn write_start(&self, engine: &NativeEngine) -> Result<PathBuf, RunError> {
+    fn write_start(&self, learner: &mut dyn RunLearner, codec: &Codec) -> Result<PathBuf, RunError> {
         let folder = self.root.join("start");
-        self.write_weights(engine, &folder)?;
+        self.write_weights(learner, codec, &folder)?;
         Ok(folder)
     }
 
@@ -531,10 +544,14 @@ impl PublishedFolders {
 
     /// Writes the weights as they are, whole, under their version: with a head of their own, which every
     /// server reloads, and a text by which the server shows that it did. Older ones go.
-    pub(crate) fn write(&self, engine: &mut NativeEngine) -> Result<Publication, Halt<RunError>> {
-        let version = engine.version();
+    pub(crate) fn write(
+        &self,
+        learner: &mut dyn RunLearner,
+        codec: &Codec,
+        version: PolicyVersion,
+    ) -> Result<Publication, Halt<RunError>> {
         let folder = self.folder(version.0);
-        self.write_weights(engine, &folder)?;
+        self.write_weights(learner, codec, &folder)?;
         if let Some(old) = version.0.checked_sub(self.keep) {
             self.disk.remove_folder(&self.folder(old))?;
         }
@@ -542,14 +559,12 @@ impl PublishedFolders {
         if !self.has_probe {
             return Ok(publication);
         }
-        let vocabulary = engine.model().config().vocab_size;
+        let vocabulary = learner.info().policy.vocab_size;
         let token_ids: Vec<u32> =
             (0..PROBE_TOKENS).map(|place| (place * vocabulary / PROBE_TOKENS) as u32).collect();
         let sequence = LearnerSequence { prompt: &token_ids[..1], completion: &token_ids[1..] };
         // At temperature 1, whatever that of the rollouts is.
-        let temperature = engine.temperature();
-        let scores =
-            engine.policy_scores(&[sequence], temperature).map_err(|halt| halt.map(RunError::from))?;
+        let scores = learner.forward(Network::Policy, &Wave::of(&[sequence]), self.temperature)?;
         let logprobs = scores.logprobs.iter().map(|&logprob| f64::from(logprob)).collect();
         let probe = Probe { token_ids, logprobs, tolerance: PROBE_TOLERANCE };
         probe
@@ -611,10 +626,10 @@ mod tests {
     #[test]
     fn published_weights_lie_where_servers_look() {
         let publish_of = |run: &str, dir: Option<&str>, server_dir: Option<&str>| {
-            let config = Config::default().publish;
-            let dir = dir.map(PathBuf::from);
-            let publish = PublishConfig { dir, server_dir: server_dir.map(str::to_owned), ..config };
-            let folders = PublishedFolders::of(&Disk::new(), Path::new(run), &publish);
+            let mut config = Config::default();
+            config.publish.dir = dir.map(PathBuf::from);
+            config.publish.server_dir = server_dir.map(str::to_owned);
+            let folders = PublishedFolders::of(&Disk::new(), Path::new(run), &config);
             (folders.folder(3), folders.seen_as)
         };
         let publish = |dir, server_dir| publish_of("/runs/mine", dir, server_dir);

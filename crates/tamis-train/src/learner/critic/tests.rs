@@ -5,11 +5,14 @@ use tamis_core::objective::Aggregation;
 use tamis_core::random::Purpose;
 
 use super::*;
-use crate::learner::{AskValueLoss, LearnerError, OptimizerReport};
+use crate::learner::{LearnerError, LearnerInfo, OptimizerReport, Wave};
 
 /// A critic that says the same number of every token, and keeps what it is told.
 struct Constant {
+    info: LearnerInfo,
     value: f32,
+    /// Tokens of the held pass.
+    num_held: usize,
     /// Of each pass, its derivatives.
     printed: Vec<Vec<f32>>,
     rates: Vec<f64>,
@@ -19,32 +22,50 @@ struct Constant {
 
 impl Constant {
     fn new(value: f32) -> Self {
-        Self { value, printed: Vec::new(), rates: Vec::new(), breaks_at: usize::MAX }
+        Self {
+            info: LearnerInfo::default(),
+            value,
+            num_held: 0,
+            printed: Vec::new(),
+            rates: Vec::new(),
+            breaks_at: usize::MAX,
+        }
     }
 }
 
-impl CriticLearner for Constant {
-    fn values(&mut self, sequences: &[LearnerSequence<'_>]) -> Pass<Vec<f32>> {
-        Ok(vec![self.value; sequences.iter().map(|sequence| sequence.completion.len()).sum()])
+impl Learner for Constant {
+    fn info(&self) -> &LearnerInfo {
+        &self.info
     }
 
-    fn critic_forward_backward(
-        &mut self,
-        sequences: &[LearnerSequence<'_>],
-        ask: &mut AskValueLoss<'_>,
-    ) -> Pass<()> {
-        let values = self.values(sequences)?;
-        let mut derivatives = Vec::new();
-        ask(&values, &mut derivatives)?;
-        assert_eq!(derivatives.len(), values.len());
-        self.printed.push(derivatives);
+    fn forward(&mut self, network: Network, wave: &Wave<'_>, _: f64) -> Pass<TokenColumns> {
+        assert_eq!(network, Network::Critic);
+        Ok(TokenColumns { values: vec![self.value; wave.num_tokens()], ..TokenColumns::default() })
+    }
+
+    fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns> {
+        self.num_held = wave.num_tokens();
+        self.forward(network.into(), wave, 1.0)
+    }
+
+    fn backward(&mut self, derivatives: TokenColumns) -> Pass<()> {
+        assert_eq!(derivatives.values.len(), self.num_held);
+        self.printed.push(derivatives.values);
         Ok(())
     }
 
-    fn critic_step(&mut self, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
+    fn discard(&mut self) -> Result<(), LearnerError> {
+        Ok(())
+    }
+
+    fn optim_step(&mut self, _: Trained, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
         let skipped = self.rates.len() >= self.breaks_at;
         self.rates.push(learning_rate);
         Ok(OptimizerReport { grad_norm: if skipped { f64::NAN } else { 2.0 }, skipped })
+    }
+
+    fn grad_norm(&mut self, _: Trained) -> Result<f64, LearnerError> {
+        Err(LearnerError::NoCritic)
     }
 }
 

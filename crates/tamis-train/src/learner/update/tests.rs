@@ -7,58 +7,65 @@ use tamis_core::objective::{Aggregation, Cispo, CispoBound, Clip, GeoMean, Polic
 use tamis_core::random::Purpose;
 
 use super::*;
-use crate::learner::{LearnerSequence, OptimizerReport};
+use crate::learner::{LearnerInfo, OptimizerReport, Wave};
 
 /// A policy of which every log-probability is -0.5. Keeps the first token of each completion with a
 /// derivative.
 #[derive(Default)]
 struct Constant {
+    info: LearnerInfo,
+    /// First token and length of the held completions.
+    held: Vec<(u32, usize)>,
     bore_loss: BTreeSet<u32>,
     derivatives: Vec<f32>,
     num_steps: usize,
 }
 
 impl Learner for Constant {
-    fn forward_backward(
-        &mut self,
-        sequences: &[LearnerSequence<'_>],
-        ask: &mut crate::learner::AskObjective<'_>,
-    ) -> Pass<()> {
-        let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
-        let mut coefficients = LossDerivatives::default();
-        ask(&vec![-0.5; num_tokens], &vec![1.0; num_tokens], &mut coefficients)?;
-        self.derivatives.extend(&coefficients.logprob);
-        let mut rest = coefficients.logprob.as_slice();
-        for sequence in sequences {
-            let (own, after) = rest.split_at(sequence.completion.len());
+    fn info(&self) -> &LearnerInfo {
+        &self.info
+    }
+
+    fn forward(&mut self, network: Network, wave: &Wave<'_>, _: f64) -> Pass<TokenColumns> {
+        let num_tokens = wave.num_tokens();
+        let (logprobs, entropies) = (vec![-0.5; num_tokens], vec![1.0; num_tokens]);
+        match network {
+            Network::Reference | Network::Critic => Err(Halt::Interrupted),
+            _ => Ok(TokenColumns { logprobs, entropies, values: Vec::new() }),
+        }
+    }
+
+    fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns> {
+        let completions = wave.sequences.iter().map(|sequence| sequence.completion);
+        self.held = completions.map(|completion| (completion[0], completion.len())).collect();
+        self.forward(network.into(), wave, 1.0)
+    }
+
+    fn backward(&mut self, TokenColumns { logprobs, .. }: TokenColumns) -> Pass<()> {
+        self.derivatives.extend(&logprobs);
+        let mut rest = logprobs.as_slice();
+        for (first, len) in self.held.drain(..) {
+            let (own, after) = rest.split_at(len);
             if own.iter().any(|&derivative| derivative != 0.0) {
-                self.bore_loss.insert(sequence.completion[0]);
+                self.bore_loss.insert(first);
             }
             rest = after;
         }
         Ok(())
     }
 
-    fn optimizer_step(&mut self, _: f64) -> Result<OptimizerReport, LearnerError> {
+    fn discard(&mut self) -> Result<(), LearnerError> {
+        self.held.clear();
+        Ok(())
+    }
+
+    fn optim_step(&mut self, _: Trained, _: f64) -> Result<OptimizerReport, LearnerError> {
         self.num_steps += 1;
         Ok(OptimizerReport { grad_norm: 1.0, skipped: false })
     }
 
-    fn take_gradient_norm(&mut self) -> Result<f64, LearnerError> {
+    fn grad_norm(&mut self, _: Trained) -> Result<f64, LearnerError> {
         Ok(1.0)
-    }
-
-    fn policy_scores(&mut self, sequences: &[LearnerSequence<'_>], _: f64) -> Pass<PolicyScores> {
-        let num_tokens = sequences.iter().map(|sequence| sequence.completion.len()).sum();
-        Ok(PolicyScores { logprobs: vec![-0.5; num_tokens], entropies: vec![1.0; num_tokens] })
-    }
-
-    fn scores_before(&mut self, sequences: &[LearnerSequence<'_>], sharpness: f64) -> Pass<PolicyScores> {
-        self.policy_scores(sequences, sharpness)
-    }
-
-    fn reference_logprobs(&mut self, _: &[LearnerSequence<'_>]) -> Pass<Vec<f32>> {
-        Err(Halt::Interrupted)
     }
 }
 

@@ -6,9 +6,12 @@ use tamis_rollout::Sampling;
 use tamis_text::regex_mask::WholeRegex;
 
 use super::*;
-use crate::learner::{Learner, LearnerSequence};
-use crate::native::EngineSettings;
+use crate::learner::{
+    Learner, LearnerSequence, Network, RunLearner, SaveContent, TokenColumns, Trained, Wave,
+};
+use crate::native::{EngineSettings, NativeModels};
 use crate::prompts::codec::Codec;
+use tamis_run::durable::Disk;
 
 fn learner(interrupt: &Interrupt) -> NativeEngine {
     let tokenizer = Tokenizer::characters("0123").expect("characters");
@@ -23,8 +26,10 @@ fn learner(interrupt: &Interrupt) -> NativeEngine {
         recompute_activations: false,
         max_num_seqs: 8,
         optimizer: AdamWConfig::default(),
+        critic: None,
     };
-    NativeEngine::new(model, codec, settings).with_interrupt(interrupt)
+    let models = NativeModels { policy: model, reference: None, critic: None };
+    NativeEngine::new(models, codec, settings, &Disk::new(), interrupt)
 }
 
 fn request(group: u64, member: u32, sampling: &Arc<Sampling>) -> SampleRequest {
@@ -62,20 +67,23 @@ fn samples(events: Vec<GeneratorEvent>) -> BTreeMap<SampleId, Sample> {
 
 /// Moves the weights.
 fn train(learner: &mut NativeEngine) {
-    let sequences = [LearnerSequence { prompt: &[1, 2], completion: &[3, 2, 1] }];
-    learner
-        .forward_backward(&sequences, &mut |logprobs, _, coefficients| {
-            coefficients.logprob = vec![-1.0; logprobs.len()];
-            Ok(())
-        })
-        .expect("a pass");
-    learner.optimizer_step(0.05).expect("a step");
+    let wave = Wave::of(&[LearnerSequence { prompt: &[1, 2], completion: &[3, 2, 1] }]);
+    let columns = learner.forward_hold(Trained::Policy, &wave).expect("a pass");
+    let logprobs = vec![-1.0; columns.logprobs.len()];
+    learner.backward(TokenColumns { logprobs, ..TokenColumns::default() }).expect("a pass");
+    learner.optim_step(Trained::Policy, 0.05).expect("a step");
+}
+
+/// The weights as they are under a version.
+fn publish(learner: &mut NativeEngine, version: u64) -> Publication {
+    learner.publish(PolicyVersion(version)).expect("published");
+    Publication { version: PolicyVersion(version), weights: Weights::InProcess }
 }
 
 #[test]
 fn an_id_in_flight_is_refused_and_another_purpose_is_another_id() {
     let learner = learner(&Interrupt::new());
-    let mut generator = NativeGenerator::of(&learner);
+    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
     let sampling = sampling(4);
     let rollout = request(3, 0, &sampling);
     let validation = SampleRequest {
@@ -96,14 +104,14 @@ fn an_id_in_flight_is_refused_and_another_purpose_is_another_id() {
 #[test]
 fn a_sample_is_a_function_of_its_key() {
     let learner = learner(&Interrupt::new());
-    let mut together = NativeGenerator::of(&learner);
+    let mut together = NativeGenerator::of(&learner, PolicyVersion(0));
     let sampling = sampling(12);
     for member in 0..4 {
         together.submit(request(0, member, &sampling)).expect("taken");
     }
     let together = samples(all(&mut together));
     assert_eq!(together.len(), 4);
-    let mut alone = NativeGenerator::of(&learner);
+    let mut alone = NativeGenerator::of(&learner, PolicyVersion(0));
     for member in (0..4).rev() {
         alone.submit(request(9, member, &sampling)).expect("taken");
         alone.submit(request(0, member, &sampling)).expect("taken");
@@ -123,7 +131,7 @@ fn completions_match_the_expression_whatever_else_is_sampled() {
     };
     let free = sampling(12);
     let kinds = [("3[0-2]*3", 12), ("(01|2){1,4}", 12), ("[12]{4,9}0", 5), ("(012|013)", 12)];
-    let mut generator = NativeGenerator::of(&learner);
+    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
     let mut requests = Vec::new();
     for (kind, (regex, longest)) in kinds.iter().enumerate() {
         let bound = form(regex, *longest);
@@ -138,12 +146,15 @@ fn completions_match_the_expression_whatever_else_is_sampled() {
     let together = samples(all(&mut generator));
     let mut cut = 0;
     for (regex, request) in requests {
-        let mut alone = NativeGenerator::of(&learner);
+        let mut alone = NativeGenerator::of(&learner, PolicyVersion(0));
         alone.submit(request.clone()).expect("taken");
         let found = &samples(all(&mut alone))[&request.id];
         assert_eq!(found, &together[&request.id]);
         let sequence = LearnerSequence { prompt: &request.prompt_token_ids, completion: &found.token_ids };
-        assert_eq!(learner.policy_scores(&[sequence], 1.0).expect("a pass").logprobs, found.logprobs);
+        assert_eq!(
+            learner.forward(Network::Policy, &Wave::of(&[sequence]), 1.0).expect("a pass").logprobs,
+            found.logprobs
+        );
         let Some(regex) = regex.map(|regex| (regex, WholeRegex::new(regex).expect("an expression"))) else {
             continue;
         };
@@ -162,7 +173,7 @@ fn completions_match_the_expression_whatever_else_is_sampled() {
 #[test]
 fn an_expression_without_a_match_is_told() {
     let learner = learner(&Interrupt::new());
-    let mut generator = NativeGenerator::of(&learner);
+    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
     let bound = Arc::new(Sampling { regex: Some("0x".to_owned()), ..(*sampling(4)).clone() });
     generator.submit(request(0, 0, &bound)).expect("taken");
     let error = generator.next(Wait::Forever).expect_err("nothing matches");
@@ -176,7 +187,7 @@ fn single_samples_are_given_up_with_their_tokens() {
     let learner = learner(&Interrupt::new());
     let sampling = sampling(20);
     let submitted = || {
-        let mut generator = NativeGenerator::of(&learner);
+        let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
         for member in 0..8 {
             generator.submit(request(0, member, &sampling)).expect("taken");
         }
@@ -214,7 +225,7 @@ fn single_samples_are_given_up_with_their_tokens() {
 fn samples_in_flight_keep_their_weights_until_a_publication() {
     let mut learner = learner(&Interrupt::new());
     let sampling = sampling(30);
-    let mut generator = NativeGenerator::of(&learner);
+    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
     generator.submit(request(0, 0, &sampling)).expect("taken");
     let before = samples(all(&mut generator));
     assert!(generator.weights.is_none(), "idle, it holds no weights");
@@ -222,7 +233,7 @@ fn samples_in_flight_keep_their_weights_until_a_publication() {
     generator.submit(request(0, 0, &sampling)).expect("taken");
     assert!(generator.next(Wait::Until(Instant::now())).expect("a step").is_empty());
     train(&mut learner);
-    let publication = learner.publish();
+    let publication = publish(&mut learner, 1);
     generator.publish(&publication, InFlight::Wait).expect("taken");
     generator.submit(request(0, 1, &sampling)).expect("taken");
     let mut events = Vec::new();
@@ -235,22 +246,49 @@ fn samples_in_flight_keep_their_weights_until_a_publication() {
     assert_eq!(sample.version_range(), (publication.version, publication.version));
 
     // The same sample by the new weights.
-    let mut fresh = NativeGenerator::of(&learner);
+    let mut fresh = NativeGenerator::of(&learner, PolicyVersion(1));
     fresh.submit(request(0, 1, &sampling)).expect("taken");
     assert_eq!(samples(all(&mut fresh)).values().next(), Some(sample));
 
     // Given up: nothing of the old weights comes any more.
     generator.submit(request(0, 0, &sampling)).expect("taken");
-    let third = learner.publish();
+    let third = publish(&mut learner, 2);
     generator.publish(&third, InFlight::Abort).expect("taken");
     let events = all(&mut generator);
     assert!(matches!(events[..], [GeneratorEvent::Aborted { .. }, GeneratorEvent::Published { .. }]));
 }
 
+/// A generator beside no learner samples what the learner's own would, once it has read the weights.
+#[test]
+fn weights_in_a_folder_sample_as_those_in_memory() {
+    let mut learner = learner(&Interrupt::new());
+    let sampling = sampling(30);
+    let settings = learner.settings;
+    let mut apart = NativeGenerator::apart(&learner.codec, settings, PolicyVersion(0), &Interrupt::new());
+    for version in 1..3 {
+        train(&mut learner);
+        let folder = tempfile::tempdir().expect("a folder");
+        learner.save(folder.path(), SaveContent::Weights { untied: false }).expect("saved");
+        let weights = Weights::Folder(folder.path().to_owned());
+        apart
+            .publish(&Publication { version: PolicyVersion(version), weights }, InFlight::Wait)
+            .expect("read");
+        let mut beside = NativeGenerator::of(&learner, PolicyVersion(version));
+        for generator in [&mut apart, &mut beside] {
+            generator.submit(request(version, 0, &sampling)).expect("taken");
+        }
+        assert_eq!(samples(all(&mut apart)), samples(all(&mut beside)));
+    }
+    let gone = Weights::Folder("/nowhere".into());
+    let error = apart.publish(&Publication { version: PolicyVersion(3), weights: gone }, InFlight::Wait);
+    let error = error.expect_err("no folder").to_string();
+    assert!(error.contains("/nowhere"), "{error}");
+}
+
 #[test]
 fn a_prompt_that_cannot_be_generated_from_fails_alone() {
     let learner = learner(&Interrupt::new());
-    let mut generator = NativeGenerator::of(&learner);
+    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
     let sampling = sampling(4);
     let empty = SampleRequest { prompt_token_ids: Arc::from([]), ..request(0, 0, &sampling) };
     generator.submit(empty).expect("taken");
@@ -269,7 +307,7 @@ fn a_prompt_that_cannot_be_generated_from_fails_alone() {
 fn an_interrupt_ends_the_wait() {
     let interrupt = Interrupt::new();
     let learner = learner(&interrupt);
-    let mut generator = NativeGenerator::of(&learner);
+    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
     generator.submit(request(0, 0, &sampling(30))).expect("taken");
     interrupt.signal();
     assert_eq!(generator.next(Wait::Forever).expect("no failure"), []);

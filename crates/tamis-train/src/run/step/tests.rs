@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::interrupt::Interrupt;
-use crate::native::{NativeCritic, NativeEngine};
+use crate::learner::{RunLearner, SaveContent};
 use crate::run::early::Early;
 use crate::run::step_metrics::StepMetrics;
 use crate::run::{ConfigText, Opened, Run, RunStart};
@@ -70,31 +70,34 @@ struct Left {
     members: Vec<TrainedMember>,
     metrics: Vec<(String, u64)>,
     warnings: Vec<String>,
-    weights: Vec<u32>,
+    weights: Vec<u8>,
 }
 
-/// Bits of all weights of policy and critic.
-fn weights(engine: &NativeEngine) -> Vec<u32> {
-    let models = std::iter::once(engine.model()).chain(engine.critic().map(NativeCritic::model));
-    models.flat_map(|model| model.tensors().flat_map(|(.., values)| values)).map(f32::to_bits).collect()
+/// Bytes of all weights of policy and critic.
+fn weights(learner: &mut dyn RunLearner) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let content = SaveContent::Checkpoint { dtype: tamis_model::SaveDtype::F32 };
+    let files = learner.save(folder.path(), content).expect("saved").files;
+    let weights = files.iter().filter(|file| file.name.ends_with("model.safetensors"));
+    weights.flat_map(|file| std::fs::read(folder.path().join(&file.name)).expect("written")).collect()
 }
 
 impl Left {
-    fn by(run: &Run, step: &Step) -> Self {
+    fn by(run: &mut Run, step: &Step) -> Self {
         let metrics = StepMetrics::of(&run.recipe, step).metrics;
         Self {
             after: serde_json::to_value(&step.after).expect("JSON"),
             members: step.members().copied().collect(),
             metrics: metrics.iter().map(|(name, value)| (name.to_owned(), value.to_bits())).collect(),
             warnings: step.facts.warnings.clone(),
-            weights: weights(&run.workers.engine),
+            weights: weights(&mut *run.workers.learner),
         }
     }
 }
 
 /// One step; weights may not move in a step that is given up.
 fn one_step(run: &mut Run, batch: StepBatch) -> Result<Step, Halt<RunError>> {
-    run.workers.engine.begin_updates(false);
+    run.workers.learner.progress().begin(false);
     step(&run.recipe, &mut run.workers, &run.state, batch, Early::default())
 }
 
@@ -121,7 +124,7 @@ fn the_same_step_of_the_same_state_leaves_the_same() {
             for _ in 0..2 {
                 let batch = batch(&mut run);
                 let step = one_step(&mut run, batch).unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
-                left.push(Left::by(&run, &step));
+                left.push(Left::by(&mut run, &step));
                 run.state = step.after;
                 run.attempts = crate::run::Attempts::new();
             }
@@ -159,7 +162,7 @@ fn a_step_without_the_samplers_log_probabilities_is_the_step_with_them() {
             assert!(
                 read.iter().flat_map(|group| &group.trajectories).all(|one| one.has_logprobs() != is_silent)
             );
-            let mut left = Left::by(&run, &step);
+            let mut left = Left::by(&mut run, &step);
             // What separates the sampler from the trainer is not known.
             left.metrics.retain(|(name, _)| !name.starts_with("rollout_corr/"));
             left
@@ -179,12 +182,12 @@ fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
         let (_folder, mut undisturbed) = opened(kind);
         let given = batch(&mut undisturbed);
         let step = one_step(&mut undisturbed, given).unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
-        let expected = Left::by(&undisturbed, &step);
+        let expected = Left::by(&mut undisturbed, &step);
 
         let (_folder, mut run) = opened(kind);
         let given = batch(&mut run);
         let (first_weights, first_state) =
-            (weights(&run.workers.engine), serde_json::to_value(&run.state).expect("JSON"));
+            (weights(&mut *run.workers.learner), serde_json::to_value(&run.state).expect("JSON"));
         let mut num_dropped = 0;
         let step = loop {
             run.interrupt.request_at_look(num_dropped);
@@ -193,11 +196,14 @@ fn what_a_step_leaves_does_not_depend_on_how_often_it_was_begun_and_dropped() {
                 Err(halt) => assert!(matches!(halt, Halt::Interrupted), "{kind:?}: {halt:?}"),
             }
             num_dropped += 1;
-            assert!(weights(&run.workers.engine) == first_weights, "{kind:?}: dropped {num_dropped} times");
+            assert!(
+                weights(&mut *run.workers.learner) == first_weights,
+                "{kind:?}: dropped {num_dropped} times"
+            );
             assert_eq!(serde_json::to_value(&run.state).expect("JSON"), first_state);
         };
         assert!(num_dropped >= 1, "{kind:?}: it was never given up");
-        let mut left = Left::by(&run, &step);
+        let mut left = Left::by(&mut run, &step);
         // What was given up ends late, in this process.
         left.metrics.retain(|(name, _)| name != "rollout/ignored/late");
         assert_eq!(left, expected, "{kind:?}: dropped {num_dropped} times");
@@ -235,20 +241,20 @@ fn a_step_trained_on_in_parts_is_the_step_trained_on_at_once() {
                     let trained = early.train(&run.recipe, &mut run.workers, &run.state, part);
                     trained.unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
                 };
-                run.workers.engine.begin_updates(false);
+                run.workers.learner.progress().begin(false);
                 let mut early = Early::default();
                 if is_early {
-                    let before = weights(&run.workers.engine);
+                    let before = weights(&mut *run.workers.learner);
                     train(&mut run, &given, &mut Early::default());
-                    assert_ne!(weights(&run.workers.engine), before, "{kind:?}: it trains");
-                    run.workers.engine.give_up_updates();
-                    assert!(weights(&run.workers.engine) == before, "{kind:?}: it is given up");
+                    assert_ne!(weights(&mut *run.workers.learner), before, "{kind:?}: it trains");
+                    run.workers.learner.restore().expect("restored");
+                    assert!(weights(&mut *run.workers.learner) == before, "{kind:?}: it is given up");
                     train(&mut run, &given, &mut early);
                     early.give(&mut given.trained);
                 }
                 let step = step(&run.recipe, &mut run.workers, &run.state, given, early);
                 let step = step.unwrap_or_else(|halt| panic!("{kind:?}: {halt:?}"));
-                left.push(Left::by(&run, &step));
+                left.push(Left::by(&mut run, &step));
                 run.state = step.after;
                 run.attempts = crate::run::Attempts::new();
             }
@@ -265,13 +271,13 @@ fn a_step_that_has_moved_weights_is_dropped_only_where_the_state_before_is_kept(
     let at_look = |look: usize, is_kept: bool| {
         let (_folder, mut run) = opened(&["train.ppo_epochs=2"]);
         let given = batch(&mut run);
-        let before = weights(&run.workers.engine);
+        let before = weights(&mut *run.workers.learner);
         run.interrupt.request_at_look(look);
-        run.workers.engine.begin_updates(is_kept);
+        run.workers.learner.progress().begin(is_kept);
         let step = step(&run.recipe, &mut run.workers, &run.state, given, Early::default());
-        let has_moved = weights(&run.workers.engine) != before;
+        let has_moved = weights(&mut *run.workers.learner) != before;
         match step {
-            Ok(step) => (false, has_moved, Some(Left::by(&run, &step))),
+            Ok(step) => (false, has_moved, Some(Left::by(&mut run, &step))),
             Err(Halt::Interrupted) => (true, has_moved, None),
             Err(halt) => panic!("{halt}"),
         }

@@ -1,0 +1,69 @@
+//! How far the updates of a step are, for an interrupt that comes between.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::interrupt::Interrupt;
+
+/// Progress of a step's updates, and whether an interrupt may give them up.
+#[derive(Debug, Clone, Default)]
+pub struct UpdateProgress {
+    interrupt: Interrupt,
+    /// Weights have moved since the step began.
+    has_moved: bool,
+    /// The state before the step is lost with this process, and is worth keeping.
+    must_end: bool,
+    /// The learner can go back to it.
+    can_restore: bool,
+}
+
+impl UpdateProgress {
+    /// Hears of this interrupt.
+    pub fn new(interrupt: &Interrupt) -> Self {
+        Self { interrupt: interrupt.clone(), ..Self::default() }
+    }
+
+    /// Begins the updates of a step. An interrupt gives them up, and nothing of the step may be used then:
+    /// where weights have moved already only if the state before the step is kept elsewhere (`is_kept`, as it
+    /// is until this is called). Else there would be no state to go on from but an older one, so the rest of
+    /// the step is finished.
+    pub fn begin(&mut self, is_kept: bool) {
+        (self.has_moved, self.must_end) = (false, !is_kept);
+    }
+
+    /// Says that the step of the updates is part of the state of the run.
+    pub fn end(&mut self) {
+        self.has_moved = false;
+    }
+
+    /// Whether updates of a step that has not ended have moved weights, of the policy or of its critic.
+    pub fn has_moved(&self) -> bool {
+        self.has_moved
+    }
+
+    /// Says that weights have moved.
+    pub fn note_moved(&mut self) {
+        self.has_moved = true;
+    }
+
+    /// Says whether the learner can go back to the state before the step.
+    pub fn note_kept(&mut self, can_restore: bool) {
+        self.can_restore = can_restore;
+    }
+
+    /// Says that it went back.
+    pub fn note_restored(&mut self) {
+        (self.has_moved, self.can_restore) = (false, false);
+    }
+
+    /// The flag of the interrupt, where a pass may be given up now.
+    pub fn stop_flag(&self) -> Option<Arc<AtomicBool>> {
+        let may = !self.must_end || !self.has_moved || self.can_restore;
+        may.then(|| self.interrupt.flag())
+    }
+
+    /// Whether a pass is given up now.
+    pub fn gives_up(&self) -> bool {
+        self.stop_flag().is_some() && self.interrupt.is_requested()
+    }
+}

@@ -1,0 +1,91 @@
+//! Files of the engine: weights, and what a checkpoint holds of a learner.
+
+use std::path::Path;
+
+use tamis_model::{CheckpointError, Model, SaveDtype, TransformerConfig};
+
+use super::NativeEngine;
+use crate::checkpoint::{CRITIC, MASTER, OPTIMIZER, SaveError, SummedFolder};
+use crate::learner::{LoadContent, Overflow, SaveContent, Saved};
+use tamis_run::durable::DiskError;
+
+/// Writes a model into a folder of one that is being written; without a name, into that itself.
+pub(crate) fn write_model(
+    out: &mut SummedFolder<'_>,
+    folder: &str,
+    model: &Model,
+    dtype: SaveDtype,
+) -> Result<(), DiskError> {
+    model.save_through(dtype, u64::MAX, |name, fill| {
+        let name = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
+        out.file(&name, |file| fill(file))
+    })
+}
+
+/// Reads the weights of a checkpoint as a resume needs them: in full precision.
+pub fn read_model(folder: &Path) -> Result<Model, SaveError> {
+    let master = folder.join(MASTER);
+    Ok(Model::load(if master.is_dir() { &master } else { folder })?)
+}
+
+/// The shape of a checkpoint's critic.
+pub(crate) fn critic_shape(folder: &Path) -> Result<TransformerConfig, SaveError> {
+    let folder = folder.join(CRITIC);
+    Ok(TransformerConfig::load_any(&folder).map_err(|source| CheckpointError::Config { folder, source })?)
+}
+
+impl NativeEngine {
+    pub(super) fn save_files(&self, folder: &Path, content: SaveContent) -> Result<Saved, SaveError> {
+        let mut out = SummedFolder::new(&self.disk, folder);
+        let model = &self.policy.model;
+        let dtype = match content {
+            SaveContent::Weights { untied } => {
+                let untied = untied.then(|| model.to_untied());
+                write_model(&mut out, "", untied.as_ref().unwrap_or(model), SaveDtype::F32)?;
+                return Ok(Saved { files: out.into_files(), overflow: None });
+            }
+            SaveContent::Checkpoint { dtype } => dtype,
+        };
+        // What the type has no room for is written as it is.
+        let overflow = model.overflow(dtype);
+        let overflow = overflow.map(|(tensor, largest)| Overflow { tensor: tensor.to_owned(), largest });
+        let dtype = if overflow.is_some() { SaveDtype::F32 } else { dtype };
+        write_model(&mut out, "", model, dtype)?;
+        if dtype != SaveDtype::F32 {
+            out.folder(MASTER)?;
+            write_model(&mut out, MASTER, model, SaveDtype::F32)?;
+        }
+        out.file(OPTIMIZER, |file| self.policy.optimizer.write(file))?;
+        if let Some(critic) = &self.critic {
+            out.folder(CRITIC)?;
+            write_model(&mut out, CRITIC, &critic.model, SaveDtype::F32)?;
+            out.file(&format!("{CRITIC}/{OPTIMIZER}"), |file| critic.optimizer.write(file))?;
+        }
+        Ok(Saved { files: out.into_files(), overflow })
+    }
+
+    pub(super) fn load_files(&mut self, folder: &Path, content: LoadContent) -> Result<(), SaveError> {
+        match content {
+            LoadContent::Reference => self.reference = Some(read_model(folder)?),
+            LoadContent::Checkpoint => {
+                self.begin_policy(read_model(folder)?);
+                self.load_moments(folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The moments of a checkpoint whose weights are there already, and its critic where the run has one.
+    pub(super) fn load_moments(&mut self, folder: &Path) -> Result<(), SaveError> {
+        self.policy.optimizer.load(&folder.join(OPTIMIZER))?;
+        let folder = folder.join(CRITIC);
+        if self.settings.critic.is_some() {
+            self.critic = self.begin_critic(Model::load_critic(&folder)?);
+            if let Some(critic) = &mut self.critic {
+                critic.optimizer.load(&folder.join(OPTIMIZER))?;
+            }
+        }
+        self.note_sizes();
+        Ok(())
+    }
+}
