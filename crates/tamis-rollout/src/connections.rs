@@ -1,26 +1,22 @@
-//! Connections: how many, how slow they may be, and how they end.
+//! Connections of a server: how many, how slow they may be, and how they end.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::TcpListener;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use hyper::body::{Body, Incoming};
 use hyper::rt::{ReadBufCursor, Timer};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
-use tokio::net::TcpStream;
+use hyper::{Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Sleep, sleep};
-
-use super::App;
-use super::engine::EngineCommand;
-use super::route::answer;
 
 /// Interval at which a connection checks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -28,22 +24,70 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest time for connections to send the rest of their answers when the server stops.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// Accepts and answers until `stop` is set or the worker is gone.
-pub(super) async fn accept(
-    listener: TcpListener,
-    app: Arc<App>,
-    stop: &AtomicBool,
-    worker: &JoinHandle<()>,
-) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let most = app.settings.max_connections.max(1);
+/// Limits of the connections of a server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConnectionLimits {
+    /// Connections at once, at most; others wait to be accepted.
+    pub(crate) max_connections: usize,
+    /// Longest time that a client may take to send a request, to read some of an answer, or to say nothing
+    /// between two.
+    pub(crate) idle_timeout: Duration,
+}
+
+/// Where connections come from.
+pub(crate) enum Listener {
+    /// A port.
+    Tcp(tokio::net::TcpListener),
+    /// A socket in the file system.
+    #[cfg(unix)]
+    Unix(tokio::net::UnixListener),
+}
+
+/// Both ends of a connection.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let _ = stream.set_nodelay(true);
+                Ok(Box::new(stream))
+            }
+            #[cfg(unix)]
+            Self::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
+        }
+    }
+}
+
+/// Waits until the flag is set or the other condition holds.
+pub(crate) async fn set_or(stop: &AtomicBool, other: impl Fn() -> bool) {
+    while !stop.load(Ordering::SeqCst) && !other() {
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Accepts and answers until `ended` is; then `stop` is called, and what is in flight may still be answered
+/// for a while.
+pub(crate) async fn accept<A, F, B>(
+    listener: Listener,
+    limits: ConnectionLimits,
+    answer: A,
+    ended: impl Future<Output = ()>,
+    stop: impl FnOnce(),
+) where
+    A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let most = limits.max_connections.max(1);
     let room = Arc::new(Semaphore::new(most));
     let (stopping, stop_signal) = watch::channel(false);
-    let mut ended = pin!(async {
-        while !stop.load(Ordering::SeqCst) && !worker.is_finished() {
-            sleep(LOOK_EVERY).await;
-        }
-    });
+    let mut ended = pin!(ended);
     loop {
         let mut next = pin!(async {
             let permit = room.clone().acquire_owned().await;
@@ -56,33 +100,40 @@ pub(super) async fn accept(
             next.as_mut().poll(context).map(Some)
         });
         let Some((accepted, permit)) = accepted.await else { break };
-        let Ok((stream, _)) = accepted else {
+        let Ok(stream) = accepted else {
             // Out of file handles, or a client that went away already.
             sleep(LOOK_EVERY).await;
             continue;
         };
-        let (app, stop_signal) = (app.clone(), stop_signal.clone());
+        let (answer, stop_signal) = (answer.clone(), stop_signal.clone());
         tokio::spawn(async move {
             let _permit = permit;
-            converse(app, stream, stop_signal).await;
+            converse(answer, stream, limits.idle_timeout, stop_signal).await;
         });
     }
     drop(listener);
-    app.metrics.is_stopping.store(true, Ordering::SeqCst);
-    let _ = app.commands.send(EngineCommand::Stop);
+    stop();
     let _ = stopping.send(true);
     drop(stop_signal);
     let all = u32::try_from(most).unwrap_or(u32::MAX);
     let _ = tokio::time::timeout(LAST_WORDS, room.acquire_many(all)).await;
-    Ok(())
 }
 
 /// Answers the requests of one connection.
-async fn converse(app: Arc<App>, stream: TcpStream, mut stop_signal: watch::Receiver<bool>) {
-    let _ = stream.set_nodelay(true);
-    let patience = app.settings.idle_timeout;
+async fn converse<A, F, B>(
+    answer: A,
+    stream: Box<dyn Stream>,
+    patience: Duration,
+    mut stop_signal: watch::Receiver<bool>,
+) where
+    A: Fn(Request<Incoming>) -> F + Send + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let connection = Connection { stream, patience, stalled: None };
-    let service = service_fn(move |request| answer(app.clone(), request));
+    let service = service_fn(answer);
     let mut serving = pin!(
         http1::Builder::new()
             .timer(Clock)
@@ -107,7 +158,7 @@ async fn converse(app: Arc<App>, stream: TcpStream, mut stop_signal: watch::Rece
 
 /// A stream whose other end must take what is written within a time.
 struct Connection {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     patience: Duration,
     /// Since when nothing could be written.
     stalled: Option<Pin<Box<Sleep>>>,

@@ -5,8 +5,12 @@
 //! and comes back under it as an [`Exchange`]: the whole answer, or what went wrong with it by name.
 //! Connections are kept open and used again; a request that is cancelled closes its own.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc as blocking;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
@@ -16,7 +20,7 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error as ClientError};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
@@ -71,12 +75,23 @@ pub enum HttpError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     base: String,
+    /// Where it is a socket in the file system, and `base` but a name.
+    socket: Option<PathBuf>,
 }
 
 impl Address {
-    /// Reads `http://HOST:PORT`, with or without a slash or OpenAI's `/v1` at its end.
+    /// Reads `http://HOST:PORT`, with or without a slash or OpenAI's `/v1` at its end, or `unix:PATH`.
     pub fn parse(url: &str) -> Result<Self, HttpError> {
         let wrong = |reason: &str| HttpError::Url { url: url.to_owned(), reason: reason.to_owned() };
+        if let Some(path) = url.trim().strip_prefix("unix:") {
+            return match (cfg!(unix), path.is_empty()) {
+                (true, false) => {
+                    Ok(Self { base: "http://localhost".to_owned(), socket: Some(PathBuf::from(path)) })
+                }
+                (true, true) => Err(wrong("no path behind unix:")),
+                (false, _) => Err(wrong("this system has no such sockets")),
+            };
+        }
         let base = url.trim().trim_end_matches('/');
         let base = base.strip_suffix("/v1").unwrap_or(base);
         let uri: Uri =
@@ -92,7 +107,7 @@ impl Address {
         if uri.query().is_some() {
             return Err(wrong("a question mark"));
         }
-        Ok(Self { base: base.to_owned() })
+        Ok(Self { base: base.to_owned(), socket: None })
     }
 
     /// Whether connections to it are encrypted.
@@ -104,7 +119,10 @@ impl Address {
 /// As people write it.
 impl std::fmt::Display for Address {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(&self.base)
+        match &self.socket {
+            Some(path) => write!(formatter, "unix:{}", path.display()),
+            None => formatter.write_str(&self.base),
+        }
     }
 }
 
@@ -133,6 +151,7 @@ enum LineCommand {
 /// A request on its way to the background thread.
 struct Sending {
     uri: String,
+    socket: Option<PathBuf>,
     call: Call,
     timeout: Duration,
     key: Option<HeaderValue>,
@@ -146,7 +165,60 @@ pub struct HttpClient {
     num_lines: u64,
 }
 
-type Connections = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+/// Connections that are kept open, to ports and to sockets.
+#[derive(Clone)]
+struct Connections {
+    ports: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    #[cfg(unix)]
+    sockets: Arc<std::sync::Mutex<HashMap<PathBuf, Client<UnixConnector, Full<Bytes>>>>>,
+}
+
+impl Connections {
+    async fn request(
+        &self,
+        socket: Option<PathBuf>,
+        request: hyper::Request<Full<Bytes>>,
+    ) -> Result<hyper::Response<Incoming>, ClientError> {
+        #[cfg(unix)]
+        if let Some(path) = socket {
+            let client = {
+                let mut known = self.sockets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let client = || {
+                    let connector = UnixConnector { path: path.clone() };
+                    client_builder().build(connector)
+                };
+                known.entry(path.clone()).or_insert_with(client).clone()
+            };
+            return client.request(request).await;
+        }
+        #[cfg(not(unix))]
+        let _ = socket;
+        self.ports.request(request).await
+    }
+}
+
+/// Connects to a socket in the file system, whatever the request's address is.
+#[cfg(unix)]
+#[derive(Clone)]
+struct UnixConnector {
+    path: PathBuf,
+}
+
+#[cfg(unix)]
+impl tower_service::Service<Uri> for UnixConnector {
+    type Response = TokioIo<tokio::net::UnixStream>;
+    type Error = std::io::Error;
+    type Future = Pin<Box<dyn Future<Output = std::io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let path = self.path.clone();
+        Box::pin(async move { Ok(TokioIo::new(tokio::net::UnixStream::connect(path).await?)) })
+    }
+}
 
 impl HttpClient {
     /// Starts the thread. `encrypted`: whether any server wants `https`, which needs the system's
@@ -164,7 +236,7 @@ impl HttpClient {
             .name("http".to_owned())
             .spawn(move || {
                 runtime.block_on(async {
-                    let mut under_way = std::collections::HashMap::new();
+                    let mut under_way = HashMap::new();
                     while let Some(command) = received.recv().await {
                         match command {
                             LineCommand::Send { line, number, sending } => {
@@ -245,9 +317,10 @@ impl Line {
 
 impl Transport for Line {
     fn send(&mut self, number: u64, call: Call, timeout: Duration) {
-        let uri = format!("{}{}", self.address, call.path);
+        let uri = format!("{}{}", self.address.base, call.path);
+        let socket = self.address.socket.clone();
         let (key, back, bell) = (self.key.clone(), self.back.clone(), self.bell.clone());
-        let sending = Box::new(Sending { uri, call, timeout, key, back, bell });
+        let sending = Box::new(Sending { uri, socket, call, timeout, key, back, bell });
         if !self.command(LineCommand::Send { line: self.number, number, sending }) {
             let fault = Fault::new(FaultClass::Connect, "the HTTP client has ended");
             let _ = self.back.send((number, Err(fault)));
@@ -281,10 +354,17 @@ fn connections(settings: HttpSettings, encrypted: bool) -> Result<Connections, H
         .https_or_http()
         .enable_http1()
         .wrap_connector(plain);
-    Ok(Client::builder(TokioExecutor::new())
-        .pool_idle_timeout(IDLE)
-        .pool_timer(TokioTimer::new())
-        .build(connector))
+    Ok(Connections {
+        ports: client_builder().build(connector),
+        #[cfg(unix)]
+        sockets: Arc::default(),
+    })
+}
+
+fn client_builder() -> hyper_util::client::legacy::Builder {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder.pool_idle_timeout(IDLE).pool_timer(TokioTimer::new());
+    builder
 }
 
 async fn exchange(connections: Connections, sending: Sending, limit: usize) -> Exchange {
@@ -295,14 +375,17 @@ async fn exchange(connections: Connections, sending: Sending, limit: usize) -> E
 }
 
 async fn ask(connections: Connections, sending: Sending, limit: usize) -> Exchange {
-    let Sending { uri, call, key, .. } = sending;
+    let Sending { uri, socket, call, key, .. } = sending;
     let method = match call.method {
         HttpMethod::Get => hyper::Method::GET,
         HttpMethod::Post => hyper::Method::POST,
     };
     let mut request = hyper::Request::builder().method(method).uri(uri);
     if !call.body.is_empty() {
-        request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request = request.header(CONTENT_TYPE, HeaderValue::from_static(call.content_type));
+    }
+    for (name, value) in &call.headers {
+        request = request.header(*name, value);
     }
     if let Some(key) = key {
         request = request.header(HeaderName::from_static("authorization"), key);
@@ -310,7 +393,7 @@ async fn ask(connections: Connections, sending: Sending, limit: usize) -> Exchan
     let request = request
         .body(Full::new(Bytes::from(call.body)))
         .map_err(|error| Fault::new(FaultClass::Refused, error.to_string()))?;
-    let response = connections.request(request).await.map_err(|error| before_an_answer(&error))?;
+    let response = connections.request(socket, request).await.map_err(|error| before_an_answer(&error))?;
     let (head, mut body): (_, Incoming) = response.into_parts();
     let content_type =
         head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();

@@ -5,8 +5,10 @@
 //! machine of `tamis-core`, which judges them and whose commands the dispatcher carries out until a step is
 //! ready, skipped, or the run ends. [`serve`] puts the native engine behind HTTP.
 
+pub mod call_server;
 pub mod clock;
 mod complete;
+mod connections;
 mod dispatcher;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;

@@ -27,9 +27,16 @@ pub struct Call {
     pub method: HttpMethod,
     /// Path and query, from the slash on.
     pub path: String,
-    /// The body, JSON; empty for none.
+    /// The body; empty for none.
     pub body: Vec<u8>,
+    /// Media type of the body.
+    pub content_type: &'static str,
+    /// Headers beside those that every request has, by name in lower case.
+    pub headers: Vec<(&'static str, String)>,
 }
+
+/// Media type of JSON.
+const JSON: &str = "application/json";
 
 /// HTTP method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,17 +50,18 @@ pub enum HttpMethod {
 impl Call {
     /// A question without a body.
     pub fn get(path: &str) -> Self {
-        Self { method: HttpMethod::Get, path: path.to_owned(), body: Vec::new() }
+        Self { method: HttpMethod::Get, ..Self::post_empty(path) }
     }
 
     /// A request with a JSON body.
     pub fn post(path: &str, body: &serde_json::Value) -> Self {
-        Self { method: HttpMethod::Post, path: path.to_owned(), body: body.to_string().into_bytes() }
+        Self { body: body.to_string().into_bytes(), ..Self::post_empty(path) }
     }
 
     /// A request whose parameters are in the path.
     pub fn post_empty(path: &str) -> Self {
-        Self { method: HttpMethod::Post, path: path.to_owned(), body: Vec::new() }
+        let (path, body, headers) = (path.to_owned(), Vec::new(), Vec::new());
+        Self { method: HttpMethod::Post, path, body, content_type: JSON, headers }
     }
 }
 

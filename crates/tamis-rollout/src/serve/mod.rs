@@ -9,7 +9,6 @@
 mod answer;
 mod chat;
 mod completion;
-mod connection;
 mod control;
 mod engine;
 mod error;
@@ -25,6 +24,7 @@ mod text;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,6 +48,8 @@ use running::Running;
 use sampling::{Defaults, HowSampled};
 pub use slow::SlowDown;
 use stream::Chunks;
+
+use crate::connections::{ConnectionLimits, Listener, accept, set_or};
 
 /// Loads a folder of weights, or says why it cannot be used.
 pub type WeightLoader = Box<dyn Fn(&Path) -> Result<Model, String> + Send + Sync>;
@@ -297,7 +299,22 @@ impl NativeServer {
             .enable_time()
             .build()
             .map_err(ServeError::Begin)?;
-        let served = runtime.block_on(connection::accept(listener, app, stop, &worker));
+        let limits = ConnectionLimits {
+            max_connections: app.settings.max_connections,
+            idle_timeout: app.settings.idle_timeout,
+        };
+        let served: io::Result<()> = runtime.block_on(async {
+            let listener = Listener::Tcp(tokio::net::TcpListener::from_std(listener)?);
+            let answered = app.clone();
+            let answer = move |request| route::answer(answered.clone(), request);
+            let ended = set_or(stop, || worker.is_finished());
+            accept(listener, limits, answer, ended, || {
+                app.metrics.is_stopping.store(true, Ordering::SeqCst);
+                let _ = app.commands.send(EngineCommand::Stop);
+            })
+            .await;
+            Ok(())
+        });
         runtime.shutdown_background();
         served.map_err(ServeError::Begin)?;
         worker.join().map_err(|panic| {

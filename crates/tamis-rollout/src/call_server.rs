@@ -1,0 +1,253 @@
+//! A server of calls that are answered one after the other by the thread that owns what they work on.
+//!
+//! Reading requests and writing answers is the business of one background thread; [`CallServer::next`] gives
+//! the calls in the order in which they came. Calls that need no owner (is it alive?) are answered at once,
+//! whatever runs.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::oneshot;
+
+use crate::connections::{ConnectionLimits, Listener, accept, set_or};
+use crate::wire::HttpMethod;
+
+/// An address that calls come in at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallAddress {
+    /// A port.
+    Tcp(SocketAddr),
+    /// A socket in the file system, for the user alone.
+    Unix(PathBuf),
+}
+
+/// As clients write it.
+impl std::fmt::Display for CallAddress {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(formatter, "http://{address}"),
+            Self::Unix(path) => write!(formatter, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Limits of a server of calls.
+#[derive(Debug, Clone, Copy)]
+pub struct CallLimits {
+    /// Bytes of a request's body, at most; longer ones are refused with 413.
+    pub max_body_bytes: usize,
+    /// Connections at once, at most.
+    pub max_connections: usize,
+    /// Longest time that a client may take to send a request or to read some of an answer.
+    pub idle_timeout: Duration,
+}
+
+/// A request, whole.
+#[derive(Debug)]
+pub struct Question {
+    /// Its method.
+    pub method: HttpMethod,
+    /// Its path, without a query.
+    pub path: String,
+    /// Media type of the body; empty where it names none.
+    pub content_type: String,
+    /// The body.
+    pub body: Bytes,
+    headers: hyper::HeaderMap,
+}
+
+impl Question {
+    /// A header, where it is text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// What a call is answered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Status code.
+    pub status: u16,
+    /// Media type.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// A call that waits for its answer.
+pub struct WaitingCall {
+    /// What is asked.
+    pub question: Question,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl WaitingCall {
+    /// Sends the answer. A client that has gone does not hear it.
+    pub fn answer(self, answer: Answer) {
+        let _ = self.answer.send(answer);
+    }
+}
+
+/// Answers a call at once, or leaves it to the owner.
+pub type AnswerAtOnce = dyn Fn(&Question) -> Option<Answer> + Send + Sync;
+
+/// A server of calls; it ends with the value.
+pub struct CallServer {
+    address: CallAddress,
+    calls: Receiver<WaitingCall>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl CallServer {
+    /// Listens on an address; port 0 is any free one.
+    ///
+    /// # Errors
+    /// An address that cannot be listened on.
+    pub fn listen(address: &CallAddress, limits: CallLimits, at_once: Arc<AnswerAtOnce>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let (listener, address) = {
+            let _entered = runtime.enter();
+            bind(address)?
+        };
+        let (sender, calls) = channel::<WaitingCall>();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopping = Arc::clone(&stop);
+        let connections =
+            ConnectionLimits { max_connections: limits.max_connections, idle_timeout: limits.idle_timeout };
+        let thread = std::thread::Builder::new().name("calls".to_owned()).spawn(move || {
+            let answer = move |request: Request<Incoming>| {
+                let (sender, at_once) = (sender.clone(), Arc::clone(&at_once));
+                async move {
+                    let answer = match read(request, limits.max_body_bytes).await {
+                        Err(answer) => answer,
+                        Ok(question) => match at_once(&question) {
+                            Some(answer) => answer,
+                            None => ask(&sender, question).await,
+                        },
+                    };
+                    Ok::<_, Infallible>(respond(answer))
+                }
+            };
+            runtime.block_on(accept(listener, connections, answer, set_or(&stopping, || false), || {}));
+            runtime.shutdown_background();
+        })?;
+        Ok(Self { address, calls, stop, thread: Some(thread) })
+    }
+
+    /// Address that it listens on.
+    pub fn address(&self) -> &CallAddress {
+        &self.address
+    }
+
+    /// The next call; `None` where none comes in this time.
+    pub fn next(&self, timeout: Duration) -> Option<WaitingCall> {
+        match self.calls.recv_timeout(timeout) {
+            Ok(call) => Some(call),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        }
+    }
+}
+
+impl Drop for CallServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // What still waits hears that nobody answers any more.
+        while self.calls.try_recv().is_ok() {}
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let CallAddress::Unix(path) = &self.address {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn bind(address: &CallAddress) -> io::Result<(Listener, CallAddress)> {
+    match address {
+        CallAddress::Tcp(address) => {
+            let listener = std::net::TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok((Listener::Tcp(tokio::net::TcpListener::from_std(listener)?), CallAddress::Tcp(address)))
+        }
+        #[cfg(unix)]
+        CallAddress::Unix(path) => Ok((Listener::Unix(bind_unix(path)?), CallAddress::Unix(path.clone()))),
+        #[cfg(not(unix))]
+        CallAddress::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// A socket of mode 0600. One that is there already and that nobody listens on is replaced.
+#[cfg(unix)]
+fn bind_unix(path: &Path) -> io::Result<tokio::net::UnixListener> {
+    use std::os::unix::fs::PermissionsExt as _;
+    if std::os::unix::net::UnixStream::connect(path).is_err()
+        && path.symlink_metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
+    {
+        std::fs::remove_file(path)?;
+    }
+    let listener = std::os::unix::net::UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    tokio::net::UnixListener::from_std(listener)
+}
+
+/// A request with its body, or the refusal of it.
+async fn read(request: Request<Incoming>, most: usize) -> Result<Question, Answer> {
+    let (head, body) = request.into_parts();
+    let refuse = |status: u16, text: String| Answer {
+        status,
+        content_type: "text/plain; charset=utf-8",
+        body: text.into(),
+    };
+    let method = match head.method {
+        Method::GET => HttpMethod::Get,
+        Method::POST => HttpMethod::Post,
+        other => return Err(refuse(405, format!("{other} is not understood: GET or POST"))),
+    };
+    let body = match Limited::new(body, most).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            return Err(refuse(413, format!("the body is longer than {most} bytes")));
+        }
+        Err(error) => return Err(refuse(400, format!("the body did not come whole: {error}"))),
+    };
+    let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    Ok(Question {
+        method,
+        path: head.uri.path().to_owned(),
+        content_type: content_type.unwrap_or_default().to_owned(),
+        body,
+        headers: head.headers,
+    })
+}
+
+async fn ask(sender: &std::sync::mpsc::Sender<WaitingCall>, question: Question) -> Answer {
+    let (answer, answered) = oneshot::channel();
+    // Where nobody takes calls any more, nobody answers.
+    let _ = sender.send(WaitingCall { question, answer });
+    answered.await.unwrap_or_else(|_| Answer {
+        status: 503,
+        content_type: "text/plain; charset=utf-8",
+        body: Bytes::from_static(b"the server is ending"),
+    })
+}
+
+fn respond(answer: Answer) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(answer.body));
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
+    response
+}
