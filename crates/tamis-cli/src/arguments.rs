@@ -36,6 +36,8 @@ pub(crate) enum CliCommand {
     Eval(EvalArguments),
     /// Serve a run or a checkpoint over HTTP, with vLLM's interface and OpenAI's.
     Serve(Box<ServeArguments>),
+    /// Learn for a run in another process (`learner.url`), on the native engine.
+    Learner(LearnerArguments),
     /// Apply a group filter to rollouts that any program wrote (JSONL or Parquet).
     Filter(Box<FilterArguments>),
     /// Show what a run generated: prompts, completions, scores, verdicts.
@@ -172,6 +174,40 @@ pub(crate) enum WhenPaused {
     Queue,
     /// They get status 503 with the code `engine_paused`, as in vLLM 0.33 (paused with `keep`, they wait).
     Refuse,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LearnerArguments {
+    /// Address to listen on: HOST:PORT (port 0 takes a free one and prints it), or unix:PATH. One that other
+    /// machines reach needs --api-key-file.
+    #[arg(long, value_name = "HOST:PORT|unix:PATH", default_value = "127.0.0.1:8700")]
+    pub(crate) listen: String,
+    /// File with the key that a run must send (`learner.api_key_file`); without one any run on this machine is
+    /// served.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Worker threads [default: one per core]; results do not depend on their number.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+    /// For tests: a fault at the call of this number, counted from 1.
+    #[arg(long, hide = true, value_name = "N", requires = "test_fault")]
+    pub(crate) test_fault_at: Option<u64>,
+    /// For tests: the fault.
+    #[arg(long, hide = true, value_enum)]
+    pub(crate) test_fault: Option<LearnerFault>,
+}
+
+/// A fault of a learner, for tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LearnerFault {
+    /// It is killed before it carries the call out.
+    KilledBefore,
+    /// It is killed after it has carried the call out, before it answers.
+    KilledAfter,
+    /// The connection breaks before it carries the call out.
+    BrokenBefore,
+    /// The connection breaks after it has carried the call out, before it answers.
+    BrokenAfter,
 }
 
 #[derive(Debug, Args)]

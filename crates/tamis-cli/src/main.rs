@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         CliCommand::Train(train) => command::train::run(train),
         CliCommand::Eval(eval) => command::eval::run(eval),
         CliCommand::Serve(serve) => command::serve::run(serve),
+        CliCommand::Learner(learner) => command::learner::run(learner),
         CliCommand::Filter(filter) => command::filter::run(filter),
         CliCommand::Rollouts(rollouts) => command::rollouts::run(rollouts),
         CliCommand::Export(export) => command::export::run(export),

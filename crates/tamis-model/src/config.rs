@@ -501,13 +501,7 @@ impl TransformerConfig {
         let mut set = |key: &str, value: Value| json.insert(key.to_owned(), value);
         match self.head {
             OutputHead::Vocabulary => set("architectures", json!([self.architecture.class_name()])),
-            OutputHead::Value => {
-                set("id2label", json!({"0": "LABEL_0"}));
-                set("label2id", json!({"LABEL_0": 0}));
-                // `transformers` drops activations here in training unless told otherwise.
-                set("classifier_dropout", json!(0.0));
-                set("architectures", json!([self.architecture.critic_class_name()]))
-            }
+            OutputHead::Value => set("architectures", json!([self.architecture.critic_class_name()])),
         };
         set("model_type", json!(self.architecture.model_type()));
         set("vocab_size", json!(self.vocab_size));
@@ -529,6 +523,12 @@ impl TransformerConfig {
         set("initializer_range", json!(self.initializer_range));
         set("eos_token_id", eos);
         set("dtype", json!(dtype));
+        if self.head == OutputHead::Value {
+            set("id2label", json!({"0": "LABEL_0"}));
+            set("label2id", json!({"LABEL_0": 0}));
+            // `transformers` drops activations here in training unless told otherwise.
+            set("classifier_dropout", json!(0.0));
+        }
         Value::Object(json)
     }
 

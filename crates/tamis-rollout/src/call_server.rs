@@ -4,7 +4,6 @@
 //! the calls in the order in which they came. Calls that need no owner (is it alive?) are answered at once,
 //! whatever runs.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,6 +18,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
 
 use crate::connections::{ConnectionLimits, Listener, accept, set_or};
 use crate::wire::HttpMethod;
@@ -85,7 +85,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// A call that waits for its answer.
+/// A call that waits for its answer. Where it is dropped, its connection is closed without one.
 pub struct WaitingCall {
     /// What is asked.
     pub question: Question,
@@ -134,10 +134,10 @@ impl CallServer {
                         Err(answer) => answer,
                         Ok(question) => match at_once(&question) {
                             Some(answer) => answer,
-                            None => ask(&sender, question).await,
+                            None => ask(&sender, question).await?,
                         },
                     };
-                    Ok::<_, Infallible>(respond(answer))
+                    Ok::<_, RecvError>(respond(answer))
                 }
             };
             runtime.block_on(accept(listener, connections, answer, set_or(&stopping, || false), || {}));
@@ -234,15 +234,11 @@ async fn read(request: Request<Incoming>, most: usize) -> Result<Question, Answe
     })
 }
 
-async fn ask(sender: &std::sync::mpsc::Sender<WaitingCall>, question: Question) -> Answer {
+async fn ask(sender: &std::sync::mpsc::Sender<WaitingCall>, question: Question) -> Result<Answer, RecvError> {
     let (answer, answered) = oneshot::channel();
     // Where nobody takes calls any more, nobody answers.
     let _ = sender.send(WaitingCall { question, answer });
-    answered.await.unwrap_or_else(|_| Answer {
-        status: 503,
-        content_type: "text/plain; charset=utf-8",
-        body: Bytes::from_static(b"the server is ending"),
-    })
+    answered.await
 }
 
 fn respond(answer: Answer) -> Response<Full<Bytes>> {

@@ -1,6 +1,5 @@
 //! Connections of a server: how many, how slow they may be, and how they end.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
@@ -70,8 +69,8 @@ pub(crate) async fn set_or(stop: &AtomicBool, other: impl Fn() -> bool) {
 }
 
 /// Accepts and answers until `ended` is; then `stop` is called, and what is in flight may still be answered
-/// for a while.
-pub(crate) async fn accept<A, F, B>(
+/// for a while. An error in place of an answer closes the connection.
+pub(crate) async fn accept<A, F, B, E>(
     listener: Listener,
     limits: ConnectionLimits,
     answer: A,
@@ -79,7 +78,8 @@ pub(crate) async fn accept<A, F, B>(
     stop: impl FnOnce(),
 ) where
     A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
+    F: Future<Output = Result<Response<B>, E>> + Send + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
     B: Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -120,14 +120,15 @@ pub(crate) async fn accept<A, F, B>(
 }
 
 /// Answers the requests of one connection.
-async fn converse<A, F, B>(
+async fn converse<A, F, B, E>(
     answer: A,
     stream: Box<dyn Stream>,
     patience: Duration,
     mut stop_signal: watch::Receiver<bool>,
 ) where
     A: Fn(Request<Incoming>) -> F + Send + 'static,
-    F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
+    F: Future<Output = Result<Response<B>, E>> + Send + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
     B: Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,

@@ -72,12 +72,12 @@ fn converse(address: &CallAddress) {
     assert_eq!(refused[0].1.as_ref().expect("answered").status, 413);
     assert!(server.next(Duration::ZERO).is_none(), "nobody else hears of it");
 
-    // What nobody answers any more ends with the server, and later calls find nobody.
+    // A call that is dropped has no answer, and later calls find nobody.
     line.send(4, post(b"late".to_vec()), Duration::from_secs(10));
     let call = server.next(Duration::from_secs(10)).expect("a call");
     drop(call);
     let ended = receive(&mut line, &bell, 1);
-    assert_eq!(ended[0].1.as_ref().expect("answered").status, 503);
+    assert_eq!(ended[0].1.as_ref().expect_err("no answer").class, FaultClass::Reset);
     drop(server);
     line.send(5, Call::get("/v1/health"), Duration::from_secs(10));
     let gone = receive(&mut line, &bell, 1);

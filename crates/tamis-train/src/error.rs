@@ -56,7 +56,7 @@ pub enum RunError {
     Learner(LearnerError),
     /// The warm start.
     #[error(transparent)]
-    WarmStart(#[from] WarmStartError),
+    WarmStart(WarmStartError),
     /// Advantages.
     #[error(transparent)]
     Advantage(#[from] AdvantageError),
@@ -253,6 +253,15 @@ impl From<LearnerError> for RunError {
     }
 }
 
+impl From<WarmStartError> for RunError {
+    fn from(error: WarmStartError) -> Self {
+        match error {
+            WarmStartError::Learner(error) => error.into(),
+            error => Self::WarmStart(error),
+        }
+    }
+}
+
 impl From<Halt<LearnerError>> for Halt<RunError> {
     fn from(halt: Halt<LearnerError>) -> Self {
         halt.map(RunError::from)
@@ -274,6 +283,14 @@ impl From<DispatchError> for Halt<RunError> {
             DispatchError::Generator(lost @ GeneratorError::Unreachable { .. }) => {
                 Self::Failed(RunError::Servers(lost))
             }
+            // A learner that is lost is lost, whatever it was asked for.
+            DispatchError::Reference { source } => match source.downcast() {
+                Ok(error) if matches!(*error, RunError::Learner(LearnerError::Lost { .. })) => {
+                    Self::Failed(*error)
+                }
+                Ok(error) => Self::Failed(RunError::Dispatch(DispatchError::Reference { source: error })),
+                Err(source) => Self::Failed(RunError::Dispatch(DispatchError::Reference { source })),
+            },
             error => Self::Failed(RunError::Dispatch(error)),
         }
     }
@@ -338,6 +355,7 @@ impl RunError {
                  name them in rollout.servers; a run that had \
                  begun goes on with --resume".to_owned(),
             ),
+            Self::Learner(error) => error.hint(),
             Self::Assemble(error) => error.hint(),
             Self::Directory(error) => error.hint(),
             Self::Journal(error) => error.hint().map(str::to_owned),

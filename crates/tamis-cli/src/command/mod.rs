@@ -5,6 +5,7 @@ pub(crate) mod eval;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod filter;
+pub(crate) mod learner;
 pub(crate) mod rollouts;
 pub(crate) mod serve;
 pub(crate) mod train;

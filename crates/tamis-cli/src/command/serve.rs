@@ -138,7 +138,7 @@ fn settings(arguments: &ServeArguments) -> Result<ServeSettings, Failure> {
     })
 }
 
-fn read_key(path: &Path) -> Result<String, Failure> {
+pub(super) fn read_key(path: &Path) -> Result<String, Failure> {
     let refused = |problem: String| {
         let text = format!(
             "error: --api-key-file {}: {problem}\n  hint: write one line with the key, of letters, digits and signs",

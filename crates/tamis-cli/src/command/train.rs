@@ -13,6 +13,7 @@ use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
 use tamis_train::checkpoint::SaveError;
 use tamis_train::error::RunError;
 use tamis_train::interrupt::{Interrupt, Reaction};
+use tamis_train::learner::LearnerError;
 use tamis_train::learner::warm_start::WarmStartError;
 use tamis_train::measure::validation::{OutcomeKind, ValidationReport};
 use tamis_train::run::{ConfigText, Ending, Opened, Run, RunStart, RunSummary, Unbegun};
@@ -124,6 +125,7 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
         RunError::Assemble(AssembleError::Checksum(_)) => FAILED,
         RunError::Assemble(AssembleError::Judge(_))
         | RunError::Servers(GeneratorError::Unreachable { .. })
+        | RunError::Learner(LearnerError::Lost { .. })
         | RunError::Launch(_) => UNREACHABLE,
         RunError::Assemble(_)
         | RunError::WarmStart(WarmStartError::Example { .. } | WarmStartError::NoExamples)

@@ -16,6 +16,7 @@ mod gradient_analysis;
 mod interrupts;
 mod kills;
 mod launch;
+mod learner;
 mod learns_nothing;
 mod model_messages;
 mod not_finite;

@@ -8,6 +8,7 @@ mod correction;
 mod critic;
 mod data;
 mod filter;
+mod learner;
 mod model;
 mod objective;
 mod publish;
@@ -24,6 +25,7 @@ pub use correction::{CorrectionConfig, CorrectionWeightsConfig, RejectionConfig}
 pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
 pub use data::{ColumnsConfig, DataConfig, GoldCheck};
 pub use filter::FilterConfig;
+pub use learner::LearnerConfig;
 pub use model::{CheckpointDtype, InitArchitecture, InitConfig, ModelConfig};
 pub use objective::{AdaptiveKlConfig, EntropyConfig, KlConfig, KlPlace, MasksConfig, ObjectiveConfig};
 pub use publish::{PublishConfig, PublishVerify};
@@ -76,6 +78,8 @@ section! {
         warm_start: WarmStartConfig = "{}", Any, Fixed;
         /// How completions are sampled.
         rollout: RolloutConfig = "{}", Any, Fixed;
+        /// Where the policy learns.
+        learner: LearnerConfig = "{}", Any, Fixed;
         /// How new weights reach the servers that sample.
         publish: PublishConfig = "{}", Any, Fixed;
         /// The functions that score completions. The reward that is trained on is the weighted sum of their

@@ -161,10 +161,10 @@ pub enum DispatchError {
     #[error("no rewards arrive")]
     MissingRewards(Box<MissingRewards>),
     /// The reference pass failed.
-    #[error("the reference pass before the filter failed: {reason}")]
+    #[error("the reference pass before the filter failed: {source}")]
     Reference {
         /// The reason.
-        reason: String,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 

@@ -7,26 +7,33 @@ use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_run::durable::Disk;
 
+use super::api_key::api_key;
 use super::objective::Divergence;
 use super::settings::engine_settings;
 use super::{critic, policy};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::learner::RunLearner;
+use crate::learner::wire::client::{WireLearner, WireSettings};
+use crate::learner::wire::{OpenRequest, WireCritic, WireOptimizer};
+use crate::learner::{LoadContent, RunLearner};
 use crate::native::{self, NativeModels};
 use crate::prompts::codec::Codec;
 
 /// The learner that goes on from a checkpoint, or begins as the configuration says: with its policy, the
 /// reference that it names where there is a divergence, and the critic that it names. What it writes goes
-/// through `disk`.
+/// through `disk`; a learner elsewhere finds a model of random weights in the folder of the `run`.
 pub(crate) fn learner(
     config: &Config,
     checkpoint: Option<&Path>,
     divergence: Divergence,
     codec: &Codec,
-    disk: &Disk,
+    (disk, run): (&Disk, &Path),
     interrupt: &Interrupt,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
+    let has_reference = divergence != Divergence::None;
+    if let Some(url) = &config.learner.url {
+        return learner_elsewhere(config, url, checkpoint, has_reference, codec, (disk, run), interrupt);
+    }
     let models = {
         let (config, codec) = (config.clone(), codec.clone());
         let checkpoint = checkpoint.map(Path::to_owned);
@@ -35,17 +42,77 @@ pub(crate) fn learner(
                 Some(folder) => native::read_model(folder)?,
                 None => policy::model(&config, &codec)?,
             };
-            let has_reference = divergence != Divergence::None;
             let reference = if has_reference { policy::reference(&config, model.config())? } else { None };
             let critic = if checkpoint.is_none() { critic::load_named(&config)? } else { None };
             Ok(NativeModels { policy: model, reference, critic })
         })??
     };
     let settings = engine_settings(config);
+    let codec = Some(codec.clone());
     Ok(match checkpoint {
-        Some(folder) => native::resume(folder, models, codec.clone(), settings, disk, interrupt)?,
-        None => native::learner(models, codec.clone(), settings, disk, interrupt),
+        Some(folder) => native::resume(folder, models, codec, settings, disk, interrupt)?,
+        None => native::learner(models, codec, settings, disk, interrupt),
     })
+}
+
+/// The learner at an address. It reads the folders that the configuration names, or the checkpoint.
+fn learner_elsewhere(
+    config: &Config,
+    url: &str,
+    checkpoint: Option<&Path>,
+    has_reference: bool,
+    codec: &Codec,
+    (disk, run): (&Disk, &Path),
+    interrupt: &Interrupt,
+) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let shape = policy::shape(config, codec, checkpoint)?;
+    let reference = config.model.reference.as_deref().filter(|_| has_reference);
+    if let Some(path) = reference {
+        policy::check_reference(path, config, &shape)?;
+    }
+    let random = run.join("initial");
+    let policy = match checkpoint.or(config.model.path.as_deref()) {
+        Some(folder) => folder,
+        None => {
+            let (config, codec) = (config.clone(), codec.clone());
+            let model = interrupt.or_abandon(move || policy::model(&config, &codec))??;
+            disk.remove_folder(&random)?;
+            native::write_folder(disk, &random, &model)?;
+            &random
+        }
+    };
+    let engine = engine_settings(config);
+    let critic = engine.critic.map(|(constants, max_grad_norm)| WireCritic {
+        folder: config.critic.model.path.as_deref().filter(|_| checkpoint.is_none()).map(absolute),
+        optimizer: WireOptimizer::new(constants, max_grad_norm),
+    });
+    let request = OpenRequest {
+        policy: absolute(policy),
+        temperature: engine.temperature,
+        optimizer: WireOptimizer::new(engine.optimizer, engine.max_grad_norm),
+        critic,
+        reference: reference.map(absolute),
+        recompute_activations: engine.recompute_activations,
+        orphan_timeout: None,
+        options: serde_json::Map::new(),
+    };
+    let settings = WireSettings {
+        url: url.to_owned(),
+        token: api_key(
+            "learner.",
+            config.learner.api_key_file.as_deref(),
+            config.learner.api_key_env.as_deref(),
+        )?,
+        timeout: config.learner.timeout,
+        lost_timeout: config.learner.lost_timeout,
+    };
+    let mut learner = WireLearner::open(settings, &request, interrupt)?;
+    if let Some(folder) = checkpoint {
+        learner.load(folder, LoadContent::Checkpoint)?;
+    }
+    disk.remove_folder(&random)?;
+    Ok(Box::new(learner))
 }
 
 /// A learner that holds the configuration's policy alone, for what only samples from it.
@@ -56,7 +123,7 @@ pub(crate) fn holder(
     interrupt: &Interrupt,
 ) -> Box<dyn RunLearner> {
     let models = NativeModels { policy: model, reference: None, critic: None };
-    native::learner(models, codec.clone(), engine_settings(config), &Disk::new(), interrupt)
+    native::learner(models, Some(codec.clone()), engine_settings(config), &Disk::new(), interrupt)
 }
 
 /// The native engine as a generator that reads published folders.

@@ -215,13 +215,22 @@ impl Companion {
 /// The reference policy that the configuration names, where it names one: `None` is the policy as it begins.
 pub fn reference(config: &Config, policy: &TransformerConfig) -> Result<Option<Model>, AssembleError> {
     let Some(path) = &config.model.reference else { return Ok(None) };
+    check_reference(path, config, policy)?;
+    load(path).map(Some)
+}
+
+/// Checks that a reference goes with the policy, before its weights are read.
+pub(super) fn check_reference(
+    path: &Path,
+    config: &Config,
+    policy: &TransformerConfig,
+) -> Result<(), AssembleError> {
     let reference = Companion {
         key: "model.reference",
         name: "reference",
         without: "the reference is then the policy as it begins",
     };
-    reference.shape(path, config, policy)?;
-    load(path).map(Some)
+    reference.shape(path, config, policy).map(|_| ())
 }
 
 /// The sizes of a model from random weights, with a vocabulary of one: that of its tokenizer is not known

@@ -112,7 +112,7 @@ struct Manifest {
 /// A checksum as eight hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-struct Hexadecimal(u32);
+pub struct Hexadecimal(pub u32);
 
 impl From<Hexadecimal> for String {
     fn from(value: Hexadecimal) -> Self {
@@ -129,36 +129,36 @@ impl TryFrom<String> for Hexadecimal {
 }
 
 /// A file that was written and flushed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedFile {
     /// Path in the folder, parts divided by `/`.
     pub name: String,
+    /// Its length.
+    pub bytes: u64,
     /// CRC-32 of its bytes.
-    pub crc32: u32,
+    pub crc32: Hexadecimal,
 }
 
 /// A folder that is being written: every file through it, the checksums of all at the end.
 pub(crate) struct SummedFolder<'a> {
     disk: &'a Disk,
     root: &'a Path,
-    manifest: Manifest,
+    files: Vec<SavedFile>,
 }
 
 impl<'a> SummedFolder<'a> {
     pub(crate) fn new(disk: &'a Disk, root: &'a Path) -> Self {
-        Self { disk, root, manifest: Manifest::default() }
+        Self::with(disk, root, Vec::new())
     }
 
     /// With files that are in it already.
     pub(super) fn with(disk: &'a Disk, root: &'a Path, files: Vec<SavedFile>) -> Self {
-        let crc32 = files.into_iter().map(|file| (file.name, Hexadecimal(file.crc32))).collect();
-        Self { disk, root, manifest: Manifest { crc32 } }
+        Self { disk, root, files }
     }
 
     /// What was written, for [`Self::with`]; no checksums are.
     pub(crate) fn into_files(self) -> Vec<SavedFile> {
-        let files = self.manifest.crc32.into_iter();
-        files.map(|(name, Hexadecimal(crc32))| SavedFile { name, crc32 }).collect()
+        self.files
     }
 
     /// Makes a folder in it.
@@ -172,17 +172,19 @@ impl<'a> SummedFolder<'a> {
         name: &str,
         fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
     ) -> Result<(), DiskError> {
-        let mut hasher = crc32fast::Hasher::new();
-        self.disk
-            .write_file_with(&self.root.join(name), |out| fill(&mut Summed { out, hasher: &mut hasher }))?;
-        self.manifest.crc32.insert(name.to_owned(), Hexadecimal(hasher.finalize()));
+        let (mut hasher, mut bytes) = (crc32fast::Hasher::new(), 0);
+        self.disk.write_file_with(&self.root.join(name), |out| {
+            fill(&mut Summed { out, hasher: &mut hasher, bytes: &mut bytes })
+        })?;
+        self.files.push(SavedFile { name: name.to_owned(), bytes, crc32: Hexadecimal(hasher.finalize()) });
         Ok(())
     }
 
     /// Writes the checksums, last.
     pub(super) fn finish(self) -> Result<(), DiskError> {
         let path = self.root.join(CHECKSUMS);
-        let json = serde_json::to_vec_pretty(&self.manifest)
+        let crc32 = self.files.into_iter().map(|file| (file.name, file.crc32)).collect();
+        let json = serde_json::to_vec_pretty(&Manifest { crc32 })
             .map_err(|error| DiskError::new(DiskOperation::Write, &path, error.into()))?;
         self.disk.write_file(&path, &json)
     }
@@ -192,12 +194,14 @@ impl<'a> SummedFolder<'a> {
 struct Summed<'a> {
     out: &'a mut (dyn Write + Send),
     hasher: &'a mut crc32fast::Hasher,
+    bytes: &'a mut u64,
 }
 
 impl Write for Summed<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes)?;
         self.hasher.update(&bytes[..written]);
+        *self.bytes += written as u64;
         Ok(written)
     }
 

@@ -45,14 +45,14 @@ impl<'a> BeforeFilter<'a> {
 impl Reference for BeforeFilter<'_> {
     fn pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, DispatchError> {
         let clock = Instant::now();
-        let failed = |error: RunError| DispatchError::Reference { reason: error.to_string() };
+        let failed = |error: RunError| DispatchError::Reference { source: Box::new(error) };
         let logprobs = reference_logprobs(self.learner, groups, self.micro_batch).and_then(|reference| {
             Ok((reference, recomputed_logprobs(self.learner, groups, self.micro_batch)?))
         });
         let (logprobs, policy) = match logprobs {
             Ok(logprobs) => logprobs,
             Err(Halt::Interrupted) => return Ok(None),
-            Err(Halt::Failed(error)) => return Err(failed(RunError::Learner(error))),
+            Err(Halt::Failed(error)) => return Err(failed(RunError::from(error))),
         };
         let rewards = groups.iter().flat_map(|group| &group.trajectories).map(|trajectory| trajectory.reward);
         let penalty = penalty(self.estimator, self.coefficient, groups, policy.as_ref(), &logprobs);

@@ -14,9 +14,11 @@ pub mod progress;
 pub mod update;
 pub(crate) mod updates;
 pub mod warm_start;
+pub mod wire;
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use tamis_core::group::PolicyVersion;
 use tamis_model::SaveDtype;
 use tamis_rollout::Generator;
@@ -58,7 +60,8 @@ impl<'a> Wave<'a> {
 }
 
 /// A network of a learner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Network {
     /// The policy as it is.
     Policy,
@@ -71,7 +74,8 @@ pub enum Network {
 }
 
 /// A network that learns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Trained {
     /// The policy.
     Policy,
@@ -111,10 +115,12 @@ pub struct OptimizerReport {
 }
 
 /// Sizes of a network.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkSizes {
     /// Weights.
     pub num_parameters: usize,
+    /// Those of them that learn.
+    pub num_trained: usize,
     /// Tokens that it knows, V.
     pub vocab_size: usize,
     /// Longest sequence.
@@ -160,6 +166,46 @@ pub enum LearnerError {
     /// Files of weights or moments cannot be written or read.
     #[error(transparent)]
     Files(#[from] SaveError),
+    /// A learner elsewhere refuses a call, or broke off.
+    #[error("the learner at {url} {what}: {message}")]
+    Remote {
+        /// Its address.
+        url: String,
+        /// Whether it refused or failed, in words.
+        what: &'static str,
+        /// Its message.
+        message: String,
+        /// Its hint.
+        hint: Option<String>,
+    },
+    /// A learner elsewhere does not answer any more, or is another one than was opened.
+    #[error("the learner at {url} {reason}")]
+    Lost {
+        /// Its address.
+        url: String,
+        /// The reason.
+        reason: String,
+    },
+}
+
+impl LearnerError {
+    /// The fix, where one is known.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Remote { hint, .. } => hint.clone(),
+            Self::Lost { .. } => Some(
+                "start one (`tamis learner`) and name its address in learner.url, or learn in this process \
+                 (`learner.url=null`); a run that had begun goes on with --resume"
+                    .to_owned(),
+            ),
+            Self::Files(error) => error.hint(),
+            Self::Objective(_)
+            | Self::Correction(_)
+            | Self::Engine { .. }
+            | Self::NoCritic
+            | Self::NothingHeld => None,
+        }
+    }
 }
 
 impl<S> From<S> for Halt<LearnerError>
@@ -203,19 +249,32 @@ pub trait Learner {
     fn grad_norm(&mut self, network: Trained) -> Result<f64, LearnerError>;
 }
 
-/// Weights or moments that hold a number that is not finite.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Numbers of a learner that its training changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Changing {
+    /// The policy's weights.
+    Policy,
+    /// The moments of the policy's optimizer.
+    PolicyMoments,
+    /// The critic's weights.
+    Critic,
+    /// The moments of the critic's optimizer.
+    CriticMoments,
+}
+
+/// A number that is not finite.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotFinite {
-    /// Whose they are.
-    pub network: Trained,
-    /// Whether they are moments of its optimizer, and not its weights.
-    pub is_moment: bool,
+    /// What it is of.
+    pub what: Changing,
     /// Name of the tensor.
     pub tensor: String,
 }
 
 /// The network that takes a policy's layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CopyTo {
     /// The reference: the policy as it is.
     Reference,
@@ -240,7 +299,8 @@ pub enum SaveContent {
 }
 
 /// What a learner reads from a folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LoadContent {
     /// Everything that [`SaveContent::Checkpoint`] writes.
     Checkpoint,
@@ -249,7 +309,7 @@ pub enum LoadContent {
 }
 
 /// A tensor with weights that a number format has no room for.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Overflow {
     /// Its name.
     pub tensor: String,
@@ -258,7 +318,7 @@ pub struct Overflow {
 }
 
 /// Result of a save.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
     /// All that was written.
     pub files: Vec<SavedFile>,

@@ -51,6 +51,11 @@ impl UpdateProgress {
         self.can_restore = can_restore;
     }
 
+    /// Whether the learner can go back to the state before the step.
+    pub fn can_restore(&self) -> bool {
+        self.can_restore
+    }
+
     /// Says that it went back.
     pub fn note_restored(&mut self) {
         (self.has_moved, self.can_restore) = (false, false);

@@ -5,9 +5,9 @@ use std::path::Path;
 use tamis_model::{CheckpointError, Model, SaveDtype, TransformerConfig};
 
 use super::NativeEngine;
-use crate::checkpoint::{CRITIC, MASTER, OPTIMIZER, SaveError, SummedFolder};
+use crate::checkpoint::{self, CRITIC, MASTER, OPTIMIZER, SaveError, SummedFolder};
 use crate::learner::{LoadContent, Overflow, SaveContent, Saved};
-use tamis_run::durable::DiskError;
+use tamis_run::durable::{Disk, DiskError};
 
 /// Writes a model into a folder of one that is being written; without a name, into that itself.
 pub(crate) fn write_model(
@@ -19,6 +19,15 @@ pub(crate) fn write_model(
     model.save_through(dtype, u64::MAX, |name, fill| {
         let name = if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") };
         out.file(&name, |file| fill(file))
+    })
+}
+
+/// Writes a model's weights in f32 into a folder that is not there yet, whole or not at all.
+pub(crate) fn write_folder(disk: &Disk, folder: &Path, model: &Model) -> Result<(), DiskError> {
+    checkpoint::write_folder(disk, folder, None, |unfinished| {
+        let mut out = SummedFolder::new(disk, unfinished);
+        write_model(&mut out, "", model, SaveDtype::F32)?;
+        Ok(out.into_files())
     })
 }
 

@@ -124,10 +124,10 @@ fn text(stop: &StopText, tokens: &[u32]) -> Result<String, GeneratorError> {
 
 impl NativeGenerator {
     /// Beside a learner, whose weights are this version.
-    pub(super) fn of(learner: &NativeEngine, version: PolicyVersion) -> Self {
+    pub(super) fn of(learner: &NativeEngine, codec: &Codec, version: PolicyVersion) -> Self {
         let shared = learner.shared.clone();
         let threads = Arc::clone(&learner.threads);
-        Self::new(&learner.codec, learner.settings, version, &learner.interrupt, threads, shared, false)
+        Self::new(codec, learner.settings, version, &learner.interrupt, threads, shared, false)
     }
 
     /// Beside no learner: it samples with the weights of the folder that was published last.

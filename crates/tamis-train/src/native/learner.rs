@@ -15,8 +15,8 @@ use super::{Kept, Learning, NativeEngine};
 use crate::interrupt::Halt;
 use crate::learner::progress::UpdateProgress;
 use crate::learner::{
-    CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport, Pass,
-    RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave,
+    Changing, CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport,
+    Pass, RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave,
 };
 
 /// Logits kept from the forward pass for the backward pass, at most; beyond it they are computed again.
@@ -233,15 +233,15 @@ impl RunLearner for NativeEngine {
     }
 
     fn find_not_finite(&mut self) -> Result<Option<NotFinite>, LearnerError> {
-        let networks = [(Trained::Policy, Some(&self.policy)), (Trained::Critic, self.critic.as_ref())];
-        let of = |(network, learning): (Trained, Option<&Learning>)| {
-            let learning = learning?;
-            let places = [(false, learning.model.non_finite()), (true, learning.optimizer.non_finite())];
-            places.into_iter().find_map(|(is_moment, tensor)| {
-                Some(NotFinite { network, is_moment, tensor: tensor?.to_owned() })
-            })
-        };
-        Ok(networks.into_iter().find_map(of))
+        let critic = self.critic.as_ref();
+        let places = [
+            (Changing::Policy, self.policy.model.non_finite()),
+            (Changing::PolicyMoments, self.policy.optimizer.non_finite()),
+            (Changing::Critic, critic.and_then(|critic| critic.model.non_finite())),
+            (Changing::CriticMoments, critic.and_then(|critic| critic.optimizer.non_finite())),
+        ];
+        let mut found = places.into_iter();
+        Ok(found.find_map(|(what, tensor)| Some(NotFinite { what, tensor: tensor?.to_owned() })))
     }
 
     fn publish(&mut self, _: PolicyVersion) -> Result<(), LearnerError> {
@@ -260,6 +260,7 @@ impl RunLearner for NativeEngine {
     }
 
     fn generator(&self, version: PolicyVersion) -> Option<Box<dyn Generator>> {
-        Some(Box::new(NativeGenerator::of(self, version)))
+        let codec = self.codec.as_ref()?;
+        Some(Box::new(NativeGenerator::of(self, codec, version)))
     }
 }

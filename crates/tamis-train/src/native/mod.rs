@@ -6,14 +6,14 @@ mod generator;
 mod learner;
 
 pub use files::read_model;
-pub(crate) use files::{critic_shape, write_model};
+pub(crate) use files::{critic_shape, write_folder, write_model};
 pub(crate) use learner::KEEP_LOGITS_BYTES;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use tamis_core::group::PolicyVersion;
-use tamis_model::{AdamW, AdamWConfig, Gradients, HeldPass, Model, Threads, Workspace};
+use tamis_model::{AdamW, AdamWConfig, CheckpointError, Gradients, HeldPass, Model, Threads, Workspace};
 use tamis_rollout::Generator;
 
 use generator::{NativeGenerator, SharedWeights};
@@ -21,7 +21,8 @@ use generator::{NativeGenerator, SharedWeights};
 use crate::checkpoint::SaveError;
 use crate::interrupt::Interrupt;
 use crate::learner::progress::UpdateProgress;
-use crate::learner::{LearnerInfo, NetworkSizes, RunLearner, Trained};
+use crate::learner::wire::{OpenRequest, WireCritic};
+use crate::learner::{LearnerError, LearnerInfo, NetworkSizes, RunLearner, Trained};
 use crate::prompts::codec::Codec;
 use tamis_run::durable::Disk;
 
@@ -81,6 +82,7 @@ impl Learning {
 fn sizes(model: &Model) -> NetworkSizes {
     NetworkSizes {
         num_parameters: model.num_parameters(),
+        num_trained: model.num_parameters(),
         vocab_size: model.config().vocab_size,
         max_positions: model.config().max_position_embeddings,
     }
@@ -91,7 +93,8 @@ fn sizes(model: &Model) -> NetworkSizes {
 struct NativeEngine {
     threads: Arc<Threads>,
     settings: EngineSettings,
-    codec: Codec,
+    /// Without one there is no generator.
+    codec: Option<Codec>,
     disk: Disk,
     info: LearnerInfo,
     policy: Learning,
@@ -109,6 +112,41 @@ struct NativeEngine {
 struct Kept {
     model: Arc<Model>,
     optimizer: AdamW,
+}
+
+/// A learner as a request over the wire asks for it, on so many worker threads.
+///
+/// # Errors
+/// Files that cannot be read, and options that this engine does not have.
+pub fn open(
+    request: &OpenRequest,
+    threads: usize,
+    disk: &Disk,
+    interrupt: &Interrupt,
+) -> Result<Box<dyn RunLearner>, LearnerError> {
+    if let Some(option) = request.options.keys().next() {
+        return Err(LearnerError::Engine { reason: format!("the native engine has no option `{option}`") });
+    }
+    let settings = EngineSettings {
+        threads,
+        temperature: request.temperature,
+        max_grad_norm: request.optimizer.max_grad_norm,
+        recompute_activations: request.recompute_activations,
+        max_num_seqs: 1,
+        optimizer: request.optimizer.constants(),
+        critic: request.critic.as_ref().map(|critic| {
+            let WireCritic { optimizer, .. } = critic;
+            (optimizer.constants(), optimizer.max_grad_norm)
+        }),
+    };
+    let weights = |error: CheckpointError| LearnerError::Files(SaveError::Weights(error));
+    let critic = request.critic.as_ref().and_then(|critic| critic.folder.as_deref());
+    let models = NativeModels {
+        policy: read_model(&request.policy)?,
+        reference: request.reference.as_deref().map(read_model).transpose()?,
+        critic: critic.map(Model::load_critic).transpose().map_err(weights)?,
+    };
+    Ok(learner(models, None, settings, disk, interrupt))
 }
 
 /// A generator of this version that samples with the weights of the folder that is published to it last: for
@@ -129,7 +167,7 @@ pub fn generator(
 pub fn resume(
     folder: &Path,
     models: NativeModels,
-    codec: Codec,
+    codec: Option<Codec>,
     settings: EngineSettings,
     disk: &Disk,
     interrupt: &Interrupt,
@@ -144,7 +182,7 @@ pub fn resume(
 /// `disk`.
 pub fn learner(
     models: NativeModels,
-    codec: Codec,
+    codec: Option<Codec>,
     settings: EngineSettings,
     disk: &Disk,
     interrupt: &Interrupt,
@@ -155,7 +193,7 @@ pub fn learner(
 impl NativeEngine {
     fn new(
         models: NativeModels,
-        codec: Codec,
+        codec: Option<Codec>,
         settings: EngineSettings,
         disk: &Disk,
         interrupt: &Interrupt,
@@ -234,7 +272,7 @@ mod tests {
             critic: None,
         };
         let models = NativeModels { policy, reference: None, critic: None };
-        NativeEngine::new(models, codec, settings, &Disk::new(), interrupt)
+        NativeEngine::new(models, Some(codec), settings, &Disk::new(), interrupt)
     }
 
     /// Forward and backward; Ctrl-C comes between the two where it is to.

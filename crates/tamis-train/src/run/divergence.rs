@@ -1,7 +1,7 @@
 //! Weights and moments that are no numbers any more.
 
 use crate::error::RunError;
-use crate::learner::{LearnerError, NotFinite, RunLearner, Trained};
+use crate::learner::{Changing, LearnerError, NotFinite, RunLearner};
 use tamis_run::directory::RunDirectory;
 
 /// Keys of the learning rates that a diagnosis names.
@@ -37,14 +37,13 @@ pub(crate) fn find_divergence(
     learning_rate: &'static str,
 ) -> Result<Option<Diverged>, LearnerError> {
     let found = learner.find_not_finite()?;
-    Ok(found.map(|NotFinite { network, is_moment, tensor }| {
-        let what = match (network, is_moment) {
-            (Trained::Policy, false) => "the policy's weights",
-            (Trained::Policy, true) => "the moments of the policy's optimizer",
-            (Trained::Critic, false) => "the critic's weights",
-            (Trained::Critic, true) => "the moments of the critic's optimizer",
+    Ok(found.map(|NotFinite { what, tensor }| {
+        let (what, learning_rate) = match what {
+            Changing::Policy => ("the policy's weights", learning_rate),
+            Changing::PolicyMoments => ("the moments of the policy's optimizer", learning_rate),
+            Changing::Critic => ("the critic's weights", CRITIC_RATE),
+            Changing::CriticMoments => ("the moments of the critic's optimizer", CRITIC_RATE),
         };
-        let learning_rate = if network == Trained::Critic { CRITIC_RATE } else { learning_rate };
         Diverged { what, tensor, learning_rate }
     }))
 }

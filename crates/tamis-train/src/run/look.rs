@@ -99,7 +99,10 @@ impl Start {
             Some((state, folder)) if state.critic.is_some() => Some(native::critic_shape(folder)?),
             _ => critic::shape(config, &shape)?,
         };
-        let memory = memory(config, &shape, critic.as_ref(), lengths, tamis_model::available_memory())?;
+        let memory = match &config.learner.url {
+            Some(url) => (format!("memory: weights and moments are held by the learner at {url}"), None),
+            None => memory(config, &shape, critic.as_ref(), lengths, tamis_model::available_memory())?,
+        };
         objective::objective(config)?;
         objective::correction(config)?;
         advantage::advantage(config)?;

@@ -201,7 +201,8 @@ impl Preparation<'_> {
         divergence: Divergence,
     ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
         let checkpoint = self.saved.map(|(_, folder)| folder.as_path());
-        learner::learner(self.config, checkpoint, divergence, codec, self.directory.disk(), self.interrupt)
+        let place = (self.directory.disk(), self.directory.path());
+        learner::learner(self.config, checkpoint, divergence, codec, place, self.interrupt)
     }
 
     /// The training prompts in their order, from where the run is in it.

@@ -13,11 +13,16 @@ use crate::native::{EngineSettings, NativeModels};
 use crate::prompts::codec::Codec;
 use tamis_run::durable::Disk;
 
-fn learner(interrupt: &Interrupt) -> NativeEngine {
+fn codec() -> Codec {
     let tokenizer = Tokenizer::characters("0123").expect("characters");
-    let mut config = TransformerConfig::new(Architecture::Llama, tokenizer.num_rows(), 16, 32, 1, 1, 64);
+    Codec::new(tokenizer, None, serde_json::Map::new(), None).expect("a codec")
+}
+
+fn learner(interrupt: &Interrupt) -> NativeEngine {
+    let codec = codec();
+    let num_rows = codec.tokenizer().num_rows();
+    let mut config = TransformerConfig::new(Architecture::Llama, num_rows, 16, 32, 1, 1, 64);
     config.num_kv_heads = 1;
-    let codec = Codec::new(tokenizer, None, serde_json::Map::new(), None).expect("a codec");
     let model = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
     let settings = EngineSettings {
         threads: 1,
@@ -29,7 +34,7 @@ fn learner(interrupt: &Interrupt) -> NativeEngine {
         critic: None,
     };
     let models = NativeModels { policy: model, reference: None, critic: None };
-    NativeEngine::new(models, codec, settings, &Disk::new(), interrupt)
+    NativeEngine::new(models, Some(codec), settings, &Disk::new(), interrupt)
 }
 
 fn request(group: u64, member: u32, sampling: &Arc<Sampling>) -> SampleRequest {
@@ -83,7 +88,7 @@ fn publish(learner: &mut NativeEngine, version: u64) -> Publication {
 #[test]
 fn an_id_in_flight_is_refused_and_another_purpose_is_another_id() {
     let learner = learner(&Interrupt::new());
-    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
+    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
     let sampling = sampling(4);
     let rollout = request(3, 0, &sampling);
     let validation = SampleRequest {
@@ -104,14 +109,14 @@ fn an_id_in_flight_is_refused_and_another_purpose_is_another_id() {
 #[test]
 fn a_sample_is_a_function_of_its_key() {
     let learner = learner(&Interrupt::new());
-    let mut together = NativeGenerator::of(&learner, PolicyVersion(0));
+    let mut together = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
     let sampling = sampling(12);
     for member in 0..4 {
         together.submit(request(0, member, &sampling)).expect("taken");
     }
     let together = samples(all(&mut together));
     assert_eq!(together.len(), 4);
-    let mut alone = NativeGenerator::of(&learner, PolicyVersion(0));
+    let mut alone = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
     for member in (0..4).rev() {
         alone.submit(request(9, member, &sampling)).expect("taken");
         alone.submit(request(0, member, &sampling)).expect("taken");
@@ -131,7 +136,7 @@ fn completions_match_the_expression_whatever_else_is_sampled() {
     };
     let free = sampling(12);
     let kinds = [("3[0-2]*3", 12), ("(01|2){1,4}", 12), ("[12]{4,9}0", 5), ("(012|013)", 12)];
-    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
+    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
     let mut requests = Vec::new();
     for (kind, (regex, longest)) in kinds.iter().enumerate() {
         let bound = form(regex, *longest);
@@ -146,7 +151,7 @@ fn completions_match_the_expression_whatever_else_is_sampled() {
     let together = samples(all(&mut generator));
     let mut cut = 0;
     for (regex, request) in requests {
-        let mut alone = NativeGenerator::of(&learner, PolicyVersion(0));
+        let mut alone = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
         alone.submit(request.clone()).expect("taken");
         let found = &samples(all(&mut alone))[&request.id];
         assert_eq!(found, &together[&request.id]);
@@ -173,7 +178,7 @@ fn completions_match_the_expression_whatever_else_is_sampled() {
 #[test]
 fn an_expression_without_a_match_is_told() {
     let learner = learner(&Interrupt::new());
-    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
+    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
     let bound = Arc::new(Sampling { regex: Some("0x".to_owned()), ..(*sampling(4)).clone() });
     generator.submit(request(0, 0, &bound)).expect("taken");
     let error = generator.next(Wait::Forever).expect_err("nothing matches");
@@ -187,7 +192,7 @@ fn single_samples_are_given_up_with_their_tokens() {
     let learner = learner(&Interrupt::new());
     let sampling = sampling(20);
     let submitted = || {
-        let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
+        let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
         for member in 0..8 {
             generator.submit(request(0, member, &sampling)).expect("taken");
         }
@@ -225,7 +230,7 @@ fn single_samples_are_given_up_with_their_tokens() {
 fn samples_in_flight_keep_their_weights_until_a_publication() {
     let mut learner = learner(&Interrupt::new());
     let sampling = sampling(30);
-    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
+    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
     generator.submit(request(0, 0, &sampling)).expect("taken");
     let before = samples(all(&mut generator));
     assert!(generator.weights.is_none(), "idle, it holds no weights");
@@ -246,7 +251,7 @@ fn samples_in_flight_keep_their_weights_until_a_publication() {
     assert_eq!(sample.version_range(), (publication.version, publication.version));
 
     // The same sample by the new weights.
-    let mut fresh = NativeGenerator::of(&learner, PolicyVersion(1));
+    let mut fresh = NativeGenerator::of(&learner, &codec(), PolicyVersion(1));
     fresh.submit(request(0, 1, &sampling)).expect("taken");
     assert_eq!(samples(all(&mut fresh)).values().next(), Some(sample));
 
@@ -264,7 +269,7 @@ fn weights_in_a_folder_sample_as_those_in_memory() {
     let mut learner = learner(&Interrupt::new());
     let sampling = sampling(30);
     let settings = learner.settings;
-    let mut apart = NativeGenerator::apart(&learner.codec, settings, PolicyVersion(0), &Interrupt::new());
+    let mut apart = NativeGenerator::apart(&codec(), settings, PolicyVersion(0), &Interrupt::new());
     for version in 1..3 {
         train(&mut learner);
         let folder = tempfile::tempdir().expect("a folder");
@@ -273,7 +278,7 @@ fn weights_in_a_folder_sample_as_those_in_memory() {
         apart
             .publish(&Publication { version: PolicyVersion(version), weights }, InFlight::Wait)
             .expect("read");
-        let mut beside = NativeGenerator::of(&learner, PolicyVersion(version));
+        let mut beside = NativeGenerator::of(&learner, &codec(), PolicyVersion(version));
         for generator in [&mut apart, &mut beside] {
             generator.submit(request(version, 0, &sampling)).expect("taken");
         }
@@ -288,7 +293,7 @@ fn weights_in_a_folder_sample_as_those_in_memory() {
 #[test]
 fn a_prompt_that_cannot_be_generated_from_fails_alone() {
     let learner = learner(&Interrupt::new());
-    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
+    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
     let sampling = sampling(4);
     let empty = SampleRequest { prompt_token_ids: Arc::from([]), ..request(0, 0, &sampling) };
     generator.submit(empty).expect("taken");
@@ -307,7 +312,7 @@ fn a_prompt_that_cannot_be_generated_from_fails_alone() {
 fn an_interrupt_ends_the_wait() {
     let interrupt = Interrupt::new();
     let learner = learner(&interrupt);
-    let mut generator = NativeGenerator::of(&learner, PolicyVersion(0));
+    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
     generator.submit(request(0, 0, &sampling(30))).expect("taken");
     interrupt.signal();
     assert_eq!(generator.next(Wait::Forever).expect("no failure"), []);

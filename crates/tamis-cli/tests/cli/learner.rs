@@ -1,0 +1,200 @@
+//! Runs whose policy learns in another process (`tamis learner`).
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Child;
+
+use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
+
+/// A learner, ended with the value.
+struct Learning {
+    child: Child,
+    address: String,
+}
+
+impl Learning {
+    fn begin(folder: &Folder, arguments: &[&str]) -> Self {
+        let listen = ["learner", "--threads", "1"];
+        let listen = [&listen[..], arguments].concat();
+        let mut child = folder.start(&listen);
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some(address) = line.trim_end().strip_prefix("listening on ") else {
+            let mut printed = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+            panic!("{line:?}\n{printed}");
+        };
+        Self { address: address.to_owned(), child }
+    }
+}
+
+impl Drop for Learning {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn train(folder: &Folder, arguments: &[&str]) -> Ended {
+    folder.tamis(&[&["train", "config.yaml"], arguments].concat())
+}
+
+/// Kinds of runs that ask other things of a learner.
+const KINDS: [&[&str]; 5] = [
+    &["model.recompute_activations=true"],
+    &["preset=ppo", "~filter", "data.gen_batch_size=4", "critic.warmup_steps=1"],
+    &["objective.kl.in=reward", "objective.kl.coefficient=0.01", "filter.metric=seq_final_reward"],
+    &["schedule.mode=streaming", "schedule.surplus=carry", "schedule.max_lag=1", "model.save_dtype=bf16"],
+    &["objective.advantage.kind=optimal_token_baseline", "train.gradient_analysis={}"],
+];
+
+#[test]
+fn a_run_through_the_wire_is_the_run_in_one_process_to_the_bit() {
+    let folder = Folder::new().with("config.yaml", TINY);
+    // One learner for all of them: what an earlier run left in it means nothing to the next.
+    let over_a_port = Learning::begin(&folder, &["--listen", "127.0.0.1:0"]);
+    let over_a_socket = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    for (place, kind) in KINDS.into_iter().enumerate() {
+        let learner = if place % 2 == 0 { &over_a_port } else { &over_a_socket };
+        let url = format!("learner.url={}", learner.address);
+        train(&folder, &[kind, &["run.name=here"]].concat()).succeeds();
+        train(&folder, &[kind, &["run.name=there", &url]].concat()).succeeds();
+        let (here, there) = (folder.join("runs/here"), folder.join("runs/there"));
+        Left::by(&there).assert_same(&Left::by(&here));
+        assert!(!there.join("initial").exists(), "random weights are read once");
+        for run in [here, there] {
+            std::fs::remove_dir_all(run).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_another_kind_of_learner() {
+    let folder = Folder::new().with("config.yaml", TINY);
+    train(&folder, &["run.name=whole"]).succeeds();
+    let whole = Left::by(&folder.join("runs/whole"));
+    let learner = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    let url = format!("learner.url={}", learner.address);
+    for (first, second) in [(&*url, "learner.url=null"), ("learner.url=null", &*url)] {
+        train(&folder, &["run.name=both", "train.total_steps=2", first]).succeeds();
+        folder.tamis(&["train", "--resume", "runs/both", "train.total_steps=6", second]).succeeds();
+        let both = Left::by(&folder.join("runs/both"));
+        assert_eq!(both.metrics, whole.metrics);
+        let last = "checkpoints/step_6/optimizer.safetensors";
+        assert!(both.files[last] == whole.files[last]);
+        std::fs::remove_dir_all(folder.join("runs/both")).unwrap();
+    }
+}
+
+/// A run of two steps with a critic: every kind of call but those of early parts.
+fn short() -> String {
+    TINY.replaced("total_steps: 6", "total_steps: 2")
+        .replaced("warm_start: {steps: 40", "warm_start: {steps: 3")
+        .replaced("save_freq: 2", "save_freq: 1")
+        .replaced("filter: {kind: variance}", "preset: ppo\nfilter: null")
+        .replaced("gen_batch_size: 8", "gen_batch_size: 4")
+}
+
+/// With a fault at every call in turn, until one comes after the last call: what the run came to each time,
+/// and where it failed a resume with a new learner.
+fn with_a_fault_at_every_call(fault: &str, check: impl Fn(&Folder, &Ended)) {
+    let folder = Folder::new().with("config.yaml", &short());
+    train(&folder, &["run.name=whole"]).succeeds();
+    let whole = Left::by(&folder.join("runs/whole"));
+    let mut places = std::collections::BTreeMap::new();
+    for at in 1.. {
+        let at = at.to_string();
+        let arguments = ["--listen", "unix:l.sock", "--test-fault", fault, "--test-fault-at", &at];
+        let mut learner = Learning::begin(&folder, &arguments);
+        let begin = ["run.name=run", "learner.url=unix:l.sock", "learner.lost_timeout=20ms"];
+        let ended = train(&folder, &begin);
+        let _ = learner.child.kill();
+        let mut printed = String::new();
+        learner.child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+        check(&folder, &ended);
+        if ended.code != Some(0) {
+            let _again = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+            let is_begun = folder.join("runs/run/checkpoints").is_dir();
+            let resumed = if is_begun {
+                folder.tamis(&["train", "--resume", "runs/run"])
+            } else {
+                let _ = std::fs::remove_dir_all(folder.join("runs/run"));
+                train(&folder, &begin)
+            };
+            resumed.succeeds();
+        }
+        Left::by(&folder.join("runs/run")).assert_same(&whole);
+        std::fs::remove_dir_all(folder.join("runs/run")).unwrap();
+        match printed.split("a fault at ").nth(1).and_then(|text| text.split(',').next()) {
+            Some(place) => *places.entry(place.to_owned()).or_insert(0) += 1,
+            // It would come after the last call.
+            None => break,
+        }
+    }
+    let met: Vec<&str> = places.keys().map(String::as_str).collect();
+    let calls = ["backward", "check", "copy", "forward", "forward_hold", "open", "optim_step", "publish"];
+    let calls = [&calls[..], &["reset_optimizer", "save"]].concat();
+    assert_eq!(met, calls.iter().map(|call| format!("/v1/{call}")).collect::<Vec<_>>(), "{places:?}");
+}
+
+#[test]
+fn a_learner_that_is_killed_at_any_call_loses_nothing() {
+    for fault in ["killed-before", "killed-after"] {
+        with_a_fault_at_every_call(fault, |_, ended| {
+            assert!(matches!(ended.code, Some(0 | 3)), "{}", ended.shown());
+            if ended.code == Some(3) {
+                assert!(ended.stderr.contains("error: the learner at unix:l.sock "), "{}", ended.shown());
+                assert!(ended.stderr.contains("hint: start one"), "{}", ended.shown());
+            }
+        });
+    }
+}
+
+#[test]
+fn a_call_whose_connection_breaks_is_carried_out_once() {
+    for fault in ["broken-before", "broken-after"] {
+        with_a_fault_at_every_call(fault, |_, ended| {
+            assert_eq!(ended.code, Some(0), "{}", ended.shown());
+        });
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_learner_is_told() {
+    let folder = Folder::new().with("config.yaml", TINY).with("key", "secret\n").with("other", "another\n");
+    let nobody = train(&folder, &["learner.url=unix:nobody.sock", "learner.lost_timeout=20ms"]);
+    insta::assert_snapshot!(last_lines(&nobody), @r#"
+    Some(3) error: the learner at unix:nobody.sock cannot be reached: nothing answers there (client error (Connect): No such file or directory (os error 2))
+      hint: start one (`tamis learner`) and name its address in learner.url, or learn in this process (`learner.url=null`); a run that had begun goes on with --resume
+    "#);
+    let learner = Learning::begin(&folder, &["--listen", "127.0.0.1:0", "--api-key-file", "key"]);
+    let url = format!("learner.url={}", learner.address);
+    let refused = train(&folder, &[&url]);
+    insta::assert_snapshot!(last_lines(&refused).replace(&learner.address, "URL"), @r#"
+    Some(1) error: the learner at URL refused: a bearer token is missing, or wrong
+      hint: name the token that it was started with by learner.api_key_file or learner.api_key_env
+    "#);
+    let refused = train(&folder, &[&url, "learner.api_key_file=other"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.shown());
+    train(&folder, &[&url, "learner.api_key_file=key", "train.total_steps=1"]).succeeds();
+    let open = folder.tamis(&["learner", "--listen", "0.0.0.0:0"]);
+    insta::assert_snapshot!(open.shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: 0.0.0.0:0 can be reached from other machines, and no key is set
+      hint: put a secret into a file and name it with --api-key-file, or listen on 127.0.0.1
+    "#);
+    let wrong = folder.tamis(&["learner", "--listen", "nowhere"]);
+    insta::assert_snapshot!(wrong.shown(), @r#"
+    exit code 2
+    ----- stderr
+    error: --listen nowhere: there is no such address
+      hint: write HOST:PORT or unix:PATH
+    "#);
+}
+
+/// Exit code and what stands from the error on.
+fn last_lines(ended: &Ended) -> String {
+    let text = ended.shown();
+    let begin = text.find("error:").unwrap_or(0);
+    format!("{:?} {}", ended.code, &text[begin..])
+}

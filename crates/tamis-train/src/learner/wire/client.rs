@@ -1,0 +1,455 @@
+//! A learner in another process.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tamis_core::group::PolicyVersion;
+use tamis_rollout::Generator;
+use tamis_rollout::clock::Bell;
+use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings, Line, Transport as _};
+use tamis_rollout::wire::{Call, Fault, FaultClass, HttpAnswer};
+
+use super::message::{Message, MessageError};
+use super::{
+    BackwardRequest, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody, ForwardRequest,
+    INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer, OpenRequest, PROTOCOL,
+    PublishRequest, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
+};
+use crate::interrupt::{Halt, Interrupt};
+use crate::learner::progress::UpdateProgress;
+use crate::learner::{
+    CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport, Pass,
+    RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave,
+};
+
+/// Interval of looks at an interrupt while an answer is waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Interval of health checks while an answer is waited for.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+/// Longest time of a health check.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause before a call is sent again whose connection broke; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Most bytes of an answer.
+const MAX_ANSWER_BYTES: usize = 1 << 30;
+
+/// Where a learner is, and how long it may take.
+#[derive(Debug, Clone)]
+pub struct WireSettings {
+    /// Its address: `http://HOST:PORT` or `unix:PATH`.
+    pub url: String,
+    /// The token that it asks for.
+    pub token: Option<String>,
+    /// Longest time of one call.
+    pub timeout: Duration,
+    /// Longest time without a sign of life: a connection, or an answer to a health check.
+    pub lost_timeout: Duration,
+}
+
+/// Calls to a learner, each carried out once.
+struct Calls {
+    #[expect(dead_code, reason = "its thread ends with it")]
+    client: HttpClient,
+    line: Line,
+    bell: Bell,
+    settings: WireSettings,
+    /// Number of the next request on the line.
+    next: u64,
+    incarnation: Option<String>,
+    seq: u64,
+    /// A call that was not waited for to its end.
+    abandoned: Option<Call>,
+}
+
+/// Why a call has no answer.
+enum Unanswered {
+    Interrupted,
+    Lost(String),
+}
+
+impl Calls {
+    fn new(settings: WireSettings) -> Result<Self, HttpError> {
+        let address = Address::parse(&settings.url)?;
+        let limits = HttpSettings { max_answer_bytes: MAX_ANSWER_BYTES, ..HttpSettings::default() };
+        let mut client = HttpClient::start(limits, address.is_encrypted())?;
+        let bell = Bell::default();
+        let line = client.line(address, settings.token.as_deref(), bell.clone())?;
+        Ok(Self { client, line, bell, settings, next: 0, incarnation: None, seq: 0, abandoned: None })
+    }
+
+    fn lost(&self, reason: impl std::fmt::Display) -> LearnerError {
+        let what = if self.incarnation.is_some() { "is lost" } else { "cannot be reached" };
+        LearnerError::Lost { url: self.settings.url.clone(), reason: format!("{what}: {reason}") }
+    }
+
+    fn send(&mut self, call: Call, timeout: Duration) -> u64 {
+        self.next += 1;
+        self.line.send(self.next, call, timeout);
+        self.next
+    }
+
+    /// Sends a call until it is answered. It bears its number, so that it is carried out once however often
+    /// it is sent.
+    fn exchange(&mut self, call: &Call, stop: Option<&AtomicBool>) -> Result<HttpAnswer, Unanswered> {
+        let (began, mut alive, mut pause) = (Instant::now(), Instant::now(), FIRST_PAUSE);
+        let WireSettings { timeout, lost_timeout, .. } = self.settings;
+        let mut sent = Some(self.send(call.clone(), timeout));
+        let (mut resend_at, mut checked, mut check) = (began, began, None);
+        loop {
+            self.bell.wait(LOOK_EVERY);
+            let mut fault = None;
+            for (number, exchange) in self.line.receive() {
+                match exchange {
+                    Ok(answer) if Some(number) == sent => return Ok(answer),
+                    Ok(_) => alive = Instant::now(),
+                    Err(found) if Some(number) == sent => {
+                        sent = None;
+                        resend_at = Instant::now() + pause;
+                        pause = (pause * 2).min(LONGEST_PAUSE);
+                        fault = Some(found);
+                    }
+                    Err(found) if Some(number) == check => fault = Some(found),
+                    Err(_) => {}
+                }
+                if Some(number) == check {
+                    check = None;
+                }
+            }
+            if stop.is_some_and(|stop| stop.load(Ordering::SeqCst)) {
+                self.give_up(sent, check);
+                return Err(Unanswered::Interrupted);
+            }
+            let is_late = began.elapsed() >= timeout;
+            if let Some(fault) = fault.filter(|_| is_late || alive.elapsed() >= lost_timeout) {
+                self.give_up(sent, check);
+                return Err(Unanswered::Lost(describe(&fault)));
+            }
+            if sent.is_none() && Instant::now() >= resend_at {
+                sent = Some(self.send(call.clone(), timeout));
+            }
+            if sent.is_some() && check.is_none() && checked.elapsed() >= CHECK_EVERY {
+                checked = Instant::now();
+                check = Some(self.send(Call::get("/v1/health"), CHECK_TIMEOUT));
+            }
+        }
+    }
+
+    fn give_up(&mut self, sent: Option<u64>, check: Option<u64>) {
+        for number in [sent, check].into_iter().flatten() {
+            self.line.cancel(number);
+        }
+    }
+
+    /// A call with its number; `stop`: a flag on which it is not waited for any more.
+    fn call(&mut self, path: &str, message: &Message, stop: Option<&AtomicBool>) -> Pass<Message> {
+        if let Some(call) = self.abandoned.take() {
+            // What became of it concerns nobody any more, only that it came to its end.
+            self.exchange(&call, None).map_err(|unanswered| self.unanswered(unanswered))?;
+        }
+        let (content_type, body) = message.to_body();
+        self.seq += 1;
+        let incarnation = self.incarnation.clone().unwrap_or_default();
+        let headers = vec![(INCARNATION, incarnation), (SEQUENCE, self.seq.to_string())];
+        let call = Call { body, content_type, headers, ..Call::post_empty(path) };
+        match self.exchange(&call, stop) {
+            Ok(answer) => Ok(self.read(&answer)?),
+            Err(unanswered) => {
+                self.abandoned = Some(call);
+                Err(self.unanswered(unanswered))
+            }
+        }
+    }
+
+    fn unanswered(&self, unanswered: Unanswered) -> Halt<LearnerError> {
+        match unanswered {
+            Unanswered::Interrupted => Halt::Interrupted,
+            Unanswered::Lost(reason) => Halt::Failed(self.lost(reason)),
+        }
+    }
+
+    /// The message of an answer, or the error that it is.
+    fn read(&self, answer: &HttpAnswer) -> Result<Message, LearnerError> {
+        if answer.status == 200 {
+            let message = Message::read(&answer.content_type, &answer.body);
+            return message.map_err(|error| self.misunderstood(&error));
+        }
+        let error = serde_json::from_slice(&answer.body).map(|ErrorAnswer { error }| error);
+        let ErrorBody { kind, message, hint, .. } = error.unwrap_or_else(|_| {
+            let text = String::from_utf8_lossy(&answer.body);
+            let text = tamis_core::printable::cut_middle(text.trim(), 300);
+            ErrorBody {
+                kind: String::new(),
+                message: format!("status {}: {text}", answer.status),
+                hint: None,
+                expected: None,
+            }
+        });
+        let url = self.settings.url.clone();
+        let what = match kind.as_str() {
+            "incarnation" => {
+                return Err(self.lost(format!(
+                    "it was started again, or another run took it, and does not hold this run any more ({message})"
+                )));
+            }
+            "failed" => "failed",
+            _ => "refused",
+        };
+        let hint = hint.or_else(|| {
+            (kind == "token").then(|| {
+                "name the token that it was started with by learner.api_key_file or learner.api_key_env"
+                    .to_owned()
+            })
+        });
+        Err(LearnerError::Remote { url, what, message, hint })
+    }
+
+    fn misunderstood(&self, error: &MessageError) -> LearnerError {
+        LearnerError::Remote {
+            url: self.settings.url.clone(),
+            what: "gave an answer that breaks the protocol",
+            message: error.to_string(),
+            hint: None,
+        }
+    }
+
+    fn settings_of<S: DeserializeOwned>(&self, message: &Message) -> Result<S, LearnerError> {
+        message.settings().map_err(|error| self.misunderstood(&error))
+    }
+}
+
+fn describe(fault: &Fault) -> String {
+    match fault.class {
+        FaultClass::Connect => format!("nothing answers there ({})", fault.detail),
+        FaultClass::TimedOut => fault.detail.clone(),
+        _ => format!("the connection broke ({})", fault.detail),
+    }
+}
+
+/// A learner that another process holds.
+pub struct WireLearner {
+    calls: Calls,
+    info: LearnerInfo,
+    progress: UpdateProgress,
+    /// Columns and tokens of the held pass.
+    num_held: usize,
+}
+
+impl WireLearner {
+    /// Opens a learner: what it held before is lost.
+    ///
+    /// # Errors
+    /// An address that is none or that nothing answers on, a learner of another protocol, a refusal.
+    pub fn open(
+        settings: WireSettings,
+        request: &OpenRequest,
+        interrupt: &Interrupt,
+    ) -> Result<Self, Halt<LearnerError>> {
+        let url = settings.url.clone();
+        let wrong = |message: String| {
+            let url = url.clone();
+            Halt::Failed(LearnerError::Remote { url, what: "cannot be used", message, hint: None })
+        };
+        let mut calls = Calls::new(settings).map_err(|error| wrong(error.to_string()))?;
+        let flag = interrupt.flag();
+        let mut ask = |call: &Call| -> Pass<Message> {
+            let answer = calls.exchange(call, Some(&flag)).map_err(|error| calls.unanswered(error))?;
+            Ok(calls.read(&answer)?)
+        };
+        let known: InfoAnswer =
+            ask(&Call::get("/v1/info"))?.settings().map_err(|error| wrong(error.to_string()))?;
+        if known.protocol != PROTOCOL {
+            return Err(wrong(format!("it speaks {}, this build {PROTOCOL}", known.protocol)));
+        }
+        let (content_type, body) = Message::new(request).to_body();
+        let opened = ask(&Call { body, content_type, ..Call::post_empty("/v1/open") })?;
+        let OpenAnswer { incarnation, networks } =
+            opened.settings().map_err(|error| wrong(error.to_string()))?;
+        let known: InfoAnswer =
+            ask(&Call::get("/v1/info"))?.settings().map_err(|error| wrong(error.to_string()))?;
+        calls.incarnation = Some(incarnation);
+        let device = format!("learner at {url}: {} on {}", known.implementation, known.device);
+        let mut info = LearnerInfo { device, num_ranks: known.num_ranks.max(1), ..LearnerInfo::default() };
+        networks.note(&mut info);
+        Ok(Self { calls, info, progress: UpdateProgress::new(interrupt), num_held: 0 })
+    }
+
+    /// A call that an interrupt does not give up.
+    fn call(&mut self, path: &str, message: &Message) -> Result<Message, LearnerError> {
+        match self.calls.call(path, message, None) {
+            Ok(answer) => Ok(answer),
+            Err(Halt::Failed(error)) => Err(error),
+            Err(Halt::Interrupted) => Err(self.calls.lost("the call was given up")),
+        }
+    }
+
+    fn ask(&mut self, path: &str, request: &impl Serialize) -> Result<Message, LearnerError> {
+        self.call(path, &Message::new(request))
+    }
+
+    /// A pass, which an interrupt gives up where the step may be.
+    fn pass(&mut self, path: &str, message: &Message) -> Pass<Message> {
+        if self.progress.gives_up() {
+            return Err(Halt::Interrupted);
+        }
+        let stop: Option<Arc<AtomicBool>> = self.progress.stop_flag();
+        self.calls.call(path, message, stop.as_deref())
+    }
+
+    fn columns(
+        &mut self,
+        path: &str,
+        network: Network,
+        message: &Message,
+        num_tokens: usize,
+    ) -> Pass<TokenColumns> {
+        let mut answer = self.pass(path, message)?;
+        let columns =
+            answer.take_token_columns(num_tokens).map_err(|error| self.calls.misunderstood(&error))?;
+        let is_whole = match network {
+            Network::Critic => columns.values.len() == num_tokens,
+            _ => columns.logprobs.len() == num_tokens && columns.entropies.len() == num_tokens,
+        };
+        if is_whole {
+            return Ok(columns);
+        }
+        let error = MessageError("a column of the tokens is missing".to_owned());
+        Err(Halt::Failed(self.calls.misunderstood(&error)))
+    }
+
+    fn note_networks(&mut self, answer: &Message) -> Result<(), LearnerError> {
+        self.calls.settings_of::<NetworksAnswer>(answer)?.note(&mut self.info);
+        Ok(())
+    }
+
+    fn norm(&self, answer: &mut Message) -> Result<f64, LearnerError> {
+        answer.take_f64("grad_norm").map_err(|error| self.calls.misunderstood(&error))
+    }
+}
+
+impl Learner for WireLearner {
+    fn info(&self) -> &LearnerInfo {
+        &self.info
+    }
+
+    fn forward(&mut self, network: Network, wave: &Wave<'_>, sharpness: f64) -> Pass<TokenColumns> {
+        let message = Message::new(&ForwardRequest { network, sharpness }).with_wave(wave);
+        self.columns("/v1/forward", network, &message, wave.num_tokens())
+    }
+
+    fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns> {
+        let message = Message::new(&NetworkRequest { network }).with_wave(wave);
+        self.num_held = 0;
+        let columns = self.columns("/v1/forward_hold", network.into(), &message, wave.num_tokens())?;
+        self.num_held = wave.num_tokens();
+        Ok(columns)
+    }
+
+    fn backward(&mut self, derivatives: TokenColumns) -> Pass<()> {
+        if std::mem::take(&mut self.num_held) == 0 {
+            return Err(Halt::Failed(LearnerError::NothingHeld));
+        }
+        let message = Message::new(&BackwardRequest { discard: false }).with_tokens(derivatives);
+        self.pass("/v1/backward", &message).map(|_| ())
+    }
+
+    fn discard(&mut self) -> Result<(), LearnerError> {
+        self.num_held = 0;
+        self.ask("/v1/backward", &BackwardRequest { discard: true }).map(|_| ())
+    }
+
+    fn optim_step(&mut self, network: Trained, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
+        let mut answer = self.ask("/v1/optim_step", &StepRequest { network, learning_rate })?;
+        let grad_norm = self.norm(&mut answer)?;
+        let StepAnswer { skipped, num_steps } = self.calls.settings_of(&answer)?;
+        if network == Trained::Policy {
+            self.info.num_steps = num_steps;
+        }
+        if !skipped {
+            self.progress.note_moved();
+        }
+        Ok(OptimizerReport { grad_norm, skipped })
+    }
+
+    fn grad_norm(&mut self, network: Trained) -> Result<f64, LearnerError> {
+        let mut answer = self.ask("/v1/grad_norm", &NetworkRequest { network })?;
+        self.norm(&mut answer)
+    }
+}
+
+impl RunLearner for WireLearner {
+    fn progress(&mut self) -> &mut UpdateProgress {
+        &mut self.progress
+    }
+
+    fn keep(&mut self) -> Result<(), LearnerError> {
+        self.ask("/v1/keep", &EmptyRequest {})?;
+        self.progress.note_kept(true);
+        Ok(())
+    }
+
+    fn restore(&mut self) -> Result<(), LearnerError> {
+        if !self.progress.can_restore() {
+            return Ok(());
+        }
+        let answer = self.ask("/v1/restore", &EmptyRequest {})?;
+        self.note_networks(&answer)?;
+        self.progress.note_restored();
+        Ok(())
+    }
+
+    fn copy_policy(&mut self, to: CopyTo) -> Result<(), LearnerError> {
+        let answer = self.ask("/v1/copy", &CopyRequest { to })?;
+        self.note_networks(&answer)
+    }
+
+    fn reset_optimizer(&mut self) -> Result<(), LearnerError> {
+        self.ask("/v1/reset_optimizer", &EmptyRequest {})?;
+        self.info.num_steps = 0;
+        Ok(())
+    }
+
+    fn find_not_finite(&mut self) -> Result<Option<NotFinite>, LearnerError> {
+        let answer = self.ask("/v1/check", &EmptyRequest {})?;
+        Ok(self.calls.settings_of::<CheckAnswer>(&answer)?.not_finite)
+    }
+
+    fn publish(&mut self, version: PolicyVersion) -> Result<(), LearnerError> {
+        self.ask("/v1/publish", &PublishRequest { version: version.0 })?;
+        self.progress.note_kept(false);
+        Ok(())
+    }
+
+    fn save(&mut self, folder: &Path, content: SaveContent) -> Result<Saved, LearnerError> {
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        let answer = self.ask("/v1/save", &SaveRequest::new(&folder, content))?;
+        let saved: Saved = self.calls.settings_of(&answer)?;
+        let is_here =
+            |name: &str, bytes: u64| folder.join(name).metadata().is_ok_and(|found| found.len() == bytes);
+        match saved.files.iter().find(|file| !is_here(&file.name, file.bytes)) {
+            None => Ok(saved),
+            Some(file) => Err(LearnerError::Remote {
+                url: self.calls.settings.url.clone(),
+                what: "wrote where nobody finds it",
+                message: format!("{} is not here", folder.join(&file.name).display()),
+                hint: Some(
+                    "run directory and learner must see the same file system under the same path".to_owned(),
+                ),
+            }),
+        }
+    }
+
+    fn load(&mut self, folder: &Path, content: LoadContent) -> Result<(), LearnerError> {
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        let answer = self.ask("/v1/load", &LoadRequest { folder, content })?;
+        self.note_networks(&answer)
+    }
+
+    fn generator(&self, _: PolicyVersion) -> Option<Box<dyn Generator>> {
+        None
+    }
+}

@@ -1,0 +1,387 @@
+//! Bodies of the wire: settings as JSON, columns as named tensors.
+
+use std::collections::HashMap;
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::learner::{LearnerSequence, TokenColumns, Wave};
+
+/// Media type of a body without columns.
+pub(crate) const JSON: &str = "application/json";
+/// Media type of a body with columns.
+pub(crate) const SAFETENSORS: &str = "application/x-safetensors";
+/// The key of the settings in the metadata of a body with columns.
+const SETTINGS: &str = "json";
+
+/// Numbers of a column.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Column {
+    /// Tokens, ranks and places.
+    I32(Vec<i32>),
+    /// Offsets.
+    I64(Vec<i64>),
+    /// Numbers per token.
+    F32(Vec<f32>),
+    /// Numbers that must come through to the last bit.
+    F64(Vec<f64>),
+}
+
+impl Column {
+    fn parts(&self) -> (Dtype, usize, Vec<u8>) {
+        match self {
+            Self::I32(values) => (Dtype::I32, values.len(), bytes(values, |value| value.to_le_bytes())),
+            Self::I64(values) => (Dtype::I64, values.len(), bytes(values, |value| value.to_le_bytes())),
+            Self::F32(values) => (Dtype::F32, values.len(), bytes(values, |value| value.to_le_bytes())),
+            Self::F64(values) => (Dtype::F64, values.len(), bytes(values, |value| value.to_le_bytes())),
+        }
+    }
+
+    fn read(dtype: Dtype, data: &[u8]) -> Option<Self> {
+        Some(match dtype {
+            Dtype::I32 => Self::I32(numbers(data, i32::from_le_bytes)),
+            Dtype::I64 => Self::I64(numbers(data, i64::from_le_bytes)),
+            Dtype::F32 => Self::F32(numbers(data, f32::from_le_bytes)),
+            Dtype::F64 => Self::F64(numbers(data, f64::from_le_bytes)),
+            _ => return None,
+        })
+    }
+}
+
+fn bytes<T: Copy, const N: usize>(values: &[T], to: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    values.iter().flat_map(|&value| to(value)).collect()
+}
+
+fn numbers<T, const N: usize>(data: &[u8], from: impl Fn([u8; N]) -> T) -> Vec<T> {
+    data.as_chunks::<N>().0.iter().map(|&chunk| from(chunk)).collect()
+}
+
+/// A request or an answer: settings, and columns by name.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Message {
+    settings: serde_json::Value,
+    columns: HashMap<String, Column>,
+}
+
+/// A body that cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct MessageError(pub(crate) String);
+
+impl Message {
+    /// With these settings and no columns.
+    pub fn new(settings: &impl Serialize) -> Self {
+        // What is serialised are structs of plain fields: that cannot fail.
+        Self { settings: serde_json::to_value(settings).unwrap_or_default(), columns: HashMap::new() }
+    }
+
+    /// With a column more.
+    #[must_use]
+    pub fn with(mut self, name: &str, column: Column) -> Self {
+        self.columns.insert(name.to_owned(), column);
+        self
+    }
+
+    /// The settings.
+    pub fn settings<S: DeserializeOwned>(&self) -> Result<S, MessageError> {
+        serde_json::from_value(self.settings.clone()).map_err(|error| MessageError(error.to_string()))
+    }
+
+    /// Media type and bytes.
+    pub fn to_body(&self) -> (&'static str, Vec<u8>) {
+        if self.columns.is_empty() {
+            return (JSON, self.settings.to_string().into_bytes());
+        }
+        let parts: Vec<(&str, (Dtype, usize, Vec<u8>))> =
+            self.columns.iter().map(|(name, column)| (name.as_str(), column.parts())).collect();
+        let views = parts.iter().filter_map(|(name, (dtype, len, data))| {
+            // As many bytes as there are numbers: that cannot fail.
+            Some((*name, TensorView::new(*dtype, vec![*len], data).ok()?))
+        });
+        let notes = HashMap::from([(SETTINGS.to_owned(), self.settings.to_string())]);
+        let body = safetensors::serialize(views, Some(notes)).unwrap_or_default();
+        (SAFETENSORS, body)
+    }
+
+    /// Reads a body of this media type. An empty one has no settings.
+    pub fn read(content_type: &str, body: &[u8]) -> Result<Self, MessageError> {
+        let failed = |error: &dyn std::fmt::Display| MessageError(error.to_string());
+        let kind = content_type.split(';').next().unwrap_or_default().trim();
+        if kind != SAFETENSORS {
+            let empty: &[u8] = b"{}";
+            let text = if body.is_empty() { empty } else { body };
+            let settings: serde_json::Value =
+                serde_json::from_slice(text).map_err(|error| failed(&format!("no JSON: {error}")))?;
+            return Ok(Self { settings, columns: HashMap::new() });
+        }
+        let (_, header) =
+            SafeTensors::read_metadata(body).map_err(|error| failed(&format!("no safetensors: {error}")))?;
+        let text = header.metadata().as_ref().and_then(|notes| notes.get(SETTINGS).cloned());
+        let settings = serde_json::from_str(text.as_deref().unwrap_or("{}"))
+            .map_err(|error| failed(&format!("no JSON under `{SETTINGS}`: {error}")))?;
+        let tensors =
+            SafeTensors::deserialize(body).map_err(|error| failed(&format!("no safetensors: {error}")))?;
+        let mut columns = HashMap::new();
+        for (name, view) in tensors.iter() {
+            if view.shape().len() != 1 {
+                return Err(MessageError(format!("column `{name}` has {} dimensions", view.shape().len())));
+            }
+            let dtype = view.dtype();
+            let column = Column::read(dtype, view.data())
+                .ok_or_else(|| MessageError(format!("column `{name}` is of type {dtype:?}")))?;
+            columns.insert(name.to_owned(), column);
+        }
+        Ok(Self { settings, columns })
+    }
+
+    fn take(&mut self, name: &str) -> Result<Column, MessageError> {
+        self.columns.remove(name).ok_or_else(|| MessageError(format!("there is no column `{name}`")))
+    }
+
+    fn take_i32(&mut self, name: &str) -> Result<Vec<i32>, MessageError> {
+        match self.take(name)? {
+            Column::I32(values) => Ok(values),
+            _ => Err(MessageError(format!("column `{name}` is not of type i32"))),
+        }
+    }
+
+    fn take_i64(&mut self, name: &str) -> Result<Vec<i64>, MessageError> {
+        match self.take(name)? {
+            Column::I64(values) => Ok(values),
+            _ => Err(MessageError(format!("column `{name}` is not of type i64"))),
+        }
+    }
+
+    /// A column of one number per token, of which there must be `len`; `None` where it is not there.
+    fn take_tokens(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>, MessageError> {
+        match self.columns.remove(name) {
+            None => Ok(None),
+            Some(Column::F32(values)) if values.len() == len => Ok(Some(values)),
+            Some(Column::F32(values)) => {
+                let found = values.len();
+                Err(MessageError(format!("column `{name}` has {found} numbers for {len} tokens")))
+            }
+            Some(_) => Err(MessageError(format!("column `{name}` is not of type f32"))),
+        }
+    }
+
+    /// A number that came as a column.
+    pub(crate) fn take_f64(&mut self, name: &str) -> Result<f64, MessageError> {
+        match self.take(name)? {
+            Column::F64(values) if values.len() == 1 => Ok(values[0]),
+            _ => Err(MessageError(format!("column `{name}` is not one number of type f64"))),
+        }
+    }
+
+    /// With the columns of a pass, or the derivatives by them; empty ones are left out.
+    #[must_use]
+    pub(crate) fn with_tokens(mut self, columns: TokenColumns) -> Self {
+        let TokenColumns { logprobs, entropies, values } = columns;
+        for (name, column) in [("logprob", logprobs), ("entropy", entropies), ("value", values)] {
+            if !column.is_empty() {
+                self = self.with(name, Column::F32(column));
+            }
+        }
+        self
+    }
+
+    /// The columns of a pass over `num_tokens` tokens, or the derivatives by them; those that are not there
+    /// are empty.
+    pub(crate) fn take_token_columns(&mut self, num_tokens: usize) -> Result<TokenColumns, MessageError> {
+        Ok(TokenColumns {
+            logprobs: self.take_tokens("logprob", num_tokens)?.unwrap_or_default(),
+            entropies: self.take_tokens("entropy", num_tokens)?.unwrap_or_default(),
+            values: self.take_tokens("value", num_tokens)?.unwrap_or_default(),
+        })
+    }
+
+    /// With a wave. Neighbours with the same prompt share one.
+    #[must_use]
+    pub(crate) fn with_wave(self, wave: &Wave<'_>) -> Self {
+        let (mut prompt_tokens, mut prompt_offsets, mut prompt_of) = (Vec::new(), vec![0], Vec::new());
+        let (mut tokens, mut offsets) = (Vec::new(), vec![0]);
+        let ids = |tokens: &[u32]| tokens.iter().map(|&token| token as i32).collect::<Vec<i32>>();
+        let mut last: Option<&[u32]> = None;
+        for sequence in &wave.sequences {
+            if last != Some(sequence.prompt) {
+                prompt_tokens.extend(ids(sequence.prompt));
+                prompt_offsets.push(prompt_tokens.len() as i64);
+                last = Some(sequence.prompt);
+            }
+            prompt_of.push(prompt_offsets.len() as i32 - 2);
+            tokens.extend(ids(sequence.completion));
+            offsets.push(tokens.len() as i64);
+        }
+        let ranks = wave.ranks.iter().map(|&rank| rank as i32).collect();
+        self.with("prompt_token", Column::I32(prompt_tokens))
+            .with("prompt_offset", Column::I64(prompt_offsets))
+            .with("prompt_of", Column::I32(prompt_of))
+            .with("completion_token", Column::I32(tokens))
+            .with("completion_offset", Column::I64(offsets))
+            .with("rank", Column::I32(ranks))
+    }
+
+    /// The wave.
+    pub(crate) fn take_wave(&mut self) -> Result<OwnedWave, MessageError> {
+        let prompts = Rows::take(self, "prompt_token", "prompt_offset")?;
+        let completions = Rows::take(self, "completion_token", "completion_offset")?;
+        let (prompt_of, rank) = (self.take_i32("prompt_of")?, self.take_i32("rank")?);
+        for (name, found) in [("prompt_of", prompt_of.len()), ("rank", rank.len())] {
+            if found != completions.len() {
+                let wanted = completions.len();
+                return Err(MessageError(format!(
+                    "column `{name}` has {found} numbers for {wanted} sequences"
+                )));
+            }
+        }
+        let of = |name: &str, values: Vec<i32>, end: usize| {
+            let values: Option<Vec<usize>> =
+                values.into_iter().map(|value| usize::try_from(value).ok()).collect();
+            let is_good = |values: &Vec<usize>| values.is_sorted() && values.iter().all(|&value| value < end);
+            values
+                .filter(is_good)
+                .ok_or_else(|| MessageError(format!("column `{name}` must be below {end} and may not fall")))
+        };
+        let prompt_of = of("prompt_of", prompt_of, prompts.len())?;
+        let ranks = of("rank", rank, 1 << 20)?.into_iter().map(|rank| rank as u32).collect();
+        Ok(OwnedWave { prompts, completions, prompt_of, ranks })
+    }
+}
+
+/// Rows of tokens, each with at least one.
+struct Rows {
+    tokens: Vec<u32>,
+    offsets: Vec<usize>,
+}
+
+impl Rows {
+    fn take(message: &mut Message, tokens: &str, offsets: &str) -> Result<Self, MessageError> {
+        let (ids, ends) = (message.take_i32(tokens)?, message.take_i64(offsets)?);
+        let ids: Option<Vec<u32>> = ids.into_iter().map(|token| u32::try_from(token).ok()).collect();
+        let ids = ids.ok_or_else(|| MessageError(format!("column `{tokens}` has a token below 0")))?;
+        let ends: Option<Vec<usize>> = ends.into_iter().map(|end| usize::try_from(end).ok()).collect();
+        let rises = |ends: &Vec<usize>| ends.is_sorted_by(|one, next| one < next);
+        let is_good =
+            |ends: &Vec<usize>| ends.first() == Some(&0) && ends.last() == Some(&ids.len()) && rises(ends);
+        let ends = ends.filter(is_good).ok_or_else(|| {
+            let wanted = format!("begin with 0, end with {} and rise", ids.len());
+            MessageError(format!("column `{offsets}` must {wanted}: every row has a token"))
+        })?;
+        Ok(Self { tokens: ids, offsets: ends })
+    }
+
+    fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    fn row(&self, place: usize) -> &[u32] {
+        &self.tokens[self.offsets[place]..self.offsets[place + 1]]
+    }
+}
+
+/// A wave with its tokens.
+pub(crate) struct OwnedWave {
+    prompts: Rows,
+    completions: Rows,
+    /// Prompt of each sequence.
+    prompt_of: Vec<usize>,
+    ranks: Vec<u32>,
+}
+
+impl OwnedWave {
+    /// As a learner takes it.
+    pub(crate) fn wave(&self) -> Wave<'_> {
+        let sequences = self.prompt_of.iter().enumerate().map(|(place, &prompt)| LearnerSequence {
+            prompt: self.prompts.row(prompt),
+            completion: self.completions.row(place),
+        });
+        Wave { sequences: sequences.collect(), ranks: self.ranks.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn round(message: &Message) -> Message {
+        let (content_type, body) = message.to_body();
+        Message::read(content_type, &body).expect("read")
+    }
+
+    fn wave() -> Wave<'static> {
+        let of = |prompt: &'static [u32], completion: &'static [u32]| LearnerSequence { prompt, completion };
+        Wave {
+            sequences: vec![of(&[1, 2], &[3]), of(&[1, 2], &[4, 5]), of(&[1, 2, 3], &[6]), of(&[1, 2], &[7])],
+            ranks: vec![0, 0, 1, 1],
+        }
+    }
+
+    #[test]
+    fn settings_and_columns_come_through_to_the_bit() {
+        let settings = json!({"network": "policy", "learning_rate": 0.1 + 0.2, "least": f64::MIN_POSITIVE});
+        assert_eq!(round(&Message::new(&settings)), Message::new(&settings));
+        let odd = f32::from_bits(0x7fc0_1234);
+        let message = Message::new(&settings)
+            .with("norm", Column::F64(vec![f64::NAN]))
+            .with("logprob", Column::F32(vec![-0.0, odd, f32::INFINITY]))
+            .with("none", Column::I64(Vec::new()));
+        let back = round(&message);
+        assert_eq!(back.settings, settings);
+        assert_eq!(back.to_body().1, message.to_body().1);
+        let Column::F32(values) = &back.columns["logprob"] else { panic!("f32") };
+        assert_eq!(
+            values.iter().map(|value| value.to_bits()).collect::<Vec<_>>(),
+            [1 << 31, 0x7fc0_1234, 0x7f80_0000]
+        );
+    }
+
+    #[test]
+    fn a_wave_comes_through_and_names_a_shared_prompt_once() {
+        let mut message = round(&Message::new(&json!({})).with_wave(&wave()));
+        assert_eq!(message.columns["prompt_token"], Column::I32(vec![1, 2, 1, 2, 3, 1, 2]));
+        assert_eq!(message.columns["prompt_of"], Column::I32(vec![0, 0, 1, 2]));
+        let owned = message.take_wave().expect("a wave");
+        let (found, wanted) = (owned.wave(), wave());
+        assert_eq!(found.ranks, wanted.ranks);
+        let tokens = |wave: &Wave<'_>| -> Vec<(Vec<u32>, Vec<u32>)> {
+            wave.sequences.iter().map(|one| (one.prompt.to_vec(), one.completion.to_vec())).collect()
+        };
+        assert_eq!(tokens(&found), tokens(&wanted));
+    }
+
+    #[test]
+    fn what_is_no_wave_is_refused_by_the_name_of_its_column() {
+        let refused = |name: &str, column: Column| {
+            let message = Message::new(&json!({})).with_wave(&wave()).with(name, column);
+            round(&message).take_wave().err().expect("refused").0
+        };
+        insta::assert_snapshot!(refused("prompt_token", Column::F32(vec![1.0])), @"column `prompt_token` is not of type i32");
+        insta::assert_snapshot!(refused("completion_token", Column::I32(vec![3, 4, -1, 6, 7])), @"column `completion_token` has a token below 0");
+        insta::assert_snapshot!(refused("completion_offset", Column::I64(vec![0, 1, 1, 4, 5])), @"column `completion_offset` must begin with 0, end with 5 and rise: every row has a token");
+        insta::assert_snapshot!(refused("completion_offset", Column::I64(vec![])), @"column `completion_offset` must begin with 0, end with 5 and rise: every row has a token");
+        insta::assert_snapshot!(refused("prompt_of", Column::I32(vec![0, 0, 1, 3])), @"column `prompt_of` must be below 3 and may not fall");
+        insta::assert_snapshot!(refused("rank", Column::I32(vec![0, 1, 0, 1])), @"column `rank` must be below 1048576 and may not fall");
+        insta::assert_snapshot!(refused("rank", Column::I32(vec![0])), @"column `rank` has 1 numbers for 4 sequences");
+        let none = Message::new(&json!({})).take_wave().err().expect("refused").0;
+        insta::assert_snapshot!(none, @"there is no column `prompt_token`");
+        let mut short = Message::new(&json!({})).with("logprob", Column::F32(vec![1.0]));
+        insta::assert_snapshot!(short.take_token_columns(2).expect_err("refused"), @"column `logprob` has 1 numbers for 2 tokens");
+    }
+
+    #[test]
+    fn a_body_that_is_neither_is_refused() {
+        let error =
+            |content_type: &str, body: &[u8]| Message::read(content_type, body).expect_err("refused").0;
+        assert!(error(JSON, b"{").starts_with("no JSON"), "{}", error(JSON, b"{"));
+        assert!(error(SAFETENSORS, b"").starts_with("no safetensors"));
+        assert!(error(SAFETENSORS, &[255; 64]).starts_with("no safetensors"));
+        let (_, mut body) = Message::new(&json!({})).with_wave(&wave()).to_body();
+        body.truncate(body.len() - 1);
+        assert!(error(SAFETENSORS, &body).starts_with("no safetensors"));
+        assert_eq!(Message::read("", b"").expect("nothing").settings, json!({}));
+    }
+}

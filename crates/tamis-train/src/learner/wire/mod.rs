@@ -1,0 +1,283 @@
+//! A learner in another process, over the wire `tamis-learner/1`: HTTP with settings as JSON and columns as
+//! safetensors.
+//!
+//! `docs/learner-protocol.md` describes the wire. [`client`] is a [`RunLearner`](super::RunLearner) whose
+//! work is done at the other end; [`service`] answers such calls with any learner of this process.
+
+pub mod client;
+pub mod message;
+pub mod service;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tamis_model::{AdamWConfig, SaveDtype};
+
+use super::{CopyTo, LearnerInfo, LoadContent, Network, NetworkSizes, NotFinite, SaveContent, Trained};
+
+/// Name and version of the wire.
+pub const PROTOCOL: &str = "tamis-learner/1";
+
+/// Header with the state in the learner's memory that a call is meant for.
+pub(crate) const INCARNATION: &str = "tamis-incarnation";
+/// Header with the number of a call.
+pub(crate) const SEQUENCE: &str = "tamis-seq";
+
+/// Constants of an optimizer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WireOptimizer {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub epsilon: f64,
+    /// Decoupled weight decay per unit of learning rate.
+    pub weight_decay: f64,
+    /// Whether norms and biases decay too.
+    pub decay_norms_and_biases: bool,
+    /// Largest norm of the gradient; `None`: no limit.
+    pub max_grad_norm: Option<f64>,
+}
+
+impl WireOptimizer {
+    /// Of the engine's constants and a largest norm.
+    pub fn new(constants: AdamWConfig, max_grad_norm: Option<f64>) -> Self {
+        let AdamWConfig { beta1, beta2, eps, weight_decay, decay_norms_and_biases } = constants;
+        Self { beta1, beta2, epsilon: eps, weight_decay, decay_norms_and_biases, max_grad_norm }
+    }
+
+    /// The engine's constants.
+    pub fn constants(&self) -> AdamWConfig {
+        let Self { beta1, beta2, epsilon, weight_decay, decay_norms_and_biases, .. } = *self;
+        AdamWConfig { beta1, beta2, eps: epsilon, weight_decay, decay_norms_and_biases }
+    }
+}
+
+/// A critic that a learner is to have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WireCritic {
+    /// Its weights; `None`: it begins with the policy's layers once they are copied.
+    pub folder: Option<PathBuf>,
+    /// Constants of its optimizer.
+    pub optimizer: WireOptimizer,
+}
+
+/// Settings of a learner from its beginning on. Paths are absolute, on the learner's machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenRequest {
+    /// Folder of the policy.
+    pub policy: PathBuf,
+    /// The temperature that log-probabilities are taken at.
+    pub temperature: f64,
+    /// Constants of the policy's optimizer.
+    pub optimizer: WireOptimizer,
+    /// The critic; `None` without one.
+    #[serde(default)]
+    pub critic: Option<WireCritic>,
+    /// Folder of a reference policy other than the policy as it begins.
+    #[serde(default)]
+    pub reference: Option<PathBuf>,
+    /// Compute activations again in the backward pass.
+    #[serde(default)]
+    pub recompute_activations: bool,
+    /// Seconds without a call after which the learner ends; `None`: never.
+    #[serde(default)]
+    pub orphan_timeout: Option<f64>,
+    /// Settings of one implementation alone.
+    #[serde(default)]
+    pub options: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Sizes of a learner's networks, and the steps of its policy's optimizer.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct NetworksAnswer {
+    policy: NetworkSizes,
+    critic: Option<NetworkSizes>,
+    num_steps: u64,
+}
+
+impl NetworksAnswer {
+    fn of(info: &LearnerInfo) -> Self {
+        Self { policy: info.policy, critic: info.critic, num_steps: info.num_steps }
+    }
+
+    fn note(self, info: &mut LearnerInfo) {
+        (info.policy, info.critic, info.num_steps) = (self.policy, self.critic, self.num_steps);
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct OpenAnswer {
+    incarnation: String,
+    #[serde(flatten)]
+    networks: NetworksAnswer,
+}
+
+/// What a learner says of itself before it is opened.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct InfoAnswer {
+    protocol: String,
+    implementation: String,
+    incarnation: Option<String>,
+    seq: u64,
+    num_ranks: usize,
+    device: String,
+    capabilities: Capabilities,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Capabilities {
+    critic: bool,
+    lora: bool,
+    publish: Vec<String>,
+    generate: bool,
+    dtypes: Vec<String>,
+    max_body_bytes: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ForwardRequest {
+    network: Network,
+    #[serde(default = "one")]
+    sharpness: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NetworkRequest {
+    network: Trained,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BackwardRequest {
+    #[serde(default)]
+    discard: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StepRequest {
+    network: Trained,
+    learning_rate: f64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct StepAnswer {
+    skipped: bool,
+    num_steps: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CopyRequest {
+    to: CopyTo,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EmptyRequest {}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct CheckAnswer {
+    not_finite: Option<NotFinite>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishRequest {
+    version: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SaveRequest {
+    folder: PathBuf,
+    content: WireSaveContent,
+    #[serde(default = "f32_dtype")]
+    dtype: WireDtype,
+    #[serde(default)]
+    untied: bool,
+}
+
+fn f32_dtype() -> WireDtype {
+    WireDtype::F32
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum WireSaveContent {
+    Weights,
+    Checkpoint,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum WireDtype {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl SaveRequest {
+    fn new(folder: &Path, content: SaveContent) -> Self {
+        let folder = folder.to_owned();
+        match content {
+            SaveContent::Weights { untied } => {
+                Self { folder, content: WireSaveContent::Weights, dtype: WireDtype::F32, untied }
+            }
+            SaveContent::Checkpoint { dtype } => {
+                let dtype = match dtype {
+                    SaveDtype::F32 => WireDtype::F32,
+                    SaveDtype::Bf16 => WireDtype::Bf16,
+                    SaveDtype::F16 => WireDtype::F16,
+                };
+                Self { folder, content: WireSaveContent::Checkpoint, dtype, untied: false }
+            }
+        }
+    }
+
+    fn content(&self) -> SaveContent {
+        let dtype = match self.dtype {
+            WireDtype::F32 => SaveDtype::F32,
+            WireDtype::Bf16 => SaveDtype::Bf16,
+            WireDtype::F16 => SaveDtype::F16,
+        };
+        match self.content {
+            WireSaveContent::Weights => SaveContent::Weights { untied: self.untied },
+            WireSaveContent::Checkpoint => SaveContent::Checkpoint { dtype },
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LoadRequest {
+    folder: PathBuf,
+    content: LoadContent,
+}
+
+/// What a learner answers in place of a result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct ErrorAnswer {
+    error: ErrorBody,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct ErrorBody {
+    kind: String,
+    message: String,
+    #[serde(default)]
+    hint: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expected: Option<u64>,
+}

@@ -1,0 +1,350 @@
+//! Answers the calls of the wire with a learner of this process.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::json;
+use tamis_core::group::PolicyVersion;
+use tamis_rollout::call_server::{Answer, AnswerAtOnce, Question};
+use tamis_rollout::wire::HttpMethod;
+
+use super::message::{Column, Message, MessageError};
+use super::{
+    BackwardRequest, Capabilities, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody,
+    ForwardRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer,
+    OpenRequest, PROTOCOL, PublishRequest, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
+};
+use crate::interrupt::Halt;
+use crate::learner::{LearnerError, RunLearner};
+
+/// Most bytes of a request.
+pub const MAX_BODY_BYTES: usize = 1 << 30;
+
+/// Loads a learner as a request asks for it.
+pub type Opener<'a> = Box<dyn FnMut(&OpenRequest) -> Result<Box<dyn RunLearner>, LearnerError> + 'a>;
+
+/// A refusal of a call, or its failure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refusal {
+    status: u16,
+    kind: &'static str,
+    message: String,
+    hint: Option<String>,
+    /// The number of the call that was expected.
+    expected: Option<u64>,
+}
+
+impl Refusal {
+    fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, message: message.into(), hint: None, expected: None }
+    }
+
+    fn answer(self) -> Answer {
+        let Self { status, kind, message, hint, expected } = self;
+        let error = ErrorBody { kind: kind.to_owned(), message, hint, expected };
+        answer(status, &Message::new(&ErrorAnswer { error }))
+    }
+}
+
+impl From<MessageError> for Refusal {
+    fn from(MessageError(message): MessageError) -> Self {
+        Self::new(400, "request", message)
+    }
+}
+
+impl From<LearnerError> for Refusal {
+    fn from(error: LearnerError) -> Self {
+        let message = error.to_string();
+        match error {
+            LearnerError::NothingHeld => Self::new(409, "state", message),
+            LearnerError::Files(error) => {
+                Self { hint: error.hint(), ..Self::new(500, "failed", error.to_string()) }
+            }
+            LearnerError::Engine { reason } => Self::new(422, "refused", reason),
+            LearnerError::NoCritic => Self::new(422, "refused", message),
+            _ => Self::new(500, "failed", message),
+        }
+    }
+}
+
+impl From<Halt<LearnerError>> for Refusal {
+    fn from(halt: Halt<LearnerError>) -> Self {
+        match halt {
+            Halt::Interrupted => Self::new(500, "failed", "the learner is ending"),
+            Halt::Failed(error) => error.into(),
+        }
+    }
+}
+
+fn answer(status: u16, message: &Message) -> Answer {
+    let (content_type, body) = message.to_body();
+    Answer { status, content_type, body: body.into() }
+}
+
+/// What calls that are answered at once say of the learner.
+struct Shown {
+    info: InfoAnswer,
+    is_busy: bool,
+    is_held: bool,
+}
+
+/// A learner behind the wire: one call after the other.
+pub struct LearnerService<'a> {
+    open: Opener<'a>,
+    learner: Option<Box<dyn RunLearner>>,
+    incarnation: Option<String>,
+    /// Number of the last call, and its answer.
+    last: (u64, Option<Answer>),
+    /// Tokens of the held pass.
+    num_held: usize,
+    orphan_timeout: Option<f64>,
+    shown: Arc<Mutex<Shown>>,
+    random: RandomState,
+}
+
+impl<'a> LearnerService<'a> {
+    /// Without a learner, until one is opened. `implementation` and `device` are for people.
+    pub fn new(implementation: &str, device: &str, dtypes: &[&str], open: Opener<'a>) -> Self {
+        let info = InfoAnswer {
+            protocol: PROTOCOL.to_owned(),
+            implementation: implementation.to_owned(),
+            incarnation: None,
+            seq: 0,
+            num_ranks: 1,
+            device: device.to_owned(),
+            capabilities: Capabilities {
+                critic: true,
+                lora: false,
+                publish: vec!["folder".to_owned()],
+                generate: false,
+                dtypes: dtypes.iter().map(|&dtype| dtype.to_owned()).collect(),
+                max_body_bytes: MAX_BODY_BYTES as u64,
+            },
+        };
+        Self {
+            open,
+            learner: None,
+            incarnation: None,
+            last: (0, None),
+            num_held: 0,
+            orphan_timeout: None,
+            shown: Arc::new(Mutex::new(Shown { info, is_busy: false, is_held: false })),
+            random: RandomState::new(),
+        }
+    }
+
+    /// Answers what needs no learner, at any time: `GET` calls, and calls that may not be made. `token`: what
+    /// callers must show.
+    pub fn answer_at_once(&self, token: Option<String>) -> Arc<AnswerAtOnce> {
+        let shown = Arc::clone(&self.shown);
+        Arc::new(move |question: &Question| {
+            if question.header("origin").is_some() {
+                return Some(Refusal::new(403, "request", "a web page may not ask this").answer());
+            }
+            let is_health = question.method == HttpMethod::Get && question.path == "/v1/health";
+            if let Some(token) = token.as_deref().filter(|_| !is_health) {
+                let shown = question.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+                if !shown.is_some_and(|shown| is_same(shown.as_bytes(), token.as_bytes())) {
+                    return Some(Refusal::new(401, "token", "a bearer token is missing, or wrong").answer());
+                }
+            }
+            if question.method == HttpMethod::Post {
+                return None;
+            }
+            let shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+            let phase = match (shown.is_busy, shown.is_held) {
+                (true, _) => "busy",
+                (false, true) => "held",
+                (false, false) => "idle",
+            };
+            Some(match question.path.as_str() {
+                "/v1/health" => answer(200, &Message::new(&json!({"phase": phase, "seq": shown.info.seq}))),
+                "/v1/info" => answer(200, &Message::new(&shown.info)),
+                path => unknown_path(path).answer(),
+            })
+        })
+    }
+
+    /// Seconds without a call after which the learner ends; `None`: never.
+    pub fn orphan_timeout(&self) -> Option<f64> {
+        self.orphan_timeout
+    }
+
+    /// Answers a call.
+    pub fn answer(&mut self, question: &Question) -> Answer {
+        self.show(|shown| shown.is_busy = true);
+        let answered = self.answer_post(question);
+        let (incarnation, seq, is_held) = (self.incarnation.clone(), self.last.0, self.num_held > 0);
+        self.show(|shown| {
+            (shown.info.incarnation, shown.info.seq) = (incarnation, seq);
+            (shown.is_busy, shown.is_held) = (false, is_held);
+        });
+        answered
+    }
+
+    fn show(&self, change: impl FnOnce(&mut Shown)) {
+        change(&mut self.shown.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn answer_post(&mut self, question: &Question) -> Answer {
+        let message = Message::read(&question.content_type, &question.body);
+        if question.path == "/v1/open" {
+            let opened = message.map_err(Refusal::from).and_then(|message| self.open(&message));
+            return opened.map_or_else(Refusal::answer, |opened| answer(200, &opened));
+        }
+        let number = match self.check_number(question) {
+            Ok(number) => number,
+            Err(refusal) => return refusal.answer(),
+        };
+        if let (true, Some(answer)) = (number == self.last.0, &self.last.1) {
+            return answer.clone();
+        }
+        let called = message.map_err(Refusal::from).and_then(|message| self.call(&question.path, message));
+        let answered = called.map_or_else(Refusal::answer, |message| answer(200, &message));
+        self.last = (number, Some(answered.clone()));
+        answered
+    }
+
+    /// The number of a call, which is meant for what is in memory and is the last one or the next.
+    fn check_number(&self, question: &Question) -> Result<u64, Refusal> {
+        let meant = question.header(INCARNATION);
+        let Some(incarnation) = self.incarnation.as_deref().filter(|_| meant == self.incarnation.as_deref())
+        else {
+            let message = match (meant, &self.incarnation) {
+                (None, _) => "there is no header Tamis-Incarnation".to_owned(),
+                (Some(meant), None) => format!("nothing is open, and the call is meant for {meant}"),
+                (Some(meant), Some(open)) => format!("{open} is open, and the call is meant for {meant}"),
+            };
+            return Err(Refusal::new(410, "incarnation", message));
+        };
+        let number = question.header(SEQUENCE).and_then(|text| text.parse::<u64>().ok());
+        let number =
+            number.ok_or_else(|| Refusal::new(400, "request", "there is no number in a header Tamis-Seq"))?;
+        let next = self.last.0 + 1;
+        if number == next || (number == self.last.0 && number > 0) {
+            return Ok(number);
+        }
+        let message = format!("call {number} of {incarnation} came where {next} was expected");
+        Err(Refusal { expected: Some(next), ..Refusal::new(409, "sequence", message) })
+    }
+
+    fn open(&mut self, message: &Message) -> Result<Message, Refusal> {
+        let request: OpenRequest = message.settings()?;
+        // What was open before is over, also where this one fails; its memory is free for the next.
+        (self.learner, self.incarnation, self.last, self.num_held) = (None, None, (0, None), 0);
+        let learner = (self.open)(&request)?;
+        let mut hasher = self.random.build_hasher();
+        hasher.write_u128(std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()));
+        let incarnation = format!("{:016x}", hasher.finish());
+        let networks = NetworksAnswer::of(learner.info());
+        let (num_ranks, device) = (learner.info().num_ranks, learner.info().device.clone());
+        self.show(|shown| (shown.info.num_ranks, shown.info.device) = (num_ranks, device));
+        self.orphan_timeout = request.orphan_timeout;
+        self.learner = Some(learner);
+        self.incarnation = Some(incarnation.clone());
+        Ok(Message::new(&OpenAnswer { incarnation, networks }))
+    }
+
+    fn call(&mut self, path: &str, mut message: Message) -> Result<Message, Refusal> {
+        let gone = || Refusal::new(410, "incarnation", "nothing is open");
+        let learner = self.learner.as_mut().ok_or_else(gone)?;
+        let empty = |_: ()| Message::new(&EmptyRequest {});
+        Ok(match path {
+            "/v1/forward" => {
+                let ForwardRequest { network, sharpness } = message.settings()?;
+                if !(sharpness > 0.0 && sharpness.is_finite()) {
+                    let message = format!("sharpness is {sharpness}, and must be above 0");
+                    return Err(Refusal::new(400, "request", message));
+                }
+                let wave = message.take_wave()?;
+                let columns = learner.forward(network, &wave.wave(), sharpness)?;
+                Message::new(&EmptyRequest {}).with_tokens(columns)
+            }
+            "/v1/forward_hold" => {
+                let NetworkRequest { network } = message.settings()?;
+                let wave = message.take_wave()?;
+                self.num_held = 0;
+                let columns = learner.forward_hold(network, &wave.wave())?;
+                self.num_held = wave.wave().num_tokens();
+                Message::new(&EmptyRequest {}).with_tokens(columns)
+            }
+            "/v1/backward" => {
+                let BackwardRequest { discard } = message.settings()?;
+                if discard {
+                    self.num_held = 0;
+                    return Ok(empty(learner.discard()?));
+                }
+                let derivatives = message.take_token_columns(self.num_held)?;
+                self.num_held = 0;
+                empty(learner.backward(derivatives)?)
+            }
+            "/v1/optim_step" => {
+                let StepRequest { network, learning_rate } = message.settings()?;
+                let report = learner.optim_step(network, learning_rate)?;
+                let answer = StepAnswer { skipped: report.skipped, num_steps: learner.info().num_steps };
+                Message::new(&answer).with("grad_norm", Column::F64(vec![report.grad_norm]))
+            }
+            "/v1/grad_norm" => {
+                let NetworkRequest { network } = message.settings()?;
+                let norm = learner.grad_norm(network)?;
+                Message::new(&EmptyRequest {}).with("grad_norm", Column::F64(vec![norm]))
+            }
+            "/v1/keep" => {
+                let EmptyRequest {} = message.settings()?;
+                empty(learner.keep()?)
+            }
+            "/v1/restore" => {
+                let EmptyRequest {} = message.settings()?;
+                learner.restore()?;
+                Message::new(&NetworksAnswer::of(learner.info()))
+            }
+            "/v1/copy" => {
+                let CopyRequest { to } = message.settings()?;
+                learner.copy_policy(to)?;
+                Message::new(&NetworksAnswer::of(learner.info()))
+            }
+            "/v1/reset_optimizer" => {
+                let EmptyRequest {} = message.settings()?;
+                empty(learner.reset_optimizer()?)
+            }
+            "/v1/check" => {
+                let EmptyRequest {} = message.settings()?;
+                Message::new(&CheckAnswer { not_finite: learner.find_not_finite()? })
+            }
+            "/v1/publish" => {
+                let PublishRequest { version } = message.settings()?;
+                empty(learner.publish(PolicyVersion(version))?)
+            }
+            "/v1/save" => {
+                let request: SaveRequest = message.settings()?;
+                check_absolute(&request.folder)?;
+                Message::new(&learner.save(&request.folder, request.content())?)
+            }
+            "/v1/load" => {
+                let LoadRequest { folder, content } = message.settings()?;
+                check_absolute(&folder)?;
+                learner.load(&folder, content)?;
+                Message::new(&NetworksAnswer::of(learner.info()))
+            }
+            path => return Err(unknown_path(path)),
+        })
+    }
+}
+
+fn check_absolute(folder: &std::path::Path) -> Result<(), Refusal> {
+    if folder.is_absolute() {
+        return Ok(());
+    }
+    let message = format!("folder {} is not absolute", folder.display());
+    Err(Refusal::new(400, "request", message))
+}
+
+fn unknown_path(path: &str) -> Refusal {
+    Refusal::new(404, "path", format!("there is no call {path} in {PROTOCOL}"))
+}
+
+/// Whether two texts are the same, in a time that does not tell where they differ.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+}
