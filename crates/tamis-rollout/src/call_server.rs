@@ -7,15 +7,16 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
@@ -68,6 +69,26 @@ pub struct Question {
 }
 
 impl Question {
+    /// With these headers; those that no HTTP message can carry are left out.
+    pub fn new(
+        method: HttpMethod,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+        headers: &[(&str, &str)],
+    ) -> Self {
+        let header = |&(name, value): &(&str, &str)| {
+            Some((HeaderName::from_str(name).ok()?, HeaderValue::from_str(value).ok()?))
+        };
+        Self {
+            method,
+            path: path.to_owned(),
+            content_type: content_type.to_owned(),
+            body: body.into(),
+            headers: headers.iter().filter_map(header).collect(),
+        }
+    }
+
     /// A header, where it is text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
@@ -153,10 +174,7 @@ impl CallServer {
 
     /// The next call; `None` where none comes in this time.
     pub fn next(&self, timeout: Duration) -> Option<WaitingCall> {
-        match self.calls.recv_timeout(timeout) {
-            Ok(call) => Some(call),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.calls.recv_timeout(timeout).ok()
     }
 }
 

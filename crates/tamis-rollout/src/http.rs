@@ -165,12 +165,16 @@ pub struct HttpClient {
     num_lines: u64,
 }
 
+/// Connections that are kept open, by socket.
+#[cfg(unix)]
+type Sockets = Arc<std::sync::Mutex<HashMap<PathBuf, Client<UnixConnector, Full<Bytes>>>>>;
+
 /// Connections that are kept open, to ports and to sockets.
 #[derive(Clone)]
 struct Connections {
     ports: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     #[cfg(unix)]
-    sockets: Arc<std::sync::Mutex<HashMap<PathBuf, Client<UnixConnector, Full<Bytes>>>>>,
+    sockets: Sockets,
 }
 
 impl Connections {
@@ -357,7 +361,7 @@ fn connections(settings: HttpSettings, encrypted: bool) -> Result<Connections, H
     Ok(Connections {
         ports: client_builder().build(connector),
         #[cfg(unix)]
-        sockets: Arc::default(),
+        sockets: Sockets::default(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tamis_rollout::call_server::{CallAddress, CallLimits, CallServer};
 use tamis_run::durable::Disk;
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &LearnerArguments) -> Result<u8, Failure> {
     })?;
     print(&format!("listening on {}\n", server.address()))?;
     let progress = Console::lines_on_stderr();
-    let (mut last, mut num_calls) = (Instant::now(), 0);
+    let mut num_calls = 0;
     while !interrupt.is_requested() {
         if let Some(call) = server.next(LOOK_EVERY) {
             num_calls += 1;
@@ -74,11 +74,10 @@ pub(crate) fn run(arguments: &LearnerArguments) -> Result<u8, Failure> {
             let answer = service.answer(&call.question);
             match fault {
                 Some(LearnerFault::KilledAfter) => std::process::abort(),
-                Some(LearnerFault::BrokenAfter) => continue,
+                Some(LearnerFault::BrokenAfter) => {}
                 _ => call.answer(answer),
             }
-            last = Instant::now();
-        } else if service.orphan_timeout().is_some_and(|most| last.elapsed().as_secs_f64() >= most) {
+        } else if service.is_orphan() {
             progress.warn("nobody calls any more: the learner ends");
             break;
         }

@@ -72,15 +72,14 @@ fn learner_elsewhere(
         policy::check_reference(path, config, &shape)?;
     }
     let random = run.join("initial");
-    let policy = match checkpoint.or(config.model.path.as_deref()) {
-        Some(folder) => folder,
-        None => {
-            let (config, codec) = (config.clone(), codec.clone());
-            let model = interrupt.or_abandon(move || policy::model(&config, &codec))??;
-            disk.remove_folder(&random)?;
-            native::write_folder(disk, &random, &model)?;
-            &random
-        }
+    let policy = if let Some(folder) = checkpoint.or(config.model.path.as_deref()) {
+        folder
+    } else {
+        let (config, codec) = (config.clone(), codec.clone());
+        let model = interrupt.or_abandon(move || policy::model(&config, &codec))??;
+        disk.remove_folder(&random)?;
+        native::write_folder(disk, &random, &model)?;
+        &random
     };
     let engine = engine_settings(config);
     let critic = engine.critic.map(|(constants, max_grad_norm)| WireCritic {

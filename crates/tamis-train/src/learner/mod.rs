@@ -123,8 +123,8 @@ pub struct NetworkSizes {
     pub num_trained: usize,
     /// Tokens that it knows, V.
     pub vocab_size: usize,
-    /// Longest sequence.
-    pub max_positions: usize,
+    /// Longest sequence; `None`: no limit.
+    pub max_positions: Option<usize>,
 }
 
 /// Facts about a learner.

@@ -84,7 +84,7 @@ fn sizes(model: &Model) -> NetworkSizes {
         num_parameters: model.num_parameters(),
         num_trained: model.num_parameters(),
         vocab_size: model.config().vocab_size,
-        max_positions: model.config().max_position_embeddings,
+        max_positions: Some(model.config().max_position_embeddings),
     }
 }
 

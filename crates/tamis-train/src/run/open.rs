@@ -169,7 +169,7 @@ impl Run {
 
         let mut learner = of.load_learner(&codec, divergence)?;
         let advantage = advantage::advantage(&config)?;
-        let with = (&codec, learner.info().policy.max_positions);
+        let with = (&codec, learner.info().policy.max_positions.unwrap_or(usize::MAX));
         let hints = hints(&config, &advantage, with, &train, &ui, &interrupt)
             .map_err(|halt| halt.map(RunError::from))?;
         let pool = of.make_pool(train)?;

@@ -30,12 +30,12 @@ pub enum Column {
 }
 
 impl Column {
-    fn parts(&self) -> (Dtype, usize, Vec<u8>) {
+    fn parts(&self) -> (Dtype, Vec<u8>) {
         match self {
-            Self::I32(values) => (Dtype::I32, values.len(), bytes(values, |value| value.to_le_bytes())),
-            Self::I64(values) => (Dtype::I64, values.len(), bytes(values, |value| value.to_le_bytes())),
-            Self::F32(values) => (Dtype::F32, values.len(), bytes(values, |value| value.to_le_bytes())),
-            Self::F64(values) => (Dtype::F64, values.len(), bytes(values, |value| value.to_le_bytes())),
+            Self::I32(values) => (Dtype::I32, bytes(values, i32::to_le_bytes)),
+            Self::I64(values) => (Dtype::I64, bytes(values, i64::to_le_bytes)),
+            Self::F32(values) => (Dtype::F32, bytes(values, f32::to_le_bytes)),
+            Self::F64(values) => (Dtype::F64, bytes(values, f64::to_le_bytes)),
         }
     }
 
@@ -94,11 +94,11 @@ impl Message {
         if self.columns.is_empty() {
             return (JSON, self.settings.to_string().into_bytes());
         }
-        let parts: Vec<(&str, (Dtype, usize, Vec<u8>))> =
-            self.columns.iter().map(|(name, column)| (name.as_str(), column.parts())).collect();
-        let views = parts.iter().filter_map(|(name, (dtype, len, data))| {
+        let parts: Vec<_> = self.columns.iter().map(|(name, column)| (name, column.parts())).collect();
+        let views = parts.iter().filter_map(|(name, (dtype, data))| {
             // As many bytes as there are numbers: that cannot fail.
-            Some((*name, TensorView::new(*dtype, vec![*len], data).ok()?))
+            let len = data.len() * 8 / dtype.bitsize();
+            Some((name.as_str(), TensorView::new(*dtype, vec![len], data).ok()?))
         });
         let notes = HashMap::from([(SETTINGS.to_owned(), self.settings.to_string())]);
         let body = safetensors::serialize(views, Some(notes)).unwrap_or_default();

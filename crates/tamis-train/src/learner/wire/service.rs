@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use serde_json::json;
 use tamis_core::group::PolicyVersion;
@@ -16,7 +17,7 @@ use super::{
     OpenRequest, PROTOCOL, PublishRequest, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
 };
 use crate::interrupt::Halt;
-use crate::learner::{LearnerError, RunLearner};
+use crate::learner::{LearnerError, LearnerInfo, LearnerSequence, RunLearner, Trained, Wave};
 
 /// Most bytes of a request.
 pub const MAX_BODY_BYTES: usize = 1 << 30;
@@ -57,12 +58,11 @@ impl From<LearnerError> for Refusal {
     fn from(error: LearnerError) -> Self {
         let message = error.to_string();
         match error {
-            LearnerError::NothingHeld => Self::new(409, "state", message),
+            LearnerError::NothingHeld | LearnerError::NoCritic => Self::new(409, "state", message),
             LearnerError::Files(error) => {
                 Self { hint: error.hint(), ..Self::new(500, "failed", error.to_string()) }
             }
             LearnerError::Engine { reason } => Self::new(422, "refused", reason),
-            LearnerError::NoCritic => Self::new(422, "refused", message),
             _ => Self::new(500, "failed", message),
         }
     }
@@ -87,17 +87,44 @@ struct Shown {
     info: InfoAnswer,
     is_busy: bool,
     is_held: bool,
+    /// When it was last asked for anything.
+    asked: Instant,
 }
+
+/// The last call that was carried out.
+struct LastCall {
+    number: u64,
+    path: String,
+    /// CRC-32 of its body.
+    body: u32,
+    answer: Answer,
+}
+
+/// Calls that bear a number.
+const NUMBERED: [&str; 13] = [
+    "/v1/forward",
+    "/v1/forward_hold",
+    "/v1/backward",
+    "/v1/optim_step",
+    "/v1/grad_norm",
+    "/v1/keep",
+    "/v1/restore",
+    "/v1/copy",
+    "/v1/reset_optimizer",
+    "/v1/check",
+    "/v1/publish",
+    "/v1/save",
+    "/v1/load",
+];
 
 /// A learner behind the wire: one call after the other.
 pub struct LearnerService<'a> {
     open: Opener<'a>,
     learner: Option<Box<dyn RunLearner>>,
     incarnation: Option<String>,
-    /// Number of the last call, and its answer.
-    last: (u64, Option<Answer>),
-    /// Tokens of the held pass.
-    num_held: usize,
+    last: Option<LastCall>,
+    /// Network and number of tokens of the held pass.
+    held: Option<(Trained, usize)>,
     orphan_timeout: Option<f64>,
     shown: Arc<Mutex<Shown>>,
     random: RandomState,
@@ -126,10 +153,15 @@ impl<'a> LearnerService<'a> {
             open,
             learner: None,
             incarnation: None,
-            last: (0, None),
-            num_held: 0,
+            last: None,
+            held: None,
             orphan_timeout: None,
-            shown: Arc::new(Mutex::new(Shown { info, is_busy: false, is_held: false })),
+            shown: Arc::new(Mutex::new(Shown {
+                info,
+                is_busy: false,
+                is_held: false,
+                asked: Instant::now(),
+            })),
             random: RandomState::new(),
         }
     }
@@ -139,6 +171,7 @@ impl<'a> LearnerService<'a> {
     pub fn answer_at_once(&self, token: Option<String>) -> Arc<AnswerAtOnce> {
         let shown = Arc::clone(&self.shown);
         Arc::new(move |question: &Question| {
+            shown.lock().unwrap_or_else(PoisonError::into_inner).asked = Instant::now();
             if question.header("origin").is_some() {
                 return Some(Refusal::new(403, "request", "a web page may not ask this").answer());
             }
@@ -166,19 +199,22 @@ impl<'a> LearnerService<'a> {
         })
     }
 
-    /// Seconds without a call after which the learner ends; `None`: never.
-    pub fn orphan_timeout(&self) -> Option<f64> {
-        self.orphan_timeout
+    /// Whether nobody has asked for anything for as long as whoever opened it said.
+    pub fn is_orphan(&self) -> bool {
+        let asked = self.shown.lock().unwrap_or_else(PoisonError::into_inner).asked;
+        self.orphan_timeout.is_some_and(|most| asked.elapsed().as_secs_f64() >= most)
     }
 
     /// Answers a call.
     pub fn answer(&mut self, question: &Question) -> Answer {
         self.show(|shown| shown.is_busy = true);
         let answered = self.answer_post(question);
-        let (incarnation, seq, is_held) = (self.incarnation.clone(), self.last.0, self.num_held > 0);
+        let (incarnation, is_held) = (self.incarnation.clone(), self.held.is_some());
+        let seq = self.last.as_ref().map_or(0, |last| last.number);
         self.show(|shown| {
             (shown.info.incarnation, shown.info.seq) = (incarnation, seq);
             (shown.is_busy, shown.is_held) = (false, is_held);
+            shown.asked = Instant::now();
         });
         answered
     }
@@ -193,21 +229,26 @@ impl<'a> LearnerService<'a> {
             let opened = message.map_err(Refusal::from).and_then(|message| self.open(&message));
             return opened.map_or_else(Refusal::answer, |opened| answer(200, &opened));
         }
-        let number = match self.check_number(question) {
+        if !NUMBERED.contains(&question.path.as_str()) {
+            return unknown_path(&question.path).answer();
+        }
+        let body = crc32fast::hash(&question.body);
+        let number = match self.check_number(question, body) {
             Ok(number) => number,
             Err(refusal) => return refusal.answer(),
         };
-        if let (true, Some(answer)) = (number == self.last.0, &self.last.1) {
-            return answer.clone();
+        if let Some(last) = self.last.as_ref().filter(|last| last.number == number) {
+            return last.answer.clone();
         }
         let called = message.map_err(Refusal::from).and_then(|message| self.call(&question.path, message));
         let answered = called.map_or_else(Refusal::answer, |message| answer(200, &message));
-        self.last = (number, Some(answered.clone()));
+        let path = question.path.clone();
+        self.last = Some(LastCall { number, path, body, answer: answered.clone() });
         answered
     }
 
     /// The number of a call, which is meant for what is in memory and is the last one or the next.
-    fn check_number(&self, question: &Question) -> Result<u64, Refusal> {
+    fn check_number(&self, question: &Question, body: u32) -> Result<u64, Refusal> {
         let meant = question.header(INCARNATION);
         let Some(incarnation) = self.incarnation.as_deref().filter(|_| meant == self.incarnation.as_deref())
         else {
@@ -221,18 +262,25 @@ impl<'a> LearnerService<'a> {
         let number = question.header(SEQUENCE).and_then(|text| text.parse::<u64>().ok());
         let number =
             number.ok_or_else(|| Refusal::new(400, "request", "there is no number in a header Tamis-Seq"))?;
-        let next = self.last.0 + 1;
-        if number == next || (number == self.last.0 && number > 0) {
+        let last = self.last.as_ref();
+        let next = last.map_or(0, |last| last.number) + 1;
+        let is_again =
+            |last: &LastCall| (last.number, &last.path, last.body) == (number, &question.path, body);
+        if number == next || last.is_some_and(is_again) {
             return Ok(number);
         }
-        let message = format!("call {number} of {incarnation} came where {next} was expected");
+        let message = if number + 1 == next {
+            format!("call {number} of {incarnation} came again as another one")
+        } else {
+            format!("call {number} of {incarnation} came where {next} was expected")
+        };
         Err(Refusal { expected: Some(next), ..Refusal::new(409, "sequence", message) })
     }
 
     fn open(&mut self, message: &Message) -> Result<Message, Refusal> {
         let request: OpenRequest = message.settings()?;
         // What was open before is over, also where this one fails; its memory is free for the next.
-        (self.learner, self.incarnation, self.last, self.num_held) = (None, None, (0, None), 0);
+        (self.learner, self.incarnation, self.last, self.held) = (None, None, None, None);
         let learner = (self.open)(&request)?;
         let mut hasher = self.random.build_hasher();
         hasher.write_u128(std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()));
@@ -249,7 +297,7 @@ impl<'a> LearnerService<'a> {
     fn call(&mut self, path: &str, mut message: Message) -> Result<Message, Refusal> {
         let gone = || Refusal::new(410, "incarnation", "nothing is open");
         let learner = self.learner.as_mut().ok_or_else(gone)?;
-        let empty = |_: ()| Message::new(&EmptyRequest {});
+        let empty = |()| Message::new(&EmptyRequest {});
         Ok(match path {
             "/v1/forward" => {
                 let ForwardRequest { network, sharpness } = message.settings()?;
@@ -258,29 +306,35 @@ impl<'a> LearnerService<'a> {
                     return Err(Refusal::new(400, "request", message));
                 }
                 let wave = message.take_wave()?;
+                check_tokens(&wave.wave(), learner.info())?;
                 let columns = learner.forward(network, &wave.wave(), sharpness)?;
                 Message::new(&EmptyRequest {}).with_tokens(columns)
             }
             "/v1/forward_hold" => {
                 let NetworkRequest { network } = message.settings()?;
                 let wave = message.take_wave()?;
-                self.num_held = 0;
+                check_tokens(&wave.wave(), learner.info())?;
+                self.held = None;
                 let columns = learner.forward_hold(network, &wave.wave())?;
-                self.num_held = wave.wave().num_tokens();
+                self.held = Some((network, wave.wave().num_tokens()));
                 Message::new(&EmptyRequest {}).with_tokens(columns)
             }
             "/v1/backward" => {
                 let BackwardRequest { discard } = message.settings()?;
                 if discard {
-                    self.num_held = 0;
+                    self.held = None;
                     return Ok(empty(learner.discard()?));
                 }
-                let derivatives = message.take_token_columns(self.num_held)?;
-                self.num_held = 0;
+                let (_, num_tokens) = self.held.ok_or(LearnerError::NothingHeld)?;
+                let derivatives = message.take_token_columns(num_tokens)?;
+                self.held = None;
                 empty(learner.backward(derivatives)?)
             }
             "/v1/optim_step" => {
                 let StepRequest { network, learning_rate } = message.settings()?;
+                if self.held.is_some_and(|(held, _)| held == network) {
+                    return Err(Refusal::new(409, "state", "a pass of this network is held"));
+                }
                 let report = learner.optim_step(network, learning_rate)?;
                 let answer = StepAnswer { skipped: report.skipped, num_steps: learner.info().num_steps };
                 Message::new(&answer).with("grad_norm", Column::F64(vec![report.grad_norm]))
@@ -297,6 +351,7 @@ impl<'a> LearnerService<'a> {
             "/v1/restore" => {
                 let EmptyRequest {} = message.settings()?;
                 learner.restore()?;
+                self.held = None;
                 Message::new(&NetworksAnswer::of(learner.info()))
             }
             "/v1/copy" => {
@@ -325,10 +380,23 @@ impl<'a> LearnerService<'a> {
                 let LoadRequest { folder, content } = message.settings()?;
                 check_absolute(&folder)?;
                 learner.load(&folder, content)?;
+                self.held = None;
                 Message::new(&NetworksAnswer::of(learner.info()))
             }
             path => return Err(unknown_path(path)),
         })
+    }
+}
+
+fn check_tokens(wave: &Wave<'_>, info: &LearnerInfo) -> Result<(), Refusal> {
+    let known = info.policy.vocab_size;
+    let tokens = |sequence: &LearnerSequence<'_>| [sequence.prompt, sequence.completion].concat();
+    match wave.sequences.iter().flat_map(tokens).find(|&token| token as usize >= known) {
+        None => Ok(()),
+        Some(token) => {
+            let message = format!("token {token} is none of the {known} of the vocabulary");
+            Err(Refusal::new(400, "request", message))
+        }
     }
 }
 
@@ -348,3 +416,6 @@ fn unknown_path(path: &str) -> Refusal {
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }
+
+#[cfg(test)]
+mod tests;
