@@ -269,7 +269,7 @@ impl<'a> LearnerService<'a> {
         if number == next || last.is_some_and(is_again) {
             return Ok(number);
         }
-        let message = if number + 1 == next {
+        let message = if last.is_some_and(|last| last.number == number) {
             format!("call {number} of {incarnation} came again as another one")
         } else {
             format!("call {number} of {incarnation} came where {next} was expected")

@@ -109,7 +109,7 @@ fn what_is_not_the_next_call_is_refused_and_takes_no_number() {
     409 sequence: "call 2 of ID came where 1 was expected"
     "#);
     insta::assert_snapshot!(error(served.numbered(0, "/v1/check", &check)).replace(&served.incarnation, "ID"), @r#"
-    409 sequence: "call 0 of ID came again as another one"
+    409 sequence: "call 0 of ID came where 1 was expected"
     "#);
     assert_eq!(served.next("/v1/check", &check).0, 200);
     insta::assert_snapshot!(error(served.numbered(1, "/v1/keep", &check)).replace(&served.incarnation, "ID"), @r#"
