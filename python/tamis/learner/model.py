@@ -16,11 +16,14 @@ Dropout is off: the decoder is never put in training mode, and its configuration
 
 import copy
 import json
+import textwrap
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 import transformers
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -250,9 +253,10 @@ class Network:
         if not layers:
             name = type(self.decoder).__name__
             raise Refused(f"the layers of {name} cannot be computed again", "set recompute_activations to false")
-        self.decoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        # Layers recompute in training mode alone. The flag of the layer itself does not reach what it consists of.
         for layer in layers:
+            layer.gradient_checkpointing = True
+            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+            # Layers recompute in training mode alone. The flag is the layer's own, not that of what it consists of.
             layer.training = True
 
     def freeze(self):
@@ -318,7 +322,7 @@ def load_module(source, kind, dtype, may_miss=lambda module: ()):
 
 def _first_line(error):
     text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
+    return textwrap.shorten(text[0], 300, placeholder=" ...") if text else type(error).__name__
 
 
 def load_policy(folder, options, dtype=torch.float32):
