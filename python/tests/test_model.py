@@ -174,9 +174,9 @@ class WholeLogits(Case):
             # Positions that are learned.
             "GPT2Config": (dict(n_embd=24, n_head=4, n_layer=2, n_positions=64, n_inner=40), "tamis_sequences", True),
             # A head with a bias.
-            "PhiConfig": (dict(hidden_size=32, num_key_value_heads=4), "tamis_sequences", True),
-            # Attention with sinks.
-            "GptOssConfig": (dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=4), "eager", True),
+            "PhiConfig": (dict(hidden_size=32, head_dim=8, num_key_value_heads=4), "tamis_sequences", True),
+            # Attention with sinks; its masks know nothing of packs.
+            "GptOssConfig": (dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=4), "eager", False),
             # Distances without position ids.
             "BloomConfig": (dict(n_layer=2, n_head=4), None, False),
             # A state that runs on from one sequence into the next.
