@@ -276,6 +276,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def send_error(self, code, message=None, explain=None):
         """What the base class finds wrong, as an error of the page."""
         self.close_connection = True
+        # Without a version that it knows the base class would answer as HTTP/0.9 did, without a head.
+        self.request_version = self.protocol_version
         known = code not in (405, 501)
         kind = RequestError if known else PathError
         self._send(Answer.of_error(kind(message or "the request cannot be read")))
