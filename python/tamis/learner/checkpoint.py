@@ -3,6 +3,8 @@
     config.json, generation_config.json, model*.safetensors   what servers and other programs load
     master/                  the weights in f32, where the above are in another type
     optimizer.safetensors    first.NAME and second.NAME of every trained tensor, f32; `step` in the metadata
+    adapter/                 the adapter in f32 as peft has it, where one is trained: the weights above have it
+                             merged, and what a resume reads is this and the policy that was opened
     critic/                  the critic in f32 with its optimizer.safetensors
 
 The native engine reads what is written here, and is read here. Tensors are written and read one at a time, so
@@ -18,6 +20,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from .lora import AdapterNetwork
+from .model import is_spare
 from .protocol import Refused, RequestError
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -111,15 +115,18 @@ def _write_model(output, where, network, tensors, dtype, untied, max_bytes):
         output.write(where + "generation_config.json", [network.source.generation])
 
 
-def _write_optimizer(output, where, optimizer):
-    def make(moment):
-        return lambda: moment
+def _write_adapter(output, where, network, dtype):
+    tensors = _as_they_are("", network.weights.masters)
+    output.write(where + "adapter_model.safetensors", _file_parts(tensors, dtype, {}))
+    output.write(where + "adapter_config.json", [network.adapter_config().encode()])
 
-    tensors = [
-        (prefix + name, list(moment.shape), make(moment))
-        for prefix, moments in (("first.", optimizer.first), ("second.", optimizer.second))
-        for name, moment in moments.items()
-    ]
+
+def _as_they_are(prefix, tensors):
+    return [(prefix + name, list(tensor.shape), lambda tensor=tensor: tensor) for name, tensor in tensors.items()]
+
+
+def _write_optimizer(output, where, optimizer):
+    tensors = _as_they_are("first.", optimizer.first) + _as_they_are("second.", optimizer.second)
     metadata = {"step": str(optimizer.num_steps)}
     output.write(where + "optimizer.safetensors", _file_parts(tensors, torch.float32, metadata))
 
@@ -148,12 +155,19 @@ def _untie(network, tensors):
 
 
 def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_optimizer=None, max_bytes=_SHARD_BYTES):
-    """Writes `weights` or a `checkpoint` into an empty folder, every file to the disk.
+    """Writes `weights`, an `adapter` or a `checkpoint` into an empty folder, every file to the disk.
 
     Returns the answer of `save`: names, bytes and CRC-32 of the files, and what had no room in `dtype` (all was
     written in f32 then).
     """
     output = _Output(empty_folder(folder))
+    has_adapter = isinstance(policy, AdapterNetwork)
+    if content == "adapter":
+        if not has_adapter:
+            raise Refused("the policy has no adapter", "save its weights")
+        _write_adapter(output, "", policy, DTYPES[dtype])
+        output.flush_folder()
+        return {"files": output.files, "overflow": None}
     tensors = policy.file_tensors()
     overflow = _overflow(tensors, DTYPES[dtype])
     written = torch.float32 if overflow else DTYPES[dtype]
@@ -161,7 +175,11 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
     servable = _untie(policy, tensors) if untied else tensors
     _write_model(output, "", policy, servable, written, untied, max_bytes)
     if content == "checkpoint":
-        if written != torch.float32:
+        if has_adapter:
+            output.folder_within("adapter")
+            _write_adapter(output, "adapter/", policy, torch.float32)
+            output.flush_folder("adapter")
+        elif written != torch.float32:
             output.folder_within("master")
             _write_model(output, "master/", policy, tensors, torch.float32, False, max_bytes)
             output.flush_folder("master")
@@ -200,11 +218,11 @@ def _open(path):
         raise Refused(f"failed to read {path}: {error}") from None
 
 
-def read_tensors(folder, shapes, others=False, spare=lambda name: False):
+def read_tensors(folder, shapes, others=False):
     """Functions that read each named tensor of a folder of weights, as f32 on the host.
 
     Names and shapes are checked before anything is read; a tensor that is not named is refused unless `others`
-    are expected or it is `spare`.
+    are expected or it may stand there unread (`is_spare`).
     """
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.exists():
@@ -217,10 +235,10 @@ def read_tensors(folder, shapes, others=False, spare=lambda name: False):
             raise Refused(f"{index} has no `weight_map` from tensor names to files of its folder") from None
     else:
         raise Refused(f"{folder} holds neither model.safetensors nor model.safetensors.index.json")
-    return _read_files(paths, shapes, "", others, spare)
+    return _read_files(paths, shapes, "", others)
 
 
-def _read_files(paths, shapes, prefix, others, spare):
+def _read_files(paths, shapes, prefix, others=False):
     found = {}
     for path in paths:
         file = _open(path)
@@ -229,7 +247,7 @@ def _read_files(paths, shapes, prefix, others, spare):
                 continue
             name = full.removeprefix(prefix)
             if name not in shapes:
-                if others or spare(name):
+                if others or is_spare(name):
                     continue
                 raise Refused(f"tensor `{full}` in {path} does not belong to this architecture")
             view = file.get_slice(full)
@@ -262,17 +280,21 @@ def _read_step(path):
     return int(step)
 
 
-def _prepare(folder, weights, spare):
+def _prepare(folder, network, optimizer):
     """Checks a network's files; what is returned copies them into weights and optimizer."""
+    weights = network.weights
     shapes = {name: master.shape for name, master in weights.masters.items()}
-    master = folder / "master"
-    values = read_tensors(master if master.is_dir() else folder, shapes, spare=spare)
+    if isinstance(network, AdapterNetwork):
+        values = _read_files([folder / "adapter" / "adapter_model.safetensors"], shapes, "")
+    else:
+        master = folder / "master"
+        values = read_tensors(master if master.is_dir() else folder, shapes)
     path = folder / "optimizer.safetensors"
     step = _read_step(path)
-    first = _read_files([path], shapes, "first.", False, spare)
-    second = _read_files([path], shapes, "second.", False, spare)
+    first = _read_files([path], shapes, "first.")
+    second = _read_files([path], shapes, "second.")
 
-    def load(optimizer):
+    def put():
         with torch.no_grad():
             for name, own in weights.masters.items():
                 own.copy_(values[name]())
@@ -282,17 +304,16 @@ def _prepare(folder, weights, spare):
         weights.clear_gradients()
         weights.refresh()
 
-    return load
+    return put
 
 
-def load(folder, pairs, spare):
-    """Puts a checkpoint into networks: `pairs` of `(subfolder, weights, optimizer)`, all checked before the first.
+def load(folder, parts):
+    """Puts a checkpoint into networks: `parts` of `(subfolder, network, optimizer)`.
 
     Names, shapes and types are checked before anything changes; numbers while they are read.
     """
     folder = Path(folder)
     if not folder.is_absolute():
         raise RequestError(f"the path {folder} is not absolute")
-    prepared = [(_prepare(folder / where, weights, spare), optimizer) for where, weights, optimizer in pairs]
-    for put, optimizer in prepared:
-        put(optimizer)
+    for put in [_prepare(folder / where, network, optimizer) for where, network, optimizer in parts]:
+        put()

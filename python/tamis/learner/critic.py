@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModel
 
 from .checkpoint import read_tensors
-from .model import Network, Source, is_spare, load_module, place, train_all
+from .model import Network, Source, is_spare, load_module, place
 from .protocol import Refused
 
 SCORE = ("score.weight", "score.bias")
@@ -65,6 +65,7 @@ def _as_critic(source):
 def critic_from_policy(policy):
     """A critic with the policy's layers as they are, its value head zero."""
     if len(policy.weights.masters) != sum(1 for _ in policy.module.parameters()):
+        # Only its adapter is trained.
         raise Refused("a critic cannot begin with the layers of a policy with an adapter", "name a folder for it")
     decoder = copy.deepcopy(policy.decoder)
     critic = _network(decoder, policy.source, policy.options)
@@ -75,8 +76,7 @@ def critic_from_policy(policy):
         decoder.get_submodule(name).training = module.training
     masters = policy.weights.masters
     prefix = _prefix(decoder) + "."
-    exact = {name: masters[name].clone() for name, _ in critic.module.named_parameters() if name.startswith(prefix)}
-    train_all(critic, exact)
+    critic.train({name: masters[name].clone() for name in critic.trained_parameters() if name.startswith(prefix)})
     return critic
 
 
@@ -97,5 +97,5 @@ def load_critic(folder, options):
     with torch.no_grad():
         for name, parameter in critic.head.named_parameters(prefix="score"):
             parameter.copy_(values[name]())
-    train_all(critic, place(critic))
+    place(critic)
     return critic

@@ -5,11 +5,12 @@ sees to it that there is one at a time, each once.
 """
 
 import gc
+import importlib.util
 from dataclasses import dataclass
 
 import torch
 
-from . import checkpoint, critic, model, protocol
+from . import checkpoint, critic, lora, model, protocol
 from .optimizer import AdamW, AdamWSettings
 from .protocol import Refused, RequestError, Settings, StateError, Wave
 from .weights import first_not_finite
@@ -94,7 +95,9 @@ class Learner:
 
     def capabilities(self):
         """What `info` says this learner can do."""
-        return {"critic": True, "lora": False, "publish": ["folder"], "generate": False, "dtypes": list(model.DTYPES)}
+        has_peft = importlib.util.find_spec("peft") is not None
+        dtypes = list(model.DTYPES)
+        return {"critic": True, "lora": has_peft, "publish": ["folder"], "generate": False, "dtypes": dtypes}
 
     def close(self):
         """Frees what `open` loaded."""
@@ -119,15 +122,16 @@ class Learner:
             asked.finish()
         reference = settings.text("reference", None)
         recompute = settings.flag("recompute_activations", False)
-        options, offloads, threads = self._options(settings.object("options", None), recompute)
+        options, adapter, offloads, threads = self._options(settings.object("options", None), recompute)
         settings.finish()
         self.close()
         if threads is not None:
             torch.set_num_threads(threads)
         try:
             policy = model.load_policy(folder, options)
-            exact = model.place(policy)
-            model.train_all(policy, exact)
+            if adapter is not None:
+                policy = lora.add_adapter(policy, adapter)
+            model.place(policy)
             if recompute:
                 policy.recompute_layers()
             self._policy = _Trained.new(policy, optimizer)
@@ -152,6 +156,8 @@ class Learner:
         chunk = settings.count("logprob_chunk", None, least=1)
         threads = settings.count("threads", None, least=1)
         offloads = settings.flag("offload_reference", False)
+        adapter = settings.object("lora", None)
+        adapter = adapter and lora.LoraOptions.read(adapter)
         settings.finish()
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -163,7 +169,8 @@ class Learner:
             raise Refused(f"this machine has no device {device}", "choose `device: auto`")
         if dtype == "auto":
             dtype = "bf16" if device.type == "cuda" else "f32"
-        return model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute), offloads, threads
+        options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute)
+        return options, adapter, offloads, threads
 
     def _sizes(self):
         def of(trained):
@@ -212,10 +219,13 @@ class Learner:
         factor = sharpness / self._temperature
         if name == "reference":
             return {}, self._forward_reference(wave, factor)
-        if name == "base":
-            raise Refused("the policy has no adapter", "ask for the reference")
         trained = self._named("critic" if name == "critic" else "policy")
         network = trained.network
+        if name == "base":
+            if not isinstance(network, lora.AdapterNetwork):
+                raise Refused("the policy has no adapter", "ask for the reference")
+            with network.without_adapter():
+                return {}, _columns(network, network.forward(wave, factor))
         if name == "before" and trained.kept is not None:
             with network.weights.swapped(trained.kept[0]):
                 return {}, _columns(network, network.forward(wave, factor))
@@ -368,7 +378,7 @@ class Learner:
         """Writes weights or a checkpoint."""
         protocol.refuse_columns(columns)
         folder = settings.text("folder")
-        content = settings.choice("content", ["weights", "checkpoint"])
+        content = settings.choice("content", ["weights", "adapter", "checkpoint"])
         dtype = settings.choice("dtype", list(checkpoint.DTYPES))
         untied = settings.flag("untied", False)
         settings.finish()
@@ -395,10 +405,10 @@ class Learner:
     def _load_checkpoint(self, folder):
         if self._critic_settings is not None and self._critic is None:
             self._set_critic(critic.critic_from_policy(self._policy.network))
-        pairs = [("", self._policy.network.weights, self._policy.optimizer)]
+        parts = [("", self._policy.network, self._policy.optimizer)]
         if self._critic is not None:
-            pairs.append(("critic", self._critic.network.weights, self._critic.optimizer))
-        checkpoint.load(folder, pairs, model.is_spare)
+            parts.append(("critic", self._critic.network, self._critic.optimizer))
+        checkpoint.load(folder, parts)
         for trained in self._all_trained():
             trained.kept = None
 

@@ -190,6 +190,10 @@ class Network:
         parts = [self.head(self.hidden(one)[one.rows], one.targets, factor) for one in packs]
         return tuple(torch.cat(column) if len(column) > 1 else column[0] for column in zip(*parts, strict=True))
 
+    def trained_parameters(self):
+        """The parameters that take gradients, by their names in a file, each once."""
+        return {name: one for name, one in self.module.named_parameters() if one.requires_grad}
+
     def file_tensors(self):
         """What a weights' file holds: `(name, shape, make)` of each tensor once, `make()` its f32 values."""
         masters = self.weights.masters if self.weights else {}
@@ -246,6 +250,11 @@ class Network:
 
     def _agrees(self, truth, found):
         return truth.shape == found.shape and _is_close(truth, found, self.options.dtype)
+
+    def train(self, exact):
+        """Makes trained weights of what takes gradients; `exact` has their f32 values."""
+        parameters = self.trained_parameters()
+        self.weights = TrainedWeights(parameters, exact) if parameters else None
 
     def recompute_layers(self):
         """Keeps only each layer's input for the backward pass and computes the rest again."""
@@ -326,13 +335,13 @@ def _first_line(error):
 
 
 def load_policy(folder, options, dtype=torch.float32):
-    """A language model on the host, every parameter frozen; `place` makes it ready."""
+    """A language model on the host; `place` makes it ready."""
     source = Source.read(folder)
     module, unexpected = load_module(source, AutoModelForCausalLM, dtype)
     unexpected = [name for name in unexpected if not is_spare(name)]
     if unexpected:
         raise Refused(f"tensor `{unexpected[0]}` in {source.folder} does not belong to this architecture")
-    return Network(module.requires_grad_(False), module.base_model, None, source, options)
+    return Network(module, module.base_model, None, source, options)
 
 
 def is_spare(name):
@@ -343,31 +352,25 @@ def is_spare(name):
 def place(network):
     """Moves a network to its device and type, gives it its head, and checks that it computes what it should.
 
-    Returns the f32 values of its parameters by name where they are held in another type, else `None`.
+    What it trains from here on are its parameters that take gradients.
     """
     options, module = network.options, network.module
-    exact = None
-    if options.dtype != torch.float32:
-        exact = {name: one.data.to(options.device, torch.float32) for name, one in module.named_parameters()}
-    # Buffers keep their type: the frequencies of rotary positions must not be rounded.
+    exact = {name: one.data.to(options.device, torch.float32) for name, one in network.trained_parameters().items()}
+    # Buffers keep their type: the frequencies of rotary positions must not be rounded. So does a value head.
     module.to(options.device)
-    for parameter in module.parameters():
+    for parameter in network.decoder.parameters() if isinstance(network.head, torch.nn.Module) else module.parameters():
         parameter.data = parameter.data.to(options.dtype)
     network.head = network.head or VocabularyHead(module, options.logprob_chunk)
     if isinstance(network.head, VocabularyHead):
         # While the model has the plain attention that it was loaded with.
         network.head.check(module)
     network.choose_attention()
-    return exact
-
-
-def train_all(network, exact):
-    """Makes every parameter of a placed network a trained one."""
-    network.weights = TrainedWeights(dict(network.module.named_parameters()), exact)
+    network.train(exact)
 
 
 def load_reference(folder, options):
     """A frozen language model in the type that is computed in."""
     network = load_policy(folder, options, options.dtype)
+    network.module.requires_grad_(False)
     place(network)
     return network
