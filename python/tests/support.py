@@ -21,6 +21,7 @@ except ImportError as missing:
 
 torch.set_num_threads(1)
 transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
 
 GOLDEN = pathlib.Path(os.environ.get("TAMIS_GOLDEN", ROOT / "tests/golden"))
 ARCHITECTURES = ("llama", "qwen2", "qwen3")

@@ -242,6 +242,33 @@ class Others(Folders):
             self.assert_same_state(learner, other, "critic")
 
 
+class Fused(Folders):
+    """Mixtures, whose experts transformers fuses into one tensor."""
+
+    def test_servers_get_them_as_they_were(self):
+        experts = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, norm_topk_prob=True)
+        for kind, more in (("Qwen3MoeConfig", experts), ("MixtralConfig", dict(num_local_experts=4))):
+            with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
+                save_tiny(folder, tiny_config(kind, **more))
+                names = set(load_file(pathlib.Path(folder) / "model.safetensors"))
+                learner = trained(folder)
+                for dtype in ("f32", "bf16"):
+                    target = self.empty()
+                    save(learner, target, dtype=dtype)
+                    self.assertEqual(set(load_file(target / "model.safetensors")), names)
+                    other = with_critic(folder)
+                    call(other, "load", {"folder": str(target), "content": "checkpoint"})
+                    self.assert_same_state(learner, other)
+                    self.assert_same_state(learner, other, "critic")
+                critic = {"folder": str(target / "critic"), "optimizer": OPTIMIZER}
+                again = opened(str(target), critic=critic, options={"dtype": "bf16"})
+                other = opened(folder, critic=critic)
+                for name, tensor in again._policy.network.weights.masters.items():
+                    self.assert_same(tensor, learner._policy.network.weights.masters[name].bfloat16().float(), name)
+                for name, tensor in other._critic.network.weights.masters.items():
+                    self.assert_same(tensor, learner._critic.network.weights.masters[name], name)
+
+
 class Overflow(Folders):
     def test_everything_is_written_in_f32(self):
         learner = with_critic(golden_folder("qwen2"))

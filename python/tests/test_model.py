@@ -177,6 +177,8 @@ class WholeLogits(Case):
             "PhiConfig": (dict(hidden_size=32, head_dim=8, num_key_value_heads=4), "tamis_sequences", True),
             # Attention with sinks; its masks know nothing of packs.
             "GptOssConfig": (dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=4), "eager", False),
+            # A mixture of experts.
+            "Qwen3MoeConfig": (dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16), "tamis_sequences", True),
             # Distances without position ids.
             "BloomConfig": (dict(n_layer=2, n_head=4), None, False),
             # A state that runs on from one sequence into the next.
@@ -186,7 +188,7 @@ class WholeLogits(Case):
             with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
                 save_tiny(folder, tiny_config(kind, **more))
                 # Products of several experts at once exist in f32 alone.
-                exact = torch.float32 if "num_local_experts" in more else torch.float64
+                exact = torch.float32 if "num_experts_per_tok" in more else torch.float64
                 learner = self.check(folder, factor=1 / 0.9, tolerance=2e-5, exact=exact)
                 self.assertEqual(policy(learner).is_packed, is_packed)
                 if attention is not None:

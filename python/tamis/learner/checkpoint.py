@@ -1,11 +1,14 @@
 """Folders in Hugging Face layout, with the optimizer's state beside the weights: written, and read again.
 
     config.json, generation_config.json, model*.safetensors   what servers and other programs load
-    master/                  the weights in f32, where the above are in another type
+    master/                  the weights in f32, where the above are in another type, or under other names
     optimizer.safetensors    first.NAME and second.NAME of every trained tensor, f32; `step` in the metadata
     adapter/                 the adapter in f32 as peft has it, where one is trained: the weights above have it
                              merged, and what a resume reads is this and the policy that was opened
     critic/                  the critic in f32 with its optimizer.safetensors
+
+transformers reads some architectures' tensors into fused ones (the experts of a mixture). Servers get them as
+the original had them; `master/`, `critic/` and the moments are written and read as the decoder holds them.
 
 The native engine reads what is written here, and is read here. Tensors are written and read one at a time, so
 that the host holds one of them and not all. Every file is flushed to the disk before `save` returns.
@@ -19,6 +22,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from transformers.core_model_loading import revert_weight_conversion
 
 from .lora import AdapterNetwork
 from .model import is_spare
@@ -93,6 +97,12 @@ def _shards(tensors, dtype, max_bytes):
         shards[-1].append(tensor)
         room -= size
     return shards
+
+
+def _unfuse(network, tensors, dtype):
+    """The tensors under the names that the original's files have; all of them are in the host's memory at once."""
+    fused = {name: make().detach().to(dtype).cpu() for name, _, make in tensors}
+    return _as_they_are("", revert_weight_conversion(network.module, fused))
 
 
 def _write_model(output, where, network, tensors, dtype, untied, max_bytes):
@@ -173,13 +183,15 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
     written = torch.float32 if overflow else DTYPES[dtype]
     untied = untied and is_tied(policy)
     servable = _untie(policy, tensors) if untied else tensors
+    if policy.is_fused:
+        servable = _unfuse(policy, servable, written)
     _write_model(output, "", policy, servable, written, untied, max_bytes)
     if content == "checkpoint":
         if has_adapter:
             output.folder_within("adapter")
             _write_adapter(output, "adapter/", policy, torch.float32)
             output.flush_folder("adapter")
-        elif written != torch.float32:
+        elif written != torch.float32 or policy.is_fused:
             output.folder_within("master")
             _write_model(output, "master/", policy, tensors, torch.float32, False, max_bytes)
             output.flush_folder("master")

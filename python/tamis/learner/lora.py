@@ -10,6 +10,7 @@ Names and files of an adapter are peft's: `adapter_config.json` and `adapter_mod
 """
 
 import json
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -104,7 +105,7 @@ def add_adapter(network, lora):
         target_modules="all-linear" if lora.targets is None else list(lora.targets),
     )  # fmt: skip
     head, embedding = network.module.get_output_embeddings(), network.module.get_input_embeddings()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
         torch.manual_seed(lora.seed)
         try:
             adapted = peft.get_peft_model(network.module, config, autocast_adapter_dtype=False)

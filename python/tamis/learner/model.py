@@ -161,6 +161,11 @@ class Network:
         """Longest sequence, or `None` where the model names no limit."""
         return getattr(self.config, "max_position_embeddings", None)
 
+    @property
+    def is_fused(self):
+        """Whether the decoder holds some tensors otherwise than the files from which it was read."""
+        return bool(getattr(self.module, "_weight_conversions", None))
+
     def sizes(self):
         """SIZES of the page."""
         return {
