@@ -27,7 +27,7 @@ from tamis.learner.protocol import Refused, RequestError, StateError
 
 def train(learner, steps=2, network="policy"):
     """A few updates on a made-up wave."""
-    given = random_columns(50)
+    given = random_columns(min(50, learner._policy.network.vocab_size))
     for step in range(steps):
         _, found = call(learner, "forward_hold", {"network": network}, given)
         derivatives = {name: torch.sin(column * 3 + step) for name, column in found.items() if name != "entropy"}
