@@ -201,20 +201,18 @@ class Others(Folders):
         folder = self.empty()
         save(learner, folder, dtype="bf16")
         config = json.loads((folder / "critic/config.json").read_text())
-        self.assertEqual(config["architectures"], ["Qwen2ForSequenceClassification"])
+        self.assertEqual(config["architectures"], ["Qwen2ForTokenClassification"])
         self.assertEqual(config["id2label"], {"0": "LABEL_0"})
         tensors = load_file(folder / "critic/model.safetensors")
         self.assertEqual(tensors["score.weight"].shape, (1, 48))
         self.assertEqual(tensors["score.bias"].shape, (1,))
         self.assertEqual({tensor.dtype for tensor in tensors.values()}, {torch.float32})
-        # transformers knows the layers and the weights of the score; its score has no bias.
-        module = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "critic").eval()
+        module = transformers.AutoModelForTokenClassification.from_pretrained(folder / "critic").eval()
         given = random_columns(50)
         _, found = call(learner, "forward", {"network": "critic"}, given)
         begin, end = given["completion_offset"][:2].tolist()
         tokens = torch.cat([given["prompt_token"][: given["prompt_offset"][1]], given["completion_token"][begin:end]])
-        hidden = module.model(tokens[None].long()).last_hidden_state[0]
-        values = module.score(hidden)[given["prompt_offset"][1] - 1 : -1, 0] + tensors["score.bias"]
+        values = module(tokens[None].long()).logits[0, given["prompt_offset"][1] - 1 : -1, 0]
         self.assert_close(found["value"][begin:end], values, 1e-5)
 
     def test_critic_from_its_folder(self):

@@ -1,6 +1,6 @@
 """A critic: the policy's decoder with a head that gives one number a position.
 
-Its files are those of the native engine and of transformers' `...ForSequenceClassification` with one label: the
+Its files are those of the native engine and of transformers' `...ForTokenClassification` with one label: the
 decoder's tensors under the policy's names, `score.weight` \\[1, D] and `score.bias` \\[1]. The head computes in
 f32, whatever the decoder computes in.
 """
@@ -56,7 +56,7 @@ def _as_critic(source):
     """The configuration of a critic beside that of its policy."""
     config = dict(source.config)
     names = config.get("architectures") or []
-    config["architectures"] = [name.replace("ForCausalLM", "ForSequenceClassification") for name in names]
+    config["architectures"] = [name.replace("ForCausalLM", "ForTokenClassification") for name in names]
     # `transformers` drops activations here in training unless told otherwise.
     config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "classifier_dropout": 0.0}
     return Source(source.folder, config, source.generation)
@@ -84,8 +84,8 @@ def load_critic(folder, options):
     """A critic from its folder."""
     source = Source.read(folder)
     name = (source.config.get("architectures") or ["nothing"])[0]
-    if not name.endswith("ForSequenceClassification") or len(source.config.get("id2label", {})) != 1:
-        message = f"{folder} holds {name}, and a critic is a ...ForSequenceClassification with one label"
+    if not name.endswith("ForTokenClassification") or len(source.config.get("id2label", {})) != 1:
+        message = f"{folder} holds {name}, and a critic is a ...ForTokenClassification with one label"
         raise Refused(message, "begin the critic with the policy's layers")
     decoder, unexpected = load_module(source, AutoModel, torch.float32)
     foreign = [name for name in unexpected if name not in SCORE and not is_spare(name)]
