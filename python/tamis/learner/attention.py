@@ -53,7 +53,7 @@ def _check(name, query, key, attention_mask, dropout, more):
 
 
 def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):
-    """Query \\[1, H, M, D], key and value \\[1, K, M, D] to \\[1, M, H, D]."""
+    """Query [1, H, M, D], key and value [1, K, M, D] to [1, M, H, D]."""
     from torch.nn.attention.varlen import varlen_attn
 
     _check(VARLEN, query, key, attention_mask, dropout, more)
@@ -70,7 +70,7 @@ def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropo
 
 
 def attend_sequences(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):
-    """Query \\[1, H, M, D], key and value \\[1, K, M, D] to \\[1, M, H, D]."""
+    """Query [1, H, M, D], key and value [1, K, M, D] to [1, M, H, D]."""
     _check(SEQUENCES, query, key, attention_mask, dropout, more)
     window = more.get("sliding_window")
     lengths = more["cu_seq_lens_q"]

@@ -1,7 +1,7 @@
 """A critic: the policy's decoder with a head that gives one number a position.
 
 Its files are those of the native engine and of transformers' `...ForTokenClassification` with one label: the
-decoder's tensors under the policy's names, `score.weight` \\[1, D] and `score.bias` \\[1]. The head computes in
+decoder's tensors under the policy's names, `score.weight` [1, D] and `score.bias` [1]. The head computes in
 f32, whatever the decoder computes in.
 """
 
@@ -28,7 +28,7 @@ class ValueHead(torch.nn.Linear):
         torch.nn.init.zeros_(self.bias)
 
     def forward(self, hidden, targets, factor):
-        """The column of values of hidden states \\[N, D]: f32 \\[N], of the states before the targets."""
+        """The column of values of hidden states [N, D]: f32 [N], of the states before the targets."""
         return (super().forward(hidden.float())[:, 0],)
 
 

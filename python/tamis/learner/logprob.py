@@ -43,7 +43,7 @@ def _add_product(total, left, right):
 
 
 def logits(hidden, weight, bias, scale, cap):
-    """Logits as the model has them, f32 \\[n, V], of hidden states \\[n, D]."""
+    """Logits as the model has them, f32 [n, V], of hidden states [n, D]."""
     z = product(hidden, weight.t())
     if bias is not None:
         z += bias
@@ -118,9 +118,9 @@ def _parts(num_tokens, chunk):
 
 
 def logprob_and_entropy(hidden, weight, bias, targets, *, scale=1.0, cap=None, factor=1.0, chunk=1024):
-    """Log-probability and entropy of each target, both f32 \\[N] in nats, differentiable by either.
+    """Log-probability and entropy of each target, both f32 [N] in nats, differentiable by either.
 
-    hidden: \\[N, D] in the type of `weight` \\[V, D]; bias: \\[V] or `None`; targets: i64 \\[N]. `factor`
+    hidden: [N, D] in the type of `weight` [V, D]; bias: [V] or `None`; targets: i64 [N]. `factor`
     multiplies the logits (1 / temperature), `chunk` is the number of tokens whose logits exist at once; neither
     output depends on it but by the rounding of matrix products.
     """

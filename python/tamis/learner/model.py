@@ -102,7 +102,7 @@ class VocabularyHead:
         return self.output.weight.shape[0]
 
     def __call__(self, hidden, targets, factor):
-        """Columns of the tokens that these hidden states \\[N, D] predict."""
+        """Columns of the tokens that these hidden states [N, D] predict."""
         constants = {"scale": self.scale, "cap": self.cap, "factor": factor, "chunk": self.chunk}
         return logprob_and_entropy(hidden, self.output.weight, self.output.bias, targets, **constants)
 
@@ -176,7 +176,7 @@ class Network:
         }
 
     def hidden(self, one):
-        """Last hidden states \\[M, D] of a pack."""
+        """Last hidden states [M, D] of a pack."""
         output = self.decoder(
             input_ids=one.input_ids,
             position_ids=one.position_ids,
@@ -186,7 +186,7 @@ class Network:
         return output.last_hidden_state[0]
 
     def forward(self, wave, factor=1.0):
-        """The head's columns over a wave, f32 \\[N] each; `factor` multiplies logits (1 / temperature)."""
+        """The head's columns over a wave, f32 [N] each; `factor` multiplies logits (1 / temperature)."""
         wave.check_fits(self.vocab_size, self.max_positions)
         if not wave.num_sequences:
             return tuple(torch.zeros(0, device=self.options.device) for _ in self.head.columns)

@@ -16,11 +16,11 @@ import torch
 class Pack:
     """Sequences in one row of M tokens, of which N predict a completion's token.
 
-    input_ids, position_ids: i64 \\[1, M]
-    offsets:  i32 \\[S+1], begin of each sequence in the row
+    input_ids, position_ids: i64 [1, M]
+    offsets:  i32 [S+1], begin of each sequence in the row
     lengths:  the S differences of the offsets, as numbers
-    rows:     i64 \\[N], position in the row that predicts each completion token
-    targets:  i64 \\[N], the completions' tokens, in the order of the wave
+    rows:     i64 [N], position in the row that predicts each completion token
+    targets:  i64 [N], the completions' tokens, in the order of the wave
     """
 
     input_ids: torch.Tensor

@@ -303,7 +303,7 @@ class Wave:
         return self.prompt_of.numel()
 
     def lengths(self):
-        """Tokens of each sequence, prompt and completion together, i64 \\[S]."""
+        """Tokens of each sequence, prompt and completion together, i64 [S]."""
         prompts = self.prompt_offset.diff()[self.prompt_of.long()]
         return prompts + self.completion_offset.diff()
 
@@ -342,7 +342,7 @@ def _take(columns, name, dtype):
 
 
 def take_derivatives(columns, name, num_tokens, required=True):
-    """The column `name`, f32 \\[N]; `None` where it is not there and need not be."""
+    """The column `name`, f32 [N]; `None` where it is not there and need not be."""
     if not required and name not in columns:
         return None
     column = _take(columns, name, torch.float32)
