@@ -33,12 +33,11 @@ class _Trained:
             self.kept = self.network.weights.copy_masters(), self.optimizer.copy_state()
 
     def restore(self):
-        if self.kept is not None:
-            masters, state = self.kept
-            self.network.weights.set_masters(masters)
-            self.optimizer.set_state(state)
-            self.network.weights.clear_gradients()
-            self.kept = None
+        masters, state = self.kept
+        self.network.weights.set_masters(masters)
+        self.optimizer.set_state(state)
+        self.network.weights.clear_gradients()
+        self.kept = None
 
 
 @dataclass
@@ -321,9 +320,10 @@ class Learner:
     def restore(self, settings, columns):
         """Puts back what was set aside."""
         _finish(settings, columns)
-        self._held = None
         for trained in self._all_trained():
-            trained.restore()
+            if trained.kept is not None:
+                self._held = None
+                trained.restore()
         return {}, {}
 
     def copy(self, settings, columns):
@@ -398,17 +398,25 @@ class Learner:
             self._reference = None
             self._set_reference(model.load_reference(folder, self._policy.network.options))
         else:
-            self._held = None
             self._load_checkpoint(folder)
+            self._held = None
         return {**self._sizes(), "num_steps": self._policy.optimizer.num_steps}, {}
 
     def _load_checkpoint(self, folder):
+        made = None
         if self._critic_settings is not None and self._critic is None:
             self._set_critic(critic.critic_from_policy(self._policy.network))
+            made = self._critic
         parts = [("", self._policy.network, self._policy.optimizer)]
         if self._critic is not None:
             parts.append(("critic", self._critic.network, self._critic.optimizer))
-        checkpoint.load(folder, parts)
+        try:
+            checkpoint.load(folder, parts)
+        except BaseException:
+            # One that has nothing of the checkpoint's is none.
+            if made is not None:
+                self._critic = None
+            raise
         for trained in self._all_trained():
             trained.kept = None
 

@@ -15,7 +15,7 @@ import torch
 
 # Numbers in a chunk's logits, where nobody says how many tokens a chunk has: 512 MB of f32 on a GPU; on a CPU
 # about as much as its caches hold.
-_CHUNK_NUMBERS = {"cuda": 1 << 27, "cpu": 1 << 20}
+_CHUNK_NUMBERS = {"cuda": 1 << 27, "cpu": 1 << 21}
 
 
 def chunk_tokens(device, vocab_size):
