@@ -305,6 +305,14 @@ class Wrong(Folders):
         change(tensors)
         save_file(tensors, path, metadata)
 
+    def test_a_critic_that_is_not_there_is_not_made(self):
+        for path in (self.saved / "critic").iterdir():
+            path.unlink()
+        self.other = opened(golden_folder("qwen2"), critic={"optimizer": OPTIMIZER})
+        self.before = state(self.other)
+        self.check(Refused, "critic holds neither")
+        self.assert_refused(StateError, "no weights yet", train, self.other, 1, "critic")
+
     def test_missing_files(self):
         (self.saved / "model.safetensors").unlink()
         self.check(Refused, "holds neither")

@@ -111,6 +111,14 @@ class Steps(Case):
             self.assert_same(weights.masters[name], others.masters[name])
         self.assertEqual(own.grad_norm(), 0.0)
 
+    def test_a_small_norm_is_clipped_as_torch_does(self):
+        weights = TrainedWeights({"one": torch.nn.Parameter(torch.zeros(1))})
+        weights.parameters["one"].grad = torch.tensor([1e-6])
+        own = AdamW(weights, settings(max_grad_norm=1e-6))
+        own.step(1.0)
+        # Scaled by 1e-6 / (1e-6 + 1e-6).
+        self.assert_close(own.first["one"], [0.1 * 0.5e-6], 1e-5)
+
     def test_the_norm_holds_where_f32_would_not(self):
         weights = TrainedWeights({"huge": torch.nn.Parameter(torch.zeros(4))})
         weights.parameters["huge"].grad = torch.full((4,), 1e30)

@@ -11,6 +11,8 @@ is honoured or refused, never passed over: only models that can use flash kernel
 (`model.choose_attention`), for the others know of it through masks.
 """
 
+import inspect
+
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
@@ -59,12 +61,17 @@ def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropo
     _check(VARLEN, query, key, attention_mask, dropout, more)
     offsets, longest, window = more["cu_seq_lens_q"], more["max_length_q"], more.get("sliding_window")
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    gqa = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+    if gqa and "enable_gqa" not in inspect.signature(varlen_attn).parameters:
+        # Older releases want a key and a value for each query head.
+        num_queries = query.shape[1] // key.shape[1]
+        key, value, gqa = (*(states.repeat_interleave(num_queries, 1) for states in (key, value)), {})
     # A window of w tokens is the token itself and w - 1 before it.
     left = -1 if window is None else window - 1
     # Q and K must be given the same offsets, the same object: only then is the causal diagonal each sequence's own.
     attended = varlen_attn(
         query, key, value, offsets, offsets, longest, longest,
-        scale=scaling, window_size=(left, 0), enable_gqa=query.shape[1] != key.shape[1],
+        scale=scaling, window_size=(left, 0), **gqa,
     )  # fmt: skip
     return attended.unsqueeze(0), None
 

@@ -71,9 +71,6 @@ def critic_from_policy(policy):
     critic = _network(decoder, policy.source, policy.options)
     critic.attention, critic.is_packed = policy.attention, policy.is_packed
     critic.module.eval()
-    for name, module in policy.decoder.named_modules():
-        # Layers that recompute carry the flag themselves.
-        decoder.get_submodule(name).training = module.training
     masters = policy.weights.masters
     prefix = _prefix(decoder) + "."
     critic.train({name: masters[name].clone() for name in critic.trained_parameters() if name.startswith(prefix)})

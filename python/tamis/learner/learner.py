@@ -92,6 +92,11 @@ class Learner:
             return torch.cuda.get_device_name()
         return f"cpu, {torch.get_num_threads()} threads"
 
+    def describe(self):
+        """What it holds, a line for each network, for a log."""
+        networks = [trained.network for trained in self._all_trained()]
+        return [network.describe() for network in (*networks, self._reference) if network is not None]
+
     def capabilities(self):
         """What `info` says this learner can do."""
         has_peft = importlib.util.find_spec("peft") is not None

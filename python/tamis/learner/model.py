@@ -36,6 +36,8 @@ from .weights import TrainedWeights
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 # What a user may name; anything else is passed on to transformers.
 ATTENTIONS = {"varlen": attention.VARLEN, "sequences": attention.SEQUENCES}
+# Modules that stay in f32: the head of a critic.
+CRITIC_HEAD = ("score",)
 # How far two ways to compute the same may lie apart, as a part of the largest number.
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
@@ -165,6 +167,14 @@ class Network:
     def is_fused(self):
         """Whether the decoder holds some tensors otherwise than the files from which it was read."""
         return bool(getattr(self.module, "_weight_conversions", None))
+
+    def describe(self):
+        """What it is and how it computes, for a log."""
+        dtype = next(name for name, one in DTYPES.items() if one == self.options.dtype)
+        passed = "packed" if self.is_packed else "sequences one by one"
+        sizes = self.sizes()
+        trained = f"{sizes['num_trained']:,} of {sizes['num_parameters']:,} parameters are trained"
+        return f"{self.source.folder}: {trained}, {dtype} on {self.options.device}, attention {self.attention}, {passed}"
 
     def sizes(self):
         """SIZES of the page."""
@@ -361,10 +371,13 @@ def place(network):
     """
     options, module = network.options, network.module
     exact = {name: one.data.to(options.device, torch.float32) for name, one in network.trained_parameters().items()}
-    # Buffers keep their type: the frequencies of rotary positions must not be rounded. So does a value head.
+    # Buffers keep their type: the frequencies of rotary positions must not be rounded. So do a value head, and what
+    # the model's authors name.
     module.to(options.device)
-    for parameter in network.decoder.parameters() if isinstance(network.head, torch.nn.Module) else module.parameters():
-        parameter.data = parameter.data.to(options.dtype)
+    kept = [*(getattr(module, "_keep_in_fp32_modules_strict", None) or ()), *CRITIC_HEAD]
+    for name, parameter in module.named_parameters():
+        if not set(kept) & set(name.split(".")):
+            parameter.data = parameter.data.to(options.dtype)
     network.head = network.head or VocabularyHead(module, options.logprob_chunk)
     if isinstance(network.head, VocabularyHead):
         # While the model has the plain attention that it was loaded with.

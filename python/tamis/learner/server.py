@@ -88,8 +88,9 @@ class Session:
     `submit` is called by any thread and waits; `run` carries out what was submitted, in its own thread.
     """
 
-    def __init__(self, learner, max_body_bytes=MAX_BODY_BYTES):
+    def __init__(self, learner, max_body_bytes=MAX_BODY_BYTES, log=lambda line: None):
         self.learner = learner
+        self.log = log
         self.max_body_bytes = max_body_bytes
         self.orphan_timeout = None
         self.incarnation = None
@@ -187,7 +188,7 @@ class Session:
                 job = self._jobs.get(timeout=1.0)
             except queue.Empty:
                 if self.orphan_timeout is not None and time.monotonic() - self._heard > self.orphan_timeout:
-                    print(f"no call for {self.orphan_timeout} s: the learner ends", file=sys.stderr)
+                    self.log(f"no request for {self.orphan_timeout} s: the learner ends")
                     return
                 continue
             with self._lock:
@@ -215,6 +216,8 @@ class Session:
                 return Answer.of(*self.learner.calls[job.path](settings, columns))
             orphan_timeout = settings.number("orphan_timeout", None, above=0.0)
             answer, columns = self.learner.open(settings, columns)
+            for line in self.learner.describe():
+                self.log(line)
             incarnation = secrets.token_hex(8)
             with self._lock:
                 # A later `open` waits already: this one is over before it began.
@@ -229,7 +232,7 @@ class Session:
         except OSError as error:
             return Answer.of_error(Failed(f"failed to read or write {error.filename}: {error.strerror}"))
         except Exception as error:
-            traceback.print_exc()
+            self.log(traceback.format_exc().rstrip())
             message = f"{type(error).__name__}: {_first_line(error)}"
             return Answer.of_error(Failed(message, "the learner's log has the details"))
 
@@ -430,7 +433,7 @@ def _end(*_):
 
 def serve(where, token=None):
     """Listens and computes until a signal, or until nobody calls any more."""
-    session = Session(Learner())
+    session = Session(Learner(), log=lambda line: print(line, file=sys.stderr, flush=True))
     server, address = listen(where, session, token)
     try:
         signal.signal(signal.SIGTERM, _end)
