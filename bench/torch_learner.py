@@ -77,8 +77,19 @@ def columns(prompts, sequences):
 
 def learner_pass(folder, wave, arguments, attention):
     learner = Learner()
-    options = {"device": arguments.device, "attention": attention, "logprob_chunk": arguments.chunk, "threads": arguments.threads}
-    given = {"policy": folder, "temperature": 1.0, "optimizer": OPTIMIZER, "recompute_activations": arguments.recompute, "options": options}
+    options = {
+        "device": arguments.device,
+        "attention": attention,
+        "logprob_chunk": arguments.chunk,
+        "threads": arguments.threads,
+    }
+    given = {
+        "policy": folder,
+        "temperature": 1.0,
+        "optimizer": OPTIMIZER,
+        "recompute_activations": arguments.recompute,
+        "options": options,
+    }
     learner.open(Settings(given), {})
     network = learner._policy.network
     assert attention == "auto" or network.is_packed
@@ -88,13 +99,22 @@ def learner_pass(folder, wave, arguments, attention):
         derivatives = {name: torch.ones(wave["completion_token"].numel()) / 1000 for name in ("logprob", "entropy")}
         learner.backward(Settings({}), derivatives)
 
-    return run, lambda: network.weights.gradient("model.norm.weight"), network.attention, network.weights.clear_gradients
+    return (
+        run,
+        lambda: network.weights.gradient("model.norm.weight"),
+        network.attention,
+        network.weights.clear_gradients,
+    )
 
 
 def padded_pass(folder, prompts, sequences, arguments):
     device = torch.device(arguments.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").to(device).train()
+    model = (
+        transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+        .to(device)
+        .train()
+    )
     if arguments.recompute:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     rows = [torch.cat([prompts[prompt], completion]).long() for prompt, completion in sequences]
@@ -112,7 +132,12 @@ def padded_pass(folder, prompts, sequences, arguments):
         entropy = -(log_p.exp() * log_p).sum(-1)
         (((logprob + entropy) * mask).sum() / 1000).backward()
 
-    return run, lambda: model.model.norm.weight.grad, f"sdpa, {tokens.numel()} with padding", lambda: model.zero_grad(set_to_none=True)
+    return (
+        run,
+        lambda: model.model.norm.weight.grad,
+        f"sdpa, {tokens.numel()} with padding",
+        lambda: model.zero_grad(set_to_none=True),
+    )
 
 
 def measure(what, made, tokens, arguments):
@@ -132,7 +157,14 @@ def measure(what, made, tokens, arguments):
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     seconds = statistics.median(timed() for _ in range(arguments.repetitions))
-    line = {"form": what, "attention": attention, "tokens_per_s": round(tokens / seconds), "tokens": tokens, "seconds": round(seconds, 3), "norm_gradient": norm}
+    line = {
+        "form": what,
+        "attention": attention,
+        "tokens_per_s": round(tokens / seconds),
+        "tokens": tokens,
+        "seconds": round(seconds, 3),
+        "norm_gradient": norm,
+    }
     if on_gpu:
         line["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
     print(json.dumps(line), flush=True)
@@ -159,7 +191,12 @@ def main():
         prompts, sequences, tokens = make_wave(arguments.tokens, *arguments.lengths, SHAPES[arguments.shape][5])
         if "learner" in arguments.forms:
             for attention in arguments.attention:
-                measure("learner", learner_pass(folder, columns(prompts, sequences), arguments, attention), tokens, arguments)
+                measure(
+                    "learner",
+                    learner_pass(folder, columns(prompts, sequences), arguments, attention),
+                    tokens,
+                    arguments,
+                )
         if "padded" in arguments.forms:
             measure("padded", padded_pass(folder, prompts, sequences, arguments), tokens, arguments)
 

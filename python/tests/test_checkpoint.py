@@ -126,7 +126,9 @@ class RoundTrip(Folders):
             self.assertGreater(len(files), 2)
             self.assertEqual(set(index["weight_map"].values()), files)
             sizes = [path.stat().st_size for path in where.glob("model-*.safetensors")]
-            self.assertEqual(index["metadata"]["total_size"], own.network.weights.num_parameters * (4 if where != folder else 2))
+            self.assertEqual(
+                index["metadata"]["total_size"], own.network.weights.num_parameters * (4 if where != folder else 2)
+            )
             self.assertLess(max(sizes), 35_000)
         other = opened(golden_folder("llama"))
         call(other, "load", {"folder": str(folder), "content": "checkpoint"})
@@ -225,7 +227,9 @@ class Others(Folders):
             self.assert_same(tensor, learner._critic.network.weights.masters[name], name)
         self.assertEqual(other._critic.optimizer.num_steps, 0)
         critic["folder"] = str(golden_folder("llama"))
-        self.assert_refused(Refused, "holds LlamaForCausalLM, and a critic", opened, golden_folder("llama"), critic=critic)
+        self.assert_refused(
+            Refused, "holds LlamaForCausalLM, and a critic", opened, golden_folder("llama"), critic=critic
+        )
 
     def test_names_that_are_not_the_usual(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -291,7 +295,9 @@ class Wrong(Folders):
         self.before = state(self.other)
 
     def check(self, error, pattern):
-        self.assert_refused(error, pattern, call, self.other, "load", {"folder": str(self.saved), "content": "checkpoint"})
+        self.assert_refused(
+            error, pattern, call, self.other, "load", {"folder": str(self.saved), "content": "checkpoint"}
+        )
         after = state(self.other)
         self.assertEqual(after[1], self.before[1])
         for name, tensor in after[0].items():
@@ -317,6 +323,17 @@ class Wrong(Folders):
         (self.saved / "model.safetensors").unlink()
         self.check(Refused, "holds neither")
 
+    def test_policies_that_are_not_whole(self):
+        self.edit("model.safetensors", lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+        self.assert_refused(Refused, "`model.layers.1.mlp.up_proj.weight` is missing", opened, self.saved)
+        self.edit(
+            "model.safetensors",
+            lambda tensors: tensors.update({"model.layers.1.mlp.up_proj.weight": torch.zeros(3, 3)}),
+        )
+        self.assert_refused(Refused, r"up_proj.weight` .* has shape \[3, 3\], expected \[112, 48\]", opened, self.saved)
+        (self.saved / "model.safetensors").write_bytes(b"nothing")
+        self.assert_refused(Refused, "failed to load", opened, self.saved)
+
     def test_missing_tensor(self):
         self.edit("model.safetensors", lambda tensors: tensors.pop("model.norm.weight"))
         self.check(Refused, "tensor `model.norm.weight` is missing")
@@ -330,7 +347,10 @@ class Wrong(Folders):
         self.check(Refused, r"score.bias` .* has shape \[2\], expected \[1\]")
 
     def test_other_type(self):
-        self.edit("optimizer.safetensors", lambda tensors: tensors.update({"first.model.norm.weight": torch.zeros(48, dtype=torch.int32)}))
+        self.edit(
+            "optimizer.safetensors",
+            lambda tensors: tensors.update({"first.model.norm.weight": torch.zeros(48, dtype=torch.int32)}),
+        )
         self.check(Refused, "is of type I32")
 
     def test_no_step(self):
@@ -344,7 +364,11 @@ class Wrong(Folders):
 
     def test_not_finite(self):
         self.edit("model.safetensors", lambda tensors: tensors["model.norm.weight"].fill_(float("nan")))
-        self.assert_refused(Refused, "not finite", call, self.other, "load", {"folder": str(self.saved), "content": "checkpoint"})
+        self.assert_refused(
+            Refused, "not finite", call, self.other, "load", {"folder": str(self.saved), "content": "checkpoint"}
+        )
+
+        self.assert_refused(Refused, "`model.norm.weight` .* not finite", opened, self.saved)
 
     def test_folders_to_save_into(self):
         self.assert_refused(RequestError, "is not empty", save, self.learner, self.saved)

@@ -110,7 +110,14 @@ class Calls(States):
         hold(learner)
         self.assert_refused(RequestError, "`logprob` is missing", back, learner, entropy=torch.ones(NUM_TOKENS))
         self.assert_refused(RequestError, "has 3 numbers", back, learner, logprob=torch.ones(3))
-        self.assert_refused(RequestError, "no column `value`", back, learner, logprob=torch.ones(NUM_TOKENS), value=torch.ones(NUM_TOKENS))
+        self.assert_refused(
+            RequestError,
+            "no column `value`",
+            back,
+            learner,
+            logprob=torch.ones(NUM_TOKENS),
+            value=torch.ones(NUM_TOKENS),
+        )
         self.assert_refused(RequestError, "must be F32", back, learner, logprob=torch.ones(NUM_TOKENS).double())
         self.assertTrue(learner.is_holding)
 
@@ -271,7 +278,7 @@ class Copies(States):
 
             module = transformers.AutoModel.from_pretrained(golden_folder("qwen3"), dtype=torch.float64).eval()
             weight = torch.linspace(-1, 1, 48).double().requires_grad_()
-            values, begin = [], 0
+            values = []
             offsets = WAVE["completion_offset"].tolist()
             for s, prompt in enumerate(WAVE["prompt_of"].tolist()):
                 cut = slice(*WAVE["prompt_offset"][prompt : prompt + 2].tolist())
@@ -309,7 +316,9 @@ class Opening(Case):
     def test_sizes(self):
         learner = Learner()
         answer, _ = call(learner, "open", open_settings(golden_folder("qwen2"), critic={"optimizer": OPTIMIZER}))
-        self.assertEqual(answer["policy"], {"num_parameters": 51120, "num_trained": 51120, "vocab_size": 96, "max_positions": 256})
+        self.assertEqual(
+            answer["policy"], {"num_parameters": 51120, "num_trained": 51120, "vocab_size": 96, "max_positions": 256}
+        )
         self.assertIsNone(answer["critic"])
         answer, _ = call(learner, "copy", {"to": "critic"})
         self.assertEqual(answer["critic"]["num_parameters"], 51120 + 49)
@@ -341,7 +350,9 @@ class Opening(Case):
         call(learner, "open", open_settings(golden_folder("qwen3")))
         self.assertFalse(learner.is_holding)
         self.assert_refused(StateError, "no reference", forward, learner, "reference")
-        self.assert_refused(RequestError, "rank", call, learner, "forward", {"network": "policy"}, columns([[1]], [(0, [2])], ranks=[1]))
+        self.assert_refused(
+            RequestError, "rank", call, learner, "forward", {"network": "policy"}, columns([[1]], [(0, [2])], ranks=[1])
+        )
 
 
 if __name__ == "__main__":

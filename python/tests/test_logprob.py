@@ -56,7 +56,9 @@ class LogProb(Case):
 
     def test_equals_whole_logits(self):
         settings = itertools.product(
-            (1, 5, 23, 1000), (True, False), (dict(), dict(factor=1 / 0.7), dict(factor=0.5), dict(scale=0.3), dict(cap=4.0, scale=2.0, factor=1.3))
+            (1, 5, 23, 1000),
+            (True, False),
+            (dict(), dict(factor=1 / 0.7), dict(factor=0.5), dict(scale=0.3), dict(cap=4.0, scale=2.0, factor=1.3)),
         )
         for seed, (chunk, has_bias, constants) in enumerate(settings):
             with self.subTest(chunk=chunk, has_bias=has_bias, **constants):

@@ -88,7 +88,9 @@ class Adapters(Case):
         for recompute in (False, True):
             learner = stir(adapted(golden_folder("qwen2"), recompute_activations=recompute))
             answer = save(learner, self.empty("adapter"), "adapter")
-            self.assertEqual({one["name"] for one in answer["files"]}, {"adapter_config.json", "adapter_model.safetensors"})
+            self.assertEqual(
+                {one["name"] for one in answer["files"]}, {"adapter_config.json", "adapter_model.safetensors"}
+            )
             base = transformers.AutoModelForCausalLM.from_pretrained(golden_folder("qwen2"), dtype=torch.float64)
             with warnings.catch_warnings(action="ignore"):
                 where = self.folder / "adapter"
@@ -103,7 +105,9 @@ class Adapters(Case):
             given = derivatives(found["logprob"].numel())
             call(learner, "backward", {}, dict(zip(("logprob", "entropy"), given)))
             torch.autograd.backward(expected, [one.double() for one in given])
-            theirs = {name.replace(".default", ""): one.grad for name, one in module.named_parameters() if one.requires_grad}
+            theirs = {
+                name.replace(".default", ""): one.grad for name, one in module.named_parameters() if one.requires_grad
+            }
             weights = learner._policy.network.weights
             self.assertEqual(set(theirs), set(weights.masters))
             self.assertEqual(set(theirs), set(load_file(self.folder / "adapter/adapter_model.safetensors")))
@@ -150,8 +154,12 @@ class Adapters(Case):
             save(learner, folder, dtype="bf16")
             self.assertFalse((folder / "master").exists())
             config = json.loads((folder / "adapter/adapter_config.json").read_text())
-            self.assertEqual((config["r"], config["lora_alpha"], config["target_modules"]), (3, 5.0, ["down_proj", "q_proj"]))
-            other = adapted(golden_folder("llama"), {"targets": ["q_proj", "down_proj"], "seed": 9}, options={"dtype": dtype})
+            self.assertEqual(
+                (config["r"], config["lora_alpha"], config["target_modules"]), (3, 5.0, ["down_proj", "q_proj"])
+            )
+            other = adapted(
+                golden_folder("llama"), {"targets": ["q_proj", "down_proj"], "seed": 9}, options={"dtype": dtype}
+            )
             first, second = state(learner)[0], state(other)[0]
             self.assertFalse(all(torch.equal(first[name], second[name]) for name in first))
             call(other, "load", {"folder": str(folder), "content": "checkpoint"})
@@ -187,7 +195,9 @@ class Adapters(Case):
         self.assert_refused(RequestError, "`rank`", adapted, folder, {"rank": 0})
         self.assert_refused(RequestError, "unknown key `r`", adapted, folder, {"r": 3})
         self.assert_refused(Refused, "does not fit the policy", adapted, folder, {"targets": ["nothing_proj"]})
-        self.assert_refused(Refused, "output head or of the embedding", adapted, folder, {"targets": ["q_proj", "lm_head"]})
+        self.assert_refused(
+            Refused, "output head or of the embedding", adapted, folder, {"targets": ["q_proj", "lm_head"]}
+        )
         self.assert_refused(Refused, "output head or of the embedding", adapted, folder, {"targets": ["embed_tokens"]})
         learner = adapted(folder, critic={"optimizer": OPTIMIZER})
         self.assert_refused(Refused, "policy with an adapter", call, learner, "copy", {"to": "critic"})

@@ -33,6 +33,7 @@ def grads(learner, name="policy"):
 
 def sequences_of(given):
     """Prompt and completion of each sequence, as lists."""
+
     def cut(tokens, offsets):
         return [tokens[a:b].tolist() for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist())]
 
@@ -68,7 +69,9 @@ class Golden(Case):
         for architecture in ARCHITECTURES:
             learner = opened(golden_folder(architecture))
             expected = [one for one in golden(architecture)["sequences"] if len(one["tokens"]) > 1]
-            _, found = call(learner, "forward", {"network": "policy"}, next_token_columns([one["tokens"] for one in expected]))
+            _, found = call(
+                learner, "forward", {"network": "policy"}, next_token_columns([one["tokens"] for one in expected])
+            )
             logprob = [x for one in expected for x in one["next_token_logprobs"]]
             # The last position predicts nothing that was sampled.
             entropy = [x for one in expected for x in one["entropy"][:-1]]
@@ -167,7 +170,11 @@ class WholeLogits(Case):
             "Gemma2Config": (gemma, "eager", True),
             "Gemma3TextConfig": (dict(sliding_window=4, query_pre_attn_scalar=8), "tamis_sequences", True),
             # Scaled logits, residuals and attention.
-            "GraniteConfig": (dict(logits_scaling=7.0, attention_multiplier=0.3, residual_multiplier=0.5), "tamis_sequences", True),
+            "GraniteConfig": (
+                dict(logits_scaling=7.0, attention_multiplier=0.3, residual_multiplier=0.5),
+                "tamis_sequences",
+                True,
+            ),
             "CohereConfig": (dict(logit_scale=0.3), "tamis_sequences", True),
             # A window in every layer.
             "MistralConfig": (dict(sliding_window=5), "tamis_sequences", True),
@@ -178,7 +185,11 @@ class WholeLogits(Case):
             # Attention with sinks; its masks know nothing of packs.
             "GptOssConfig": (dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=4), "eager", False),
             # A mixture of experts.
-            "Qwen3MoeConfig": (dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16), "tamis_sequences", True),
+            "Qwen3MoeConfig": (
+                dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+                "tamis_sequences",
+                True,
+            ),
             # Distances without position ids.
             "BloomConfig": (dict(n_layer=2, n_head=4), None, False),
             # A state that runs on from one sequence into the next.
@@ -203,13 +214,25 @@ class WholeLogits(Case):
             self.assert_refused(Refused, "no decoder", opened, folder)
         with tempfile.TemporaryDirectory() as folder:
             self.assert_refused(Refused, "config.json", opened, folder)
-        self.assert_refused(Refused, "attention `sequence` cannot be used", opened, golden_folder("qwen2"), options={"attention": "sequence"})
+        self.assert_refused(
+            Refused,
+            "attention `sequence` cannot be used",
+            opened,
+            golden_folder("qwen2"),
+            options={"attention": "sequence"},
+        )
         with tempfile.TemporaryDirectory() as folder:
             save_tiny(folder, tiny_config("Gemma2Config", attn_logit_softcapping=2.0))
-            self.assert_refused(Refused, "attention `sdpa` cannot be used with Gemma2Model", opened, folder, options={"attention": "sdpa"})
+            self.assert_refused(
+                Refused,
+                "attention `sdpa` cannot be used with Gemma2Model",
+                opened,
+                folder,
+                options={"attention": "sdpa"},
+            )
 
     def test_logits_that_are_changed_unseen_are_refused(self):
-        from tamis.learner import model
+        from tamis.learner import head
 
         class Bent(transformers.LlamaForCausalLM):
             def forward(self, *arguments, **more):
@@ -218,11 +241,11 @@ class WholeLogits(Case):
                 return output
 
         module = Bent(tiny_config("LlamaConfig"))
-        head = model.VocabularyHead(module, None)
-        self.assert_refused(Refused, "in a way that this learner does not know", head.check, module)
+        bent = head.VocabularyHead(module, None)
+        self.assert_refused(Refused, "in a way that this learner does not know", bent.check, module)
         # The same without the bend.
         module = transformers.LlamaForCausalLM(tiny_config("LlamaConfig"))
-        model.VocabularyHead(module, None).check(module)
+        head.VocabularyHead(module, None).check(module)
 
 
 class Packing(Case):
@@ -264,7 +287,9 @@ class Packing(Case):
         learner = opened(golden_folder("llama"))
         first, second = [1, 2, 3, 4], [5, 6, 7]
         _, found = call(learner, "forward", {"network": "policy"}, columns([[9], [8, 7]], [(0, first), (1, second)]))
-        _, other = call(learner, "forward", {"network": "policy"}, columns([[70], [8, 7]], [(0, [60, 50, 40, 30]), (1, second)]))
+        _, other = call(
+            learner, "forward", {"network": "policy"}, columns([[70], [8, 7]], [(0, [60, 50, 40, 30]), (1, second)])
+        )
         self.assert_same(found["logprob"][4:], other["logprob"][4:])
         self.assertFalse(torch.equal(found["logprob"][:4], other["logprob"][:4]))
 
@@ -279,10 +304,16 @@ class Packing(Case):
 
     def test_what_does_not_fit_is_refused(self):
         learner = opened(golden_folder("qwen2"))
-        self.assert_refused(RequestError, "holds 96", call, learner, "forward", {"network": "policy"}, columns([[1]], [(0, [96])]))
-        self.assert_refused(RequestError, "holds -1", call, learner, "forward", {"network": "policy"}, columns([[-1]], [(0, [9])]))
+        self.assert_refused(
+            RequestError, "holds 96", call, learner, "forward", {"network": "policy"}, columns([[1]], [(0, [96])])
+        )
+        self.assert_refused(
+            RequestError, "holds -1", call, learner, "forward", {"network": "policy"}, columns([[-1]], [(0, [9])])
+        )
         long = columns([[1] * 7], [(0, [2] * 250)])
-        self.assert_refused(Refused, "257 tokens, and the model 256", call, learner, "forward", {"network": "policy"}, long)
+        self.assert_refused(
+            Refused, "257 tokens, and the model 256", call, learner, "forward", {"network": "policy"}, long
+        )
         call(learner, "forward", {"network": "policy"}, columns([[1] * 6], [(0, [2] * 250)]))
 
 

@@ -10,14 +10,18 @@ from tamis.learner.weights import TrainedWeights, first_not_finite
 
 
 def settings(**more):
-    values = dict(beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.1, decay_norms_and_biases=True, max_grad_norm=None)
+    values = dict(
+        beta1=0.9, beta2=0.99, epsilon=1e-6, weight_decay=0.1, decay_norms_and_biases=True, max_grad_norm=None
+    )
     return AdamWSettings(**{**values, **more})
 
 
 def parameters(dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     shapes = {"matrix": (5, 7), "bias": (7,), "other": (3, 2, 4)}
-    return {name: torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for name, shape in shapes.items()}
+    return {
+        name: torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for name, shape in shapes.items()
+    }
 
 
 def gradient(name, step):
@@ -36,7 +40,9 @@ class Steps(Case):
             weights = TrainedWeights(parameters())
             own = AdamW(weights, settings(max_grad_norm=clip))
             theirs = parameters()
-            reference = torch.optim.AdamW(theirs.values(), lr=0.01, betas=(0.9, 0.99), eps=1e-6, weight_decay=0.1, foreach=False)
+            reference = torch.optim.AdamW(
+                theirs.values(), lr=0.01, betas=(0.9, 0.99), eps=1e-6, weight_decay=0.1, foreach=False
+            )
             for step in range(5):
                 give_gradients(weights, step)
                 for name, parameter in theirs.items():
@@ -157,7 +163,12 @@ class Rounded(Case):
 
 class NotFinite(Case):
     def test_names_the_first(self):
-        tensors = [("empty", torch.zeros(0)), ("good", torch.full((3,), 3e38)), ("nan", torch.tensor([1.0, math.nan])), ("inf", torch.tensor([math.inf]))]
+        tensors = [
+            ("empty", torch.zeros(0)),
+            ("good", torch.full((3,), 3e38)),
+            ("nan", torch.tensor([1.0, math.nan])),
+            ("inf", torch.tensor([math.inf])),
+        ]
         self.assertEqual(first_not_finite(tensors), "nan")
         self.assertEqual(first_not_finite(tensors[3:]), "inf")
         self.assertIsNone(first_not_finite(tensors[:2]))

@@ -18,8 +18,12 @@ def decode(body, content_type=protocol.SAFETENSORS):
 
 class Bodies(Case):
     def test_round_trip(self):
-        given = {**random_columns(50), "grad_norm": torch.tensor([float("nan")], dtype=torch.float64), "empty": torch.zeros(0)}
-        values = {"number": 0.1 + 0.2, "text": "ü\n\"", "none": None, "list": [1, 2.5e-300]}
+        given = {
+            **random_columns(50),
+            "grad_norm": torch.tensor([float("nan")], dtype=torch.float64),
+            "empty": torch.zeros(0),
+        }
+        values = {"number": 0.1 + 0.2, "text": 'ü\n"', "none": None, "list": [1, 2.5e-300]}
         content_type, body = protocol.encode(values, given)
         self.assertEqual(content_type, protocol.SAFETENSORS)
         found, tensors = decode(body)
@@ -36,14 +40,22 @@ class Bodies(Case):
         self.assert_same(tensors["prompt_token"], given["prompt_token"])
 
     def test_columns_at_any_offset(self):
-        header = {"b": {"dtype": "F64", "shape": [1], "data_offsets": [4, 12]}, "a": {"dtype": "I32", "shape": [1], "data_offsets": [0, 4]}}
+        header = {
+            "b": {"dtype": "F64", "shape": [1], "data_offsets": [4, 12]},
+            "a": {"dtype": "I32", "shape": [1], "data_offsets": [0, 4]},
+        }
         head = json.dumps(header).encode()
         body = struct.pack("<Q", len(head)) + head + struct.pack("<id", 7, 2.5)
         values, tensors = decode(body)
         self.assertEqual((values, tensors["a"].item(), tensors["b"].item()), ({}, 7, 2.5))
 
     def test_json(self):
-        for content_type in ("application/json", "application/json; charset=utf-8", "", "application/x-www-form-urlencoded"):
+        for content_type in (
+            "application/json",
+            "application/json; charset=utf-8",
+            "",
+            "application/x-www-form-urlencoded",
+        ):
             self.assertEqual(decode(b'{"a": 1}', content_type), ({"a": 1}, {}))
         self.assertEqual(decode(b"", ""), ({}, {}))
         self.assertEqual(protocol.encode({"a": 1}), ("application/json", b'{"a": 1}'))
@@ -51,7 +63,17 @@ class Bodies(Case):
             protocol.encode({"a": float("nan")})
 
     def test_broken_json(self):
-        for body in (b"{", b"[]", b"3", b"\xff", b'{"a": NaN}', b'{"a": -Infinity}', b'{"a": 1, "a": 2}', b"[" * 100000, b'{"a": ' + b"9" * 5000 + b"}"):
+        for body in (
+            b"{",
+            b"[]",
+            b"3",
+            b"\xff",
+            b'{"a": NaN}',
+            b'{"a": -Infinity}',
+            b'{"a": 1, "a": 2}',
+            b"[" * 100000,
+            b'{"a": ' + b"9" * 5000 + b"}",
+        ):
             self.assert_refused(RequestError, "body", decode, body, "application/json")
 
     def test_broken_safetensors(self):

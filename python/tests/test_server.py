@@ -146,7 +146,9 @@ class OnceAndOnlyOnce(Served):
     def test_a_step_from_begin_to_end(self):
         client = self.client()
         status, info = client.get("info")
-        self.assertEqual((status, info["protocol"], info["incarnation"], info["seq"]), (200, "tamis-learner/1", None, 0))
+        self.assertEqual(
+            (status, info["protocol"], info["incarnation"], info["seq"]), (200, "tamis-learner/1", None, 0)
+        )
         self.assertEqual(info["capabilities"]["max_body_bytes"], 1 << 20)
         self.assertEqual(client.open()[0], 200)
         self.assertEqual(client.get("info")[1]["incarnation"], client.incarnation)
@@ -194,7 +196,9 @@ class OnceAndOnlyOnce(Served):
         for seq in (5, 2, 0, 99):
             self.assert_error(client.post("check", seq=seq), 409, "sequence", expected=4)
         for seq in (" 4 4", "-1", "x", "", "٣", "9" * 30):
-            status, _, body = client.request("POST", "/v1/check", b"", {"Tamis-Incarnation": client.incarnation, "Tamis-Seq": seq.encode()})
+            status, _, body = client.request(
+                "POST", "/v1/check", b"", {"Tamis-Incarnation": client.incarnation, "Tamis-Seq": seq.encode()}
+            )
             self.assertEqual((status, json.loads(body)["error"]["kind"]), (400, "request"))
         self.assertEqual(client.post("check", seq=4)[0], 200)
         self.assertEqual(self.count("check"), 4)
@@ -280,7 +284,9 @@ class OnceAndOnlyOnce(Served):
         for headers in ({}, {"Tamis-Seq": "1"}, {"Tamis-Incarnation": client.incarnation}):
             status, _, body = client.request("POST", "/v1/check", b"{}", headers)
             self.assertEqual((status, json.loads(body)["error"]["kind"]), (400, "request"))
-        status, _, body = client.request("POST", "/v1/open", b"{}", {"Tamis-Incarnation": client.incarnation, "Tamis-Seq": "1"})
+        status, _, body = client.request(
+            "POST", "/v1/open", b"{}", {"Tamis-Incarnation": client.incarnation, "Tamis-Seq": "1"}
+        )
         self.assertEqual(status, 400)
         # Nothing of this touched the incarnation.
         self.assertEqual(client.post("check")[0], 200)
@@ -487,7 +493,10 @@ class Program(Case):
         client.close()
         again.send_signal(signal.SIGTERM)
         self.assertEqual(again.wait(20), 0)
-        self.assertRegex(again.stderr.read(), "^.*hf/qwen2: 51,120 of 51,120 parameters are trained, f32 on cpu, attention tamis_sequences, packed\n$")
+        self.assertRegex(
+            again.stderr.read(),
+            "^.*hf/qwen2: 51,120 of 51,120 parameters are trained, f32 on cpu, attention tamis_sequences, packed\n$",
+        )
 
     def test_unix_socket(self):
         path = self.folder / "learner.sock"
@@ -533,7 +542,9 @@ class Program(Case):
     def test_nothing_heavy_is_imported_early(self):
         program = "import sys, tamis, tamis.learner; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-        found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        found = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
         self.assertEqual(found.stdout.strip(), "[]")
         begin = time.monotonic()
         child = self.start("--help")

@@ -9,7 +9,9 @@ transformers forward and backward and steps its optimizer. As data flows through
     protocol    bodies to settings and waves, answers to bodies, errors as exceptions
     learner     the calls of the page
     packing     a wave becomes one row of tokens without padding
-    model       a decoder with its head: loading, forward, what holds of every architecture is checked here
+    loading     folders in Hugging Face layout to networks, placed and checked
+    model       a decoder with its head, forward over waves; which attention it may use
+    head        from hidden states to log-probabilities, scaled and capped as the model does it
     attention   attention within each sequence of a pack
     logprob     log-probabilities and entropies from hidden states, never with the whole logits
     weights     trained weights in f32 and their gradients, whatever type the decoder computes in

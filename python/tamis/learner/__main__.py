@@ -12,7 +12,9 @@ def main():
         description="Learns in PyTorch what a controller asks for over tamis-learner/1 (docs/learner-protocol.md).",
     )
     parser.add_argument("--listen", required=True, metavar="HOST:PORT|unix:/PATH", help="port 0 takes any free one")
-    parser.add_argument("--token-file", type=pathlib.Path, help="file with the bearer token that every caller must have")
+    parser.add_argument(
+        "--token-file", type=pathlib.Path, help="file with the bearer token that every caller must have"
+    )
     arguments = parser.parse_args()
     token = None
     if arguments.token_file is not None:

@@ -68,7 +68,7 @@ def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropo
         key, value, gqa = (*(states.repeat_interleave(num_queries, 1) for states in (key, value)), {})
     # A window of w tokens is the token itself and w - 1 before it.
     left = -1 if window is None else window - 1
-    # Q and K must be given the same offsets, the same object: only then is the causal diagonal each sequence's own.
+    # Q and K must be given the same offsets, as one object: only then is the causal diagonal each sequence's own.
     attended = varlen_attn(
         query, key, value, offsets, offsets, longest, longest,
         scale=scaling, window_size=(left, 0), **gqa,

@@ -24,8 +24,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers.core_model_loading import revert_weight_conversion
 
+from .loading import is_spare
 from .lora import AdapterNetwork
-from .model import is_spare
 from .protocol import Refused, RequestError
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -157,9 +157,7 @@ def _untie(network, tensors):
     """The tensors with a head of its own, where the head is the embedding."""
     embedding = network.module.get_input_embeddings().weight
     name = next(name for name, parameter in network.module.named_parameters() if parameter is embedding)
-    head = next(
-        name + ".weight" for name, module in network.module.named_modules() if module is network.head.output
-    )
+    head = next(name + ".weight" for name, module in network.module.named_modules() if module is network.head.output)
     shape, make = next((shape, make) for other, shape, make in tensors if other == name)
     return [*tensors, (head, shape, make)]
 

@@ -11,7 +11,8 @@ import torch
 from transformers import AutoModel
 
 from .checkpoint import read_tensors
-from .model import Network, Source, is_spare, load_module, place
+from .loading import Source, is_spare, load_module, place
+from .model import Network
 from .protocol import Refused
 
 SCORE = ("score.weight", "score.bias")

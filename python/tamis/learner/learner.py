@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import checkpoint, critic, lora, model, protocol
+from . import checkpoint, critic, loading, lora, model, protocol
 from .optimizer import AdamW, AdamWSettings
 from .protocol import Refused, RequestError, Settings, StateError, Wave
 from .weights import first_not_finite
@@ -132,10 +132,10 @@ class Learner:
         if threads is not None:
             torch.set_num_threads(threads)
         try:
-            policy = model.load_policy(folder, options)
+            policy = loading.load_policy(folder, options)
             if adapter is not None:
                 policy = lora.add_adapter(policy, adapter)
-            model.place(policy)
+            loading.place(policy)
             if recompute:
                 policy.recompute_layers()
             self._policy = _Trained.new(policy, optimizer)
@@ -146,7 +146,7 @@ class Learner:
                     self._set_critic(critic.load_critic(critic_folder, options))
             self._offloads = offloads
             if reference is not None:
-                self._set_reference(model.load_reference(reference, options))
+                self._set_reference(loading.load_reference(reference, options))
         except BaseException:
             self.close()
             raise
@@ -363,7 +363,7 @@ class Learner:
             optimizer = trained.optimizer
             moments = [pair for names in (optimizer.first, optimizer.second) for pair in names.items()]
             for what, tensors in ((name, trained.network.weights.masters.items()), (f"{name}_moments", moments)):
-                broken = first_not_finite(list(tensors))
+                broken = first_not_finite(tensors)
                 if broken is not None:
                     return {"not_finite": {"what": what, "tensor": broken}}, {}
         return {"not_finite": None}, {}
@@ -401,7 +401,7 @@ class Learner:
         settings.finish()
         if content == "reference":
             self._reference = None
-            self._set_reference(model.load_reference(folder, self._policy.network.options))
+            self._set_reference(loading.load_reference(folder, self._policy.network.options))
         else:
             self._load_checkpoint(folder)
             self._held = None

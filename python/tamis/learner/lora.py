@@ -99,7 +99,9 @@ def add_adapter(network, lora):
     try:
         import peft
     except ImportError:
-        raise Refused("adapters need peft, which is not installed", "scripts/install-torch, or pip install peft") from None
+        raise Refused(
+            "adapters need peft, which is not installed", "scripts/install-torch, or pip install peft"
+        ) from None
     config = peft.LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
         target_modules="all-linear" if lora.targets is None else list(lora.targets),
@@ -110,10 +112,14 @@ def add_adapter(network, lora):
         try:
             adapted = peft.get_peft_model(network.module, config, autocast_adapter_dtype=False)
         except (ValueError, TypeError) as error:
-            raise Refused(f"the adapter does not fit the policy: {str(error).splitlines()[0]}", "see `targets`") from None
+            raise Refused(
+                f"the adapter does not fit the policy: {str(error).splitlines()[0]}", "see `targets`"
+            ) from None
     module = network.module.eval()
     if module.get_output_embeddings() is not head or module.get_input_embeddings() is not embedding:
-        raise Refused("an adapter of the output head or of the embedding cannot be trained", "leave it out of `targets`")
+        raise Refused(
+            "an adapter of the output head or of the embedding cannot be trained", "leave it out of `targets`"
+        )
     own = AdapterNetwork(module, module.base_model, network.head, network.source, network.options)
     own.adapted = adapted
     unknown = [name for name, one in module.named_parameters() if one.requires_grad and ".lora_" not in name]

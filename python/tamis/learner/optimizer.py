@@ -108,7 +108,10 @@ class AdamW:
 
     def copy_state(self):
         """Moments and step count as they are, in the host's memory."""
-        copies = [{name: moment.to("cpu", copy=True) for name, moment in moments.items()} for moments in (self.first, self.second)]
+        copies = [
+            {name: moment.to("cpu", copy=True) for name, moment in moments.items()}
+            for moments in (self.first, self.second)
+        ]
         return (*copies, self.num_steps)
 
     def set_state(self, state):

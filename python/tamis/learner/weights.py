@@ -103,9 +103,12 @@ def first_not_finite(tensors):
 
     Reads minima and maxima, in which NaN spreads: no temporary of a tensor's size, and one wait for the device.
     """
-    names = [name for name, tensor in tensors if tensor.numel()]
-    extremes = [torch.stack(torch.aminmax(tensor)) for _, tensor in tensors if tensor.numel()]
-    if not extremes:
+    names, extremes = [], []
+    for name, tensor in tensors:
+        if tensor.numel():
+            names.append(name)
+            extremes.append(torch.stack(torch.aminmax(tensor.detach())).float())
+    if not names:
         return None
     broken = (~torch.stack(extremes).isfinite()).any(1).tolist()
     return next((name for name, is_broken in zip(names, broken, strict=True) if is_broken), None)
