@@ -145,24 +145,25 @@ def measure(what, made, tokens, arguments):
     on_gpu = arguments.device.startswith("cuda")
 
     def timed():
-        begin = time.perf_counter()
+        begin = time.perf_counter(), time.process_time()
         run()
         if on_gpu:
             torch.cuda.synchronize()
-        return time.perf_counter() - begin
+        return time.perf_counter() - begin[0], time.process_time() - begin[1]
 
     clear()
     timed()
     norm = gradient().float().norm().item()
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    seconds = statistics.median(timed() for _ in range(arguments.repetitions))
+    seconds, cpu_seconds = map(statistics.median, zip(*(timed() for _ in range(arguments.repetitions)), strict=True))
     line = {
         "form": what,
         "attention": attention,
         "tokens_per_s": round(tokens / seconds),
         "tokens": tokens,
         "seconds": round(seconds, 3),
+        "cpu_seconds": round(cpu_seconds, 3),
         "norm_gradient": norm,
     }
     if on_gpu:

@@ -375,6 +375,14 @@ class Malformed(Served):
                 self.assertNotIn(b"Traceback", received)
         self.assert_answers()
 
+    def test_a_body_that_waits_to_be_asked_for(self):
+        host, port = self.server.server_address[:2]
+        with socket.create_connection((host, port), timeout=10) as raw:
+            raw.sendall(b"POST /v1/open HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
+            self.assertEqual(raw.recv(100), b"HTTP/1.1 100 Continue\r\n\r\n")
+            raw.sendall(b"{}")
+            self.assertTrue(raw.recv(100).startswith(b"HTTP/1.1 400 "))
+
     def test_a_body_that_ends_early_harms_nobody(self):
         self.exchange(b"POST /v1/open HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
         self.assertEqual(self.count("open"), 0)

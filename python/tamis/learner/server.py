@@ -276,6 +276,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except (ConnectionError, TimeoutError):
             self.close_connection = True
 
+    def handle_expect_100(self):
+        """Says at once that the body may come: what is written is held back otherwise."""
+        goes_on = super().handle_expect_100()
+        self.wfile.flush()
+        return goes_on
+
     def send_error(self, code, message=None, explain=None):
         """What the base class finds wrong, as an error of the page."""
         self.close_connection = True
