@@ -1,0 +1,1 @@
+"""The Python side of tamis. Importing it imports nothing heavy."""

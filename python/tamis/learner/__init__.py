@@ -1,0 +1,24 @@
+"""A learner in PyTorch behind the wire `tamis-learner/1` (docs/learner-protocol.md).
+
+    python -m tamis.learner --listen 127.0.0.1:0
+
+The controller (tamis) computes objectives and sends one derivative per token; this package runs a decoder of
+transformers forward and backward and steps its optimizer. As data flows through it:
+
+    server      HTTP, tokens, incarnations and sequence numbers: each call carried out once
+    protocol    bodies to settings and waves, answers to bodies, errors as exceptions
+    learner     the calls of the page
+    packing     a wave becomes one row of tokens without padding
+    loading     folders in Hugging Face layout to networks, placed and checked
+    model       a decoder with its head, forward over waves; which attention it may use
+    head        from hidden states to log-probabilities, scaled and capped as the model does it
+    attention   attention within each sequence of a pack
+    logprob     log-probabilities and entropies from hidden states, never with the whole logits
+    weights     trained weights in f32 and their gradients, whatever type the decoder computes in
+    optimizer   AdamW, clipping, steps that are skipped
+    critic      a decoder with a value head
+    lora        adapters
+    checkpoint  folders in Hugging Face layout with the optimizer's state
+
+One process on one device. Nothing here is imported before it is needed.
+"""

@@ -1,0 +1,100 @@
+"""Attention within each sequence of a pack, as functions that transformers calls by name.
+
+    tamis_varlen     torch's `varlen_attn` (flash kernels): CUDA, bf16 or f16
+    tamis_sequences  one causal `scaled_dot_product_attention` after another: any device, any type, and a
+                     sequence's numbers are those it has alone
+
+Neither builds a mask of M x M. Both learn where sequences begin from the keyword arguments with which
+transformers drives its own flash kernels (`cu_seq_lens_q`, `max_length_q`), which reach every layer and are
+held by recomputed ones. What else flash kernels are told by keyword (a sliding window, soft-capping, sinks)
+is honoured or refused, never passed over: only models that can use flash kernels are given these functions
+(`model.choose_attention`), for the others know of it through masks.
+"""
+
+import inspect
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface
+
+VARLEN = "tamis_varlen"
+SEQUENCES = "tamis_sequences"
+
+# Keyword arguments that change nothing in a causal training pass.
+_HARMLESS = {
+    "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "sliding_window", "position_ids", "use_cache",
+    "cache_position", "output_attentions", "output_hidden_states", "return_dict", "is_causal", "layer_idx",
+    "past_key_values", "position_embeddings", "target_dtype", "implementation", "output_router_logits",
+}  # fmt: skip
+
+
+class AttentionRefused(Exception):
+    """The model asks for something that these functions do not compute."""
+
+
+def keywords(pack, attention):
+    """What a decoder must be told beside tokens and positions."""
+    if attention in ("eager", "sdpa", "flex_attention"):
+        return {}
+    longest = max(pack.lengths)
+    # `tamis_sequences` cuts on the host: it takes lengths where the others take offsets on the device.
+    offsets = pack.lengths if attention == SEQUENCES else pack.offsets
+    return {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets, "max_length_q": longest, "max_length_k": longest}
+
+
+def _check(name, query, key, attention_mask, dropout, more):
+    if attention_mask is not None or dropout or more.get("is_causal") is False or query.shape[0] != 1:
+        raise AttentionRefused(f"{name} is causal, without mask and dropout, over one row")
+    if query.shape[2] != key.shape[2]:
+        raise AttentionRefused(f"{name} takes as many keys as queries")
+    if more.get("cu_seq_lens_q") is None:
+        raise AttentionRefused(f"the model does not tell {name} where sequences begin")
+    for argument, value in more.items():
+        if argument not in _HARMLESS and value is not None and value is not False:
+            raise AttentionRefused(f"{name} does not compute `{argument}`")
+
+
+def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):
+    """Query [1, H, M, D], key and value [1, K, M, D] to [1, M, H, D]."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    _check(VARLEN, query, key, attention_mask, dropout, more)
+    offsets, longest, window = more["cu_seq_lens_q"], more["max_length_q"], more.get("sliding_window")
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    gqa = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+    if gqa and "enable_gqa" not in inspect.signature(varlen_attn).parameters:
+        # Older releases want a key and a value for each query head.
+        num_queries = query.shape[1] // key.shape[1]
+        key, value, gqa = (*(states.repeat_interleave(num_queries, 1) for states in (key, value)), {})
+    # A window of w tokens is the token itself and w - 1 before it.
+    left = -1 if window is None else window - 1
+    # Q and K must be given the same offsets, as one object: only then is the causal diagonal each sequence's own.
+    attended = varlen_attn(
+        query, key, value, offsets, offsets, longest, longest,
+        scale=scaling, window_size=(left, 0), **gqa,
+    )  # fmt: skip
+    return attended.unsqueeze(0), None
+
+
+def attend_sequences(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):
+    """Query [1, H, M, D], key and value [1, K, M, D] to [1, M, H, D]."""
+    _check(SEQUENCES, query, key, attention_mask, dropout, more)
+    window = more.get("sliding_window")
+    lengths = more["cu_seq_lens_q"]
+    gqa = query.shape[1] != key.shape[1]
+    attended = []
+    for q, k, v in zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True):
+        length = q.shape[2]
+        mask = None
+        if window is not None and window < length:
+            mask = torch.ones(length, length, dtype=torch.bool, device=q.device).tril().triu(1 - window)
+        one = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=gqa
+        )
+        attended.append(one.transpose(1, 2))
+    return torch.cat(attended, 1), None
+
+
+# Unknown to the interface of masks, they are given none.
+AttentionInterface.register(VARLEN, attend_varlen)
+AttentionInterface.register(SEQUENCES, attend_sequences)

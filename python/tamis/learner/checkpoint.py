@@ -1,0 +1,329 @@
+"""Folders in Hugging Face layout, with the optimizer's state beside the weights: written, and read again.
+
+    config.json, generation_config.json, model*.safetensors   what servers and other programs load
+    master/                  the weights in f32, where the above are in another type, or under other names
+    optimizer.safetensors    first.NAME and second.NAME of every trained tensor, f32; `step` in the metadata
+    adapter/                 the adapter in f32 as peft has it, where one is trained: the weights above have it
+                             merged, and what a resume reads is this and the policy that was opened
+    critic/                  the critic in f32 with its optimizer.safetensors
+
+transformers reads some architectures' tensors into fused ones (the experts of a mixture). Servers get them as
+the original had them; `master/`, `critic/` and the moments are written and read as the decoder holds them.
+
+The native engine reads what is written here, and is read here. Tensors are written and read one at a time, so
+that the host holds one of them and not all. Every file is flushed to the disk before `save` returns.
+"""
+
+import json
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers.core_model_loading import revert_weight_conversion
+
+from .loading import is_spare
+from .lora import AdapterNetwork
+from .protocol import Refused, RequestError
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+_TAGS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+_CONFIG_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+_SHARD_BYTES = 5_000_000_000
+# Bytes that are handed to the file at a time.
+_BLOCK = 1 << 24
+
+
+class _Output:
+    """Files of one folder as they are written: names, sizes and checksums."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.files = []
+
+    def write(self, name, parts):
+        """Writes one file whole and to the disk; `parts` gives its bytes."""
+        path = self.folder / name
+        num_bytes = crc = 0
+        with open(path, "wb") as file:
+            for part in parts:
+                file.write(part)
+                num_bytes += len(part)
+                crc = zlib.crc32(part, crc)
+            file.flush()
+            os.fsync(file.fileno())
+        self.files.append({"name": name, "bytes": num_bytes, "crc32": f"{crc:08x}"})
+
+    def folder_within(self, name):
+        """Makes a folder inside."""
+        (self.folder / name).mkdir()
+        self.flush_folder(name)
+
+    def flush_folder(self, name="."):
+        """Flushes the entries of a folder to the disk."""
+        handle = os.open(self.folder / name, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _file_parts(tensors, dtype, metadata):
+    """The bytes of a safetensors file of `(name, shape, make)`."""
+    header, begin = {"__metadata__": {"format": "pt", **metadata}}, 0
+    for name, shape, _ in tensors:
+        end = begin + torch.Size(shape).numel() * dtype.itemsize
+        header[name] = {"dtype": _TAGS[dtype], "shape": shape, "data_offsets": [begin, end]}
+        begin = end
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    yield struct.pack("<Q", len(head)) + head
+    for _, _, make in tensors:
+        for part in make().detach().reshape(-1).split(_BLOCK // 4):
+            if part.numel():
+                yield part.to(dtype).cpu().contiguous().view(torch.uint8).numpy().data
+
+
+def _shards(tensors, dtype, max_bytes):
+    """Cuts tensors into files of at most so many bytes; a larger tensor has a file of its own."""
+    shards, room = [], 0
+    for tensor in tensors:
+        size = torch.Size(tensor[1]).numel() * dtype.itemsize
+        if not shards or size > room:
+            shards.append([])
+            room = max_bytes
+        shards[-1].append(tensor)
+        room -= size
+    return shards
+
+
+def _unfuse(network, tensors, dtype):
+    """The tensors under the names that the original's files have; all of them are in the host's memory at once."""
+    fused = {name: make().detach().to(dtype).cpu() for name, _, make in tensors}
+    return _as_they_are("", revert_weight_conversion(network.module, fused))
+
+
+def _write_model(output, where, network, tensors, dtype, untied, max_bytes):
+    shards = _shards(tensors, dtype, max_bytes)
+    index, total = {}, 0
+    for number, shard in enumerate(shards, 1):
+        file = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+        output.write(where + file, _file_parts(shard, dtype, {}))
+        for name, shape, _ in shard:
+            index[name] = file
+            total += torch.Size(shape).numel() * dtype.itemsize
+    if len(shards) > 1:
+        text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2)
+        output.write(where + "model.safetensors.index.json", [text.encode()])
+    config = {name: value for name, value in network.source.config.items() if name != "torch_dtype"}
+    config["dtype"] = _CONFIG_NAMES[dtype]
+    config["tie_word_embeddings"] = not untied and network.config.tie_word_embeddings
+    output.write(where + "config.json", [json.dumps(config, indent=2, ensure_ascii=False).encode()])
+    if network.source.generation is not None:
+        output.write(where + "generation_config.json", [network.source.generation])
+
+
+def _write_adapter(output, where, network, dtype):
+    tensors = _as_they_are("", network.weights.masters)
+    output.write(where + "adapter_model.safetensors", _file_parts(tensors, dtype, {}))
+    output.write(where + "adapter_config.json", [network.adapter_config().encode()])
+
+
+def _as_they_are(prefix, tensors):
+    return [(prefix + name, list(tensor.shape), lambda tensor=tensor: tensor) for name, tensor in tensors.items()]
+
+
+def _write_optimizer(output, where, optimizer):
+    tensors = _as_they_are("first.", optimizer.first) + _as_they_are("second.", optimizer.second)
+    metadata = {"step": str(optimizer.num_steps)}
+    output.write(where + "optimizer.safetensors", _file_parts(tensors, torch.float32, metadata))
+
+
+def _overflow(tensors, dtype):
+    """The first tensor with finite weights for which the type has no room."""
+    for name, _, make in tensors:
+        values = make()
+        if values.numel():
+            least, most = (float(extreme) for extreme in torch.aminmax(values))
+            largest = max(-least, most)
+            if torch.tensor(largest).isfinite() and not torch.tensor(largest).to(dtype).isfinite():
+                return {"tensor": name, "largest": largest}
+    return None
+
+
+def _untie(network, tensors):
+    """The tensors with a head of its own, where the head is the embedding."""
+    embedding = network.module.get_input_embeddings().weight
+    name = next(name for name, parameter in network.module.named_parameters() if parameter is embedding)
+    head = next(name + ".weight" for name, module in network.module.named_modules() if module is network.head.output)
+    shape, make = next((shape, make) for other, shape, make in tensors if other == name)
+    return [*tensors, (head, shape, make)]
+
+
+def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_optimizer=None, max_bytes=_SHARD_BYTES):
+    """Writes `weights`, an `adapter` or a `checkpoint` into an empty folder, every file to the disk.
+
+    Returns the answer of `save`: names, bytes and CRC-32 of the files, and what had no room in `dtype` (all was
+    written in f32 then).
+    """
+    output = _Output(empty_folder(folder))
+    has_adapter = isinstance(policy, AdapterNetwork)
+    if content == "adapter":
+        if not has_adapter:
+            raise Refused("the policy has no adapter", "save its weights")
+        _write_adapter(output, "", policy, DTYPES[dtype])
+        output.flush_folder()
+        return {"files": output.files, "overflow": None}
+    tensors = policy.file_tensors()
+    overflow = _overflow(tensors, DTYPES[dtype])
+    written = torch.float32 if overflow else DTYPES[dtype]
+    untied = untied and is_tied(policy)
+    servable = _untie(policy, tensors) if untied else tensors
+    if policy.is_fused:
+        servable = _unfuse(policy, servable, written)
+    _write_model(output, "", policy, servable, written, untied, max_bytes)
+    if content == "checkpoint":
+        if has_adapter:
+            output.folder_within("adapter")
+            _write_adapter(output, "adapter/", policy, torch.float32)
+            output.flush_folder("adapter")
+        elif written != torch.float32 or policy.is_fused:
+            output.folder_within("master")
+            _write_model(output, "master/", policy, tensors, torch.float32, False, max_bytes)
+            output.flush_folder("master")
+        _write_optimizer(output, "", optimizer)
+        if critic is not None:
+            output.folder_within("critic")
+            _write_model(output, "critic/", critic, critic.file_tensors(), torch.float32, False, max_bytes)
+            _write_optimizer(output, "critic/", critic_optimizer)
+            output.flush_folder("critic")
+    output.flush_folder()
+    return {"files": output.files, "overflow": overflow}
+
+
+def empty_folder(folder):
+    """Checks that a folder is there and empty."""
+    folder = Path(folder)
+    if not folder.is_absolute():
+        raise RequestError(f"the path {folder} is not absolute")
+    if not folder.is_dir():
+        raise RequestError(f"there is no folder {folder}")
+    if any(folder.iterdir()):
+        raise RequestError(f"the folder {folder} is not empty")
+    return folder
+
+
+def is_tied(network):
+    """Whether the output head is the embedding."""
+    output = network.module.get_output_embeddings()
+    return output is not None and output.weight is network.module.get_input_embeddings().weight
+
+
+def _open(path):
+    try:
+        return safe_open(path, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise Refused(f"failed to read {path}: {error}") from None
+
+
+def read_tensors(folder, shapes, others=False):
+    """Functions that read each named tensor of a folder of weights, as f32 on the host.
+
+    Names and shapes are checked before anything is read; a tensor that is not named is refused unless `others`
+    are expected or it may stand there unread (`is_spare`).
+    """
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.exists():
+        paths = [single]
+    elif index.exists():
+        try:
+            files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            paths = [folder / Path(file).name for file in files]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise Refused(f"{index} has no `weight_map` from tensor names to files of its folder") from None
+    else:
+        raise Refused(f"{folder} holds neither model.safetensors nor model.safetensors.index.json")
+    return _read_files(paths, shapes, "", others)
+
+
+def _read_files(paths, shapes, prefix, others=False):
+    found = {}
+    for path in paths:
+        file = _open(path)
+        for full in file.keys():  # noqa: SIM118, it is no dict
+            if not full.startswith(prefix):
+                continue
+            name = full.removeprefix(prefix)
+            if name not in shapes:
+                if others or is_spare(name):
+                    continue
+                raise Refused(f"tensor `{full}` in {path} does not belong to this architecture")
+            view = file.get_slice(full)
+            if view.get_shape() != list(shapes[name]):
+                expected = list(shapes[name])
+                raise Refused(f"tensor `{full}` in {path} has shape {view.get_shape()}, expected {expected}")
+            if view.get_dtype() not in _TAGS.values():
+                raise Refused(f"tensor `{full}` in {path} is of type {view.get_dtype()}, expected F32, BF16 or F16")
+            found[name] = _reader(file, path, full)
+    for name in shapes:
+        if name not in found:
+            raise Refused(f"tensor `{prefix}{name}` is missing from {paths[0].parent}")
+    return found
+
+
+def _reader(file, path, name):
+    def read():
+        values = file.get_tensor(name).float()
+        if not values.isfinite().all():
+            raise Refused(f"tensor `{name}` in {path} holds numbers that are not finite: the file is damaged")
+        return values
+
+    return read
+
+
+def _read_step(path):
+    step = (_open(path).metadata() or {}).get("step", "")
+    if not (step.isascii() and step.isdigit() and len(step) < 19):
+        raise Refused(f"{path} has no number `step` in its metadata")
+    return int(step)
+
+
+def _prepare(folder, network, optimizer):
+    """Checks a network's files; what is returned copies them into weights and optimizer."""
+    weights = network.weights
+    shapes = {name: master.shape for name, master in weights.masters.items()}
+    if isinstance(network, AdapterNetwork):
+        values = _read_files([folder / "adapter" / "adapter_model.safetensors"], shapes, "")
+    else:
+        master = folder / "master"
+        values = read_tensors(master if master.is_dir() else folder, shapes)
+    path = folder / "optimizer.safetensors"
+    step = _read_step(path)
+    first = _read_files([path], shapes, "first.")
+    second = _read_files([path], shapes, "second.")
+
+    def put():
+        with torch.no_grad():
+            for name, own in weights.masters.items():
+                own.copy_(values[name]())
+                optimizer.first[name].copy_(first[name]())
+                optimizer.second[name].copy_(second[name]())
+        optimizer.num_steps = step
+        weights.clear_gradients()
+        weights.refresh()
+
+    return put
+
+
+def load(folder, parts):
+    """Puts a checkpoint into networks: `parts` of `(subfolder, network, optimizer)`.
+
+    Names, shapes and types are checked before anything changes; numbers while they are read.
+    """
+    folder = Path(folder)
+    if not folder.is_absolute():
+        raise RequestError(f"the path {folder} is not absolute")
+    for put in [_prepare(folder / where, network, optimizer) for where, network, optimizer in parts]:
+        put()

@@ -1,0 +1,99 @@
+"""A critic: the policy's decoder with a head that gives one number a position.
+
+Its files are those of the native engine and of transformers' `...ForTokenClassification` with one label: the
+decoder's tensors under the policy's names, `score.weight` [1, D] and `score.bias` [1]. The head computes in
+f32, whatever the decoder computes in.
+"""
+
+import copy
+
+import torch
+from transformers import AutoModel
+
+from .checkpoint import read_tensors
+from .loading import Source, is_spare, load_module, place
+from .model import Network
+from .protocol import Refused
+
+SCORE = ("score.weight", "score.bias")
+
+
+class ValueHead(torch.nn.Linear):
+    """The value at a position, `w x + b` of its hidden state."""
+
+    columns = ("value",)
+
+    def __init__(self, width, device):
+        super().__init__(width, 1, device=device)
+        torch.nn.init.zeros_(self.weight)
+        torch.nn.init.zeros_(self.bias)
+
+    def forward(self, hidden, targets, factor):
+        """The column of values of hidden states [N, D]: f32 [N], of the states before the targets."""
+        return (super().forward(hidden.float())[:, 0],)
+
+
+class Critic(torch.nn.Module):
+    """Decoder and value head, its parameters under the names of the file."""
+
+    def __init__(self, decoder, prefix, head):
+        super().__init__()
+        setattr(self, prefix, decoder)
+        self.score = head
+
+
+def _prefix(decoder):
+    if not decoder.base_model_prefix:
+        raise Refused(f"{type(decoder).__name__} names no prefix of its tensors, so a critic of it has no file")
+    return decoder.base_model_prefix
+
+
+def _network(decoder, source, options):
+    head = ValueHead(decoder.config.get_text_config().hidden_size, options.device)
+    return Network(Critic(decoder, _prefix(decoder), head), decoder, head, _as_critic(source), options)
+
+
+def _as_critic(source):
+    """The configuration of a critic beside that of its policy."""
+    config = dict(source.config)
+    names = config.get("architectures") or []
+    config["architectures"] = [name.replace("ForCausalLM", "ForTokenClassification") for name in names]
+    # `transformers` drops activations here in training unless told otherwise.
+    config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "classifier_dropout": 0.0}
+    return Source(source.folder, config, source.generation)
+
+
+def critic_from_policy(policy):
+    """A critic with the policy's layers as they are, its value head zero."""
+    if len(policy.weights.masters) != sum(1 for _ in policy.module.parameters()):
+        # Only its adapter is trained.
+        raise Refused("a critic cannot begin with the layers of a policy with an adapter", "name a folder for it")
+    decoder = copy.deepcopy(policy.decoder)
+    critic = _network(decoder, policy.source, policy.options)
+    critic.attention, critic.is_packed = policy.attention, policy.is_packed
+    critic.module.eval()
+    masters = policy.weights.masters
+    prefix = _prefix(decoder) + "."
+    critic.train({name: masters[name].clone() for name in critic.trained_parameters() if name.startswith(prefix)})
+    return critic
+
+
+def load_critic(folder, options):
+    """A critic from its folder."""
+    source = Source.read(folder)
+    name = (source.config.get("architectures") or ["nothing"])[0]
+    if not name.endswith("ForTokenClassification") or len(source.config.get("id2label", {})) != 1:
+        message = f"{folder} holds {name}, and a critic is a ...ForTokenClassification with one label"
+        raise Refused(message, "begin the critic with the policy's layers")
+    decoder, unexpected = load_module(source, AutoModel, torch.float32)
+    foreign = [name for name in unexpected if name not in SCORE and not is_spare(name)]
+    if foreign:
+        raise Refused(f"tensor `{foreign[0]}` in {folder} does not belong to a critic")
+    critic = _network(decoder, source, options)
+    score = {name: list(parameter.shape) for name, parameter in critic.head.named_parameters(prefix="score")}
+    values = read_tensors(source.folder, score, others=True)
+    with torch.no_grad():
+        for name, parameter in critic.head.named_parameters(prefix="score"):
+            parameter.copy_(values[name]())
+    place(critic)
+    return critic

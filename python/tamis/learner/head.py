@@ -1,0 +1,71 @@
+"""The output head of a language model: from hidden states to log-probabilities and entropies.
+
+Some models scale their logits or bound them softly. What a model does is read from its configuration and
+checked against the logits that it computes itself.
+"""
+
+import torch
+
+from .logprob import chunk_tokens, logits, logprob_and_entropy
+from .protocol import Refused
+
+# How far two ways to compute the same may lie apart, as a part of the largest number.
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
+
+
+def is_close(truth, found, dtype):
+    """Whether two ways to compute the same, each in this type, agree."""
+    return bool((truth - found).abs().max() <= _TOLERANCE[dtype] * truth.abs().max().clamp_min(1e-6))
+
+
+class VocabularyHead:
+    """Log-probabilities and entropies from hidden states: the head's weights, and what the model does to logits."""
+
+    columns = ("logprob", "entropy")
+
+    def __init__(self, module, chunk):
+        output = module.get_output_embeddings()
+        if not isinstance(output, torch.nn.Linear):
+            raise Refused(f"{type(module).__name__} has no linear output head")
+        self.output = output
+        config = module.config.get_text_config()
+        self.cap = getattr(config, "final_logit_softcapping", None)
+        # Cohere and Falcon-H1 multiply, Granite divides.
+        self.scale = getattr(config, "logit_scale", None) or getattr(config, "lm_head_multiplier", None) or 1.0
+        self.scale /= getattr(config, "logits_scaling", None) or 1.0
+        self.chunk = chunk or chunk_tokens(output.weight.device, output.weight.shape[0])
+
+    @property
+    def vocab_size(self):
+        """Number of tokens that have a logit."""
+        return self.output.weight.shape[0]
+
+    def __call__(self, hidden, targets, factor):
+        """Columns of the tokens that these hidden states [N, D] predict."""
+        constants = {"scale": self.scale, "cap": self.cap, "factor": factor, "chunk": self.chunk}
+        return logprob_and_entropy(hidden, self.output.weight, self.output.bias, targets, **constants)
+
+    @torch.no_grad()
+    def check(self, module):
+        """Refuses a model whose logits are not this head's of its decoder's last hidden states."""
+        weight = self.output.weight
+        generator = torch.Generator().manual_seed(1)
+        hidden = torch.randn(8, weight.shape[1], generator=generator).to(weight.device)
+        plain = logits(hidden.to(weight.dtype), weight, None, 1.0, None)
+        # Large logits: bounds and other bends of the curve show.
+        hidden = (hidden * (100.0 / plain.abs().max().clamp_min(1e-3))).to(weight.dtype)
+
+        def replace(_module, _arguments, output):
+            output.last_hidden_state = hidden[None]
+            return output
+
+        hook = module.base_model.register_forward_hook(replace)
+        try:
+            tokens = torch.zeros(1, 8, dtype=torch.int64, device=weight.device)
+            theirs = module(input_ids=tokens, use_cache=False).logits[0].float()
+        finally:
+            hook.remove()
+        ours = logits(hidden, weight, self.output.bias, self.scale, self.cap)
+        if theirs.shape != ours.shape or not is_close(theirs, ours, weight.dtype):
+            message = f"{type(module).__name__} computes its logits in a way that this learner does not know"
+            raise Refused(message, "models whose logits are a linear head's, scaled or soft-capped, can be trained")

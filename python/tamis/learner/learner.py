@@ -1,0 +1,439 @@
+"""The calls of the wire over a policy, a critic and a reference.
+
+Every call is a method of `Learner` that takes settings and columns and gives settings and columns; the server
+sees to it that there is one at a time, each once.
+"""
+
+import gc
+import importlib.util
+from dataclasses import dataclass
+
+import torch
+
+from . import checkpoint, critic, loading, lora, model, protocol
+from .optimizer import AdamW, AdamWSettings
+from .protocol import Refused, RequestError, Settings, StateError, Wave
+from .weights import first_not_finite
+
+
+@dataclass
+class _Trained:
+    """A network that learns, its optimizer, and what `keep` set aside of both."""
+
+    network: model.Network
+    optimizer: AdamW
+    kept: tuple | None = None
+
+    @classmethod
+    def new(cls, network, settings):
+        return cls(network, AdamW(network.weights, settings))
+
+    def keep(self):
+        if self.kept is None:
+            self.kept = self.network.weights.copy_masters(), self.optimizer.copy_state()
+
+    def restore(self):
+        masters, state = self.kept
+        self.network.weights.set_masters(masters)
+        self.optimizer.set_state(state)
+        self.network.weights.clear_gradients()
+        self.kept = None
+
+
+@dataclass
+class _Held:
+    """A pass whose graph is kept."""
+
+    name: str
+    num_tokens: int
+    outputs: tuple
+
+
+class Learner:
+    """Holds what `open` loaded. `num_ranks` is the number of ranks that a wave may name: this is one process."""
+
+    num_ranks = 1
+
+    def __init__(self):
+        self.calls = {
+            "/v1/open": self.open,
+            "/v1/forward": self.forward,
+            "/v1/forward_hold": self.forward_hold,
+            "/v1/backward": self.backward,
+            "/v1/optim_step": self.optim_step,
+            "/v1/grad_norm": self.grad_norm,
+            "/v1/keep": self.keep,
+            "/v1/restore": self.restore,
+            "/v1/copy": self.copy,
+            "/v1/reset_optimizer": self.reset_optimizer,
+            "/v1/check": self.check,
+            "/v1/publish": self.publish,
+            "/v1/save": self.save,
+            "/v1/load": self.load,
+        }
+        self._forget()
+
+    def _forget(self):
+        self._policy = self._critic = self._critic_settings = None
+        self._reference = self._held = None
+        self._offloads = False
+        self.version = 0
+
+    @property
+    def is_holding(self):
+        """Whether a graph is kept for `backward`."""
+        return self._held is not None
+
+    def device(self):
+        """What it computes on, for people."""
+        if self._policy is not None and self._policy.network.options.device.type == "cuda":
+            return torch.cuda.get_device_name(self._policy.network.options.device)
+        if self._policy is None and torch.cuda.is_available():
+            return torch.cuda.get_device_name()
+        return f"cpu, {torch.get_num_threads()} threads"
+
+    def describe(self):
+        """What it holds, a line for each network, for a log."""
+        networks = [trained.network for trained in self._all_trained()]
+        return [network.describe() for network in (*networks, self._reference) if network is not None]
+
+    def capabilities(self):
+        """What `info` says this learner can do."""
+        has_peft = importlib.util.find_spec("peft") is not None
+        dtypes = list(model.DTYPES)
+        return {"critic": True, "lora": has_peft, "publish": ["folder"], "generate": False, "dtypes": dtypes}
+
+    def close(self):
+        """Frees what `open` loaded."""
+        self._forget()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    # Opening
+
+    def open(self, settings, columns):
+        """Loads policy, critic and reference."""
+        protocol.refuse_columns(columns)
+        folder = settings.text("policy")
+        temperature = settings.number("temperature", above=0.0)
+        optimizer = AdamWSettings.read(settings.object("optimizer"))
+        asked = settings.object("critic", None)
+        critic_folder = None
+        if asked is not None:
+            critic_folder = asked.text("folder", None)
+            critic_settings = AdamWSettings.read(asked.object("optimizer"))
+            asked.finish()
+        reference = settings.text("reference", None)
+        recompute = settings.flag("recompute_activations", False)
+        options, adapter, offloads, threads = self._options(settings.object("options", None), recompute)
+        settings.finish()
+        self.close()
+        if threads is not None:
+            torch.set_num_threads(threads)
+        try:
+            policy = loading.load_policy(folder, options)
+            if adapter is not None:
+                policy = lora.add_adapter(policy, adapter)
+            loading.place(policy)
+            if recompute:
+                policy.recompute_layers()
+            self._policy = _Trained.new(policy, optimizer)
+            self._temperature = temperature
+            if asked is not None:
+                self._critic_settings = critic_settings
+                if critic_folder is not None:
+                    self._set_critic(critic.load_critic(critic_folder, options))
+            self._offloads = offloads
+            if reference is not None:
+                self._set_reference(loading.load_reference(reference, options))
+        except BaseException:
+            self.close()
+            raise
+        return self._sizes(), {}
+
+    def _options(self, settings, recompute):
+        settings = settings or Settings({}, "`options`")
+        device = settings.text("device", "auto")
+        dtype = settings.choice("dtype", ["auto", *model.DTYPES], "auto")
+        attention = settings.text("attention", "auto")
+        chunk = settings.count("logprob_chunk", None, least=1)
+        threads = settings.count("threads", None, least=1)
+        offloads = settings.flag("offload_reference", False)
+        adapter = settings.object("lora", None)
+        adapter = adapter and lora.LoraOptions.read(adapter)
+        settings.finish()
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            device = torch.device(device)
+        except RuntimeError:
+            raise RequestError(f"`device` must be auto, cpu or cuda, and is {device}") from None
+        if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
+            raise Refused(f"this machine has no device {device}", "choose `device: auto`")
+        if dtype == "auto":
+            dtype = "bf16" if device.type == "cuda" else "f32"
+        options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute)
+        return options, adapter, offloads, threads
+
+    def _sizes(self):
+        def of(trained):
+            return None if trained is None else trained.network.sizes()
+
+        return {"policy": of(self._policy), "critic": of(self._critic)}
+
+    def _set_critic(self, network):
+        if network.options.recompute:
+            network.recompute_layers()
+        self._critic = _Trained.new(network, self._critic_settings)
+
+    def _set_reference(self, network):
+        self._reference = network
+        self._rest_reference()
+
+    def _rest_reference(self):
+        if self._offloads:
+            self._reference.module.to("cpu")
+
+    def _trained(self, settings):
+        """The network that a call names, of those that learn."""
+        name = settings.choice("network", ["policy", "critic"])
+        settings.finish()
+        return self._named(name)
+
+    def _named(self, name):
+        trained = self._policy if name == "policy" else self._critic
+        if trained is None and self._critic_settings is None:
+            raise Refused("the learner was opened without a critic")
+        if trained is None:
+            raise StateError("the critic has no weights yet", "begin it with `copy`")
+        return trained
+
+    # Passes
+
+    @torch.no_grad()
+    def forward(self, settings, columns):
+        """Columns of a wave under any of the networks; a held graph stays."""
+        name = settings.choice("network", ["policy", "before", "reference", "base", "critic"])
+        sharpness = settings.number("sharpness", 1.0, above=0.0)
+        settings.finish()
+        wave = self._wave(columns)
+        if name == "critic" and sharpness != 1.0:
+            raise RequestError("values have no sharpness")
+        factor = sharpness / self._temperature
+        if name == "reference":
+            return {}, self._forward_reference(wave, factor)
+        trained = self._named("critic" if name == "critic" else "policy")
+        network = trained.network
+        if name == "base":
+            if not isinstance(network, lora.AdapterNetwork):
+                raise Refused("the policy has no adapter", "ask for the reference")
+            with network.without_adapter():
+                return {}, _columns(network, network.forward(wave, factor))
+        if name == "before" and trained.kept is not None:
+            with network.weights.swapped(trained.kept[0]):
+                return {}, _columns(network, network.forward(wave, factor))
+        return {}, _columns(network, network.forward(wave, factor))
+
+    def _forward_reference(self, wave, factor):
+        network = self._reference
+        if network is None:
+            raise StateError("the learner has no reference", "open it with one, or make one with `copy`")
+        if self._offloads:
+            network.module.to(network.options.device)
+        try:
+            return _columns(network, network.forward(wave, factor))
+        finally:
+            self._rest_reference()
+
+    def _wave(self, columns):
+        wave = Wave.from_columns(columns, self.num_ranks)
+        protocol.refuse_columns(columns)
+        return wave
+
+    def forward_hold(self, settings, columns):
+        """Columns of a wave under a network that learns; its graph is kept."""
+        name = settings.choice("network", ["policy", "critic"])
+        settings.finish()
+        trained = self._named(name)
+        wave = self._wave(columns)
+        self._held = None
+        with torch.enable_grad():
+            outputs = trained.network.forward(wave, 1.0 / self._temperature)
+        self._held = _Held(name, wave.num_tokens, outputs)
+        return {}, _columns(trained.network, tuple(output.detach() for output in outputs))
+
+    def backward(self, settings, columns):
+        """Adds the gradient of the held pass, given the loss's derivatives by what it gave."""
+        discard = settings.flag("discard", False)
+        settings.finish()
+        if discard:
+            protocol.refuse_columns(columns)
+            self._held = None
+            return {}, {}
+        held = self._held
+        if held is None:
+            raise StateError("no pass is held")
+        names = self._named(held.name).network.head.columns
+        derivatives = [
+            protocol.take_derivatives(columns, name, held.num_tokens, required=name != "entropy") for name in names
+        ]
+        protocol.refuse_columns(columns)
+        self._held = None
+        pairs = [
+            (output, derivative.to(output.device))
+            for output, derivative in zip(held.outputs, derivatives, strict=True)
+            if derivative is not None and output.requires_grad
+        ]
+        if pairs:
+            torch.autograd.backward(*zip(*pairs, strict=True))
+        return {}, {}
+
+    # Steps
+
+    def _refuse_held(self, trained):
+        if self._held is not None and self._named(self._held.name) is trained:
+            raise StateError("a pass of this network is held", "send its derivatives, or discard it")
+
+    def optim_step(self, settings, columns):
+        """Clips the gradient, steps, clears the gradient."""
+        protocol.refuse_columns(columns)
+        learning_rate = settings.number("learning_rate", least=0.0)
+        trained = self._trained(settings)
+        self._refuse_held(trained)
+        norm, skipped = trained.optimizer.step(learning_rate)
+        return {"skipped": skipped, "num_steps": trained.optimizer.num_steps}, _norm_column(norm)
+
+    def grad_norm(self, settings, columns):
+        """The gradient's norm; clears the gradient."""
+        protocol.refuse_columns(columns)
+        trained = self._trained(settings)
+        norm = trained.optimizer.grad_norm()
+        trained.network.weights.clear_gradients()
+        return {}, _norm_column(norm)
+
+    def _all_trained(self):
+        return [trained for trained in (self._policy, self._critic) if trained is not None]
+
+    def keep(self, settings, columns):
+        """Sets weights and optimizers aside, where they are not yet."""
+        _finish(settings, columns)
+        for trained in self._all_trained():
+            trained.keep()
+        return {}, {}
+
+    def restore(self, settings, columns):
+        """Puts back what was set aside."""
+        _finish(settings, columns)
+        for trained in self._all_trained():
+            if trained.kept is not None:
+                self._held = None
+                trained.restore()
+        return {}, {}
+
+    def copy(self, settings, columns):
+        """Makes the policy as it is the reference, or the beginning of the critic."""
+        protocol.refuse_columns(columns)
+        to = settings.choice("to", ["reference", "critic"])
+        settings.finish()
+        if to == "reference":
+            self._reference = None
+            self._set_reference(self._policy.network.freeze())
+        else:
+            if self._critic_settings is None:
+                raise Refused("the learner was opened without a critic")
+            if self._held is not None and self._held.name == "critic":
+                self._held = None
+            self._critic = None
+            self._set_critic(critic.critic_from_policy(self._policy.network))
+        return {"critic": self._sizes()["critic"]}, {}
+
+    def reset_optimizer(self, settings, columns):
+        """Moments and step count zero."""
+        protocol.refuse_columns(columns)
+        self._trained(settings).optimizer.reset()
+        return {}, {}
+
+    def check(self, settings, columns):
+        """The first tensor that holds a number which is not finite."""
+        _finish(settings, columns)
+        for name, trained in (("policy", self._policy), ("critic", self._critic)):
+            if trained is None:
+                continue
+            optimizer = trained.optimizer
+            moments = [pair for names in (optimizer.first, optimizer.second) for pair in names.items()]
+            for what, tensors in ((name, trained.network.weights.masters.items()), (f"{name}_moments", moments)):
+                broken = first_not_finite(tensors)
+                if broken is not None:
+                    return {"not_finite": {"what": what, "tensor": broken}}, {}
+        return {"not_finite": None}, {}
+
+    # Weights out and in
+
+    def publish(self, settings, columns):
+        """Numbers the weights as they are, and frees what was set aside."""
+        protocol.refuse_columns(columns)
+        self.version = settings.count("version")
+        settings.finish()
+        for trained in self._all_trained():
+            trained.kept = None
+        return {}, {}
+
+    def save(self, settings, columns):
+        """Writes weights or a checkpoint."""
+        protocol.refuse_columns(columns)
+        folder = settings.text("folder")
+        content = settings.choice("content", ["weights", "adapter", "checkpoint"])
+        dtype = settings.choice("dtype", list(checkpoint.DTYPES))
+        untied = settings.flag("untied", False)
+        settings.finish()
+        policy, critics = self._policy, ()
+        if self._critic is not None:
+            critics = self._critic.network, self._critic.optimizer
+        answer = checkpoint.save(folder, content, dtype, untied, policy.network, policy.optimizer, *critics)
+        return answer, {}
+
+    def load(self, settings, columns):
+        """Takes a checkpoint, or a reference."""
+        protocol.refuse_columns(columns)
+        folder = settings.text("folder")
+        content = settings.choice("content", ["checkpoint", "reference"])
+        settings.finish()
+        if content == "reference":
+            self._reference = None
+            self._set_reference(loading.load_reference(folder, self._policy.network.options))
+        else:
+            self._load_checkpoint(folder)
+            self._held = None
+        return {**self._sizes(), "num_steps": self._policy.optimizer.num_steps}, {}
+
+    def _load_checkpoint(self, folder):
+        made = None
+        if self._critic_settings is not None and self._critic is None:
+            self._set_critic(critic.critic_from_policy(self._policy.network))
+            made = self._critic
+        parts = [("", self._policy.network, self._policy.optimizer)]
+        if self._critic is not None:
+            parts.append(("critic", self._critic.network, self._critic.optimizer))
+        try:
+            checkpoint.load(folder, parts)
+        except BaseException:
+            # One that has nothing of the checkpoint's is none.
+            if made is not None:
+                self._critic = None
+            raise
+        for trained in self._all_trained():
+            trained.kept = None
+
+
+def _columns(network, outputs):
+    return dict(zip(network.head.columns, outputs, strict=True))
+
+
+def _norm_column(norm):
+    return {"grad_norm": torch.tensor([norm], dtype=torch.float64)}
+
+
+def _finish(settings, columns):
+    protocol.refuse_columns(columns)
+    settings.finish()

@@ -1,0 +1,128 @@
+"""Networks from folders in Hugging Face layout: read on the host, then placed on the device and checked."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from .head import VocabularyHead
+from .model import Network, first_line
+from .protocol import Refused, RequestError
+from .weights import first_not_finite
+
+# Modules that stay in f32: the head of a critic.
+_CRITIC_HEAD = ("score",)
+
+
+@dataclass
+class Source:
+    """Files beside the weights from which a network was made, to be written beside those it becomes."""
+
+    folder: Path
+    config: dict
+    generation: bytes | None
+
+    @classmethod
+    def read(cls, folder):
+        """Of a folder in Hugging Face layout."""
+        folder = Path(folder)
+        if not folder.is_absolute():
+            raise RequestError(f"the path {folder} is not absolute")
+        try:
+            config = json.loads((folder / "config.json").read_text())
+        except OSError as error:
+            raise Refused(f"failed to read {folder / 'config.json'}: {error.strerror}") from None
+        except ValueError as error:
+            raise Refused(f"{folder / 'config.json'} is not JSON: {error}") from None
+        if not isinstance(config, dict):
+            raise Refused(f"{folder / 'config.json'} is not a JSON object")
+        if "quantization_config" in config:
+            raise Refused(f"the weights in {folder} are quantised, and are trained in full", "name the original model")
+        generation = folder / "generation_config.json"
+        return cls(folder, config, generation.read_bytes() if generation.exists() else None)
+
+
+def read_config(source):
+    """The configuration as transformers reads it, without dropout."""
+    try:
+        config = AutoConfig.from_pretrained(source.folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises what it likes
+        raise Refused(f"failed to read the configuration in {source.folder}: {first_line(error)}") from None
+    for part in {id(part): part for part in (config, config.get_text_config())}.values():
+        for name, value in part.to_dict().items():
+            if ("dropout" in name or "pdrop" in name) and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return config
+
+
+def load_module(source, kind, dtype):
+    """A model of transformers in evaluation mode on the host, every one of its weights read from the folder."""
+    config = read_config(source)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        module, report = kind.from_pretrained(
+            source.folder, config=config, dtype=dtype, attn_implementation="eager", local_files_only=True,
+            trust_remote_code=False, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True,
+        )  # fmt: skip
+    except Exception as error:
+        hint = "name a folder with a decoder-only model of transformers, its weights as safetensors"
+        raise Refused(f"failed to load the model in {source.folder}: {first_line(error)}", hint) from None
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise Refused(f"tensor `{missing[0]}` is missing from {source.folder}")
+    if report["mismatched_keys"]:
+        name, found, expected = sorted(report["mismatched_keys"])[0]
+        raise Refused(f"tensor `{name}` in {source.folder} has shape {list(found)}, expected {list(expected)}")
+    broken = first_not_finite(module.named_parameters())
+    if broken is not None:
+        raise Refused(f"tensor `{broken}` in {source.folder} holds numbers that are not finite")
+    return module.eval(), sorted(report["unexpected_keys"])
+
+
+def load_policy(folder, options, dtype=torch.float32):
+    """A language model on the host; `place` makes it ready."""
+    source = Source.read(folder)
+    module, unexpected = load_module(source, AutoModelForCausalLM, dtype)
+    unexpected = [name for name in unexpected if not is_spare(name)]
+    if unexpected:
+        raise Refused(f"tensor `{unexpected[0]}` in {source.folder} does not belong to this architecture")
+    return Network(module, module.base_model, None, source, options)
+
+
+def is_spare(name):
+    """Whether a tensor may stand in a weights' file that the model does not have: a tied head, frequencies."""
+    return name == "lm_head.weight" or name.endswith("rotary_emb.inv_freq")
+
+
+def place(network):
+    """Moves a network to its device and type, gives it its head, and checks that it computes what it should.
+
+    What it trains from here on are its parameters that take gradients.
+    """
+    options, module = network.options, network.module
+    exact = {name: one.data.to(options.device, torch.float32) for name, one in network.trained_parameters().items()}
+    # Buffers keep their type: the frequencies of rotary positions must not be rounded. So do a value head, and
+    # what the model's authors name.
+    module.to(options.device)
+    kept = [*(getattr(module, "_keep_in_fp32_modules_strict", None) or ()), *_CRITIC_HEAD]
+    for name, parameter in module.named_parameters():
+        if not set(kept) & set(name.split(".")):
+            parameter.data = parameter.data.to(options.dtype)
+    network.head = network.head or VocabularyHead(module, options.logprob_chunk)
+    if isinstance(network.head, VocabularyHead):
+        # While the model has the plain attention that it was loaded with.
+        network.head.check(module)
+    network.choose_attention()
+    network.train(exact)
+
+
+def load_reference(folder, options):
+    """A frozen language model in the type that is computed in."""
+    network = load_policy(folder, options, options.dtype)
+    network.module.requires_grad_(False)
+    place(network)
+    return network

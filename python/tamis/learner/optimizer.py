@@ -1,0 +1,122 @@
+"""AdamW (Loshchilov and Hutter 2019) with clipping by the global norm, as the native engine's `adamw.rs`.
+
+With gradient g after clipping, moments m and v, step count t from 1, learning rate a, decay w:
+
+    m += (1 - beta1) (g - m)
+    v  = beta2 v + (1 - beta2) g g
+    weight = weight (1 - a w) - a / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
+
+Weights, gradients and moments are f32, the norm is summed in f64. It goes tensor by tensor, so that the only
+temporary is one of the largest tensor's size.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+# Numbers that are squared in f64 at a time: bounds the temporary to 128 MB.
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class AdamWSettings:
+    """Constants of the optimizer; `max_grad_norm` of `None` does not clip."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    decay_norms_and_biases: bool
+    max_grad_norm: float | None
+
+    @classmethod
+    def read(cls, settings):
+        """From the object `optimizer` of a call."""
+        made = cls(
+            beta1=settings.number("beta1", least=0.0, below=1.0),
+            beta2=settings.number("beta2", least=0.0, below=1.0),
+            epsilon=settings.number("epsilon", least=0.0),
+            weight_decay=settings.number("weight_decay", least=0.0),
+            decay_norms_and_biases=settings.flag("decay_norms_and_biases"),
+            max_grad_norm=settings.number("max_grad_norm", None, above=0.0),
+        )
+        settings.finish()
+        return made
+
+
+class AdamW:
+    """Moments and step count of trained weights."""
+
+    def __init__(self, weights, settings):
+        self.weights = weights
+        self.settings = settings
+        self.first = {name: torch.zeros_like(master) for name, master in weights.masters.items()}
+        self.second = {name: torch.zeros_like(master) for name, master in weights.masters.items()}
+        self.num_steps = 0
+
+    def reset(self):
+        """Moments and step count zero."""
+        for moments in (self.first, self.second):
+            for moment in moments.values():
+                moment.zero_()
+        self.num_steps = 0
+
+    def grad_norm(self):
+        """Global norm of the gradients, which stay; not finite where one of their numbers is not."""
+        squares = [
+            part.double().square_().sum()
+            for name in self.weights.masters
+            if (gradient := self.weights.gradient(name)) is not None
+            for part in gradient.reshape(-1).split(_CHUNK)
+        ]
+        # The largest f32 squared is far from the end of f64: finite numbers have a finite norm.
+        return math.sqrt(float(torch.stack(squares).sum())) if squares else 0.0
+
+    @torch.no_grad()
+    def step(self, learning_rate):
+        """Clips, steps and clears the gradient. Returns `(norm before clipping, skipped)`.
+
+        A gradient that is not finite changes nothing but is cleared. A missing gradient counts as zeros.
+        """
+        norm = self.grad_norm()
+        if not math.isfinite(norm):
+            self.weights.clear_gradients()
+            return norm, True
+        own = self.settings
+        clip = 1.0 if own.max_grad_norm is None else min(1.0, own.max_grad_norm / (norm + 1e-6))
+        self.num_steps += 1
+        step_size = learning_rate / (1.0 - own.beta1**self.num_steps)
+        root = math.sqrt(1.0 - own.beta2**self.num_steps)
+        for name, master in self.weights.masters.items():
+            first, second = self.first[name], self.second[name]
+            gradient = self.weights.gradient(name)
+            if gradient is None:
+                gradient = torch.zeros_like(master)
+            elif clip != 1.0:
+                gradient.mul_(clip)
+            first.lerp_(gradient, 1.0 - own.beta1)
+            second.mul_(own.beta2).addcmul_(gradient, gradient, value=1.0 - own.beta2)
+            if own.weight_decay and (own.decay_norms_and_biases or master.dim() > 1):
+                master.mul_(1.0 - learning_rate * own.weight_decay)
+            # The gradient is spent: its memory holds the denominator.
+            denominator = torch.sqrt(second, out=gradient).div_(root).add_(own.epsilon)
+            master.addcdiv_(first, denominator, value=-step_size)
+        self.weights.clear_gradients()
+        self.weights.refresh()
+        return norm, False
+
+    def copy_state(self):
+        """Moments and step count as they are, in the host's memory."""
+        copies = [
+            {name: moment.to("cpu", copy=True) for name, moment in moments.items()}
+            for moments in (self.first, self.second)
+        ]
+        return (*copies, self.num_steps)
+
+    def set_state(self, state):
+        """Puts back what `copy_state` gave."""
+        first, second, self.num_steps = state
+        for own, moments in ((self.first, first), (self.second, second)):
+            for name, moment in own.items():
+                moment.copy_(moments[name])

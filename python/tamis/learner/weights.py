@@ -1,0 +1,114 @@
+"""Trained weights in f32, their gradients in f32, and what the decoder computes with.
+
+Where the decoder computes in f32, its parameters are the weights and autograd's gradients the gradients.
+
+Where it computes in bf16, its parameters are a rounded copy, refreshed after each step, beside f32 weights that
+only the optimizer changes. Each parameter's bf16 gradient is added to an f32 one as soon as autograd has it and
+freed: so gradients add up over waves in f32, and no second set of them exists. Per trained parameter that is
+18 bytes: f32 weight, gradient and two moments, and the copy. `torch.autocast` would need the same (it casts
+weights, and caches the casts for one pass), but leaves norms and residual sums to its list of operations, adds
+a cast per weight to every pass, and a recomputed layer casts again outside its cache.
+"""
+
+import torch
+
+
+class TrainedWeights:
+    """The parameters of a network that are trained, by their names in its weights' file, each tensor once.
+
+    `masters[name]` is the f32 weight. Whoever changes one calls `refresh` afterwards.
+    """
+
+    def __init__(self, parameters, exact=None):
+        """Around parameters by name; `exact` has the f32 values of those that are held rounded."""
+        self.parameters = parameters
+        self.masters = {}
+        self._gradients = {}
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(True)
+            if parameter.dtype == torch.float32:
+                self.masters[name] = parameter.data
+            else:
+                self.masters[name] = exact[name] if exact else parameter.data.float()
+                parameter.register_post_accumulate_grad_hook(self._adder(name))
+
+    def _adder(self, name):
+        def add(parameter):
+            gradient, parameter.grad = parameter.grad, None
+            if name in self._gradients:
+                self._gradients[name].add_(gradient)
+            else:
+                self._gradients[name] = gradient.float()
+
+        return add
+
+    @property
+    def num_parameters(self):
+        """Number of trained numbers."""
+        return sum(master.numel() for master in self.masters.values())
+
+    def gradient(self, name):
+        """The f32 gradient that has gathered; `None` where there is none, which counts as zeros."""
+        return self._gradients.get(name, self.parameters[name].grad)
+
+    def clear_gradients(self):
+        """Forgets all gradients and frees them."""
+        self._gradients.clear()
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def refresh(self):
+        """Rounds the f32 weights into the parameters, where those are a copy."""
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                if parameter.dtype != torch.float32:
+                    parameter.copy_(self.masters[name])
+
+    def copy_masters(self):
+        """The f32 weights as they are, in the host's memory."""
+        return {name: _set_aside(master) for name, master in self.masters.items()}
+
+    def set_masters(self, masters):
+        """Puts back what `copy_masters` gave."""
+        for name, master in self.masters.items():
+            master.copy_(masters[name])
+        self.refresh()
+
+    def swapped(self, masters):
+        """Inside this context the decoder computes with other weights; a graph held outside stays good."""
+        return _Swapped(self, masters)
+
+
+class _Swapped:
+    def __init__(self, weights, masters):
+        self.weights, self.masters, self.own = weights, masters, {}
+
+    def __enter__(self):
+        for name, parameter in self.weights.parameters.items():
+            # Another tensor under the same parameter: in place, the change would count against held graphs.
+            self.own[name] = parameter.data
+            parameter.data = self.masters[name].to(parameter.device, parameter.dtype)
+
+    def __exit__(self, *_):
+        for name, parameter in self.weights.parameters.items():
+            parameter.data = self.own[name]
+
+
+def _set_aside(tensor):
+    return tensor.detach().to("cpu", copy=True)
+
+
+def first_not_finite(tensors):
+    """Name of the first of these tensors that holds a number which is not finite, or `None`.
+
+    Reads minima and maxima, in which NaN spreads: no temporary of a tensor's size, and one wait for the device.
+    """
+    names, extremes = [], []
+    for name, tensor in tensors:
+        if tensor.numel():
+            names.append(name)
+            extremes.append(torch.stack(torch.aminmax(tensor.detach())).float())
+    if not names:
+        return None
+    broken = (~torch.stack(extremes).isfinite()).any(1).tolist()
+    return next((name for name, is_broken in zip(names, broken, strict=True) if is_broken), None)

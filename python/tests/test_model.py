@@ -1,0 +1,348 @@
+"""Forward and backward of decoders: against golden vectors, whole-logits autograd, and one sequence at a time."""
+
+import tempfile
+import unittest
+
+import torch
+import transformers
+from support import (
+    ARCHITECTURES,
+    OPTIMIZER,
+    Case,
+    call,
+    columns,
+    golden,
+    golden_folder,
+    next_token_columns,
+    opened,
+    random_columns,
+    save_tiny,
+    tiny_config,
+)
+from tamis.learner.protocol import Refused, RequestError
+
+
+def policy(learner):
+    return learner._policy.network
+
+
+def grads(learner, name="policy"):
+    weights = learner._named(name).network.weights
+    return {one: None if weights.gradient(one) is None else weights.gradient(one).clone() for one in weights.masters}
+
+
+def sequences_of(given):
+    """Prompt and completion of each sequence, as lists."""
+
+    def cut(tokens, offsets):
+        return [tokens[a:b].tolist() for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist())]
+
+    prompts = cut(given["prompt_token"], given["prompt_offset"])
+    completions = cut(given["completion_token"], given["completion_offset"])
+    return [(prompts[p], completion) for p, completion in zip(given["prompt_of"].tolist(), completions)]
+
+
+def whole_logits(module, given, factor=1.0):
+    """Log-probabilities and entropies one sequence at a time from transformers' own logits."""
+    logprobs, entropies = [], []
+    for prompt, completion in sequences_of(given):
+        tokens = torch.tensor([prompt + completion])
+        z = module(input_ids=tokens, use_cache=False).logits[0, len(prompt) - 1 : -1] * factor
+        log_p = z.log_softmax(1)
+        logprobs.append(log_p.gather(1, torch.tensor(completion)[:, None])[:, 0])
+        entropies.append(-(log_p.exp() * log_p).sum(1))
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+def plain(folder, dtype=torch.float64):
+    module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    return module.eval()
+
+
+def derivatives(num_tokens, seed=5):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num_tokens, generator=generator), torch.randn(num_tokens, generator=generator)
+
+
+class Golden(Case):
+    def test_logprobs_and_entropies(self):
+        for architecture in ARCHITECTURES:
+            learner = opened(golden_folder(architecture))
+            expected = [one for one in golden(architecture)["sequences"] if len(one["tokens"]) > 1]
+            _, found = call(
+                learner, "forward", {"network": "policy"}, next_token_columns([one["tokens"] for one in expected])
+            )
+            logprob = [x for one in expected for x in one["next_token_logprobs"]]
+            # The last position predicts nothing that was sampled.
+            entropy = [x for one in expected for x in one["entropy"][:-1]]
+            self.assert_close(found["logprob"], logprob, 1e-5, architecture)
+            self.assert_close(found["entropy"], entropy, 1e-5, architecture)
+
+    def test_three_steps(self):
+        for architecture in ARCHITECTURES:
+            training = golden(architecture)["training"]
+            learner = opened(golden_folder(architecture))
+            given = next_token_columns(training["sequences"])
+            coefficients = torch.tensor([x for one in training["coefs"] for x in one])
+            for number, step in enumerate(training["steps"]):
+                _, found = call(learner, "forward_hold", {"network": "policy"}, given)
+                objective = (found["logprob"].double() * coefficients.double()).sum()
+                self.assert_close(objective, step["objective"], 1e-5, architecture)
+                call(learner, "backward", {}, {"logprob": coefficients})
+                if number == 0:
+                    scale = min(1.0, 1.0 / (step["grad_norm"] + 1e-6))
+                    for name, gradient in grads(learner).items():
+                        expected = step["clipped_grad"][name]
+                        gradient = gradient * scale
+                        self.assertAlmostEqual(gradient.norm().item() / expected["norm"], 1.0, delta=1e-5)
+                        tolerance = 1e-5 * gradient.abs().max().item()
+                        for x, y in zip(gradient.flatten()[:8].tolist(), expected["first8"]):
+                            self.assertAlmostEqual(x, y, delta=tolerance, msg=f"{architecture} {name}")
+                answer, norm = call(learner, "optim_step", {"network": "policy", "learning_rate": 1e-3})
+                self.assertEqual(answer, {"skipped": False, "num_steps": number + 1})
+                self.assertAlmostEqual(norm["grad_norm"].item() / step["grad_norm"], 1.0, delta=1e-5)
+            for name, master in policy(learner).weights.masters.items():
+                if name.endswith("k_proj.bias"):
+                    # It moves no softmax: its gradient is rounding, of which Adam makes whole steps.
+                    continue
+                expected = step["param_after"][name]
+                self.assertAlmostEqual(master.norm().item() / expected["norm"], 1.0, delta=1e-5)
+                for x, y in zip(master.flatten()[:8].tolist(), expected["first8"]):
+                    self.assertAlmostEqual(x, y, delta=2e-5 * master.abs().max().item(), msg=f"{architecture} {name}")
+
+
+class WholeLogits(Case):
+    def check(self, folder, factor=1.0, tolerance=1e-5, given=None, exact=torch.float64, **more):
+        module = plain(folder, exact)
+        learner = opened(folder, temperature=1 / factor, **more)
+        given = given or random_columns(policy(learner).vocab_size)
+        expected = whole_logits(module, given, factor)
+        _, found = call(learner, "forward_hold", {"network": "policy"}, given)
+        self.assert_close(found["logprob"], expected[0], tolerance)
+        self.assert_close(found["entropy"], expected[1], tolerance)
+        d_logprob, d_entropy = derivatives(expected[0].numel())
+        call(learner, "backward", {}, {"logprob": d_logprob, "entropy": d_entropy})
+        torch.autograd.backward(expected, [d_logprob.to(exact), d_entropy.to(exact)])
+        theirs = dict(module.named_parameters())
+        self.assertEqual(list(theirs), list(grads(learner)))
+        for name, gradient in grads(learner).items():
+            if theirs[name].grad is None:
+                self.assertTrue(gradient is None or not gradient.any(), name)
+            else:
+                self.assert_close(gradient, theirs[name].grad, tolerance, name)
+        return learner
+
+    def test_gradients_of_golden_models(self):
+        for architecture in ARCHITECTURES:
+            for factor, options in ((1.0, {}), (1 / 0.6, {"logprob_chunk": 3}), (0.8, {"attention": "sdpa"})):
+                with self.subTest(architecture, factor=factor, **options):
+                    learner = self.check(golden_folder(architecture), factor, 2e-5, options=options)
+                    expected = options.get("attention", "tamis_sequences")
+                    self.assertEqual(policy(learner).attention, expected)
+
+    def test_recomputed_activations_change_nothing(self):
+        given = random_columns(96)
+        for architecture in ARCHITECTURES:
+            found = []
+            for recompute in (False, True):
+                learner = opened(golden_folder(architecture), recompute_activations=recompute)
+                count = 0
+                layer = policy(learner).decoder.layers[1].mlp
+
+                def see(*_):
+                    nonlocal count
+                    count += 1
+
+                # Recomputation ends where the last tensor is there that is needed: before the layer's own end.
+                layer.register_forward_pre_hook(see)
+                _, scores = call(learner, "forward_hold", {"network": "policy"}, given)
+                call(learner, "backward", {}, dict(zip(("logprob", "entropy"), derivatives(scores["logprob"].numel()))))
+                found.append((scores["logprob"], grads(learner)))
+                self.assertEqual(count, 2 if recompute else 1)
+            self.assert_same(*(one[0] for one in found))
+            for name in found[0][1]:
+                self.assert_same(found[0][1][name], found[1][1][name], name)
+
+    def test_other_architectures(self):
+        gemma = dict(query_pre_attn_scalar=8, final_logit_softcapping=3.0, attn_logit_softcapping=2.0, sliding_window=4)
+        cases = {
+            # Soft-capped logits and attention, alternating windows, a scaled embedding.
+            "Gemma2Config": (gemma, "eager", True),
+            "Gemma3TextConfig": (dict(sliding_window=4, query_pre_attn_scalar=8), "tamis_sequences", True),
+            # Scaled logits, residuals and attention.
+            "GraniteConfig": (
+                dict(logits_scaling=7.0, attention_multiplier=0.3, residual_multiplier=0.5),
+                "tamis_sequences",
+                True,
+            ),
+            "CohereConfig": (dict(logit_scale=0.3), "tamis_sequences", True),
+            # A window in every layer.
+            "MistralConfig": (dict(sliding_window=5), "tamis_sequences", True),
+            # Positions that are learned.
+            "GPT2Config": (dict(n_embd=24, n_head=4, n_layer=2, n_positions=64, n_inner=40), "tamis_sequences", True),
+            # A head with a bias.
+            "PhiConfig": (dict(hidden_size=32, head_dim=8, num_key_value_heads=4), "tamis_sequences", True),
+            # Attention with sinks; its masks know nothing of packs.
+            "GptOssConfig": (dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=4), "eager", False),
+            # A mixture of experts.
+            "Qwen3MoeConfig": (
+                dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+                "tamis_sequences",
+                True,
+            ),
+            # Distances without position ids.
+            "BloomConfig": (dict(n_layer=2, n_head=4), None, False),
+            # A state that runs on from one sequence into the next.
+            "MambaConfig": (dict(state_size=4), None, False),
+        }
+        for kind, (more, attention, is_packed) in cases.items():
+            with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
+                save_tiny(folder, tiny_config(kind, **more))
+                # Products of several experts at once exist in f32 alone.
+                exact = torch.float32 if "num_experts_per_tok" in more else torch.float64
+                learner = self.check(folder, factor=1 / 0.9, tolerance=2e-5, exact=exact)
+                self.assertEqual(policy(learner).is_packed, is_packed)
+                if attention is not None:
+                    self.assertEqual(policy(learner).attention, attention)
+
+    def test_refused_models(self):
+        with tempfile.TemporaryDirectory() as folder:
+            save_tiny(folder, tiny_config("BertConfig", is_decoder=False))
+            self.assert_refused(Refused, "in a way that this learner does not know", opened, folder)
+        with tempfile.TemporaryDirectory() as folder:
+            save_tiny(folder, tiny_config("LlamaConfig", is_causal=False))
+            self.assert_refused(Refused, "no decoder", opened, folder)
+        with tempfile.TemporaryDirectory() as folder:
+            self.assert_refused(Refused, "config.json", opened, folder)
+        self.assert_refused(
+            Refused,
+            "attention `sequence` cannot be used",
+            opened,
+            golden_folder("qwen2"),
+            options={"attention": "sequence"},
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            save_tiny(folder, tiny_config("Gemma2Config", attn_logit_softcapping=2.0))
+            self.assert_refused(
+                Refused,
+                "attention `sdpa` cannot be used with Gemma2Model",
+                opened,
+                folder,
+                options={"attention": "sdpa"},
+            )
+
+    def test_logits_that_are_changed_unseen_are_refused(self):
+        from tamis.learner import head
+
+        class Bent(transformers.LlamaForCausalLM):
+            def forward(self, *arguments, **more):
+                output = super().forward(*arguments, **more)
+                output.logits = output.logits.clamp(max=50.0)
+                return output
+
+        module = Bent(tiny_config("LlamaConfig"))
+        bent = head.VocabularyHead(module, None)
+        self.assert_refused(Refused, "in a way that this learner does not know", bent.check, module)
+        # The same without the bend.
+        module = transformers.LlamaForCausalLM(tiny_config("LlamaConfig"))
+        head.VocabularyHead(module, None).check(module)
+
+
+class Packing(Case):
+    def test_a_sequence_has_the_numbers_it_has_alone(self):
+        given = random_columns(96, 3)
+        for architecture in ARCHITECTURES:
+            learner = opened(golden_folder(architecture), critic={"optimizer": OPTIMIZER})
+            call(learner, "copy", {"to": "critic"})
+            critic = learner._critic.network
+            with torch.no_grad():
+                critic.head.weight.copy_(torch.linspace(-1, 1, critic.head.weight.numel())[None])
+            for network, names in (("policy", ("logprob", "entropy")), ("critic", ("value",))):
+                _, packed = call(learner, "forward", {"network": network}, given)
+                alone = []
+                for prompt, completion in sequences_of(given):
+                    _, one = call(learner, "forward", {"network": network}, columns([prompt], [(0, completion)]))
+                    alone.append(one)
+                for name in names:
+                    self.assert_close(packed[name], torch.cat([one[name] for one in alone]), 1e-6, architecture)
+
+    def test_gradients_of_packed_sequences_add_up(self):
+        given = random_columns(96, 4)
+        learner = opened(golden_folder("qwen3"))
+        _, found = call(learner, "forward_hold", {"network": "policy"}, given)
+        d_logprob, d_entropy = derivatives(found["logprob"].numel())
+        call(learner, "backward", {}, {"logprob": d_logprob, "entropy": d_entropy})
+        packed = grads(learner)
+        call(learner, "grad_norm", {"network": "policy"})
+        begin = 0
+        for prompt, completion in sequences_of(given):
+            part = slice(begin, begin + len(completion))
+            begin += len(completion)
+            call(learner, "forward_hold", {"network": "policy"}, columns([prompt], [(0, completion)]))
+            call(learner, "backward", {}, {"logprob": d_logprob[part], "entropy": d_entropy[part]})
+        for name, gradient in grads(learner).items():
+            self.assert_close(gradient, packed[name], 1e-5, name)
+
+    def test_one_sequence_does_not_see_another(self):
+        learner = opened(golden_folder("llama"))
+        first, second = [1, 2, 3, 4], [5, 6, 7]
+        _, found = call(learner, "forward", {"network": "policy"}, columns([[9], [8, 7]], [(0, first), (1, second)]))
+        _, other = call(
+            learner, "forward", {"network": "policy"}, columns([[70], [8, 7]], [(0, [60, 50, 40, 30]), (1, second)])
+        )
+        self.assert_same(found["logprob"][4:], other["logprob"][4:])
+        self.assertFalse(torch.equal(found["logprob"][:4], other["logprob"][:4]))
+
+    def test_empty_wave(self):
+        learner = opened(golden_folder("qwen2"))
+        empty = columns([], [])
+        _, found = call(learner, "forward_hold", {"network": "policy"}, empty)
+        self.assertEqual(found["logprob"].shape, (0,))
+        call(learner, "backward", {}, {"logprob": torch.zeros(0)})
+        _, norm = call(learner, "grad_norm", {"network": "policy"})
+        self.assertEqual(norm["grad_norm"].item(), 0.0)
+
+    def test_what_does_not_fit_is_refused(self):
+        learner = opened(golden_folder("qwen2"))
+        self.assert_refused(
+            RequestError, "holds 96", call, learner, "forward", {"network": "policy"}, columns([[1]], [(0, [96])])
+        )
+        self.assert_refused(
+            RequestError, "holds -1", call, learner, "forward", {"network": "policy"}, columns([[-1]], [(0, [9])])
+        )
+        long = columns([[1] * 7], [(0, [2] * 250)])
+        self.assert_refused(
+            Refused, "257 tokens, and the model 256", call, learner, "forward", {"network": "policy"}, long
+        )
+        call(learner, "forward", {"network": "policy"}, columns([[1] * 6], [(0, [2] * 250)]))
+
+
+class Rounded(Case):
+    """bf16 on the CPU: the arithmetic that a GPU has."""
+
+    def test_near_f32(self):
+        given = random_columns(96)
+        for architecture in ARCHITECTURES:
+            found = []
+            for dtype, attention in (("f32", "auto"), ("bf16", "auto"), ("bf16", "sdpa")):
+                learner = opened(golden_folder(architecture), options={"dtype": dtype, "attention": attention})
+                _, scores = call(learner, "forward_hold", {"network": "policy"}, given)
+                for column in scores.values():
+                    self.assertEqual(column.dtype, torch.float32)
+                for _ in range(2):
+                    call(learner, "forward_hold", {"network": "policy"}, given)
+                    call(learner, "backward", {}, {"logprob": derivatives(scores["logprob"].numel())[0]})
+                found.append((scores["logprob"], grads(learner)))
+                for name, parameter in policy(learner).weights.parameters.items():
+                    self.assertEqual(parameter.dtype, torch.bfloat16 if dtype == "bf16" else torch.float32)
+                    self.assertIsNotNone(found[-1][1][name], name)
+                    self.assertEqual(found[-1][1][name].dtype, torch.float32)
+            for logprob, gradients in found[1:]:
+                self.assert_close(logprob, found[0][0], 2e-2, architecture)
+                self.assertFalse(torch.equal(logprob, found[0][0]))
+                for name, gradient in gradients.items():
+                    self.assert_close(gradient, found[0][1][name], 8e-2, f"{architecture} {name}")
+
+
+if __name__ == "__main__":
+    unittest.main()
