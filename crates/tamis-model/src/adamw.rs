@@ -150,6 +150,11 @@ impl AdamW {
         OptimizerStep { grad_norm, clip_scale, skipped: false }
     }
 
+    /// Its constants.
+    pub fn config(&self) -> AdamWConfig {
+        self.config
+    }
+
     /// Name of the first tensor of which a moment holds a number that is not finite.
     pub fn non_finite(&self) -> Option<&str> {
         let is_broken = |tensor: &&Tensor| {

@@ -10,8 +10,8 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,25 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const LAST_BYTES: u64 = 4096;
 const LAST_LINES: usize = 20;
 
+/// Where a process answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A port of 127.0.0.1, on which it answers `GET /health`.
+    Port(u16),
+    /// A socket in the file system, which takes connections.
+    Socket(PathBuf),
+}
+
+/// As clients write it.
+impl std::fmt::Display for Place {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Port(port) => write!(formatter, "http://127.0.0.1:{port}"),
+            Self::Socket(path) => write!(formatter, "unix:{}", path.display()),
+        }
+    }
+}
+
 /// A server to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerProcess {
@@ -45,8 +64,10 @@ pub struct ServerProcess {
     pub environment: Vec<(String, String)>,
     /// The command as a person reads it.
     pub shown: String,
-    /// The port of 127.0.0.1 that it answers on.
-    pub port: u16,
+    /// What it is, for messages: `server`.
+    pub what: &'static str,
+    /// Where it answers.
+    pub place: Place,
     /// The file that its output is appended to; its folder exists.
     pub log: PathBuf,
 }
@@ -206,10 +227,14 @@ impl Running {
     }
 }
 
+/// What became of a process that ended and is not started again.
+type Ended = Arc<Mutex<Option<String>>>;
+
 /// Servers of this process, all of which have answered once. Dropped, they are ended.
 pub struct LaunchedServers {
     addresses: Vec<String>,
     is_over: Arc<AtomicBool>,
+    ended: Ended,
     watch: Option<JoinHandle<()>>,
 }
 
@@ -224,20 +249,33 @@ impl LaunchedServers {
         interrupted: &AtomicBool,
         say: Say,
     ) -> Result<Option<Self>, LaunchError> {
-        let addresses =
-            processes.iter().map(|process| format!("http://127.0.0.1:{}", process.port)).collect();
+        Self::start_with(processes, startup_timeout, MOST_RESTARTS, interrupted, say)
+    }
+
+    /// [`Self::start`]; those that end are started again so many times at most, all of them together.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub fn start_with(
+        processes: Vec<ServerProcess>,
+        startup_timeout: Duration,
+        most_restarts: u32,
+        interrupted: &AtomicBool,
+        say: Say,
+    ) -> Result<Option<Self>, LaunchError> {
+        let addresses = processes.iter().map(|process| process.place.to_string()).collect();
         let mut servers = Servers(Vec::with_capacity(processes.len()));
         for process in processes {
-            say(&format!("starting a server: {}", process.shown));
+            say(&format!("starting a {}: {}", process.what, process.shown));
             servers.0.push(Running::start(process)?);
         }
         if !servers.wait_until_they_answer(startup_timeout, interrupted, &say)? {
             return Ok(None);
         }
-        let is_over = Arc::new(AtomicBool::new(false));
+        let (is_over, ended) = (Arc::new(AtomicBool::new(false)), Ended::default());
         let watch = {
-            let is_over = is_over.clone();
-            let watch = move || servers.watch(MOST_RESTARTS, &is_over, &say);
+            let (is_over, ended) = (is_over.clone(), ended.clone());
+            let watch = move || servers.watch(most_restarts, &is_over, &ended, &say);
             std::thread::Builder::new().name("launched".to_owned()).spawn(watch)
         };
         let watch = watch.map_err(|source| LaunchError::Surroundings {
@@ -245,12 +283,17 @@ impl LaunchedServers {
             what: "nobody could look after them".to_owned(),
             source,
         })?;
-        Ok(Some(Self { addresses, is_over, watch: Some(watch) }))
+        Ok(Some(Self { addresses, is_over, ended, watch: Some(watch) }))
     }
 
-    /// Addresses of the servers, `http://127.0.0.1:PORT`.
+    /// Addresses of the servers, as clients write them.
     pub fn addresses(&self) -> &[String] {
         &self.addresses
+    }
+
+    /// What became of one that ended and is not started again, with the end of its output.
+    pub fn ended(&self) -> Option<String> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -286,7 +329,7 @@ impl Servers {
                     let output = last_lines(&server.process.log);
                     return Err(LaunchError::Ended { command, status: status.to_string(), output });
                 }
-                server.has_answered = answers(server.process.port);
+                server.has_answered = answers(&server.process.place);
                 if !server.has_answered && began.elapsed() >= timeout {
                     let output = last_lines(&server.process.log);
                     return Err(LaunchError::Late { command, timeout, output });
@@ -306,14 +349,19 @@ impl Servers {
     }
 
     /// Starts again what ends, each server after a pause that grows, until all is over.
-    fn watch(mut self, most_restarts: u32, is_over: &AtomicBool, say: &Say) {
+    fn watch(mut self, most_restarts: u32, is_over: &AtomicBool, ended: &Ended, say: &Say) {
         let mut restarts = 0;
         while !is_over.load(Ordering::SeqCst) {
             for server in &mut self.0 {
                 if let Some(status) = server.poll_end() {
                     let output = tail(&last_lines(&server.process.log));
-                    let what = format!("the server `{}` ended ({status}){output}", server.process.shown);
+                    let ServerProcess { what, shown, .. } = &server.process;
+                    let what = format!("the {what} `{shown}` ended ({status}){output}");
                     if restarts == most_restarts {
+                        *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.clone());
+                        if most_restarts == 0 {
+                            continue;
+                        }
                         say(&format!(
                             "{what}\nthe server is not started again: {restarts} restarts were made"
                         ));
@@ -365,9 +413,16 @@ impl Drop for Servers {
     }
 }
 
-/// Whether something answers `GET /health` with 200.
-fn answers(port: u16) -> bool {
+/// Whether something answers there.
+fn answers(place: &Place) -> bool {
     let ask = || -> io::Result<bool> {
+        let port = match place {
+            Place::Port(port) => *port,
+            #[cfg(unix)]
+            Place::Socket(path) => return Ok(std::os::unix::net::UnixStream::connect(path).is_ok()),
+            #[cfg(not(unix))]
+            Place::Socket(_) => return Err(io::ErrorKind::Unsupported.into()),
+        };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut stream = TcpStream::connect_timeout(&address, HEALTH_TIMEOUT)?;
         stream.set_read_timeout(Some(HEALTH_TIMEOUT))?;
@@ -412,7 +467,8 @@ mod tests {
             words: ["/bin/sh", "-c", &script.replace("SERVE", &serve)].map(str::to_owned).to_vec(),
             environment: vec![("GREETING".to_owned(), "hello".to_owned())],
             shown: "a server".to_owned(),
-            port,
+            what: "server",
+            place: Place::Port(port),
             log: folder.join("server.log"),
         }
     }
@@ -530,7 +586,8 @@ mod tests {
             let is_over = AtomicBool::new(false);
             let began = Instant::now();
             std::thread::scope(|scope| {
-                scope.spawn(|| Servers(vec![running]).watch(most_restarts, &is_over, &say));
+                scope
+                    .spawn(|| Servers(vec![running]).watch(most_restarts, &is_over, &Ended::default(), &say));
                 soon("its end", || !heard.lock().expect("lock").is_empty());
                 soon("the end of its worker", || {
                     !is_alive(&std::fs::read_to_string(&worker).unwrap_or_default())
@@ -550,14 +607,14 @@ mod tests {
         let script = format!("echo $$ >> {}; SERVE", pids.display());
         let (say, heard) = listen();
         let process = server(folder.path(), &script);
-        let port = process.port;
+        let place = process.place.clone();
         let servers = LaunchedServers::start(vec![process], Duration::from_secs(60), &never(), say)
             .expect("up")
             .expect("waited for");
         let numbers = || std::fs::read_to_string(&pids).unwrap_or_default();
         let first = numbers();
         assert!(Command::new("kill").args(["-KILL", first.trim()]).status().expect("kill").success());
-        soon("the second start", || numbers().lines().count() == 2 && answers(port));
+        soon("the second start", || numbers().lines().count() == 2 && answers(&place));
         drop(servers);
         let heard = heard.lock().expect("lock").join("\n");
         assert!(heard.contains("ended (signal: 9 (SIGKILL))"), "{heard}");
@@ -574,7 +631,7 @@ mod tests {
         appear();
         let mut process = server(folder.path(), &format!("echo $$ >> {}; SERVE", pids.display()));
         process.words[0] = program.display().to_string();
-        let port = process.port;
+        let place = process.place.clone();
         let (say, heard) = listen();
         let servers = LaunchedServers::start(vec![process], Duration::from_secs(60), &never(), say);
         let servers = servers.expect("answers");
@@ -586,7 +643,7 @@ mod tests {
         soon("the try that fails", || has("next attempt in 2 s"));
         assert!(has("the server cannot be started again: cannot start `a server`: No such file"));
         appear();
-        soon("the next start", || answers(port));
+        soon("the next start", || answers(&place));
         drop(servers);
     }
 }

@@ -150,7 +150,7 @@ class Learner:
         except BaseException:
             self.close()
             raise
-        return self._sizes(), {}
+        return self._networks(), {}
 
     def _options(self, settings, recompute):
         settings = settings or Settings({}, "`options`")
@@ -176,11 +176,11 @@ class Learner:
         options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute)
         return options, adapter, offloads, threads
 
-    def _sizes(self):
+    def _networks(self):
         def of(trained):
             return None if trained is None else trained.network.sizes()
 
-        return {"policy": of(self._policy), "critic": of(self._critic)}
+        return {"policy": of(self._policy), "critic": of(self._critic), "num_steps": self._policy.optimizer.num_steps}
 
     def _set_critic(self, network):
         if network.options.recompute:
@@ -329,7 +329,7 @@ class Learner:
             if trained.kept is not None:
                 self._held = None
                 trained.restore()
-        return {}, {}
+        return self._networks(), {}
 
     def copy(self, settings, columns):
         """Makes the policy as it is the reference, or the beginning of the critic."""
@@ -346,7 +346,7 @@ class Learner:
                 self._held = None
             self._critic = None
             self._set_critic(critic.critic_from_policy(self._policy.network))
-        return {"critic": self._sizes()["critic"]}, {}
+        return self._networks(), {}
 
     def reset_optimizer(self, settings, columns):
         """Moments and step count zero."""
@@ -405,7 +405,7 @@ class Learner:
         else:
             self._load_checkpoint(folder)
             self._held = None
-        return {**self._sizes(), "num_steps": self._policy.optimizer.num_steps}, {}
+        return self._networks(), {}
 
     def _load_checkpoint(self, folder):
         made = None

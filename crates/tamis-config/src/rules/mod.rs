@@ -6,6 +6,7 @@
 
 mod critic;
 mod filter;
+mod learner;
 mod model;
 mod objective;
 mod rewards;
@@ -49,6 +50,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Load
         return checker.found;
     }
     checker.servers();
+    checker.learner();
     checker.filter();
     checker.schedule();
     checker.objective();

@@ -9,11 +9,6 @@ use crate::source::SourceKind;
 
 impl Checker<'_> {
     pub(super) fn servers(&mut self) {
-        if self.config.learner.url.is_none() {
-            let keys =
-                ["learner.api_key_file", "learner.api_key_env", "learner.timeout", "learner.lost_timeout"];
-            self.warn_ignored(&keys, "`learner.url` is not set: the policy learns in this process");
-        }
         let rollout = &self.config.rollout;
         if rollout.backend == BackendKind::Native {
             let keys = [

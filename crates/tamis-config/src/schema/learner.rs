@@ -3,23 +3,81 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tamis_core::choice;
+
 use crate::define::section;
 
+choice! {
+    /// What runs a policy forward and backward and steps its optimizer.
+    pub enum LearnerBackend {
+        /// The built-in CPU engine.
+        Native = "native",
+        /// PyTorch, on a GPU or a CPU: any decoder of transformers, in a process of its own.
+        Torch = "torch",
+    }
+}
+
+choice! {
+    /// The number format that PyTorch computes in; weights that are trained and moments are in f32 whatever
+    /// it is.
+    pub enum LearnerDtype {
+        /// `bf16` on a GPU, `f32` on a CPU.
+        Auto = "auto",
+        /// 32 bits.
+        F32 = "f32",
+        /// bfloat16.
+        Bf16 = "bf16",
+    }
+}
+
 section! {
-    /// Where the policy learns: in this process on the native engine, or in another one.
+    /// A low-rank adapter (LoRA): it alone learns, and the reference is the policy without it.
+    pub struct LoraConfig {
+        /// Rank of the adapter's matrices.
+        rank: usize = "32", Between(1.0, 65_536.0), Fixed;
+        /// Scale: what the adapter adds is multiplied by `alpha / rank`.
+        alpha: f64 = "32.0", Positive, Fixed;
+        /// Layers that have an adapter, by the ends of their names (`[q_proj, v_proj]`). Null: every linear
+        /// layer but the output head.
+        targets: Option<Vec<String>> = "null", Any, Fixed;
+    }
+}
+
+section! {
+    /// Where the policy learns: on the native engine or in PyTorch, in this process or in another one.
     pub struct LearnerConfig {
-        /// Address of a learner in another process, `http://HOST:PORT` or `unix:PATH`, such as `tamis learner`
-        /// starts. It holds weights and moments; run directory and checkpoints must have the same paths there.
-        /// Null: the native engine in this process.
+        /// Engine that runs the policy forward and backward and steps its optimizer.
+        backend: LearnerBackend = "native", Any, Free;
+        /// Address of a learner that runs already, `http://HOST:PORT` or `unix:PATH`: one that `tamis learner`
+        /// (native) or `python -m tamis.learner` (PyTorch) started. It holds weights and moments; run directory
+        /// and checkpoints must have the same paths there. Null: the native engine learns in this process, and
+        /// PyTorch in one that the run starts and ends.
         url: Option<String> = "null", NotEmpty, Free;
-        /// File with the key that the learner asks for (`Authorization: Bearer`).
+        /// File with the key that the learner at `learner.url` asks for (`Authorization: Bearer`).
         api_key_file: Option<PathBuf> = "null", NotEmpty, Free;
-        /// Environment variable with the learner's key, in place of `learner.api_key_file`.
+        /// Environment variable with that key, in place of `learner.api_key_file`.
         api_key_env: Option<String> = "null", NotEmpty, Free;
-        /// Longest time of one call to the learner: a forward or backward pass of a wave, a checkpoint, loading
+        /// Python interpreter with PyTorch, transformers and safetensors, which the run starts.
+        python: String = "python3", NotEmpty, Free;
+        /// Longest time that the started learner may take until it answers.
+        startup_timeout: Duration = "300s", Any, Free;
+        /// Longest time of one call to a learner in another process: a pass over a wave, a checkpoint, loading
         /// the model.
         timeout: Duration = "1800s", Any, Free;
-        /// Longest time without a sign of life from the learner; the run then ends, to be resumed.
+        /// Longest time without a sign of life from it; the run then ends, to be resumed.
         lost_timeout: Duration = "60s", Any, Free;
+        /// Device of PyTorch: `cuda`, `cuda:1`, `cpu`. `auto`: a GPU where there is one.
+        device: String = "auto", NotEmpty, Free;
+        /// Number format that PyTorch computes in.
+        dtype: LearnerDtype = "auto", Any, Free;
+        /// Attention of PyTorch: `varlen` (kernels over packed sequences), `sdpa`, `eager`, `flash_attention_2`
+        /// or another that transformers knows. `auto`: the fastest that gives what the model's own gives.
+        attention: String = "auto", NotEmpty, Free;
+        /// Tokens whose logits PyTorch holds at once: fewer take less memory. Null: chosen by the vocabulary.
+        logprob_chunk: Option<usize> = "null", AtLeast(1.0), Free;
+        /// Keep the reference in the main memory while it is not used, not on the GPU.
+        offload_reference: bool = "false", Any, Free;
+        /// An adapter that is trained in place of the whole policy (PyTorch). Null: the whole policy.
+        lora: Option<LoraConfig> = "null", Any, Fixed;
     }
 }

@@ -25,7 +25,7 @@ pub use correction::{CorrectionConfig, CorrectionWeightsConfig, RejectionConfig}
 pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
 pub use data::{ColumnsConfig, DataConfig, GoldCheck};
 pub use filter::FilterConfig;
-pub use learner::LearnerConfig;
+pub use learner::{LearnerBackend, LearnerConfig, LearnerDtype, LoraConfig};
 pub use model::{CheckpointDtype, InitArchitecture, InitConfig, ModelConfig};
 pub use objective::{AdaptiveKlConfig, EntropyConfig, KlConfig, KlPlace, MasksConfig, ObjectiveConfig};
 pub use publish::{PublishConfig, PublishVerify};
@@ -57,7 +57,7 @@ use crate::setting::owned;
 owned! {
     AdaptiveEntropy, Advantage, Aggregation, ArithmeticSettings, BackendKind, BadRows, BinaryColumns,
     CheckpointDtype, CorrectionLevel, CorrectionPreset, EarlyStopSettings, FillOrder, GoldCheck, Importance,
-    InFlight, InitArchitecture, KlKind, KlPlace, LoggerKind, LrScheduleKind, OnExhausted, OnLimit,
+    InFlight, InitArchitecture, KlKind, KlPlace, LearnerBackend, LearnerDtype, LoggerKind, LrScheduleKind, OnExhausted, OnLimit,
     OutsideBounds, OverlongPrompts, PolicyLoss, PromptFormat, PublishVerify, SaveRollouts, ScheduleMode,
     SelectorKind, Shaping, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,
 }

@@ -1,11 +1,13 @@
 //! The learner of a run, with everything loaded that it begins with.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use tamis_config::Config;
+use tamis_config::{Config, LearnerBackend};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_run::durable::Disk;
+use tamis_run::log::progress::Console;
 
 use super::api_key::api_key;
 use super::objective::Divergence;
@@ -13,6 +15,7 @@ use super::settings::engine_settings;
 use super::{critic, policy};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::learner::torch::{self, TorchProcess};
 use crate::learner::wire::client::{WireLearner, WireSettings};
 use crate::learner::wire::{OpenRequest, WireCritic, WireOptimizer};
 use crate::learner::{LoadContent, RunLearner};
@@ -29,10 +32,11 @@ pub(crate) fn learner(
     codec: &Codec,
     (disk, run): (&Disk, &Path),
     interrupt: &Interrupt,
+    ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
     let has_reference = divergence != Divergence::None;
-    if let Some(url) = &config.learner.url {
-        return learner_elsewhere(config, url, checkpoint, has_reference, codec, (disk, run), interrupt);
+    if is_elsewhere(config) {
+        return learner_elsewhere(config, checkpoint, has_reference, codec, (disk, run), interrupt, ui);
     }
     let models = {
         let (config, codec) = (config.clone(), codec.clone());
@@ -55,21 +59,26 @@ pub(crate) fn learner(
     })
 }
 
-/// The learner at an address. It reads the folders that the configuration names, or the checkpoint.
+/// Whether the policy learns in another process.
+pub(crate) fn is_elsewhere(config: &Config) -> bool {
+    config.learner.url.is_some() || config.learner.backend == LearnerBackend::Torch
+}
+
+/// The learner in another process, which is started where no address names one. It reads the folders that the
+/// configuration names, or the checkpoint.
 fn learner_elsewhere(
     config: &Config,
-    url: &str,
     checkpoint: Option<&Path>,
     has_reference: bool,
     codec: &Codec,
     (disk, run): (&Disk, &Path),
     interrupt: &Interrupt,
+    ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let shape = policy::shape(config, codec, checkpoint)?;
     let reference = config.model.reference.as_deref().filter(|_| has_reference);
     if let Some(path) = reference {
-        policy::check_reference(path, config, &shape)?;
+        policy::check_reference(path, config, policy::limits(config, codec, checkpoint)?)?;
     }
     let random = run.join("initial");
     let policy = if let Some(folder) = checkpoint.or(config.model.path.as_deref()) {
@@ -94,10 +103,24 @@ fn learner_elsewhere(
         reference: reference.map(absolute),
         recompute_activations: engine.recompute_activations,
         orphan_timeout: None,
-        options: serde_json::Map::new(),
+        options: match config.learner.backend {
+            LearnerBackend::Native => serde_json::Map::new(),
+            LearnerBackend::Torch => torch::options(&config.learner, engine.threads, config.run.seed),
+        },
+    };
+    let process = match &config.learner.url {
+        Some(_) => None,
+        None => {
+            let ui = ui.clone();
+            let say = Arc::new(move |message: &str| ui.say(message));
+            Some(TorchProcess::start(&config.learner, run, interrupt, say)?)
+        }
     };
     let settings = WireSettings {
-        url: url.to_owned(),
+        url: match (&config.learner.url, &process) {
+            (Some(url), _) => url.clone(),
+            (None, process) => process.as_ref().map(TorchProcess::address).unwrap_or_default().to_owned(),
+        },
         token: api_key(
             "learner.",
             config.learner.api_key_file.as_deref(),
@@ -106,7 +129,7 @@ fn learner_elsewhere(
         timeout: config.learner.timeout,
         lost_timeout: config.learner.lost_timeout,
     };
-    let mut learner = WireLearner::open(settings, &request, interrupt)?;
+    let mut learner = WireLearner::open(settings, process, &request, interrupt)?;
     if let Some(folder) = checkpoint {
         learner.load(folder, LoadContent::Checkpoint)?;
     }

@@ -116,31 +116,93 @@ pub fn shape(
         }
         (None, None) => return Err(no_model()),
     };
-    let rows = codec.tokenizer().num_rows();
-    if rows > shape.vocab_size {
-        return Err(AssembleError::setting(
-            format!("the tokenizer has {rows} tokens, the model only {}", shape.vocab_size),
-            "use the tokenizer that belongs to the model",
-        ));
-    }
-    let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_response_length);
-    let limit = shape.max_position_embeddings;
-    if longest > limit {
-        return Err(AssembleError::setting(
-            format!(
-                "data.max_prompt_length {} and rollout.max_response_length {} make {longest} tokens, the model reads {limit}",
-                config.data.max_prompt_length, config.rollout.max_response_length
-            ),
-            format!("lower one of them so that they sum to at most {limit}"),
-        ));
-    }
-    if codec.end_token_ids().is_empty() {
-        return Err(AssembleError::setting(
-            "neither the tokenizer nor generation_config.json names an end token, so no completion could end",
-            "set eos_token in tokenizer_config.json or eos_token_id in generation_config.json",
-        ));
-    }
+    Limits::of(&shape).check(config, codec)?;
     Ok(shape)
+}
+
+/// Sizes of a model that everything a run does with it must fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    vocab_size: usize,
+    /// Longest sequence; `None`: no limit.
+    max_positions: Option<usize>,
+}
+
+impl Limits {
+    fn of(shape: &TransformerConfig) -> Self {
+        Self { vocab_size: shape.vocab_size, max_positions: Some(shape.max_position_embeddings) }
+    }
+
+    /// Of a folder in Hugging Face layout, whatever the architecture: what its configuration says of text.
+    fn read(folder: &Path) -> Result<Self, AssembleError> {
+        let path = folder.join("config.json");
+        let unreadable = |problem: String| {
+            AssembleError::setting(
+                format!("{} cannot be used: {problem}", path.display()),
+                "name a folder with config.json, *.safetensors and tokenizer.json",
+            )
+        };
+        let text = tamis_file::read_text(&path, 16 << 20).map_err(|error| unreadable(error.to_string()))?;
+        let json: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
+        let number = |key: &str| {
+            let found = json.pointer(&format!("/text_config/{key}")).or_else(|| json.get(key));
+            found.and_then(serde_json::Value::as_u64).map(|number| number as usize)
+        };
+        let vocab_size =
+            number("vocab_size").ok_or_else(|| unreadable("it has no `vocab_size`".to_owned()))?;
+        Ok(Self { vocab_size, max_positions: number("max_position_embeddings") })
+    }
+
+    fn check(self, config: &Config, codec: &Codec) -> Result<(), AssembleError> {
+        let rows = codec.tokenizer().num_rows();
+        if rows > self.vocab_size {
+            return Err(AssembleError::setting(
+                format!("the tokenizer has {rows} tokens, the model only {}", self.vocab_size),
+                "use the tokenizer that belongs to the model",
+            ));
+        }
+        self.check_length(config, "the model")?;
+        if codec.end_token_ids().is_empty() {
+            return Err(AssembleError::setting(
+                "neither the tokenizer nor generation_config.json names an end token, so no completion could end",
+                "set eos_token in tokenizer_config.json or eos_token_id in generation_config.json",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses prompts and completions that are longer together than a model (`name`) reads.
+    fn check_length(self, config: &Config, name: &str) -> Result<(), AssembleError> {
+        let (prompt, response) = (config.data.max_prompt_length, config.rollout.max_response_length);
+        let longest = prompt.saturating_add(response);
+        match self.max_positions.filter(|&limit| longest > limit) {
+            None => Ok(()),
+            Some(limit) => Err(AssembleError::setting(
+                format!(
+                    "data.max_prompt_length {prompt} and rollout.max_response_length {response} make {longest} tokens, {name} reads {limit}"
+                ),
+                format!("lower one of them so that they sum to at most {limit}"),
+            )),
+        }
+    }
+}
+
+/// Limits of the policy; where the native engine neither trains it nor samples from it, of whatever
+/// architecture it is.
+pub(crate) fn limits(
+    config: &Config,
+    codec: &Codec,
+    checkpoint: Option<&Path>,
+) -> Result<Limits, AssembleError> {
+    match checkpoint.or(config.model.path.as_deref()) {
+        Some(path) if config.rollout.backend != BackendKind::Native => {
+            let limits = Limits::read(path)?;
+            limits.check(config, codec)?;
+            Ok(limits)
+        }
+        _ => Ok(Limits::of(&shape(config, codec, checkpoint)?)),
+    }
 }
 
 /// The model as the configuration describes it: loaded, or with random weights keyed by the run seed.
@@ -178,59 +240,55 @@ impl Companion {
         config: &Config,
         policy: &TransformerConfig,
     ) -> Result<TransformerConfig, AssembleError> {
-        let Self { key, name, without } = self;
-        if !path.is_dir() {
-            return Err(AssembleError::setting(
-                format!("{key}: there is no folder {}", path.display()),
-                format!("name a folder with config.json and model.safetensors, or leave it out: {without}"),
-            ));
+        let shape = self.check_folder(path).and_then(|()| Ok(TransformerConfig::load_any(path)?))?;
+        self.check(path, config, Limits::of(policy), Limits::of(&shape))?;
+        Ok(shape)
+    }
+
+    fn check_folder(&self, path: &Path) -> Result<(), AssembleError> {
+        let Self { key, without, .. } = self;
+        if path.is_dir() {
+            return Ok(());
         }
-        let shape = TransformerConfig::load_any(path)?;
-        if shape.vocab_size < policy.vocab_size {
+        Err(AssembleError::setting(
+            format!("{key}: there is no folder {}", path.display()),
+            format!("name a folder with config.json and model.safetensors, or leave it out: {without}"),
+        ))
+    }
+
+    fn check(&self, path: &Path, config: &Config, policy: Limits, own: Limits) -> Result<(), AssembleError> {
+        let Self { key, name, .. } = self;
+        if own.vocab_size < policy.vocab_size {
+            let problem = format!(
+                "{key}: the {name} knows {} tokens, the policy has {}",
+                own.vocab_size, policy.vocab_size
+            );
             return Err(AssembleError::setting(
-                format!(
-                    "{key}: the {name} knows {} tokens, the policy has {}",
-                    shape.vocab_size, policy.vocab_size
-                ),
+                problem,
                 format!("take a {name} with the policy's tokenizer"),
             ));
         }
-        let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_response_length);
-        let limit = shape.max_position_embeddings;
-        if longest > limit {
-            return Err(AssembleError::setting(
-                format!(
-                    "data.max_prompt_length {} and rollout.max_response_length {} make {longest} tokens, the {name} in {} reads {limit}",
-                    config.data.max_prompt_length,
-                    config.rollout.max_response_length,
-                    path.display(),
-                ),
-                format!("lower one of them so that they sum to at most {limit}"),
-            ));
-        }
-        Ok(shape)
+        own.check_length(config, &format!("the {name} in {}", path.display()))
     }
 }
+
+const REFERENCE: Companion = Companion {
+    key: "model.reference",
+    name: "reference",
+    without: "the reference is then the policy as it begins",
+};
 
 /// The reference policy that the configuration names, where it names one: `None` is the policy as it begins.
 pub fn reference(config: &Config, policy: &TransformerConfig) -> Result<Option<Model>, AssembleError> {
     let Some(path) = &config.model.reference else { return Ok(None) };
-    check_reference(path, config, policy)?;
+    REFERENCE.shape(path, config, policy)?;
     load(path).map(Some)
 }
 
-/// Checks that a reference goes with the policy, before its weights are read.
-pub(super) fn check_reference(
-    path: &Path,
-    config: &Config,
-    policy: &TransformerConfig,
-) -> Result<(), AssembleError> {
-    let reference = Companion {
-        key: "model.reference",
-        name: "reference",
-        without: "the reference is then the policy as it begins",
-    };
-    reference.shape(path, config, policy).map(|_| ())
+/// Checks that a reference of whatever architecture goes with the policy, before its weights are read.
+pub(super) fn check_reference(path: &Path, config: &Config, policy: Limits) -> Result<(), AssembleError> {
+    REFERENCE.check_folder(path)?;
+    REFERENCE.check(path, config, policy, Limits::read(path)?)
 }
 
 /// The sizes of a model from random weights, with a vocabulary of one: that of its tokenizer is not known

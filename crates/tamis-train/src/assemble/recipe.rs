@@ -16,6 +16,7 @@ use crate::assemble::critic::{self, CriticPlan};
 use crate::assemble::objective::{self, Divergence};
 use crate::assemble::schedule::Sieve;
 use crate::assemble::{advantage, learning_rate};
+use crate::learner::Network;
 use crate::learner::gradient_analysis::GradientAnalysis;
 use crate::learner::learning_rate::LearningRate;
 use crate::learner::update::UpdateSettings;
@@ -50,6 +51,13 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
+    /// The network of the learner that is the reference: where the policy has an adapter and no other one is
+    /// named, the policy without it.
+    pub(crate) fn reference(&self) -> Network {
+        let has_adapter = self.config.learner.lora.is_some();
+        if has_adapter && self.config.model.reference.is_none() { Network::Base } else { Network::Reference }
+    }
+
     /// Of a configuration, once its sieve and the prompts are known.
     pub(crate) fn new(
         config: &Config,

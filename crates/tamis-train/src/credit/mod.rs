@@ -166,7 +166,9 @@ pub(crate) fn columns(
     let reference = match recipe.divergence {
         Divergence::None => None,
         Divergence::InLoss | Divergence::InReward { .. } => {
-            let pass = |groups: &[&Group]| reference_logprobs(&mut *workers.learner, groups, micro_batch);
+            let pass = |groups: &[&Group]| {
+                reference_logprobs(&mut *workers.learner, recipe.reference(), groups, micro_batch)
+            };
             let column = reference_column(&batch.trained, pass)?;
             timings.add("ref", clock.elapsed());
             Some(column)

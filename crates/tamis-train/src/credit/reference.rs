@@ -17,6 +17,8 @@ use crate::learner::{Learner, LearnerSequence, Network, Pass};
 /// The reference pass before the filter.
 pub(crate) struct BeforeFilter<'a> {
     learner: &'a mut dyn Learner,
+    /// The reference.
+    network: Network,
     estimator: KlEstimator,
     coefficient: f64,
     micro_batch: MicroBatch,
@@ -38,7 +40,14 @@ impl<'a> BeforeFilter<'a> {
             return None;
         }
         let coefficient = reward_kl.unwrap_or_else(|| controller.initial()).coef;
-        Some(Self { learner, estimator, coefficient, micro_batch: recipe.update.micro_batch, time })
+        Some(Self {
+            learner,
+            network: recipe.reference(),
+            estimator,
+            coefficient,
+            micro_batch: recipe.update.micro_batch,
+            time,
+        })
     }
 }
 
@@ -46,9 +55,10 @@ impl Reference for BeforeFilter<'_> {
     fn pass(&mut self, groups: &[&Group]) -> Result<Option<ReferencePass>, DispatchError> {
         let clock = Instant::now();
         let failed = |error: RunError| DispatchError::Reference { source: Box::new(error) };
-        let logprobs = reference_logprobs(self.learner, groups, self.micro_batch).and_then(|reference| {
-            Ok((reference, recomputed_logprobs(self.learner, groups, self.micro_batch)?))
-        });
+        let logprobs =
+            reference_logprobs(self.learner, self.network, groups, self.micro_batch).and_then(|reference| {
+                Ok((reference, recomputed_logprobs(self.learner, groups, self.micro_batch)?))
+            });
         let (logprobs, policy) = match logprobs {
             Ok(logprobs) => logprobs,
             Err(Halt::Interrupted) => return Ok(None),
@@ -62,14 +72,15 @@ impl Reference for BeforeFilter<'_> {
     }
 }
 
-/// Log-probabilities of all trajectories under the reference, one row each `[B][T]`.
+/// Log-probabilities of all trajectories under the reference, which is this network, one row each `[B][T]`.
 pub(crate) fn reference_logprobs(
     learner: &mut dyn Learner,
+    network: Network,
     groups: &[&Group],
     micro_batch: MicroBatch,
 ) -> Pass<Ragged<f32>> {
     let sequences = sequences(groups);
-    let columns = forward_all(learner, Network::Reference, &sequences, micro_batch, 1.0)?;
+    let columns = forward_all(learner, network, &sequences, micro_batch, 1.0)?;
     Ok(rows(&sequences, &columns.logprobs))
 }
 

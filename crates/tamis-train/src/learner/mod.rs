@@ -11,6 +11,7 @@ pub mod left_out;
 pub mod micro_batch;
 pub(crate) mod optimizer_batch;
 pub mod progress;
+pub mod torch;
 pub mod update;
 pub(crate) mod updates;
 pub mod warm_start;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use tamis_core::group::PolicyVersion;
 use tamis_model::SaveDtype;
 use tamis_rollout::Generator;
+use tamis_rollout::launch::LaunchError;
 use thiserror::Error;
 
 use crate::checkpoint::{SaveError, SavedFile};
@@ -69,6 +71,8 @@ pub enum Network {
     Before,
     /// The reference policy.
     Reference,
+    /// The policy without its adapter.
+    Base,
     /// The critic.
     Critic,
 }
@@ -160,6 +164,9 @@ pub enum LearnerError {
     /// A critic is asked for, and the learner has none.
     #[error("the learner has no critic")]
     NoCritic,
+    /// The policy without its adapter is asked for, and it has none.
+    #[error("the policy has no adapter")]
+    NoAdapter,
     /// A backward pass is asked for, and no forward pass is held.
     #[error("there is no forward pass to run back")]
     NothingHeld,
@@ -178,6 +185,9 @@ pub enum LearnerError {
         /// Its hint.
         hint: Option<String>,
     },
+    /// The process of a learner cannot be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
     /// A learner elsewhere does not answer any more, or is another one than was opened.
     #[error("the learner at {url} {reason}")]
     Lost {
@@ -199,10 +209,15 @@ impl LearnerError {
                     .to_owned(),
             ),
             Self::Files(error) => error.hint(),
+            Self::Launch(_) => Some(
+                "learner.python names the interpreter: one that has PyTorch, transformers and safetensors"
+                    .to_owned(),
+            ),
             Self::Objective(_)
             | Self::Correction(_)
             | Self::Engine { .. }
             | Self::NoCritic
+            | Self::NoAdapter
             | Self::NothingHeld => None,
         }
     }
@@ -341,8 +356,8 @@ pub trait RunLearner: Learner {
     /// Makes the reference or the critic of the policy as it is.
     fn copy_policy(&mut self, to: CopyTo) -> Result<(), LearnerError>;
 
-    /// Begins the policy's optimizer anew: moments zero, step count zero.
-    fn reset_optimizer(&mut self) -> Result<(), LearnerError>;
+    /// Begins a network's optimizer anew: moments zero, step count zero.
+    fn reset_optimizer(&mut self, network: Trained) -> Result<(), LearnerError>;
 
     /// The first weights or moments that hold a number that is not finite.
     fn find_not_finite(&mut self) -> Result<Option<NotFinite>, LearnerError>;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tamis_core::group::PolicyVersion;
 use tamis_model::{
-    AdamW, Coefficients, HeldPass, PassOptions, Sequence, SequenceError, backward, forward_hold, score,
-    values, values_backward, values_forward_hold,
+    AdamW, Coefficients, HeldPass, Model, PassOptions, Sequence, SequenceError, backward, forward_hold,
+    score, values, values_backward, values_forward_hold,
 };
 use tamis_rollout::Generator;
 
@@ -85,7 +85,8 @@ impl Learner for NativeEngine {
                 return Ok(TokenColumns { values, ..TokenColumns::default() });
             }
             Network::Policy => &self.policy.model,
-            Network::Before => self.kept.as_ref().map_or(&self.policy.model, |kept| &kept.model),
+            Network::Before => self.kept.as_ref().map_or(&self.policy.model, |kept| &kept.policy.0),
+            Network::Base => return Err(Halt::Failed(LearnerError::NoAdapter)),
             Network::Reference => self.reference.as_ref().unwrap_or(&self.policy.model),
         };
         let temperature = (self.settings.temperature / sharpness) as f32;
@@ -198,8 +199,9 @@ impl RunLearner for NativeEngine {
 
     fn keep(&mut self) -> Result<(), LearnerError> {
         if self.kept.is_none() {
-            let (model, optimizer) = (Arc::clone(&self.policy.model), self.policy.optimizer.clone());
-            self.kept = Some(Kept { model, optimizer });
+            let copy = |learning: &Learning| (Arc::clone(&learning.model), learning.optimizer.clone());
+            let critic = self.critic.as_ref().map(copy);
+            self.kept = Some(Kept { policy: copy(&self.policy), critic });
             self.progress.note_kept(true);
         }
         Ok(())
@@ -207,8 +209,15 @@ impl RunLearner for NativeEngine {
 
     fn restore(&mut self) -> Result<(), LearnerError> {
         let Some(kept) = self.kept.take() else { return Ok(()) };
-        (self.policy.model, self.policy.optimizer) = (kept.model, kept.optimizer);
-        self.policy.gradients.clear();
+        let put_back = |learning: &mut Learning, (model, optimizer): (Arc<Model>, AdamW)| {
+            (learning.model, learning.optimizer) = (model, optimizer);
+            learning.gradients.clear();
+        };
+        put_back(&mut self.policy, kept.policy);
+        if let (Some(critic), Some(kept)) = (&mut self.critic, kept.critic) {
+            put_back(critic, kept);
+        }
+        self.held = None;
         self.info.num_steps = self.policy.optimizer.num_steps();
         self.progress.note_restored();
         Ok(())
@@ -226,8 +235,9 @@ impl RunLearner for NativeEngine {
         Ok(())
     }
 
-    fn reset_optimizer(&mut self) -> Result<(), LearnerError> {
-        self.policy.optimizer = AdamW::new(&self.policy.model, self.settings.optimizer);
+    fn reset_optimizer(&mut self, network: Trained) -> Result<(), LearnerError> {
+        let Learning { model, optimizer, .. } = self.of(network)?;
+        *optimizer = AdamW::new(model, optimizer.config());
         self.note_sizes();
         Ok(())
     }

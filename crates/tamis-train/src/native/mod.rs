@@ -108,10 +108,10 @@ struct NativeEngine {
     kept: Option<Kept>,
 }
 
-/// The policy before a step of which parts are trained on while the rest is generated.
+/// Models and optimizers before a step of which parts are trained on while the rest is generated.
 struct Kept {
-    model: Arc<Model>,
-    optimizer: AdamW,
+    policy: (Arc<Model>, AdamW),
+    critic: Option<(Arc<Model>, AdamW)>,
 }
 
 /// A learner as a request over the wire asks for it, on so many worker threads.

@@ -7,7 +7,7 @@ use crate::checkpoint;
 use crate::error::RunError;
 use crate::interrupt::Halt;
 use crate::learner::warm_start::{Example, WarmStartSettings, warm_start};
-use crate::learner::{CopyTo, LoadContent, SaveContent};
+use crate::learner::{CopyTo, LoadContent, Network, SaveContent, Trained};
 use crate::measure::validation::{self, OutcomeKind, ValidationSettings};
 use crate::workers::Workers;
 use crate::workers::servers::{RunSampler, publish_to};
@@ -102,7 +102,7 @@ impl Run {
         }
         check_finite(&mut *self.workers.learner, &self.recorder.directory, 0, RATE)?;
         // Reinforcement learning begins with moments of its own.
-        self.workers.learner.reset_optimizer()?;
+        self.workers.learner.reset_optimizer(Trained::Policy)?;
         Ok(())
     }
 
@@ -110,6 +110,10 @@ impl Run {
     fn keep_reference(&mut self, is_beginning: bool) -> Result<(), RunError> {
         // One that is named was loaded before the warm start.
         if self.recipe.divergence == Divergence::None || self.recipe.config.model.reference.is_some() {
+            return Ok(());
+        }
+        // The policy without its adapter does not change.
+        if self.recipe.reference() == Network::Base {
             return Ok(());
         }
         let kept = self.recorder.directory.path().join("reference");

@@ -14,7 +14,7 @@ use tamis_rollout::PreparedPrompt;
 use super::start::{ConfigText, RunStart};
 use super::state::RunState;
 use crate::assemble::memory::Lengths;
-use crate::assemble::{AssembleError, advantage, critic, data, objective, policy};
+use crate::assemble::{AssembleError, advantage, critic, data, learner, objective, policy};
 use crate::checkpoint::{self, Extent, SaveError};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
@@ -94,14 +94,16 @@ impl Start {
         })??;
         let from = state.as_ref().map(|(_, folder)| folder.as_path());
         policy::check_regex(config, given.places.rollout_regex.as_deref(), &codec)?;
-        let shape = policy::shape(config, &codec, from)?;
-        let critic = match &state {
-            Some((state, folder)) if state.critic.is_some() => Some(native::critic_shape(folder)?),
-            _ => critic::shape(config, &shape)?,
-        };
-        let memory = match &config.learner.url {
-            Some(url) => (format!("memory: weights and moments are held by the learner at {url}"), None),
-            None => memory(config, &shape, critic.as_ref(), lengths, tamis_model::available_memory())?,
+        let memory = if learner::is_elsewhere(config) {
+            policy::limits(config, &codec, from)?;
+            ("memory: weights and moments are held by the learner in another process".to_owned(), None)
+        } else {
+            let shape = policy::shape(config, &codec, from)?;
+            let critic = match &state {
+                Some((state, folder)) if state.critic.is_some() => Some(native::critic_shape(folder)?),
+                _ => critic::shape(config, &shape)?,
+            };
+            memory(config, &shape, critic.as_ref(), lengths, tamis_model::available_memory())?
         };
         objective::objective(config)?;
         objective::correction(config)?;

@@ -202,7 +202,7 @@ impl Preparation<'_> {
     ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
         let checkpoint = self.saved.map(|(_, folder)| folder.as_path());
         let place = (self.directory.disk(), self.directory.path());
-        learner::learner(self.config, checkpoint, divergence, codec, place, self.interrupt)
+        learner::learner(self.config, checkpoint, divergence, codec, place, self.interrupt, self.ui)
     }
 
     /// The training prompts in their order, from where the run is in it.

@@ -11,7 +11,7 @@ use tamis_core::group::PolicyVersion;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings};
-use tamis_rollout::launch::{LaunchError, LaunchedServers, ServerProcess, free_ports};
+use tamis_rollout::launch::{LaunchError, LaunchedServers, Place, ServerProcess, free_ports};
 use tamis_rollout::server::{
     OpenAi, OpenAiServer, OtherLogprobs, Probe, Protocol as _, Server, ServerSettings, Sglang, SglangServer,
     Vllm, VllmServer,
@@ -180,7 +180,8 @@ pub(crate) fn launch(
             shown: command.to_string(),
             environment: environment.chain(gpus).collect(),
             words: command.words,
-            port,
+            what: "server",
+            place: Place::Port(port),
             log: logs.join(format!("server_{}.log", place + 1)),
         });
     }

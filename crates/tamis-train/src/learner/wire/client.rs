@@ -21,6 +21,7 @@ use super::{
 };
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::progress::UpdateProgress;
+use crate::learner::torch::TorchProcess;
 use crate::learner::{
     CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport, Pass,
     RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave,
@@ -64,6 +65,8 @@ struct Calls {
     seq: u64,
     /// A call that was not waited for to its end.
     abandoned: Option<Call>,
+    /// The process at the other end, where the run started it.
+    process: Option<TorchProcess>,
 }
 
 /// Why a call has no answer.
@@ -73,13 +76,23 @@ enum Unanswered {
 }
 
 impl Calls {
-    fn new(settings: WireSettings) -> Result<Self, HttpError> {
+    fn new(settings: WireSettings, process: Option<TorchProcess>) -> Result<Self, HttpError> {
         let address = Address::parse(&settings.url)?;
         let limits = HttpSettings { max_answer_bytes: MAX_ANSWER_BYTES, ..HttpSettings::default() };
         let mut client = HttpClient::start(limits, address.is_encrypted())?;
         let bell = Bell::default();
         let line = client.line(address, settings.token.as_deref(), bell.clone())?;
-        Ok(Self { client, line, bell, settings, next: 0, incarnation: None, seq: 0, abandoned: None })
+        Ok(Self {
+            client,
+            line,
+            bell,
+            settings,
+            next: 0,
+            incarnation: None,
+            seq: 0,
+            abandoned: None,
+            process,
+        })
     }
 
     fn lost(&self, reason: impl std::fmt::Display) -> LearnerError {
@@ -123,6 +136,10 @@ impl Calls {
             if stop.is_some_and(|stop| stop.load(Ordering::SeqCst)) {
                 self.give_up(sent, check);
                 return Err(Unanswered::Interrupted);
+            }
+            if let Some(ended) = self.process.as_ref().and_then(TorchProcess::ended) {
+                self.give_up(sent, check);
+                return Err(Unanswered::Lost(ended));
             }
             let is_late = began.elapsed() >= timeout;
             if let Some(fault) = fault.filter(|_| is_late || alive.elapsed() >= lost_timeout) {
@@ -240,12 +257,14 @@ pub struct WireLearner {
 }
 
 impl WireLearner {
-    /// Opens a learner: what it held before is lost.
+    /// Opens a learner: what it held before is lost. `process`: that of the learner, where it is to end with
+    /// this value.
     ///
     /// # Errors
     /// An address that is none or that nothing answers on, a learner of another protocol, a refusal.
     pub fn open(
         settings: WireSettings,
+        process: Option<TorchProcess>,
         request: &OpenRequest,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LearnerError>> {
@@ -254,7 +273,7 @@ impl WireLearner {
             let url = url.clone();
             Halt::Failed(LearnerError::Remote { url, what: "cannot be used", message, hint: None })
         };
-        let mut calls = Calls::new(settings).map_err(|error| wrong(error.to_string()))?;
+        let mut calls = Calls::new(settings, process).map_err(|error| wrong(error.to_string()))?;
         let flag = interrupt.flag();
         let mut ask = |call: &Call| -> Pass<Message> {
             let answer = calls.exchange(call, Some(&flag)).map_err(|error| calls.unanswered(error))?;
@@ -272,7 +291,8 @@ impl WireLearner {
         let known: InfoAnswer =
             ask(&Call::get("/v1/info"))?.settings().map_err(|error| wrong(error.to_string()))?;
         calls.incarnation = Some(incarnation);
-        let device = format!("learner at {url}: {} on {}", known.implementation, known.device);
+        let where_it_is = if calls.process.is_some() { String::new() } else { format!(" at {url}") };
+        let device = format!("learner{where_it_is}: {} on {}", known.implementation, known.device);
         let mut info = LearnerInfo { device, num_ranks: known.num_ranks.max(1), ..LearnerInfo::default() };
         networks.note(&mut info);
         Ok(Self { calls, info, progress: UpdateProgress::new(interrupt), num_held: 0 })
@@ -407,9 +427,11 @@ impl RunLearner for WireLearner {
         self.note_networks(&answer)
     }
 
-    fn reset_optimizer(&mut self) -> Result<(), LearnerError> {
-        self.ask("/v1/reset_optimizer", &EmptyRequest {})?;
-        self.info.num_steps = 0;
+    fn reset_optimizer(&mut self, network: Trained) -> Result<(), LearnerError> {
+        self.ask("/v1/reset_optimizer", &NetworkRequest { network })?;
+        if network == Trained::Policy {
+            self.info.num_steps = 0;
+        }
         Ok(())
     }
 

@@ -63,6 +63,7 @@ impl From<LearnerError> for Refusal {
                 Self { hint: error.hint(), ..Self::new(500, "failed", error.to_string()) }
             }
             LearnerError::Engine { reason } => Self::new(422, "refused", reason),
+            LearnerError::NoAdapter => Self::new(422, "refused", message),
             _ => Self::new(500, "failed", message),
         }
     }
@@ -360,8 +361,8 @@ impl<'a> LearnerService<'a> {
                 Message::new(&NetworksAnswer::of(learner.info()))
             }
             "/v1/reset_optimizer" => {
-                let EmptyRequest {} = message.settings()?;
-                empty(learner.reset_optimizer()?)
+                let NetworkRequest { network } = message.settings()?;
+                empty(learner.reset_optimizer(network)?)
             }
             "/v1/check" => {
                 let EmptyRequest {} = message.settings()?;

@@ -154,7 +154,7 @@ fn what_a_call_says_wrong_is_told() {
     400 request: "there is no column `prompt_token`"
     "#);
     insta::assert_snapshot!(next("/v1/forward", &Message::new(&json!({"network": "judge"}))), @r#"
-    400 request: "unknown variant `judge`, expected one of `policy`, `before`, `reference`, `critic`"
+    400 request: "unknown variant `judge`, expected one of `policy`, `before`, `reference`, `base`, `critic`"
     "#);
     insta::assert_snapshot!(next("/v1/check", &Message::new(&json!({"deep": true}))), @r#"
     400 request: "unknown field `deep`, there are no fields"
