@@ -26,7 +26,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from .loading import is_spare
 from .lora import AdapterNetwork
-from .protocol import Refused, RequestError
+from .protocol import Failed, Refused, RequestError
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _TAGS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -47,13 +47,16 @@ class _Output:
         """Writes one file whole and to the disk; `parts` gives its bytes."""
         path = self.folder / name
         num_bytes = crc = 0
-        with open(path, "wb") as file:
-            for part in parts:
-                file.write(part)
-                num_bytes += len(part)
-                crc = zlib.crc32(part, crc)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(path, "wb") as file:
+                for part in parts:
+                    file.write(part)
+                    num_bytes += len(part)
+                    crc = zlib.crc32(part, crc)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise Failed(f"failed to write {path}: {error.strerror}", "is the disk full?") from None
         self.files.append({"name": name, "bytes": num_bytes, "crc32": f"{crc:08x}"})
 
     def folder_within(self, name):
