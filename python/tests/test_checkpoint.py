@@ -3,12 +3,10 @@
 import json
 import pathlib
 import tempfile
+import unittest
 import zlib
 
-import torch
-import transformers
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+# First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import (
     ARCHITECTURES,
     OPTIMIZER,
@@ -19,8 +17,12 @@ from support import (
     random_columns,
     save_tiny,
     tiny_config,
-    unittest,
 )
+
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tamis.learner import checkpoint
 from tamis.learner.protocol import Failed, Refused, RequestError, StateError
 

@@ -3,8 +3,10 @@
 import sys
 import unittest
 
-import torch
+# First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import ARCHITECTURES, OPTIMIZER, Case, call, golden_folder, opened, random_columns
+
+import torch
 from test_checkpoint import state, train
 from test_logprob import draw, gradients, whole
 from tamis.learner.logprob import logprob_and_entropy

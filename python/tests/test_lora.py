@@ -6,10 +6,12 @@ import tempfile
 import unittest
 import warnings
 
+# First: it says so, and leaves the tests out, where PyTorch is missing.
+from support import ARCHITECTURES, OPTIMIZER, Case, call, golden_folder, opened, random_columns, save_tiny, tiny_config
+
 import torch
 import transformers
 from safetensors.torch import load_file
-from support import ARCHITECTURES, OPTIMIZER, Case, call, golden_folder, opened, random_columns, save_tiny, tiny_config
 from test_checkpoint import save, state, train
 from test_model import derivatives, whole_logits
 from tamis.learner.protocol import Refused, RequestError

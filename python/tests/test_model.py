@@ -4,8 +4,7 @@ import tempfile
 import unittest
 import unittest.mock
 
-import torch
-import transformers
+# First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import (
     ARCHITECTURES,
     OPTIMIZER,
@@ -20,6 +19,9 @@ from support import (
     save_tiny,
     tiny_config,
 )
+
+import torch
+import transformers
 from tamis.learner.protocol import Refused, RequestError
 
 

@@ -16,8 +16,10 @@ import threading
 import time
 import unittest
 
-import torch
+# First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import ROOT, Case, golden_folder, open_settings, random_columns
+
+import torch
 from tamis.learner import protocol, server
 from tamis.learner.learner import Learner
 

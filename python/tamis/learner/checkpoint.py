@@ -22,7 +22,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers.core_model_loading import revert_weight_conversion
 
 from .loading import is_spare
 from .lora import AdapterNetwork
@@ -104,6 +103,8 @@ def _shards(tensors, dtype, max_bytes):
 
 def _unfuse(network, tensors, dtype):
     """The tensors under the names that the original's files have; all of them are in the host's memory at once."""
+    from transformers.core_model_loading import revert_weight_conversion
+
     fused = {name: make().detach().to(dtype).cpu() for name, _, make in tensors}
     return _as_they_are("", revert_weight_conversion(network.module, fused))
 
