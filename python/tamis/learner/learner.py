@@ -132,9 +132,10 @@ class Learner:
         if threads is not None:
             torch.set_num_threads(threads)
         try:
-            policy = loading.load_policy(folder, options)
-            if adapter is not None:
-                policy = lora.add_adapter(policy, adapter)
+            if adapter is None:
+                policy = loading.load_policy(folder, options)
+            else:
+                policy = lora.add_adapter(loading.load_policy(folder, options, options.dtype), adapter)
             loading.place(policy)
             if recompute:
                 policy.recompute_layers()
