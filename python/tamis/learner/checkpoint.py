@@ -177,9 +177,10 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
     if content == "adapter":
         if not has_adapter:
             raise Refused("the policy has no adapter", "save its weights")
-        _write_adapter(output, "", policy, DTYPES[dtype])
+        overflow = _overflow(_as_they_are("", policy.weights.masters), DTYPES[dtype])
+        _write_adapter(output, "", policy, torch.float32 if overflow else DTYPES[dtype])
         output.flush_folder()
-        return {"files": output.files, "overflow": None}
+        return {"files": output.files, "overflow": overflow}
     tensors = policy.file_tensors()
     overflow = _overflow(tensors, DTYPES[dtype])
     written = torch.float32 if overflow else DTYPES[dtype]
