@@ -3,12 +3,10 @@
 import json
 import pathlib
 import tempfile
+import unittest
 import zlib
 
-import torch
-import transformers
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+# First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import (
     ARCHITECTURES,
     OPTIMIZER,
@@ -19,10 +17,14 @@ from support import (
     random_columns,
     save_tiny,
     tiny_config,
-    unittest,
 )
+
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tamis.learner import checkpoint
-from tamis.learner.protocol import Refused, RequestError, StateError
+from tamis.learner.protocol import Failed, Refused, RequestError, StateError
 
 
 def train(learner, steps=2, network="policy"):
@@ -369,6 +371,16 @@ class Wrong(Folders):
         )
 
         self.assert_refused(Refused, "`model.norm.weight` .* not finite", opened, self.saved)
+
+    def test_a_full_disk(self):
+        if not pathlib.Path("/dev/full").exists():
+            self.skipTest("there is no /dev/full here")
+        folder = self.empty()
+        output = checkpoint._Output(folder)
+        (folder / "model.safetensors").symlink_to("/dev/full")
+        self.assert_refused(
+            Failed, "failed to write .*/model.safetensors: No space left", output.write, "model.safetensors", [b"x"]
+        )
 
     def test_folders_to_save_into(self):
         self.assert_refused(RequestError, "is not empty", save, self.learner, self.saved)

@@ -3,8 +3,10 @@
 import math
 import unittest
 
-import torch
+# First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import ARCHITECTURES, OPTIMIZER, Case, call, columns, golden_folder, open_settings, opened, random_columns
+
+import torch
 from tamis.learner.learner import Learner
 from tamis.learner.protocol import Refused, RequestError, Settings, StateError
 

@@ -3,8 +3,10 @@
 import itertools
 import unittest
 
-import torch
+# First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import Case
+
+import torch
 from tamis.learner.logprob import logprob_and_entropy
 
 

@@ -6,10 +6,12 @@ import tempfile
 import unittest
 import warnings
 
+# First: it says so, and leaves the tests out, where PyTorch is missing.
+from support import ARCHITECTURES, OPTIMIZER, Case, call, golden_folder, opened, random_columns, save_tiny, tiny_config
+
 import torch
 import transformers
 from safetensors.torch import load_file
-from support import ARCHITECTURES, OPTIMIZER, Case, call, golden_folder, opened, random_columns, save_tiny, tiny_config
 from test_checkpoint import save, state, train
 from test_model import derivatives, whole_logits
 from tamis.learner.protocol import Refused, RequestError
@@ -169,6 +171,15 @@ class Adapters(Case):
             for name in expected:
                 self.assert_same(found[name], expected[name], name)
             self.assert_same(forward(other)["logprob"], forward(learner)["logprob"])
+
+    def test_an_adapter_that_f16_has_no_room_for(self):
+        learner = stir(adapted(golden_folder("qwen2")))
+        masters = learner._policy.network.weights.masters
+        name = next(name for name in masters if "lora_B" in name)
+        masters[name][0, 0] = 1e6
+        folder = self.empty("wide")
+        self.assertEqual(save(learner, folder, "adapter", "f16")["overflow"], {"tensor": name, "largest": 1e6})
+        self.assertEqual(load_file(folder / "adapter_model.safetensors")[name][0, 0].item(), 1e6)
 
     def test_the_seed_draws_it(self):
         first, again, other = (state(adapted(golden_folder("llama"), {"seed": seed}))[0] for seed in (1, 1, 2))

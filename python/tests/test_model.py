@@ -2,9 +2,9 @@
 
 import tempfile
 import unittest
+import unittest.mock
 
-import torch
-import transformers
+# First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import (
     ARCHITECTURES,
     OPTIMIZER,
@@ -19,6 +19,9 @@ from support import (
     save_tiny,
     tiny_config,
 )
+
+import torch
+import transformers
 from tamis.learner.protocol import Refused, RequestError
 
 
@@ -246,6 +249,55 @@ class WholeLogits(Case):
         # The same without the bend.
         module = transformers.LlamaForCausalLM(tiny_config("LlamaConfig"))
         head.VocabularyHead(module, None).check(module)
+
+
+def varlen_by_hand(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size, enable_gqa=False):
+    """What torch documents of `varlen_attn`, one sequence after another: it runs on GPUs alone."""
+    assert cu_seq_q is cu_seq_k and cu_seq_q.dtype == torch.int32 and window_size[1] == 0
+    assert max_q == max_k == int(cu_seq_q.diff().max())
+    attended = []
+    for begin, end in zip(cu_seq_q[:-1].tolist(), cu_seq_q[1:].tolist()):
+        q, k, v = (states[begin:end].transpose(0, 1) for states in (query, key, value))
+        assert enable_gqa or q.shape[0] == k.shape[0]
+        k, v = (states.repeat_interleave(q.shape[0] // k.shape[0], 0) for states in (k, v))
+        distance = torch.arange(end - begin)[:, None] - torch.arange(end - begin)
+        seen = (distance >= 0) & ((window_size[0] < 0) | (distance <= window_size[0]))
+        scores = (q @ k.transpose(1, 2) * scale).masked_fill(~seen, -torch.inf)
+        attended.append((scores.softmax(-1) @ v).transpose(0, 1))
+    return torch.cat(attended)
+
+
+def varlen_of_old(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size):
+    """That of torch 2.11, which wants as many keys as queries."""
+    return varlen_by_hand(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=scale, window_size=window_size)
+
+
+class Varlen(Case):
+    def test_what_the_kernel_is_given(self):
+        with tempfile.TemporaryDirectory() as folder:
+            save_tiny(folder, tiny_config("MistralConfig", sliding_window=5))
+            for kernel in (varlen_by_hand, varlen_of_old):
+                with unittest.mock.patch("torch.nn.attention.varlen.varlen_attn", kernel):
+                    for where in (golden_folder("qwen3"), golden_folder("llama"), folder):
+                        for recompute in (False, True):
+                            learner = opened(where, options={"attention": "varlen"}, recompute_activations=recompute)
+                            self.assertEqual(policy(learner).attention, "tamis_varlen")
+                            expected = opened(where)
+                            given = random_columns(50)
+                            found = []
+                            for one in (learner, expected):
+                                _, scores = call(one, "forward_hold", {"network": "policy"}, given)
+                                call(one, "backward", {}, {"logprob": derivatives(scores["logprob"].numel())[0]})
+                                found.append((scores["logprob"], grads(one)))
+                            self.assert_close(found[0][0], found[1][0], 1e-5)
+                            for name, gradient in found[1][1].items():
+                                self.assert_close(found[0][1][name], gradient, 2e-5, name)
+
+    def test_without_the_kernel_it_is_refused(self):
+        if torch.cuda.is_available():
+            self.skipTest("there is one here")
+        options = {"attention": "varlen"}
+        self.assert_refused(Refused, "`varlen` cannot be used", opened, golden_folder("llama"), options=options)
 
 
 class Packing(Case):

@@ -11,8 +11,10 @@ import sys
 import tempfile
 import unittest
 
-from safetensors import safe_open
+# First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import OPTIMIZER, ROOT, Case, call, opened
+
+from safetensors import safe_open
 from test_checkpoint import save, state, train
 
 PROGRAM = next(

@@ -3,8 +3,10 @@
 import math
 import unittest
 
-import torch
+# First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import Case
+
+import torch
 from tamis.learner.optimizer import AdamW, AdamWSettings
 from tamis.learner.weights import TrainedWeights, first_not_finite
 

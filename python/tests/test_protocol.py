@@ -5,9 +5,11 @@ import random
 import struct
 import unittest
 
+# First: it says so, and leaves the tests out, where PyTorch is missing.
+from support import Case, columns, random_columns
+
 import torch
 from safetensors.torch import load, save
-from support import Case, columns, random_columns
 from tamis.learner import protocol
 from tamis.learner.protocol import LearnerError, RequestError, Settings, Wave
 

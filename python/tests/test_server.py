@@ -16,8 +16,10 @@ import threading
 import time
 import unittest
 
-import torch
+# First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import ROOT, Case, golden_folder, open_settings, random_columns
+
+import torch
 from tamis.learner import protocol, server
 from tamis.learner.learner import Learner
 
@@ -271,6 +273,7 @@ class OnceAndOnlyOnce(Served):
         opening = threading.Thread(target=lambda: answers.update(opening=other.open()))
         opening.start()
         self.wait_for(lambda: self.session.incarnation is None)
+        self.assertEqual(self.client().get("health")[1], {"phase": "busy", "seq": 0})
         third = self.client()
         self.assert_error(third.post("check", seq=1, incarnation=client.incarnation), 410, "incarnation")
         self.learner.gate.set()
@@ -300,6 +303,7 @@ class OnceAndOnlyOnce(Served):
         self.learner.calls["/v1/check"] = fail
         cases = [
             (RuntimeError("first line\nsecond line"), "RuntimeError: first line"),
+            (OSError("odd"), "failed to read or write: odd"),
             (OSError(28, "No space left on device", "/x"), "failed to read or write /x: No space left on device"),
             (torch.OutOfMemoryError("CUDA out of memory"), "out of memory: CUDA out of memory"),
             (MemoryError(), "out of memory: no message"),

@@ -20,5 +20,15 @@ transformers forward and backward and steps its optimizer. As data flows through
     lora        adapters
     checkpoint  folders in Hugging Face layout with the optimizer's state
 
+What `options` of `open` may hold:
+
+    device             auto (a GPU where there is one), cpu, cuda, cuda:N
+    dtype              type that is computed in: auto (bf16 on a GPU, f32 on a CPU), f32, bf16
+    attention          auto, varlen, sequences, or a name that transformers knows: sdpa, flash_attention_2, ...
+    logprob_chunk      tokens whose logits exist at once; null: as many as take 512 MB on a GPU, 8 MB on a CPU
+    offload_reference  whether the reference waits in the host's memory between passes: false
+    threads            of the CPU; null: as PyTorch finds them
+    lora               {rank, alpha, targets: null (every linear layer), seed: 0, dropout: 0}; null: all is trained
+
 One process on one device. Nothing here is imported before it is needed.
 """

@@ -22,11 +22,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers.core_model_loading import revert_weight_conversion
 
 from .loading import is_spare
 from .lora import AdapterNetwork
-from .protocol import Refused, RequestError
+from .protocol import Failed, Refused, RequestError
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _TAGS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -47,13 +46,16 @@ class _Output:
         """Writes one file whole and to the disk; `parts` gives its bytes."""
         path = self.folder / name
         num_bytes = crc = 0
-        with open(path, "wb") as file:
-            for part in parts:
-                file.write(part)
-                num_bytes += len(part)
-                crc = zlib.crc32(part, crc)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(path, "wb") as file:
+                for part in parts:
+                    file.write(part)
+                    num_bytes += len(part)
+                    crc = zlib.crc32(part, crc)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise Failed(f"failed to write {path}: {error.strerror}", "is the disk full?") from None
         self.files.append({"name": name, "bytes": num_bytes, "crc32": f"{crc:08x}"})
 
     def folder_within(self, name):
@@ -101,6 +103,8 @@ def _shards(tensors, dtype, max_bytes):
 
 def _unfuse(network, tensors, dtype):
     """The tensors under the names that the original's files have; all of them are in the host's memory at once."""
+    from transformers.core_model_loading import revert_weight_conversion
+
     fused = {name: make().detach().to(dtype).cpu() for name, _, make in tensors}
     return _as_they_are("", revert_weight_conversion(network.module, fused))
 
@@ -173,9 +177,10 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
     if content == "adapter":
         if not has_adapter:
             raise Refused("the policy has no adapter", "save its weights")
-        _write_adapter(output, "", policy, DTYPES[dtype])
+        overflow = _overflow(_as_they_are("", policy.weights.masters), DTYPES[dtype])
+        _write_adapter(output, "", policy, torch.float32 if overflow else DTYPES[dtype])
         output.flush_folder()
-        return {"files": output.files, "overflow": None}
+        return {"files": output.files, "overflow": overflow}
     tensors = policy.file_tensors()
     overflow = _overflow(tensors, DTYPES[dtype])
     written = torch.float32 if overflow else DTYPES[dtype]

@@ -77,7 +77,6 @@ class Learner:
         self._policy = self._critic = self._critic_settings = None
         self._reference = self._held = None
         self._offloads = False
-        self.version = 0
 
     @property
     def is_holding(self):
@@ -132,9 +131,10 @@ class Learner:
         if threads is not None:
             torch.set_num_threads(threads)
         try:
-            policy = loading.load_policy(folder, options)
-            if adapter is not None:
-                policy = lora.add_adapter(policy, adapter)
+            if adapter is None:
+                policy = loading.load_policy(folder, options)
+            else:
+                policy = lora.add_adapter(loading.load_policy(folder, options, options.dtype), adapter)
             loading.place(policy)
             if recompute:
                 policy.recompute_layers()
@@ -371,9 +371,9 @@ class Learner:
     # Weights out and in
 
     def publish(self, settings, columns):
-        """Numbers the weights as they are, and frees what was set aside."""
+        """Frees what was set aside. Nothing here goes by the version's number: servers get weights by `save`."""
         protocol.refuse_columns(columns)
-        self.version = settings.count("version")
+        settings.count("version")
         settings.finish()
         for trained in self._all_trained():
             trained.kept = None

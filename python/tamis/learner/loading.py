@@ -105,13 +105,13 @@ def place(network):
     """
     options, module = network.options, network.module
     exact = {name: one.data.to(options.device, torch.float32) for name, one in network.trained_parameters().items()}
-    # Buffers keep their type: the frequencies of rotary positions must not be rounded. So do a value head, and
-    # what the model's authors name.
-    module.to(options.device)
-    kept = [*(getattr(module, "_keep_in_fp32_modules_strict", None) or ()), *_CRITIC_HEAD]
+    # Rounded on the host, so that the device never holds more than it needs. Buffers keep their type: the
+    # frequencies of rotary positions must not be rounded. So do a value head, and what the model's authors name.
+    kept = {*(getattr(module, "_keep_in_fp32_modules_strict", None) or ()), *_CRITIC_HEAD}
     for name, parameter in module.named_parameters():
-        if not set(kept) & set(name.split(".")):
+        if not kept & set(name.split(".")):
             parameter.data = parameter.data.to(options.dtype)
+    module.to(options.device)
     network.head = network.head or VocabularyHead(module, options.logprob_chunk)
     if isinstance(network.head, VocabularyHead):
         # While the model has the plain attention that it was loaded with.

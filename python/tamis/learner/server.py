@@ -110,7 +110,7 @@ class Session:
 
     def _seq(self):
         last = self._last
-        if last is None:
+        if last is None or last.path == OPEN:
             return 0
         return last.seq if last.ended.is_set() else last.seq - 1
 
@@ -230,7 +230,8 @@ class Session:
             hint = "lower micro_batch_tokens, or set recompute_activations"
             return Answer.of_error(Failed(f"out of memory: {_first_line(error)}", hint))
         except OSError as error:
-            return Answer.of_error(Failed(f"failed to read or write {error.filename}: {error.strerror}"))
+            where = "" if error.filename is None else f" {error.filename}"
+            return Answer.of_error(Failed(f"failed to read or write{where}: {error.strerror or _first_line(error)}"))
         except Exception as error:
             self.log(traceback.format_exc().rstrip())
             message = f"{type(error).__name__}: {_first_line(error)}"

@@ -1,0 +1,119 @@
+"""On a GPU: kernels, bf16, memory. Left out, and said so, where there is none."""
+
+import sys
+import unittest
+
+# First: it says so, and leaves the tests out, where PyTorch is missing.
+from support import ARCHITECTURES, OPTIMIZER, Case, call, golden_folder, opened, random_columns
+
+import torch
+from test_checkpoint import state, train
+from test_logprob import draw, gradients, whole
+from tamis.learner.logprob import logprob_and_entropy
+
+if not torch.cuda.is_available():
+    print("\nSKIPPED: there is no GPU, so kernels of CUDA were not tried\n", file=sys.stderr)
+    raise unittest.SkipTest("there is no GPU")
+
+WAVE = random_columns(50)
+DEVICE = torch.device("cuda")
+
+
+def on_gpu(folder, **options):
+    return opened(folder, options={"device": "cuda", **options}, critic={"optimizer": OPTIMIZER})
+
+
+class LogProb(Case):
+    def check(self, drawn, chunk, tolerance, **constants):
+        hidden, weight, bias, targets, derivatives = drawn
+        inputs = [one if one is None else one.to(DEVICE) for one in (hidden, weight, bias)]
+        targets, derivatives = targets.to(DEVICE), derivatives.to(DEVICE)
+        found = gradients(
+            lambda h, w, b: logprob_and_entropy(h, w, b, targets, chunk=chunk, **constants), inputs, derivatives
+        )
+        exact = [one if one is None else one.double() for one in inputs]
+        expected = gradients(lambda h, w, b: whole(h, w, b, targets, **constants), exact, derivatives)
+        for one, other in zip(found[0], expected[0]):
+            self.assert_close(one.cpu(), other.cpu(), 1e-5)
+        for one, other in zip(found[1], expected[1]):
+            self.assert_close(one.cpu(), other.cpu(), tolerance)
+
+    def test_equals_whole_logits(self):
+        for constants in ({}, {"factor": 1.7}, {"cap": 4.0, "scale": 0.5}):
+            self.check(draw(1, num_tokens=300, width=64, vocab_size=1000), 7, 1e-5, **constants)
+            drawn = draw(2, num_tokens=300, width=64, vocab_size=1000, size=0.3, dtype=torch.bfloat16, has_bias=False)
+            # Several chunks add to one gradient in f32; its rounding to bf16 is what is left.
+            self.check(drawn, 7, 5e-3, **constants)
+
+    def test_memory_is_that_of_a_chunk(self):
+        hidden = torch.randn(8192, 512, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+        weight = torch.randn(50000, 512, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+        targets = torch.randint(50000, (8192,), device=DEVICE)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        logprob, entropy = logprob_and_entropy(hidden, weight, None, targets, chunk=256)
+        (logprob.sum() + entropy.sum()).backward()
+        # The whole logits would be 1.6 GB; a chunk's 51 MB, four of them, and the head's gradient 100 MB in f32.
+        self.assertLess(torch.cuda.max_memory_allocated() - before, 600e6)
+
+
+class Policies(Case):
+    def test_near_the_cpu(self):
+        for architecture in ARCHITECTURES:
+            given, found = WAVE, []
+            cpu = opened(golden_folder(architecture), options={"device": "cpu", "dtype": "f32"})
+            for learner in (cpu, on_gpu(golden_folder(architecture), dtype="f32"), on_gpu(golden_folder(architecture))):
+                _, scores = call(learner, "forward_hold", {"network": "policy"}, given)
+                derivative = torch.sin(scores["logprob"].cpu() * 3)
+                if found:
+                    derivative = found[0][2]
+                call(learner, "backward", {}, {"logprob": derivative, "entropy": derivative})
+                weights = learner._policy.network.weights
+                own = {name: weights.gradient(name).cpu() for name in weights.masters}
+                found.append((scores["logprob"].cpu(), own, derivative))
+            for (logprob, own, _), tolerance in zip(found[1:], (1e-4, 3e-2)):
+                self.assert_close(logprob, found[0][0], tolerance, architecture)
+                for name, gradient in own.items():
+                    self.assert_close(gradient, found[0][1][name], 4 * tolerance, f"{architecture} {name}")
+
+    def test_varlen_is_what_is_taken(self):
+        # Heads of 16 numbers; flash kernels want a multiple of 8.
+        learner = on_gpu(golden_folder("qwen3"))
+        network = learner._policy.network
+        self.assertEqual(
+            (network.attention, network.is_packed, network.options.dtype), ("tamis_varlen", True, torch.bfloat16)
+        )
+        other = on_gpu(golden_folder("qwen3"), attention="sdpa")
+        one, two = (call(each, "forward", {"network": "policy"}, WAVE)[1]["logprob"].cpu() for each in (learner, other))
+        self.assert_close(one, two, 3e-2)
+
+    def test_steps_keep_and_restore(self):
+        learner = on_gpu(golden_folder("qwen3"), offload_reference=True)
+        call(learner, "copy", {"to": "critic"})
+        call(learner, "copy", {"to": "reference"})
+        first = call(learner, "forward", {"network": "policy"}, WAVE)[1]["logprob"]
+        train(learner), train(learner, 1, "critic")
+        before = state(learner)
+        scores = call(learner, "forward", {"network": "policy"}, WAVE)[1]["logprob"]
+        call(learner, "keep")
+        train(learner)
+        self.assert_same(call(learner, "forward", {"network": "before"}, WAVE)[1]["logprob"], scores)
+        call(learner, "restore")
+        for name, tensor in state(learner)[0].items():
+            self.assert_same(tensor, before[0][name], name)
+        self.assert_same(call(learner, "forward", {"network": "policy"}, WAVE)[1]["logprob"], scores)
+        self.assert_close(
+            call(learner, "forward", {"network": "reference"}, WAVE)[1]["logprob"].cpu(), first.cpu(), 1e-6
+        )
+        self.assertEqual(call(learner, "check")[0], {"not_finite": None})
+
+    def test_adapter(self):
+        learner = on_gpu(golden_folder("qwen3"), lora={"rank": 4, "alpha": 8.0})
+        base = call(learner, "forward", {"network": "base"}, WAVE)[1]["logprob"]
+        train(learner)
+        self.assert_same(call(learner, "forward", {"network": "base"}, WAVE)[1]["logprob"], base)
+        self.assertFalse(torch.equal(call(learner, "forward", {"network": "policy"}, WAVE)[1]["logprob"], base))
+
+
+if __name__ == "__main__":
+    unittest.main()
