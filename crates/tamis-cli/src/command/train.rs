@@ -125,7 +125,7 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
         RunError::Assemble(AssembleError::Checksum(_)) => FAILED,
         RunError::Assemble(AssembleError::Judge(_))
         | RunError::Servers(GeneratorError::Unreachable { .. })
-        | RunError::Learner(LearnerError::Lost { .. })
+        | RunError::Learner(LearnerError::Lost { .. } | LearnerError::Launch(_))
         | RunError::Launch(_) => UNREACHABLE,
         RunError::Assemble(_)
         | RunError::WarmStart(WarmStartError::Example { .. } | WarmStartError::NoExamples)

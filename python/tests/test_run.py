@@ -1,0 +1,165 @@
+"""Runs of `tamis train` that learn in PyTorch, beside the same runs on the native engine.
+
+They need the program: `cargo build -p tamis-cli`, or its path in TAMIS_PROGRAM. Without it they are left out.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import support
+
+PROGRAM = pathlib.Path(os.environ.get("TAMIS_PROGRAM", support.ROOT / "target/debug/tamis"))
+TINY = """
+run: {seed: 3, threads: 1}
+model:
+  init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 1, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 32}
+data:
+  task: arithmetic
+  arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  max_prompt_length: 12
+  train_batch_size: 4
+  gen_batch_size: 8
+warm_start: {steps: 0}
+rollout: {n: 4, max_response_length: 4}
+reward: [{kind: length, max_length: 2, scale: 2}, {kind: number}]
+filter: {kind: variance, metric: seq_reward}
+schedule: {max_num_gen_batches: 50}
+train:
+  ppo_mini_batch_size: 2
+  total_steps: 4
+  optimizer: {learning_rate: 1e-3}
+validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
+checkpoint: {save_freq: 2}
+"""
+
+
+@unittest.skipUnless(PROGRAM.exists(), f"there is no program {PROGRAM}: cargo build -p tamis-cli")
+class RunTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (self.folder / "config.yaml").write_text(TINY)
+
+    def command(self, *arguments):
+        return [str(PROGRAM), "train", *arguments]
+
+    def train(self, *arguments):
+        done = subprocess.run(self.command(*arguments), cwd=self.folder, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        return done.stderr
+
+    def torch(self, name, *arguments):
+        learner = ["learner.backend=torch", "learner.device=cpu", f"learner.python={sys.executable}"]
+        return self.train("config.yaml", f"run.name={name}", *learner, *arguments)
+
+    def native(self, name, *arguments):
+        return self.train("config.yaml", f"run.name={name}", *arguments)
+
+    def rows(self, name):
+        lines = (self.folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def weights(self, name, step=4):
+        return (self.folder / "runs" / name / f"checkpoints/step_{step}/model.safetensors").read_bytes()
+
+    def assert_alike(self, first, second, tolerance=1e-4):
+        """The first steps agree to rounding; the same prompts and completions make them."""
+        names = ["loss", "actor/grad_norm", "actor/entropy", "critic/score/mean", "response_length/mean"]
+        for one, other in zip(self.rows(first)[:3], self.rows(second)[:3], strict=True):
+            for name in [name for name in names if name in one]:
+                self.assertAlmostEqual(one[name], other[name], delta=tolerance * max(1.0, abs(one[name])), msg=name)
+
+    def test_a_run_in_pytorch_is_that_on_the_native_engine_up_to_rounding(self):
+        kinds = {
+            "plain": [],
+            "critic": ["preset=ppo", "~filter", "data.gen_batch_size=4"],
+            # Log-probabilities that differ in their last bits are a divergence of 1e-8, where there is none to the bit.
+            "reference": [
+                "objective.kl.in=reward", "objective.kl.coefficient=0.01", "filter.metric=seq_final_reward",
+                "filter.tolerance=1e-4",
+            ],
+            "streaming": ["schedule.mode=streaming", "schedule.surplus=carry", "schedule.max_lag=1"],
+        }
+        for kind, arguments in kinds.items():
+            with self.subTest(kind):
+                said = self.torch(f"torch_{kind}", *arguments)
+                self.assertIn("torch", said)
+                self.native(f"native_{kind}", *arguments)
+                self.assert_alike(f"torch_{kind}", f"native_{kind}")
+                first = [self.folder / "runs" / f"{name}_{kind}/rollouts/step_1.parquet" for name in ("torch", "native")]
+                self.assertTrue(all(path.exists() for path in first))
+
+    def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_not(self):
+        self.torch("whole")
+        # PyTorch on a CPU gives the same bits for the same calls.
+        arguments = ["config.yaml", "run.name=killed", "learner.backend=torch", f"learner.python={sys.executable}"]
+        run = subprocess.Popen(
+            self.command(*arguments, "learner.device=cpu"), cwd=self.folder, stderr=subprocess.DEVNULL, text=True
+        )
+        until = time.monotonic() + 200
+        while not (self.folder / "runs/killed/checkpoints/step_2").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        self.train("--resume", "runs/killed")
+        self.assertEqual(self.weights("killed"), self.weights("whole"))
+        timeless = [
+            [{k: v for k, v in row.items() if not k.startswith(("timing", "perf/")) and "time" not in k} for row in self.rows(name)]
+            for name in ("killed", "whole")
+        ]
+        self.assertEqual(*timeless)
+
+    def test_a_run_goes_on_with_the_other_learner(self):
+        self.native("native")
+        self.torch("first", "train.total_steps=2")
+        shutil.copytree(self.folder / "runs/first", self.folder / "runs/second")
+        self.train("--resume", "runs/first", "train.total_steps=4", "learner.backend=native")
+        self.assert_alike("first", "native")
+        self.train("--resume", "runs/second", "train.total_steps=4")
+        self.assert_alike("second", "first")
+
+    def test_an_adapter_learns_and_its_reference_is_the_policy_without_it(self):
+        self.native("whole", "train.total_steps=1", "checkpoint.save_freq=1")
+        start = ["model.init=null", "model.path=runs/whole/checkpoints/step_1", "objective.kl.in=reward"]
+        lora = ["learner.lora={rank: 4, alpha: 8}", "objective.kl.coefficient=0.01"]
+        self.torch("adapter", *start, *lora)
+        rows = self.rows("adapter")
+        self.assertLess(abs(rows[1]["actor/reward_kl_penalty"]), 1e-7, "as yet the adapter adds nothing")
+        self.assertGreater(abs(rows[-1]["actor/reward_kl_penalty"]), 1e-6)
+        self.assertFalse((self.folder / "runs/adapter/reference").exists())
+        self.assertTrue((self.folder / "runs/adapter/checkpoints/step_4/adapter/adapter_model.safetensors").exists())
+        # What other programs load has it merged.
+        self.native("further", "model.init=null", "model.path=runs/adapter/checkpoints/step_4", "train.total_steps=1")
+
+    def test_what_is_wrong_with_the_learner_is_told(self):
+        def failed(*arguments):
+            done = subprocess.run(
+                self.command("config.yaml", "learner.backend=torch", *arguments),
+                cwd=self.folder, capture_output=True, text=True, timeout=300,
+            )  # fmt: skip
+            return done.returncode, done.stderr
+
+        code, said = failed("learner.python=no-such-python")
+        self.assertEqual(code, 3, said)
+        self.assertIn("learner.python names the interpreter", said)
+        # An interpreter without PyTorch.
+        bare = self.folder / "bare"
+        bare.write_text(f"#!/bin/sh\nexec {sys.executable} -S \"$@\"\n")
+        bare.chmod(0o755)
+        code, said = failed(f"learner.python={bare}")
+        self.assertEqual(code, 3, said)
+        self.assertIn("torch", said)
+        code, said = failed(f"learner.python={sys.executable}", "learner.device=cuda:77")
+        self.assertEqual(code, 1, said)
+        self.assertIn("this machine has no device", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
