@@ -31,7 +31,6 @@ pub use options::{is_foreign_option, join_options};
 pub use owner::Owner;
 pub(crate) use translate::{Lower, Translation, translate, translate_whole};
 pub use translator::{ForeignOutcome, Note};
-pub(crate) use translator::{MAY_BE_ON_A_HUB, is_hub_name};
 
 impl Owner {
     /// The rows of its table.

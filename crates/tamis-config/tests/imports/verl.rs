@@ -124,7 +124,7 @@ custom_reward_function.path is not given -> reward: [{kind: by_source}] (verl's 
 #[test]
 fn quoted_as_a_shell_passes_it() {
     let quoted = converted(&["data.train_files=\"['/x/y.parquet']\"", "actor_rollout_ref.model.path=m"]);
-    assert_eq!(loaded(&quoted).data.train.0, [std::path::PathBuf::from("/x/y.parquet")]);
+    assert_eq!(loaded(&quoted).data.train.files(), [std::path::PathBuf::from("/x/y.parquet")]);
 }
 
 #[test]

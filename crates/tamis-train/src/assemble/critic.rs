@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use tamis_config::{Config, CriticOptimizerConfig};
+use tamis_config::{Config, CriticOptimizerConfig, ModelSource};
 use tamis_core::objective::ValueTerm;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{AdamWConfig, Model, TransformerConfig};
@@ -57,7 +57,7 @@ pub fn shape(
     if !config.has_critic() {
         return Ok(None);
     }
-    let Some(path) = &config.critic.model.path else {
+    let Some(path) = config.critic.model.path.as_ref().map(ModelSource::folder) else {
         return Ok(Some(policy.critic()));
     };
     let critic = Companion {
@@ -65,7 +65,7 @@ pub fn shape(
         name: "critic",
         without: "the critic then begins with the policy's layers",
     };
-    Ok(Some(critic.shape(path, config, policy)?.critic()))
+    Ok(Some(critic.shape(&path, config, policy)?.critic()))
 }
 
 /// A critic with these weights and an optimizer that starts afresh.
@@ -81,8 +81,9 @@ pub fn critic(config: &Config, model: Model) -> NativeCritic {
 pub fn load_named(config: &Config) -> Result<Option<NativeCritic>, AssembleError> {
     match &config.critic.model.path {
         Some(path) if config.has_critic() => {
-            verify(path, Extent::ForUse)?;
-            Ok(Some(critic(config, Model::load_critic(path)?)))
+            let path = path.folder();
+            verify(&path, Extent::ForUse)?;
+            Ok(Some(critic(config, Model::load_critic(&path)?)))
         }
         _ => Ok(None),
     }

@@ -11,6 +11,7 @@ pub mod critic;
 pub mod data;
 pub mod headline;
 pub(crate) mod hints;
+pub mod hub;
 pub mod memory;
 pub mod objective;
 pub mod places;

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use tamis_config::{BackendKind, CheckpointDtype, Config, InitArchitecture, InitConfig, TokenizerSource};
+use tamis_config::{
+    BackendKind, CheckpointDtype, Config, InitArchitecture, InitConfig, ModelSource, TokenizerSource,
+};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, Model, SaveDtype, TransformerConfig};
 use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};
@@ -14,8 +16,8 @@ use crate::prompts::codec::Codec;
 
 /// The tokenizer, template and end tokens; `alphabet` is for the character tokenizer.
 pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec, AssembleError> {
-    if let Some(path) = config.model.path.as_ref().filter(|path| path.is_dir()) {
-        verify(path, Extent::ForUse)?;
+    if let Some(path) = config.model.path.as_ref().map(ModelSource::folder).filter(|path| path.is_dir()) {
+        verify(&path, Extent::ForUse)?;
     }
     unverified_codec(config, alphabet)
 }
@@ -27,13 +29,13 @@ pub(super) fn unverified_codec(
 ) -> Result<Codec, AssembleError> {
     let template = config.model.chat_template.as_deref();
     let arguments = config.data.chat_template_kwargs.0.clone();
-    match (&config.model.path, &config.model.init) {
+    match (config.model.path.as_ref().map(ModelSource::folder), &config.model.init) {
         (Some(path), _) if !path.is_dir() => Err(AssembleError::setting(
             format!("model.path: there is no folder {}", path.display()),
             format!("name a folder with config.json, model.safetensors and tokenizer.json; {RELATIVE}"),
         )),
         (Some(path), _) => {
-            let tokenizer = load_tokenizer(path)?;
+            let tokenizer = load_tokenizer(&path)?;
             Ok(Codec::new(tokenizer, template, arguments, Some(&path.join("generation_config.json")))?)
         }
         (None, Some(init)) => {
@@ -105,7 +107,8 @@ pub fn shape(
     codec: &Codec,
     checkpoint: Option<&Path>,
 ) -> Result<TransformerConfig, AssembleError> {
-    let shape = match (checkpoint.or(config.model.path.as_deref()), &config.model.init) {
+    let named = config.model.path.as_ref().map(ModelSource::folder);
+    let shape = match (checkpoint.or(named.as_deref()), &config.model.init) {
         (Some(path), _) => TransformerConfig::load(path)?,
         (None, Some(init)) => {
             let shape = shape_of(init, codec);
@@ -148,7 +151,7 @@ pub fn model(config: &Config, codec: &Codec) -> Result<Model, AssembleError> {
     let shape = shape(config, codec, None)?;
     match &config.model.path {
         // Verified with its tokenizer.
-        Some(path) => Ok(Model::load(path)?),
+        Some(path) => Ok(Model::load(&path.folder())?),
         None => Ok(Model::init(shape, Key::new(config.run.seed, Purpose::Init))?),
     }
 }
@@ -214,14 +217,14 @@ impl Companion {
 
 /// The reference policy that the configuration names, where it names one: `None` is the policy as it begins.
 pub fn reference(config: &Config, policy: &TransformerConfig) -> Result<Option<Model>, AssembleError> {
-    let Some(path) = &config.model.reference else { return Ok(None) };
+    let Some(path) = config.model.reference.as_ref().map(ModelSource::folder) else { return Ok(None) };
     let reference = Companion {
         key: "model.reference",
         name: "reference",
         without: "the reference is then the policy as it begins",
     };
-    reference.shape(path, config, policy)?;
-    load(path).map(Some)
+    reference.shape(&path, config, policy)?;
+    load(&path).map(Some)
 }
 
 /// The sizes of a model from random weights, with a vocabulary of one: that of its tokenizer is not known
