@@ -82,7 +82,7 @@ mod tests {
             "config.json",
             "model.safetensors",
             "model.safetensors.index.json",
-            "onnx/model.onnx",
+            "onnx/decoder.onnx",
             "pytorch_model.bin",
             "tokenizer.json",
         ];

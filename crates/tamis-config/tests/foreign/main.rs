@@ -289,7 +289,7 @@ fn defaults_of_ragen_said_and_not_said_are_the_same() {
         files.into_iter().chain(["model_path=Qwen/Qwen2.5-3B-Instruct".to_owned()]).collect();
     assert_snapshot!(differences(&converted(&all), &converted(&bare)), @r#"
 "micro_batch_size": 4, / "micro_batch_size": null,
-"path": "Qwen/Qwen2.5-3B-Instruct" / "path": null
+"path": "hf://Qwen/Qwen2.5-3B-Instruct" / "path": null
 "keep_last": 1, / "keep_last": 2,
 "#);
 }

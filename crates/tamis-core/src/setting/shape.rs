@@ -249,10 +249,8 @@ impl Shape {
             Self::Text(what) | Self::NumberOrText(what) => format!("a {what}"),
             Self::Path(PathKind::Path) => "a path".to_owned(),
             Self::Path(PathKind::OrCharacters) => "a path, or `char`".to_owned(),
-            Self::Path(PathKind::OrModel) => "a path, or a model on a hub (`owner/name`)".to_owned(),
-            Self::Path(PathKind::OrData) => {
-                "a path, or a data set on a hub (`owner/name:configuration/split`)".to_owned()
-            }
+            Self::Path(PathKind::OrModel) => "a path or the name of a model on a hub".to_owned(),
+            Self::Path(PathKind::OrData) => "a path or the name of a data set on a hub".to_owned(),
             Self::Path(PathKind::OrProgram) => "a path, or the name of a program".to_owned(),
             Self::TimeSpan => "a duration such as 500ms, 30s, 5m, 1h, or a number of seconds".to_owned(),
             Self::Choice(values) => {
