@@ -4,7 +4,7 @@
 //! HF_HOME/hub/.locks/models--owner--name/BLOB.lock
 //! HF_HOME/hub/models--owner--name/
 //!     refs/main                    the commit of a branch or tag
-//!     blobs/BLOB                   content, by its checksum; BLOB.incomplete while it comes
+//!     blobs/BLOB                   content, by its checksum; BLOB.XXXXXX.incomplete while it comes
 //!     snapshots/COMMIT/config.json a link to its blob
 //!     .listings/COMMIT.json        what the repository holds, as the hub said (ours)
 //! ```

@@ -16,6 +16,9 @@ use crate::request::{Client, FileFacts, status_error};
 /// Bytes that a broken download must have brought for its attempts to count anew.
 const GROUND: u64 = 1 << 20;
 
+/// Ending of a file that is not whole.
+const PART: &str = ".incomplete";
+
 /// A download of several files, as one to whoever watches.
 pub(crate) struct Download<'d> {
     pub(crate) client: &'d Client,
@@ -43,19 +46,49 @@ impl Download<'_> {
             let lock = self.cached.lock(&facts.blob, waits)?;
             // Another process may have brought it in the meantime.
             if !is_whole(&blob, facts.size) {
-                let part = if lock.is_some() {
-                    blob.with_file_name(format!("{}.incomplete", facts.blob))
-                } else {
-                    // Without locks, each process has a part of its own.
-                    blob.with_file_name(format!("{}.{}.incomplete", facts.blob, std::process::id()))
-                };
+                let part = self.begin_part(&facts, lock.is_some())?;
                 self.bring(file, address, &facts, &part)?;
-                fs::rename(&part, &blob).map_err(disk("rename", &part))?;
+                match fs::rename(&part, &blob) {
+                    // Where locks are but a promise, another process may have cleared it away.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound && is_whole(&blob, facts.size) => {}
+                    renamed => renamed.map_err(disk("rename", &part))?,
+                }
             }
         }
         self.before += facts.size;
         self.progress.at(self.before);
         self.cached.link(self.commit, file, &facts.blob)
+    }
+
+    /// A new file of this process alone, with what an interrupted download has left.
+    ///
+    /// No process ever writes to the file of another one: on some network file systems a lock is given to
+    /// everybody. `is_locked`: as far as is known nobody else downloads it now.
+    fn begin_part(&self, facts: &FileFacts, is_locked: bool) -> Result<PathBuf, HubError> {
+        let blob = self.cached.blob(&facts.blob);
+        let folder = blob.parent().unwrap_or(&blob);
+        let entries = fs::read_dir(folder).map_err(disk("read", folder))?;
+        let is_part = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(&facts.blob) && name.ends_with(PART))
+        };
+        let left: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_part).collect();
+        let length = |path: &PathBuf| fs::metadata(path).map_or(0, |part| part.len());
+        let longest = left.iter().filter(|path| length(path) <= facts.size).max_by_key(|path| length(path));
+
+        let mut builder = tempfile::Builder::new();
+        let prefix = format!("{}.", facts.blob);
+        builder.prefix(&prefix).suffix(PART).disable_cleanup(true);
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let mut part = builder.tempfile_in(folder).map_err(disk("make a file in", folder))?;
+        if let Some(Ok(mut longest)) = longest.map(|path| tamis_file::open(path)) {
+            io::copy(&mut longest, part.as_file_mut()).map_err(disk("write", part.path()))?;
+        }
+        for path in left.iter().filter(|_| is_locked) {
+            let _ = fs::remove_file(path);
+        }
+        Ok(part.path().to_owned())
     }
 
     /// Fills the part with the whole file, whatever of it is there, and checks it.

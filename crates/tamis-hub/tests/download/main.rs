@@ -253,9 +253,13 @@ fn a_download_that_was_killed_is_resumed_and_never_taken_for_whole() {
     place.hub.fault("/blob/", 9, Fault::Cut(300_000));
     let text = failure(&place, place.model(None));
     assert!(text.contains("cannot be reached"), "{text}");
-    let part = place.repo().join("blobs").join(format!("{}.incomplete", sha256(&weights())));
-    let there = std::fs::metadata(&part).unwrap().len();
-    assert_eq!(there, 900_000, "three attempts, each of which went on");
+    let parts = || {
+        let entries = std::fs::read_dir(place.repo().join("blobs")).unwrap().map(|entry| entry.unwrap());
+        let is_part =
+            |entry: &std::fs::DirEntry| entry.file_name().to_str().unwrap().ends_with(".incomplete");
+        entries.filter(is_part).map(|entry| entry.metadata().unwrap().len()).collect::<Vec<_>>()
+    };
+    assert_eq!(parts(), [900_000], "three attempts, each of which went on");
     assert!(!place.repo().join("refs/main").exists());
     let text = failure(&place, place.offline(Some(&commit(1))));
     assert!(
@@ -271,11 +275,37 @@ fn a_download_that_was_killed_is_resumed_and_never_taken_for_whole() {
         &commit(1),
         &[("config.json", b"{}"), ("model.safetensors", &weights()), ("tokenizer.json", b"{\"a\": 1}")],
     );
-    let later = Place { hub, ..place };
-    later.model(None).unwrap();
-    let cdn: Vec<_> = later.hub.requests().into_iter().filter(|request| request.is_cdn).collect();
+    let settings = HubSettings { endpoint: hub.endpoint.clone(), ..place.settings() };
+    place.model_with(settings, None, Extent::Files).unwrap();
+    let cdn: Vec<_> = hub.requests().into_iter().filter(|request| request.is_cdn).collect();
     assert_eq!(cdn[0].headers["range"], "bytes=900000-");
-    assert!(!part.exists());
+    assert!(parts().is_empty());
+}
+
+/// As on file systems that give a lock to everybody.
+#[test]
+fn a_process_that_goes_on_writing_spoils_nothing() {
+    let place = Place::new();
+    let blobs = place.repo().join("blobs");
+    std::fs::create_dir_all(&blobs).unwrap();
+    let path = blobs.join(format!("{}.other.incomplete", sha256(&weights())));
+    let mut other = std::fs::File::create(path).unwrap();
+    std::io::Write::write_all(&mut other, &weights()[..500_000]).unwrap();
+    place.hub.fault("/blob/", 1, Fault::Late(Duration::from_millis(200)));
+    let folder = std::thread::scope(|scope| {
+        let download = scope.spawn(|| place.model(None).unwrap().folder.unwrap());
+        let request = loop {
+            if let Some(request) = place.hub.requests().into_iter().find(|request| request.is_cdn) {
+                break request;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!(request.headers["range"], "bytes=500000-");
+        std::io::Write::write_all(&mut other, &[7; 100_000]).unwrap();
+        download.join().unwrap()
+    });
+    std::io::Write::write_all(&mut other, &[7; 100_000]).unwrap();
+    assert_eq!(std::fs::read(folder.join("model.safetensors")).unwrap(), weights());
 }
 
 #[test]
