@@ -200,8 +200,8 @@ impl Hub {
         })
     }
 
-    /// The cache first, where it has a whole commit that was asked for by name; then the hub; then whatever the
-    /// cache has. `in_cache` gives what the cache has and which files it lacks, `online` what the hub has.
+    /// The cache first, where it has a whole commit that was asked for by name; then the hub; then whatever
+    /// the cache has. `in_cache` gives what the cache has and which files it lacks, `online` what the hub has.
     fn find<T>(
         &self,
         repository: &Repository,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! name -> Hub -> listing of the revision (a request, or the cache) -> the files that are needed
-//!             -> each: in the cache? else HEAD, GET, check, rename -> a folder of links, as huggingface_hub's
+//!      -> each: in the cache? else HEAD, GET, check, rename -> a folder of links, as huggingface_hub's
 //! ```
 //!
 //! The cache is that of Python's `huggingface_hub`, shared with it: `blobs/` by content, `snapshots/COMMIT/`

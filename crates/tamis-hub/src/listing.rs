@@ -45,8 +45,8 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Reads the hub's answer; what is wrong with it, otherwise. Files with names that lead elsewhere are left
-    /// out.
+    /// Reads the hub's answer; what is wrong with it, otherwise. Files with names that lead elsewhere are
+    /// left out.
     pub(crate) fn of_answer(answer: &[u8]) -> Result<Self, String> {
         let answer: Json = serde_json::from_slice(answer).map_err(|error| format!("no JSON: {error}"))?;
         let commit = answer.get("sha").and_then(Json::as_str).filter(|sha| is_commit(sha));

@@ -307,7 +307,7 @@ error: there is no folder runs/tinny
 "#);
     insta::assert_snapshot!(place.tamis(&["train", "names.yaml", "model.path=hf://a/b/c"]).failure(), @r#"
 exit code 2
-error: `model.path` must be a path, or a model on a hub (`owner/name`) or null, not the text "hf://a/b/c"
+error: `model.path` must be a path or the name of a model on a hub or null, not the text "hf://a/b/c"
  --> command line
   |
 1 | model.path=hf://a/b/c

@@ -236,6 +236,28 @@ fn the_token_goes_to_the_hub_alone() {
 }
 
 #[test]
+fn a_repository_that_was_renamed_is_followed() {
+    let place = Place::new();
+    place.hub.fault("org/old", 99, Fault::Moved("org/old", "org/tiny"));
+    let found = Hub::new(place.settings()).model("org/old", None, Extent::Files, &place.heard).unwrap();
+    assert_eq!(std::fs::read(found.folder.unwrap().join("model.safetensors")).unwrap(), weights());
+    place.hub.fault("org/round", 99, Fault::Moved("org/round", "org/round"));
+    let round = Hub::new(place.settings()).model("org/round", None, Extent::Files, &place.heard);
+    assert!(failure(&place, round).contains("it leads in a circle"));
+}
+
+/// The client is made with what TLS needs, and says nothing in the clear to a side that speaks none.
+#[test]
+fn a_hub_over_tls_is_not_taken_for_one_without() {
+    let place = Place::new();
+    let settings =
+        HubSettings { endpoint: place.hub.endpoint.replace("http:", "https:"), ..place.settings() };
+    let error = place.model_with(settings, None, Extent::Files).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unreachable);
+    assert!(place.hub.requests().is_empty());
+}
+
+#[test]
 fn a_broken_download_goes_on_where_it_ended() {
     let place = Place::new();
     place.hub.fault("/blob/", 1, Fault::Cut(1_000_000));

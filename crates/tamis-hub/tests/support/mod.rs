@@ -30,6 +30,8 @@ pub(crate) enum Fault {
     Late(Duration),
     /// The answer is this text.
     Text(&'static str),
+    /// It is redirected to the same path with a part of it replaced, as after a repository was renamed.
+    Moved(&'static str, &'static str),
 }
 
 /// A request as it came.
@@ -177,6 +179,10 @@ impl FakeHub {
             }
             Some(Fault::Late(wait)) => std::thread::sleep(wait),
             Some(Fault::Text(text)) => answer.body = text.as_bytes().to_vec(),
+            Some(Fault::Moved(from, to)) => {
+                let place = request.path.replacen(from, to, 1);
+                answer = Answer { status: 307, headers: vec![("Location", place)], body: Vec::new() };
+            }
             Some(Fault::IgnoreRange) | None => {}
         }
         let mut head = format!("HTTP/1.1 {} X\r\nContent-Length: {}\r\n", answer.status, answer.body.len());

@@ -162,7 +162,13 @@ mod tests {
 
     #[test]
     fn lines_come_where_there_is_no_bar() {
-        insta::assert_snapshot!(told(None, Duration::ZERO), @"");
+        insta::assert_snapshot!(told(None, Duration::ZERO), @r#"
+downloading org/model\u{1b}[31m (3.00 MiB)
+org/model\u{1b}[31m: 1.00 MiB of 3.00 MiB
+warning: slow
+downloading org/data
+org/data: 5 B
+"#);
         insta::assert_snapshot!(told(None, SILENCE), @"");
         // The bar says how far it is.
         assert_eq!(told(Some(ProgressDrawTarget::hidden), Duration::ZERO), told(None, SILENCE));

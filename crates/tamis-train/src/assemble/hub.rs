@@ -72,8 +72,8 @@ impl Names {
     /// Follows every name that is read for this purpose; a line for each.
     ///
     /// # Errors
-    /// The first that cannot be followed. Where names are only looked up, one that the hub does not answer for
-    /// is no error: its line says so.
+    /// The first that cannot be followed. Where names are only looked up, one that the hub does not answer
+    /// for is no error: its line says so.
     pub fn follow(
         mut self,
         config: &mut Config,
