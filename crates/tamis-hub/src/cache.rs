@@ -88,7 +88,7 @@ impl CachedRepository {
                 match fs::metadata(entry.path()) {
                     Ok(found) if found.is_dir() => folders.push(name),
                     Ok(found) if stays_inside(&name) => {
-                        files.push(ListedFile { name, size: Some(found.len()) })
+                        files.push(ListedFile { name, size: Some(found.len()) });
                     }
                     // A link to a blob that is gone.
                     _ => {}

@@ -1,43 +1,44 @@
 //! The checksum that the name of a blob is.
 
+use std::fmt::Write as _;
+
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-/// A checksum over the bytes of a file as they come.
+/// A checksum over the bytes of a file as they come; none where its name is of a form that says nothing of the
+/// content.
 ///
 /// The hub names a large file by its SHA-256 and a small one by Git's name of its content, the SHA-1 of
-/// `blob LENGTH\0` and the bytes. A name of another form says nothing of the content.
-pub(crate) enum Digest {
-    /// SHA-256, or SHA-1 as Git has it.
-    Known(Context),
-    /// None that is known.
-    Unknown,
-}
+/// `blob LENGTH\0` and the bytes.
+pub(crate) struct Digest(Option<Context>);
 
 impl Digest {
     /// The checksum that a name of this form is, for a file of so many bytes.
     pub(crate) fn of_name(name: &str, bytes: u64) -> Self {
         let is_hexadecimal = name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        match name.len() {
-            64 if is_hexadecimal => Self::Known(Context::new(&SHA256)),
+        Self(match name.len() {
+            64 if is_hexadecimal => Some(Context::new(&SHA256)),
             40 if is_hexadecimal => {
                 let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
                 context.update(format!("blob {bytes}\0").as_bytes());
-                Self::Known(context)
+                Some(context)
             }
-            _ => Self::Unknown,
-        }
+            _ => None,
+        })
     }
 
     pub(crate) fn update(&mut self, bytes: &[u8]) {
-        if let Self::Known(context) = self {
+        if let Some(context) = &mut self.0 {
             context.update(bytes);
         }
     }
 
     /// In hexadecimal; `None` where none is known.
     pub(crate) fn finish(self) -> Option<String> {
-        let Self::Known(context) = self else { return None };
-        Some(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+        let digest = self.0?.finish();
+        Some(digest.as_ref().iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        }))
     }
 }
 

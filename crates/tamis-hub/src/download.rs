@@ -112,7 +112,7 @@ impl Download<'_> {
                         _ => return Ok(()),
                     }
                 }
-                Err(Broken::Length(length)) => damaged(format!("{} bytes", facts.size), format!("{length}")),
+                Err(Broken::Length(length)) => damaged(format!("{} bytes", facts.size), length),
                 Err(Broken::Hub(error)) => error,
             };
             if let HubError::Damaged { .. } = failure {

@@ -31,6 +31,9 @@ pub(crate) struct SplitFiles {
 /// Stars of a pattern, at most.
 const MOST_STARS: usize = 6;
 
+/// A file, after the split that its name says.
+type Placed = (Option<String>, String);
+
 struct Configuration {
     name: String,
     is_default: bool,
@@ -147,7 +150,7 @@ fn configurations(listing: &Listing) -> Vec<Configuration> {
         let found = listing.configurations.iter().map(declared);
         return found.filter(|configuration| !configuration.splits.is_empty()).collect();
     }
-    let mut found: Vec<(String, Vec<(Option<String>, String)>)> = Vec::new();
+    let mut found: Vec<(String, Vec<Placed>)> = Vec::new();
     for file in files {
         let (configuration, split) = split_of(file);
         let entry = (split.map(str::to_owned), file.to_owned());
@@ -172,7 +175,7 @@ fn of_one_form(files: Vec<String>) -> Vec<String> {
 }
 
 /// Files by the splits that their names say; those that say none are `train` where no file says one.
-fn by_split(files: Vec<(Option<String>, String)>) -> Vec<(String, Vec<String>)> {
+fn by_split(files: Vec<Placed>) -> Vec<(String, Vec<String>)> {
     let is_said = files.iter().any(|(split, _)| split.is_some());
     let mut splits: Vec<(String, Vec<String>)> = Vec::new();
     for (split, file) in files {
@@ -268,21 +271,16 @@ fn matches(pattern: &str, path: &str) -> bool {
     let mut characters = pattern.chars();
     let Some(first) = characters.next() else { return path.is_empty() };
     let rest = characters.as_str();
-    match first {
-        '*' => {
-            let end = path.find('/').unwrap_or(path.len());
-            let within = path.get(..end).unwrap_or_default();
-            let places = within.char_indices().map(|(index, _)| index).chain([end]);
-            places.into_iter().any(|index| matches(rest, &path[index..]))
-        }
-        _ => {
-            let mut others = path.chars();
-            let other = others.next();
-            let is_same =
-                if first == '?' { other.is_some_and(|other| other != '/') } else { other == Some(first) };
-            is_same && matches(rest, others.as_str())
-        }
+    if first == '*' {
+        let end = path.find('/').unwrap_or(path.len());
+        let within = path.get(..end).unwrap_or_default();
+        let mut places = within.char_indices().map(|(index, _)| index).chain([end]);
+        return places.any(|index| matches(rest, &path[index..]));
     }
+    let mut others = path.chars();
+    let other = others.next();
+    let is_same = if first == '?' { other.is_some_and(|other| other != '/') } else { other == Some(first) };
+    is_same && matches(rest, others.as_str())
 }
 
 #[cfg(test)]

@@ -110,7 +110,7 @@ pub(crate) fn follow(
         }
         // A name is a setting like another: it is shown where it was written.
         let hint = error.hint();
-        let found = loaded.refuse(&[error.key.clone()], &error.message(), hint.as_deref());
+        let found = loaded.refuse(std::slice::from_ref(&error.key), &error.message(), hint.as_deref());
         let mut diagnostics = loaded.warnings.clone();
         diagnostics.push(found);
         refused(ConfigErrors { diagnostics })

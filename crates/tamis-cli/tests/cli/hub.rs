@@ -15,12 +15,11 @@ struct OnHub {
 }
 
 fn rows(numbers: std::ops::Range<u32>) -> String {
-    numbers
-        .map(|number| {
-            let (left, right) = (number % 10, number / 10);
-            format!("{{\"question\": \"{left}+{right}=\", \"answer\": \"{}\"}}\n", left + right)
-        })
-        .collect()
+    let row = |number: u32| {
+        let (left, right) = (number % 10, number / 10);
+        format!("{{\"question\": \"{left}+{right}=\", \"answer\": \"{}\"}}\n", left + right)
+    };
+    numbers.map(row).collect::<Vec<_>>().concat()
 }
 
 /// A short run that begins with the model.

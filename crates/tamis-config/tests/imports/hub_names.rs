@@ -10,7 +10,9 @@ use crate::{converted, loaded};
 /// Model and data of a configuration as they are written into a run's `config.yaml`.
 fn named(config: &Config) -> String {
     let json = serde_json::to_value(config).expect("a configuration is JSON");
-    ["/model/path", "/data/train", "/data/val"].map(|key| json.pointer(key).unwrap().to_string()).join(" ")
+    ["/model/path", "/data/train", "/data/val"]
+        .map(|key| json.pointer(key).expect("the key").to_string())
+        .join(" ")
 }
 
 fn becomes(arguments: &[&str]) -> String {

@@ -126,7 +126,7 @@ fn printed(error: &HubError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
-        text += &format!(": {cause}");
+        text.extend([": ", &cause.to_string()]);
         source = cause.source();
     }
     text + "\n" + &error.hint().unwrap_or_default()
@@ -323,10 +323,10 @@ fn a_process_that_goes_on_writing_spoils_nothing() {
             std::thread::sleep(Duration::from_millis(1));
         };
         assert_eq!(request.headers["range"], "bytes=500000-");
-        std::io::Write::write_all(&mut other, &[7; 100_000]).unwrap();
+        std::io::Write::write_all(&mut other, &vec![7; 100_000]).unwrap();
         download.join().unwrap()
     });
-    std::io::Write::write_all(&mut other, &[7; 100_000]).unwrap();
+    std::io::Write::write_all(&mut other, &vec![7; 100_000]).unwrap();
     assert_eq!(std::fs::read(folder.join("model.safetensors")).unwrap(), weights());
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn git_sha1(bytes: &[u8]) -> String {
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 impl FakeHub {
@@ -187,7 +187,7 @@ impl FakeHub {
         }
         let mut head = format!("HTTP/1.1 {} X\r\nContent-Length: {}\r\n", answer.status, answer.body.len());
         for (name, value) in &answer.headers {
-            head += &format!("{name}: {value}\r\n");
+            head.extend([*name, ": ", value, "\r\n"]);
         }
         head += "\r\n";
         stream.write_all(head.as_bytes()).ok()?;

@@ -28,19 +28,19 @@ pub struct FollowError {
     /// The path that it would be, where nothing is.
     pub not_at: Option<PathBuf>,
     /// The hub's reason.
-    pub reason: HubError,
+    pub reason: Box<HubError>,
 }
 
 impl FollowError {
     /// What is wrong, without the key.
     pub fn message(&self) -> String {
         let is_path = matches!(
-            self.reason,
+            *self.reason,
             HubError::NoRepository { .. } | HubError::Offline { .. } | HubError::Unreachable { .. }
         );
         let path = self.not_at.as_ref().filter(|_| is_path);
         let path = path.map_or_else(String::new, |path| format!("; and nothing is at {}", path.display()));
-        let cause = std::error::Error::source(&self.reason);
+        let cause = std::error::Error::source(&*self.reason);
         let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
         format!("{}{cause}{path}", self.reason)
     }
@@ -158,7 +158,11 @@ impl Names {
         match found {
             Ok(found) => Ok(Some(found)),
             Err(reason) => {
-                let error = FollowError { key: key.to_owned(), not_at: not_at.map(Path::to_owned), reason };
+                let error = FollowError {
+                    key: key.to_owned(),
+                    not_at: not_at.map(Path::to_owned),
+                    reason: Box::new(reason),
+                };
                 if self.extent == Extent::Look && error.reason.kind() == Kind::Unreachable {
                     self.notes.push(format!("not checked: {error}"));
                     return Ok(None);

@@ -114,7 +114,10 @@ fn data(t: &mut Translator) {
         None => t.no_effect(CONFIGURATION, "null leaves the default"),
         Some(_) if on_hub.is_some() => {}
         Some(_) => {
-            t.refuse(CONFIGURATION, "a file has no configurations: give the file of that one in dataset_name")
+            t.refuse(
+                CONFIGURATION,
+                "a file has no configurations: give the file of that one in dataset_name",
+            );
         }
     }
     match t.text(TRAIN).as_deref() {
