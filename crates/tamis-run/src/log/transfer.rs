@@ -169,7 +169,11 @@ warning: slow
 downloading org/data
 org/data: 5 B
 "#);
-        insta::assert_snapshot!(told(None, SILENCE), @"");
+        insta::assert_snapshot!(told(None, SILENCE), @r#"
+downloading org/model\u{1b}[31m (3.00 MiB)
+warning: slow
+downloading org/data
+"#);
         // The bar says how far it is.
         assert_eq!(told(Some(ProgressDrawTarget::hidden), Duration::ZERO), told(None, SILENCE));
     }
