@@ -107,7 +107,8 @@ pub(crate) struct TrainArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct EvalArguments {
-    /// A run directory (for its last checkpoint), or a model folder in Hugging Face layout.
+    /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of
+    /// a model on a hub.
     #[arg(value_name = "RUN_DIR | CHECKPOINT")]
     pub(crate) source: PathBuf,
     /// Files and overrides on top of the run's own configuration (`validate.n=8`). A checkpoint outside a run
@@ -212,7 +213,8 @@ pub(crate) enum LearnerFault {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
-    /// A run directory (for its last checkpoint), or a model folder in Hugging Face layout.
+    /// A run directory (for its last checkpoint), a model folder in Hugging Face layout, or the name of
+    /// a model on a hub.
     #[arg(value_name = "RUN_DIR|CHECKPOINT")]
     pub(crate) source: PathBuf,
     /// Name or address to listen on; an address that other machines reach needs --api-key-file.

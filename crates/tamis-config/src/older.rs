@@ -305,7 +305,9 @@ pub(crate) fn take_paths_from(node: &mut Node, shape: &Shape, folder: Option<&Pa
             }
         }
         (Shape::OneOrMany(inner), _) => take_paths_from(node, inner, Some(folder)),
-        (Shape::Path(kind), Value::Scalar { text, .. }) if !kind.is_word(text) && !text.starts_with("~/") => {
+        (Shape::Path(kind), Value::Scalar { text, .. })
+            if !kind.is_name(text, folder) && !text.starts_with("~/") =>
+        {
             *text = folder.join(&*text).to_string_lossy().into_owned();
         }
         (shape, Value::Map(entries)) => {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 use tamis_core::setting::{KeySpec, PathKind, Shape};
 
+use crate::hub_name::{HubName, PREFIX, SplitName};
 use crate::source::{Origin, SourceKind};
-use crate::tree::join;
 
 /// Whether a path stands for one, as in examples (`PATH/TO/train.parquet`).
 pub fn is_placeholder(path: &Path) -> bool {
@@ -24,8 +24,12 @@ fn from_home(text: &str) -> PathBuf {
 
 /// Reading of a path's text.
 pub(crate) trait PathText: Copy {
-    /// Whether a text is the name of something else than a file or folder.
+    /// Whether a text is the name of something else than a file or folder, wherever it stands.
     fn is_word(self, text: &str) -> bool;
+
+    /// Whether a text is a name, seen from a folder: a name on a hub that is not marked as one is a path where
+    /// something is there.
+    fn is_name(self, text: &str, folder: &Path) -> bool;
 
     /// A path as it is written in a source, from where tamis was started: a relative one in a file is taken
     /// from the folder of that file, one in a file of another system or on the command line from where tamis
@@ -48,22 +52,33 @@ impl PathText for PathKind {
             Self::Path => text.is_empty(),
             Self::OrCharacters => text.is_empty() || text == "char",
             Self::OrProgram => !text.contains(std::path::is_separator),
+            Self::OrModel | Self::OrData => text.is_empty() || text.starts_with(PREFIX),
         }
+    }
+
+    fn is_name(self, text: &str, folder: &Path) -> bool {
+        let is_on_hub = match self {
+            Self::OrModel => HubName::parse(text).is_some(),
+            Self::OrData => SplitName::parse(text).is_some(),
+            Self::Path | Self::OrCharacters | Self::OrProgram => return self.is_word(text),
+        };
+        text.is_empty() || is_on_hub && (text.starts_with(PREFIX) || !folder.join(text).exists())
     }
 
     fn resolve(self, text: &str, origin: &Origin) -> PathBuf {
-        if self.is_word(text) {
-            return PathBuf::from(text);
+        let folder = match &origin.source.kind {
+            SourceKind::File(file) => file.parent().unwrap_or(Path::new("")),
+            _ => Path::new(""),
+        };
+        if self.is_name(text, folder) {
+            let is_marked = text.is_empty() || self.is_word(text);
+            return PathBuf::from(if is_marked { text.to_owned() } else { format!("{PREFIX}{text}") });
         }
-        let path = from_home(text);
-        match &origin.source.kind {
-            SourceKind::File(file) => file.parent().map(|folder| folder.join(&path)).unwrap_or(path),
-            _ => path,
-        }
+        folder.join(from_home(text))
     }
 
     fn in_folder(self, text: &str, folder: &Path) -> String {
-        if self.is_word(text) {
+        if self.is_name(text, folder) {
             return text.to_owned();
         }
         self.absolute(&folder.join(from_home(text)).to_string_lossy())
@@ -86,34 +101,29 @@ impl PathText for PathKind {
     }
 }
 
-/// Replaces every path in the value of a key of this shape; `map` is given the key (`data.train`), what the
-/// path may be beside a path, and its text.
-pub(crate) fn map_paths(
-    shape: &Shape,
-    key: &str,
-    value: &mut Json,
-    map: &dyn Fn(&str, PathKind, &str) -> String,
-) {
+/// Replaces every path in a value of this shape; `map` is given what the path may be beside a path, and its
+/// text.
+pub(crate) fn map_paths(shape: &Shape, value: &mut Json, map: &dyn Fn(PathKind, &str) -> String) {
     let keys = |specs: &[KeySpec], value: &mut Json| {
         for spec in specs {
             if let Some(value) = value.get_mut(spec.name) {
-                map_paths(&(spec.shape)(), &join(key, spec.name), value, map);
+                map_paths(&(spec.shape)(), value, map);
             }
         }
     };
     match (shape, value) {
-        (Shape::Path(kind), Json::String(text)) => *text = map(key, *kind, text),
+        (Shape::Path(kind), Json::String(text)) => *text = map(*kind, text),
         (Shape::List(inner) | Shape::OneOrMany(inner), Json::Array(items)) => {
             for item in items {
-                map_paths(inner, key, item, map);
+                map_paths(inner, item, map);
             }
         }
         (Shape::Named(inner), Json::Object(entries)) => {
-            for (name, value) in entries {
-                map_paths(inner, &join(key, name), value, map);
+            for value in entries.values_mut() {
+                map_paths(inner, value, map);
             }
         }
-        (Shape::Nullable(inner) | Shape::OneOrMany(inner), value) => map_paths(inner, key, value, map),
+        (Shape::Nullable(inner) | Shape::OneOrMany(inner), value) => map_paths(inner, value, map),
         (Shape::Section { keys: specs, .. }, value) => keys(specs, value),
         (Shape::Tagged { common, variants, .. }, value) => {
             keys(common, value);

@@ -33,7 +33,7 @@ impl Loaded {
     /// The value of every key, paths absolute: a relative one would mean something else in another folder.
     pub fn values(&self) -> Json {
         let mut values = self.config.to_json();
-        map_paths(table::root(), "", &mut values, &|_, kind, path| kind.absolute(path));
+        map_paths(table::root(), &mut values, &|kind, path| kind.absolute(path));
         values
     }
 }

@@ -1,7 +1,6 @@
 //! Values of keys that are more than a number, a text or a choice.
 
 use std::num::NonZeroU64;
-use std::ops::Deref;
 use std::path::PathBuf;
 
 use serde_json::Value as Json;
@@ -111,53 +110,6 @@ impl Setting for FreeMap {
 
     fn to_json(&self) -> Json {
         Json::Object(self.0.clone())
-    }
-}
-
-/// Files: written as one path or as a list of paths.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Paths(pub Vec<PathBuf>);
-
-impl Deref for Paths {
-    type Target = [PathBuf];
-
-    fn deref(&self) -> &[PathBuf] {
-        &self.0
-    }
-}
-
-impl<'a> IntoIterator for &'a Paths {
-    type Item = &'a PathBuf;
-    type IntoIter = std::slice::Iter<'a, PathBuf>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.iter()
-    }
-}
-
-impl Setting for Paths {
-    fn shape() -> Shape {
-        Shape::OneOrMany(Box::new(PathBuf::shape()))
-    }
-
-    fn read(node: &Node, path: &str, reader: &mut Reader) -> Option<Self> {
-        match &node.value {
-            Value::List(_) => Vec::read(node, path, reader).map(Self),
-            Value::Scalar { .. } if node.is_null() => Some(Self::default()),
-            Value::Scalar { .. } => PathBuf::read(node, path, reader).map(|file| Self(vec![file])),
-            Value::Map(_) => {
-                reader.wrong_type(node, path, &Self::shape());
-                None
-            }
-        }
-    }
-
-    fn to_json(&self) -> Json {
-        self.0.to_json()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }
 

@@ -110,7 +110,8 @@ impl From<RewardError> for EvaluateError {
 /// the positions of `model.path` each where together they are more than it has; what was set, for a person.
 /// An unreadable model changes nothing: evaluating it says why.
 pub fn fit_lengths(config: &mut Config) -> Option<String> {
-    let positions = TransformerConfig::load_any(config.model.path.as_ref()?).ok()?.max_position_embeddings;
+    let positions =
+        TransformerConfig::load_any(&config.model.path.as_ref()?.folder()).ok()?.max_position_embeddings;
     let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_response_length);
     if longest <= positions || positions < 2 {
         return None;

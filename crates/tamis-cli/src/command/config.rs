@@ -9,6 +9,7 @@ use tamis_config::{
     reference_markdown,
 };
 use tamis_core::printable::lines;
+use tamis_hub::Extent;
 
 use tamis_train::assemble::check::Placeholders;
 
@@ -53,7 +54,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
             }
         }
         ConfigCommand::Check(layers) => {
-            let loaded = layers.load_checked(Placeholders::Warned)?;
+            let (loaded, followed) = layers.load_checked(Placeholders::Warned, Extent::Look)?;
             let mut text = String::new();
             for note in notes(&loaded) {
                 let _ = writeln!(text, "{note}");
@@ -62,6 +63,9 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
             let plural = if num_warnings == 1 { "" } else { "s" };
             let _ = writeln!(text, "the configuration is sound ({num_warnings} warning{plural})");
             text.push_str(&list_unchecked(&loaded));
+            for line in followed {
+                let _ = writeln!(text, "{line}");
+            }
             if let Some(servers) = ServerCommand::announcement(&loaded.config) {
                 let _ = writeln!(text, "{servers}");
             }

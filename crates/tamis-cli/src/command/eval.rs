@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use tamis_config::reader::Setting as _;
-use tamis_config::{BackendKind, Config, load_for_evaluation};
+use tamis_config::{BackendKind, Config, ModelSource, load_for_evaluation};
 use tamis_core::figure::fixed;
 use tamis_data::samples::{format_of, write_samples};
+use tamis_hub::Extent;
 use tamis_run::directory::{held_by, keep_evaluation};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
@@ -20,7 +21,7 @@ use tamis_train::measure::validation::Shown;
 use tamis_train::measure::validation_metrics::SourceResult;
 
 use super::train::{exit_code, listen, shorten};
-use super::{new_errors, new_notes, notes, print, show, with_findings};
+use super::{follow, new_errors, new_notes, notes, print, show, with_findings};
 use crate::arguments::EvalArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
 
@@ -28,7 +29,11 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     let interrupt = Interrupt::new();
     listen(&interrupt, "no result is written; Ctrl-C again ends at once")?;
     let (files, overrides) = arguments.layers.split();
-    let (checkpoint, run_config) = find(&arguments.source)?;
+    let on_hub = name_on_hub(&arguments.source);
+    let (checkpoint, run_config) = match &on_hub {
+        Some(name) => (PathBuf::from(name.to_string()), None),
+        None => find(&arguments.source)?,
+    };
     if run_config.is_none() && files.is_empty() && overrides.is_empty() {
         let source = arguments.source.display();
         return Err(Failure::new(
@@ -57,6 +62,23 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
     for note in own.as_ref().map_or_else(|| notes(&loaded), |own| new_notes(own, &loaded)) {
         progress.say(&note);
     }
+    let refuse = {
+        let own = own.clone();
+        move |errors| new_errors(own.as_ref(), errors)
+    };
+    let follow_names = move || {
+        follow(&mut loaded, CheckPurpose::Evaluate, Extent::Files, &refuse).map(|lines| (loaded, lines))
+    };
+    let interrupted = |interrupted: Interrupted| Failure::of(INTERRUPTED, &interrupted, None);
+    let (mut loaded, lines) = interrupt.or_abandon(follow_names).map_err(interrupted)??;
+    for line in lines {
+        progress.say(&line);
+    }
+    // The name of the commit that is measured.
+    let checkpoint = match (&on_hub, &loaded.config.model.path) {
+        (Some(_), Some(model)) => PathBuf::from(model.to_string()),
+        _ => checkpoint,
+    };
     let lengths = ["data.max_prompt_length", "rollout.max_response_length"];
     if run_config.is_none()
         && lengths.iter().all(|key| loaded.place(key).is_none())
@@ -68,8 +90,7 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
         let found = check::all(&loaded, CheckPurpose::Evaluate, Placeholders::Refused);
         with_findings(loaded, found)
     };
-    let checked =
-        interrupt.or_abandon(check).map_err(|interrupted| Failure::of(INTERRUPTED, &interrupted, None))?;
+    let checked = interrupt.or_abandon(check).map_err(interrupted)?;
     let loaded = checked.map_err(|errors| new_errors(own.as_ref(), errors))?;
     let keeps_samples = arguments.samples.is_some();
     let places = Places::of(&loaded);
@@ -326,6 +347,17 @@ fn show_sample(sample: &Shown, text: &mut String) {
         shorten(&sample.completion),
         shorten(&sample.ground_truth)
     );
+}
+
+/// The name of a model on a hub, where a source is one and no path, not even that of a run misspelt.
+pub(crate) fn name_on_hub(source: &Path) -> Option<ModelSource> {
+    match ModelSource::parse(source.to_str()?) {
+        model @ ModelSource::Hub { .. } => {
+            let near = tamis_file::nearest(source);
+            Some(model).filter(|_| !near.is_some_and(|near| near.join("checkpoints").is_dir()))
+        }
+        ModelSource::Folder(_) => None,
+    }
 }
 
 /// The checkpoint folder, and the configuration of the run that it belongs to.

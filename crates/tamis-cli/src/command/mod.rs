@@ -13,12 +13,14 @@ pub(crate) mod train;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use tamis_config::{ConfigErrors, Diagnostic, Loaded, Severity, load, load_to_show};
+use tamis_config::{ConfigErrors, Diagnostic, Loaded, ModelSource, Severity, load, load_to_show};
 use tamis_core::printable::lines;
+use tamis_hub::{Extent, Kind};
 use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
+use tamis_train::assemble::hub::{FollowError, Names};
 
 use crate::arguments::LayerArguments;
-use crate::failure::{FAILED, Failure, USAGE};
+use crate::failure::{FAILED, Failure, UNREACHABLE, USAGE};
 
 /// Writes a result to stdout. A closed pipe (`| head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
@@ -67,11 +69,72 @@ impl LayerArguments {
         load_to_show(&files, &overrides).map_err(|errors| Failure::new(USAGE, errors.to_string()))
     }
 
-    /// As [`Self::load`], after everything that a run would be refused for before it begins.
-    pub(crate) fn load_checked(&self, placeholders: Placeholders) -> Result<Loaded, Failure> {
-        let loaded = self.load()?;
-        let found = check::all(&loaded, CheckPurpose::Begin, placeholders);
-        with_findings(loaded, found).map_err(|errors| Failure::new(USAGE, errors.to_string()))
+    /// As [`Self::load`], after everything that a run would be refused for before it begins; and lines about
+    /// the names on a hub, followed so far.
+    pub(crate) fn load_checked(
+        &self,
+        placeholders: Placeholders,
+        extent: Extent,
+    ) -> Result<(Loaded, Vec<String>), Failure> {
+        let refused = |errors: ConfigErrors| Failure::new(USAGE, errors.to_string());
+        follow_checked(self.load()?, CheckPurpose::Begin, placeholders, extent, refused)
+    }
+}
+
+/// Checks a configuration and follows its names on a hub; the lines about these. Faults of what is here are
+/// told before anything is downloaded. `refused` prints errors of the configuration.
+pub(crate) fn follow_checked(
+    mut loaded: Loaded,
+    purpose: CheckPurpose<'_>,
+    placeholders: Placeholders,
+    extent: Extent,
+    refused: impl Fn(ConfigErrors) -> Failure,
+) -> Result<(Loaded, Vec<String>), Failure> {
+    let found = check::all(&loaded, purpose, placeholders);
+    let is_sound = found.iter().all(|finding| finding.severity != Severity::Error);
+    let before = loaded.config.clone();
+    let lines = if is_sound { follow(&mut loaded, purpose, extent, &refused)? } else { Vec::new() };
+    let found = if loaded.config == before { found } else { check::all(&loaded, purpose, placeholders) };
+    Ok((with_findings(loaded, found).map_err(refused)?, lines))
+}
+
+/// Follows the names on a hub that are read for a purpose; a line for each.
+pub(crate) fn follow(
+    loaded: &mut Loaded,
+    purpose: CheckPurpose<'_>,
+    extent: Extent,
+    refused: &dyn Fn(ConfigErrors) -> Failure,
+) -> Result<Vec<String>, Failure> {
+    Names::of_environment(extent).follow(&mut loaded.config, purpose).map_err(|error| {
+        if error.reason.kind() != Kind::Refused {
+            return Failure::of(code_of(&error), &error, error.hint());
+        }
+        // A name is a setting like another: it is shown where it was written.
+        let hint = error.hint();
+        let found = loaded.refuse(std::slice::from_ref(&error.key), &error.message(), hint.as_deref());
+        let mut diagnostics = loaded.warnings.clone();
+        diagnostics.push(found);
+        refused(ConfigErrors { diagnostics })
+    })
+}
+
+/// The folder of a model that a command line names.
+pub(crate) fn follow_model(mut model: ModelSource) -> Result<PathBuf, Failure> {
+    match Names::of_environment(Extent::Files).model("model", &mut model) {
+        Ok(()) => Ok(model.folder()),
+        Err(error) => {
+            let hint = error.hint().map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
+            Err(Failure::new(code_of(&error), format!("error: {}{hint}", error.message())))
+        }
+    }
+}
+
+/// The exit code that tells why a name could not be followed.
+fn code_of(error: &FollowError) -> u8 {
+    match error.reason.kind() {
+        Kind::Refused => USAGE,
+        Kind::Unreachable => UNREACHABLE,
+        Kind::Failed => FAILED,
     }
 }
 

@@ -11,9 +11,9 @@ use tamis_train::assemble::{AssembleError, policy};
 use tamis_train::interrupt::{Interrupt, Interrupted};
 use tamis_train::prompts::codec::{Codec, CodecError};
 
-use super::eval::find;
-use super::print;
+use super::eval::{find, name_on_hub};
 use super::train::listen;
+use super::{follow_model, print};
 use crate::arguments::{ServeArguments, WhenPaused};
 use crate::failure::{FAILED, Failure, INTERRUPTED, USAGE};
 
@@ -54,7 +54,8 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<u8, Failure> {
 }
 
 fn name(arguments: &ServeArguments) -> String {
-    arguments.served_model_name.clone().unwrap_or_else(|| arguments.source.display().to_string())
+    let of_source = || arguments.source.display().to_string().trim_start_matches("hf://").to_owned();
+    arguments.served_model_name.clone().unwrap_or_else(of_source)
 }
 
 /// The checkpoint with its tokenizer, and the template of the run that it belongs to.
@@ -63,7 +64,10 @@ fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
         let code = if matches!(error, AssembleError::Checksum(_)) { FAILED } else { USAGE };
         Failure::of(code, error, error.hint())
     };
-    let (folder, run_config) = find(source)?;
+    let (folder, run_config) = match name_on_hub(source) {
+        Some(model) => (follow_model(model)?, None),
+        None => find(source)?,
+    };
     let codec = match run_config {
         Some(run) => {
             let overrides = [format!("model.path={}", folder.display()), "model.init=null".to_owned()];

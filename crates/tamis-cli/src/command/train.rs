@@ -4,12 +4,14 @@ use std::path::Path;
 
 use tamis_config::load_of_run;
 use tamis_core::printable::one_line;
+use tamis_hub::Extent;
 use tamis_rollout::GeneratorError;
 use tamis_run::directory::{RunDirectory, RunDirectoryError};
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 use tamis_train::assemble::AssembleError;
-use tamis_train::assemble::check::{self, CheckPurpose, Placeholders};
+use tamis_train::assemble::check::{CheckPurpose, Placeholders};
+use tamis_train::assemble::hub::keep_revisions;
 use tamis_train::checkpoint::SaveError;
 use tamis_train::error::RunError;
 use tamis_train::interrupt::{Interrupt, Reaction};
@@ -18,7 +20,7 @@ use tamis_train::learner::warm_start::WarmStartError;
 use tamis_train::measure::validation::{OutcomeKind, ValidationReport};
 use tamis_train::run::{ConfigText, Ending, Opened, Run, RunStart, RunSummary, Unbegun};
 
-use super::{new_errors, notes, show, with_findings};
+use super::{follow_checked, new_errors, notes, show};
 use crate::arguments::TrainArguments;
 use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, UNREACHABLE, USAGE};
 
@@ -34,10 +36,11 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
         ));
     } else {
         let layers = arguments.layers.clone();
-        let loaded = interrupt
-            .or_abandon(move || layers.load_checked(Placeholders::Refused))
+        let (loaded, followed) = interrupt
+            .or_abandon(move || layers.load_checked(Placeholders::Refused, Extent::Files))
             .map_err(|_| fail_unbegun(&Unbegun::NotBegun))??;
-        let notes = notes(&loaded);
+        let mut notes = notes(&loaded);
+        notes.extend(followed);
         RunStart::New(ConfigText::of(loaded, notes))
     };
     let begun = Run::open(begin, Console::on_stderr, interrupt).map_err(|error| fail(&error))?;
@@ -83,16 +86,17 @@ fn resume(arguments: &TrainArguments, path: &Path, interrupt: &Interrupt) -> Res
         .map_err(|errors| new_errors(None, errors))?;
     let checkpoint =
         directory.list_checkpoints().ok().and_then(|checkpoints| checkpoints.into_iter().next_back());
-    let refused = |errors| new_errors(Some(&was), errors);
-    let now = load_of_run(&own, &files, &overrides).map_err(refused)?;
+    let mut now = load_of_run(&own, &files, &overrides).map_err(|errors| new_errors(Some(&was), errors))?;
+    keep_revisions(&mut now.config, &was.config);
+    let of_run = was.clone();
     let check = move || {
         let purpose = CheckPurpose::Resume(checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path()));
-        let found = check::all(&now, purpose, Placeholders::Refused);
-        with_findings(now, found)
+        let refused = |errors| new_errors(Some(&of_run), errors);
+        follow_checked(now, purpose, Placeholders::Refused, Extent::Files, refused)
     };
-    let now =
-        interrupt.or_abandon(check).map_err(|_| fail_unbegun(&Unbegun::NotResumed))?.map_err(refused)?;
-    let notes = super::new_notes(&was, &now);
+    let (now, followed) = interrupt.or_abandon(check).map_err(|_| fail_unbegun(&Unbegun::NotResumed))??;
+    let mut notes = super::new_notes(&was, &now);
+    notes.extend(followed);
     let now = ConfigText::of(now, notes);
     Ok(RunStart::Resume { directory, was: Box::new(was.config), now })
 }

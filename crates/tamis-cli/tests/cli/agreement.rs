@@ -410,7 +410,7 @@ error: `objective.loss.clip_low` must be from 0 to 1, got 5
 ");
     let folder =
         folder.with("data.yaml", "data:\n  task: null\n  train:\n    - rows.jsonl\n    - none.jsonl\n");
-    insta::assert_snapshot!(with_rows(&folder, &["train"], "data.yaml"), @"
+    insta::assert_snapshot!(with_rows(&folder, &["train"], "data.yaml"), @r#"
 exit code 2
 ----- stderr
 error: `data.train[1]`: there is no file none.jsonl
@@ -418,10 +418,10 @@ error: `data.train[1]`: there is no file none.jsonl
   |
 5 |     - none.jsonl
   |       ^^^^^^^^^^
-  hint: name JSONL or Parquet files; a relative path in a configuration is taken from that file's folder, one on the command line from the folder in which tamis is started
+  hint: name JSONL or Parquet files, or a data set on a hub (`owner/name:split`); a relative path in a configuration is taken from that file's folder, one on the command line from the folder in which tamis is started
 
 1 error in the configuration
-");
+"#);
 }
 
 /// Output of a command with `tiny.yaml`, prompts from the rows of a file, and without validation.

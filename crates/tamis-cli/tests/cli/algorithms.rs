@@ -216,17 +216,17 @@ fn critics_that_do_not_fit_are_refused_at_start() {
     folder.write("config.yaml", &format!("preset: ppo\n{}", plain(TINY.to_owned())));
     folder.tamis(&["train", "config.yaml"]).succeeds();
     let printed = |arguments: &[&str]| folder.tamis(&[&["train"], arguments].concat()).failure();
-    insta::assert_snapshot!(printed(&["config.yaml", "critic.model.path=nowhere"]), @"
+    insta::assert_snapshot!(printed(&["config.yaml", "critic.model.path=nowhere"]), @r#"
 exit code 2
 error: `critic.model.path`: there is no folder nowhere
  --> command line
   |
 1 | critic.model.path=nowhere
   |                   ^^^^^^^
-  hint: a model is read from disk: name a folder with config.json, model.safetensors and tokenizer.json (`hf download NAME --local-dir FOLDER` makes one)
+  hint: name a folder with config.json, model.safetensors and tokenizer.json, or a model on a hub (`owner/name`)
 
 1 error in the configuration
-");
+"#);
     let config = folder.read("runs/tiny/checkpoints/step_1/critic/config.json");
     let narrow: Vec<&str> = config
         .lines()
@@ -518,17 +518,17 @@ fn references_that_do_not_fit_are_refused_before_the_warm_start() {
         assert!(!ended.stderr.contains("warm start"), "{}", ended.stderr);
         ended.failure()
     };
-    insta::assert_snapshot!(printed("nowhere"), @"
+    insta::assert_snapshot!(printed("nowhere"), @r#"
 exit code 2
 error: `model.reference`: there is no folder nowhere
  --> command line
   |
 1 | model.reference=nowhere
   |                 ^^^^^^^
-  hint: a model is read from disk: name a folder with config.json, model.safetensors and tokenizer.json (`hf download NAME --local-dir FOLDER` makes one)
+  hint: name a folder with config.json, model.safetensors and tokenizer.json, or a model on a hub (`owner/name`)
 
 1 error in the configuration
-");
+"#);
     let narrow = folder.read(&format!("{checkpoint}/config.json"));
     let narrow: Vec<&str> = narrow
         .lines()

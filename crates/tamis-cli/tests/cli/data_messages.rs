@@ -21,17 +21,17 @@ pub(crate) fn of_file() -> String {
 #[test]
 fn data() {
     let folder = Folder::new();
-    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @"
+    insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
 exit code 2
 error: `data.val`: there is no file train.jsonl
  --> config.yaml:6:8
   |
 6 |   val: [train.jsonl]
   |        ^^^^^^^^^^^^^
-  hint: name JSONL or Parquet files; a relative path in a configuration is taken from that file's folder, one on the command line from the folder in which tamis is started
+  hint: name JSONL or Parquet files, or a data set on a hub (`owner/name:split`); a relative path in a configuration is taken from that file's folder, one on the command line from the folder in which tamis is started
 
 2 errors in the configuration
-");
+"#);
     folder.write("train.jsonl", "");
     insta::assert_snapshot!(train(&folder, &of_file()).failure(), @r#"
     exit code 2

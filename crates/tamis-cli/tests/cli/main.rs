@@ -1,6 +1,8 @@
 //! The binary as a person runs it: one test program, so that it is linked once.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../../../tamis-hub/tests/support/mod.rs"]
+mod fake_hub;
 #[path = "../../../tamis-rollout/tests/support/mod.rs"]
 mod support;
 
@@ -13,6 +15,7 @@ mod elsewhere;
 mod eval_command;
 mod filter_command;
 mod gradient_analysis;
+mod hub;
 mod interrupts;
 mod kills;
 mod launch;

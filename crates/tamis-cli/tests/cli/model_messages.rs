@@ -15,17 +15,17 @@ fn model() {
         .map(|line| if line.starts_with("  init:") { "  path: model" } else { line })
         .collect::<Vec<_>>()
         .join("\n");
-    insta::assert_snapshot!(train(&folder, &config).failure(), @"
+    insta::assert_snapshot!(train(&folder, &config).failure(), @r#"
 exit code 2
 error: `model.path`: there is no folder model
  --> config.yaml:3:9
   |
 3 |   path: model
   |         ^^^^^
-  hint: a model is read from disk: name a folder with config.json, model.safetensors and tokenizer.json (`hf download NAME --local-dir FOLDER` makes one)
+  hint: name a folder with config.json, model.safetensors and tokenizer.json, or a model on a hub (`owner/name`)
 
 1 error in the configuration
-");
+"#);
     std::fs::create_dir(folder.join("model")).expect("folder");
     insta::assert_snapshot!(train(&folder, &config).failure(), @"
 exit code 2

@@ -124,6 +124,15 @@ impl Folder {
             .current_dir(self.path())
             .env_remove("RUST_BACKTRACE")
             .env("COLUMNS", "110")
+            // No test asks the world, or reads what its user has: the tests of names bring a hub of their own.
+            .env("HF_HUB_OFFLINE", "1")
+            .env("HF_HOME", self.join("hf"))
+            .env_remove("HF_TOKEN")
+            .env_remove("HF_HUB_CACHE")
+            .env_remove("HTTP_PROXY")
+            .env_remove("http_proxy")
+            .env_remove("ALL_PROXY")
+            .env_remove("all_proxy")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

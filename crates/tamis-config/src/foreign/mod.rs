@@ -31,7 +31,6 @@ pub use options::{is_foreign_option, join_options};
 pub use owner::Owner;
 pub(crate) use translate::{Lower, Translation, translate, translate_whole};
 pub use translator::{ForeignOutcome, Note};
-pub(crate) use translator::{MAY_BE_ON_A_HUB, is_hub_name};
 
 impl Owner {
     /// The rows of its table.
@@ -138,7 +137,9 @@ pub(crate) fn is_foreign_name(key: &str) -> bool {
 
 /// Whether a key of another system says where the model is.
 pub(crate) fn names_model(key: &str) -> bool {
-    let is_model = |entry: &&ForeignKey| matches!(entry.becomes, Becomes::Key("model.path"));
+    let is_model = |entry: &&ForeignKey| {
+        matches!(entry.becomes, Becomes::Key("model.path") | Becomes::By(_, "model.path"))
+    };
     Owner::ALL.iter().any(|owner| owner.keys().iter().filter(is_model).any(|entry| entry.key == key))
 }
 

@@ -5,11 +5,10 @@ use std::collections::HashMap;
 use super::key::{Becomes, ForeignKey, Rule};
 use super::owner::Owner;
 pub(crate) use super::translator::Lower;
-use super::translator::{
-    ForeignOutcome, Given, MAY_BE_ON_A_HUB, Note, Translator, is_hub_name, point, refusal, show,
-};
+use super::translator::{ForeignOutcome, Given, Note, Translator, point, refusal, show};
 use super::{easyr1, entry, hydra, inside, ragen, section_owner, trl, verl};
 use crate::diagnostic::{Diagnostic, Problem};
+use crate::hub_name::HubName;
 use crate::override_argument::Override;
 use crate::source::{Source, SourceKind};
 use crate::suggest;
@@ -227,7 +226,6 @@ impl Translator {
                 continue;
             }
             let mut node = unquote(given.node.clone());
-            let text = show(&node);
             // null says nothing in the other systems; the default here says the same.
             if node.is_null() && !ours.ends_with("dual_clip") && !ours.ends_with("max_grad_norm") {
                 self.no_effect(&key, "null leaves the default");
@@ -238,10 +236,10 @@ impl Translator {
                 let origin = node.origin.clone();
                 node = Node { value: Value::List(vec![given.node.clone()]), origin };
             }
-            self.set_node(&[&key], &ours, node);
-            if MAY_BE_ON_A_HUB.contains(&ours.as_str()) && is_hub_name(&text) {
-                self.remark(&key, "a name on a hub is no file: download it and put its path here");
+            if matches!(ours.as_str(), "data.train" | "data.val") {
+                name_splits(&mut node);
             }
+            self.set_node(&[&key], &ours, node);
         }
     }
 
@@ -286,5 +284,20 @@ fn unquote(node: Node) -> Node {
             Node::plain(text, node.origin)
         }
         value => Node { value, origin: node.origin },
+    }
+}
+
+/// Writes splits of data sets on a hub as they are written here: in EasyR1 `owner/name@split` is one, and
+/// `owner/name` the split `train`, of validation data too.
+fn name_splits(node: &mut Node) {
+    match &mut node.value {
+        Value::List(items) => items.iter_mut().for_each(name_splits),
+        Value::Scalar { text, .. } => {
+            let (name, split) = text.split_once('@').unwrap_or((text.as_str(), "train"));
+            if HubName::parse(name).is_some() && !std::path::Path::new(text).exists() {
+                *text = format!("{name}:{split}");
+            }
+        }
+        Value::Map(_) => {}
     }
 }

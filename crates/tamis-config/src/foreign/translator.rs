@@ -414,21 +414,6 @@ pub(super) fn point(node: &mut Node, origin: &Origin) {
     }
 }
 
-/// Keys whose values the other systems may take from a hub.
-pub(crate) const MAY_BE_ON_A_HUB: [&str; 4] = ["model.path", "critic.model.path", "data.train", "data.val"];
-
-/// `organisation/name`, as on a hub, and not a path with a suffix.
-pub(crate) fn is_hub_name(text: &str) -> bool {
-    let name = text.split('@').next().unwrap_or(text);
-    let mut parts = name.split('/');
-    let sound =
-        |part: Option<&str>| part.is_some_and(|part| !part.is_empty() && !part.starts_with(['.', '~', '$']));
-    sound(parts.next())
-        && sound(parts.next())
-        && parts.next().is_none()
-        && ![".jsonl", ".json", ".parquet"].iter().any(|suffix| name.ends_with(suffix))
-}
-
 /// A limit where 0 and less mean none.
 pub(super) fn limit_text(limit: f64) -> String {
     if limit > 0.0 { limit.to_string() } else { "null".to_owned() }

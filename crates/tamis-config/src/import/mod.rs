@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::diagnostic::{ConfigErrors, Diagnostic, Problem, Severity};
 use crate::foreign::{
-    ForeignOutcome, MAY_BE_ON_A_HUB, Note, OWN_FILES, Owner, Translation, entry, flatten, flatten_tree,
-    is_foreign_name, is_hub_name, is_native_tree, join_options, translate_whole, value_form,
+    ForeignOutcome, Note, OWN_FILES, Owner, Translation, entry, flatten, flatten_tree, is_foreign_name,
+    is_native_tree, join_options, translate_whole, value_form,
 };
 use crate::load::followers;
 use crate::load::{apply, drop_unread, load_tree, read_source};
@@ -332,10 +332,8 @@ fn yaml_with_origins(tree: &Node, folder: &Path) -> String {
     let mut text = String::new();
     let mut values = tree.to_json();
     if !folder.as_os_str().is_empty() {
-        map_paths(table::root(), "", &mut values, &|key, kind, path| {
-            let is_name = is_placeholder(path.as_ref())
-                || MAY_BE_ON_A_HUB.contains(&key) && is_hub_name(path) && !folder.join(path).exists();
-            if is_name { path.to_owned() } else { kind.in_folder(path, folder) }
+        map_paths(table::root(), &mut values, &|kind, path| {
+            if is_placeholder(path.as_ref()) { path.to_owned() } else { kind.in_folder(path, folder) }
         });
     }
     render::section(&mut text, "", 0, table::root(), &values, &|path| {

@@ -1,6 +1,6 @@
 //! Rules about servers that generate, and about publishing weights to them.
 
-use std::path::Path;
+use crate::hub_name::ModelSource;
 
 use super::Checker;
 use crate::schema::{BackendKind, SurplusKind};
@@ -68,8 +68,9 @@ impl Checker<'_> {
         }
         // Servers with a model of their own are started by whoever has them.
         let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.backend != BackendKind::OpenAi) else {
-            let model = self.config.model.path.as_deref().unwrap_or(Path::new("MODEL"));
-            let command = ServerCommand::new(rollout, model, "8000");
+            let model =
+                self.config.model.path.as_ref().map_or_else(|| "MODEL".into(), ModelSource::for_server);
+            let command = ServerCommand::new(rollout, &model, "8000");
             let hint = if command.words.is_empty() {
                 "set `rollout.servers: [http://HOST:PORT]`".to_owned()
             } else {

@@ -11,7 +11,8 @@ use tamis_env::task::arithmetic::ArithmeticSettings;
 use tamis_core::choice;
 
 use crate::define::section;
-use crate::value::{FreeMap, Paths};
+use crate::hub_name::DataSources;
+use crate::value::FreeMap;
 
 choice! {
     /// Treatment of a verifier that rejects the gold answer of a row. Every gold answer is scored before
@@ -51,10 +52,16 @@ section! {
         task: Option<TaskKind> = "null", Any, Fixed;
         /// Options of the task `arithmetic`.
         arithmetic: ArithmeticSettings = "{}", Any, Fixed;
-        /// Training files (JSONL or Parquet), one path or a list.
-        train: Paths = "[]", Any, Fixed;
-        /// Validation files, one path or a list.
-        val: Paths = "[]", Any, Free;
+        /// Training data: JSONL or Parquet files, or splits of data sets on a hub (`openai/gsm8k:main/train`),
+        /// one or a list. A name on a hub is `owner/name`, then `@REVISION` where one is wanted, then `:SPLIT`
+        /// or `:CONFIGURATION/SPLIT`; without them it is the split `train` of the only configuration, or of
+        /// the default one. A path where something is goes before a name; `hf://` before a name makes it one
+        /// in any case. What is not in the cache of the hub's own library is downloaded into it, and the
+        /// commit is written into the run's `config.yaml`.
+        train: DataSources = "[]", Any, Fixed;
+        /// Validation data, as `train`; a name on a hub without a split is its `validation`, or else its
+        /// `test`.
+        val: DataSources = "[]", Any, Free;
         /// Groups (prompts) that one training step trains on.
         train_batch_size: usize = "64", Between(1.0, 1e6), Fixed;
         /// Prompts of one generation round. Null: `train_batch_size`.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use tamis_core::choice;
 
 use crate::define::section;
+use crate::hub_name::ModelSource;
 use crate::value::{ByteSize, TokenizerSource};
 
 choice! {
@@ -63,13 +64,18 @@ section! {
 section! {
     /// The policy that is trained, and the reference it is held to. Exactly one of `path` and `init` is set.
     pub struct ModelConfig {
-        /// Folder of a checkpoint in the Hugging Face layout (`config.json`, `*.safetensors`, tokenizer).
-        path: Option<PathBuf> = "null", NotEmpty, Fixed;
+        /// Folder of a checkpoint in the Hugging Face layout (`config.json`, `*.safetensors`, tokenizer), or
+        /// the name of a model on a hub (`Qwen/Qwen2.5-0.5B-Instruct`, `owner/name@REVISION`). A folder that
+        /// is there goes before a name; `hf://` before a name makes it one in any case. What is not in the
+        /// cache of the hub's own library is downloaded into it, and the commit is written into the run's
+        /// `config.yaml`.
+        path: Option<ModelSource> = "null", NotEmpty, Fixed;
         /// A model from random weights, in place of `path`.
         init: Option<InitConfig> = "null", Any, Fixed;
-        /// Checkpoint of the reference policy that the KL terms are measured against. Null: the initial
-        /// policy (after the warm start, where there is one). It is loaded only where a KL term is on.
-        reference: Option<PathBuf> = "null", NotEmpty, Fixed;
+        /// Checkpoint of the reference policy that the KL terms are measured against, a folder or a name as
+        /// `path`. Null: the initial policy (after the warm start, where there is one). It is loaded only
+        /// where a KL term is on.
+        reference: Option<ModelSource> = "null", NotEmpty, Fixed;
         /// A value head on the policy itself: refused. The critic (`critic`) is a model of its own, made
         /// where the advantages need one.
         value_head: bool = "false", Any, Fixed;

@@ -91,7 +91,7 @@ fn the_complete_command_of_the_guide_to_group_filters() {
             (config.run.name.as_str(), config.checkpoint.save_freq.0),
             ("qwen2_7b_filtergroups_enabled", NonZeroU64::new(5))
         );
-        assert!(config.data.train.0[0].ends_with("data/math/train.parquet"), "{:?}", config.data.train);
+        assert!(config.data.train.files()[0].ends_with("data/math/train.parquet"), "{:?}", config.data.train);
     }
     // Its eight GPUs are four servers, each over the two that verl takes by itself.
     let launch = config(&import).rollout.launch.expect("servers");

@@ -289,7 +289,7 @@ fn defaults_of_ragen_said_and_not_said_are_the_same() {
         files.into_iter().chain(["model_path=Qwen/Qwen2.5-3B-Instruct".to_owned()]).collect();
     assert_snapshot!(differences(&converted(&all), &converted(&bare)), @r#"
 "micro_batch_size": 4, / "micro_batch_size": null,
-"path": "Qwen/Qwen2.5-3B-Instruct" / "path": null
+"path": "hf://Qwen/Qwen2.5-3B-Instruct" / "path": null
 "keep_last": 1, / "keep_last": 2,
 "#);
 }
@@ -329,5 +329,8 @@ fn whole_files_are_taken_as_they_are() {
     let import = converted(&[vec![as_file("ragen", &ragen)], files.to_vec()].concat());
     let config = config(&import);
     assert_eq!((config.rollout.n, config.data.train_batch_size, config.mini_batch_size()), (16, 8, 2));
-    assert_eq!(config.model.path.as_deref(), Some(std::path::Path::new("Qwen/Qwen2.5-3B-Instruct")));
+    assert_eq!(
+        config.model.path.map(|path| path.to_string()).as_deref(),
+        Some("hf://Qwen/Qwen2.5-3B-Instruct")
+    );
 }

@@ -113,9 +113,9 @@ fn paths_of_others_are_taken_from_where_the_command_is_started() {
 /reward/0/path: "./reward.py", imported "BASE/reward.py"
 /run/dir: "runs", imported "runs"
 "#);
-    let trl = "{model_name_or_path: models/mine, dataset_name: rows.jsonl, output_dir: out/run, reward_funcs: my.length, max_steps: 1}";
+    let trl = "{model_name_or_path: ./models/mine, dataset_name: rows.jsonl, output_dir: out/run, reward_funcs: my.length, max_steps: 1}";
     assert_snapshot!(of("grpo.yaml", trl, &["eval_strategy=steps"]), @r#"
-/model/path: "models/mine", imported "BASE/models/mine"
+/model/path: "./models/mine", imported "BASE/models/mine"
 /data/train: ["rows.jsonl"], imported ["BASE/rows.jsonl"]
 /data/val: ["PATH/TO/test.jsonl"], imported ["PATH/TO/test.jsonl"]
 /reward/0/path: "my.py", imported "BASE/my.py"
@@ -124,7 +124,7 @@ fn paths_of_others_are_taken_from_where_the_command_is_started() {
     let verl = "actor_rollout_ref: {model: {path: Qwen/Qwen3-0.6B}}\ndata: {train_files: [a.parquet, ../b.parquet], val_files: /d/v.parquet}\n\
                 custom_reward_function: {path: r/score.py}";
     assert_snapshot!(of("verl.yaml", verl, &[]), @r#"
-/model/path: "Qwen/Qwen3-0.6B", imported "Qwen/Qwen3-0.6B"
+/model/path: "hf://Qwen/Qwen3-0.6B", imported "hf://Qwen/Qwen3-0.6B"
 /data/train: ["a.parquet","../b.parquet"], imported ["BASE/a.parquet","BASE/../b.parquet"]
 /data/val: ["/d/v.parquet"], imported ["/d/v.parquet"]
 /reward/0/path: "r/score.py", imported "BASE/r/score.py"

@@ -2,6 +2,7 @@
 
 mod critics;
 mod easyr1;
+mod hub_names;
 mod invocations;
 mod keys;
 mod launchers;

@@ -94,7 +94,7 @@ data.val_files=["/home/me/data/math/test.parquet"] -> data.val: [/home/me/data/m
 data.train_batch_size=1024 -> data.train_batch_size: 1024
 data.max_prompt_length=2048 -> data.max_prompt_length: 2048
 data.max_response_length=2048 -> rollout.max_response_length: 2048
-actor_rollout_ref.model.path=Qwen/Qwen2-7B-Instruct -> model.path: Qwen/Qwen2-7B-Instruct (a name on a hub is no file: download it and put its path here)
+actor_rollout_ref.model.path=Qwen/Qwen2-7B-Instruct -> model.path: Qwen/Qwen2-7B-Instruct
 actor_rollout_ref.actor.optim.lr=1e-6 -> train.optimizer.learning_rate: 1e-6
 actor_rollout_ref.rollout.n=8 -> rollout.n: 8
 actor_rollout_ref.rollout.temperature=0.7 -> rollout.temperature: 0.7
@@ -124,7 +124,7 @@ custom_reward_function.path is not given -> reward: [{kind: by_source}] (verl's 
 #[test]
 fn quoted_as_a_shell_passes_it() {
     let quoted = converted(&["data.train_files=\"['/x/y.parquet']\"", "actor_rollout_ref.model.path=m"]);
-    assert_eq!(loaded(&quoted).data.train.0, [std::path::PathBuf::from("/x/y.parquet")]);
+    assert_eq!(loaded(&quoted).data.train.files(), [std::path::PathBuf::from("/x/y.parquet")]);
 }
 
 #[test]

@@ -117,7 +117,7 @@ error: `schedule.on_empty_round` must be a text: retry, retry:N, skip or error, 
 1 error in the configuration
 "#);
     assert_snapshot!(show_errors("data: {train: {a: 1}}", &[]), @r#"
-error: `data.train` must be a path or a list of such, not a mapping
+error: `data.train` must be a path or the name of a data set on a hub or a list of such, not a mapping
  --> run.yaml:1:15
   |
 1 | data: {train: {a: 1}}

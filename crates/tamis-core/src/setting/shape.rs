@@ -176,6 +176,10 @@ pub enum PathKind {
     OrCharacters,
     /// The bare name of a program, which is looked up on `PATH`.
     OrProgram,
+    /// The name of a model on a hub.
+    OrModel,
+    /// The name of a data set on a hub.
+    OrData,
 }
 
 impl Shape {
@@ -245,6 +249,8 @@ impl Shape {
             Self::Text(what) | Self::NumberOrText(what) => format!("a {what}"),
             Self::Path(PathKind::Path) => "a path".to_owned(),
             Self::Path(PathKind::OrCharacters) => "a path, or `char`".to_owned(),
+            Self::Path(PathKind::OrModel) => "a path or the name of a model on a hub".to_owned(),
+            Self::Path(PathKind::OrData) => "a path or the name of a data set on a hub".to_owned(),
             Self::Path(PathKind::OrProgram) => "a path, or the name of a program".to_owned(),
             Self::TimeSpan => "a duration such as 500ms, 30s, 5m, 1h, or a number of seconds".to_owned(),
             Self::Choice(values) => {

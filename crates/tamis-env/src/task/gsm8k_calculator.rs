@@ -1,7 +1,7 @@
-//! `gsm8k_calculator`: the calculator annotations `<<48/2=24>>` of a GSM8K-format JSONL as prompts `48/2=`
-//! with their answers.
+//! `gsm8k_calculator`: the calculator annotations `<<48/2=24>>` of files in GSM8K's format, JSONL or Parquet,
+//! as prompts `48/2=` with their answers.
 //!
-//! Each line is an object with a text field `answer`. White space, `$` and commas inside an annotation are
+//! Each row has a text `answer`. White space, `$` and commas inside an annotation are
 //! removed (they do not change its value); an annotation in which any other character than digits, `.`,
 //! `+ - * / ( )` is left, whose right side is not one decimal number, or which has no `=`, is counted as
 //! unparsable and skipped (a percent sign among them: dropping it would change the value). Expressions are
@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 use tamis_core::group::PromptId;
 use tamis_data::prompt::{Prompt, PromptContent};
+use tamis_data::records::{DataRecord, FileFormat, RecordError, Records};
 
 use super::{Task, TaskError, TaskPrompts, TaskSource, expression};
 use crate::rational::{Rational, canonical_decimal};
@@ -129,15 +130,8 @@ fn read_side(paths: &[PathBuf], train: &Places) -> Result<(Vec<Entry>, Places, C
     let mut entries: Vec<Entry> = Vec::new();
     let mut places = Places::new();
     for path in paths {
-        let text = tamis_file::read_text(path, tamis_file::MAX_TASK)
-            .map_err(|source| TaskError::Read { path: path.clone(), source })?;
-        for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        for answer in answers(path)? {
             counts.rows += 1;
-            let answer = answer_of(line).map_err(|reason| TaskError::Row {
-                path: path.clone(),
-                line: index + 1,
-                reason,
-            })?;
             for annotation in annotations(&answer) {
                 counts.annotations += 1;
                 let Some(entry) = parse(annotation) else {
@@ -170,8 +164,28 @@ fn read_side(paths: &[PathBuf], train: &Places) -> Result<(Vec<Entry>, Places, C
     Ok((entries, places, counts))
 }
 
-fn answer_of(line: &str) -> Result<String, String> {
-    let row: Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+/// The answers of a file, row by row.
+fn answers(path: &Path) -> Result<Vec<String>, TaskError> {
+    let refused = |line, reason| TaskError::Row { path: path.to_owned(), line, reason };
+    // Of a file that is not there the reader of text says so.
+    if matches!(FileFormat::of(path), Ok(FileFormat::Parquet)) {
+        let rows = Records::open(path)?.enumerate();
+        let answer = |(index, row): (usize, Result<DataRecord, RecordError>)| {
+            answer_of(&Value::Object(row?.values)).map_err(|reason| refused(index + 1, reason))
+        };
+        return rows.map(answer).collect();
+    }
+    let text = tamis_file::read_text(path, tamis_file::MAX_TASK)
+        .map_err(|source| TaskError::Read { path: path.to_owned(), source })?;
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let answer = |(index, line): (usize, &str)| {
+        let row = serde_json::from_str(line).map_err(|error| error.to_string());
+        row.and_then(|row| answer_of(&row)).map_err(|reason| refused(index + 1, reason))
+    };
+    lines.map(answer).collect()
+}
+
+fn answer_of(row: &Value) -> Result<String, String> {
     match row.get("answer") {
         Some(Value::String(answer)) => Ok(answer.clone()),
         Some(_) => Err("`answer` is not text".to_owned()),
@@ -206,6 +220,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
     use std::io::Write as _;
+    use std::sync::Arc;
 
     fn file(answers: &[&str]) -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -258,6 +273,36 @@ mod tests {
             inexact: 0,
         };
         assert_eq!(task.held_out_counts, counts);
+    }
+
+    #[test]
+    fn a_parquet_file_has_the_rows_of_its_lines() {
+        use parquet::data_type::{ByteArray, ByteArrayType};
+        use parquet::file::writer::SerializedFileWriter;
+        let texts = ["<<1+1=2>> and <<2*3=6>>", "<<1+1=2>>"];
+        let lines = file(&texts);
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, texts: &[&str]| {
+            let path = folder.path().join(name);
+            let schema = "message rows { REQUIRED BYTE_ARRAY answer (UTF8); }";
+            let schema = parquet::schema::parser::parse_message_type(schema).unwrap().into();
+            let out = std::fs::File::create(&path).unwrap();
+            let mut writer = SerializedFileWriter::new(out, schema, Arc::default()).unwrap();
+            let mut group = writer.next_row_group().unwrap();
+            let mut column = group.next_column().unwrap().unwrap();
+            let texts: Vec<ByteArray> = texts.iter().map(|&text| text.into()).collect();
+            column.typed::<ByteArrayType>().write_batch(&texts, None, None).unwrap();
+            column.close().unwrap();
+            group.close().unwrap();
+            writer.close().unwrap();
+            path
+        };
+        let (train, test) = (write("train.parquet", &texts), file(&["<<3-1=2>>"]));
+        let test = [test.path().to_owned()];
+        let of_parquet = CalculatorTask::load(&[train], &test).unwrap();
+        let of_lines = CalculatorTask::load(&[lines.path().to_owned()], &test).unwrap();
+        assert_eq!(of_parquet.train_counts, of_lines.train_counts);
+        assert_eq!((of_parquet.train_counts.rows, of_parquet.train_counts.kept), (2, 2));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use tamis_core::choice;
 use tamis_data::prompt::Prompt;
+use tamis_data::records::RecordError;
 use thiserror::Error;
 
 choice! {
@@ -123,12 +124,15 @@ pub enum TaskError {
         #[source]
         source: std::io::Error,
     },
+    /// A Parquet file cannot be read.
+    #[error(transparent)]
+    Parquet(#[from] RecordError),
     /// A line of a file is no GSM8K row.
     #[error("{}, line {line}: expected a JSON object with a text field `answer`: {reason}", path.display())]
     Row {
         /// The file.
         path: PathBuf,
-        /// Line, from 1.
+        /// Line, or row of a Parquet file, from 1.
         line: usize,
         /// The fault.
         reason: String,

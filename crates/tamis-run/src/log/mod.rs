@@ -12,6 +12,7 @@ pub mod jsonl;
 pub mod progress;
 pub mod run_log;
 pub mod tensorboard;
+pub mod transfer;
 
 /// A logger could not write.
 #[derive(Debug, thiserror::Error)]

@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use tamis_config::{Config, Diagnostic, Loaded, Problem, Severity, TokenizerSource, is_placeholder};
+use tamis_config::{
+    Config, DataSources, Diagnostic, Loaded, ModelSource, Problem, Severity, TokenizerSource, is_placeholder,
+};
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
 use tamis_core::objective::ObjectiveError;
@@ -128,7 +130,9 @@ impl Checker<'_> {
 
     fn task(&mut self) {
         let Some(task) = self.config.data.task.filter(|task| !task.reads_files()) else { return };
-        if let Err(error) = task.prompts(&data::task_source(self.config), 0) {
+        if let Err(error) =
+            task.prompts(&data::task_source(self.config, &data::TaskFiles::of(&self.config.data)), 0)
+        {
             let keys: Vec<String> = task.keys().iter().map(|&key| key.to_owned()).collect();
             self.refuse(&keys, &error.to_string(), None);
         }
@@ -279,7 +283,7 @@ impl Checker<'_> {
     }
 
     fn data_files(&mut self, placeholders: Placeholders) {
-        const HINT: &str = "name JSONL or Parquet files; a relative path in a configuration is taken from that \
+        const HINT: &str = "name JSONL or Parquet files, or a data set on a hub (`owner/name:split`); a relative path in a configuration is taken from that \
             file's folder, one on the command line from the folder in which tamis is started";
         if self.config.data.task.is_some_and(|task| !task.reads_files()) {
             return;
@@ -287,11 +291,13 @@ impl Checker<'_> {
         let splits = [("data.train", &self.config.data.train), ("data.val", &self.config.data.val)];
         // The task `gsm8k_calculator` holds out what its training data has not.
         let reads_train = self.purpose != CheckPurpose::Evaluate || self.config.data.task.is_some();
-        for (key, paths) in splits.into_iter().skip(usize::from(!reads_train)) {
-            let several = paths.len() > 1;
-            for (index, path) in paths.into_iter().enumerate() {
+        for (key, DataSources(sources)) in splits.into_iter().skip(usize::from(!reads_train)) {
+            let several = sources.len() > 1;
+            for (index, source) in sources.iter().enumerate().filter(|(_, source)| source.is_local()) {
                 let key = if several { format!("{key}[{index}]") } else { key.to_owned() };
-                self.file(&key, path, HINT, placeholders);
+                for path in source.files() {
+                    self.file(&key, &path, HINT, placeholders);
+                }
             }
         }
     }
@@ -366,8 +372,8 @@ impl Checker<'_> {
         if let Some(path) = model.path.as_ref().filter(|_| reads_model) {
             self.model("model.path", path, true, placeholders);
         }
-        if let Some(path) = model.reference.as_ref().filter(|_| trains) {
-            self.model("model.reference", path, false, placeholders);
+        if let Some(reference) = model.reference.as_ref().filter(|_| trains) {
+            self.model("model.reference", reference, false, placeholders);
         }
         let has_critic = trains && reads_model && self.config.has_critic();
         if let Some(path) = self.config.critic.model.path.as_ref().filter(|_| has_critic) {
@@ -415,7 +421,12 @@ impl Checker<'_> {
     }
 
     /// Refuses a folder that holds no model in the layout that is read; the policy needs a tokenizer too.
-    fn model(&mut self, key: &str, path: &Path, with_tokenizer: bool, placeholders: Placeholders) {
+    fn model(&mut self, key: &str, model: &ModelSource, with_tokenizer: bool, placeholders: Placeholders) {
+        // Of a name that is only looked up, the hub has said that it is a model.
+        if !model.is_local() {
+            return;
+        }
+        let path = &*model.folder();
         if !self.is_real(key, path, placeholders) {
             return;
         }
@@ -423,8 +434,8 @@ impl Checker<'_> {
         let folder = path.display();
         if !path.is_dir() {
             let message = format!("there is no folder {folder}");
-            let hint = "a model is read from disk: name a folder with config.json, model.safetensors and \
-                tokenizer.json (`hf download NAME --local-dir FOLDER` makes one)";
+            let hint = "name a folder with config.json, model.safetensors and tokenizer.json, or a model on a \
+                hub (`owner/name`)";
             let near = tamis_file::suggest(path);
             self.refuse(&keys, &message, Some(near.as_deref().unwrap_or(hint)));
             return;

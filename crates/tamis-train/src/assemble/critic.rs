@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use tamis_config::{Config, CriticOptimizerConfig};
+use tamis_config::{Config, CriticOptimizerConfig, ModelSource};
 use tamis_core::objective::ValueTerm;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{AdamWConfig, Model, TransformerConfig};
@@ -56,7 +56,7 @@ pub fn shape(
     if !config.has_critic() {
         return Ok(None);
     }
-    let Some(path) = &config.critic.model.path else {
+    let Some(path) = config.critic.model.path.as_ref().map(ModelSource::folder) else {
         return Ok(Some(policy.critic()));
     };
     let critic = Companion {
@@ -64,7 +64,7 @@ pub fn shape(
         name: "critic",
         without: "the critic then begins with the policy's layers",
     };
-    Ok(Some(critic.shape(path, config, policy)?.critic()))
+    Ok(Some(critic.shape(&path, config, policy)?.critic()))
 }
 
 /// Constants of the critic's optimizer and the largest norm of its gradient; `None` without a critic.
@@ -80,8 +80,9 @@ pub(super) fn optimizer(config: &Config) -> Option<(AdamWConfig, Option<f64>)> {
 pub(super) fn load_named(config: &Config) -> Result<Option<Model>, AssembleError> {
     match &config.critic.model.path {
         Some(path) if config.has_critic() => {
-            verify(path, Extent::ForUse)?;
-            Ok(Some(Model::load_critic(path)?))
+            let path = path.folder();
+            verify(&path, Extent::ForUse)?;
+            Ok(Some(Model::load_critic(&path)?))
         }
         _ => Ok(None),
     }

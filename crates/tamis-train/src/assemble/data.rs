@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tamis_config::{Config, DataConfig, TokenizerSource};
+use tamis_config::{Config, DataConfig, DataSource, DataSources, ModelSource, TokenizerSource};
 use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions};
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
@@ -54,7 +54,8 @@ fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleE
     let data = &config.data;
     let mut prompts = match data.task {
         Some(task) => {
-            let TaskPrompts { train, held_out, notes } = task.prompts(&task_source(config), usize::MAX)?;
+            let TaskPrompts { train, held_out, notes } =
+                task.prompts(&task_source(config, &TaskFiles::of(data)), usize::MAX)?;
             Prompts { train, validation: held_out, notes, task: data.task, ..Prompts::default() }
         }
         None => files(config, for_training)?,
@@ -95,10 +96,10 @@ pub(super) struct Unfit {
 }
 
 /// The first prompts of a file, or of a task.
-struct First<'p> {
+struct First {
     split: &'static str,
     /// The file, where it is not the first of its split: rows are counted over all files by a run.
-    file: Option<&'p PathBuf>,
+    file: Option<PathBuf>,
     prompts: Vec<Prompt>,
 }
 
@@ -137,15 +138,19 @@ pub(super) fn check_first_rows(
         } else {
             of_file.validation = prompts;
         }
-        fill_all(&mut of_file, data).map_err(|error| unfit(&["data.prompt_template"], file, error))?;
+        fill_all(&mut of_file, data)
+            .map_err(|error| unfit(&["data.prompt_template"], file.as_ref(), error))?;
         all.push((file, of_file));
     }
     let checkpoint = match purpose {
         CheckPurpose::Resume(checkpoint) => checkpoint,
         CheckPurpose::Begin | CheckPurpose::Evaluate => None,
     };
-    let path = config.model.path.as_deref().filter(|_| checkpoint.is_none());
-    if path.is_some_and(|path| !is_real(path))
+    let model = config.model.path.as_ref().filter(|_| checkpoint.is_none());
+    let path = model.map(ModelSource::folder);
+    let path = path.as_deref();
+    if model.is_some_and(|model| !model.is_local())
+        || path.is_some_and(|path| !is_real(path))
         || config.model.chat_template.as_ref().is_some_and(|path| !is_real(path))
     {
         return Ok(());
@@ -174,14 +179,19 @@ pub(super) fn check_first_rows(
             .is_some_and(|init| matches!(init.tokenizer, TokenizerSource::Character));
     let has_alphabet = !is_made || data.task.is_some_and(|task| !task.reads_files());
     for (file, prompts) in all {
-        let prompts = prompts.format_prompts(config, &codec).map_err(|error| unfit(&form, file, error))?;
+        let prompts =
+            prompts.format_prompts(config, &codec).map_err(|error| unfit(&form, file.as_ref(), error))?;
         for (split, prompts) in [("training", &prompts.train), ("validation", &prompts.validation)] {
             for prompt in prompts {
                 let checked =
                     if has_alphabet { codec.check_tokens(prompt) } else { codec.check_rendering(prompt) };
                 checked.map_err(|source| {
                     let row = prompt.id.0 + 1;
-                    unfit(&model, file, CodecError::Prompt { row, split, source: Box::new(source) }.into())
+                    unfit(
+                        &model,
+                        file.as_ref(),
+                        CodecError::Prompt { row, split, source: Box::new(source) }.into(),
+                    )
                 })?;
             }
         }
@@ -191,22 +201,26 @@ pub(super) fn check_first_rows(
 
 /// The first prompts of every file.
 #[expect(clippy::result_large_err, reason = "made once, before a run")]
-fn first_of_files<'p>(
-    data: &'p DataConfig,
+fn first_of_files(
+    data: &DataConfig,
     purpose: CheckPurpose<'_>,
     is_real: &impl Fn(&Path) -> bool,
-) -> Result<Vec<First<'p>>, Unfit> {
+) -> Result<Vec<First>, Unfit> {
     let options = read_options(data);
     let mut firsts = Vec::new();
     let splits = [("train", &data.train.0), ("val", &data.val.0)];
-    for (split, paths) in splits.into_iter().skip(usize::from(purpose == CheckPurpose::Evaluate)) {
-        let (mut is_empty, mut num_skipped) = (!paths.is_empty(), 0);
-        for (index, path) in paths.iter().enumerate() {
-            if !is_real(path) {
+    for (split, sources) in splits.into_iter().skip(usize::from(purpose == CheckPurpose::Evaluate)) {
+        let (mut is_empty, mut num_skipped) = (!sources.is_empty(), 0);
+        let files = sources.iter().enumerate().flat_map(|(index, source)| {
+            let is_there = source.is_local();
+            source.files().into_iter().map(move |path| (index, is_there, path))
+        });
+        for (place, (index, is_there, path)) in files.enumerate() {
+            if !is_there || !is_real(&path) {
                 is_empty = false;
                 continue;
             }
-            let read = Dataset::first_rows(path, &options, FIRST_ROWS, FIRST_ROWS_TIME);
+            let read = Dataset::first_rows(&path, &options, FIRST_ROWS, FIRST_ROWS_TIME);
             let (dataset, is_whole) = read.map_err(|error| {
                 let mut keys = vec![format!("data.{split}[{index}]"), format!("data.{split}")];
                 if let DatasetError::Row { fault, .. } = &error
@@ -220,12 +234,12 @@ fn first_of_files<'p>(
             num_skipped += dataset.skipped_rows().len();
             firsts.push(First {
                 split,
-                file: Some(path).filter(|_| index > 0),
+                file: Some(path).filter(|_| place > 0),
                 prompts: dataset.into_prompts().into_iter().take(FIRST_PROMPTS).collect(),
             });
         }
         if is_empty {
-            let error = DatasetError::Empty { files: paths.clone(), num_skipped };
+            let error = DatasetError::Empty { files: DataSources(sources.clone()).files(), num_skipped };
             return Err(Unfit { keys: vec![format!("data.{split}")], file: None, error: error.into() });
         }
     }
@@ -234,16 +248,18 @@ fn first_of_files<'p>(
 
 /// The first prompts of a built-in task; none where a file of it is not there yet.
 #[expect(clippy::result_large_err, reason = "made once, before a run")]
-fn first_of_task<'p>(
+fn first_of_task(
     config: &Config,
     task: TaskKind,
     is_real: &impl Fn(&Path) -> bool,
-) -> Result<Vec<First<'p>>, Unfit> {
+) -> Result<Vec<First>, Unfit> {
     let data = &config.data;
-    if task.reads_files() && !data.train.0.iter().chain(&data.val.0).all(|path| is_real(path)) {
+    let is_there = |source: &DataSource| source.is_local() && source.files().iter().all(|path| is_real(path));
+    if task.reads_files() && !data.train.0.iter().chain(&data.val.0).all(is_there) {
         return Ok(Vec::new());
     }
-    let made = task.prompts(&task_source(config), FIRST_DRAWN).map_err(|error| Unfit {
+    let files = TaskFiles::of(data);
+    let made = task.prompts(&task_source(config, &files), FIRST_DRAWN).map_err(|error| Unfit {
         keys: task.keys().iter().map(|&key| key.to_owned()).collect(),
         file: None,
         error: error.into(),
@@ -276,10 +292,22 @@ fn fill(path: &Path, template: &ChatTemplate, prompt: &mut Prompt) -> Result<(),
     }
 }
 
+/// The files of both splits, for a built-in task.
+pub(super) struct TaskFiles {
+    train: Vec<PathBuf>,
+    held_out: Vec<PathBuf>,
+}
+
+impl TaskFiles {
+    pub(super) fn of(data: &DataConfig) -> Self {
+        Self { train: data.train.files(), held_out: data.val.files() }
+    }
+}
+
 /// The settings that a built-in task reads of the configuration.
-pub(super) fn task_source(config: &Config) -> TaskSource<'_> {
-    let DataConfig { arithmetic, train, val, .. } = &config.data;
-    TaskSource { seed: config.run.seed, arithmetic, train, held_out: val }
+pub(super) fn task_source<'c>(config: &'c Config, files: &'c TaskFiles) -> TaskSource<'c> {
+    let TaskFiles { train, held_out } = files;
+    TaskSource { seed: config.run.seed, arithmetic: &config.data.arithmetic, train, held_out }
 }
 
 fn columns(data: &DataConfig) -> ColumnNames {
@@ -313,8 +341,8 @@ fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> 
         }
         Ok(dataset.into_prompts())
     };
-    let train = if for_training { read("training data", &data.train.0)? } else { Vec::new() };
-    let validation = read("validation data", &data.val.0)?;
+    let train = if for_training { read("training data", &data.train.files())? } else { Vec::new() };
+    let validation = read("validation data", &data.val.files())?;
     Ok(Prompts { train, validation, notes, ..Prompts::default() })
 }
 
@@ -377,8 +405,10 @@ impl Prompts {
             has_template: codec.has_template(),
         };
         let columns = columns(data);
-        let splits =
-            [("training", &mut self.train, &data.train.0), ("validation", &mut self.validation, &data.val.0)];
+        let splits = [
+            ("training", &mut self.train, data.train.files()),
+            ("validation", &mut self.validation, data.val.files()),
+        ];
         let (mut num_texts, mut num_prompts) = (0_usize, 0_usize);
         for (split, prompts, files) in splits {
             num_prompts += prompts.len();
@@ -388,7 +418,7 @@ impl Prompts {
                     || columns.prompt_of(&prompt.columns).is_none_or(|(column, _)| column != "prompt");
                 let content = std::mem::replace(&mut prompt.content, PromptContent::Text(String::new()));
                 prompt.content = formatter.apply(content, is_question).map_err(|fault| {
-                    misfit(fault, split, prompt.id.0 + 1, self.task.is_none().then_some(files), codec)
+                    misfit(fault, split, prompt.id.0 + 1, self.task.is_none().then_some(&files), codec)
                 })?;
                 num_texts += usize::from(matches!(prompt.content, PromptContent::Text(_)));
             }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tamis_config::{Config, LearnerBackend};
+use tamis_config::{Config, LearnerBackend, ModelSource};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_run::durable::Disk;
@@ -76,12 +76,14 @@ fn learner_elsewhere(
     ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let reference = config.model.reference.as_deref().filter(|_| has_reference);
-    if let Some(path) = reference {
+    let folder = |source: &Option<ModelSource>| source.as_ref().map(ModelSource::folder);
+    let reference = folder(&config.model.reference).filter(|_| has_reference);
+    if let Some(path) = &reference {
         policy::check_reference(path, config, policy::limits(config, codec, checkpoint)?)?;
     }
     let random = run.join("initial");
-    let policy = if let Some(folder) = checkpoint.or(config.model.path.as_deref()) {
+    let named = folder(&config.model.path);
+    let policy = if let Some(folder) = checkpoint.or(named.as_deref()) {
         folder
     } else {
         let (config, codec) = (config.clone(), codec.clone());
@@ -92,7 +94,7 @@ fn learner_elsewhere(
     };
     let engine = engine_settings(config);
     let critic = engine.critic.map(|(constants, max_grad_norm)| WireCritic {
-        folder: config.critic.model.path.as_deref().filter(|_| checkpoint.is_none()).map(absolute),
+        folder: folder(&config.critic.model.path).filter(|_| checkpoint.is_none()).as_deref().map(absolute),
         optimizer: WireOptimizer::new(constants, max_grad_norm),
     });
     let request = OpenRequest {
@@ -100,7 +102,7 @@ fn learner_elsewhere(
         temperature: engine.temperature,
         optimizer: WireOptimizer::new(engine.optimizer, engine.max_grad_norm),
         critic,
-        reference: reference.map(absolute),
+        reference: reference.as_deref().map(absolute),
         recompute_activations: engine.recompute_activations,
         orphan_timeout: None,
         options: match config.learner.backend {

@@ -11,6 +11,7 @@ pub mod critic;
 pub mod data;
 pub mod headline;
 pub(crate) mod hints;
+pub mod hub;
 pub(crate) mod learner;
 pub mod memory;
 pub mod objective;

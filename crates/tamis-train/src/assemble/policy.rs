@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use tamis_config::{BackendKind, CheckpointDtype, Config, InitArchitecture, InitConfig, TokenizerSource};
+use tamis_config::{
+    BackendKind, CheckpointDtype, Config, InitArchitecture, InitConfig, ModelSource, TokenizerSource,
+};
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, Model, SaveDtype, TransformerConfig};
 use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};
@@ -14,8 +16,8 @@ use crate::prompts::codec::Codec;
 
 /// The tokenizer, template and end tokens; `alphabet` is for the character tokenizer.
 pub fn codec(config: &Config, alphabet: impl FnOnce() -> String) -> Result<Codec, AssembleError> {
-    if let Some(path) = config.model.path.as_ref().filter(|path| path.is_dir()) {
-        verify(path, Extent::ForUse)?;
+    if let Some(path) = config.model.path.as_ref().map(ModelSource::folder).filter(|path| path.is_dir()) {
+        verify(&path, Extent::ForUse)?;
     }
     unverified_codec(config, alphabet)
 }
@@ -27,13 +29,13 @@ pub(super) fn unverified_codec(
 ) -> Result<Codec, AssembleError> {
     let template = config.model.chat_template.as_deref();
     let arguments = config.data.chat_template_kwargs.0.clone();
-    match (&config.model.path, &config.model.init) {
+    match (config.model.path.as_ref().map(ModelSource::folder), &config.model.init) {
         (Some(path), _) if !path.is_dir() => Err(AssembleError::setting(
             format!("model.path: there is no folder {}", path.display()),
             format!("name a folder with config.json, model.safetensors and tokenizer.json; {RELATIVE}"),
         )),
         (Some(path), _) => {
-            let tokenizer = load_tokenizer(path)?;
+            let tokenizer = load_tokenizer(&path)?;
             Ok(Codec::new(tokenizer, template, arguments, Some(&path.join("generation_config.json")))?)
         }
         (None, Some(init)) => {
@@ -105,7 +107,8 @@ pub fn shape(
     codec: &Codec,
     checkpoint: Option<&Path>,
 ) -> Result<TransformerConfig, AssembleError> {
-    let shape = match (checkpoint.or(config.model.path.as_deref()), &config.model.init) {
+    let named = config.model.path.as_ref().map(ModelSource::folder);
+    let shape = match (checkpoint.or(named.as_deref()), &config.model.init) {
         (Some(path), _) => TransformerConfig::load(path)?,
         (None, Some(init)) => {
             let shape = shape_of(init, codec);
@@ -195,7 +198,8 @@ pub(crate) fn limits(
     codec: &Codec,
     checkpoint: Option<&Path>,
 ) -> Result<Limits, AssembleError> {
-    match checkpoint.or(config.model.path.as_deref()) {
+    let named = config.model.path.as_ref().map(ModelSource::folder);
+    match checkpoint.or(named.as_deref()) {
         Some(path) if config.rollout.backend != BackendKind::Native => {
             let limits = Limits::read(path)?;
             limits.check(config, codec)?;
@@ -210,7 +214,7 @@ pub fn model(config: &Config, codec: &Codec) -> Result<Model, AssembleError> {
     let shape = shape(config, codec, None)?;
     match &config.model.path {
         // Verified with its tokenizer.
-        Some(path) => Ok(Model::load(path)?),
+        Some(path) => Ok(Model::load(&path.folder())?),
         None => Ok(Model::init(shape, Key::new(config.run.seed, Purpose::Init))?),
     }
 }
@@ -280,9 +284,9 @@ const REFERENCE: Companion = Companion {
 
 /// The reference policy that the configuration names, where it names one: `None` is the policy as it begins.
 pub fn reference(config: &Config, policy: &TransformerConfig) -> Result<Option<Model>, AssembleError> {
-    let Some(path) = &config.model.reference else { return Ok(None) };
-    REFERENCE.shape(path, config, policy)?;
-    load(path).map(Some)
+    let Some(path) = config.model.reference.as_ref().map(ModelSource::folder) else { return Ok(None) };
+    REFERENCE.shape(&path, config, policy)?;
+    load(&path).map(Some)
 }
 
 /// Checks that a reference of whatever architecture goes with the policy, before its weights are read.

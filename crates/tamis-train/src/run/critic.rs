@@ -37,7 +37,7 @@ impl Run {
         }
         if let Some(critic) = self.workers.learner.info().critic {
             let from = match &self.recipe.config.critic.model.path {
-                Some(path) => path.display().to_string(),
+                Some(path) => path.to_string(),
                 None => "the policy's layers".to_owned(),
             };
             let age = match self.state.critic.map_or(0, |critic| critic.version) {

@@ -5,7 +5,7 @@ use tamis_core::advantage::Column;
 use super::advantage::estimator_of_ours;
 use super::learning_rate::schedule;
 use crate::foreign::owner::Owner;
-use crate::foreign::translator::{Translator, is_hub_name};
+use crate::foreign::translator::Translator;
 use crate::tree::parse_bool;
 
 pub(in crate::foreign) const ESTIMATOR: &str = "algorithm.adv_estimator";
@@ -96,9 +96,6 @@ pub(in crate::foreign) fn critic(owner: Owner, t: &mut Translator) {
             continue;
         }
         t.set_node(&[key], ours, node);
-        if *ours == "critic.model.path" && t.text(key).is_some_and(|path| is_hub_name(&path)) {
-            t.remark(key, "a name on a hub is no file: download it and put its path here");
-        }
     }
     if t.find(EASYR1_AVERAGE).is_some() {
         loss_average(EASYR1_AVERAGE, "critic.aggregation", t);

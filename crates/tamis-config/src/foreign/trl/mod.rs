@@ -46,12 +46,8 @@ pub(super) const SWITCHES: [&str; 4] = ["bf16", "tf32", "activation_checkpointin
 
 pub(super) const KEYS: &[ForeignKey] = &[
     // what is trained on what
-    key("model_name_or_path", "null", Key("model.path")),
-    key(
-        "model_revision",
-        "main",
-        Unless(&["main"], "a folder has no revisions: download that one and give its path"),
-    ),
+    key("model_name_or_path", "null", By(rules::MODEL, "model.path")),
+    key("model_revision", "main", By(rules::MODEL, "model.path")),
     key(
         "model_init_kwargs",
         "null",
@@ -93,11 +89,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("use_bnb_nested_quant", "False", NoEffect("weights are not quantised")),
     key("bnb_4bit_quant_storage", "null", NoEffect("weights are not quantised")),
     key("dataset_name", "null", By(rules::DATA, "data.train")),
-    key(
-        "dataset_config",
-        "null",
-        Unless(NONE, "data is read from files, which have no configurations: give the files of that one"),
-    ),
+    key("dataset_config", "null", By(rules::DATA, "data.train")),
     key("dataset_train_split", "train", By(rules::DATA, "data.train")),
     key("dataset_test_split", "test", By(rules::DATA, "data.val")),
     key("dataset_streaming", "False", NoEffect("files are read whole at the start")),

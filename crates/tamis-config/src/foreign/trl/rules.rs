@@ -5,7 +5,8 @@ use crate::foreign::key::Rule;
 use crate::foreign::owner::Owner;
 use crate::foreign::shared::defaults::same_as_training;
 use crate::foreign::shared::run;
-use crate::foreign::translator::{Translator, is_hub_name, quote};
+use crate::foreign::translator::{Translator, quote};
+use crate::hub_name::{HubName, SplitName};
 
 /// `max_prompt_length`.
 pub(super) const PROMPTS: Rule = Rule::new(2, "prompts", prompts);
@@ -64,26 +65,22 @@ pub(super) const LOGGERS: Rule = Rule::new(2, "loggers", |t| run::loggers(t, "re
 /// Data sets and their splits: after the intervals, which say whether anything is validated.
 pub(super) const DATA: Rule = Rule::new(3, "data", data);
 
-/// Data of a run: TRL takes splits of a data set on a hub, tamis files.
+/// Data of a run: a data set on a hub with its configuration and splits, or a file.
 fn data(t: &mut Translator) {
     const NAME: &str = "dataset_name";
+    const CONFIGURATION: &str = "dataset_config";
     const MIXTURE: &str = "datasets";
     const TRAIN: &str = "dataset_train_split";
     const TEST: &str = "dataset_test_split";
     const SPLIT: &str = "a file has no splits: write the rows of that one to a file of its own and name it";
     let paths: Vec<String> = match t.find(MIXTURE).map(|given| given.node.to_json()) {
         Some(serde_json::Value::Array(items)) => {
-            let path = |item: &serde_json::Value| {
-                let only = item.as_object()?.iter().all(|(key, value)| {
-                    key == "path" || value.is_null() || (key == "split" && value == "train")
-                });
-                item.get("path").filter(|_| only)?.as_str().map(str::to_owned)
-            };
-            let paths: Option<Vec<String>> = items.iter().map(path).collect();
+            let paths: Option<Vec<String>> = items.iter().map(path_of_mixture).collect();
             let Some(paths) = paths else {
                 t.refuse(
                     MIXTURE,
-                    "files have no configurations, splits, columns and shares: give each one as `path` alone",
+                    "files have no configurations and splits, and nothing has columns and shares: give each one \
+                     as `path` alone, one on a hub with its `name` and `split`",
                 );
                 return;
             };
@@ -97,30 +94,107 @@ fn data(t: &mut Translator) {
         t.no_effect(NAME, "datasets are given, and go before it");
     }
     t.no_effect(MIXTURE, "no data is named by it");
-    if let Some(name) = t.text(NAME) {
-        if paths.is_empty() {
-            t.set(&[NAME], "data.train", &quote(&name));
-            if is_hub_name(&name) {
-                t.remark(NAME, "a name on a hub is no file: download it and put its path here");
-            }
+    let name = t.text(NAME).filter(|_| paths.is_empty());
+    let configuration = t.text(CONFIGURATION);
+    let on_hub = name.clone().filter(|name| is_on_hub(name));
+    let split = |key: &str, default: &str, t: &Translator| {
+        let split = t.text(key).unwrap_or_else(|| default.to_owned());
+        on_hub.as_ref().map(|name| split_name(name, configuration.as_deref(), &split))
+    };
+    match (&name, split(TRAIN, "train", t)) {
+        (Some(_), Some(split)) => {
+            t.set(&[NAME], "data.train", &quote(&split));
+            t.part_of(TRAIN, "data.train");
+            t.part_of(CONFIGURATION, "data.train");
         }
-    } else {
-        t.no_effect(NAME, "null leaves the default");
+        (Some(name), None) => t.set(&[NAME], "data.train", &quote(name)),
+        (None, _) => t.no_effect(NAME, "null leaves the default"),
+    }
+    match &configuration {
+        None => t.no_effect(CONFIGURATION, "null leaves the default"),
+        Some(_) if on_hub.is_some() => {}
+        Some(_) => {
+            t.refuse(
+                CONFIGURATION,
+                "a file has no configurations: give the file of that one in dataset_name",
+            );
+        }
     }
     match t.text(TRAIN).as_deref() {
         None | Some("train") => t.no_effect(TRAIN, "the rows of the file are those that are trained on"),
+        Some(_) if on_hub.is_some() => {}
         Some(_) => t.refuse(TRAIN, format!("{SPLIT} in dataset_name")),
     }
     if validates(t) && t.whole && !t.has_set("data.val") {
-        let file = format!("PATH/TO/{}.jsonl", t.text(TEST).unwrap_or_else(|| "test".to_owned()));
+        let held_out = split(TEST, "test", t).map(|split| quote(&split));
+        let is_file = held_out.is_none();
+        let held_out = held_out.unwrap_or_else(|| {
+            format!("PATH/TO/{}.jsonl", t.text(TEST).unwrap_or_else(|| "test".to_owned()))
+        });
         if t.find(TEST).is_some() {
-            t.set(&[TEST], "data.val", &file);
-            t.remark(TEST, "TRL validates on that split of the data set: write its rows to a file");
+            t.set(&[TEST], "data.val", &held_out);
+            if is_file {
+                t.remark(TEST, "TRL validates on that split of the data set: write its rows to a file");
+            }
         } else {
-            t.default(Owner::Trl, TEST, "data.val", &file);
+            t.default(Owner::Trl, TEST, "data.val", &held_out);
         }
     }
     t.no_effect(TEST, "`data.val` is what is validated on");
+}
+
+/// What one of TRL's `datasets` is here; `None` where it asks for more than a file or a split has.
+fn path_of_mixture(item: &serde_json::Value) -> Option<String> {
+    let text = |key: &str| item.get(key).and_then(serde_json::Value::as_str);
+    let path = text("path")?;
+    let on_hub = is_on_hub(path);
+    let is_known = |(key, value): (&String, &serde_json::Value)| match key.as_str() {
+        "path" => true,
+        "name" => on_hub || value.is_null(),
+        "split" => on_hub || value.is_null() || value == "train",
+        _ => value.is_null(),
+    };
+    item.as_object()?.iter().all(is_known).then(|| {
+        if on_hub {
+            split_name(path, text("name"), text("split").unwrap_or("train"))
+        } else {
+            path.to_owned()
+        }
+    })
+}
+
+/// Whether a name is one on a hub: nothing is at the path that it would be.
+fn is_on_hub(name: &str) -> bool {
+    SplitName::parse(name).is_some() && !std::path::Path::new(name).exists()
+}
+
+fn split_name(name: &str, configuration: Option<&str>, split: &str) -> String {
+    configuration
+        .map_or_else(|| format!("{name}:{split}"), |configuration| format!("{name}:{configuration}/{split}"))
+}
+
+/// The model, and its revision where it is one on a hub.
+pub(super) const MODEL: Rule = Rule::new(2, "model", model);
+
+fn model(t: &mut Translator) {
+    const NAME: &str = "model_name_or_path";
+    const REVISION: &str = "model_revision";
+    let revision = t.text(REVISION).filter(|revision| revision != "main");
+    match (t.text(NAME), &revision) {
+        (Some(name), Some(revision))
+            if HubName::parse(&name).is_some() && !std::path::Path::new(&name).exists() =>
+        {
+            t.set(&[NAME], "model.path", &quote(&format!("{name}@{revision}")));
+            t.part_of(REVISION, "model.path");
+        }
+        (Some(name), _) => t.set(&[NAME], "model.path", &quote(&name)),
+        (None, _) => t.no_effect(NAME, "null leaves the default"),
+    }
+    match revision {
+        None => t.no_effect(REVISION, "it is the main branch that is taken"),
+        Some(_) if t.is_noted(REVISION) => {}
+        Some(_) => t.refuse(REVISION, "a folder has no revisions: name the folder of that one"),
+    }
 }
 
 /// TRL's validation: after the intervals.

@@ -1,0 +1,244 @@
+//! One file of a repository, from the hub into the cache.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ureq::http::StatusCode;
+
+use crate::cache::{CachedRepository, disk, make_folder};
+use crate::digest::Digest;
+use crate::error::HubError;
+use crate::progress::Progress;
+use crate::request::{Client, FileFacts, status_error};
+
+/// Bytes that a broken download must have brought for its attempts to count anew.
+const GROUND: u64 = 1 << 20;
+
+/// Ending of a file that is not whole.
+const PART: &str = ".incomplete";
+
+/// A download of several files, as one to whoever watches.
+pub(crate) struct Download<'d> {
+    pub(crate) client: &'d Client,
+    pub(crate) cached: &'d CachedRepository,
+    /// The repository, in messages.
+    pub(crate) name: &'d str,
+    pub(crate) commit: &'d str,
+    pub(crate) pauses: &'d [Duration],
+    pub(crate) progress: &'d dyn Progress,
+    /// Bytes of the files before this one.
+    pub(crate) before: u64,
+}
+
+impl Download<'_> {
+    /// Brings a file from an address into the commit's folder.
+    pub(crate) fn fetch(&mut self, file: &str, address: &str) -> Result<(), HubError> {
+        let facts = patiently(self.pauses, || match self.client.facts(address)? {
+            Ok(facts) => Ok(facts),
+            Err((status, headers)) => Err(status_error(address, status, &headers)),
+        })?;
+        let blob = self.cached.blob(&facts.blob);
+        if !is_whole(&blob, facts.size) {
+            make_folder(blob.parent().unwrap_or(&blob))?;
+            let waits = || self.progress.say(&format!("waiting for another process that downloads {file}"));
+            let lock = self.cached.lock(&facts.blob, waits)?;
+            // Another process may have brought it in the meantime.
+            if !is_whole(&blob, facts.size) {
+                let part = self.begin_part(&facts, lock.is_some())?;
+                self.bring(file, address, &facts, &part)?;
+                match fs::rename(&part, &blob) {
+                    // Where locks are but a promise, another process may have cleared it away.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound && is_whole(&blob, facts.size) => {}
+                    renamed => renamed.map_err(disk("rename", &part))?,
+                }
+            }
+        }
+        self.before += facts.size;
+        self.progress.at(self.before);
+        self.cached.link(self.commit, file, &facts.blob)
+    }
+
+    /// A new file of this process alone, with what an interrupted download has left.
+    ///
+    /// No process ever writes to the file of another one: on some network file systems a lock is given to
+    /// everybody. `is_locked`: as far as is known nobody else downloads it now.
+    fn begin_part(&self, facts: &FileFacts, is_locked: bool) -> Result<PathBuf, HubError> {
+        let blob = self.cached.blob(&facts.blob);
+        let folder = blob.parent().unwrap_or(&blob);
+        let entries = fs::read_dir(folder).map_err(disk("read", folder))?;
+        let is_part = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(&facts.blob) && name.ends_with(PART))
+        };
+        let left: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_part).collect();
+        let length = |path: &PathBuf| fs::metadata(path).map_or(0, |part| part.len());
+        let longest = left.iter().filter(|path| length(path) <= facts.size).max_by_key(|path| length(path));
+
+        let mut builder = tempfile::Builder::new();
+        let prefix = format!("{}.", facts.blob);
+        builder.prefix(&prefix).suffix(PART).disable_cleanup(true);
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let mut part = builder.tempfile_in(folder).map_err(disk("make a file in", folder))?;
+        if let Some(Ok(mut longest)) = longest.map(|path| tamis_file::open(path)) {
+            io::copy(&mut longest, part.as_file_mut()).map_err(disk("write", part.path()))?;
+        }
+        for path in left.iter().filter(|_| is_locked) {
+            let _ = fs::remove_file(path);
+        }
+        Ok(part.path().to_owned())
+    }
+
+    /// Fills the part with the whole file, whatever of it is there, and checks it.
+    fn bring(&self, file: &str, address: &str, facts: &FileFacts, part: &Path) -> Result<(), HubError> {
+        let found = fs::metadata(part).map_or(0, |part| part.len());
+        let damaged = |expected: String, got: String| HubError::Damaged {
+            name: self.name.to_owned(),
+            file: file.to_owned(),
+            expected,
+            got,
+        };
+        let mut pauses = self.pauses.iter();
+        let mut anew = 0;
+        loop {
+            let before = fs::metadata(part).map_or(0, |part| part.len());
+            let failure = match self.go_on(address, facts, part) {
+                Ok(sum) => {
+                    let expected = facts.blob.to_ascii_lowercase();
+                    match sum {
+                        Some(sum) if sum != expected => damaged(expected, sum),
+                        _ => return Ok(()),
+                    }
+                }
+                Err(Broken::Length(length)) => damaged(format!("{} bytes", facts.size), length),
+                Err(Broken::Hub(error)) => error,
+            };
+            if let HubError::Damaged { .. } = failure {
+                fs::remove_file(part).map_err(disk("remove", part))?;
+                // What another process or an earlier run left may be the damaged part: one more time, whole.
+                if found == 0 || anew > 0 {
+                    return Err(failure);
+                }
+                anew += 1;
+                continue;
+            }
+            if !failure.is_passing() {
+                return Err(failure);
+            }
+            if fs::metadata(part).map_or(0, |part| part.len()) >= before + GROUND {
+                pauses = self.pauses.iter();
+            }
+            let Some(&pause) = pauses.next() else { return Err(failure) };
+            wait(pause, &failure);
+        }
+    }
+
+    /// One attempt: goes on from where the part ends. The checksum of the whole, where one is known.
+    fn go_on(&self, address: &str, facts: &FileFacts, part: &Path) -> Result<Option<String>, Broken> {
+        let mut digest = Digest::of_name(&facts.blob, facts.size);
+        let mut file =
+            File::options().create(true).read(true).append(true).open(part).map_err(disk("open", part))?;
+        let mut length = read_through(&mut file, |bytes| digest.update(bytes)).map_err(disk("read", part))?;
+        if length > facts.size {
+            return Err(Broken::Length(format!("{length} in the part that was there")));
+        }
+        if length < facts.size || facts.size == 0 {
+            let response = self.client.bytes(address, length)?;
+            let range = response.headers().get("content-range").and_then(|range| range.to_str().ok());
+            let goes_on = range.is_some_and(|range| range.starts_with(&format!("bytes {length}-")));
+            match response.status() {
+                StatusCode::PARTIAL_CONTENT if goes_on => {}
+                StatusCode::OK => {
+                    // The whole comes again.
+                    file.set_len(0).map_err(disk("write", part))?;
+                    (length, digest) = (0, Digest::of_name(&facts.blob, facts.size));
+                }
+                StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
+                    return Err(Broken::Length("another part of it".to_owned()));
+                }
+                status => return Err(status_error(address, status, response.headers()).into()),
+            }
+            let mut body = response.into_body().into_reader();
+            let mut bytes = vec![0; 256 << 10];
+            loop {
+                self.progress.at(self.before + length);
+                let count = match body.read(&mut bytes) {
+                    Ok(0) => break,
+                    Ok(count) => count,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(self.client.unreachable(address, &error.into()).into()),
+                };
+                let bytes = bytes.get(..count).unwrap_or_default();
+                length += count as u64;
+                if length > facts.size {
+                    return Err(Broken::Length("more".to_owned()));
+                }
+                file.write_all(bytes).map_err(disk("write", part))?;
+                digest.update(bytes);
+            }
+            if length < facts.size {
+                let reason = format!("the connection ended after {length} of {} bytes", facts.size);
+                let endpoint = crate::request::origin(address).to_owned();
+                return Err(HubError::Unreachable { endpoint, reason, is_passing: true }.into());
+            }
+        }
+        file.sync_all().map_err(disk("write", part))?;
+        Ok(digest.finish())
+    }
+}
+
+/// Why an attempt did not bring the file.
+enum Broken {
+    /// What came has another length.
+    Length(String),
+    Hub(HubError),
+}
+
+impl From<HubError> for Broken {
+    fn from(error: HubError) -> Self {
+        Self::Hub(error)
+    }
+}
+
+fn is_whole(blob: &PathBuf, size: u64) -> bool {
+    fs::metadata(blob).is_ok_and(|found| found.is_file() && found.len() == size)
+}
+
+fn read_through(file: &mut File, mut each: impl FnMut(&[u8])) -> io::Result<u64> {
+    let mut bytes = vec![0; 256 << 10];
+    let mut length = 0;
+    loop {
+        match file.read(&mut bytes)? {
+            0 => return Ok(length),
+            count => {
+                each(bytes.get(..count).unwrap_or_default());
+                length += count as u64;
+            }
+        }
+    }
+}
+
+/// Tries again after each pause, as long as the failure may pass.
+pub(crate) fn patiently<T>(
+    pauses: &[Duration],
+    mut attempt: impl FnMut() -> Result<T, HubError>,
+) -> Result<T, HubError> {
+    for &pause in pauses {
+        match attempt() {
+            Err(error) if error.is_passing() => wait(pause, &error),
+            done => return done,
+        }
+    }
+    attempt()
+}
+
+/// Waits before another attempt: as long as the hub wishes, where it says so.
+fn wait(pause: Duration, after: &HubError) {
+    let wish = match after {
+        HubError::Status { after: Some(seconds), .. } => Duration::from_secs(*seconds),
+        _ => Duration::ZERO,
+    };
+    std::thread::sleep(pause.max(wish));
+}

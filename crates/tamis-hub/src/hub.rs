@@ -1,0 +1,373 @@
+//! Names become files: [`Hub::model`] and [`Hub::split`].
+
+use std::path::PathBuf;
+
+use ureq::http::{HeaderMap, StatusCode};
+
+use crate::cache::CachedRepository;
+use crate::download::{Download, patiently};
+use crate::error::HubError;
+use crate::listing::Listing;
+use crate::model_files::{SINGLE, SINGLE_INDEX, shards, small_files};
+use crate::progress::Progress;
+use crate::repository::{Repository, RepositoryKind, is_commit};
+use crate::request::{Client, plain, status_error};
+use crate::settings::HubSettings;
+use crate::splits::{SplitFiles, WantedSplit, find_split, lacks_shards};
+
+/// The branch that a name without a revision means.
+const MAIN: &str = "main";
+
+/// The branch with the hub's own conversion of a data set to Parquet.
+const CONVERTED: &str = "refs/convert/parquet";
+
+/// Bytes of the index of a model's weights, at most.
+const MAX_INDEX: u64 = 256 << 20;
+
+/// How far a name is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Whether it is there: nothing is downloaded.
+    Look,
+    /// To its files.
+    Files,
+}
+
+/// A model that there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundModel {
+    /// The commit of the revision.
+    pub commit: String,
+    /// The folder with its files; `None` where they were only looked for and are not all in the cache.
+    pub folder: Option<PathBuf>,
+}
+
+/// A split that there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundSplit {
+    /// The commit of the revision.
+    pub commit: String,
+    /// The configuration that it is of.
+    pub configuration: String,
+    /// Its name.
+    pub split: String,
+    /// Its files, in order; `None` where they were only looked for and are not all in the cache.
+    pub files: Option<Vec<PathBuf>>,
+}
+
+/// A hub and its cache.
+#[derive(Debug)]
+pub struct Hub {
+    settings: HubSettings,
+    client: Client,
+}
+
+/// A listing, and whether it names everything: what another program has put into the cache may not be all.
+struct Known {
+    listing: Listing,
+    is_all: bool,
+}
+
+impl Hub {
+    /// With these settings. Nothing is asked or read before a name is.
+    pub fn new(settings: HubSettings) -> Self {
+        Self { client: Client::new(&settings), settings }
+    }
+
+    /// The hub's address.
+    pub fn endpoint(&self) -> &str {
+        &self.settings.endpoint
+    }
+
+    /// Finds a model, `revision` a branch, tag or commit of it (`None`: the main branch).
+    ///
+    /// A commit that the cache has whole needs no network. Of a branch the hub is asked for the commit; where
+    /// it does not answer, or the network is forbidden, the commit of the last time is taken.
+    ///
+    /// # Errors
+    /// As [`HubError`] says.
+    pub fn model(
+        &self,
+        id: &str,
+        revision: Option<&str>,
+        extent: Extent,
+        progress: &dyn Progress,
+    ) -> Result<FoundModel, HubError> {
+        let repository = Repository { kind: RepositoryKind::Model, id: id.to_owned() };
+        let cached = CachedRepository::new(&self.settings.cache, &repository);
+        let revision = revision.unwrap_or(MAIN);
+        let in_cache = || {
+            let commit = cached.commit_of(revision)?;
+            let Known { listing, .. } = known(&cached, &commit)?;
+            let missing = match model_files(id, &cached, &listing) {
+                Ok(files) => cached.missing(&commit, &files),
+                // Without the index nobody knows which weights there are.
+                Err(_) => vec![SINGLE.to_owned()],
+            };
+            Some((FoundModel { folder: Some(cached.snapshot(&commit)), commit }, missing))
+        };
+        self.find(&repository, revision, progress, in_cache, |listing| {
+            let commit = listing.commit.clone();
+            let folder = cached.snapshot(&commit);
+            let small = small_files(id, listing)?;
+            if extent == Extent::Look {
+                let is_whole = model_files(id, &cached, listing)
+                    .is_ok_and(|files| cached.missing(&commit, &files).is_empty());
+                return Ok(FoundModel { commit, folder: Some(folder).filter(|_| is_whole) });
+            }
+            cached.remember_listing(listing)?;
+            // What refuses a model is small, and comes before its weights.
+            self.fetch(&repository, &cached, listing, &small, progress)?;
+            let files = model_files(id, &cached, listing)?;
+            self.fetch(&repository, &cached, listing, &files, progress)?;
+            cached.remember_commit(revision, &commit)?;
+            Ok(FoundModel { commit, folder: Some(folder) })
+        })
+    }
+
+    /// Finds a split of a data set, as [`Hub::model`] does a model. Where the main branch has no files that
+    /// can be read, the hub's own conversion of them is taken.
+    ///
+    /// # Errors
+    /// As [`HubError`] says.
+    pub fn split(
+        &self,
+        id: &str,
+        revision: Option<&str>,
+        wanted: WantedSplit<'_>,
+        extent: Extent,
+        progress: &dyn Progress,
+    ) -> Result<FoundSplit, HubError> {
+        let found = self.split_at(id, revision.unwrap_or(MAIN), wanted, extent, progress);
+        match found {
+            Err(
+                error @ (HubError::NoRows { .. }
+                | HubError::NoConfiguration { .. }
+                | HubError::NoSplit { .. }
+                | HubError::Offline { .. }),
+            ) if revision.is_none() => match self.split_at(id, CONVERTED, wanted, extent, progress) {
+                Ok(found) => Ok(found),
+                // There is a conversion, but of it nothing that was asked for.
+                Err(converted) if matches!(error, HubError::NoRows { .. }) && is_of_splits(&converted) => {
+                    Err(converted)
+                }
+                Err(_) => Err(error),
+            },
+            found => found,
+        }
+    }
+
+    fn split_at(
+        &self,
+        id: &str,
+        revision: &str,
+        wanted: WantedSplit<'_>,
+        extent: Extent,
+        progress: &dyn Progress,
+    ) -> Result<FoundSplit, HubError> {
+        let repository = Repository { kind: RepositoryKind::Dataset, id: id.to_owned() };
+        let cached = CachedRepository::new(&self.settings.cache, &repository);
+        let found = |split: &SplitFiles, commit: &str| {
+            let files = split.files.iter().map(|file| cached.snapshot(commit).join(file)).collect();
+            FoundSplit {
+                commit: commit.to_owned(),
+                configuration: split.configuration.clone(),
+                split: split.split.clone(),
+                files: Some(files),
+            }
+        };
+        let in_cache = || {
+            let commit = cached.commit_of(revision)?;
+            let Known { listing, is_all } = known(&cached, &commit)?;
+            let split = find_split(id, &listing, wanted).ok()?;
+            let mut missing = cached.missing(&commit, &split.files);
+            if !is_all && lacks_shards(&split.files) {
+                missing.push(format!("some of {}", split.split));
+            }
+            Some((found(&split, &commit), missing))
+        };
+        self.find(&repository, revision, progress, in_cache, |listing| {
+            let split = find_split(id, listing, wanted)?;
+            let found = found(&split, &listing.commit);
+            if extent == Extent::Look {
+                let is_whole = cached.missing(&listing.commit, &split.files).is_empty();
+                return Ok(FoundSplit { files: found.files.filter(|_| is_whole), ..found });
+            }
+            cached.remember_listing(listing)?;
+            self.fetch(&repository, &cached, listing, &split.files, progress)?;
+            cached.remember_commit(revision, &listing.commit)?;
+            Ok(found)
+        })
+    }
+
+    /// The cache first, where it has a whole commit that was asked for by name; then the hub; then whatever
+    /// the cache has. `in_cache` gives what the cache has and which files it lacks, `online` what the hub has.
+    fn find<T>(
+        &self,
+        repository: &Repository,
+        revision: &str,
+        progress: &dyn Progress,
+        in_cache: impl Fn() -> Option<(T, Vec<String>)>,
+        online: impl FnOnce(&Listing) -> Result<T, HubError>,
+    ) -> Result<T, HubError> {
+        let whole = || in_cache().filter(|(_, missing)| missing.is_empty()).map(|(found, _)| found);
+        if is_commit(revision)
+            && let Some(found) = whole()
+        {
+            return Ok(found);
+        }
+        if let Some(variable) = self.settings.offline {
+            return match in_cache() {
+                Some((found, missing)) if missing.is_empty() => Ok(found),
+                lacking => Err(HubError::Offline {
+                    name: if revision == MAIN {
+                        repository.id.clone()
+                    } else {
+                        format!("{}@{revision}", repository.id)
+                    },
+                    cache: self.settings.cache.clone(),
+                    missing: lacking.map(|(_, missing)| missing).unwrap_or_default(),
+                    variable,
+                    command: repository.command(revision),
+                }),
+            };
+        }
+        match self.listing(repository, revision) {
+            Ok(listing) => online(&listing),
+            Err(error) => match whole() {
+                Some(found) => {
+                    progress.warn(&format!("{error}; what the cache has of `{repository}` is used"));
+                    Ok(found)
+                }
+                None => Err(error),
+            },
+        }
+    }
+
+    /// Asks the hub what a repository holds at a revision.
+    fn listing(&self, repository: &Repository, revision: &str) -> Result<Listing, HubError> {
+        let address = repository.listing(&self.settings.endpoint, revision);
+        patiently(&self.settings.pauses, || {
+            let (status, headers, body) = self.client.read(&address)?;
+            if !status.is_success() {
+                return Err(self.refusal(repository, revision, &address, status, &headers));
+            }
+            let broken = |what| HubError::Answer { address: plain(&address), what };
+            Listing::of_answer(&body).map_err(broken)
+        })
+    }
+
+    /// Brings those files of a commit that the cache lacks.
+    fn fetch(
+        &self,
+        repository: &Repository,
+        cached: &CachedRepository,
+        listing: &Listing,
+        files: &[String],
+        progress: &dyn Progress,
+    ) -> Result<(), HubError> {
+        let missing = cached.missing(&listing.commit, files);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        progress.begin(&repository.id, listing.bytes_of(&missing));
+        let mut download = Download {
+            client: &self.client,
+            cached,
+            name: &repository.id,
+            commit: &listing.commit,
+            pauses: &self.settings.pauses,
+            progress,
+            before: 0,
+        };
+        let brought = missing.iter().try_for_each(|file| {
+            let address = repository.file(&self.settings.endpoint, &listing.commit, file);
+            download.fetch(file, &address)
+        });
+        progress.end();
+        brought.map_err(|error| match error {
+            HubError::Status { status: status @ (401 | 403), .. } => self.forbidden(repository, status, None),
+            error => error,
+        })
+    }
+
+    /// The failure of a request for a repository.
+    fn refusal(
+        &self,
+        repository: &Repository,
+        revision: &str,
+        address: &str,
+        status: StatusCode,
+        headers: &HeaderMap,
+    ) -> HubError {
+        let code = headers.get("x-error-code").and_then(|code| code.to_str().ok());
+        match (status.as_u16(), code) {
+            (_, Some("RevisionNotFound")) => {
+                HubError::NoRevision { name: repository.id.clone(), revision: revision.to_owned() }
+            }
+            (401 | 403, code) => self.forbidden(repository, status.as_u16(), code),
+            (404, _) => self.no_repository(repository),
+            _ => status_error(address, status, headers),
+        }
+    }
+
+    /// Statuses 401 and 403: gated, private, or not there at all, which the hub does not tell a stranger.
+    fn forbidden(&self, repository: &Repository, status: u16, code: Option<&str>) -> HubError {
+        let (endpoint, has_token) = (self.settings.endpoint.clone(), self.client.has_token());
+        match code {
+            Some("RepoNotFound") => self.no_repository(repository),
+            Some("GatedRepo") => self.gated(repository),
+            // Without its reason: a file of a repository that can be seen is gated.
+            None if status == 403 || !has_token => self.gated(repository),
+            _ if !has_token => self.no_repository(repository),
+            _ => HubError::Token { endpoint, status },
+        }
+    }
+
+    fn gated(&self, repository: &Repository) -> HubError {
+        HubError::Gated {
+            name: repository.id.clone(),
+            page: repository.page(&self.settings.endpoint),
+            has_token: self.client.has_token(),
+        }
+    }
+
+    fn no_repository(&self, repository: &Repository) -> HubError {
+        HubError::NoRepository {
+            kind: repository.kind.name(),
+            name: repository.id.clone(),
+            endpoint: self.settings.endpoint.clone(),
+            has_token: self.client.has_token(),
+        }
+    }
+}
+
+/// What the cache knows of a commit.
+fn known(cached: &CachedRepository, commit: &str) -> Option<Known> {
+    match cached.listing(commit) {
+        Some(listing) => Some(Known { listing, is_all: true }),
+        None => cached.found_files(commit).map(|listing| Known { listing, is_all: false }),
+    }
+}
+
+/// The files of a model that a run reads, weights included; the index of the weights must be there.
+fn model_files(id: &str, cached: &CachedRepository, listing: &Listing) -> Result<Vec<String>, HubError> {
+    let mut files = small_files(id, listing)?;
+    if !files.iter().any(|file| file == SINGLE_INDEX) {
+        files.push(SINGLE.to_owned());
+        return Ok(files);
+    }
+    let path = cached.snapshot(&listing.commit).join(SINGLE_INDEX);
+    let index = tamis_file::read(&path, MAX_INDEX).map_err(crate::cache::disk("read", &path))?;
+    let broken = |what| HubError::Answer { address: path.display().to_string(), what };
+    files.extend(shards(&index).map_err(broken)?);
+    Ok(files)
+}
+
+/// Whether an error says which splits there are instead.
+fn is_of_splits(error: &HubError) -> bool {
+    matches!(
+        error,
+        HubError::WhichConfiguration { .. } | HubError::NoConfiguration { .. } | HubError::NoSplit { .. }
+    )
+}

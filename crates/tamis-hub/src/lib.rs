@@ -1,0 +1,34 @@
+//! Models and data sets by their names on a hub: found in the local cache, downloaded where they are not.
+//!
+//! ```text
+//! name -> Hub -> listing of the revision (a request, or the cache) -> the files that are needed
+//!      -> each: in the cache? else HEAD, GET, check, rename -> a folder of links, as huggingface_hub's
+//! ```
+//!
+//! The cache is that of Python's `huggingface_hub`, shared with it: `blobs/` by content, `snapshots/COMMIT/`
+//! with links to them, `refs/` with the commit of each branch. A blob gets its name when it is whole and its
+//! checksum is right, so that whatever ends the process leaves nothing that could be taken for a file.
+//!
+//! Nothing here is asynchronous, and every call may be abandoned at any instant.
+
+mod cache;
+mod digest;
+mod download;
+mod error;
+mod hub;
+mod listing;
+mod model_files;
+mod progress;
+mod repository;
+mod request;
+mod settings;
+mod splits;
+mod token;
+
+pub use error::{HubError, Kind};
+pub use hub::{Extent, FoundModel, FoundSplit, Hub};
+pub use progress::Progress;
+pub use repository::{Repository, RepositoryKind, is_commit};
+pub use settings::HubSettings;
+pub use splits::WantedSplit;
+pub use token::Token;

@@ -1,0 +1,159 @@
+//! What a repository holds at a commit.
+
+use std::path::{Component, Path};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use crate::repository::is_commit;
+
+/// A file of a repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ListedFile {
+    /// Path inside the repository.
+    pub(crate) name: String,
+    /// Bytes, where the hub says so.
+    pub(crate) size: Option<u64>,
+}
+
+/// Files of one split, as the card of a data set has them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CardSplit {
+    pub(crate) split: String,
+    /// Patterns of paths.
+    pub(crate) patterns: Vec<String>,
+}
+
+/// A configuration that the card of a data set declares.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CardConfiguration {
+    pub(crate) name: String,
+    pub(crate) is_default: bool,
+    /// The folder that its patterns and files are in.
+    pub(crate) folder: Option<String>,
+    /// Empty where the names of the files say it.
+    pub(crate) splits: Vec<CardSplit>,
+}
+
+/// What a repository holds at a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Listing {
+    pub(crate) commit: String,
+    pub(crate) files: Vec<ListedFile>,
+    /// Of a data set with a card that declares them.
+    pub(crate) configurations: Vec<CardConfiguration>,
+}
+
+impl Listing {
+    /// Reads the hub's answer; what is wrong with it, otherwise. Files with names that lead elsewhere are
+    /// left out.
+    pub(crate) fn of_answer(answer: &[u8]) -> Result<Self, String> {
+        let answer: Json = serde_json::from_slice(answer).map_err(|error| format!("no JSON: {error}"))?;
+        let commit = answer.get("sha").and_then(Json::as_str).filter(|sha| is_commit(sha));
+        let commit = commit.ok_or("no commit is in `sha`")?.to_owned();
+        let siblings = answer.get("siblings").and_then(Json::as_array).ok_or("no files are in `siblings`")?;
+        let file = |sibling: &Json| {
+            let name = sibling.get("rfilename")?.as_str().filter(|name| stays_inside(name))?.to_owned();
+            Some(ListedFile { name, size: sibling.get("size").and_then(Json::as_u64) })
+        };
+        let files = siblings.iter().filter_map(file).collect();
+        let declared = answer.pointer("/cardData/configs").and_then(Json::as_array);
+        let configurations = declared.into_iter().flatten().filter_map(configuration).collect();
+        Ok(Self { commit, files, configurations })
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.files.iter().any(|file| file.name == name)
+    }
+
+    /// Names of all files.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|file| file.name.as_str())
+    }
+
+    /// Bytes of some files, where all are known.
+    pub(crate) fn bytes_of(&self, names: &[String]) -> Option<u64> {
+        let size = |name: &String| self.files.iter().find(|file| file.name == *name)?.size;
+        names.iter().map(size).sum()
+    }
+}
+
+/// Whether the name of a file leads nowhere but into the folder it is put in.
+pub(crate) fn stays_inside(name: &str) -> bool {
+    let plain = |component| matches!(component, Component::Normal(_));
+    !name.is_empty()
+        && !name.contains(['\\', ':'])
+        && !name.chars().any(char::is_control)
+        && Path::new(name).components().all(plain)
+}
+
+/// One of a card's `configs`.
+fn configuration(declared: &Json) -> Option<CardConfiguration> {
+    let text = |key: &str| declared.get(key).and_then(Json::as_str).map(str::to_owned);
+    let patterns = |paths: &Json| match paths {
+        Json::String(path) => vec![path.clone()],
+        Json::Array(paths) => paths.iter().filter_map(|path| path.as_str().map(str::to_owned)).collect(),
+        _ => Vec::new(),
+    };
+    let all_train = |patterns: Vec<String>| vec![CardSplit { split: "train".to_owned(), patterns }];
+    let splits = match declared.get("data_files") {
+        None | Some(Json::Null) => Vec::new(),
+        Some(Json::Array(items)) if items.iter().all(Json::is_object) => {
+            let split = |item: &Json| {
+                let split = item.get("split")?.as_str()?.to_owned();
+                Some(CardSplit { split, patterns: patterns(item.get("path")?) })
+            };
+            items.iter().filter_map(split).collect()
+        }
+        Some(Json::Object(map)) => {
+            let split = |(split, paths): (&String, &Json)| CardSplit {
+                split: split.clone(),
+                patterns: patterns(paths),
+            };
+            map.iter().map(split).collect()
+        }
+        Some(paths) => all_train(patterns(paths)),
+    };
+    let is_default = declared.get("default").and_then(Json::as_bool).unwrap_or(false);
+    Some(CardConfiguration { name: text("config_name")?, is_default, folder: text("data_dir"), splits })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read() {
+        let answer = br#"{"id": "openai/gsm8k", "sha": "740312add88f781978c0658806c59bc2815b9866",
+            "cardData": {"configs": [
+                {"config_name": "main", "data_files": [{"split": "train", "path": "main/train-*"}]},
+                {"config_name": "all", "default": true, "data_files": "*.jsonl"},
+                {"config_name": "bare", "data_dir": "x"}]},
+            "siblings": [{"rfilename": "main/train-00000-of-00001.parquet", "size": 5},
+                {"rfilename": "../../evil"}, {"rfilename": "/etc/passwd"}, {"rfilename": "README.md"}]}"#;
+        let listing = Listing::of_answer(answer).expect("an answer");
+        assert_eq!(listing.commit, "740312add88f781978c0658806c59bc2815b9866");
+        let names: Vec<&str> = listing.names().collect();
+        assert_eq!(names, ["main/train-00000-of-00001.parquet", "README.md"]);
+        assert_eq!(listing.bytes_of(&["main/train-00000-of-00001.parquet".to_owned()]), Some(5));
+        assert_eq!(listing.bytes_of(&["README.md".to_owned()]), None);
+        let train =
+            |pattern: &str| vec![CardSplit { split: "train".to_owned(), patterns: vec![pattern.to_owned()] }];
+        let [main, all, bare] = listing.configurations.as_slice() else { panic!("three") };
+        assert_eq!(
+            (main.name.as_str(), &main.splits, main.is_default),
+            ("main", &train("main/train-*"), false)
+        );
+        assert_eq!((all.name.as_str(), &all.splits, all.is_default), ("all", &train("*.jsonl"), true));
+        assert_eq!((bare.folder.as_deref(), bare.splits.len()), (Some("x"), 0));
+    }
+
+    #[test]
+    fn other_answers_are_refused() {
+        let refused = |answer: &str| Listing::of_answer(answer.as_bytes()).expect_err("refused");
+        assert!(refused("<html>").starts_with("no JSON"));
+        assert_eq!(refused(r#"{"sha": "main", "siblings": []}"#), "no commit is in `sha`");
+        let commit = "7ae557604adf67be50417f59c2c2f167def9a775";
+        assert_eq!(refused(&format!(r#"{{"sha": "{commit}"}}"#)), "no files are in `siblings`");
+    }
+}

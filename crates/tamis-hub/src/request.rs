@@ -1,0 +1,255 @@
+//! Requests to the hub: where the token goes, redirects, failures in words.
+
+use std::io::Read as _;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use ureq::http::{HeaderMap, Response, StatusCode};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::{Agent, Body};
+
+use crate::error::HubError;
+use crate::settings::HubSettings;
+use crate::token::Token;
+
+/// Redirects of one request, at most.
+const MAX_REDIRECTS: usize = 6;
+
+/// Bytes of the description of a repository, at most.
+const MAX_ANSWER: u64 = 256 << 20;
+
+/// Longest wait that a hub that is asked too often may impose.
+const MAX_WAIT: u64 = 60;
+
+/// How a request goes on at a redirect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Follow {
+    /// Wherever it leads.
+    Anywhere,
+    /// On the hub alone: what another host says of a file is of no interest.
+    Hub,
+}
+
+/// What the hub says of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FileFacts {
+    /// Name of its blob.
+    pub(crate) blob: String,
+    /// Bytes.
+    pub(crate) size: u64,
+}
+
+/// A client of one hub.
+#[derive(Debug)]
+pub(crate) struct Client {
+    agent: OnceLock<Agent>,
+    endpoint: String,
+    token: Option<Token>,
+    silence: Duration,
+}
+
+impl Client {
+    pub(crate) fn new(settings: &HubSettings) -> Self {
+        let HubSettings { endpoint, token, silence, .. } = settings.clone();
+        Self { agent: OnceLock::new(), endpoint, token, silence }
+    }
+
+    pub(crate) fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// The body of a small answer.
+    pub(crate) fn read(&self, address: &str) -> Result<(StatusCode, HeaderMap, Vec<u8>), HubError> {
+        let response = self.send(address, Method::Get, None, Follow::Anywhere)?.1;
+        let (parts, body) = response.into_parts();
+        let mut bytes = Vec::new();
+        let read = body.into_reader().take(MAX_ANSWER).read_to_end(&mut bytes);
+        read.map_err(|error| self.unreachable(address, &error.into()))?;
+        Ok((parts.status, parts.headers, bytes))
+    }
+
+    /// What the hub says of a file; its failure as status and headers.
+    pub(crate) fn facts(
+        &self,
+        address: &str,
+    ) -> Result<Result<FileFacts, (StatusCode, HeaderMap)>, HubError> {
+        let (_, response) = self.send(address, Method::Head, None, Follow::Hub)?;
+        let (status, headers) = (response.status(), response.headers());
+        if !status.is_success() && !status.is_redirection() {
+            return Ok(Err((status, headers.clone())));
+        }
+        let answer = |what: &str| HubError::Answer { address: plain(address), what: what.to_owned() };
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let tag = text("x-linked-etag").or_else(|| text("etag")).map(blob_name);
+        let blob = tag.flatten().ok_or_else(|| answer("it has no ETag that could name a file"))?;
+        // A redirect's own length is that of nothing.
+        let own = || text("content-length").filter(|_| status.is_success());
+        let size = text("x-linked-size").or_else(own).and_then(|size| size.parse().ok());
+        let size = size.ok_or_else(|| answer("it does not say how long the file is"))?;
+        Ok(Ok(FileFacts { blob, size }))
+    }
+
+    /// The bytes of a file from a place on.
+    pub(crate) fn bytes(&self, address: &str, from: u64) -> Result<Response<Body>, HubError> {
+        Ok(self.send(address, Method::Get, Some(from).filter(|&from| from > 0), Follow::Anywhere)?.1)
+    }
+
+    /// Sends a request, and the next where it is redirected; the last address and its answer.
+    fn send(
+        &self,
+        address: &str,
+        method: Method,
+        from: Option<u64>,
+        follow: Follow,
+    ) -> Result<(String, Response<Body>), HubError> {
+        let mut address = address.to_owned();
+        for _ in 0..=MAX_REDIRECTS {
+            let is_hub = origin(&address) == origin(&self.endpoint);
+            let agent = self.agent();
+            let mut request = match method {
+                Method::Get => agent.get(&address),
+                Method::Head => agent.head(&address),
+            };
+            request = request.header("accept-encoding", "identity");
+            if let Some(from) = from {
+                request = request.header("range", format!("bytes={from}-"));
+            }
+            // Nobody but the hub is told who asks: files come from other hosts, by addresses that are signed.
+            if let Some(token) = self.token.as_ref().filter(|_| is_hub) {
+                request = request.header("authorization", token.header());
+            }
+            let response = request.call().map_err(|error| self.unreachable(&address, &error))?;
+            let redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+            let location = response.headers().get("location").and_then(|value| value.to_str().ok());
+            let Some(next) = location.filter(|_| redirect).map(|next| join(&address, next)) else {
+                return Ok((address, response));
+            };
+            let answer = |what: &str| HubError::Answer { address: plain(&address), what: what.to_owned() };
+            let next = next.ok_or_else(|| answer("it leads to no address"))?;
+            if address.starts_with("https://") && !next.starts_with("https://") {
+                return Err(answer("it leads from https to http"));
+            }
+            if follow == Follow::Hub && origin(&next) != origin(&self.endpoint) {
+                return Ok((address, response));
+            }
+            address = next;
+        }
+        Err(HubError::Answer { address: plain(&address), what: "it leads in a circle".to_owned() })
+    }
+
+    fn agent(&self) -> &Agent {
+        self.agent.get_or_init(|| {
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let roots = rustls_native_certs::load_native_certs().certs;
+            let roots: Vec<_> = roots.iter().map(|root| Certificate::from_der(root).to_owned()).collect();
+            let tls = TlsConfig::builder()
+                .unversioned_rustls_crypto_provider(provider)
+                .root_certs(RootCerts::from(roots))
+                .build();
+            let config = Agent::config_builder()
+                .tls_config(tls)
+                .user_agent(concat!("tamis/", env!("CARGO_PKG_VERSION")))
+                .http_status_as_error(false)
+                // They are followed here, where it is known who may see the token.
+                .max_redirects(0)
+                .max_redirects_will_error(false)
+                .timeout_connect(Some(self.silence))
+                .timeout_recv_response(Some(self.silence))
+                .timeout_per_read(Some(self.silence));
+            config.build().new_agent()
+        })
+    }
+
+    pub(crate) fn unreachable(&self, address: &str, error: &ureq::Error) -> HubError {
+        let reason = match error {
+            ureq::Error::HostNotFound => "its name is not known here (no network?)".to_owned(),
+            ureq::Error::Timeout(_) => format!("it is silent for {} s", self.silence.as_secs()),
+            ureq::Error::Io(error) => error.to_string(),
+            other => other.to_string(),
+        };
+        let is_passing = match error {
+            ureq::Error::Timeout(_) | ureq::Error::Protocol(_) => true,
+            ureq::Error::Io(error) => error.kind() != std::io::ErrorKind::ConnectionRefused,
+            _ => false,
+        };
+        HubError::Unreachable { endpoint: origin(address).to_owned(), reason, is_passing }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Method {
+    Get,
+    Head,
+}
+
+/// A failure of the hub that says nothing of a repository.
+pub(crate) fn status_error(address: &str, status: StatusCode, headers: &HeaderMap) -> HubError {
+    let after = headers.get("retry-after").and_then(|value| value.to_str().ok());
+    let after = after.and_then(|seconds| seconds.parse().ok()).filter(|&seconds| seconds <= MAX_WAIT);
+    HubError::Status { address: plain(address), status: status.as_u16(), after }
+}
+
+/// Scheme and host of an address.
+pub(crate) fn origin(address: &str) -> &str {
+    let host = address.find("://").map_or(0, |place| place + 3);
+    let rest = address.get(host..).unwrap_or_default();
+    let end = rest.find(['/', '?', '#']).map_or(address.len(), |place| host + place);
+    address.get(..end).unwrap_or(address)
+}
+
+/// An address without its query, which may hold a signature.
+pub(crate) fn plain(address: &str) -> String {
+    address.split(['?', '#']).next().unwrap_or(address).to_owned()
+}
+
+/// The address that a redirect from another one names.
+fn join(from: &str, to: &str) -> Option<String> {
+    if to.starts_with("https://") || to.starts_with("http://") {
+        Some(to.to_owned())
+    } else if to.starts_with("//") {
+        let scheme = from.split("//").next()?;
+        Some(format!("{scheme}{to}"))
+    } else if to.starts_with('/') {
+        Some(format!("{}{to}", origin(from)))
+    } else {
+        None
+    }
+}
+
+/// The name of a blob by its entity tag; `None` where the tag is no name of a file.
+fn blob_name(tag: &str) -> Option<String> {
+    let tag = tag.trim().trim_start_matches("W/").trim_matches('"');
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (!tag.is_empty() && tag.len() <= 128 && tag.bytes().all(is_plain)).then(|| tag.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_told_apart() {
+        assert_eq!(origin("https://h.co/a?b"), "https://h.co");
+        assert_eq!(origin("http://127.0.0.1:80"), "http://127.0.0.1:80");
+        assert_ne!(origin("https://h.co.evil.com/x"), origin("https://h.co"));
+        assert_ne!(origin("http://127.0.0.1:8080/"), origin("http://127.0.0.1:80/"));
+        assert_ne!(origin("http://h.co/"), origin("https://h.co/"));
+        assert_ne!(origin("https://h.co?@evil.com"), origin("https://h.co@evil.com"));
+    }
+
+    #[test]
+    fn redirects_are_joined() {
+        let next = |to: &str| join("https://h.co/a/b?c", to);
+        assert_eq!(next("/x?y").as_deref(), Some("https://h.co/x?y"));
+        assert_eq!(next("https://cdn.co/x").as_deref(), Some("https://cdn.co/x"));
+        assert_eq!(next("//cdn.co/x").as_deref(), Some("https://cdn.co/x"));
+        assert_eq!(next("file:///etc/passwd"), None);
+    }
+
+    #[test]
+    fn tags_name_blobs() {
+        assert_eq!(blob_name("W/\"abc-1\"").as_deref(), Some("abc-1"));
+        assert_eq!(blob_name("\"../../x\""), None);
+        assert_eq!(blob_name("\"\""), None);
+    }
+}

@@ -1,0 +1,42 @@
+//! The user's token: shown by nothing.
+
+use std::fmt;
+
+/// A token that the hub knows the user by.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Of a text, without the white space around it; `None` where nothing is left, or what no header carries.
+    pub fn new(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let is_sound = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        is_sound.then(|| Self(text.to_owned()))
+    }
+
+    /// The value of the header `Authorization`.
+    pub(crate) fn header(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Token(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_trimmed_and_never_shown() {
+        let token = Token::new(" hf_secret\n").expect("a token");
+        assert_eq!(token.header(), "Bearer hf_secret");
+        assert_eq!(format!("{token:?}"), "Token(..)");
+        assert_eq!(Token::new(" \n"), None);
+        assert_eq!(Token::new("two words"), None);
+        assert_eq!(Token::new("hf_\u{e9}"), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! Names on a hub become files on this machine, and names of the commits that they are now.
+//!
+//! What a purpose does not read is left alone, so that nothing is downloaded in vain. Whoever writes the
+//! configuration down afterwards writes the commits: a resume, and a new run of the same file, read the same
+//! files though the hub has moved on.
+
+use std::path::{Path, PathBuf};
+
+use tamis_config::{Config, DataSource, ModelSource};
+use tamis_hub::{Extent, Hub, HubError, HubSettings, Kind, Progress, WantedSplit};
+use tamis_run::log::transfer::Transfer;
+use thiserror::Error;
+
+use super::check_purpose::CheckPurpose;
+use super::objective::{Divergence, objective};
+
+/// Splits that training data without one is, the first that there is.
+const TRAIN: [&str; 1] = ["train"];
+/// Splits that validation data without one is.
+const VALIDATION: [&str; 2] = ["validation", "test"];
+
+/// A name cannot be followed.
+#[derive(Debug, Error)]
+#[error("`{key}`: {}", self.message())]
+pub struct FollowError {
+    /// The key that has it.
+    pub key: String,
+    /// The path that it would be, where nothing is.
+    pub not_at: Option<PathBuf>,
+    /// The hub's reason.
+    pub reason: Box<HubError>,
+}
+
+impl FollowError {
+    /// What is wrong, without the key.
+    pub fn message(&self) -> String {
+        let is_path = matches!(
+            *self.reason,
+            HubError::NoRepository { .. } | HubError::Offline { .. } | HubError::Unreachable { .. }
+        );
+        let path = self.not_at.as_ref().filter(|_| is_path);
+        let path = path.map_or_else(String::new, |path| format!("; and nothing is at {}", path.display()));
+        let cause = std::error::Error::source(&*self.reason);
+        let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+        format!("{}{cause}{path}", self.reason)
+    }
+
+    /// The fix: a path that is near goes before what the hub's reason suggests.
+    pub fn hint(&self) -> Option<String> {
+        let near = self.not_at.as_deref().and_then(tamis_file::suggest);
+        near.or_else(|| self.reason.hint())
+    }
+}
+
+/// Names of one hub.
+#[derive(Debug)]
+pub struct Names {
+    hub: Hub,
+    told: Told,
+    extent: Extent,
+    /// What was found, in lines.
+    notes: Vec<String>,
+}
+
+impl Names {
+    /// Of the hub that the environment names, with progress on stderr.
+    pub fn of_environment(extent: Extent) -> Self {
+        let hub = Hub::new(HubSettings::from_environment());
+        Self { hub, told: Told(Transfer::on_stderr()), extent, notes: Vec::new() }
+    }
+
+    /// Follows every name that is read for this purpose; a line for each.
+    ///
+    /// # Errors
+    /// The first that cannot be followed. Where names are only looked up, one that the hub does not answer
+    /// for is no error: its line says so.
+    pub fn follow(
+        mut self,
+        config: &mut Config,
+        purpose: CheckPurpose<'_>,
+    ) -> Result<Vec<String>, FollowError> {
+        let (trains, reads_model) = (purpose != CheckPurpose::Evaluate, purpose.reads_model());
+        let has_reference = trains && objective(config).is_ok_and(|(_, kind)| kind != Divergence::None);
+        let has_critic = trains && reads_model && config.has_critic();
+        for (key, model, is_read) in [
+            ("model.path", &mut config.model.path, reads_model),
+            ("model.reference", &mut config.model.reference, has_reference),
+            ("critic.model.path", &mut config.critic.model.path, has_critic),
+        ] {
+            if let Some(model) = model.as_mut().filter(|_| is_read) {
+                self.model(key, model)?;
+            }
+        }
+        let task = config.data.task;
+        if task.is_some_and(|task| !task.reads_files()) {
+            return Ok(self.notes);
+        }
+        let reads_train = trains || task.is_some();
+        for (key, sources, usual, is_read) in [
+            ("data.train", &mut config.data.train, &TRAIN[..], reads_train),
+            ("data.val", &mut config.data.val, &VALIDATION[..], true),
+        ] {
+            let several = sources.0.len() > 1;
+            for (index, source) in sources.0.iter_mut().enumerate().filter(|_| is_read) {
+                let key = if several { format!("{key}[{index}]") } else { key.to_owned() };
+                self.data(&key, source, usual)?;
+            }
+        }
+        Ok(self.notes)
+    }
+
+    /// Follows the name of a model.
+    ///
+    /// # Errors
+    /// As [`Names::follow`].
+    pub fn model(&mut self, key: &str, model: &mut ModelSource) -> Result<(), FollowError> {
+        let ModelSource::Hub { name, not_at, folder } = model else { return Ok(()) };
+        let found = self.hub.model(&name.id, name.revision.as_deref(), self.extent, &self.told);
+        let Some(found) = self.answer(key, not_at.as_deref(), found)? else { return Ok(()) };
+        name.revision = Some(found.commit);
+        *folder = found.folder;
+        let place = folder.as_ref().map(|folder| folder.display().to_string());
+        self.note(key, &name.to_string(), place.as_deref());
+        Ok(())
+    }
+
+    fn data(&mut self, key: &str, source: &mut DataSource, usual: &[&str]) -> Result<(), FollowError> {
+        let DataSource::Hub { name, not_at, files } = source else { return Ok(()) };
+        let wanted = WantedSplit {
+            configuration: name.configuration.as_deref(),
+            split: name.split.as_deref(),
+            or: usual,
+        };
+        let repository = &name.repository;
+        let found =
+            self.hub.split(&repository.id, repository.revision.as_deref(), wanted, self.extent, &self.told);
+        let Some(found) = self.answer(key, not_at.as_deref(), found)? else { return Ok(()) };
+        name.repository.revision = Some(found.commit);
+        name.configuration = Some(found.configuration);
+        name.split = Some(found.split);
+        *files = found.files;
+        let place = match files.as_deref() {
+            Some([only]) => Some(only.display().to_string()),
+            Some([first, others @ ..]) => Some(format!("{} and {} more", first.display(), others.len())),
+            _ => None,
+        };
+        self.note(key, &name.to_string(), place.as_deref());
+        Ok(())
+    }
+
+    /// What was found; `None` where it was only looked up and the hub does not answer, which is noted.
+    fn answer<T>(
+        &mut self,
+        key: &str,
+        not_at: Option<&Path>,
+        found: Result<T, HubError>,
+    ) -> Result<Option<T>, FollowError> {
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(reason) => {
+                let error = FollowError {
+                    key: key.to_owned(),
+                    not_at: not_at.map(Path::to_owned),
+                    reason: Box::new(reason),
+                };
+                if self.extent == Extent::Look && error.reason.kind() == Kind::Unreachable {
+                    self.notes.push(format!("not checked: {error}"));
+                    return Ok(None);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn note(&mut self, key: &str, name: &str, place: Option<&str>) {
+        self.notes.push(match place {
+            Some(place) => format!("`{key}` is {name}, in {place}"),
+            None => format!("not checked: the files of `{key}`, {name}, which a run downloads"),
+        });
+    }
+}
+
+/// Gives names in `now` that have no revision the one that the run has them at.
+pub fn keep_revisions(now: &mut Config, run: &Config) {
+    for (now, run) in [
+        (&mut now.model.path, &run.model.path),
+        (&mut now.model.reference, &run.model.reference),
+        (&mut now.critic.model.path, &run.critic.model.path),
+    ] {
+        if let (Some(ModelSource::Hub { name, .. }), Some(ModelSource::Hub { name: of_run, .. })) = (now, run)
+            && name.revision.is_none()
+            && name.id == of_run.id
+        {
+            name.clone_from(of_run);
+        }
+    }
+    for (now, run) in [(&mut now.data.train, &run.data.train), (&mut now.data.val, &run.data.val)] {
+        for (now, run) in now.0.iter_mut().zip(&run.0) {
+            let (DataSource::Hub { name, .. }, DataSource::Hub { name: of_run, .. }) = (now, run) else {
+                continue;
+            };
+            let may_be = |now: &Option<String>, run: &Option<String>| now.is_none() || now == run;
+            if name.repository.revision.is_none()
+                && name.repository.id == of_run.repository.id
+                && may_be(&name.configuration, &of_run.configuration)
+                && may_be(&name.split, &of_run.split)
+            {
+                name.clone_from(of_run);
+            }
+        }
+    }
+}
+
+/// Progress as a person reads it.
+#[derive(Debug)]
+struct Told(Transfer);
+
+impl Progress for Told {
+    fn begin(&self, name: &str, bytes: Option<u64>) {
+        self.0.begin(name, bytes);
+    }
+
+    fn at(&self, bytes: u64) {
+        self.0.at(bytes);
+    }
+
+    fn end(&self) {
+        self.0.end();
+    }
+
+    fn say(&self, text: &str) {
+        self.0.say(text);
+    }
+
+    fn warn(&self, text: &str) {
+        self.0.warn(text);
+    }
+}
