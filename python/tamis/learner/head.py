@@ -59,7 +59,7 @@ class VocabularyHead:
             output.last_hidden_state = hidden[None]
             return output
 
-        hook = module.base_model.register_forward_hook(replace)
+        hook = module.get_decoder().register_forward_hook(replace)
         try:
             tokens = torch.zeros(1, 8, dtype=torch.int64, device=weight.device)
             theirs = module(input_ids=tokens, use_cache=False).logits[0].float()
