@@ -89,7 +89,8 @@ class Learner:
             return torch.cuda.get_device_name(self._policy.network.options.device)
         if self._policy is None and torch.cuda.is_available():
             return torch.cuda.get_device_name()
-        return f"cpu, {torch.get_num_threads()} threads"
+        threads = torch.get_num_threads()
+        return f"cpu, {threads} thread" + "s" * (threads != 1)
 
     def describe(self):
         """What it holds, a line for each network, for a log."""
