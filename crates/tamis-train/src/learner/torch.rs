@@ -64,7 +64,7 @@ impl TorchProcess {
             let written = std::fs::create_dir_all(parent).and_then(|()| std::fs::write(&path, text));
             written.map_err(|error| surroundings("its program cannot be written", error))?;
         }
-        let socket = folder.path().join("learner.sock");
+        let socket = folder.path().join("socket");
         let mut paths = vec![folder.path().to_owned()];
         paths.extend(std::env::var_os("PYTHONPATH").iter().flat_map(std::env::split_paths));
         let paths = std::env::join_paths(paths).unwrap_or_else(|_| folder.path().as_os_str().to_owned());
