@@ -135,8 +135,18 @@ class RunTest(unittest.TestCase):
         self.assertGreater(abs(rows[-1]["actor/reward_kl_penalty"]), 1e-6)
         self.assertFalse((self.folder / "runs/adapter/reference").exists())
         self.assertTrue((self.folder / "runs/adapter/checkpoints/step_4/adapter/adapter_model.safetensors").exists())
+        # A resume puts the adapter onto the policy that it was begun with.
+        self.torch("resumed", *start, *lora, "train.total_steps=2")
+        self.train("--resume", "runs/resumed", "train.total_steps=4")
+        self.assertEqual(self.weights("resumed"), self.weights("adapter"))
         # What other programs load has it merged.
         self.native("further", "model.init=null", "model.path=runs/adapter/checkpoints/step_4", "train.total_steps=1")
+
+    def test_a_number_format_that_is_not_the_samplers_has_ratios_of_its_own(self):
+        once = ["train.ppo_mini_batch_size=4", "train.total_steps=1"]
+        self.torch("bf16", "learner.dtype=bf16", *once)
+        # One update a step: the policy that is trained is the one that is compared with.
+        self.assertEqual(self.rows("bf16")[1]["actor/ratio_max"], 1.0)
 
     def test_what_is_wrong_with_the_learner_is_told(self):
         def failed(*arguments):

@@ -151,7 +151,8 @@ class Learner:
         except BaseException:
             self.close()
             raise
-        return self._networks(), {}
+        dtype = next(name for name, one in model.DTYPES.items() if one == options.dtype)
+        return {"dtype": dtype, **self._networks()}, {}
 
     def _options(self, settings, recompute):
         settings = settings or Settings({}, "`options`")

@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &LearnerArguments) -> Result<u8, Failure> {
     let implementation = concat!("tamis ", env!("CARGO_PKG_VERSION"), " native");
     let mut service = LearnerService::new(
         implementation,
-        &format!("{threads} threads"),
+        &format!("{threads} thread{}", if threads == 1 { "" } else { "s" }),
         &["f32"],
         Box::new(|request| native::open(request, threads, &disk, &interrupt)),
     );

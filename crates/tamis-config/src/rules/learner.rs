@@ -32,6 +32,20 @@ impl Checker<'_> {
                 "set `warm_start.steps: 0` and begin with a checkpoint (`model.path`), or take `learner.lora` out",
             );
         }
+        if has_adapter && self.config.model.init.is_some() {
+            self.error(
+                &["model.init", "learner.lora"],
+                "an adapter of a model of random weights: its weights, which do not learn, are kept nowhere",
+                "name a checkpoint (`model.path`), or take `learner.lora` out",
+            );
+        }
+        if has_adapter && self.config.has_critic() && self.config.critic.model.path.is_none() {
+            self.error(
+                &["critic.model.path", "learner.lora"],
+                "a critic cannot begin with the layers of a policy with an adapter",
+                "name a critic's checkpoint (`critic.model.path`), or take `learner.lora` out",
+            );
+        }
         if !has_url {
             self.warn_ignored(&["learner.api_key_file", "learner.api_key_env"], "`learner.url` is not set");
             if !is_torch {

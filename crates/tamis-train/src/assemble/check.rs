@@ -13,7 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tamis_config::{
-    Config, DataSources, Diagnostic, Loaded, ModelSource, Problem, Severity, TokenizerSource, is_placeholder,
+    BackendKind, Config, DataSources, Diagnostic, Loaded, ModelSource, Problem, Severity, TokenizerSource,
+    is_placeholder,
 };
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
@@ -26,6 +27,8 @@ use tamis_model::TransformerConfig;
 use tamis_text::template::ChatTemplate;
 
 pub use super::check_purpose::CheckPurpose;
+use super::learner::is_elsewhere;
+use super::policy::Limits;
 use super::settings::{sampling, validation_settings};
 use super::{AssembleError, advantage, data, objective, rewards, schedule};
 use crate::checkpoint::CHECKSUMS;
@@ -459,12 +462,18 @@ impl Checker<'_> {
             self.refuse(&keys, &message, Some(hint));
             return;
         }
-        let config = match if with_tokenizer {
+        // The native engine knows its own architectures; PyTorch and servers may know another.
+        let has_native = !is_elsewhere(self.config) || self.config.rollout.backend == BackendKind::Native;
+        if !has_native {
+            let limits = Limits::read(path).ok();
+            return self.length(key, path, limits.and_then(|limits| limits.max_positions));
+        }
+        let limit = match if with_tokenizer {
             TransformerConfig::load(path)
         } else {
             TransformerConfig::load_any(path)
         } {
-            Ok(config) => config,
+            Ok(config) => config.max_position_embeddings,
             // Of a checkpoint of tamis the checksums tell whether it is as it was saved.
             Err(_) if has(CHECKSUMS) => return,
             Err(error) => {
@@ -474,21 +483,22 @@ impl Checker<'_> {
                 return;
             }
         };
+        self.length(key, path, Some(limit));
+    }
+
+    /// Refuses prompts and completions that are longer together than a model reads.
+    fn length(&mut self, key: &str, folder: &Path, limit: Option<usize>) {
         let (prompt, response) =
             (self.config.data.max_prompt_length, self.config.rollout.max_response_length);
-        let (longest, limit) = (prompt.saturating_add(response), config.max_position_embeddings);
-        if longest > limit {
-            let message = format!(
-                "`data.max_prompt_length` ({prompt}) and `rollout.max_response_length` ({response}) make \
-                     {longest} tokens, and the model in {folder} reads {limit}"
-            );
-            let keys = ["rollout.max_response_length", "data.max_prompt_length", key].map(str::to_owned);
-            self.refuse(
-                &keys,
-                &message,
-                Some(&format!("lower one of them so that they sum to at most {limit}")),
-            );
-        }
+        let longest = prompt.saturating_add(response);
+        let Some(limit) = limit.filter(|&limit| longest > limit) else { return };
+        let message = format!(
+            "`data.max_prompt_length` ({prompt}) and `rollout.max_response_length` ({response}) make \
+                 {longest} tokens, and the model in {} reads {limit}",
+            folder.display()
+        );
+        let keys = ["rollout.max_response_length", "data.max_prompt_length", key].map(str::to_owned);
+        self.refuse(&keys, &message, Some(&format!("lower one of them so that they sum to at most {limit}")));
     }
 
     fn reward_files(&mut self, placeholders: Placeholders) {

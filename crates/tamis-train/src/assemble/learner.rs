@@ -6,13 +6,15 @@ use std::sync::Arc;
 use tamis_config::{Config, LearnerBackend, ModelSource};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
+use tamis_rollout::launch::Say;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 
 use super::api_key::api_key;
 use super::objective::Divergence;
 use super::settings::engine_settings;
-use super::{critic, policy};
+use super::{AssembleError, critic, policy};
+use crate::checkpoint::{CRITIC, Extent, verify};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::torch::{self, TorchProcess};
@@ -78,12 +80,16 @@ fn learner_elsewhere(
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let folder = |source: &Option<ModelSource>| source.as_ref().map(ModelSource::folder);
     let reference = folder(&config.model.reference).filter(|_| has_reference);
+    let named_critic = folder(&config.critic.model.path).filter(|_| config.has_critic());
     if let Some(path) = &reference {
+        verify(path, Extent::ForUse).map_err(AssembleError::from)?;
         policy::check_reference(path, config, policy::limits(config, codec, checkpoint)?)?;
     }
     let random = run.join("initial");
     let named = folder(&config.model.path);
-    let policy = if let Some(folder) = checkpoint.or(named.as_deref()) {
+    // An adapter of a checkpoint goes onto the policy that it was begun with.
+    let begun = if config.learner.lora.is_some() { None } else { checkpoint };
+    let policy = if let Some(folder) = begun.or(named.as_deref()) {
         folder
     } else {
         let (config, codec) = (config.clone(), codec.clone());
@@ -92,9 +98,16 @@ fn learner_elsewhere(
         native::write_folder(disk, &random, &model)?;
         &random
     };
+    if let (Some(path), None) = (&named_critic, checkpoint) {
+        verify(path, Extent::ForUse).map_err(AssembleError::from)?;
+    }
     let engine = engine_settings(config);
     let critic = engine.critic.map(|(constants, max_grad_norm)| WireCritic {
-        folder: folder(&config.critic.model.path).filter(|_| checkpoint.is_none()).as_deref().map(absolute),
+        folder: checkpoint
+            .map(|folder| folder.join(CRITIC))
+            .or(named_critic.clone())
+            .as_deref()
+            .map(absolute),
         optimizer: WireOptimizer::new(constants, max_grad_norm),
     });
     let request = OpenRequest {
@@ -110,13 +123,12 @@ fn learner_elsewhere(
             LearnerBackend::Torch => torch::options(&config.learner, engine.threads, config.run.seed),
         },
     };
-    let process = match &config.learner.url {
-        Some(_) => None,
-        None => {
-            let ui = ui.clone();
-            let say = Arc::new(move |message: &str| ui.say(message));
-            Some(TorchProcess::start(&config.learner, run, interrupt, say)?)
-        }
+    let process = if config.learner.url.is_some() {
+        None
+    } else {
+        let ui = ui.clone();
+        let say: Say = Arc::new(move |message: &str| ui.say(message));
+        Some(TorchProcess::start(&config.learner, run, &say, interrupt)?)
     };
     let settings = WireSettings {
         url: match (&config.learner.url, &process) {

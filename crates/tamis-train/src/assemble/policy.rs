@@ -128,7 +128,7 @@ pub fn shape(
 pub(crate) struct Limits {
     vocab_size: usize,
     /// Longest sequence; `None`: no limit.
-    max_positions: Option<usize>,
+    pub(super) max_positions: Option<usize>,
 }
 
 impl Limits {
@@ -137,7 +137,7 @@ impl Limits {
     }
 
     /// Of a folder in Hugging Face layout, whatever the architecture: what its configuration says of text.
-    fn read(folder: &Path) -> Result<Self, AssembleError> {
+    pub(super) fn read(folder: &Path) -> Result<Self, AssembleError> {
         let path = folder.join("config.json");
         let unreadable = |problem: String| {
             AssembleError::setting(

@@ -8,7 +8,6 @@ use crate::assemble::recipe::Recipe;
 use crate::learner::micro_batch::{MicroBatch, forward_all, rows, sequences};
 use crate::learner::{Learner, LearnerSequence, Network, Pass};
 use crate::workers::Workers;
-use crate::workers::servers::RunSampler;
 
 /// Columns of the estimator that take a pass of their own `[B][T]`.
 #[derive(Default)]
@@ -43,8 +42,7 @@ impl Passes {
         let plain = sequences(groups);
         // What is compared with a pass of now is a pass of now, where an earlier policy sampled a group, or a
         // server did.
-        let is_served = matches!(workers.sampler, RunSampler::Servers { .. });
-        let is_stale = (squares || gold) && (is_served || workers.any_is_stale(groups));
+        let is_stale = (squares || gold) && (workers.samples_elsewise() || workers.any_is_stale(groups));
         let mut scored = |sequences: &[LearnerSequence<'_>], sharpness: f64| {
             scored(&mut *workers.learner, recipe.update.micro_batch, sequences, sharpness)
         };

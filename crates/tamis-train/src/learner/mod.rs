@@ -138,6 +138,8 @@ pub struct LearnerInfo {
     pub device: String,
     /// Data-parallel ranks: micro-batches of one wave.
     pub num_ranks: usize,
+    /// Number format that passes compute in: `f32`, `bf16`.
+    pub dtype: String,
     /// The policy.
     pub policy: NetworkSizes,
     /// The critic; `None` without one.
@@ -195,6 +197,8 @@ pub enum LearnerError {
         url: String,
         /// The reason.
         reason: String,
+        /// Whether the run started it.
+        is_own: bool,
     },
 }
 
@@ -203,6 +207,11 @@ impl LearnerError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Remote { hint, .. } => hint.clone(),
+            Self::Lost { is_own: true, .. } => Some(
+                "its output is in learner.log in the run folder; a run that had begun goes on with --resume, \
+                 which starts another"
+                    .to_owned(),
+            ),
             Self::Lost { .. } => Some(
                 "start one (`tamis learner`) and name its address in learner.url, or learn in this process \
                  (`learner.url=null`); a run that had begun goes on with --resume"

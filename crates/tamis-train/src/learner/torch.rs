@@ -48,8 +48,8 @@ impl TorchProcess {
     pub fn start(
         config: &LearnerConfig,
         logs: &Path,
+        say: &Say,
         interrupt: &Interrupt,
-        say: Say,
     ) -> Result<Self, Halt<LearnerError>> {
         let surroundings = |what: &str, source| LaunchError::Surroundings {
             command: format!("{} -m tamis.learner", config.python),
@@ -69,6 +69,8 @@ impl TorchProcess {
         paths.extend(std::env::var_os("PYTHONPATH").iter().flat_map(std::env::split_paths));
         let paths = std::env::join_paths(paths).unwrap_or_else(|_| folder.path().as_os_str().to_owned());
         let mut environment = vec![("PYTHONPATH".to_owned(), paths.to_string_lossy().into_owned())];
+        // A file of the working folder is no module of the learner.
+        environment.push(("PYTHONSAFEPATH".to_owned(), "1".to_owned()));
         // Threads that spin while this process samples would take its cores.
         if std::env::var_os("OMP_WAIT_POLICY").is_none() {
             environment.push(("OMP_WAIT_POLICY".to_owned(), "passive".to_owned()));
@@ -83,8 +85,13 @@ impl TorchProcess {
             place: Place::Socket(socket),
             log: logs.join("learner.log"),
         };
-        let started =
-            LaunchedServers::start_with(vec![process], config.startup_timeout, 0, &interrupt.flag(), say);
+        let started = LaunchedServers::start_with(
+            vec![process],
+            config.startup_timeout,
+            0,
+            &interrupt.flag(),
+            say.clone(),
+        );
         match started.map_err(LearnerError::from)? {
             Some(launched) => Ok(Self { launched, folder }),
             None => Err(Halt::Interrupted),
@@ -102,13 +109,20 @@ impl TorchProcess {
     }
 }
 
+/// Longest path of a folder that a socket may be in: a socket's path has at most 107 bytes.
+const LONGEST_FOLDER: usize = 90;
+
 /// A folder of a name that nobody else can guess, for nobody else to read.
 fn private_folder() -> std::io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("tamis-learner-");
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
-    builder.tempdir()
+    let folder = builder.tempdir()?;
+    if folder.path().as_os_str().len() <= LONGEST_FOLDER {
+        return Ok(folder);
+    }
+    builder.tempdir_in("/tmp")
 }
 
 /// The settings of a configuration that are PyTorch's alone, as the learner takes them.

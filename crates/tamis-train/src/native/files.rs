@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use tamis_model::{CheckpointError, Model, SaveDtype, TransformerConfig};
+use tamis_model::{AdamW, CheckpointError, Model, SaveDtype, TransformerConfig};
 
-use super::NativeEngine;
+use super::{Learning, NativeEngine};
 use crate::checkpoint::{self, CRITIC, MASTER, OPTIMIZER, SaveError, SummedFolder};
 use crate::learner::{LoadContent, Overflow, SaveContent, Saved};
 use tamis_run::durable::{Disk, DiskError};
@@ -77,24 +77,43 @@ impl NativeEngine {
         match content {
             LoadContent::Reference => self.reference = Some(read_model(folder)?),
             LoadContent::Checkpoint => {
-                self.begin_policy(read_model(folder)?);
-                self.load_moments(folder)?;
+                // Nothing is changed where something is missing.
+                let mut policy = self.learning(read_model(folder)?);
+                policy.optimizer.load(&folder.join(OPTIMIZER))?;
+                let critic = self.read_critic(folder)?;
+                self.begin_policy(policy);
+                if critic.is_some() {
+                    self.critic = critic;
+                }
+                self.note_sizes();
             }
         }
         Ok(())
     }
 
     /// The moments of a checkpoint whose weights are there already, and its critic where the run has one.
+    /// Nothing is changed where something is missing.
     pub(super) fn load_moments(&mut self, folder: &Path) -> Result<(), SaveError> {
-        self.policy.optimizer.load(&folder.join(OPTIMIZER))?;
-        let folder = folder.join(CRITIC);
-        if self.settings.critic.is_some() {
-            self.critic = self.begin_critic(Model::load_critic(&folder)?);
-            if let Some(critic) = &mut self.critic {
-                critic.optimizer.load(&folder.join(OPTIMIZER))?;
-            }
+        let mut optimizer = AdamW::new(&self.policy.model, self.settings.optimizer);
+        optimizer.load(&folder.join(OPTIMIZER))?;
+        let critic = self.read_critic(folder)?;
+        self.policy.optimizer = optimizer;
+        if critic.is_some() {
+            self.critic = critic;
         }
         self.note_sizes();
         Ok(())
+    }
+
+    fn read_critic(&self, folder: &Path) -> Result<Option<Learning>, SaveError> {
+        if self.settings.critic.is_none() {
+            return Ok(None);
+        }
+        let folder = folder.join(CRITIC);
+        let mut critic = self.begin_critic(Model::load_critic(&folder)?);
+        if let Some(critic) = &mut critic {
+            critic.optimizer.load(&folder.join(OPTIMIZER))?;
+        }
+        Ok(critic)
     }
 }

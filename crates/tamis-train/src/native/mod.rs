@@ -205,7 +205,7 @@ impl NativeEngine {
         let shared = SharedWeights::default();
         shared.set(&policy.model);
         let mut engine = Self {
-            info: LearnerInfo { device, num_ranks: 1, ..LearnerInfo::default() },
+            info: LearnerInfo { device, num_ranks: 1, dtype: "f32".to_owned(), ..LearnerInfo::default() },
             critic: None,
             reference: models.reference,
             workspace: Workspace::default(),
@@ -225,9 +225,14 @@ impl NativeEngine {
         engine
     }
 
-    /// Takes a policy with an optimizer that starts afresh.
-    fn begin_policy(&mut self, model: Model) {
-        self.policy = Learning::new(model, self.settings.optimizer, self.settings.max_grad_norm);
+    /// A policy with an optimizer that starts afresh.
+    fn learning(&self, model: Model) -> Learning {
+        Learning::new(model, self.settings.optimizer, self.settings.max_grad_norm)
+    }
+
+    /// Takes a policy in place of the one that there is.
+    fn begin_policy(&mut self, policy: Learning) {
+        self.policy = policy;
         (self.kept, self.held) = (None, None);
         self.progress.note_kept(false);
         self.shared.set(&self.policy.model);

@@ -17,7 +17,6 @@ use crate::learner::left_out::LeftOut;
 use crate::learner::micro_batch::sequences;
 use crate::learner::update::{TrainingBatch, UpdatePlan, UpdateSettings};
 use crate::workers::Workers;
-use crate::workers::servers::RunSampler;
 use tamis_run::metrics::timings::Timings;
 
 /// Inputs of the updates beside the groups themselves.
@@ -107,11 +106,10 @@ fn old_logprobs(
     groups: &[&Group],
     before: &Ragged<f32>,
 ) -> Result<Option<Ragged<f32>>, Halt<RunError>> {
-    let is_needed = match &workers.sampler {
-        RunSampler::Learner(_) | RunSampler::Native(_) => {
-            recipe.is_decoupled() && workers.any_is_stale(groups)
-        }
-        RunSampler::Servers { .. } => !recipe.bypasses_old(),
+    let is_needed = if workers.samples_elsewise() {
+        !recipe.bypasses_old()
+    } else {
+        recipe.is_decoupled() && workers.any_is_stale(groups)
     };
     if !is_needed {
         return Ok(None);

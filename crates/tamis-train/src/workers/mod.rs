@@ -94,6 +94,16 @@ impl Workers {
         publish_to(self.sampler.generator(), &publication, &self.interrupt)
     }
 
+    /// Whether the sampler computes otherwise than the learner: at servers, or in another number format. What
+    /// it says of its samples is not what the learner would say then, beyond the last bits.
+    pub(crate) fn samples_elsewise(&self) -> bool {
+        match self.sampler {
+            RunSampler::Learner(_) => false,
+            RunSampler::Native(_) => self.learner.info().dtype != "f32",
+            RunSampler::Servers { .. } => true,
+        }
+    }
+
     /// Whether an earlier policy sampled some of one of the groups.
     pub(crate) fn any_is_stale(&self, groups: &[&Group]) -> bool {
         let current = (self.version, self.version);

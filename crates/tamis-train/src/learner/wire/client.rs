@@ -97,7 +97,8 @@ impl Calls {
 
     fn lost(&self, reason: impl std::fmt::Display) -> LearnerError {
         let what = if self.incarnation.is_some() { "is lost" } else { "cannot be reached" };
-        LearnerError::Lost { url: self.settings.url.clone(), reason: format!("{what}: {reason}") }
+        let (url, reason) = (self.settings.url.clone(), format!("{what}: {reason}"));
+        LearnerError::Lost { url, reason, is_own: self.process.is_some() }
     }
 
     fn send(&mut self, call: Call, timeout: Duration) -> u64 {
@@ -286,14 +287,15 @@ impl WireLearner {
         }
         let (content_type, body) = Message::new(request).to_body();
         let opened = ask(&Call { body, content_type, ..Call::post_empty("/v1/open") })?;
-        let OpenAnswer { incarnation, networks } =
+        let OpenAnswer { incarnation, dtype, networks } =
             opened.settings().map_err(|error| wrong(error.to_string()))?;
         let known: InfoAnswer =
             ask(&Call::get("/v1/info"))?.settings().map_err(|error| wrong(error.to_string()))?;
         calls.incarnation = Some(incarnation);
         let where_it_is = if calls.process.is_some() { String::new() } else { format!(" at {url}") };
         let device = format!("learner{where_it_is}: {} on {}", known.implementation, known.device);
-        let mut info = LearnerInfo { device, num_ranks: known.num_ranks.max(1), ..LearnerInfo::default() };
+        let num_ranks = known.num_ranks.max(1);
+        let mut info = LearnerInfo { device, num_ranks, dtype, ..LearnerInfo::default() };
         networks.note(&mut info);
         Ok(Self { calls, info, progress: UpdateProgress::new(interrupt), num_held: 0 })
     }

@@ -113,6 +113,8 @@ impl NetworksAnswer {
 #[derive(Debug, Serialize, Deserialize)]
 struct OpenAnswer {
     incarnation: String,
+    /// Number format that passes compute in.
+    dtype: String,
     #[serde(flatten)]
     networks: NetworksAnswer,
 }

@@ -34,15 +34,17 @@ struct Refusal {
     hint: Option<String>,
     /// The number of the call that was expected.
     expected: Option<u64>,
+    /// Whether a critic is missing.
+    is_no_critic: bool,
 }
 
 impl Refusal {
     fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), hint: None, expected: None }
+        Self { status, kind, message: message.into(), hint: None, expected: None, is_no_critic: false }
     }
 
     fn answer(self) -> Answer {
-        let Self { status, kind, message, hint, expected } = self;
+        let Self { status, kind, message, hint, expected, .. } = self;
         let error = ErrorBody { kind: kind.to_owned(), message, hint, expected };
         answer(status, &Message::new(&ErrorAnswer { error }))
     }
@@ -58,9 +60,10 @@ impl From<LearnerError> for Refusal {
     fn from(error: LearnerError) -> Self {
         let message = error.to_string();
         match error {
-            LearnerError::NothingHeld | LearnerError::NoCritic => Self::new(409, "state", message),
+            LearnerError::NothingHeld => Self::new(409, "state", message),
+            LearnerError::NoCritic => Self { is_no_critic: true, ..Self::new(409, "state", message) },
             LearnerError::Files(error) => {
-                Self { hint: error.hint(), ..Self::new(500, "failed", error.to_string()) }
+                Self { hint: error.hint(), ..Self::new(500, "failed", with_causes(&error)) }
             }
             LearnerError::Engine { reason } => Self::new(422, "refused", reason),
             LearnerError::NoAdapter => Self::new(422, "refused", message),
@@ -126,6 +129,8 @@ pub struct LearnerService<'a> {
     last: Option<LastCall>,
     /// Network and number of tokens of the held pass.
     held: Option<(Trained, usize)>,
+    /// Whether it was opened with a critic.
+    has_critic: bool,
     orphan_timeout: Option<f64>,
     shown: Arc<Mutex<Shown>>,
     random: RandomState,
@@ -156,6 +161,7 @@ impl<'a> LearnerService<'a> {
             incarnation: None,
             last: None,
             held: None,
+            has_critic: false,
             orphan_timeout: None,
             shown: Arc::new(Mutex::new(Shown {
                 info,
@@ -242,6 +248,13 @@ impl<'a> LearnerService<'a> {
             return last.answer.clone();
         }
         let called = message.map_err(Refusal::from).and_then(|message| self.call(&question.path, message));
+        // Without one it cannot have one; otherwise there is none yet.
+        let called = called.map_err(|refusal| match refusal {
+            Refusal { is_no_critic: true, .. } if !self.has_critic => {
+                Refusal { status: 422, kind: "refused", ..refusal }
+            }
+            refusal => refusal,
+        });
         let answered = called.map_or_else(Refusal::answer, |message| answer(200, &message));
         let path = question.path.clone();
         self.last = Some(LastCall { number, path, body, answer: answered.clone() });
@@ -254,7 +267,9 @@ impl<'a> LearnerService<'a> {
         let Some(incarnation) = self.incarnation.as_deref().filter(|_| meant == self.incarnation.as_deref())
         else {
             let message = match (meant, &self.incarnation) {
-                (None, _) => "there is no header Tamis-Incarnation".to_owned(),
+                (None, _) => {
+                    return Err(Refusal::new(400, "request", "there is no header Tamis-Incarnation"));
+                }
                 (Some(meant), None) => format!("nothing is open, and the call is meant for {meant}"),
                 (Some(meant), Some(open)) => format!("{open} is open, and the call is meant for {meant}"),
             };
@@ -279,20 +294,22 @@ impl<'a> LearnerService<'a> {
     }
 
     fn open(&mut self, message: &Message) -> Result<Message, Refusal> {
-        let request: OpenRequest = message.settings()?;
         // What was open before is over, also where this one fails; its memory is free for the next.
         (self.learner, self.incarnation, self.last, self.held) = (None, None, None, None);
+        let request: OpenRequest = message.settings()?;
         let learner = (self.open)(&request)?;
+        self.has_critic = request.critic.is_some();
         let mut hasher = self.random.build_hasher();
         hasher.write_u128(std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()));
         let incarnation = format!("{:016x}", hasher.finish());
         let networks = NetworksAnswer::of(learner.info());
+        let dtype = learner.info().dtype.clone();
         let (num_ranks, device) = (learner.info().num_ranks, learner.info().device.clone());
         self.show(|shown| (shown.info.num_ranks, shown.info.device) = (num_ranks, device));
         self.orphan_timeout = request.orphan_timeout;
         self.learner = Some(learner);
         self.incarnation = Some(incarnation.clone());
-        Ok(Message::new(&OpenAnswer { incarnation, networks }))
+        Ok(Message::new(&OpenAnswer { incarnation, dtype, networks }))
     }
 
     fn call(&mut self, path: &str, mut message: Message) -> Result<Message, Refusal> {
@@ -333,6 +350,10 @@ impl<'a> LearnerService<'a> {
             }
             "/v1/optim_step" => {
                 let StepRequest { network, learning_rate } = message.settings()?;
+                if !(learning_rate >= 0.0 && learning_rate.is_finite()) {
+                    let message = format!("learning_rate is {learning_rate}, and must not be below 0");
+                    return Err(Refusal::new(400, "request", message));
+                }
                 if self.held.is_some_and(|(held, _)| held == network) {
                     return Err(Refusal::new(409, "state", "a pass of this network is held"));
                 }
@@ -389,7 +410,25 @@ impl<'a> LearnerService<'a> {
     }
 }
 
+/// An error with what caused it, on one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let shown = cause.to_string();
+        if !text.contains(&shown) {
+            text = format!("{text}: {shown}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
 fn check_tokens(wave: &Wave<'_>, info: &LearnerInfo) -> Result<(), Refusal> {
+    if let Some(rank) = wave.ranks.iter().find(|&&rank| rank as usize >= info.num_ranks) {
+        let message = format!("rank {rank} is none of the {} of this learner", info.num_ranks);
+        return Err(Refusal::new(400, "request", message));
+    }
     let known = info.policy.vocab_size;
     let tokens = |sequence: &LearnerSequence<'_>| [sequence.prompt, sequence.completion].concat();
     match wave.sequences.iter().flat_map(tokens).find(|&token| token as usize >= known) {

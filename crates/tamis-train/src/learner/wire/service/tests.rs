@@ -25,14 +25,14 @@ impl Served {
         let open = |request: &OpenRequest| native::open(request, 1, &Disk::new(), &Interrupt::new());
         let service = LearnerService::new("test", "here", &["f32"], Box::new(open));
         let mut served = Self { folder, service, incarnation: String::new(), number: 0 };
-        let (status, answer) = served.open(json!({}));
+        let (status, answer) = served.open(&json!({}));
         assert_eq!(status, 200, "{answer}");
         served.incarnation = answer["incarnation"].as_str().expect("an incarnation").to_owned();
         served
     }
 
     /// Opens the policy with further settings.
-    fn open(&mut self, further: Value) -> (u16, Value) {
+    fn open(&mut self, further: &Value) -> (u16, Value) {
         let optimizer = json!({
             "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0,
             "decay_norms_and_biases": false, "max_grad_norm": 1.0,
@@ -119,7 +119,7 @@ fn what_is_not_the_next_call_is_refused_and_takes_no_number() {
     404 path: "there is no call /v1/forwards in tamis-learner/1"
     "#);
     insta::assert_snapshot!(error(served.send("/v1/check", &check, &[])), @r#"
-    410 incarnation: "there is no header Tamis-Incarnation"
+    400 request: "there is no header Tamis-Incarnation"
     "#);
     insta::assert_snapshot!(error(served.send("/v1/check", &check, &[(INCARNATION, "other"), (SEQUENCE, "2")])).replace(&served.incarnation, "ID"), @r#"
     410 incarnation: "ID is open, and the call is meant for other"
@@ -131,11 +131,11 @@ fn what_is_not_the_next_call_is_refused_and_takes_no_number() {
     assert_eq!(served.next("/v1/check", &check).0, 200, "none of them took a number");
 
     // Another run opens it.
-    assert_eq!(served.open(json!({})).0, 200);
+    assert_eq!(served.open(&json!({})).0, 200);
     let gone = error(served.next("/v1/check", &check));
     assert!(gone.starts_with("410 incarnation"), "{gone}");
     // One that cannot be opened leaves nothing behind.
-    let nowhere = error(served.open(json!({"policy": "/nowhere"})));
+    let nowhere = error(served.open(&json!({"policy": "/nowhere"})));
     assert!(nowhere.starts_with("500 failed") && nowhere.contains("/nowhere"), "{nowhere}");
     assert_eq!(served.get("/v1/info", None, &[]).expect("at once").1["incarnation"], Value::Null);
 }
@@ -163,7 +163,7 @@ fn what_a_call_says_wrong_is_told() {
     400 request: "folder here is not absolute"
     "#);
     insta::assert_snapshot!(next("/v1/copy", &Message::new(&json!({"to": "critic"}))), @r#"
-    409 state: "the learner has no critic"
+    422 refused: "the learner has no critic"
     "#);
     let mut served = Served::new();
     served.next("/v1/forward_hold", &wave(&[3, 4]));
@@ -174,7 +174,7 @@ fn what_a_call_says_wrong_is_told() {
     400 request: "column `logprob` has 3 numbers for 2 tokens"
     "#);
     assert_eq!(served.next("/v1/backward", &slopes(2)).0, 200, "the pass is still held");
-    let option = served.open(json!({"options": {"dtype": "bf16"}}));
+    let option = served.open(&json!({"options": {"dtype": "bf16"}}));
     insta::assert_snapshot!(error(option), @r#"
     422 refused: "the native engine has no option `dtype`"
     "#);
@@ -210,8 +210,8 @@ fn who_may_not_ask_hears_nothing() {
 fn a_learner_that_nobody_asks_is_an_orphan() {
     let mut served = Served::new();
     assert!(!served.service.is_orphan(), "nobody said when");
-    assert_eq!(served.open(json!({"orphan_timeout": 0.0})).0, 200);
+    assert_eq!(served.open(&json!({"orphan_timeout": 0.0})).0, 200);
     assert!(served.service.is_orphan());
-    assert_eq!(served.open(json!({"orphan_timeout": 600.0})).0, 200);
+    assert_eq!(served.open(&json!({"orphan_timeout": 600.0})).0, 200);
     assert!(!served.service.is_orphan());
 }
