@@ -359,9 +359,6 @@ impl Servers {
                     let what = format!("the {what} `{shown}` ended ({status}){output}");
                     if restarts == most_restarts {
                         *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.clone());
-                        if most_restarts == 0 {
-                            continue;
-                        }
                         say(&format!(
                             "{what}\nthe server is not started again: {restarts} restarts were made"
                         ));
