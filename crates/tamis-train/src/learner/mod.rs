@@ -2,7 +2,7 @@
 //!
 //! A learner knows nothing of advantages or clipping: it runs forward, is given one derivative per token,
 //! back-propagates and, when told so, takes an optimizer step. [`update`] drives it, [`critic`] and
-//! [`warm_start`] too; all three through [`updates`].
+//! [`warm_start`] too; all three through `updates`.
 
 pub mod critic;
 pub mod gradient_analysis;
