@@ -252,6 +252,9 @@ pub enum Weights {
     InProcess,
     /// A folder in Hugging Face layout, complete and not changed any more, that every server can read.
     Folder(PathBuf),
+    /// A folder with an adapter (LoRA) as peft saves it, to go onto the model that every server was started
+    /// with.
+    Adapter(PathBuf),
 }
 
 /// Longest wait of [`Generator::next`] for something to happen.

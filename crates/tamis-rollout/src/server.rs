@@ -31,7 +31,7 @@ use sampling::{Pending, TurnedAway};
 use crate::generator::{AbortScope, InFlight, Publication, Sample, SampleId, SampleRequest, Sampling};
 use crate::http::Transport;
 use crate::wire::vllm::Figures;
-use crate::wire::{Fault, LogprobsOf, ParameterError, parameters};
+use crate::wire::{Call, Fault, LogprobsOf, ParameterError, parameters};
 
 /// vLLM behind [`Server`].
 pub type VllmServer = HttpServer<Vllm>;
@@ -136,7 +136,8 @@ pub trait Server: Send {
 /// Purpose of an exchange, by its number.
 enum Errand {
     Sample(Box<Pending>),
-    Abort,
+    /// Something whose answer nobody needs.
+    Unheard,
     Publishing,
     Checking,
 }
@@ -165,6 +166,10 @@ pub struct HttpServer<P> {
     /// Label of the weights that it was given; `None` before the first publication.
     label: Option<String>,
     publishing: Option<Publishing>,
+    /// Name of the adapter that samples, where one was published.
+    adapter: Option<String>,
+    /// Names of the adapters that the server holds, the newest last.
+    adapters: VecDeque<String>,
     checking: Option<Checking>,
     /// Found at the first check.
     model: Option<String>,
@@ -201,6 +206,8 @@ impl<P: Protocol> HttpServer<P> {
             version: PolicyVersion(0),
             label: None,
             publishing: None,
+            adapter: None,
+            adapters: VecDeque::new(),
             checking: None,
             max_model_len: None,
             is_known: false,
@@ -233,17 +240,29 @@ impl<P: Protocol> HttpServer<P> {
         self.protocol = P::default();
         self.mode = self.protocol.known_mode();
         self.is_known = false;
+        self.adapter = None;
+        self.adapters.clear();
+    }
+
+    /// The next request; `None` where this kind of server has no such thing. `model`: of which model.
+    fn call_of(&self, control: &Control<'_>, model: Option<&str>) -> Option<Call> {
+        let request_id = format!("{}-{}", self.settings.nonce, self.next_number + 1);
+        self.protocol.control(control, model, &request_id)
+    }
+
+    fn send(&mut self, call: Call, errand: Errand, timeout: Duration) {
+        let number = self.number();
+        self.errands.insert(number, errand);
+        self.transport.send(number, call, timeout);
     }
 
     fn ask(&mut self, control: &Control<'_>, errand: Errand, timeout: Duration) -> bool {
-        let number = self.number();
-        let request_id = format!("{}-{number}", self.settings.nonce);
-        let Some(call) = self.protocol.control(control, self.model.as_deref(), &request_id) else {
-            return false;
-        };
-        self.errands.insert(number, errand);
-        self.transport.send(number, call, timeout);
-        true
+        let call = self.call_of(control, self.model.as_deref());
+        let is_asked = call.is_some();
+        if let Some(call) = call {
+            self.send(call, errand, timeout);
+        }
+        is_asked
     }
 }
 
@@ -290,9 +309,7 @@ impl<P: Protocol> Server for HttpServer<P> {
             return;
         }
         for call in calls {
-            let number = self.number();
-            self.errands.insert(number, Errand::Abort);
-            self.transport.send(number, call, self.settings.check_timeout);
+            self.send(call, Errand::Unheard, self.settings.check_timeout);
         }
         self.closing.extend(numbers.into_iter().map(|(_, number)| (now + ABORT_GRACE, number)));
     }
@@ -342,8 +359,8 @@ impl<P: Protocol> Server for HttpServer<P> {
                 }
                 Some(Errand::Publishing) => self.finish_stage(exchange, now),
                 Some(Errand::Checking) => self.read_check(exchange, now),
-                // An abort is acknowledged whatever it did; a number that is not known was given up.
-                Some(Errand::Abort) | None => {}
+                // A number that is not known was given up.
+                Some(Errand::Unheard) | None => {}
             }
         }
         while self.closing.front().is_some_and(|&(at, _)| at <= now) {

@@ -3,8 +3,8 @@
 use crate::hub_name::ModelSource;
 
 use super::Checker;
-use crate::schema::{BackendKind, SurplusKind};
-use crate::server_command::ServerCommand;
+use crate::schema::{BackendKind, PublishMode, SurplusKind};
+use crate::server_command::{MOST_ADAPTER_RANK, ServerCommand};
 use crate::source::SourceKind;
 
 impl Checker<'_> {
@@ -22,6 +22,7 @@ impl Checker<'_> {
                 "rollout.server_lost_timeout",
                 "rollout.api_key_file",
                 "rollout.api_key_env",
+                "publish.mode",
                 "publish.dir",
                 "publish.server_dir",
                 "publish.keep",
@@ -43,9 +44,32 @@ impl Checker<'_> {
             return;
         }
         self.has_servers();
+        self.adapters();
         if self.config.schedule.surplus == SurplusKind::Discard {
             let reason = "nothing is in flight at a publication with `schedule.surplus: discard`";
             self.warn_ignored(&["publish.pause"], reason);
+        }
+    }
+
+    /// Checks that an adapter which is published can be loaded.
+    fn adapters(&mut self) {
+        if self.config.publish_mode() != PublishMode::Adapter {
+            return;
+        }
+        let (backend, lora) = (self.config.rollout.backend, &self.config.learner.lora);
+        let hint = "set `publish.mode: folder`";
+        if lora.is_none() {
+            let message = "`publish.mode: adapter` needs an adapter, and the whole policy learns";
+            self.error(&["publish.mode"], message, format!("{hint}, or have one (`learner.lora: {{}}`)"));
+        } else if backend != BackendKind::Vllm {
+            let message = format!("`publish.mode: adapter` is vLLM's, and `rollout.backend` is `{backend}`");
+            self.error(&["publish.mode", "rollout.backend"], message, hint);
+        } else if let Some(lora) = lora.as_ref().filter(|lora| lora.rank > MOST_ADAPTER_RANK) {
+            let message = format!(
+                "vLLM takes adapters up to rank {MOST_ADAPTER_RANK}, and `learner.lora.rank` is {}",
+                lora.rank
+            );
+            self.error(&["learner.lora.rank", "publish.mode"], message, hint);
         }
     }
 
@@ -70,7 +94,7 @@ impl Checker<'_> {
         let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.backend != BackendKind::OpenAi) else {
             let model =
                 self.config.model.path.as_ref().map_or_else(|| "MODEL".into(), ModelSource::for_server);
-            let command = ServerCommand::new(rollout, &model, "8000");
+            let command = ServerCommand::new(rollout, self.config.published_rank(), &model, "8000");
             let hint = if command.words.is_empty() {
                 "set `rollout.servers: [http://HOST:PORT]`".to_owned()
             } else {

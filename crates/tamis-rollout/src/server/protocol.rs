@@ -30,6 +30,10 @@ pub enum Control<'a> {
     Pause(InFlight),
     /// Load a folder, under a label.
     Reload(&'a str, &'a str),
+    /// Load the adapter in a folder, as a model of this name.
+    LoadAdapter(&'a str, &'a str),
+    /// Forget the adapter of this name.
+    UnloadAdapter(&'a str),
     /// Forget cached prefixes.
     ResetCache,
     /// Call the weights so.
@@ -71,6 +75,9 @@ pub trait Protocol: Default + Send {
 
     /// Hint where the routes that change weights are refused.
     const NO_CONTROL: &'static str = "";
+
+    /// Hint where the routes that load adapters are refused; `None` where this kind of server takes none.
+    const NO_ADAPTERS: Option<&'static str> = None;
 
     /// Refuses settings that it cannot carry out as meant.
     fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError>;
@@ -133,6 +140,10 @@ impl Protocol for Vllm {
     const KIND: &'static str = "vllm";
     const NO_CONTROL: &'static str =
         " (vLLM has the routes that change weights only with VLLM_SERVER_DEV_MODE=1)";
+    const NO_ADAPTERS: Option<&'static str> = Some(
+        " (vLLM takes adapters only with --enable-lora, --max-lora-rank and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and \
+         `tamis serve` takes none: `publish.mode: folder` sends whole weights)",
+    );
 
     fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
         vllm::check(sampling, extra)
@@ -174,6 +185,8 @@ impl Protocol for Vllm {
             Control::Figures => vllm::metrics(),
             Control::Pause(in_flight) => vllm::pause(*in_flight),
             Control::Reload(folder, _) => vllm::reload(folder),
+            Control::LoadAdapter(folder, name) => vllm::load_adapter(folder, name),
+            Control::UnloadAdapter(name) => vllm::unload_adapter(name),
             Control::ResetCache => vllm::reset_prefix_cache(),
             Control::SetLabel(label) => vllm::set_label(label),
             Control::Resume => vllm::resume(),
@@ -262,6 +275,8 @@ impl Protocol for Sglang {
             // The label goes with the reload; its metrics are off unless it was started with
             // --enable-metrics.
             Control::SetLabel(_)
+            | Control::LoadAdapter(..)
+            | Control::UnloadAdapter(_)
             | Control::LogprobsMode
             | Control::Figures
             | Control::IsPaused

@@ -1,5 +1,6 @@
 //! New weights for one server, step by step: nothing in flight, or paused; loaded, cache emptied, labelled;
-//! resumed, and shown to be held.
+//! resumed, and shown to be held. An adapter is a model of its own beside those that are there: nothing has to
+//! stop for it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,6 +22,9 @@ const MOST_RESETS: u32 = 40;
 /// doubles, half a minute all together: a network file system may show it late.
 const MOST_RELOADS: u32 = 6;
 
+/// Number of adapters that a server keeps: the one that samples, and the one before for what is in flight.
+const MOST_ADAPTERS: usize = 2;
+
 /// Allowed additional deviation of later weights from the expected log-probabilities, over that of the first
 /// weights, as a part of the probe's spread.
 const ROUNDING_VARIES: f64 = 8.0;
@@ -35,7 +39,8 @@ pub(super) enum Stage {
     /// Until nothing is in flight.
     Emptying,
     Pause,
-    Reload,
+    /// Whole weights, or an adapter.
+    Load,
     ResetCache,
     SetLabel,
     Resume,
@@ -46,22 +51,31 @@ impl Stage {
     const ALL: [Self; 7] = [
         Self::Emptying,
         Self::Pause,
-        Self::Reload,
+        Self::Load,
         Self::ResetCache,
         Self::SetLabel,
         Self::Resume,
         Self::Probe,
     ];
 
-    fn next(self) -> Option<Self> {
+    /// The next one that a publication of whole weights or of an adapter has.
+    fn next(self, is_adapter: bool) -> Option<Self> {
         let place = Self::ALL.iter().position(|&stage| stage == self)?;
-        Self::ALL.get(place + 1).copied()
+        Self::ALL[place + 1..].iter().copied().find(|stage| !is_adapter || stage.is_of_adapters())
+    }
+
+    /// Whether an adapter has this stage too: what the others compute and have cached stays true.
+    fn is_of_adapters(self) -> bool {
+        !matches!(self, Self::Pause | Self::ResetCache | Self::Resume)
     }
 }
 
 pub(super) struct Publishing {
     pub(super) version: PolicyVersion,
     pub(super) folder: String,
+    /// Name as a model of an adapter that is published: that of no other, also where a version is loaded twice.
+    pub(super) adapter: Option<String>,
+    /// What the server calls the weights.
     pub(super) label: String,
     pub(super) in_flight: InFlight,
     pub(super) probe: Option<Probe>,
@@ -73,7 +87,23 @@ pub(super) struct Publishing {
 
 impl Publishing {
     pub(super) fn may_be_paused(&self) -> bool {
-        !matches!(self.stage, Stage::Emptying | Stage::Probe)
+        self.adapter.is_none() && !matches!(self.stage, Stage::Emptying | Stage::Probe)
+    }
+
+    /// What the server is asked for at this stage; `None` where that is nothing.
+    fn control(&self) -> Option<Control<'_>> {
+        Some(match self.stage {
+            Stage::Emptying => return None,
+            Stage::Pause => Control::Pause(self.in_flight),
+            Stage::Load => match &self.adapter {
+                Some(name) => Control::LoadAdapter(&self.folder, name),
+                None => Control::Reload(&self.folder, &self.label),
+            },
+            Stage::ResetCache => Control::ResetCache,
+            Stage::SetLabel => Control::SetLabel(&self.label),
+            Stage::Resume => Control::Resume,
+            Stage::Probe => Control::Score(&self.probe.as_ref()?.token_ids),
+        })
     }
 }
 
@@ -87,13 +117,14 @@ pub(super) fn version_of(nonce: &str, label: &str) -> Option<PolicyVersion> {
 }
 
 /// A folder that a server can load, looked at first because a bad one kills vLLM at its next sample.
-fn check_folder(folder: &Path) -> Result<(), Fault> {
+/// `config`: name of the file that says what it holds.
+fn check_folder(folder: &Path, config: &str) -> Result<(), Fault> {
     let refused = |what: String| Fault::new(FaultClass::Refused, format!("{}: {what}", folder.display()));
     let entries = std::fs::read_dir(folder).map_err(|error| refused(error.to_string()))?;
     let names: BTreeSet<String> =
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    if !names.contains("config.json") {
-        return Err(refused("no config.json".to_owned()));
+    if !names.contains(config) {
+        return Err(refused(format!("no {config}")));
     }
     if !names
         .iter()
@@ -112,11 +143,20 @@ impl<P: Protocol> HttpServer<P> {
             version: *version,
             fault: Fault::new(FaultClass::Refused, detail),
         };
-        let Weights::Folder(folder) = weights else {
-            self.ready.push(refused("weights in this process cannot be sent to a server".to_owned()));
-            return;
+        let (folder, is_adapter, config) = match weights {
+            Weights::Folder(folder) => (folder, false, "config.json"),
+            Weights::Adapter(folder) => (folder, true, "adapter_config.json"),
+            Weights::InProcess => {
+                self.ready.push(refused("weights in this process cannot be sent to a server".to_owned()));
+                return;
+            }
         };
-        let probe = check_folder(folder)
+        if is_adapter && P::NO_ADAPTERS.is_none() {
+            let detail = format!("servers of `rollout.backend: {}` take no adapters", P::KIND);
+            self.ready.push(refused(detail));
+            return;
+        }
+        let probe = check_folder(folder, config)
             .map_err(|fault| fault.detail)
             .and_then(|()| Probe::read(folder).map_err(|error| error.to_string()));
         let probe = match probe {
@@ -127,7 +167,8 @@ impl<P: Protocol> HttpServer<P> {
             }
         };
         let in_flight = match in_flight {
-            InFlight::Keep if !self.protocol.reports_spans() => InFlight::Wait,
+            // Those of an adapter end with the one that they began with.
+            InFlight::Keep if !is_adapter && !self.protocol.reports_spans() => InFlight::Wait,
             other => other,
         };
         if in_flight == InFlight::Abort {
@@ -135,13 +176,19 @@ impl<P: Protocol> HttpServer<P> {
                 self.abort(AbortScope::Purpose(purpose), now);
             }
         }
+        let label = label_of(&self.settings.nonce, *version);
         self.publishing = Some(Publishing {
             version: *version,
             folder: self.settings.folder_there(folder),
-            label: label_of(&self.settings.nonce, *version),
+            adapter: is_adapter.then(|| format!("{label}-{}", self.next_number)),
+            label,
             in_flight,
             probe,
-            stage: if in_flight == InFlight::Keep { Stage::Pause } else { Stage::Emptying },
+            stage: match in_flight {
+                InFlight::Keep if is_adapter => Stage::Load,
+                InFlight::Keep => Stage::Pause,
+                _ => Stage::Emptying,
+            },
             tries: 0,
             ask_again_at: None,
         });
@@ -155,19 +202,12 @@ impl<P: Protocol> HttpServer<P> {
             if publishing.stage == Stage::Emptying && !self.by_id.is_empty() {
                 return;
             }
-            let (folder, label) = (publishing.folder.clone(), publishing.label.clone());
-            let tokens = publishing.probe.as_ref().map(|probe| probe.token_ids.clone());
-            let control = match publishing.stage {
-                Stage::Emptying => None,
-                Stage::Pause => Some(Control::Pause(publishing.in_flight)),
-                Stage::Reload => Some(Control::Reload(&folder, &label)),
-                Stage::ResetCache => Some(Control::ResetCache),
-                Stage::SetLabel => Some(Control::SetLabel(&label)),
-                Stage::Resume => Some(Control::Resume),
-                Stage::Probe => tokens.as_deref().map(Control::Score),
-            };
             let timeout = self.settings.publish_timeout;
-            if control.is_some_and(|control| self.ask(&control, Errand::Publishing, timeout)) {
+            let model = publishing.adapter.as_ref().or(self.model.as_ref());
+            let call =
+                publishing.control().and_then(|control| self.call_of(&control, model.map(String::as_str)));
+            if let Some(call) = call {
+                self.send(call, Errand::Publishing, timeout);
                 return;
             }
             self.next_stage();
@@ -177,13 +217,21 @@ impl<P: Protocol> HttpServer<P> {
     fn next_stage(&mut self) {
         let Some(publishing) = &mut self.publishing else { return };
         publishing.tries = 0;
-        if let Some(stage) = publishing.stage.next() {
+        if let Some(stage) = publishing.stage.next(publishing.adapter.is_some()) {
             publishing.stage = stage;
             return;
         }
         if let Some(done) = self.publishing.take() {
             self.version = done.version;
             self.label = Some(done.label);
+            self.adapters.extend(done.adapter.clone());
+            self.adapter = done.adapter;
+            if self.adapters.len() > MOST_ADAPTERS
+                && let Some(oldest) = self.adapters.pop_front()
+                && let Some(call) = self.call_of(&Control::UnloadAdapter(&oldest), None)
+            {
+                self.send(call, Errand::Unheard, self.settings.check_timeout);
+            }
             self.ready.append(&mut self.held);
             self.ready.push(ServerEvent::Published { version: done.version });
         }
@@ -191,17 +239,7 @@ impl<P: Protocol> HttpServer<P> {
 
     pub(super) fn finish_stage(&mut self, exchange: Exchange, now: Instant) {
         let Some(publishing) = &mut self.publishing else { return };
-        let control = match publishing.stage {
-            Stage::Emptying => return,
-            Stage::Pause => Control::Pause(publishing.in_flight),
-            Stage::Reload => Control::Reload(&publishing.folder, &publishing.label),
-            Stage::ResetCache => Control::ResetCache,
-            Stage::SetLabel => Control::SetLabel(&publishing.label),
-            Stage::Resume => Control::Resume,
-            Stage::Probe => {
-                Control::Score(publishing.probe.as_ref().map_or(&[][..], |probe| &probe.token_ids))
-            }
-        };
+        let Some(control) = publishing.control() else { return };
         let outcome = exchange.and_then(|answer| self.protocol.read_control(&control, &answer));
         let fault = match outcome {
             Ok(ControlReply::NotYet) if publishing.tries < MOST_RESETS => {
@@ -239,7 +277,7 @@ impl<P: Protocol> HttpServer<P> {
             Ok(_) => None,
             Err(fault)
                 if fault.class == FaultClass::Refused
-                    && publishing.stage == Stage::Reload
+                    && publishing.stage == Stage::Load
                     && publishing.tries < MOST_RELOADS =>
             {
                 publishing.ask_again_at = Some(now + ASK_AGAIN * (1 << publishing.tries));
@@ -268,7 +306,11 @@ impl<P: Protocol> HttpServer<P> {
                 other => other,
             });
         }
-        let hint = if fault.class == FaultClass::Refused { P::NO_CONTROL } else { "" };
+        let hint = match &publishing.adapter {
+            _ if fault.class != FaultClass::Refused => "",
+            Some(_) => P::NO_ADAPTERS.unwrap_or_default(),
+            None => P::NO_CONTROL,
+        };
         let detail = format!("version {} was not loaded: {}{hint}", publishing.version.0, fault.detail);
         let fault = Fault { detail, ..fault.clone() };
         self.ready.push(ServerEvent::NotPublished { version: publishing.version, fault });

@@ -224,6 +224,17 @@ pub fn reload(folder: &str) -> Call {
     Call::post("/collective_rpc", &body)
 }
 
+/// Loads the adapter in a folder as a model of a name that none has yet. In place of another (`load_inplace`)
+/// vLLM 0.32 would read its files again at every pass.
+pub fn load_adapter(folder: &str, name: &str) -> Call {
+    Call::post("/v1/load_lora_adapter", &json!({"lora_name": name, "lora_path": folder}))
+}
+
+/// Forgets the adapter of that name; samples in flight still end with it.
+pub fn unload_adapter(name: &str) -> Call {
+    Call::post("/v1/unload_lora_adapter", &json!({"lora_name": name}))
+}
+
 /// Forgets cached prefixes, which a reload does not; those of running requests too, which otherwise keep it
 /// from happening.
 pub fn reset_prefix_cache() -> Call {

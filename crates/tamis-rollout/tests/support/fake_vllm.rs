@@ -65,6 +65,8 @@ pub(crate) struct Behaviour {
     pub(crate) key: Option<String>,
     /// Was started with `VLLM_SERVER_DEV_MODE=1`.
     pub(crate) dev_mode: bool,
+    /// Was started with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`.
+    pub(crate) takes_adapters: bool,
     /// Number of reloads that are refused, as if the folder was not seen yet.
     pub(crate) late_reloads: usize,
     /// Number of reloads that fail.
@@ -86,6 +88,7 @@ impl Default for Behaviour {
             keeps_weights: false,
             key: None,
             dev_mode: true,
+            takes_adapters: false,
             late_reloads: 0,
             failing_reloads: 0,
             resume_delay: Duration::ZERO,
@@ -98,6 +101,8 @@ pub(crate) struct State {
     /// The weights, by the text of their folder's `config.json`.
     pub(crate) weights: String,
     pub(crate) label: String,
+    /// The weights of each adapter by its name, by the text of its folder's `adapter_config.json`.
+    pub(crate) adapters: HashMap<String, String>,
     /// The folder that was loaded last.
     folder: String,
     pub(crate) paused: Option<String>,
@@ -227,6 +232,25 @@ async fn answer(
                 Err(cause) => error(500, "InternalServerError", &cause.to_string()),
             }
         }
+        "/v1/load_lora_adapter" if behaviour.takes_adapters => {
+            let [name, folder] = ["lora_name", "lora_path"].map(|key| body[key].as_str().unwrap_or_default());
+            let adapters = &mut state.lock().unwrap().adapters;
+            match std::fs::read_to_string(format!("{folder}/adapter_config.json")) {
+                Ok(_) if adapters.contains_key(name) => error(400, "InvalidUserInput", "already loaded"),
+                Ok(weights) => {
+                    adapters.insert(name.to_owned(), weights);
+                    Reply { content_type: "text/plain", body: b"Success".to_vec(), ..Reply::empty() }
+                }
+                Err(cause) => error(404, "NotFoundError", &cause.to_string()),
+            }
+        }
+        "/v1/unload_lora_adapter" if behaviour.takes_adapters => {
+            let name = body["lora_name"].as_str().unwrap_or_default();
+            match state.lock().unwrap().adapters.remove(name) {
+                Some(_) => Reply::empty(),
+                None => error(404, "NotFoundError", "no such adapter"),
+            }
+        }
         "/update_weight_version" => {
             let label = body["new_version"].as_str().unwrap_or_default().to_owned();
             state.lock().unwrap().label.clone_from(&label);
@@ -267,6 +291,11 @@ async fn sample(
     } else {
         (format!("cmpl-{ours}"), format!("cmpl-{ours}-0"))
     };
+    let model = body["model"].as_str().unwrap_or("tiny");
+    let adapter = state.lock().unwrap().adapters.get(model).cloned();
+    if model != "tiny" && adapter.is_none() {
+        return error(404, "NotFoundError", &format!("The model `{model}` does not exist."));
+    }
     let abort = Arc::new(Notify::new());
     loop {
         let waiting = resumed.notified();
@@ -289,7 +318,7 @@ async fn sample(
     }
     let (before, label_before, folder) = {
         let state = state.lock().unwrap();
-        (state.weights.clone(), state.label.clone(), state.folder.clone())
+        (adapter.clone().unwrap_or_else(|| state.weights.clone()), state.label.clone(), state.folder.clone())
     };
     let most = parameters["max_tokens"].as_u64().unwrap_or(16) as usize;
     let seed = parameters["seed"].as_u64().unwrap_or(0) as usize;
@@ -317,7 +346,7 @@ async fn sample(
     let (after, label_after) = {
         let mut state = state.lock().unwrap();
         state.running.remove(&inside);
-        (state.weights.clone(), state.label.clone())
+        (adapter.unwrap_or_else(|| state.weights.clone()), state.label.clone())
     };
     let most = if is_aborted { most.min(2) } else { most };
     // Ends by the end token where the seed is odd, half-way.

@@ -315,6 +315,9 @@ pub enum SaveContent {
         /// Write a head of its own.
         untied: bool,
     },
+    /// The adapter alone (LoRA) in f32, as peft saves it, for servers that put it onto their own model. Refused
+    /// where the whole policy learns.
+    Adapter,
     /// Everything that a learner goes on from: weights and moments of policy and critic.
     Checkpoint {
         /// Format of the policy's weights; where it is not f32, those in f32 stand beside them.

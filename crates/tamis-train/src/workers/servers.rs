@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tamis_config::{BackendKind, Config, LaunchConfig, PublishVerify, ServerCommand, SurplusKind};
+use tamis_config::{
+    BackendKind, Config, LaunchConfig, PublishMode, PublishVerify, ServerCommand, SurplusKind,
+};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings};
@@ -165,6 +167,7 @@ pub(crate) fn launch(
     };
     let gpus = visible_gpus(launch, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
     let model = folders.write_start(learner, codec)?;
+    let adapter_rank = config.published_rank().filter(|_| folders.adapter_base.is_some());
     let logs = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()).join("servers");
     folders.disk.create_folder(&logs).map_err(RunError::from)?;
     let mut processes = Vec::with_capacity(launch.replicas);
@@ -173,7 +176,7 @@ pub(crate) fn launch(
         RunError::from(LaunchError::Surroundings { command: "servers".to_owned(), what, source })
     })?;
     for (place, (gpus, port)) in gpus.into_iter().zip(ports).enumerate() {
-        let command = ServerCommand::new(rollout, &model, &port.to_string());
+        let command = ServerCommand::new(rollout, adapter_rank, &model, &port.to_string());
         let environment = command.environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         let gpus = gpus.map(|gpus| ("CUDA_VISIBLE_DEVICES".to_owned(), gpus));
         processes.push(ServerProcess {
@@ -194,7 +197,7 @@ pub(crate) fn launch(
         ended => {
             // Nobody reads them; a run that did not begin leaves nothing, and where that cannot be nothing is
             // wrong.
-            let _ = folders.disk.remove_folder(&model);
+            let _ = folders.disk.remove_folder(&folders.start());
             Err(match ended {
                 Ok(_) => Halt::Interrupted,
                 Err(error) => Halt::Failed(error.into()),
@@ -418,7 +421,9 @@ impl EvaluationSampler {
         {
             return Ok(Self::Learner { generator, learner });
         }
-        let folders = PublishedFolders::of(&Disk::new(), folder, config);
+        // What is evaluated is a checkpoint's whole weights.
+        let folders =
+            PublishedFolders { adapter_base: None, ..PublishedFolders::of(&Disk::new(), folder, config) };
         let mut begin = || {
             let launched = launch(config, &folders, (&mut *learner, codec), folder, interrupt, ui)?;
             let addresses =
@@ -480,6 +485,8 @@ pub(crate) struct PublishedFolders {
     keep: u64,
     /// Whether they are for servers, which reload a head of its own.
     are_for_servers: bool,
+    /// The model that servers put adapters onto, where these are what is published.
+    adapter_base: Option<PathBuf>,
     /// Whether servers show that they hold the weights.
     has_probe: bool,
     /// The temperature that the learner takes log-probabilities at.
@@ -508,6 +515,12 @@ impl PublishedFolders {
             seen_as: publish.server_dir.clone().map(|there| (shared, there)),
             keep: publish.keep as u64,
             are_for_servers,
+            adapter_base: config
+                .model
+                .path
+                .as_ref()
+                .filter(|_| are_for_servers && config.publish_mode() == PublishMode::Adapter)
+                .map(|model| absolute(&model.folder())),
             has_probe: are_for_servers && publish.verify == PublishVerify::Probe,
             temperature: config.rollout.temperature,
         }
@@ -522,19 +535,31 @@ impl PublishedFolders {
         learner: &mut dyn RunLearner,
         codec: &Codec,
         folder: &Path,
+        content: SaveContent,
     ) -> Result<(), RunError> {
         self.disk.create_folder(&self.root)?;
         self.disk.remove_folder(folder)?;
         checkpoint::write_folder(&self.disk, folder, Some(codec.tokenizer()), |folder| {
-            Ok(learner.save(folder, SaveContent::Weights { untied: self.are_for_servers })?.files)
+            Ok(learner.save(folder, content)?.files)
         })
     }
 
+    fn whole(&self) -> SaveContent {
+        SaveContent::Weights { untied: self.are_for_servers }
+    }
+
+    fn start(&self) -> PathBuf {
+        self.root.join("start")
+    }
+
     /// Writes the weights that servers of the run are started with; these stay, for a server that has to be
-    /// started again.
+    /// started again. Those that adapters go onto are on the disk.
     fn write_start(&self, learner: &mut dyn RunLearner, codec: &Codec) -> Result<PathBuf, RunError> {
-        let folder = self.root.join("start");
-        self.write_weights(learner, codec, &folder)?;
+        if let Some(base) = &self.adapter_base {
+            return Ok(base.clone());
+        }
+        let folder = self.start();
+        self.write_weights(learner, codec, &folder, self.whole())?;
         Ok(folder)
     }
 
@@ -552,11 +577,14 @@ impl PublishedFolders {
         version: PolicyVersion,
     ) -> Result<Publication, Halt<RunError>> {
         let folder = self.folder(version.0);
-        self.write_weights(learner, codec, &folder)?;
+        let is_adapter = self.adapter_base.is_some();
+        let content = if is_adapter { SaveContent::Adapter } else { self.whole() };
+        self.write_weights(learner, codec, &folder, content)?;
         if let Some(old) = version.0.checked_sub(self.keep) {
             self.disk.remove_folder(&self.folder(old))?;
         }
-        let publication = Publication { version, weights: Weights::Folder(folder.clone()) };
+        let kind = if is_adapter { Weights::Adapter } else { Weights::Folder };
+        let publication = Publication { version, weights: kind(folder.clone()) };
         if !self.has_probe {
             return Ok(publication);
         }

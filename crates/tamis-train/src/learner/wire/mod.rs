@@ -219,6 +219,7 @@ fn f32_dtype() -> WireDtype {
 #[serde(rename_all = "snake_case")]
 enum WireSaveContent {
     Weights,
+    Adapter,
     Checkpoint,
 }
 
@@ -236,6 +237,9 @@ impl SaveRequest {
         match content {
             SaveContent::Weights { untied } => {
                 Self { folder, content: WireSaveContent::Weights, dtype: WireDtype::F32, untied }
+            }
+            SaveContent::Adapter => {
+                Self { folder, content: WireSaveContent::Adapter, dtype: WireDtype::F32, untied: false }
             }
             SaveContent::Checkpoint { dtype } => {
                 let dtype = match dtype {
@@ -256,6 +260,7 @@ impl SaveRequest {
         };
         match self.content {
             WireSaveContent::Weights => SaveContent::Weights { untied: self.untied },
+            WireSaveContent::Adapter => SaveContent::Adapter,
             WireSaveContent::Checkpoint => SaveContent::Checkpoint { dtype },
         }
     }
