@@ -92,6 +92,9 @@ fn vllm(
     let mut all = words(&["vllm", "serve", model, "--host", "127.0.0.1", "--port", port]);
     all.extend(words(&["--logprobs-mode", mode, "--enable-scale-out"]));
     all.extend(["--max-num-seqs".to_owned(), rollout.max_num_seqs.to_string()]);
+    if rollout.sleep_level > 0 {
+        all.push("--enable-sleep-mode".to_owned());
+    }
     if let Some(rank) = adapter_rank {
         let room = ADAPTER_RANKS.into_iter().find(|&room| room >= rank).unwrap_or(rank);
         // The one that samples, and the one before for what is in flight.
@@ -207,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_server_that_takes_adapters_has_room_for_their_rank() {
-        assert_snapshot!(command_with(Some(24), |_| {}), @"");
+        assert_snapshot!(command_with(Some(24), |rollout| rollout.sleep_level = 1), @"VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve 'my model' --host 127.0.0.1 --port 8001 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256 --enable-sleep-mode --enable-lora --max-loras 2 --max-lora-rank 32");
     }
 
     #[test]

@@ -31,7 +31,7 @@ use sampling::{Pending, TurnedAway};
 use crate::generator::{AbortScope, InFlight, Publication, Sample, SampleId, SampleRequest, Sampling};
 use crate::http::Transport;
 use crate::wire::vllm::Figures;
-use crate::wire::{Call, Fault, LogprobsOf, ParameterError, parameters};
+use crate::wire::{Call, Fault, FaultClass, LogprobsOf, ParameterError, parameters};
 
 /// vLLM behind [`Server`].
 pub type VllmServer = HttpServer<Vllm>;
@@ -82,6 +82,8 @@ pub enum ServerEvent {
         /// Why not.
         fault: Fault,
     },
+    /// The server sleeps, or does not.
+    Slept(Result<(), Fault>),
     /// A check came to an end.
     Checked(Result<Report, Fault>),
 }
@@ -115,6 +117,10 @@ pub trait Server: Send {
     /// time, and nothing is submitted meanwhile.
     fn publish(&mut self, publication: &Publication, in_flight: InFlight, now: Instant);
 
+    /// Has it free its GPU until the next publication, which wakes it; comes to [`ServerEvent::Slept`]. Only
+    /// where nothing is in flight, published or checked.
+    fn sleep(&mut self);
+
     /// Looks whether it lives; comes to [`ServerEvent::Checked`]. One at a time.
     fn check(&mut self);
 
@@ -140,6 +146,7 @@ enum Errand {
     Unheard,
     Publishing,
     Checking,
+    Sleeping,
 }
 
 /// A server over HTTP.
@@ -179,6 +186,8 @@ pub struct HttpServer<P> {
     is_known: bool,
     /// A publication that failed may have left it paused.
     left_paused: bool,
+    /// It was put to sleep and has not woken.
+    is_asleep: bool,
     /// Deviation of its log-probabilities from those of the first weights that it was given, as a part of
     /// their spread.
     rounding: Option<f64>,
@@ -212,6 +221,7 @@ impl<P: Protocol> HttpServer<P> {
             max_model_len: None,
             is_known: false,
             left_paused: false,
+            is_asleep: false,
             rounding: None,
         }
     }
@@ -339,6 +349,14 @@ impl<P: Protocol> Server for HttpServer<P> {
         self.begin_publication(publication, in_flight, now);
     }
 
+    fn sleep(&mut self) {
+        let control = Control::Sleep(self.settings.sleep_level);
+        if !self.ask(&control, Errand::Sleeping, self.settings.publish_timeout) {
+            let detail = format!("servers of `rollout.backend: {}` do not sleep", P::KIND);
+            self.ready.push(ServerEvent::Slept(Err(Fault::new(FaultClass::Refused, detail))));
+        }
+    }
+
     fn check(&mut self) {
         self.begin_check();
     }
@@ -359,6 +377,14 @@ impl<P: Protocol> Server for HttpServer<P> {
                 }
                 Some(Errand::Publishing) => self.finish_stage(exchange, now),
                 Some(Errand::Checking) => self.read_check(exchange, now),
+                Some(Errand::Sleeping) => {
+                    let slept = exchange.and_then(|answer| answer.success()).map_err(|fault| {
+                        let detail = format!("it did not go to sleep: {}{}", fault.detail, P::NO_SLEEP);
+                        Fault { detail, ..fault }
+                    });
+                    self.is_asleep |= slept.is_ok();
+                    self.ready.push(ServerEvent::Slept(slept));
+                }
                 // A number that is not known was given up.
                 Some(Errand::Unheard) | None => {}
             }

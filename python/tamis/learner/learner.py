@@ -379,6 +379,9 @@ class Learner:
         settings.finish()
         for trained in self._all_trained():
             trained.kept = None
+        if torch.cuda.is_available():
+            # A server that slept on this GPU takes its memory again.
+            torch.cuda.empty_cache()
         return {}, {}
 
     def save(self, settings, columns):

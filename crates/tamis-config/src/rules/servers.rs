@@ -3,7 +3,7 @@
 use crate::hub_name::ModelSource;
 
 use super::Checker;
-use crate::schema::{BackendKind, PublishMode, SurplusKind};
+use crate::schema::{BackendKind, PublishMode, ScheduleMode, SurplusKind};
 use crate::server_command::{MOST_ADAPTER_RANK, ServerCommand};
 use crate::source::SourceKind;
 
@@ -20,6 +20,7 @@ impl Checker<'_> {
                 "rollout.max_in_flight",
                 "rollout.server_startup_timeout",
                 "rollout.server_lost_timeout",
+                "rollout.sleep_level",
                 "rollout.api_key_file",
                 "rollout.api_key_env",
                 "publish.mode",
@@ -45,6 +46,7 @@ impl Checker<'_> {
         }
         self.has_servers();
         self.adapters();
+        self.sleep();
         if self.config.schedule.surplus == SurplusKind::Discard {
             let reason = "nothing is in flight at a publication with `schedule.surplus: discard`";
             self.warn_ignored(&["publish.pause"], reason);
@@ -70,6 +72,35 @@ impl Checker<'_> {
                 lora.rank
             );
             self.error(&["learner.lora.rank", "publish.mode"], message, hint);
+        }
+    }
+
+    /// Checks that servers can sleep while the policy learns.
+    fn sleep(&mut self) {
+        let (level, backend) = (self.config.rollout.sleep_level, self.config.rollout.backend);
+        if level == 0 {
+            return;
+        }
+        if backend != BackendKind::Vllm {
+            let message = format!("`rollout.sleep_level` is vLLM's, and `rollout.backend` is `{backend}`");
+            self.error(&["rollout.sleep_level", "rollout.backend"], message, "set `rollout.sleep_level: 0`");
+        }
+        if self.config.schedule.mode == ScheduleMode::Streaming
+            || self.config.schedule.surplus == SurplusKind::Carry
+        {
+            self.error(
+                &["rollout.sleep_level", "schedule.mode", "schedule.surplus"],
+                "servers that sleep while the policy learns sample nothing meanwhile, as `schedule.mode: streaming` and \
+                 `schedule.surplus: carry` do",
+                "set `rollout.sleep_level: 0`; or `schedule.mode: rounds` (or `deficit`) and `schedule.surplus: discard`",
+            );
+        }
+        if level == 2 && self.config.publish_mode() == PublishMode::Adapter {
+            self.error(
+                &["rollout.sleep_level", "publish.mode"],
+                "at sleep level 2 servers lose the weights that an adapter goes onto",
+                "set `rollout.sleep_level: 1`, or `publish.mode: folder`",
+            );
         }
     }
 

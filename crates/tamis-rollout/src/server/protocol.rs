@@ -34,6 +34,12 @@ pub enum Control<'a> {
     LoadAdapter(&'a str, &'a str),
     /// Forget the adapter of this name.
     UnloadAdapter(&'a str),
+    /// Free the GPU's memory, at this level.
+    Sleep(u8),
+    /// Whether it sleeps.
+    IsSleeping,
+    /// Take memory again, for these things (`weights`, `kv_cache`) or for all.
+    Wake(Option<&'static str>),
     /// Forget cached prefixes.
     ResetCache,
     /// Call the weights so.
@@ -55,6 +61,8 @@ pub enum ControlReply {
     Models(Vec<ServedModel>),
     /// Whether it is paused.
     IsPaused(bool),
+    /// Whether it sleeps.
+    IsSleeping(bool),
     /// Of which distribution.
     Mode(LogprobsOf),
     /// The label of the weights.
@@ -78,6 +86,9 @@ pub trait Protocol: Default + Send {
 
     /// Hint where the routes that load adapters are refused; `None` where this kind of server takes none.
     const NO_ADAPTERS: Option<&'static str> = None;
+
+    /// Hint where it does not go to sleep.
+    const NO_SLEEP: &'static str = "";
 
     /// Refuses settings that it cannot carry out as meant.
     fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError>;
@@ -145,6 +156,9 @@ impl Protocol for Vllm {
          `tamis serve` takes none: `publish.mode: folder` sends whole weights)",
     );
 
+    const NO_SLEEP: &'static str = " (vLLM sleeps on GPUs only, and only with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1; \
+         `rollout.sleep_level: 0` leaves it awake)";
+
     fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
         vllm::check(sampling, extra)
     }
@@ -187,6 +201,9 @@ impl Protocol for Vllm {
             Control::Reload(folder, _) => vllm::reload(folder),
             Control::LoadAdapter(folder, name) => vllm::load_adapter(folder, name),
             Control::UnloadAdapter(name) => vllm::unload_adapter(name),
+            Control::Sleep(level) => vllm::sleep(*level),
+            Control::IsSleeping => vllm::is_sleeping(),
+            Control::Wake(what) => vllm::wake(*what),
             Control::ResetCache => vllm::reset_prefix_cache(),
             Control::SetLabel(label) => vllm::set_label(label),
             Control::Resume => vllm::resume(),
@@ -211,6 +228,7 @@ impl Protocol for Vllm {
                 Ok(ControlReply::NotYet)
             }
             Control::LogprobsMode => vllm::read_mode(answer).map(ControlReply::Mode),
+            Control::IsSleeping => vllm::read_is_sleeping(answer).map(ControlReply::IsSleeping),
             Control::Label => vllm::read_label(answer).map(ControlReply::Label),
             Control::Figures => vllm::read_metrics(answer).map(ControlReply::Figures),
             Control::ResetCache => vllm::read_reset(answer)
@@ -277,6 +295,9 @@ impl Protocol for Sglang {
             Control::SetLabel(_)
             | Control::LoadAdapter(..)
             | Control::UnloadAdapter(_)
+            | Control::Sleep(_)
+            | Control::IsSleeping
+            | Control::Wake(_)
             | Control::LogprobsMode
             | Control::Figures
             | Control::IsPaused

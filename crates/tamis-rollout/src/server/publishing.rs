@@ -1,5 +1,5 @@
 //! New weights for one server, step by step: nothing in flight, or paused; loaded, cache emptied, labelled;
-//! resumed, and shown to be held. An adapter is a model of its own beside those that are there: nothing has to
+//! resumed, and shown to be held. One that sleeps wakes for it. An adapter is a model of its own beside those that are there: nothing has to
 //! stop for it.
 
 use std::collections::BTreeSet;
@@ -38,9 +38,12 @@ const LEAST_TOLERANCE: f64 = 1e-4;
 pub(super) enum Stage {
     /// Until nothing is in flight.
     Emptying,
+    /// A server that sleeps takes memory for weights first, so that there is room to load them.
+    WakeWeights,
     Pause,
     /// Whole weights, or an adapter.
     Load,
+    WakeCache,
     ResetCache,
     SetLabel,
     Resume,
@@ -48,25 +51,22 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Emptying,
+        Self::WakeWeights,
         Self::Pause,
         Self::Load,
+        Self::WakeCache,
         Self::ResetCache,
         Self::SetLabel,
         Self::Resume,
         Self::Probe,
     ];
 
-    /// The next one that a publication of whole weights or of an adapter has.
-    fn next(self, is_adapter: bool) -> Option<Self> {
+    /// The next one.
+    fn next(self) -> Option<Self> {
         let place = Self::ALL.iter().position(|&stage| stage == self)?;
-        Self::ALL[place + 1..].iter().copied().find(|stage| !is_adapter || stage.is_of_adapters())
-    }
-
-    /// Whether an adapter has this stage too: what the others compute and have cached stays true.
-    fn is_of_adapters(self) -> bool {
-        !matches!(self, Self::Pause | Self::ResetCache | Self::Resume)
+        Self::ALL.get(place + 1).copied()
     }
 }
 
@@ -77,6 +77,8 @@ pub(super) struct Publishing {
     pub(super) adapter: Option<String>,
     /// What the server calls the weights.
     pub(super) label: String,
+    /// Whether the server slept.
+    pub(super) was_asleep: bool,
     pub(super) in_flight: InFlight,
     pub(super) probe: Option<Probe>,
     pub(super) stage: Stage,
@@ -87,13 +89,25 @@ pub(super) struct Publishing {
 
 impl Publishing {
     pub(super) fn may_be_paused(&self) -> bool {
-        self.adapter.is_none() && !matches!(self.stage, Stage::Emptying | Stage::Probe)
+        self.stops() && !matches!(self.stage, Stage::Emptying | Stage::Probe)
+    }
+
+    /// Whether the server stops sampling for it. It does not for an adapter: what it computes and has cached
+    /// stays true.
+    fn stops(&self) -> bool {
+        self.adapter.is_none() || self.was_asleep
     }
 
     /// What the server is asked for at this stage; `None` where that is nothing.
     fn control(&self) -> Option<Control<'_>> {
         Some(match self.stage {
             Stage::Emptying => return None,
+            Stage::WakeWeights | Stage::WakeCache if !self.was_asleep => return None,
+            Stage::WakeWeights => Control::Wake(Some("weights")),
+            Stage::WakeCache => Control::Wake(Some("kv_cache")),
+            // One that slept is paused.
+            Stage::Pause if self.was_asleep => return None,
+            Stage::Pause | Stage::ResetCache | Stage::Resume if !self.stops() => return None,
             Stage::Pause => Control::Pause(self.in_flight),
             Stage::Load => match &self.adapter {
                 Some(name) => Control::LoadAdapter(&self.folder, name),
@@ -182,13 +196,10 @@ impl<P: Protocol> HttpServer<P> {
             folder: self.settings.folder_there(folder),
             adapter: is_adapter.then(|| format!("{label}-{}", self.next_number)),
             label,
+            was_asleep: self.is_asleep,
             in_flight,
             probe,
-            stage: match in_flight {
-                InFlight::Keep if is_adapter => Stage::Load,
-                InFlight::Keep => Stage::Pause,
-                _ => Stage::Emptying,
-            },
+            stage: if in_flight == InFlight::Keep { Stage::WakeWeights } else { Stage::Emptying },
             tries: 0,
             ask_again_at: None,
         });
@@ -217,7 +228,8 @@ impl<P: Protocol> HttpServer<P> {
     fn next_stage(&mut self) {
         let Some(publishing) = &mut self.publishing else { return };
         publishing.tries = 0;
-        if let Some(stage) = publishing.stage.next(publishing.adapter.is_some()) {
+        self.is_asleep &= publishing.stage != Stage::WakeCache;
+        if let Some(stage) = publishing.stage.next() {
             publishing.stage = stage;
             return;
         }

@@ -414,6 +414,31 @@ pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, tok
     sample(interface, &ask)
 }
 
+/// Frees the GPU's memory: the cache is gone, the weights go into main memory (level 1) or are gone too (level
+/// 2). Until [`wake`] nothing can be sampled.
+pub fn sleep(level: u8) -> Call {
+    Call::post_empty(&format!("/sleep?level={level}"))
+}
+
+/// Takes the memory for `weights` or for the `kv_cache` again, or for both.
+pub fn wake(what: Option<&str>) -> Call {
+    Call::post_empty(&what.map_or_else(|| "/wake_up".to_owned(), |what| format!("/wake_up?tags={what}")))
+}
+
+/// Asks whether it sleeps.
+pub fn is_sleeping() -> Call {
+    Call::get("/is_sleeping")
+}
+
+/// Reads the answer to [`is_sleeping`].
+pub fn read_is_sleeping(answer: &HttpAnswer) -> Result<bool, Fault> {
+    #[derive(Deserialize)]
+    struct Sleeping {
+        is_sleeping: bool,
+    }
+    answer.json::<Sleeping>().map(|sleeping| sleeping.is_sleeping)
+}
+
 /// Asks whether it is paused.
 pub fn is_paused() -> Call {
     Call::get("/is_paused")

@@ -517,3 +517,77 @@ fn a_server_that_takes_no_adapters_says_how_to_start_one_that_does() {
     let error = refused(fleet);
     assert!(error.contains("servers of `rollout.backend: openai` take no adapters"), "{error}");
 }
+
+fn asleep(vllm: &FakeVllm) -> bool {
+    !vllm.state.lock().unwrap().asleep.is_empty()
+}
+
+fn changes(vllm: &FakeVllm) -> Vec<String> {
+    let calls = std::mem::take(&mut vllm.state.lock().unwrap().calls);
+    let tells =
+        ["/health", "/v1/models", "/weight_info", "/metrics", "/version", "/is_sleeping", "/is_paused"];
+    calls.into_iter().filter(|call| !tells.contains(&call.as_str())).collect()
+}
+
+#[test]
+fn a_server_that_sleeps_wakes_weights_first_and_takes_the_new_ones() {
+    for level in [1, 2] {
+        let behaviour = Behaviour { sleeps: true, takes_adapters: true, ..Behaviour::default() };
+        let (vllm, mut fleet) = vllm(behaviour, |settings| settings.sleep_level = level);
+        let (first, second) = (folder("first"), folder("second"));
+        publish(&mut fleet, 1, first.path());
+        only_sample(&mut fleet, request(0, 0));
+        changes(&vllm);
+        fleet.put_to_sleep().expect("sleeps");
+        assert!(asleep(&vllm));
+        publish(&mut fleet, 2, second.path());
+        assert!(!asleep(&vllm));
+        let reset = "/reset_prefix_cache?reset_running_requests=true";
+        let sleep = format!("/sleep?level={level}");
+        // The first reset is in vain, and is done again.
+        let weights =
+            [&sleep, "/wake_up?tags=weights", "/collective_rpc", "/wake_up?tags=kv_cache", reset, reset];
+        assert_eq!(changes(&vllm), [&weights[..], &["/update_weight_version", "/resume"]].concat());
+        let sample = only_sample(&mut fleet, request(1, 0));
+        assert_eq!(sample.logprobs, expected_logprobs("second", sample.token_ids.len()));
+        // Nothing new was learned: what is asked for next wakes it, with the weights that it had.
+        fleet.put_to_sleep().expect("sleeps");
+        let sample = only_sample(&mut fleet, request(2, 0));
+        assert_eq!(sample.logprobs, expected_logprobs("second", sample.token_ids.len()));
+        if level == 1 {
+            changes(&vllm);
+            fleet.put_to_sleep().expect("sleeps");
+            let third = adapter("third");
+            publish_adapter(&mut fleet, 3, &third, InFlight::Wait);
+            let weights =
+                [&sleep, "/wake_up?tags=weights", "/v1/load_lora_adapter", "/wake_up?tags=kv_cache"];
+            assert_eq!(changes(&vllm), [&weights[..], &["/update_weight_version", "/resume"]].concat());
+            let sample = only_sample(&mut fleet, request(3, 0));
+            assert_eq!(sample.logprobs, expected_logprobs("third", sample.token_ids.len()));
+        }
+    }
+}
+
+#[test]
+fn a_server_that_was_left_asleep_is_woken() {
+    let vllm = FakeVllm::start(Behaviour { sleeps: true, ..Behaviour::default() });
+    vllm.state.lock().unwrap().asleep = vec!["weights", "kv_cache"];
+    vllm.state.lock().unwrap().paused = Some("keep".to_owned());
+    let urls = [vllm.server.url()];
+    let (mut fleet, _) =
+        connect::<Vllm>(&urls, None, fleet_settings(), |settings| settings.sleep_level = 1).expect("answers");
+    assert!(!asleep(&vllm));
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+}
+
+#[test]
+fn a_server_that_cannot_sleep_says_how_to_start_one_that_can() {
+    let (_vllm, mut fleet) = vllm(Behaviour::default(), |settings| settings.sleep_level = 1);
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    let error = fleet.put_to_sleep().expect_err("it cannot").to_string();
+    assert!(error.contains("Sleep mode is not enabled") && error.contains("--enable-sleep-mode"), "{error}");
+}

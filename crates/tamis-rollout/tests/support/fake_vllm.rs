@@ -67,6 +67,8 @@ pub(crate) struct Behaviour {
     pub(crate) dev_mode: bool,
     /// Was started with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`.
     pub(crate) takes_adapters: bool,
+    /// Was started with `--enable-sleep-mode`.
+    pub(crate) sleeps: bool,
     /// Number of reloads that are refused, as if the folder was not seen yet.
     pub(crate) late_reloads: usize,
     /// Number of reloads that fail.
@@ -89,6 +91,7 @@ impl Default for Behaviour {
             key: None,
             dev_mode: true,
             takes_adapters: false,
+            sleeps: false,
             late_reloads: 0,
             failing_reloads: 0,
             resume_delay: Duration::ZERO,
@@ -106,6 +109,8 @@ pub(crate) struct State {
     /// The folder that was loaded last.
     folder: String,
     pub(crate) paused: Option<String>,
+    /// What sleeps: `weights`, `kv_cache`.
+    pub(crate) asleep: Vec<&'static str>,
     /// Every call but samples, in order.
     pub(crate) calls: Vec<String>,
     pub(crate) num_samples: u64,
@@ -204,6 +209,30 @@ async fn answer(
             resumed.notify_waiters();
             tokio::time::sleep(behaviour.resume_delay).await;
             Reply::json(200, &json!({"status": "resumed"}))
+        }
+        "/sleep" if behaviour.sleeps => {
+            let state = &mut state.lock().unwrap();
+            (state.asleep, state.paused) = (vec!["weights", "kv_cache"], Some("keep".to_owned()));
+            if request.path.ends_with("level=2") {
+                state.weights = "gone".to_owned();
+            }
+            Reply::json(200, &json!({"status": "sleeping"}))
+        }
+        "/sleep" => error(500, "InternalServerError", "Sleep mode is not enabled"),
+        "/is_sleeping" => Reply::json(200, &json!({"is_sleeping": !state.lock().unwrap().asleep.is_empty()})),
+        "/wake_up" => {
+            let state = &mut state.lock().unwrap();
+            let tag = request.path.split("tags=").nth(1);
+            state.asleep.retain(|sleeps| tag.is_some_and(|tag| tag != *sleeps));
+            if state.asleep.is_empty() {
+                state.paused = None;
+                resumed.notify_waiters();
+            }
+            Reply::json(200, &json!({"status": "awake"}))
+        }
+        // What sleeps has no memory to load into.
+        "/collective_rpc" if state.lock().unwrap().asleep.contains(&"weights") => {
+            error(500, "InternalServerError", "no memory")
         }
         "/reset_prefix_cache" => {
             let tries = state.lock().unwrap().calls.iter().filter(|call| call.starts_with("/reset")).count();

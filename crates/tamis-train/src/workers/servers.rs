@@ -64,6 +64,8 @@ pub(crate) enum RunSampler {
         generator: Box<Journalled<Fleet>>,
         /// Faults that the metrics have counted, by their names there.
         reported: BTreeMap<String, u64>,
+        /// Whether they sleep while the policy learns.
+        sleeps: bool,
         /// Those of them that the run started: they end with it.
         #[expect(dead_code, reason = "it is there to be dropped")]
         launched: Option<LaunchedServers>,
@@ -88,6 +90,17 @@ impl RunSampler {
     pub(crate) fn begin_step(&mut self, step: u64) {
         if let Self::Servers { generator, .. } = self {
             generator.set_step(step);
+        }
+    }
+
+    /// Has the servers sleep until weights are published, where they are to.
+    ///
+    /// # Errors
+    /// Where one says that it cannot.
+    pub(crate) fn put_to_sleep(&mut self) -> Result<(), GeneratorError> {
+        match self {
+            Self::Servers { generator, sleeps: true, .. } => generator.generator_mut().put_to_sleep(),
+            _ => Ok(()),
         }
     }
 
@@ -265,7 +278,8 @@ pub(crate) fn connect(
         ui.say(&format!("{server}: {other}: the learner computes them again"));
     }
     let generator = Box::new(Journalled::new(fleet, Box::new(samples), begin));
-    Ok(RunSampler::Servers { generator, reported: BTreeMap::new(), launched })
+    let sleeps = config.rollout.sleep_level > 0;
+    Ok(RunSampler::Servers { generator, reported: BTreeMap::new(), sleeps, launched })
 }
 
 /// Settings of the sampling at servers.
@@ -326,6 +340,7 @@ fn connect_fleet(
             check_timeout: rollout.server_startup_timeout.min(CHECK_TIMEOUT),
             publish_timeout: rollout.server_timeout,
             pause_grace: PAUSE_GRACE,
+            sleep_level: u8::try_from(rollout.sleep_level).unwrap_or_default(),
             nonce: nonce.clone(),
             seeds: true,
             other_logprobs: how.other_logprobs,
