@@ -10,6 +10,7 @@ use tamis_env::task::TaskKind;
 
 use crate::reader::Setting as _;
 use crate::schema::{BackendKind, Config, InitConfig, PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind};
+use crate::server_command::Intake;
 use crate::tree::join;
 
 /// Metrics of a trajectory that every run has, beside its scores.
@@ -145,13 +146,16 @@ impl Config {
         self.schedule.rounds_in_flight.unwrap_or(if streams && is_served { ROUNDS_OF_A_STREAM } else { 1 })
     }
 
-    /// Rank of the adapter that servers are given; `None` where they are given whole weights.
-    pub fn published_rank(&self) -> Option<usize> {
-        let is_adapter = self.publish_mode() == PublishMode::Adapter;
-        self.learner.lora.as_ref().filter(|_| is_adapter).map(|lora| lora.rank)
+    /// What servers are given as new weights.
+    pub fn intake(&self) -> Intake {
+        match (self.publish_mode(), &self.learner.lora) {
+            (PublishMode::Adapter, Some(lora)) => Intake::Adapters(lora.rank),
+            (PublishMode::Ipc, _) => Intake::GpuMemory,
+            (PublishMode::Adapter | PublishMode::Folder, _) => Intake::Folders,
+        }
     }
 
-    /// Weights that servers are given: whole ones, or an adapter.
+    /// Weights that servers are given.
     pub fn publish_mode(&self) -> PublishMode {
         let rollout = &self.rollout;
         let starts_vllm = rollout.backend == BackendKind::Vllm

@@ -11,6 +11,17 @@ pub(crate) const MOST_ADAPTER_RANK: usize = 512;
 /// Ranks that vLLM has room for (`--max-lora-rank`).
 const ADAPTER_RANKS: [usize; 9] = [1, 8, 16, 32, 64, 128, 256, 320, MOST_ADAPTER_RANK];
 
+/// What a server is to be given as new weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intake {
+    /// Folders of whole weights.
+    Folders,
+    /// Adapters of this rank.
+    Adapters(usize),
+    /// Weights in the memory of its GPU.
+    GpuMemory,
+}
+
 /// A command line with variables of the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerCommand {
@@ -22,10 +33,9 @@ pub struct ServerCommand {
 
 impl ServerCommand {
     /// The command that starts one server of a run's weights on a port of this machine, as `rollout.launch`
-    /// says; without that as its defaults do. `adapter_rank`: rank of the adapters that it is to take, where
-    /// these are published. Empty where the backend needs no server, or where nobody knows
+    /// says; without that as its defaults do. Empty where the backend needs no server, or where nobody knows
     /// its program.
-    pub fn new(rollout: &RolloutConfig, adapter_rank: Option<usize>, model: &Path, port: &str) -> Self {
+    pub fn new(rollout: &RolloutConfig, intake: Intake, model: &Path, port: &str) -> Self {
         let model = model.display().to_string();
         let launch = rollout.launch.as_ref();
         let own = launch.filter(|launch| !launch.command.is_empty());
@@ -34,15 +44,22 @@ impl ServerCommand {
                 let fill = |word: &String| word.replace("{model}", &model).replace("{port}", port);
                 launch.command.iter().map(fill).collect()
             }
-            (None, BackendKind::Vllm) => vllm(rollout, launch, adapter_rank, &model, port),
+            (None, BackendKind::Vllm) => vllm(rollout, launch, intake, &model, port),
             (None, BackendKind::Sglang) => sglang(rollout, launch, &model, port),
             (None, BackendKind::Native | BackendKind::OpenAi) => Vec::new(),
         };
         let mut environment = Vec::new();
         if rollout.backend == BackendKind::Vllm {
             environment.push(("VLLM_SERVER_DEV_MODE", "1".to_owned()));
-            if adapter_rank.is_some() {
-                environment.push(("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1".to_owned()));
+            match intake {
+                Intake::Folders => {}
+                Intake::Adapters(_) => {
+                    environment.push(("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1".to_owned()));
+                }
+                // The handles are pickled.
+                Intake::GpuMemory => {
+                    environment.push(("VLLM_ALLOW_INSECURE_SERIALIZATION", "1".to_owned()));
+                }
             }
         }
         Self { environment, words }
@@ -56,12 +73,12 @@ impl ServerCommand {
         let launch = rollout.launch.as_ref().filter(|_| is_of_servers && rollout.servers.is_empty())?;
         let run = config.run.dir.join(&config.run.name).join("published");
         let shared = |dir: &PathBuf| dir.join(format!("{}-ID", config.run.name));
-        let adapter_rank = config.published_rank();
-        let weights = match &config.model.path {
-            Some(model) if adapter_rank.is_some() => model.for_server(),
+        let intake = config.intake();
+        let weights = match (&config.model.path, intake) {
+            (Some(model), Intake::Adapters(_)) => model.for_server(),
             _ => config.publish.dir.as_ref().map_or(run, shared).join("start"),
         };
-        let command = Self::new(rollout, adapter_rank, &weights, "PORT");
+        let command = Self::new(rollout, intake, &weights, "PORT");
         let num = launch.replicas;
         let plural = if num == 1 { "a server".to_owned() } else { format!("{num} servers") };
         Some(format!(
@@ -78,7 +95,7 @@ fn words(parts: &[&str]) -> Vec<String> {
 fn vllm(
     rollout: &RolloutConfig,
     launch: Option<&LaunchConfig>,
-    adapter_rank: Option<usize>,
+    intake: Intake,
     model: &str,
     port: &str,
 ) -> Vec<String> {
@@ -95,10 +112,14 @@ fn vllm(
     if rollout.sleep_level > 0 {
         all.push("--enable-sleep-mode".to_owned());
     }
-    if let Some(rank) = adapter_rank {
-        let room = ADAPTER_RANKS.into_iter().find(|&room| room >= rank).unwrap_or(rank);
-        // The one that samples, and the one before for what is in flight.
-        all.extend(words(&["--enable-lora", "--max-loras", "2", "--max-lora-rank", &room.to_string()]));
+    match intake {
+        Intake::Folders => {}
+        Intake::Adapters(rank) => {
+            let room = ADAPTER_RANKS.into_iter().find(|&room| room >= rank).unwrap_or(rank);
+            // The one that samples, and the one before for what is in flight.
+            all.extend(words(&["--enable-lora", "--max-loras", "2", "--max-lora-rank", &room.to_string()]));
+        }
+        Intake::GpuMemory => all.extend(words(&["--weight-transfer-config", r#"{"backend": "ipc"}"#])),
     }
     if let Some(launch) = launch {
         if launch.tensor_parallel > 1 {
@@ -166,14 +187,14 @@ mod tests {
     use super::*;
 
     fn command(change: impl FnOnce(&mut RolloutConfig)) -> String {
-        command_with(None, change)
+        command_with(Intake::Folders, change)
     }
 
-    fn command_with(adapter_rank: Option<usize>, change: impl FnOnce(&mut RolloutConfig)) -> String {
+    fn command_with(intake: Intake, change: impl FnOnce(&mut RolloutConfig)) -> String {
         let mut rollout = Config::default().rollout;
         rollout.backend = BackendKind::Vllm;
         change(&mut rollout);
-        ServerCommand::new(&rollout, adapter_rank, Path::new("my model"), "8001").to_string()
+        ServerCommand::new(&rollout, intake, Path::new("my model"), "8001").to_string()
     }
 
     fn launch() -> LaunchConfig {
@@ -210,7 +231,12 @@ mod tests {
 
     #[test]
     fn a_server_that_takes_adapters_has_room_for_their_rank() {
-        assert_snapshot!(command_with(Some(24), |rollout| rollout.sleep_level = 1), @"VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve 'my model' --host 127.0.0.1 --port 8001 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256 --enable-sleep-mode --enable-lora --max-loras 2 --max-lora-rank 32");
+        assert_snapshot!(command_with(Intake::Adapters(24), |rollout| rollout.sleep_level = 1), @"VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve 'my model' --host 127.0.0.1 --port 8001 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256 --enable-sleep-mode --enable-lora --max-loras 2 --max-lora-rank 32");
+    }
+
+    #[test]
+    fn a_server_on_the_learners_gpu_takes_weights_there() {
+        assert_snapshot!(command_with(Intake::GpuMemory, |_| {}), @r#"VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_INSECURE_SERIALIZATION=1 vllm serve 'my model' --host 127.0.0.1 --port 8001 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256 --weight-transfer-config '{"backend": "ipc"}'"#);
     }
 
     #[test]

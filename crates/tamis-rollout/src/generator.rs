@@ -255,6 +255,9 @@ pub enum Weights {
     /// A folder with an adapter (LoRA) as peft saves it, to go onto the model that every server was started
     /// with.
     Adapter(PathBuf),
+    /// A folder with the file [`HANDLES`](crate::server::HANDLES): where in the memory of a GPU the weights
+    /// are, for servers on the same GPU (CUDA IPC).
+    Handles(PathBuf),
 }
 
 /// Longest wait of [`Generator::next`] for something to happen.

@@ -22,6 +22,7 @@ use tamis_text::tokenizer::Tokenizer;
 
 pub use probe::{FILE as PROBE_FILE, Probe, ProbeError};
 pub use protocol::{Control, ControlReply, OpenAi, Protocol, Sglang, Vllm};
+pub use publishing::HANDLES;
 pub use settings::{OtherLogprobs, ServerSettings};
 
 use checking::Checking;

@@ -3,7 +3,7 @@
 use crate::hub_name::ModelSource;
 
 use super::Checker;
-use crate::schema::{BackendKind, PublishMode, ScheduleMode, SurplusKind};
+use crate::schema::{BackendKind, LearnerBackend, PublishMode, ScheduleMode, SurplusKind};
 use crate::server_command::{MOST_ADAPTER_RANK, ServerCommand};
 use crate::source::SourceKind;
 
@@ -46,10 +46,32 @@ impl Checker<'_> {
         }
         self.has_servers();
         self.adapters();
+        self.shared_gpu();
         self.sleep();
         if self.config.schedule.surplus == SurplusKind::Discard {
             let reason = "nothing is in flight at a publication with `schedule.surplus: discard`";
             self.warn_ignored(&["publish.pause"], reason);
+        }
+    }
+
+    /// Checks that there is GPU memory through which weights can be published.
+    fn shared_gpu(&mut self) {
+        if self.config.publish_mode() != PublishMode::Ipc {
+            return;
+        }
+        let hint = "set `publish.mode: folder`";
+        let (rollout, learner) = (&self.config.rollout, &self.config.learner);
+        if rollout.backend != BackendKind::Vllm || learner.backend != LearnerBackend::Torch {
+            let message = format!(
+                "`publish.mode: ipc` shares the memory of a GPU between PyTorch and vLLM, and the policy learns with \
+                 `{}` and samples with `{}`",
+                learner.backend, rollout.backend
+            );
+            self.error(&["publish.mode", "learner.backend", "rollout.backend"], message, hint);
+        } else if rollout.launch.as_ref().is_some_and(|launch| launch.replicas * launch.tensor_parallel > 1) {
+            let message = "`publish.mode: ipc` needs one server on the learner's GPU, and `rollout.launch` starts them on \
+                           several";
+            self.error(&["rollout.launch", "publish.mode"], message, hint);
         }
     }
 
@@ -125,7 +147,7 @@ impl Checker<'_> {
         let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.backend != BackendKind::OpenAi) else {
             let model =
                 self.config.model.path.as_ref().map_or_else(|| "MODEL".into(), ModelSource::for_server);
-            let command = ServerCommand::new(rollout, self.config.published_rank(), &model, "8000");
+            let command = ServerCommand::new(rollout, self.config.intake(), &model, "8000");
             let hint = if command.words.is_empty() {
                 "set `rollout.servers: [http://HOST:PORT]`".to_owned()
             } else {

@@ -26,6 +26,9 @@ choice! {
         /// The adapter alone (LoRA), in a folder that they read: vLLM puts it onto the model that it was
         /// started with, the one that the run began with.
         Adapter = "adapter",
+        /// Where the weights are in the memory of the GPU that PyTorch and vLLM share (CUDA IPC): vLLM copies
+        /// them there, and no file is written.
+        Ipc = "ipc",
     }
 }
 

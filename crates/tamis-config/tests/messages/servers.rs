@@ -167,6 +167,26 @@ error: at sleep level 2 servers lose the weights that an adapter goes onto
 
 1 error in the configuration
 "#);
+    assert_snapshot!(errors(&["publish.mode=ipc", "learner.backend=native"]), @r#"
+error: `publish.mode: ipc` shares the memory of a GPU between PyTorch and vLLM, and the policy learns with `native` and samples with `vllm`
+ --> command line
+  |
+1 | publish.mode=ipc
+  |              ^^^
+  hint: set `publish.mode: folder`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["publish.mode=ipc", "rollout.servers=[]", "rollout.launch={replicas: 2}"]), @r#"
+error: `publish.mode: ipc` needs one server on the learner's GPU, and `rollout.launch` starts them on several
+ --> command line
+  |
+1 | rollout.launch={replicas: 2}
+  | ^^^^^^^^^^^^^^
+  hint: set `publish.mode: folder`
+
+1 error in the configuration
+"#);
     assert_snapshot!(errors(&["rollout.sleep_level=1", "schedule.mode=streaming"]), @r#"
 error: servers that sleep while the policy learns sample nothing meanwhile, as `schedule.mode: streaming` and `schedule.surplus: carry` do
  --> command line

@@ -34,6 +34,14 @@ pub enum Control<'a> {
     LoadAdapter(&'a str, &'a str),
     /// Forget the adapter of this name.
     UnloadAdapter(&'a str),
+    /// Be ready for weights in the memory of the GPU.
+    BeginTransfer,
+    /// New weights begin to come.
+    BeginUpdate,
+    /// Take weights from where these handles say.
+    TakeHandles(&'a str),
+    /// All new weights have come.
+    EndUpdate,
     /// Free the GPU's memory, at this level.
     Sleep(u8),
     /// Whether it sleeps.
@@ -86,6 +94,10 @@ pub trait Protocol: Default + Send {
 
     /// Hint where the routes that load adapters are refused; `None` where this kind of server takes none.
     const NO_ADAPTERS: Option<&'static str> = None;
+
+    /// Hint where handles of weights in the memory of the GPU are refused; `None` where this kind of server
+    /// takes none.
+    const NO_HANDLES: Option<&'static str> = None;
 
     /// Hint where it does not go to sleep.
     const NO_SLEEP: &'static str = "";
@@ -156,6 +168,11 @@ impl Protocol for Vllm {
          `tamis serve` takes none: `publish.mode: folder` sends whole weights)",
     );
 
+    const NO_HANDLES: Option<&'static str> = Some(
+        " (vLLM takes weights of the same GPU only with --weight-transfer-config '{\"backend\": \"ipc\"}', \
+         VLLM_ALLOW_INSECURE_SERIALIZATION=1 and VLLM_SERVER_DEV_MODE=1, and `tamis serve` takes none: \
+         `publish.mode: folder` sends them through files)",
+    );
     const NO_SLEEP: &'static str = " (vLLM sleeps on GPUs only, and only with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1; \
          `rollout.sleep_level: 0` leaves it awake)";
 
@@ -201,6 +218,10 @@ impl Protocol for Vllm {
             Control::Reload(folder, _) => vllm::reload(folder),
             Control::LoadAdapter(folder, name) => vllm::load_adapter(folder, name),
             Control::UnloadAdapter(name) => vllm::unload_adapter(name),
+            Control::BeginTransfer => vllm::begin_transfer(),
+            Control::BeginUpdate => vllm::begin_update(),
+            Control::TakeHandles(handles) => vllm::take_handles(handles),
+            Control::EndUpdate => vllm::end_update(),
             Control::Sleep(level) => vllm::sleep(*level),
             Control::IsSleeping => vllm::is_sleeping(),
             Control::Wake(what) => vllm::wake(*what),
@@ -295,6 +316,10 @@ impl Protocol for Sglang {
             Control::SetLabel(_)
             | Control::LoadAdapter(..)
             | Control::UnloadAdapter(_)
+            | Control::BeginTransfer
+            | Control::BeginUpdate
+            | Control::TakeHandles(_)
+            | Control::EndUpdate
             | Control::Sleep(_)
             | Control::IsSleeping
             | Control::Wake(_)

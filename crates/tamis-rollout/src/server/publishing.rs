@@ -41,8 +41,11 @@ pub(super) enum Stage {
     /// A server that sleeps takes memory for weights first, so that there is room to load them.
     WakeWeights,
     Pause,
+    BeginTransfer,
+    BeginUpdate,
     /// Whole weights, or an adapter.
     Load,
+    EndUpdate,
     WakeCache,
     ResetCache,
     SetLabel,
@@ -51,11 +54,14 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::Emptying,
         Self::WakeWeights,
         Self::Pause,
+        Self::BeginTransfer,
+        Self::BeginUpdate,
         Self::Load,
+        Self::EndUpdate,
         Self::WakeCache,
         Self::ResetCache,
         Self::SetLabel,
@@ -70,11 +76,25 @@ impl Stage {
     }
 }
 
+/// Name of the file that says where in the memory of a GPU published weights are: the object that vLLM calls
+/// `update_info`.
+pub const HANDLES: &str = "handles.json";
+
+/// What is loaded.
+#[derive(Debug, Clone)]
+pub(super) enum Loaded {
+    /// The whole weights of the folder.
+    Whole,
+    /// The folder's adapter, under a name as a model: that of no other, also where a version is loaded twice.
+    Adapter(String),
+    /// Weights in the memory of the GPU, by the text of [`HANDLES`].
+    Handles(String),
+}
+
 pub(super) struct Publishing {
     pub(super) version: PolicyVersion,
     pub(super) folder: String,
-    /// Name as a model of an adapter that is published: that of no other, also where a version is loaded twice.
-    pub(super) adapter: Option<String>,
+    pub(super) loaded: Loaded,
     /// What the server calls the weights.
     pub(super) label: String,
     /// Whether the server slept.
@@ -95,7 +115,14 @@ impl Publishing {
     /// Whether the server stops sampling for it. It does not for an adapter: what it computes and has cached
     /// stays true.
     fn stops(&self) -> bool {
-        self.adapter.is_none() || self.was_asleep
+        !matches!(self.loaded, Loaded::Adapter(_)) || self.was_asleep
+    }
+
+    fn adapter(&self) -> Option<&str> {
+        match &self.loaded {
+            Loaded::Adapter(name) => Some(name),
+            Loaded::Whole | Loaded::Handles(_) => None,
+        }
     }
 
     /// What the server is asked for at this stage; `None` where that is nothing.
@@ -109,9 +136,18 @@ impl Publishing {
             Stage::Pause if self.was_asleep => return None,
             Stage::Pause | Stage::ResetCache | Stage::Resume if !self.stops() => return None,
             Stage::Pause => Control::Pause(self.in_flight),
-            Stage::Load => match &self.adapter {
-                Some(name) => Control::LoadAdapter(&self.folder, name),
-                None => Control::Reload(&self.folder, &self.label),
+            Stage::BeginTransfer | Stage::BeginUpdate | Stage::EndUpdate
+                if !matches!(self.loaded, Loaded::Handles(_)) =>
+            {
+                return None;
+            }
+            Stage::BeginTransfer => Control::BeginTransfer,
+            Stage::BeginUpdate => Control::BeginUpdate,
+            Stage::EndUpdate => Control::EndUpdate,
+            Stage::Load => match &self.loaded {
+                Loaded::Whole => Control::Reload(&self.folder, &self.label),
+                Loaded::Adapter(name) => Control::LoadAdapter(&self.folder, name),
+                Loaded::Handles(handles) => Control::TakeHandles(handles),
             },
             Stage::ResetCache => Control::ResetCache,
             Stage::SetLabel => Control::SetLabel(&self.label),
@@ -130,56 +166,68 @@ pub(super) fn version_of(nonce: &str, label: &str) -> Option<PolicyVersion> {
     label.strip_prefix(nonce)?.strip_prefix("-v")?.parse().ok().map(PolicyVersion)
 }
 
-/// A folder that a server can load, looked at first because a bad one kills vLLM at its next sample.
-/// `config`: name of the file that says what it holds.
-fn check_folder(folder: &Path, config: &str) -> Result<(), Fault> {
-    let refused = |what: String| Fault::new(FaultClass::Refused, format!("{}: {what}", folder.display()));
-    let entries = std::fs::read_dir(folder).map_err(|error| refused(error.to_string()))?;
+/// Looks whether a folder has what a server loads: a bad one kills vLLM at its next sample. `config`: name of
+/// the file that says what it holds.
+fn check_folder(folder: &Path, config: &str) -> Result<(), String> {
+    let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let names: BTreeSet<String> =
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     if !names.contains(config) {
-        return Err(refused(format!("no {config}")));
+        return Err(format!("{}: no {config}", folder.display()));
     }
-    if !names
-        .iter()
-        .any(|name| Path::new(name).extension().is_some_and(|extension| extension == "safetensors"))
-    {
-        return Err(refused("no .safetensors file".to_owned()));
+    let is_tensors = |name: &String| Path::new(name).extension().is_some_and(|kind| kind == "safetensors");
+    if !names.iter().any(is_tensors) {
+        return Err(format!("{}: no .safetensors file", folder.display()));
     }
     Ok(())
+}
+
+/// What a server of a kind is to load from where weights are published, looked at first, and the folder that
+/// it is in.
+fn look<P: Protocol>(weights: &Weights, name: String) -> Result<(&Path, Loaded), String> {
+    let takes = |hint: Option<&str>, what: &str| match hint {
+        Some(_) => Ok(()),
+        None => Err(format!("servers of `rollout.backend: {}` take no {what}", P::KIND)),
+    };
+    match weights {
+        Weights::InProcess => Err("weights in this process cannot be sent to a server".to_owned()),
+        Weights::Folder(folder) => {
+            check_folder(folder, "config.json")?;
+            Ok((folder, Loaded::Whole))
+        }
+        Weights::Adapter(folder) => {
+            takes(P::NO_ADAPTERS, "adapters")?;
+            check_folder(folder, "adapter_config.json")?;
+            Ok((folder, Loaded::Adapter(name)))
+        }
+        Weights::Handles(folder) => {
+            takes(P::NO_HANDLES, "weights in the memory of their GPU")?;
+            let path = folder.join(HANDLES);
+            let handles = std::fs::read_to_string(&path);
+            let handles = handles.map_err(|error| format!("{}: {error}", path.display()))?;
+            Ok((folder, Loaded::Handles(handles)))
+        }
+    }
 }
 
 impl<P: Protocol> HttpServer<P> {
     /// See [`Server::publish`](super::Server::publish).
     pub(super) fn begin_publication(&mut self, publication: &Publication, in_flight: InFlight, now: Instant) {
         let Publication { version, weights } = publication;
-        let refused = |detail: String| ServerEvent::NotPublished {
-            version: *version,
-            fault: Fault::new(FaultClass::Refused, detail),
-        };
-        let (folder, is_adapter, config) = match weights {
-            Weights::Folder(folder) => (folder, false, "config.json"),
-            Weights::Adapter(folder) => (folder, true, "adapter_config.json"),
-            Weights::InProcess => {
-                self.ready.push(refused("weights in this process cannot be sent to a server".to_owned()));
-                return;
-            }
-        };
-        if is_adapter && P::NO_ADAPTERS.is_none() {
-            let detail = format!("servers of `rollout.backend: {}` take no adapters", P::KIND);
-            self.ready.push(refused(detail));
-            return;
-        }
-        let probe = check_folder(folder, config)
-            .map_err(|fault| fault.detail)
-            .and_then(|()| Probe::read(folder).map_err(|error| error.to_string()));
-        let probe = match probe {
-            Ok(probe) => probe,
+        let label = label_of(&self.settings.nonce, *version);
+        let found =
+            look::<P>(weights, format!("{label}-{}", self.next_number)).and_then(|(folder, loaded)| {
+                Ok((folder, loaded, Probe::read(folder).map_err(|error| error.to_string())?))
+            });
+        let (folder, loaded, probe) = match found {
+            Ok(found) => found,
             Err(detail) => {
-                self.ready.push(refused(detail));
+                let fault = Fault::new(FaultClass::Refused, detail);
+                self.ready.push(ServerEvent::NotPublished { version: *version, fault });
                 return;
             }
         };
+        let is_adapter = matches!(loaded, Loaded::Adapter(_));
         let in_flight = match in_flight {
             // Those of an adapter end with the one that they began with.
             InFlight::Keep if !is_adapter && !self.protocol.reports_spans() => InFlight::Wait,
@@ -190,11 +238,10 @@ impl<P: Protocol> HttpServer<P> {
                 self.abort(AbortScope::Purpose(purpose), now);
             }
         }
-        let label = label_of(&self.settings.nonce, *version);
         self.publishing = Some(Publishing {
             version: *version,
             folder: self.settings.folder_there(folder),
-            adapter: is_adapter.then(|| format!("{label}-{}", self.next_number)),
+            loaded,
             label,
             was_asleep: self.is_asleep,
             in_flight,
@@ -214,9 +261,8 @@ impl<P: Protocol> HttpServer<P> {
                 return;
             }
             let timeout = self.settings.publish_timeout;
-            let model = publishing.adapter.as_ref().or(self.model.as_ref());
-            let call =
-                publishing.control().and_then(|control| self.call_of(&control, model.map(String::as_str)));
+            let model = publishing.adapter().or(self.model.as_deref());
+            let call = publishing.control().and_then(|control| self.call_of(&control, model));
             if let Some(call) = call {
                 self.send(call, Errand::Publishing, timeout);
                 return;
@@ -236,8 +282,11 @@ impl<P: Protocol> HttpServer<P> {
         if let Some(done) = self.publishing.take() {
             self.version = done.version;
             self.label = Some(done.label);
-            self.adapters.extend(done.adapter.clone());
-            self.adapter = done.adapter;
+            self.adapter = match done.loaded {
+                Loaded::Adapter(name) => Some(name),
+                Loaded::Whole | Loaded::Handles(_) => None,
+            };
+            self.adapters.extend(self.adapter.clone());
             if self.adapters.len() > MOST_ADAPTERS
                 && let Some(oldest) = self.adapters.pop_front()
                 && let Some(call) = self.call_of(&Control::UnloadAdapter(&oldest), None)
@@ -318,10 +367,14 @@ impl<P: Protocol> HttpServer<P> {
                 other => other,
             });
         }
-        let hint = match &publishing.adapter {
+        // vLLM answers what it was not started for with 500 too.
+        let hint = match &publishing.loaded {
+            Loaded::Handles(_) if matches!(fault.class, FaultClass::Refused | FaultClass::ServerError) => {
+                P::NO_HANDLES.unwrap_or_default()
+            }
             _ if fault.class != FaultClass::Refused => "",
-            Some(_) => P::NO_ADAPTERS.unwrap_or_default(),
-            None => P::NO_CONTROL,
+            Loaded::Adapter(_) => P::NO_ADAPTERS.unwrap_or_default(),
+            Loaded::Whole | Loaded::Handles(_) => P::NO_CONTROL,
         };
         let detail = format!("version {} was not loaded: {}{hint}", publishing.version.0, fault.detail);
         let fault = Fault { detail, ..fault.clone() };

@@ -414,6 +414,27 @@ pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, tok
     sample(interface, &ask)
 }
 
+/// Makes it ready for weights in the memory of its GPU, one handle a tensor.
+pub fn begin_transfer() -> Call {
+    Call::post("/init_weight_transfer_engine", &json!({"init_info": {"packed": false}}))
+}
+
+/// Says that new weights come: layers are loaded anew from then on.
+pub fn begin_update() -> Call {
+    Call::post_empty("/start_weight_update")
+}
+
+/// Gives the tensors: the text of an object with `names`, `dtype_names`, `shapes` and `ipc_handles_pickled`.
+pub fn take_handles(handles: &str) -> Call {
+    let body = format!("{{\"update_info\":{handles}}}").into_bytes();
+    Call { body, ..Call::post("/update_weights", &Value::Null) }
+}
+
+/// Says that all have come.
+pub fn end_update() -> Call {
+    Call::post("/finish_weight_update", &json!({}))
+}
+
 /// Frees the GPU's memory: the cache is gone, the weights go into main memory (level 1) or are gone too (level
 /// 2). Until [`wake`] nothing can be sampled.
 pub fn sleep(level: u8) -> Call {

@@ -591,3 +591,41 @@ fn a_server_that_cannot_sleep_says_how_to_start_one_that_can() {
     let error = fleet.put_to_sleep().expect_err("it cannot").to_string();
     assert!(error.contains("Sleep mode is not enabled") && error.contains("--enable-sleep-mode"), "{error}");
 }
+
+#[test]
+fn a_server_on_the_same_gpu_takes_weights_from_its_memory() {
+    let handles = |text: &str| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let body = json!({"names": [text], "dtype_names": ["bfloat16"], "shapes": [[1]], "ipc_handles_pickled": "g"});
+        let path = folder.path().join(tamis_rollout::server::HANDLES);
+        std::fs::write(path, body.to_string()).expect("written");
+        write_probe(text, folder.path());
+        let weights = Weights::Handles(folder.path().to_owned());
+        (folder, Publication { version: PolicyVersion(1), weights })
+    };
+    let (vllm, mut fleet) = vllm(Behaviour { takes_handles: true, ..Behaviour::default() }, |_| {});
+    changes(&vllm);
+    let (_folder, first) = handles("first");
+    fleet.publish(&first, InFlight::Wait).expect("begun");
+    let events = fleet.next(Wait::Forever).expect("goes on");
+    assert_eq!(events, [GeneratorEvent::Published { version: PolicyVersion(1) }]);
+    let update = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights"];
+    let reset = "/reset_prefix_cache?reset_running_requests=true";
+    let rest = ["/finish_weight_update", reset, reset, "/update_weight_version", "/resume"];
+    assert_eq!(changes(&vllm), [&["/pause?mode=wait"], &update[..], &rest].concat());
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+
+    let refuses = FakeVllm::start(Behaviour::default());
+    let settings = FleetSettings { give_up_after: Some(Duration::from_millis(300)), ..fleet_settings() };
+    let (mut fleet, _) = connect::<Vllm>(&[refuses.server.url()], None, settings, |_| {}).expect("answers");
+    let (_folder, first) = handles("first");
+    fleet.publish(&first, InFlight::Wait).expect("begun");
+    let error = loop {
+        match fleet.next(Wait::Forever) {
+            Ok(events) => assert!(events.is_empty(), "{events:?}"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("not configured") && error.contains("--weight-transfer-config"), "{error}");
+}

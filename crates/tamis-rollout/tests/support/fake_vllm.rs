@@ -67,6 +67,8 @@ pub(crate) struct Behaviour {
     pub(crate) dev_mode: bool,
     /// Was started with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`.
     pub(crate) takes_adapters: bool,
+    /// Was started with `--weight-transfer-config '{"backend": "ipc"}'`.
+    pub(crate) takes_handles: bool,
     /// Was started with `--enable-sleep-mode`.
     pub(crate) sleeps: bool,
     /// Number of reloads that are refused, as if the folder was not seen yet.
@@ -91,6 +93,7 @@ impl Default for Behaviour {
             key: None,
             dev_mode: true,
             takes_adapters: false,
+            takes_handles: false,
             sleeps: false,
             late_reloads: 0,
             failing_reloads: 0,
@@ -209,6 +212,18 @@ async fn answer(
             resumed.notify_waiters();
             tokio::time::sleep(behaviour.resume_delay).await;
             Reply::json(200, &json!({"status": "resumed"}))
+        }
+        "/init_weight_transfer_engine" if !behaviour.takes_handles => {
+            error(500, "InternalServerError", "Weight transfer not configured")
+        }
+        "/init_weight_transfer_engine" | "/start_weight_update" | "/finish_weight_update" => {
+            Reply::json(200, &json!({"message": "done"}))
+        }
+        // The only name is that of the weights.
+        "/update_weights" => {
+            let name = body["update_info"]["names"][0].as_str().unwrap_or_default().to_owned();
+            state.lock().unwrap().weights = name;
+            Reply::json(200, &json!({"message": "Weights updated"}))
         }
         "/sleep" if behaviour.sleeps => {
             let state = &mut state.lock().unwrap();

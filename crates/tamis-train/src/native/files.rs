@@ -48,6 +48,7 @@ impl NativeEngine {
         match content {
             SaveContent::Weights { untied } => Ok(self.save_weights(folder, untied)?),
             SaveContent::Adapter => Err(LearnerError::NoAdapter),
+            SaveContent::Handles { .. } => Err(LearnerError::NoGpu),
             SaveContent::Checkpoint { dtype } => Ok(self.save_checkpoint(folder, dtype)?),
         }
     }

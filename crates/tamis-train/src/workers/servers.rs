@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tamis_config::{
-    BackendKind, Config, LaunchConfig, PublishMode, PublishVerify, ServerCommand, SurplusKind,
-};
+use tamis_config::{BackendKind, Config, Intake, LaunchConfig, PublishVerify, ServerCommand, SurplusKind};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings};
@@ -180,7 +178,6 @@ pub(crate) fn launch(
     };
     let gpus = visible_gpus(launch, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
     let model = folders.write_start(learner, codec)?;
-    let adapter_rank = config.published_rank().filter(|_| folders.adapter_base.is_some());
     let logs = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()).join("servers");
     folders.disk.create_folder(&logs).map_err(RunError::from)?;
     let mut processes = Vec::with_capacity(launch.replicas);
@@ -189,7 +186,7 @@ pub(crate) fn launch(
         RunError::from(LaunchError::Surroundings { command: "servers".to_owned(), what, source })
     })?;
     for (place, (gpus, port)) in gpus.into_iter().zip(ports).enumerate() {
-        let command = ServerCommand::new(rollout, adapter_rank, &model, &port.to_string());
+        let command = ServerCommand::new(rollout, folders.intake, &model, &port.to_string());
         let environment = command.environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         let gpus = gpus.map(|gpus| ("CUDA_VISIBLE_DEVICES".to_owned(), gpus));
         processes.push(ServerProcess {
@@ -437,8 +434,10 @@ impl EvaluationSampler {
             return Ok(Self::Learner { generator, learner });
         }
         // What is evaluated is a checkpoint's whole weights.
-        let folders =
-            PublishedFolders { adapter_base: None, ..PublishedFolders::of(&Disk::new(), folder, config) };
+        let folders = PublishedFolders {
+            intake: Intake::Folders,
+            ..PublishedFolders::of(&Disk::new(), folder, config)
+        };
         let mut begin = || {
             let launched = launch(config, &folders, (&mut *learner, codec), folder, interrupt, ui)?;
             let addresses =
@@ -500,8 +499,10 @@ pub(crate) struct PublishedFolders {
     keep: u64,
     /// Whether they are for servers, which reload a head of its own.
     are_for_servers: bool,
-    /// The model that servers put adapters onto, where these are what is published.
-    adapter_base: Option<PathBuf>,
+    /// What servers are given.
+    intake: Intake,
+    /// The model that the run began with, which servers put adapters onto.
+    base: Option<PathBuf>,
     /// Whether servers show that they hold the weights.
     has_probe: bool,
     /// The temperature that the learner takes log-probabilities at.
@@ -530,12 +531,8 @@ impl PublishedFolders {
             seen_as: publish.server_dir.clone().map(|there| (shared, there)),
             keep: publish.keep as u64,
             are_for_servers,
-            adapter_base: config
-                .model
-                .path
-                .as_ref()
-                .filter(|_| are_for_servers && config.publish_mode() == PublishMode::Adapter)
-                .map(|model| absolute(&model.folder())),
+            intake: if are_for_servers { config.intake() } else { Intake::Folders },
+            base: config.model.path.as_ref().map(|model| absolute(&model.folder())),
             has_probe: are_for_servers && publish.verify == PublishVerify::Probe,
             temperature: config.rollout.temperature,
         }
@@ -554,13 +551,24 @@ impl PublishedFolders {
     ) -> Result<(), RunError> {
         self.disk.create_folder(&self.root)?;
         self.disk.remove_folder(folder)?;
-        checkpoint::write_folder(&self.disk, folder, Some(codec.tokenizer()), |folder| {
+        // What is not a model of its own needs no tokenizer.
+        let tokenizer = matches!(content, SaveContent::Weights { .. }).then(|| codec.tokenizer());
+        checkpoint::write_folder(&self.disk, folder, tokenizer, |folder| {
             Ok(learner.save(folder, content)?.files)
         })
     }
 
     fn whole(&self) -> SaveContent {
         SaveContent::Weights { untied: self.are_for_servers }
+    }
+
+    /// What is published: what the learner writes, and what servers make of it.
+    fn content(&self) -> (SaveContent, fn(PathBuf) -> Weights) {
+        match self.intake {
+            Intake::Folders => (self.whole(), Weights::Folder),
+            Intake::Adapters(_) => (SaveContent::Adapter, Weights::Adapter),
+            Intake::GpuMemory => (SaveContent::Handles { untied: true }, Weights::Handles),
+        }
     }
 
     fn start(&self) -> PathBuf {
@@ -570,7 +578,7 @@ impl PublishedFolders {
     /// Writes the weights that servers of the run are started with; these stay, for a server that has to be
     /// started again. Those that adapters go onto are on the disk.
     fn write_start(&self, learner: &mut dyn RunLearner, codec: &Codec) -> Result<PathBuf, RunError> {
-        if let Some(base) = &self.adapter_base {
+        if let (Intake::Adapters(_), Some(base)) = (self.intake, &self.base) {
             return Ok(base.clone());
         }
         let folder = self.start();
@@ -592,14 +600,12 @@ impl PublishedFolders {
         version: PolicyVersion,
     ) -> Result<Publication, Halt<RunError>> {
         let folder = self.folder(version.0);
-        let is_adapter = self.adapter_base.is_some();
-        let content = if is_adapter { SaveContent::Adapter } else { self.whole() };
+        let (content, weights) = self.content();
         self.write_weights(learner, codec, &folder, content)?;
         if let Some(old) = version.0.checked_sub(self.keep) {
             self.disk.remove_folder(&self.folder(old))?;
         }
-        let kind = if is_adapter { Weights::Adapter } else { Weights::Folder };
-        let publication = Publication { version, weights: kind(folder.clone()) };
+        let publication = Publication { version, weights: weights(folder.clone()) };
         if !self.has_probe {
             return Ok(publication);
         }

@@ -220,6 +220,7 @@ fn f32_dtype() -> WireDtype {
 enum WireSaveContent {
     Weights,
     Adapter,
+    Handles,
     Checkpoint,
 }
 
@@ -241,6 +242,9 @@ impl SaveRequest {
             SaveContent::Adapter => {
                 Self { folder, content: WireSaveContent::Adapter, dtype: WireDtype::F32, untied: false }
             }
+            SaveContent::Handles { untied } => {
+                Self { folder, content: WireSaveContent::Handles, dtype: WireDtype::F32, untied }
+            }
             SaveContent::Checkpoint { dtype } => {
                 let dtype = match dtype {
                     SaveDtype::F32 => WireDtype::F32,
@@ -261,6 +265,7 @@ impl SaveRequest {
         match self.content {
             WireSaveContent::Weights => SaveContent::Weights { untied: self.untied },
             WireSaveContent::Adapter => SaveContent::Adapter,
+            WireSaveContent::Handles => SaveContent::Handles { untied: self.untied },
             WireSaveContent::Checkpoint => SaveContent::Checkpoint { dtype },
         }
     }
