@@ -7,13 +7,15 @@ import os
 import pathlib
 import re
 import statistics
+import sys
 import tempfile
 import time
 import warnings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+if "cuda" not in sys.argv:
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 warnings.filterwarnings("ignore")
 
 import torch
@@ -46,6 +48,8 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--model", type=pathlib.Path)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     torch.set_num_interop_threads(1)
@@ -56,15 +60,15 @@ def main():
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
-            model=AutoModelForCausalLM.from_pretrained(given.folder / "model", dtype=torch.float32),
+            model=AutoModelForCausalLM.from_pretrained(given.model or given.folder / "model", dtype=torch.float32),
             reward_funcs=last_number,
             train_dataset=Dataset.from_dict({"prompt": prompts, "answer": [row["answer"] for row in rows]}),
-            processing_class=AutoTokenizer.from_pretrained(given.folder / "model", padding_side="left"),
+            processing_class=AutoTokenizer.from_pretrained(given.model or given.folder / "model", padding_side="left"),
             callbacks=[clock],
             args=GRPOConfig(
                 output_dir=folder,
-                use_cpu=True,
-                bf16=False,
+                use_cpu=given.device == "cpu",
+                bf16=given.device == "cuda",
                 gradient_checkpointing=False,
                 per_device_train_batch_size=64,
                 gradient_accumulation_steps=1,
