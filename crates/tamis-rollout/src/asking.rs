@@ -203,8 +203,7 @@ impl ScoringServers {
         let bell = Bell::default();
         let lines: Result<Vec<Line>, HttpError> =
             (0..self.len()).map(|server| self.line(server, &bell)).collect();
-        let mut lines =
-            lines.map_err(|error| RewardFailure::Function { message: error.to_string() })?;
+        let mut lines = lines.map_err(|error| RewardFailure::Function { message: error.to_string() })?;
         let began = Instant::now();
         let mut answers: Vec<Option<Result<A, Unanswered>>> = requests.iter().map(|_| None).collect();
         let mut waiting: VecDeque<Open<T>> = VecDeque::new();

@@ -140,7 +140,11 @@ struct Pooled {
 }
 
 /// The logits of each text, in the order of the request.
-fn read_logits(endpoint: ScoreEndpoint, answer: &HttpAnswer, num_texts: usize) -> Result<Vec<Vec<f64>>, Fault> {
+fn read_logits(
+    endpoint: ScoreEndpoint,
+    answer: &HttpAnswer,
+    num_texts: usize,
+) -> Result<Vec<Vec<f64>>, Fault> {
     let wrong = |detail: String| Fault::new(FaultClass::BadShape, detail);
     let mut rows: Vec<(usize, Vec<f64>)> = match endpoint {
         ScoreEndpoint::Classify => {
@@ -244,9 +248,8 @@ impl RewardModel {
 
     /// Looks whether a server gives logits with the label; false where the wait is given up.
     fn try_server(&self, server: usize, until: Instant) -> Result<bool, ConnectError> {
-        let refuse = |detail: String| {
-            Err(self.servers.unreachable(server, &Fault::new(FaultClass::BadShape, detail)))
-        };
+        let refuse =
+            |detail: String| Err(self.servers.unreachable(server, &Fault::new(FaultClass::BadShape, detail)));
         let mut told = Vec::new();
         let ways: &[Option<bool>] = match self.settings.activation {
             LogitActivation::AsServed => &[None],

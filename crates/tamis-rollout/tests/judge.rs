@@ -15,8 +15,8 @@ use tamis_core::group::PromptId;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::reward::{Listener, Nobody, RewardFailure, RewardFunction as _, RewardInput, RewardOutcome};
 use tamis_rollout::GeneratorError;
-use tamis_rollout::http::Address;
 use tamis_rollout::asking::ConnectError;
+use tamis_rollout::http::Address;
 use tamis_rollout::judge::{Judge, JudgeSetup};
 use tamis_rollout::prompt_template::Template;
 

@@ -6,9 +6,7 @@ use tamis_core::setting::ModelPlace;
 use super::function::RewardFunction;
 use super::settings::{BuildError, Conflict, RewardContext, RewardFile, RewardSettings};
 
-pub use super::model_settings::{
-    LogitActivation, ModelSettings, OverlongTexts, RewardDtype, ScoreEndpoint,
-};
+pub use super::model_settings::{LogitActivation, ModelSettings, OverlongTexts, RewardDtype, ScoreEndpoint};
 
 /// The template that takes the prompt's form: messages or text.
 pub const AUTO_TEMPLATE: &str = "auto";
@@ -80,7 +78,10 @@ impl RewardSettings for ModelSettings {
         if !is_loaded && self.max_length.is_some() && self.overlong == OverlongTexts::Unscored {
             conflict(
                 &["max_length"],
-                format!("`{}` has no effect: servers refuse by their own limit what is not cut", key("max_length")),
+                format!(
+                    "`{}` has no effect: servers refuse by their own limit what is not cut",
+                    key("max_length")
+                ),
                 "set `overlong: left` or `right`, or give the servers the limit (`--max-model-len`)",
             );
         }
