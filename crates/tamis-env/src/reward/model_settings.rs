@@ -6,7 +6,7 @@ use tamis_core::choice;
 use tamis_core::setting::{ModelPlace, Program, TimeSpan};
 
 choice! {
-    /// What becomes of a text that is longer than the reward model reads.
+    /// Treatment of a text that is longer than the reward model reads.
     pub enum OverlongTexts {
         /// The completion has no score of this reward, and is counted among its failures.
         Unscored = "unscored",
@@ -18,7 +18,7 @@ choice! {
 }
 
 choice! {
-    /// What is made of a reward model's logits.
+    /// The function of a reward model's logits that is its score.
     pub enum LogitActivation {
         /// The logit itself, as TRL and verl take it.
         Identity = "none",
@@ -75,11 +75,11 @@ tamis_core::settings! {
         /// which `{prompt}`, `{completion}`, `{ground_truth}`, `{data_source}` and `{COLUMN}` of the data are
         /// filled in.
         template: String = "auto".to_owned(), NotEmpty;
-        /// Whether the tokenizer adds its special tokens to a text without a chat template (`[CLS]`, `<s>`).
+        /// Add the tokenizer's special tokens to a text without a chat template (`[CLS]`, `<s>`).
         add_special_tokens: bool = false;
         /// Longest text in tokens. Null: as long as the model reads.
         max_length: Option<usize> = None, AtLeast(1.0);
-        /// What becomes of a longer text.
+        /// Treatment of a longer text.
         overlong: OverlongTexts = OverlongTexts::Unscored;
         /// Number of the logit that is the score, from 0.
         label: usize = 0;
