@@ -142,6 +142,24 @@ class RunTest(unittest.TestCase):
         # What other programs load has it merged.
         self.native("further", "model.init=null", "model.path=runs/adapter/checkpoints/step_4", "train.total_steps=1")
 
+    def test_an_adapter_with_a_critic_is_resumed(self):
+        ppo = ["preset=ppo", "~filter", "data.gen_batch_size=4"]
+        self.native("whole", "train.total_steps=1", "checkpoint.save_freq=1", *ppo)
+        begun = "runs/whole/checkpoints/step_1"
+        start = ["model.init=null", f"model.path={begun}", f"critic.model.path={begun}/critic", *ppo]
+        lora = ["learner.lora={rank: 4, alpha: 8}"]
+        self.torch("adapter", *start, *lora)
+        self.torch("resumed", *start, *lora, "train.total_steps=2")
+        self.train("--resume", "runs/resumed", "train.total_steps=4")
+        self.assertEqual(self.weights("resumed"), self.weights("adapter"))
+        critics = [
+            (self.folder / "runs" / name / "checkpoints/step_4/critic/model.safetensors").read_bytes()
+            for name in ("resumed", "adapter")
+        ]
+        self.assertEqual(*critics)
+        first = (self.folder / begun / "critic/model.safetensors").read_bytes()
+        self.assertNotEqual(critics[0], first, "the critic learns beside the adapter")
+
     def test_a_number_format_that_is_not_the_samplers_has_ratios_of_its_own(self):
         once = ["train.ppo_mini_batch_size=4", "train.total_steps=1"]
         self.torch("bf16", "learner.dtype=bf16", *once)

@@ -51,6 +51,11 @@ pub struct HubName {
 }
 
 impl HubName {
+    /// Whether a text is marked as such a name: `hf://` is before it.
+    pub fn is_marked(text: &Path) -> bool {
+        text.to_string_lossy().starts_with(PREFIX)
+    }
+
     /// Reads `owner/name` or `owner/name@revision`. Only with `hf://` before it may the owner be left out, or
     /// the name end as a file does.
     pub fn parse(text: &str) -> Option<Self> {

@@ -6,29 +6,18 @@
 //! leaves the completion without this score, as any external reward that fails. Answers are no function of
 //! the run's keys: whoever scores journals them.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use regex::Regex;
 use serde_json::{Map, Value, json};
-use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::{Listener, RewardFailure, RewardFunction, RewardInput, RewardOutcome};
-use thiserror::Error;
 
-use crate::clock::Bell;
-use crate::http::{Address, Exchange, HttpClient, HttpError, HttpSettings, Line, Transport as _};
-use crate::wire::{Call, Fault, FaultClass, Finish, openai, vllm};
-use crate::{FailureKind, GeneratorError};
+use crate::asking::{AfterFault, AskLimits, ConnectError, ScoringServers};
+use crate::http::{Address, Exchange};
+use crate::prompt_template::Template;
+use crate::wire::{Call, Fault, FaultClass, Finish, openai};
 
-/// Pause before the second attempt; it doubles with each.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Longest pause before an attempt.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Interval at which a wait checks whether it is still wanted.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// When it is first said that answers are waited for; then whenever that time has doubled.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Number of characters that a message shows of an answer without a score.
 const SHOWN: usize = 200;
 
@@ -69,123 +58,12 @@ pub struct JudgeSetup {
     pub concurrency: usize,
 }
 
-/// A judge cannot be set up.
-#[derive(Debug, Error)]
-pub enum JudgeError {
-    /// The client could not be set up.
-    #[error(transparent)]
-    Http(#[from] HttpError),
-    /// No server answers, or none has the model.
-    #[error(transparent)]
-    Servers(#[from] GeneratorError),
-}
-
-/// A text with names of what is filled in, in braces: `{prompt}`, `{completion}`, `{ground_truth}`,
-/// `{data_source}`, and columns of the data.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
-    /// Text and the name after it, in turn; the last has none.
-    parts: Vec<(String, Option<String>)>,
-}
-
-impl Template {
-    /// Reads a template; braces around anything but a name stand for themselves.
-    ///
-    /// ```
-    /// use tamis_rollout::judge::Template;
-    /// let template = Template::new("Rate {completion} as {\"score\": n} for {prompt}.");
-    /// assert_eq!(template.names().collect::<Vec<_>>(), ["completion", "prompt"]);
-    /// ```
-    pub fn new(text: &str) -> Self {
-        let is_name = |name: &str| {
-            name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-                && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        };
-        let mut parts = Vec::new();
-        let mut before = String::new();
-        let mut rest = text;
-        while let Some((left, right)) = rest.split_once('{') {
-            before.push_str(left);
-            if let Some((name, after)) = right.split_once('}').filter(|(name, _)| is_name(name)) {
-                parts.push((std::mem::take(&mut before), Some(name.to_owned())));
-                rest = after;
-            } else {
-                before.push('{');
-                rest = right;
-            }
-        }
-        before.push_str(rest);
-        parts.push((before, None));
-        Self { parts }
-    }
-
-    /// The names in it, in order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.parts.iter().filter_map(|(_, name)| name.as_deref())
-    }
-
-    /// The text about a completion, or the name that its row has nothing for.
-    fn fill(&self, input: &RewardInput<'_>) -> Result<String, String> {
-        let mut text = String::new();
-        for (before, name) in &self.parts {
-            text.push_str(before);
-            if let Some(name) = name {
-                text.push_str(&value_of(name, input).ok_or_else(|| name.clone())?);
-            }
-        }
-        Ok(text)
-    }
-}
-
-fn value_of(name: &str, input: &RewardInput<'_>) -> Option<String> {
-    let prompt = input.prompt;
-    match name {
-        "prompt" => Some(question(prompt)),
-        "completion" => Some(input.completion.to_owned()),
-        "ground_truth" => prompt.ground_truth.clone(),
-        "data_source" => Some(prompt.data_source.clone()),
-        column => match prompt.columns.get(column)? {
-            Value::Null => None,
-            Value::String(text) => Some(text.clone()),
-            other => Some(other.to_string()),
-        },
-    }
-}
-
-/// The policy's prompt as the judge reads it: one message as it is, several with their roles.
-fn question(prompt: &Prompt) -> String {
-    match &prompt.content {
-        PromptContent::Text(text) => text.clone(),
-        PromptContent::Messages(messages) => match messages.as_slice() {
-            [only] => only.content.clone(),
-            several => {
-                let lines = several.iter().map(|message| format!("{}: {}", message.role, message.content));
-                lines.collect::<Vec<_>>().join("\n")
-            }
-        },
-    }
-}
-
-/// A completion that has not been scored.
-struct Open {
-    row: usize,
-    text: String,
-    /// The server that is asked, at each attempt the next.
-    server: usize,
-    attempts: u32,
-    again_at: Instant,
-}
-
 /// The reward function.
 pub struct Judge {
     settings: JudgeSetup,
     /// By server.
     models: Vec<Option<String>>,
-    client: Mutex<HttpClient>,
-    /// The server that is asked next.
-    next: std::sync::atomic::AtomicUsize,
-    name: String,
-    listener: Arc<dyn Listener>,
+    servers: ScoringServers,
 }
 
 impl Judge {
@@ -199,72 +77,13 @@ impl Judge {
         startup_timeout: Duration,
         name: &str,
         listener: Arc<dyn Listener>,
-    ) -> Result<Option<Self>, JudgeError> {
-        let encrypted = settings.servers.iter().any(Address::is_encrypted);
-        let client = HttpClient::start(HttpSettings::default(), encrypted)?;
-        let mut judge = Self {
-            models: Vec::new(),
-            client: Mutex::new(client),
-            next: std::sync::atomic::AtomicUsize::new(0),
-            name: name.to_owned(),
-            listener,
-            settings,
-        };
+    ) -> Result<Option<Self>, ConnectError> {
+        let (addresses, key) = (settings.servers.clone(), settings.key.clone());
+        let servers = ScoringServers::new(addresses, key, name, "judge", listener)?;
         let until = Instant::now() + startup_timeout;
-        for server in 0..judge.settings.servers.len() {
-            let model = judge.model_at(server, until)?;
-            judge.models.push(model);
-        }
-        Ok(Some(judge).filter(|judge| !judge.listener.is_interrupted()))
-    }
-
-    fn line(&self, server: usize, bell: &Bell) -> Result<Line, HttpError> {
-        let address = self.settings.servers[server].clone();
-        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        client.line(address, self.settings.key.as_deref(), bell.clone())
-    }
-
-    /// The model's name at a server, where one is known; waited for no longer where the run is to stop.
-    fn model_at(&self, server: usize, until: Instant) -> Result<Option<String>, JudgeError> {
-        let address = &self.settings.servers[server];
-        let unreachable = |fault: &Fault| GeneratorError::Unreachable {
-            tried: vec![format!("{address} (reward `{}`): {fault}", self.name)],
-        };
-        loop {
-            let bell = Bell::default();
-            let mut line = self.line(server, &bell)?;
-            line.send(0, vllm::models(), until.saturating_duration_since(Instant::now()).max(LOOK_EVERY));
-            let exchange = loop {
-                bell.wait(LOOK_EVERY);
-                if self.listener.is_interrupted() {
-                    return Ok(None);
-                }
-                if let Some((_, exchange)) = line.receive().pop() {
-                    break exchange;
-                }
-            };
-            let listed = exchange.and_then(|answer| vllm::read_models(&answer));
-            match listed {
-                Ok(models) => {
-                    let is_it = |name: &String| models.iter().any(|model| model.id == *name);
-                    return match &self.settings.model {
-                        Some(name) if is_it(name) => Ok(Some(name.clone())),
-                        Some(name) => {
-                            let served: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
-                            let detail = format!("it serves no model {name:?}, but {}", served.join(", "));
-                            Err(unreachable(&Fault::new(FaultClass::Refused, detail)).into())
-                        }
-                        None => Ok(models.into_iter().next().map(|model| model.id)),
-                    };
-                }
-                // A server without the route.
-                Err(fault) if fault.class == FaultClass::Refused => return Ok(self.settings.model.clone()),
-                Err(fault) if fault.class == FaultClass::Unauthorized || Instant::now() >= until => {
-                    return Err(unreachable(&fault).into());
-                }
-                Err(_) => std::thread::sleep(LOOK_EVERY),
-            }
-        }
+        let model_at = |server| servers.model_at(server, settings.model.as_deref(), until);
+        let models = (0..servers.len()).map(model_at).collect::<Result<_, _>>()?;
+        Ok(Some(Self { settings, models, servers }).filter(|judge| !judge.servers.is_interrupted()))
     }
 
     fn call(&self, text: &str, server: usize) -> Call {
@@ -324,12 +143,6 @@ impl Judge {
         }
     }
 
-    /// Addresses of the judge's servers, for messages.
-    fn servers(&self) -> String {
-        let servers: Vec<String> = self.settings.servers.iter().map(ToString::to_string).collect();
-        servers.join(", ")
-    }
-
     fn outcome(&self, score: f64) -> RewardOutcome {
         match self.settings.pass_score {
             Some(pass) => RewardOutcome::verified(score, score >= pass),
@@ -365,101 +178,41 @@ impl Judge {
                 Ok(score) => Ok(self.outcome(score)),
                 Err(message) => failed(message),
             },
-            Err(fault)
-                if fault.class.kind() == FailureKind::Permanent
-                    || fault.class == FaultClass::Unauthorized =>
-            {
-                failed(format!("the judge refuses: {fault}"))
-            }
             Err(fault) => Err(fault),
         }
     }
 }
 
-fn pause_after(attempts: u32) -> Duration {
-    FIRST_PAUSE.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(LONGEST_PAUSE)
-}
-
 impl RewardFunction for Judge {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let failed = |message: String| RewardOutcome::Failed(RewardFailure::Function { message });
-        let mut outcomes: Vec<Option<RewardOutcome>> = vec![None; batch.len()];
-        let mut waiting: VecDeque<Open> = VecDeque::new();
-        let num_servers = self.settings.servers.len();
-        let bell = Bell::default();
-        let mut lines = match (0..num_servers).map(|server| self.line(server, &bell)).collect() {
-            Ok::<Vec<Line>, HttpError>(lines) => lines,
-            Err(error) => return vec![failed(error.to_string()); batch.len()],
+        let texts: Vec<Result<String, String>> =
+            batch.iter().map(|input| self.settings.template.fill(input)).collect();
+        let limits = AskLimits {
+            timeout: self.settings.timeout,
+            max_attempts: self.settings.max_attempts,
+            concurrency: self.settings.concurrency,
         };
-        let began = Instant::now();
-        for (row, input) in batch.iter().enumerate() {
-            match self.settings.template.fill(input) {
-                Ok(text) => {
-                    let server = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % num_servers;
-                    waiting.push_back(Open { row, text, server, attempts: 0, again_at: began });
-                }
-                Err(name) => {
-                    outcomes[row] =
-                        Some(failed(format!("the row has no `{name}`, which the judge's prompt needs")));
-                }
-            }
-        }
-        let mut asked: std::collections::HashMap<u64, Open> = std::collections::HashMap::new();
-        let mut next_number = 0;
-        let mut patience = PATIENCE;
-        while !(waiting.is_empty() && asked.is_empty()) {
-            let now = Instant::now();
-            let mut later = VecDeque::new();
-            while let Some(mut open) = waiting.pop_front() {
-                if open.again_at > now || asked.len() >= self.settings.concurrency {
-                    later.push_back(open);
-                    continue;
-                }
-                open.attempts += 1;
-                next_number += 1;
-                let call = self.call(&open.text, open.server);
-                lines[open.server].send(next_number, call, self.settings.timeout);
-                asked.insert(next_number, open);
-            }
-            waiting = later;
-            bell.wait(LOOK_EVERY);
-            if self.listener.is_interrupted() {
-                for (number, open) in &asked {
-                    lines[open.server].cancel(*number);
-                }
-                let interrupted = || RewardOutcome::Failed(RewardFailure::Interrupted);
-                return outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(interrupted)).collect();
-            }
-            let answers: Vec<(u64, Exchange)> = lines.iter_mut().flat_map(Line::receive).collect();
-            for (number, exchange) in answers {
-                let Some(mut open) = asked.remove(&number) else { continue };
-                match self.read(exchange) {
-                    Ok(outcome) => outcomes[open.row] = Some(outcome),
-                    Err(fault) if open.attempts >= self.settings.max_attempts => {
-                        let message =
-                            format!("no answer of the judge in {} attempts: {fault}", open.attempts);
-                        outcomes[open.row] = Some(failed(message));
-                    }
-                    Err(fault) => {
-                        let asked_for = fault.retry_after.unwrap_or_default().min(self.settings.timeout);
-                        open.again_at = Instant::now() + pause_after(open.attempts).max(asked_for);
-                        open.server = (open.server + 1) % num_servers;
-                        waiting.push_back(open);
-                    }
-                }
-            }
-            if began.elapsed() >= patience {
-                patience *= 2;
-                self.listener.say(&format!(
-                    "reward `{}`: {} requests to the judge at {} have had no answer for {} s",
-                    self.name,
-                    asked.len() + waiting.len(),
-                    self.servers(),
-                    began.elapsed().as_secs()
-                ));
-            }
-        }
-        outcomes.into_iter().map(|outcome| outcome.unwrap_or(RewardOutcome::NoAnswer)).collect()
+        let answers = self.servers.ask(
+            texts.iter().flatten().collect(),
+            limits,
+            |text, server| self.call(text, server),
+            |_, exchange| self.read(exchange),
+            |_| AfterFault::Counts,
+        );
+        let mut answers = match answers {
+            Ok(answers) => answers.into_iter(),
+            Err(failure) => return vec![RewardOutcome::Failed(failure); batch.len()],
+        };
+        let outcome = |text: Result<String, String>| match text {
+            Ok(_) => match answers.next() {
+                Some(Ok(outcome)) => outcome,
+                Some(Err(unanswered)) => failed(unanswered.message),
+                None => RewardOutcome::NoAnswer,
+            },
+            Err(name) => failed(format!("the row has no `{name}`, which the judge's prompt needs")),
+        };
+        texts.into_iter().map(outcome).collect()
     }
 
     fn extra_names(&self) -> &[&str] {
@@ -475,7 +228,7 @@ impl RewardFunction for Judge {
     }
 
     fn failure_hint(&self) -> Option<String> {
-        Some(format!("check that the judge's server at {} answers", self.servers()))
+        Some(format!("check that the judge's server at {} answers", self.servers.addresses()))
     }
 
     fn how_to_give_acc(&self) -> Option<&'static str> {

@@ -5,6 +5,7 @@
 //! machine of `tamis-core`, which judges them and whose commands the dispatcher carries out until a step is
 //! ready, skipped, or the run ends. [`serve`] puts the native engine behind HTTP.
 
+pub mod asking;
 pub mod call_server;
 pub mod clock;
 mod complete;
@@ -19,8 +20,10 @@ mod inbox;
 pub mod judge;
 pub mod launch;
 pub mod native;
+pub mod prompt_template;
 mod record;
 mod reward_health;
+pub mod reward_model;
 mod sample_journal;
 mod scorer;
 pub mod serve;

@@ -15,8 +15,10 @@ use tamis_core::group::PromptId;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::reward::{Listener, Nobody, RewardFailure, RewardFunction as _, RewardInput, RewardOutcome};
 use tamis_rollout::GeneratorError;
+use tamis_rollout::asking::ConnectError;
 use tamis_rollout::http::Address;
-use tamis_rollout::judge::{Judge, JudgeError, JudgeSetup, Template};
+use tamis_rollout::judge::{Judge, JudgeSetup};
+use tamis_rollout::prompt_template::Template;
 
 fn settings(url: &str) -> JudgeSetup {
     JudgeSetup {
@@ -295,7 +297,7 @@ fn a_judge_that_is_not_there_or_has_another_model_is_told_at_the_start() {
     .err()
     .unwrap()
     {
-        JudgeError::Servers(error @ GeneratorError::Unreachable { .. }) => error.to_string(),
+        ConnectError::Servers(error @ GeneratorError::Unreachable { .. }) => error.to_string(),
         other => panic!("{other:?}"),
     };
     let nowhere = connect(settings("http://127.0.0.1:9"));

@@ -154,7 +154,7 @@ pub fn evaluate(
     let folder = private_folder().map_err(EvaluateError::Folder)?;
     let listener: Arc<dyn Listener> = RunListener::new(progress, interrupt);
     let mut scorer = Scorer::new(
-        rewards::rewards(config, &Disk::new(), folder.path(), &listener, &[&prompts])
+        rewards::rewards(config, (&Disk::new(), folder.path()), &listener, interrupt, &[&prompts])
             .map_err(|error| error.halt().map(EvaluateError::from))?,
     );
     let overlong = config.data.overlong_prompts;

@@ -166,14 +166,7 @@ class Learner:
         adapter = settings.object("lora", None)
         adapter = adapter and lora.LoraOptions.read(adapter)
         settings.finish()
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            device = torch.device(device)
-        except RuntimeError:
-            raise RequestError(f"`device` must be auto, cpu or cuda, and is {device}") from None
-        if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
-            raise Refused(f"this machine has no device {device}", "choose `device: auto`")
+        device = model.read_device(device)
         if dtype == "auto":
             dtype = "bf16" if device.type == "cuda" else "f32"
         options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute)

@@ -247,7 +247,7 @@ fn a_run_whose_completions_are_judged() {
     insta::assert_snapshot!(failure(reward("http://127.0.0.1:9", "JUDGE_KEY")), @r#"
 exit code 3
 error: no server answers: http://127.0.0.1:9 (reward `judge`): connect: client error (Connect): tcp connect error: Connection refused (os error 111)
-  hint: start the judge's server first, and name it in the `servers` of the reward
+  hint: start the server first, and name it in the `servers` of the reward
 "#);
     insta::assert_snapshot!(failure(reward(&judging.1, "NO_SUCH_KEY")), @r#"
 exit code 2

@@ -203,3 +203,74 @@ fn last_lines(ended: &Ended) -> String {
     let begin = text.find("error:").unwrap_or(0);
     format!("{:?} {}", ended.code, &text[begin..])
 }
+
+/// A copy of a checkpoint's folder without its sums, so that it may be changed, or with a flipped bit in a file.
+fn copy_checkpoint(folder: &Folder, from: &str, to: &str) {
+    let (from, to) = (folder.join(from), folder.join(to));
+    std::fs::create_dir_all(&to).unwrap();
+    for entry in std::fs::read_dir(&from).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+}
+
+fn flip_bit(path: &std::path::Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// A learner elsewhere reads the folders itself: what is damaged is told before it is asked.
+#[test]
+fn a_damaged_reference_or_critic_is_told_where_the_learner_is_elsewhere() {
+    let folder = Folder::new().with("config.yaml", &short());
+    train(&folder, &["run.name=begun"]).succeeds();
+    let begun = "runs/begun/checkpoints/step_2";
+    copy_checkpoint(&folder, begun, "reference");
+    copy_checkpoint(&folder, begun, "policy");
+    copy_checkpoint(&folder, &format!("{begun}/critic"), "policy/critic");
+    let learner = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    let url = format!("learner.url={}", learner.address);
+    let start = ["model.init=null", "model.path=policy", &url];
+    let with_reference =
+        ["model.reference=reference", "objective.kl.in=reward", "objective.kl.coefficient=0.1"];
+    train(&folder, &[&start[..], &with_reference].concat()).succeeds();
+    flip_bit(&folder.join("reference/model.safetensors"));
+    let damaged = train(&folder, &[&start[..], &with_reference].concat());
+    assert_ne!(damaged.code, Some(0), "{}", damaged.shown());
+    let told = "`model.safetensors` of the checkpoint reference is damaged";
+    assert!(damaged.stderr.contains(told), "{}", damaged.shown());
+    // The critic of a checkpoint is one of its files.
+    let named = format!("critic.model.path={begun}/critic");
+    train(&folder, &[&start[..], &[&named]].concat()).succeeds();
+    flip_bit(&folder.join(&format!("{begun}/critic/model.safetensors")));
+    let damaged = train(&folder, &[&start[..], &[&named]].concat());
+    assert_ne!(damaged.code, Some(0), "{}", damaged.shown());
+    assert!(damaged.stderr.contains("is damaged"), "{}", damaged.shown());
+}
+
+/// The native engine knows three architectures; PyTorch and servers may know another.
+#[test]
+fn other_architectures_pass_the_checks_where_the_native_engine_does_not_meet_them() {
+    let folder = Folder::new().with("config.yaml", &short());
+    train(&folder, &["run.name=begun"]).succeeds();
+    copy_checkpoint(&folder, "runs/begun/checkpoints/step_2", "other");
+    std::fs::remove_file(folder.join("other/checksums.json")).unwrap();
+    let config = folder.read("other/config.json").replaced("Qwen3ForCausalLM", "GemmaForCausalLM");
+    folder.write("other/config.json", &config.replaced("\"qwen3\"", "\"gemma\""));
+    let check = |arguments: &[&str]| {
+        let base = ["config", "check", "config.yaml", "model.init=null", "model.path=other", "~warm_start"];
+        folder.tamis(&[&base[..], arguments].concat())
+    };
+    let torch = ["learner.backend=torch"];
+    let servers = ["rollout.backend=vllm", "rollout.servers=[http://127.0.0.1:9]", "publish.dir=weights"];
+    check(&[&torch[..], &servers].concat()).succeeds();
+    for arguments in [&torch[..], &servers, &[]] {
+        let refused = check(arguments);
+        assert_eq!(refused.code, Some(2), "{arguments:?}: {}", refused.shown());
+        assert!(refused.shown().contains("Gemma"), "{arguments:?}: {}", refused.shown());
+    }
+}

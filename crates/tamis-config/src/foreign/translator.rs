@@ -247,18 +247,22 @@ impl Translator {
     /// The kind that a section of ours has when all layers lie over each other; `None` where no layer says
     /// it.
     pub(super) fn kind_of(&self, section: &str) -> Option<String> {
-        let key = format!("{section}.kind");
-        let lower = self.lower.tree.as_ref().and_then(|tree| tree.at(&key));
+        self.text_of(&format!("{section}.kind"))
+    }
+
+    /// The text that one of ours has when all layers lie over each other; `None` where no layer says it.
+    pub(super) fn text_of(&self, key: &str) -> Option<String> {
+        let lower = self.lower.tree.as_ref().and_then(|tree| tree.at(key));
         let is_of = |is_layer: fn(&Origin) -> bool| {
             lower.filter(|node| is_layer(&node.origin)).and_then(Node::as_text).map(str::to_owned)
         };
         let of_preset = || {
             let name = self.value_of("preset")?;
             let preset = Preset::ALL.iter().find(|preset| preset.as_str() == name)?;
-            preset.settings().at(&key).and_then(Node::as_text).map(str::to_owned)
+            preset.settings().at(key).and_then(Node::as_text).map(str::to_owned)
         };
         is_of(|origin| origin.source.kind == SourceKind::Argument)
-            .or_else(|| self.value_of(&key))
+            .or_else(|| self.value_of(key))
             .or_else(|| is_of(Origin::is_from_user))
             .or_else(of_preset)
             .or_else(|| is_of(|_| true))

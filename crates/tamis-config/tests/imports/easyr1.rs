@@ -226,7 +226,7 @@ fn losses_of_easyr1() {
 #[test]
 fn what_easyr1_has_and_tamis_has_not() {
     for (word, printed) in [
-        ("worker.actor.model.lora.rank=64", "there are no adapters"),
+        ("worker.critic.model.lora.rank=64", "a critic is trained whole"),
         ("worker.actor.model.tokenizer_path=t", "the tokenizer is the model's"),
         ("worker.reward.score_function=old.py:f", "wrap it as worker.reward.reward_function"),
         ("data.format_prompt=Think first: {{ content }}", "write it to a file"),

@@ -6,6 +6,7 @@ mod hub_names;
 mod invocations;
 mod keys;
 mod launchers;
+mod learners;
 mod objectives;
 mod ragen;
 mod rewards;

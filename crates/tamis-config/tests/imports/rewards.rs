@@ -204,7 +204,8 @@ fn managers_that_cannot_be_followed() {
         import_errors(&["+reward_model.reward_kwargs.overlong_bufer_cfg.enable=True"])
             .contains("cannot be followed")
     );
-    assert!(import_errors(&["reward.reward_model.enable=True"]).contains("reward models are not there yet"));
+    let lost = import_errors(&["reward.reward_model.enable=True"]);
+    assert!(lost.contains("reward.reward_model.model_path does not say which model"), "{lost}");
 }
 
 #[test]

@@ -116,7 +116,7 @@ warmup_ratio=0.1 -> train.lr_schedule.warmup_steps: 20
 max_steps=200 -> train.total_steps: 200
 use_vllm=true -> rollout.backend: vllm, rollout.launch: {} (the run starts vLLM as a server of its own, which has to be installed here; for one that is running already: `rollout.servers=[http://HOST:PORT]`)
 report_to=wandb -> run.loggers: [console, jsonl] (wandb is not there yet; metrics.jsonl holds the same figures, and TensorBoard files are there)
-bf16=true has no effect: computation is in f32
+bf16=true has no effect: the native engine computes in f32; `learner.backend: torch` reads it, as `learner.dtype`
 vllm_importance_sampling_mode is not given -> objective.correction.weights: {level: sequence, outside: mask, max: 3.0} (TRL's default)
 seed is not given -> run.seed: 42 (TRL's default)
 weight_decay is not given -> train.optimizer.weight_decay: 0.0 (TRL's default)
@@ -318,7 +318,6 @@ fn reward_functions_of_trl() {
     assert_snapshot!(of("[get_soft_overlong_punishment, accuracy_reward]"), @r#"[{"name":"overlong","kind":"soft_overlong","weight":1.0,"form":"bounded","buffer":256,"max_length":1280,"penalty_factor":1.0},{"name":"math","kind":"math","weight":1.0}]"#);
     assert_snapshot!(of("[trl.rewards.think_format_reward, pkg.rewards.short]"), @r#"[{"name":"think_format","kind":"think_format","weight":1.0},{"name":"short","kind":"python","weight":1.0,"path":"pkg/rewards.py","function":"short","style":"trl","kwargs":{},"python":"python3","num_processes":2,"timeout":"30s","startup_timeout":"60s","max_restarts":10}]"#);
     for (name, printed) in [
-        ("OpenAssistant/reward-model-deberta-v3-large-v2", "is a model, and rewards are functions"),
         ("reasoning_accuracy_reward", "import it in a file of your own"),
         ("my_reward", "takes a dotted path"),
     ] {

@@ -152,6 +152,7 @@ filter
     length: 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of `scale` tokens
     soft_overlong: DAPO's soft overlong punishment
     command: A program that reads completions and writes scores, as JSON lines
+    model: A reward model
     python: A Python function, run unchanged in processes of their own
     ");
     assert_eq!(kinds("reward[].kind"), kinds("reward"));

@@ -26,7 +26,7 @@ use thiserror::Error;
 
 use crate::figure::shortest;
 
-pub use value::{Program, TimeSpan};
+pub use value::{ModelPlace, Program, TimeSpan};
 
 pub use shape::{Check, KeySpec, PathKind, Resume, Shape, Variant, doc_text, or_null};
 

@@ -27,6 +27,40 @@ impl Described for Program {
     }
 }
 
+/// A model: its folder, or its name on a hub.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ModelPlace {
+    /// The folder as it was named, or the name (`hf://OWNER/NAME`), with the commit once it was followed.
+    pub named: PathBuf,
+    /// The folder in which the files of a name are, once they have been found.
+    pub folder: Option<PathBuf>,
+}
+
+impl ModelPlace {
+    /// The folder with its files; of a name whose files have not been found, the name.
+    pub fn folder(&self) -> &Path {
+        self.folder.as_deref().unwrap_or(&self.named)
+    }
+}
+
+impl Serialize for ModelPlace {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.named.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ModelPlace {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self { named: PathBuf::deserialize(deserializer)?, folder: None })
+    }
+}
+
+impl Described for ModelPlace {
+    fn shape() -> Shape {
+        Shape::Path(PathKind::OrModel)
+    }
+}
+
 /// A length of time above 0, written `500ms`, `30s`, `5m`, `1h`, or as a number of seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeSpan(pub Duration);

@@ -5,7 +5,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value as Json};
-use tamis_core::setting::{Described, Shape};
+use tamis_core::setting::{Described, ModelPlace, Shape};
 
 use super::by_source::{BySource, refuse_unrouted};
 use super::command::CommandSettings;
@@ -19,6 +19,7 @@ use super::judge::JudgeSettings;
 use super::length::LengthSettings;
 use super::math::Math;
 use super::math_dapo::MathDapo;
+use super::model::ModelSettings;
 use super::number::Number;
 use super::repetition::Repetition;
 use super::settings::{BuildError, Conflict, RewardContext, RewardFile, RewardSettings};
@@ -64,6 +65,9 @@ tamis_core::tagged! {
         /// A language model at a server with OpenAI's chat interface (`/v1/chat/completions`): it is shown
         /// each completion, and its score is found in what it answers.
         Judge(JudgeSettings) = "judge",
+        /// A reward model: a transformer with a head for sequence classification, which reads prompt and
+        /// completion and whose logit is the score. The run loads it in PyTorch, or servers have it.
+        Model(ModelSettings) = "model",
         /// A Python function, run unchanged in processes of their own.
         Python(PythonSettings) = "python",
     }
@@ -175,6 +179,15 @@ impl RewardSettings for BySourceSettings {
         }
         files
     }
+
+    fn models(&mut self) -> Vec<(String, &mut ModelPlace)> {
+        let mut models = Vec::new();
+        for (source, kind) in &mut self.sources.0 {
+            let within = |(key, place)| (format!("sources.{source}.{key}"), place);
+            models.extend(kind.models().into_iter().map(within));
+        }
+        models
+    }
 }
 
 #[cfg(test)]
@@ -204,6 +217,6 @@ mod tests {
             }
         }
         // All but those that need a program or a server.
-        assert_eq!(num_built, RewardKind::NAMES.len() - 3);
+        assert_eq!(num_built, RewardKind::NAMES.len() - 4);
     }
 }

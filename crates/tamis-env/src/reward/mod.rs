@@ -32,6 +32,8 @@ pub mod length;
 pub mod listener;
 pub mod math;
 pub mod math_dapo;
+pub mod model;
+mod model_settings;
 pub mod number;
 pub mod repetition;
 pub mod settings;

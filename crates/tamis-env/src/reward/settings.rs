@@ -4,6 +4,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
+use tamis_core::setting::ModelPlace;
 use tamis_data::prompt::Prompt;
 use thiserror::Error;
 
@@ -11,6 +12,7 @@ use super::error::RewardError;
 use super::function::RewardFunction;
 use super::judge_settings::JudgeSettings;
 use super::listener::{Listener, Nobody};
+use super::model_settings::ModelSettings;
 
 /// The settings of one kind of reward, from which its function is built.
 ///
@@ -55,6 +57,11 @@ pub trait RewardSettings {
 
     /// The files that it reads or starts.
     fn files(&self) -> Vec<RewardFile> {
+        Vec::new()
+    }
+
+    /// The models that it loads, each with the key that names it (`path`): names on a hub are followed.
+    fn models(&mut self) -> Vec<(String, &mut ModelPlace)> {
         Vec::new()
     }
 }
@@ -148,6 +155,22 @@ pub trait RewardHost {
         judge: &JudgeSettings,
         context: &RewardContext<'_>,
     ) -> Result<Box<dyn RewardFunction>, BuildError>;
+
+    /// Says what a reward model's settings lack, without loading or asking it.
+    ///
+    /// # Errors
+    /// A lack in the settings.
+    fn check_model(&self, model: &ModelSettings, context: &RewardContext<'_>) -> Result<(), BuildError>;
+
+    /// A reward model that is loaded, or whose servers answer.
+    ///
+    /// # Errors
+    /// A lack in the settings, a model that cannot be loaded, or servers that do not answer.
+    fn connect_model(
+        &self,
+        model: &ModelSettings,
+        context: &RewardContext<'_>,
+    ) -> Result<Box<dyn RewardFunction>, BuildError>;
 }
 
 /// A program that has neither files nor servers for rewards.
@@ -176,6 +199,18 @@ impl RewardHost for NoHost {
         _context: &RewardContext<'_>,
     ) -> Result<Box<dyn RewardFunction>, BuildError> {
         Err(Self::lacks("server"))
+    }
+
+    fn check_model(&self, _model: &ModelSettings, _context: &RewardContext<'_>) -> Result<(), BuildError> {
+        Err(Self::lacks("reward model"))
+    }
+
+    fn connect_model(
+        &self,
+        _model: &ModelSettings,
+        _context: &RewardContext<'_>,
+    ) -> Result<Box<dyn RewardFunction>, BuildError> {
+        Err(Self::lacks("reward model"))
     }
 }
 

@@ -13,14 +13,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tamis_config::{
-    BackendKind, Config, DataSources, Diagnostic, Loaded, ModelSource, Problem, Severity, TokenizerSource,
-    is_placeholder,
+    BackendKind, Config, DataSources, Diagnostic, HubName, Loaded, ModelSource, Problem, Severity,
+    TokenizerSource, is_placeholder,
 };
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
 use tamis_core::objective::ObjectiveError;
 use tamis_core::printable::cut_middle;
-use tamis_core::setting::OutOfRange;
+use tamis_core::setting::{ModelPlace, OutOfRange};
 use tamis_env::reward::settings::RewardFile;
 use tamis_env::reward::{Listener, Nobody, RewardContext, RewardError};
 use tamis_model::TransformerConfig;
@@ -29,9 +29,10 @@ use tamis_text::template::ChatTemplate;
 pub use super::check_purpose::CheckPurpose;
 use super::learner::is_elsewhere;
 use super::policy::Limits;
-use super::settings::{sampling, validation_settings};
+use super::settings::{sampling, threads, validation_settings};
 use super::{AssembleError, advantage, data, objective, rewards, schedule};
 use crate::checkpoint::CHECKSUMS;
+use crate::interrupt::Interrupt;
 use tamis_run::directory;
 use tamis_run::durable::Disk;
 
@@ -215,6 +216,7 @@ impl Checker<'_> {
         let config = self.config;
         let disk = Disk::new();
         let listener: Arc<dyn Listener> = Arc::new(Nobody);
+        let interrupt = Interrupt::default();
         for (index, reward) in config.reward.iter().enumerate() {
             let context = RewardContext {
                 name: &reward.name,
@@ -222,7 +224,12 @@ impl Checker<'_> {
                 rows: &[],
                 verifier: rewards::first_verifier(&config.reward),
                 listener: &listener,
-                host: &rewards::Host { folder: Path::new(""), disk: &disk },
+                host: &rewards::Host {
+                    folder: Path::new(""),
+                    disk: &disk,
+                    threads: threads(config),
+                    interrupt: &interrupt,
+                },
             };
             let Err(error) = reward.kind.check(&context) else { continue };
             let error = AssembleError::from(error);
@@ -503,6 +510,10 @@ impl Checker<'_> {
 
     fn reward_files(&mut self, placeholders: Placeholders) {
         for (index, reward) in self.config.reward.iter().enumerate() {
+            let mut kind = reward.kind.clone();
+            for (key, place) in kind.models() {
+                self.reward_model(&format!("reward[{index}].{key}"), place, placeholders);
+            }
             for RewardFile { key, path, hint } in reward.kind.files() {
                 let key = format!("reward[{index}].{key}");
                 match hint {
@@ -512,6 +523,30 @@ impl Checker<'_> {
                     None => self.program(&key, &path, placeholders),
                 }
             }
+        }
+    }
+
+    /// Refuses a folder that holds no model. Whether it is a reward model is found when it is loaded.
+    fn reward_model(&mut self, key: &str, place: &ModelPlace, placeholders: Placeholders) {
+        let path = place.folder();
+        // Of a name that is only looked up, the hub has said that it is a model.
+        if HubName::is_marked(&place.named) && place.folder.is_none()
+            || !self.is_real(key, path, placeholders)
+        {
+            return;
+        }
+        let (keys, folder) = ([key.to_owned()], path.display());
+        if !path.is_dir() {
+            let near = tamis_file::suggest(path);
+            let hint = "name the folder of a reward model, or a model on a hub (`owner/name`)";
+            self.refuse(
+                &keys,
+                &format!("there is no folder {folder}"),
+                Some(near.as_deref().unwrap_or(hint)),
+            );
+        } else if !path.join("config.json").is_file() {
+            let hint = "the folder of a model is what `save_pretrained` of model and tokenizer writes";
+            self.refuse(&keys, &format!("{folder} has no config.json"), Some(hint));
         }
     }
 

@@ -6,7 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
-use tamis_config::{Config, DataSource, ModelSource};
+use tamis_config::{Config, DataSource, HubName, ModelSource};
+use tamis_core::setting::ModelPlace;
 use tamis_hub::{Extent, Hub, HubError, HubSettings, Kind, Progress, WantedSplit};
 use tamis_run::log::transfer::Transfer;
 use thiserror::Error;
@@ -91,6 +92,11 @@ impl Names {
                 self.model(key, model)?;
             }
         }
+        for (index, reward) in config.reward.iter_mut().enumerate() {
+            for (key, place) in reward.kind.models() {
+                self.reward_model(&format!("reward[{index}].{key}"), place)?;
+            }
+        }
         let task = config.data.task;
         if task.is_some_and(|task| !task.reads_files()) {
             return Ok(self.notes);
@@ -121,6 +127,20 @@ impl Names {
         *folder = found.folder;
         let place = folder.as_ref().map(|folder| folder.display().to_string());
         self.note(key, &name.to_string(), place.as_deref());
+        Ok(())
+    }
+
+    /// Follows the name of a model that a reward loads.
+    fn reward_model(&mut self, key: &str, place: &mut ModelPlace) -> Result<(), FollowError> {
+        let text = place.named.to_string_lossy();
+        let Some(name) = HubName::parse(&text).filter(|_| HubName::is_marked(&place.named)) else {
+            return Ok(());
+        };
+        let mut model = ModelSource::Hub { name, not_at: None, folder: None };
+        self.model(key, &mut model)?;
+        if let ModelSource::Hub { name, folder, .. } = model {
+            *place = ModelPlace { named: name.to_string().into(), folder };
+        }
         Ok(())
     }
 
@@ -192,6 +212,20 @@ pub fn keep_revisions(now: &mut Config, run: &Config) {
             && name.id == of_run.id
         {
             name.clone_from(of_run);
+        }
+    }
+    for (now, run) in now.reward.iter_mut().zip(&run.reward) {
+        let mut of_run = run.kind.clone();
+        for ((key, now), (key_of_run, run)) in now.kind.models().into_iter().zip(of_run.models()) {
+            let name = |place: &ModelPlace| HubName::parse(&place.named.to_string_lossy());
+            if let (Some(wanted), Some(had)) = (name(now), name(run))
+                && HubName::is_marked(&now.named)
+                && key == key_of_run
+                && wanted.revision.is_none()
+                && wanted.id == had.id
+            {
+                now.named.clone_from(&run.named);
+            }
         }
     }
     for (now, run) in [(&mut now.data.train, &run.data.train), (&mut now.data.val, &run.data.val)] {

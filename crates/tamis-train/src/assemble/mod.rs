@@ -77,7 +77,7 @@ pub enum AssembleError {
     /// A reward cannot be set up.
     #[error(transparent)]
     Reward(#[from] RewardError),
-    /// No server of a judge answers.
+    /// No server of a judge or of a reward model answers.
     #[error(transparent)]
     Judge(GeneratorError),
     /// The shipped reward program cannot be written.
@@ -139,9 +139,7 @@ impl AssembleError {
             Self::Checksum(error) => return error.hint(),
             Self::Setting { hint, .. } => Some(hint.as_str()),
             Self::RewardRunner(error) => error.hint(),
-            Self::Judge(_) => {
-                Some("start the judge's server first, and name it in the `servers` of the reward")
-            }
+            Self::Judge(_) => Some("start the server first, and name it in the `servers` of the reward"),
             Self::Codec(CodecError::TemplateFile { .. }) => {
                 return Some(format!("set `model.chat_template`; {RELATIVE}"));
             }

@@ -4,25 +4,38 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::json;
 use tamis_config::{Config, RewardConfig};
-use tamis_data::prompt::Prompt;
+use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::judge::JudgeSettings;
+use tamis_env::reward::model::{AUTO_TEMPLATE, CHAT_TEMPLATE, ModelSettings};
 use tamis_env::reward::{
     BuildError, Listener, NamedReward, RewardContext, RewardError, RewardFunction, RewardHost,
     RewardSettings, Rewards,
 };
+use tamis_rollout::asking::ConnectError;
 use tamis_rollout::http::Address;
-use tamis_rollout::judge::{Judge, JudgeError, JudgeSetup, Template};
+use tamis_rollout::judge::{Judge, JudgeSetup};
+use tamis_rollout::launch::{LaunchError, Say};
+use tamis_rollout::prompt_template::Template;
+use tamis_rollout::reward_model::{ModelInput, RewardModel};
 use tamis_run::durable::Disk;
 
 use super::AssembleError;
 use super::api_key::api_key;
+use super::settings::threads;
+use crate::interrupt::{Halt, Interrupt};
+use crate::learner::torch::TorchProcess;
 
 /// The folder of a run, as rewards see it.
 pub(super) struct Host<'a> {
     /// Folder for programs that tamis ships.
     pub(super) folder: &'a Path,
     pub(super) disk: &'a Disk,
+    /// Threads of a process that computes on the CPU.
+    pub(super) threads: usize,
+    /// Ends the wait for a model that is loaded.
+    pub(super) interrupt: &'a Interrupt,
 }
 
 /// The first verifier of a configuration with its name.
@@ -40,9 +53,9 @@ pub(super) fn first_verifier(list: &[RewardConfig]) -> Option<(&str, &dyn Reward
 /// verifier.
 pub fn rewards(
     config: &Config,
-    disk: &Disk,
-    folder: &Path,
+    (disk, folder): (&Disk, &Path),
     listener: &Arc<dyn Listener>,
+    interrupt: &Interrupt,
     rows: &[&[Prompt]],
 ) -> Result<Rewards, AssembleError> {
     let list = &config.reward;
@@ -61,7 +74,7 @@ pub fn rewards(
             rows,
             verifier: first_verifier(list),
             listener,
-            host: &Host { folder, disk },
+            host: &Host { folder, disk, threads: threads(config), interrupt },
         };
         let function = reward.kind.build(&context)?;
         functions.push(NamedReward { name: reward.name.clone(), weight: reward.weight, function });
@@ -108,35 +121,143 @@ impl RewardHost for Host<'_> {
         let setup = JudgeSetup { key, ..setup(judge, context)? };
         let listener = Arc::clone(context.listener);
         let judge = Judge::connect(setup, judge.startup_timeout.0, context.name, listener);
-        let judge = judge.map_err(|error| match error {
-            JudgeError::Servers(error) => through(AssembleError::Judge(error)),
-            JudgeError::Http(error) => {
-                context.fail(&format!("its `servers` cannot be used: {error}"), "correct them")
-            }
-        })?;
+        let judge = judge.map_err(|error| unconnected(error, context))?;
         Ok(Box::new(judge.ok_or(RewardError::Interrupted)?))
     }
+
+    fn check_model(&self, model: &ModelSettings, context: &RewardContext<'_>) -> Result<(), BuildError> {
+        addresses(&model.servers, context)?;
+        if let ModelInput::Text(template) = ModelInput::parse(&model.template) {
+            check_names("template", &template, context)?;
+        }
+        Ok(())
+    }
+
+    fn connect_model(
+        &self,
+        model: &ModelSettings,
+        context: &RewardContext<'_>,
+    ) -> Result<Box<dyn RewardFunction>, BuildError> {
+        self.check_model(model, context)?;
+        let (name, listener) = (context.name, Arc::clone(context.listener));
+        if model.path.is_some() {
+            return self.load_model(model, context);
+        }
+        let section = format!("reward `{name}`: ");
+        let key = api_key(&section, model.api_key_file.as_deref(), model.api_key_env.as_deref());
+        let (key, addresses) = (key.map_err(through)?, addresses(&model.servers, context)?);
+        let model = RewardModel::connect(model.clone(), addresses, key, name, listener);
+        let model = model.map_err(|error| unconnected(error, context))?;
+        Ok(Box::new(model.ok_or(RewardError::Interrupted)?))
+    }
+}
+
+impl Host<'_> {
+    /// A reward model in a process of its own.
+    fn load_model(
+        &self,
+        model: &ModelSettings,
+        context: &RewardContext<'_>,
+    ) -> Result<Box<dyn RewardFunction>, BuildError> {
+        let folder = model.path.as_ref().map(|place| place.folder().to_owned()).unwrap_or_default();
+        let folder = std::path::absolute(&folder).unwrap_or(folder);
+        let has_messages =
+            || context.prompts().any(|prompt| matches!(prompt.content, PromptContent::Messages(_)));
+        let is_chat = model.template == CHAT_TEMPLATE || (model.template == AUTO_TEMPLATE && has_messages());
+        let settings = json!({
+            "folder": folder,
+            "device": model.device,
+            "dtype": model.dtype.to_string(),
+            "label": model.label,
+            "activation": model.activation.to_string(),
+            "max_length": model.max_length,
+            "overlong": model.overlong.to_string(),
+            "add_special_tokens": model.add_special_tokens,
+            "batch_size": model.batch_size,
+            "chat": is_chat,
+            "threads": self.threads,
+        });
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+        let log =
+            self.folder.join(format!("reward-{}.log", context.name.chars().map(plain).collect::<String>()));
+        let listener = Arc::clone(context.listener);
+        let say: Say = Arc::new(move |message: &str| listener.say(message));
+        let restarts = u32::try_from(model.max_restarts).unwrap_or(u32::MAX);
+        let process = TorchProcess::start_reward_model(
+            &model.python.display().to_string(),
+            &settings,
+            log,
+            (model.startup_timeout.0, restarts),
+            &say,
+            self.interrupt,
+        );
+        let process = process.map_err(|halt| match halt {
+            Halt::Interrupted => RewardError::Interrupted.into(),
+            Halt::Failed(error) => unlaunched(&error, context),
+        })?;
+        let address = Address::parse(process.address()).map_err(|error| {
+            context.fail(&format!("its process cannot be reached: {error}"), "start again")
+        })?;
+        let (name, listener) = (context.name, Arc::clone(context.listener));
+        let model = RewardModel::of_process(model.clone(), address, Box::new(process), name, listener);
+        Ok(Box::new(model.map_err(|error| unconnected(error, context))?))
+    }
+}
+
+/// What is wrong with a reward model's process. Where it says so itself, its words are enough.
+fn unlaunched(error: &LaunchError, context: &RewardContext<'_>) -> BuildError {
+    if let LaunchError::Ended { output, .. } = error
+        && let Some((_, told)) = output.rsplit_once("error: ")
+    {
+        let (message, hint) = told.split_once("\nhint: ").unwrap_or((told, "its `path` names the model"));
+        return context.fail(message.trim(), hint.trim());
+    }
+    let cause = std::error::Error::source(error).map_or_else(String::new, |cause| format!(": {cause}"));
+    context.fail(
+        &format!("{error}{cause}"),
+        "its `python` names an interpreter with PyTorch, transformers and safetensors, and `startup_timeout` the \
+         time that loading may take",
+    )
+}
+
+/// What is wrong with servers that score.
+fn unconnected(error: ConnectError, context: &RewardContext<'_>) -> BuildError {
+    match error {
+        ConnectError::Servers(error) => through(AssembleError::Judge(error)),
+        ConnectError::Http(error) => {
+            context.fail(&format!("its `servers` cannot be used: {error}"), "correct them")
+        }
+    }
+}
+
+/// The addresses of servers.
+fn addresses(servers: &[String], context: &RewardContext<'_>) -> Result<Vec<Address>, BuildError> {
+    let read: Result<Vec<Address>, _> = servers.iter().map(|url| Address::parse(url)).collect();
+    read.map_err(|error| context.fail(&format!("its `servers` cannot be used: {error}"), "correct them"))
+}
+
+/// Refuses names in a template that no row has. Where there are no rows, they are taken as they are.
+fn check_names(key: &str, template: &Template, context: &RewardContext<'_>) -> Result<(), BuildError> {
+    let known = ["prompt", "completion", "ground_truth", "data_source"];
+    let mut rows = context.prompts().peekable();
+    if rows.peek().is_none() {
+        return Ok(());
+    }
+    let columns: BTreeSet<&str> =
+        rows.flat_map(|prompt| prompt.columns.keys().map(String::as_str)).chain(known).collect();
+    let Some(unknown) = template.names().find(|name| !columns.contains(name)) else { return Ok(()) };
+    let what = format!("its `{key}` names `{{{unknown}}}`, and there is nothing of that name");
+    let there = columns.into_iter().collect::<Vec<_>>().join(", ");
+    Err(context.fail(&what, format!("what there is: {there}")))
 }
 
 /// Settings of a judge, without its key: nothing is asked yet. Where there are no rows, names of columns are
 /// taken as they are.
 fn setup(judge: &JudgeSettings, context: &RewardContext<'_>) -> Result<JudgeSetup, BuildError> {
     let wrong = |key: &str, what: String, hint: &str| context.fail(&format!("its `{key}` {what}"), hint);
-    let servers: Result<Vec<Address>, _> = judge.servers.iter().map(|url| Address::parse(url)).collect();
-    let servers =
-        servers.map_err(|error| wrong("servers", format!("cannot be used: {error}"), "correct them"))?;
+    let servers = addresses(&judge.servers, context)?;
     let template = Template::new(&judge.prompt);
-    let known = ["prompt", "completion", "ground_truth", "data_source"];
-    let mut rows = context.prompts().peekable();
-    if rows.peek().is_some() {
-        let columns: BTreeSet<&str> =
-            rows.flat_map(|prompt| prompt.columns.keys().map(String::as_str)).chain(known).collect();
-        if let Some(unknown) = template.names().find(|name| !columns.contains(name)) {
-            let what = format!("names `{{{unknown}}}`, and there is nothing of that name");
-            let there = columns.into_iter().collect::<Vec<_>>().join(", ");
-            return Err(wrong("prompt", what, &format!("what there is: {there}")));
-        }
-    }
+    check_names("prompt", &template, context)?;
     let pattern = regex::Regex::new(&judge.pattern)
         .map_err(|error| wrong("pattern", format!("is no regular expression: {error}"), "correct it"))?;
     let mut verdicts = Vec::with_capacity(judge.verdicts.len());

@@ -1,10 +1,13 @@
-//! The PyTorch learner that a run starts: its program, which is part of this one, and its settings.
+//! The PyTorch learner and the reward models that a run starts: their program, which is part of this one, and
+//! the learner's settings.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Map, json};
 use tamis_config::{LearnerConfig, LearnerDtype};
 use tamis_rollout::launch::{LaunchError, LaunchedServers, Place, Say, ServerProcess};
+use tamis_rollout::reward_model::ModelProcess;
 use tempfile::TempDir;
 
 use crate::interrupt::{Halt, Interrupt};
@@ -30,9 +33,27 @@ const FILES: &[(&str, &str)] = &[
     ("learner/protocol.py", include_str!("../../../../python/tamis/learner/protocol.py")),
     ("learner/server.py", include_str!("../../../../python/tamis/learner/server.py")),
     ("learner/weights.py", include_str!("../../../../python/tamis/learner/weights.py")),
+    ("reward/__init__.py", include_str!("../../../../python/tamis/reward/__init__.py")),
+    ("reward/__main__.py", include_str!("../../../../python/tamis/reward/__main__.py")),
+    ("reward/scoring.py", include_str!("../../../../python/tamis/reward/scoring.py")),
+    ("reward/server.py", include_str!("../../../../python/tamis/reward/server.py")),
 ];
 
-/// A process of the PyTorch learner; it ends with the value.
+/// A module of the package, as a process.
+struct ModuleProcess<'a> {
+    python: &'a str,
+    /// `tamis.learner`.
+    module: &'a str,
+    /// What it is, for messages: `learner`.
+    what: &'static str,
+    /// A file that it is given (`--settings`).
+    settings: Option<&'a serde_json::Value>,
+    log: PathBuf,
+    startup_timeout: Duration,
+    most_restarts: u32,
+}
+
+/// A process of the PyTorch learner or of a reward model; it ends with the value.
 pub struct TorchProcess {
     launched: LaunchedServers,
     /// Program and socket.
@@ -41,8 +62,8 @@ pub struct TorchProcess {
 }
 
 impl TorchProcess {
-    /// Starts one, and waits until it takes connections. Its output goes to a file in `logs`, a folder that is
-    /// there. A folder for the user alone, for temporary files, holds its program and its socket.
+    /// Starts a learner, and waits until it takes connections. Its output goes to a file in `logs`, a folder
+    /// that is there. A folder for the user alone, for temporary files, holds its program and its socket.
     ///
     /// # Errors
     /// Where it does not come up; none is left then.
@@ -52,49 +73,89 @@ impl TorchProcess {
         say: &Say,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LearnerError>> {
-        let python = interpreter(&config.python, std::env::current_exe().ok().as_deref());
+        let process = ModuleProcess {
+            python: &config.python,
+            module: "tamis.learner",
+            what: "learner",
+            settings: None,
+            log: logs.join("learner.log"),
+            startup_timeout: config.startup_timeout,
+            most_restarts: 0,
+        };
+        Self::launch(&process, say, interrupt).map_err(|halt| halt.map(LearnerError::from))
+    }
+
+    /// Starts the process of a reward model, and waits until the model is loaded; `settings` are those of
+    /// `python/tamis/reward`. It is started again where it ends, so many times at most.
+    ///
+    /// # Errors
+    /// Where it does not come up, as when the model is refused; none is left then.
+    pub fn start_reward_model(
+        python: &str,
+        settings: &serde_json::Value,
+        log: PathBuf,
+        (startup_timeout, most_restarts): (Duration, u32),
+        say: &Say,
+        interrupt: &Interrupt,
+    ) -> Result<Self, Halt<LaunchError>> {
+        let (module, what, settings) = ("tamis.reward", "reward model", Some(settings));
+        let process = ModuleProcess { python, module, what, settings, log, startup_timeout, most_restarts };
+        Self::launch(&process, say, interrupt)
+    }
+
+    fn launch(
+        process: &ModuleProcess<'_>,
+        say: &Say,
+        interrupt: &Interrupt,
+    ) -> Result<Self, Halt<LaunchError>> {
+        let python = interpreter(process.python, std::env::current_exe().ok().as_deref());
         let surroundings = |what: &str, source| LaunchError::Surroundings {
-            command: format!("{python} -m tamis.learner"),
+            command: format!("{python} -m {}", process.module),
             what: what.to_owned(),
             source,
         };
-        let folder =
-            private_folder().map_err(|error| surroundings("there is no place for its program", error))?;
+        let failed = |what: &'static str| move |error| Halt::Failed(surroundings(what, error));
+        let folder = private_folder().map_err(failed("there is no place for its program"))?;
         for (name, text) in FILES {
             let path = folder.path().join("tamis").join(name);
             let parent = path.parent().unwrap_or(folder.path());
             let written = std::fs::create_dir_all(parent).and_then(|()| std::fs::write(&path, text));
-            written.map_err(|error| surroundings("its program cannot be written", error))?;
+            written.map_err(failed("its program cannot be written"))?;
         }
         let socket = folder.path().join("socket");
         let mut paths = vec![folder.path().to_owned()];
         paths.extend(std::env::var_os("PYTHONPATH").iter().flat_map(std::env::split_paths));
         let paths = std::env::join_paths(paths).unwrap_or_else(|_| folder.path().as_os_str().to_owned());
         let mut environment = vec![("PYTHONPATH".to_owned(), paths.to_string_lossy().into_owned())];
-        // A file of the working folder is no module of the learner.
+        // A file of the working folder is no module of the package.
         environment.push(("PYTHONSAFEPATH".to_owned(), "1".to_owned()));
         // Threads that spin while this process samples would take its cores.
         if std::env::var_os("OMP_WAIT_POLICY").is_none() {
             environment.push(("OMP_WAIT_POLICY".to_owned(), "passive".to_owned()));
         }
         let listen = format!("unix:{}", socket.display());
-        let words = [&python, "-m", "tamis.learner", "--listen", &listen].map(str::to_owned).to_vec();
-        let process = ServerProcess {
+        let mut words = [&python, "-m", process.module, "--listen", &listen].map(str::to_owned).to_vec();
+        if let Some(settings) = process.settings {
+            let path = folder.path().join("settings.json");
+            std::fs::write(&path, settings.to_string()).map_err(failed("its settings cannot be written"))?;
+            words.extend(["--settings".to_owned(), path.display().to_string()]);
+        }
+        let server = ServerProcess {
             shown: words.join(" "),
             words,
             environment,
-            what: "learner",
+            what: process.what,
             place: Place::Socket(socket),
-            log: logs.join("learner.log"),
+            log: process.log.clone(),
         };
         let started = LaunchedServers::start_with(
-            vec![process],
-            config.startup_timeout,
-            0,
+            vec![server],
+            process.startup_timeout,
+            process.most_restarts,
             &interrupt.flag(),
             say.clone(),
         );
-        match started.map_err(LearnerError::from)? {
+        match started.map_err(Halt::Failed)? {
             Some(launched) => Ok(Self { launched, folder }),
             None => Err(Halt::Interrupted),
         }
@@ -125,6 +186,12 @@ fn interpreter(python: &str, program: Option<&Path>) -> String {
 
 /// Default of `learner.python`.
 const DEFAULT_INTERPRETER: &str = "python3";
+
+impl ModelProcess for TorchProcess {
+    fn ended(&self) -> Option<String> {
+        self.launched.ended()
+    }
+}
 
 /// Longest path of a folder that a socket may be in: a socket's path has at most 107 bytes.
 const LONGEST_FOLDER: usize = 90;
@@ -195,11 +262,13 @@ mod tests {
     fn every_file_of_the_learner_is_part_of_the_program() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tamis");
         let mut found = Vec::new();
-        for entry in std::fs::read_dir(package.join("learner")).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.extension().is_some_and(|extension| extension == "py") {
-                let name = path.strip_prefix(&package).expect("inside").to_string_lossy().into_owned();
-                found.push(name);
+        for folder in ["learner", "reward"] {
+            for entry in std::fs::read_dir(package.join(folder)).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.extension().is_some_and(|extension| extension == "py") {
+                    let name = path.strip_prefix(&package).expect("inside").to_string_lossy().into_owned();
+                    found.push(name);
+                }
             }
         }
         // The rest of the package is for use from Python, and needs the native module.

@@ -128,8 +128,9 @@ impl Preparation<'_> {
         let Self { config, directory, ui, interrupt, .. } = *self;
         let listener: Arc<dyn Listener> = RunListener::new(ui, interrupt);
         let rows = [prompts.train.as_slice(), prompts.validation.as_slice()];
-        let mut rewards = rewards::rewards(config, directory.disk(), directory.path(), &listener, &rows)
-            .map_err(|error| error.halt().map(RunError::from))?;
+        let mut rewards =
+            rewards::rewards(config, (directory.disk(), directory.path()), &listener, interrupt, &rows)
+                .map_err(|error| error.halt().map(RunError::from))?;
         let num_tokens = self.state().map_or(0, |state| state.num_tokens);
         rewards.set_trainer_state(trainer_state(config, prompts.train.len(), self.step(), num_tokens));
         let (score_names, is_complete) = score_names(config, prompts, &rewards, ui, &*listener)?;

@@ -16,7 +16,7 @@ const RAGGED: &str = "it is about padding, and tamis keeps every sequence at its
 const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers \
     sampled the learner computes them in its own micro-batches";
 const EXTERNAL: &str = "nothing that lies beside a model is run";
-const ADAPTERS: &str = "all weights are trained; there are no adapters";
+const ADAPTERS: &str = "a critic is trained whole: adapters are the policy's";
 const ADAMW: &str = "the optimizer is AdamW, with moments in f32";
 const IMAGES: &str = "there are no images in text tasks";
 const VIDEOS: &str = "there are no videos in text tasks";
@@ -133,22 +133,10 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("worker.actor.model.enable_gradient_checkpointing", "true", Key("model.recompute_activations")),
     key("worker.actor.model.trust_remote_code", "True", NoEffect(EXTERNAL)),
     key("worker.actor.model.freeze_vision_tower", "false", NoEffect(IMAGES)),
-    key("worker.actor.model.lora.rank", "0", Unless(&["0"], ADAPTERS)),
-    key(
-        "worker.actor.model.lora.alpha",
-        "64",
-        NoEffect("it is an option of adapters (`lora.rank`), and there are none"),
-    ),
-    key(
-        "worker.actor.model.lora.target_modules",
-        "all-linear",
-        NoEffect("it is an option of adapters (`lora.rank`), and there are none"),
-    ),
-    key(
-        "worker.actor.model.lora.exclude_modules",
-        "null",
-        NoEffect("it is an option of adapters (`lora.rank`), and there are none"),
-    ),
+    key("worker.actor.model.lora.rank", "0", By(rules::ADAPTER, "learner.backend learner.lora")),
+    key("worker.actor.model.lora.alpha", "64", By(rules::ADAPTER, "learner.lora")),
+    key("worker.actor.model.lora.target_modules", "all-linear", By(rules::ADAPTER, "learner.lora")),
+    key("worker.actor.model.lora.exclude_modules", "null", By(rules::ADAPTER, "learner.lora")),
     key("worker.actor.optim.lr", "1e-6", Key("train.optimizer.learning_rate")),
     key("worker.actor.optim.betas", "[0.9, 0.999]", Key("train.optimizer.betas")),
     key("worker.actor.optim.weight_decay", "0.01", Key("train.optimizer.weight_decay")),
@@ -203,6 +191,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("worker.rollout.val_override_config.top_k", "-1", Unless(&["-1", "0"], "validation has no top-k")),
     key("worker.ref.strategy", "fsdp", NoEffect(DEVICES)),
     key("worker.ref.fsdp.*", "", NoEffect(DEVICES)),
+    key("worker.ref.offload.offload_params", "False", By(rules::OFFLOAD, "learner.offload_reference")),
     key("worker.ref.offload.*", "", NoEffect(DEVICES)),
     key("worker.critic.strategy", "fsdp", NoEffect(DEVICES)),
     key("worker.critic.model.model_path", "null", By(rules::CRITIC, "critic.model.path")),

@@ -6,12 +6,34 @@ use crate::foreign::key::Rule;
 use crate::foreign::owner::Owner;
 use crate::foreign::shared::defaults::{mini_batch, same_as_training};
 use crate::foreign::shared::kl::{set_controller, set_estimator};
+use crate::foreign::shared::learner::{AdapterKeys, adapter, offload_reference};
 use crate::foreign::shared::learning_rate::schedule;
 use crate::foreign::shared::{advantage, critic, run, servers};
 use crate::foreign::translator::{Translator, limit_text, quote};
 
 /// The advantage estimator, which may be a whole algorithm: before every other rule.
 pub(super) const ADVANTAGE: Rule = Rule::new(1, "advantage", advantage::estimator);
+
+/// An adapter (LoRA).
+pub(super) const ADAPTER: Rule = Rule::new(1, "adapter", |t| adapter(&ADAPTER_KEYS, true, t));
+
+const ADAPTER_KEYS: AdapterKeys = AdapterKeys {
+    leading: "worker.actor.model.lora.rank",
+    rank: ("worker.actor.model.lora.rank", 0.0),
+    alpha: ("worker.actor.model.lora.alpha", 64.0),
+    targets: "worker.actor.model.lora.target_modules",
+    default_targets: "null",
+    refused: &[(
+        "worker.actor.model.lora.exclude_modules",
+        &["null", "None", "[]", ""],
+        "layers with an adapter are named, not those without: give target_modules",
+    )],
+    ignored: &[],
+};
+
+/// The place of the reference's weights.
+pub(super) const OFFLOAD: Rule =
+    Rule::new(2, "offload", |t| offload_reference("worker.ref.offload.offload_params", t));
 
 /// The dynamic sampling of EasyR1's fork.
 pub(super) const DYNAMIC_SAMPLE: Rule = Rule::new(2, "dynamic sample", dynamic_sample);

@@ -69,8 +69,10 @@ pub(super) const KEYS: &[ForeignKey] = &[
         Unless(&["True", "true"], "only completions are trained on, never prompts"),
     ),
     key("grpo_advantage_length_weight", "False", By(rules::SHAPINGS, "objective.shaping")),
-    key("lora.rank", "0", Unless(&["0"], "all weights are trained; there are no adapters")),
-    key("lora.*", "", NoEffect("all weights are trained; there are no adapters")),
+    key("lora.rank", "0", By(rules::ADAPTER, "learner.backend learner.lora")),
+    key("lora.alpha", "64", By(rules::ADAPTER, "learner.lora")),
+    key("lora.target_modules", "all-linear", By(rules::ADAPTER, "learner.lora")),
+    key("lora.*", "", NoEffect("an adapter has a rank, a scale and layers, and nothing else")),
     key("system.*", "", NoEffect("it sets up GPUs or several machines, and tamis trains on the CPU of one")),
     key(
         "collapse_detection.*",

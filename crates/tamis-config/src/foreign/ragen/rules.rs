@@ -5,7 +5,21 @@ use crate::foreign::key::Rule;
 use crate::foreign::owner::Owner;
 use crate::foreign::shared::critic::{ESTIMATOR, RAGEN_MINI, TURNS, is_over_turns};
 use crate::foreign::shared::defaults::{by_source, estimator};
+use crate::foreign::shared::learner::{AdapterKeys, adapter};
 use crate::foreign::translator::Translator;
+
+/// An adapter (LoRA).
+pub(super) const ADAPTER: Rule = Rule::new(1, "adapter", |t| adapter(&ADAPTER_KEYS, true, t));
+
+const ADAPTER_KEYS: AdapterKeys = AdapterKeys {
+    leading: "lora.rank",
+    rank: ("lora.rank", 0.0),
+    alpha: ("lora.alpha", 64.0),
+    targets: "lora.target_modules",
+    default_targets: "null",
+    refused: &[],
+    ignored: &[],
+};
 
 /// Weights on advantages.
 pub(super) const SHAPINGS: Rule = Rule::new(2, "shapings", shapings);

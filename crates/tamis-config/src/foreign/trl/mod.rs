@@ -2,6 +2,7 @@
 //! defaults there; those that older versions had too.
 
 mod batch;
+mod learner;
 mod objective;
 mod optimizer;
 mod rewards;
@@ -15,9 +16,9 @@ use super::key::{ForeignKey, key};
 
 const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
 const ONE: &str = "there is one process";
-const F32: &str = "computation is in f32";
+const F32: &str =
+    "trained weights and moments are held in f32; `learner.dtype` says what PyTorch computes in";
 const ENGINE: &str = "the native engine generates";
-const ADAPTERS: &str = "all weights are trained; there are no adapters";
 const MOVING: &str = "it says how a reference moves (`sync_ref_model`), and none does yet";
 /// Values that a switch may have which is refused otherwise.
 const OFF: &[&str] = &["False", "false"];
@@ -56,33 +57,17 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("trust_remote_code", "False", NoEffect("nothing that lies beside a model is run")),
     key("dtype", "float32", NoEffect(F32)),
     key("torch_dtype", "null", NoEffect(F32)),
-    key("attn_implementation", "null", NoEffect("the native engine has one attention")),
-    key("use_peft", "False", Unless(OFF, ADAPTERS)),
-    key("lora_r", "16", NoEffect("it is an option of adapters (`use_peft`), and there are none")),
-    key("lora_alpha", "32", NoEffect("it is an option of adapters (`use_peft`), and there are none")),
-    key("lora_dropout", "0.05", NoEffect("it is an option of adapters (`use_peft`), and there are none")),
-    key(
-        "lora_target_modules",
-        "null",
-        NoEffect("it is an option of adapters (`use_peft`), and there are none"),
-    ),
-    key(
-        "lora_target_parameters",
-        "null",
-        NoEffect("it is an option of adapters (`use_peft`), and there are none"),
-    ),
-    key(
-        "lora_modules_to_save",
-        "null",
-        NoEffect("it is an option of adapters (`use_peft`), and there are none"),
-    ),
-    key(
-        "lora_task_type",
-        "CAUSAL_LM",
-        NoEffect("it is an option of adapters (`use_peft`), and there are none"),
-    ),
-    key("use_rslora", "False", NoEffect("it is an option of adapters (`use_peft`), and there are none")),
-    key("use_dora", "False", NoEffect("it is an option of adapters (`use_peft`), and there are none")),
+    key("attn_implementation", "null", By(learner::ATTENTION, "learner.attention")),
+    key("use_peft", "False", By(learner::ADAPTER, "learner.backend learner.lora")),
+    key("lora_r", "16", By(learner::ADAPTER, "learner.lora")),
+    key("lora_alpha", "32", By(learner::ADAPTER, "learner.lora")),
+    key("lora_dropout", "0.05", By(learner::ADAPTER, "learner.lora")),
+    key("lora_target_modules", "null", By(learner::ADAPTER, "learner.lora")),
+    key("lora_target_parameters", "null", By(learner::ADAPTER, "learner.lora")),
+    key("lora_modules_to_save", "null", By(learner::ADAPTER, "learner.lora")),
+    key("lora_task_type", "CAUSAL_LM", By(learner::ADAPTER, "learner.lora")),
+    key("use_rslora", "False", By(learner::ADAPTER, "learner.lora")),
+    key("use_dora", "False", By(learner::ADAPTER, "learner.lora")),
     key("load_in_8bit", "False", Unless(OFF, "weights are trained whole, in f32")),
     key("load_in_4bit", "False", Unless(OFF, "weights are trained whole, in f32")),
     key("bnb_4bit_quant_type", "nf4", NoEffect("weights are not quantised")),
@@ -285,14 +270,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("ref_model_sync_steps", "512", NoEffect(MOVING)),
     key("reward_funcs", "null", By(rewards::REWARDS, "reward")),
     key("reward_weights", "null", By(rewards::REWARDS, "reward")),
-    key(
-        "reward_model_name_or_path",
-        "null",
-        Unless(
-            NONE,
-            "a reward model is not run here, rewards are functions: query it from one, under `reward` with `kind: python`",
-        ),
-    ),
+    key("reward_model_name_or_path", "null", By(rewards::REWARDS, "reward")),
     // optimizer
     key("learning_rate", "1e-6", Key("train.optimizer.learning_rate")),
     key(
@@ -352,8 +330,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "null",
         NoEffect("activations are recomputed block by block, which has no options"),
     ),
-    key("bf16", "null", NoEffect(F32)),
-    key("fp16", "False", NoEffect(F32)),
+    key("bf16", "null", By(learner::PRECISION, "learner.dtype")),
+    key("fp16", "False", By(learner::PRECISION, "learner.dtype")),
     key("bf16_full_eval", "False", NoEffect(F32)),
     key("fp16_full_eval", "False", NoEffect(F32)),
     key("tf32", "null", NoEffect(F32)),

@@ -17,12 +17,20 @@ fn find_registered(name: &str) -> Option<&'static str> {
     })
 }
 
+/// The reward that a model is, named by the last part of its name, as TRL names it.
+fn reward_model(name: &str) -> String {
+    let tail = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
+    format!("name: {}, kind: model, path: {}", quote(tail), quote(name))
+}
+
 /// Reward functions and their weights.
 pub(super) const REWARDS: Rule = Rule::new(2, "rewards", rewards);
 
 fn rewards(t: &mut Translator) {
     const FUNCTIONS: &str = "reward_funcs";
     const WEIGHTS: &str = "reward_weights";
+    const MODEL: &str = "reward_model_name_or_path";
+    const LOADED: &str = "PyTorch loads a model, which the `python` of that reward has to have";
     const REGISTRY: &str = "accuracy_reward, think_format_reward, get_soft_overlong_punishment, \
         get_cosine_scaled_reward, get_repetition_penalty_reward";
     let list = |t: &Translator, key: &str| -> Vec<serde_json::Value> {
@@ -34,7 +42,11 @@ fn rewards(t: &mut Translator) {
     };
     let functions = list(t, FUNCTIONS);
     let weights = list(t, WEIGHTS);
-    if functions.is_empty() {
+    let model = t.text(MODEL);
+    if model.is_none() {
+        t.no_effect(MODEL, "null names no model");
+    }
+    if functions.is_empty() && model.is_none() {
         t.no_effect(FUNCTIONS, "null leaves the default");
         if weights.is_empty() {
             t.no_effect(WEIGHTS, "null weighs all alike");
@@ -46,11 +58,20 @@ fn rewards(t: &mut Translator) {
         }
         return;
     }
-    if !weights.is_empty() && weights.len() != functions.len() {
-        let reason = format!("{} weights for {} functions", weights.len(), functions.len());
+    let num_functions = functions.len() + usize::from(model.is_some());
+    if !weights.is_empty() && weights.len() != num_functions {
+        let reason = format!("{} weights for {num_functions} functions", weights.len());
         t.refuse(WEIGHTS, reason);
         return;
     }
+    // TRL's script puts the model first.
+    let first = usize::from(model.is_some());
+    let weight_at = |index: usize| {
+        weights.get(index).map_or_else(
+            || "1.0".to_owned(),
+            |weight| weight.as_str().map_or_else(|| weight.to_string(), str::to_owned),
+        )
+    };
     let mut items: Vec<String> = Vec::new();
     let mut remarks: Vec<&str> = Vec::new();
     for (index, function) in functions.iter().enumerate() {
@@ -69,12 +90,8 @@ fn rewards(t: &mut Translator) {
             );
             return;
         } else if own.contains('/') {
-            let reason = format!(
-                "{} is a model, and rewards are functions: query it from one, under `reward` with `kind: python`, `style: trl`",
-                quote(name)
-            );
-            t.refuse(FUNCTIONS, reason);
-            return;
+            remarks.push(LOADED);
+            reward_model(name)
         } else if let Some((module, function)) = name.rsplit_once('.') {
             let path = format!("{}.py", module.replace('.', "/"));
             remarks.push("a module is looked for as a file from the folder that the command is started in");
@@ -92,16 +109,18 @@ fn rewards(t: &mut Translator) {
             t.refuse(FUNCTIONS, reason);
             return;
         };
-        let weight = weights.get(index).map_or_else(
-            || "1.0".to_owned(),
-            |weight| weight.as_str().map_or_else(|| weight.to_string(), str::to_owned),
-        );
-        items.push(format!("{{{keys}, weight: {weight}}}"));
+        items.push(format!("{{{keys}, weight: {}}}", weight_at(first + index)));
     }
-    t.set(&[FUNCTIONS], "reward", &format!("[{}]", items.join(", ")));
+    if let Some(model) = &model {
+        items.insert(0, format!("{{{}, weight: {}}}", reward_model(model), weight_at(0)));
+        remarks.push(LOADED);
+    }
+    t.set(&[FUNCTIONS, MODEL], "reward", &format!("[{}]", items.join(", ")));
+    let leading = if functions.is_empty() { MODEL } else { FUNCTIONS };
     remarks.dedup();
     if !remarks.is_empty() {
-        t.remark(FUNCTIONS, &remarks.join("; "));
+        t.remark(leading, &remarks.join("; "));
     }
-    t.part_of(WEIGHTS, FUNCTIONS);
+    t.part_of(MODEL, leading);
+    t.part_of(WEIGHTS, leading);
 }

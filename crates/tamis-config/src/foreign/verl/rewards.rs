@@ -32,6 +32,7 @@ pub(super) const REWARDS: Rule = Rule::new(2, "rewards", rewards);
 
 fn rewards(t: &mut Translator) {
     manager(t);
+    reward_model(t);
     let function = FUNCTIONS.iter().find(|prefix| t.text(&format!("{prefix}.path")).is_some());
     if let Some(prefix) = function {
         custom_function(prefix, t);
@@ -51,6 +52,66 @@ fn rewards(t: &mut Translator) {
         t.no_effect(key, "the built-in verifiers are run in the trainer's own threads (`run.threads`)");
     }
     overlong(t);
+}
+
+/// Switch and path of the reward model, the newest spelling first.
+const MODELS: [(&str, &str); 2] = [
+    ("reward.reward_model.enable", "reward.reward_model.model_path"),
+    ("reward_model.enable", "reward_model.model.path"),
+];
+/// Texts that go through it together.
+const MODEL_BATCHES: [&str; 2] = ["reward_model.micro_batch_size_per_gpu", "reward_model.micro_batch_size"];
+/// Longest text that it reads.
+const MODEL_LENGTH: &str = "reward_model.max_length";
+
+/// A reward model in place of the verifiers of the data.
+fn reward_model(t: &mut Translator) {
+    let Some((switch, path)) = MODELS.into_iter().find(|(switch, _)| t.flag(switch, false)) else {
+        for key in MODELS.iter().flat_map(|(switch, path)| [*switch, *path]).chain(MODEL_BATCHES) {
+            t.no_effect(key, "there is no reward model");
+        }
+        t.no_effect(MODEL_LENGTH, "there is no reward model");
+        return;
+    };
+    if let Some(prefix) = FUNCTIONS.iter().find(|prefix| t.text(&format!("{prefix}.path")).is_some()) {
+        let reason = format!(
+            "{prefix}.path names a function too, which in verl asks the model itself: write both under `reward`, as \
+             `kind: python` and `kind: model` with their weights"
+        );
+        t.refuse(switch, reason);
+        return;
+    }
+    let Some(model) = t.text(path) else {
+        t.refuse(switch, format!("{path} does not say which model"));
+        return;
+    };
+    let mut item = serde_json::json!({"kind": "model", "path": model});
+    if let Some(key) = MODEL_BATCHES.into_iter().find(|key| t.text(key).is_some()) {
+        item["batch_size"] = serde_json::json!(whole(key, t));
+        t.part_of(key, switch);
+    }
+    if let Some(length) = whole(MODEL_LENGTH, t) {
+        // verl keeps the first tokens.
+        item["max_length"] = serde_json::json!(length);
+        item["overlong"] = serde_json::json!("right");
+        t.part_of(MODEL_LENGTH, switch);
+    }
+    t.set(&[switch], "reward", &serde_json::Value::Array(vec![item]).to_string());
+    t.remark(switch, "PyTorch loads it, which the `python` of the reward has to have");
+    t.part_of(path, switch);
+    for key in MODELS.iter().flat_map(|(switch, path)| [*switch, *path]).chain(MODEL_BATCHES) {
+        t.no_effect(key, &format!("{switch} and {path} say it"));
+    }
+    t.no_effect(MODEL_LENGTH, "null leaves the model's own limit");
+}
+
+/// The value of a key as a whole number.
+fn whole(key: &str, t: &mut Translator) -> Option<u64> {
+    let number: Option<u64> = t.text(key)?.parse().ok();
+    if number.is_none() {
+        t.bad_value(key, "a whole number");
+    }
+    number
 }
 
 /// The keys that were given below a prefix.

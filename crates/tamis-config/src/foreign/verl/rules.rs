@@ -4,9 +4,40 @@ use crate::foreign::key::Rule;
 use crate::foreign::owner::Owner;
 use crate::foreign::shared::defaults::{by_source, estimator, mini_batch};
 use crate::foreign::shared::kl::{set_controller, set_estimator};
+use crate::foreign::shared::learner::{AdapterKeys, adapter, of_torch, offload_reference};
 use crate::foreign::shared::learning_rate::schedule;
 use crate::foreign::shared::{critic, run, servers};
 use crate::foreign::translator::{Translator, limit_text};
+
+/// An adapter (LoRA).
+pub(super) const ADAPTER: Rule = Rule::new(1, "adapter", |t| adapter(&ADAPTER_KEYS, true, t));
+
+const ADAPTER_KEYS: AdapterKeys = AdapterKeys {
+    leading: "actor_rollout_ref.model.lora_rank",
+    rank: ("actor_rollout_ref.model.lora_rank", 0.0),
+    alpha: ("actor_rollout_ref.model.lora_alpha", 16.0),
+    targets: "actor_rollout_ref.model.target_modules",
+    default_targets: "null",
+    refused: &[(
+        "actor_rollout_ref.model.exclude_modules",
+        &["null", "None", "[]", ""],
+        "layers with an adapter are named, not those without: give target_modules",
+    )],
+    ignored: &[],
+};
+
+/// The attention of the policy's model.
+pub(super) const ATTENTION: Rule = Rule::new(2, "attention", |t| {
+    const KEY: &str = "actor_rollout_ref.model.override_config.attn_implementation";
+    if let Some(name) = t.text(KEY) {
+        of_torch(KEY, "learner.attention", &name, "the native engine has one attention", t);
+    }
+    t.no_effect(KEY, "null leaves the default");
+});
+
+/// The place of the reference's weights.
+pub(super) const OFFLOAD: Rule =
+    Rule::new(2, "offload", |t| offload_reference("actor_rollout_ref.ref.fsdp_config.param_offload", t));
 
 /// The group filter.
 pub(super) const FILTER_GROUPS: Rule = Rule::new(2, "filter groups", filter_groups);

@@ -1,7 +1,8 @@
 //! The actor and the reference policy.
 
 use super::{
-    ADAMW, DEVICES, FALSE, KEPT, NO_EXPERTS, NO_IMAGES, NULL, RAGGED, RESUME, SAME_RESULT, SCHEDULES, SEEDED,
+    ADAMW, DEVICES, FALSE, KEPT, NO_EXPERTS, NO_IMAGES, NO_OFFLOAD, NULL, RAGGED, RESUME, SAME_RESULT,
+    SCHEDULES, SEEDED,
 };
 use crate::foreign::key::Becomes::{By, Key, NoEffect, Unless};
 use crate::foreign::key::{ForeignKey, key};
@@ -245,6 +246,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.actor.optim.use_checkpoint_opt_param_scheduler", "", NoEffect(RESUME)),
     key("actor_rollout_ref.actor.use_torch_compile", "", NoEffect(SAME_RESULT)),
     key("actor_rollout_ref.actor.ulysses_sequence_parallel_size", "", NoEffect(DEVICES)),
+    key("actor_rollout_ref.actor.fsdp_config.param_offload", "False", NoEffect(NO_OFFLOAD)),
+    key("actor_rollout_ref.actor.fsdp_config.optimizer_offload", "False", NoEffect(NO_OFFLOAD)),
     key("actor_rollout_ref.actor.fsdp_config.*", "", NoEffect(DEVICES)),
     key("actor_rollout_ref.actor.megatron.*", "", NoEffect(DEVICES)),
     key("actor_rollout_ref.actor.torchtitan.*", "", NoEffect(DEVICES)),
@@ -259,6 +262,11 @@ pub(super) const KEYS: &[ForeignKey] = &[
         NoEffect("checkpoints hold weights, optimizer and scheduler, always"),
     ),
     key("actor_rollout_ref.actor.profiler.*", "", NoEffect(DEVICES)),
+    key(
+        "actor_rollout_ref.ref.fsdp_config.param_offload",
+        "False",
+        By(rules::OFFLOAD, "learner.offload_reference"),
+    ),
     key("actor_rollout_ref.ref.fsdp_config.*", "", NoEffect(DEVICES)),
     key("actor_rollout_ref.ref.model.path", "", Key("model.reference")),
     key("actor_rollout_ref.ref.log_prob_micro_batch_size", "", NoEffect(REFERENCE_SIZES)),

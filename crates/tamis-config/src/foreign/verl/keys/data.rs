@@ -1,7 +1,8 @@
 //! The data and the model.
 
 use super::{
-    DEVICES, EXTERNAL, FALSE, NO_ADAPTERS, NO_IMAGES, NO_MTP, NO_TOOLS, NULL, RAGGED, SAME_RESULT, SHARED,
+    DEVICES, EXTERNAL, FALSE, MEGATRON_ADAPTERS, NO_IMAGES, NO_MTP, NO_TOOLS, NULL, RAGGED, SAME_RESULT,
+    SHARED,
 };
 use crate::foreign::key::Becomes::{By, Key, NoEffect, Unless};
 use crate::foreign::key::{ForeignKey, key};
@@ -81,10 +82,17 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "null",
         Unless(NULL, "the tokenizer is that of `model.path`"),
     ),
-    key("actor_rollout_ref.model.lora_adapter_path", "null", Unless(NULL, NO_ADAPTERS)),
-    key("actor_rollout_ref.model.exclude_modules", "", NoEffect(NO_ADAPTERS)),
-    key("actor_rollout_ref.model.lora.rank", "0", Unless(&["0"], NO_ADAPTERS)),
-    key("actor_rollout_ref.model.lora.*", "", NoEffect(NO_ADAPTERS)),
+    key(
+        "actor_rollout_ref.model.lora_adapter_path",
+        "null",
+        Unless(
+            NULL,
+            "an adapter begins as nothing: merge the one that is there into the model, and name that in `model.path`",
+        ),
+    ),
+    key("actor_rollout_ref.model.exclude_modules", "null", By(rules::ADAPTER, "learner.lora")),
+    key("actor_rollout_ref.model.lora.rank", "0", Unless(&["0"], MEGATRON_ADAPTERS)),
+    key("actor_rollout_ref.model.lora.*", "", NoEffect(MEGATRON_ADAPTERS)),
     key("actor_rollout_ref.model.mtp.enable", "False", Unless(FALSE, NO_MTP)),
     key("actor_rollout_ref.model.mtp.*", "", NoEffect(NO_MTP)),
     key("actor_rollout_ref.model.trust_remote_code", "", NoEffect(EXTERNAL)),
@@ -94,9 +102,9 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "null",
         Unless(NULL, "write it to a file and set `model.chat_template`"),
     ),
-    key("actor_rollout_ref.model.lora_rank", "0", Unless(&["0"], NO_ADAPTERS)),
-    key("actor_rollout_ref.model.lora_alpha", "", NoEffect(NO_ADAPTERS)),
-    key("actor_rollout_ref.model.target_modules", "", NoEffect(NO_ADAPTERS)),
+    key("actor_rollout_ref.model.lora_rank", "0", By(rules::ADAPTER, "learner.backend learner.lora")),
+    key("actor_rollout_ref.model.lora_alpha", "16", By(rules::ADAPTER, "learner.lora")),
+    key("actor_rollout_ref.model.target_modules", "all-linear", By(rules::ADAPTER, "learner.lora")),
     key(
         "actor_rollout_ref.model.override_config.max_position_embeddings",
         "",
@@ -111,6 +119,11 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("actor_rollout_ref.model.override_config.embd_pdrop", "0", Unless(&["0", "0.", "0.0"], NO_DROPOUT)),
     key("actor_rollout_ref.model.override_config.resid_pdrop", "0", Unless(&["0", "0.", "0.0"], NO_DROPOUT)),
+    key(
+        "actor_rollout_ref.model.override_config.attn_implementation",
+        "",
+        By(rules::ATTENTION, "learner.attention"),
+    ),
     key("actor_rollout_ref.model.override_config.*", "", Unless(&[], "edit the checkpoint's `config.json`")),
     key("actor_rollout_ref.hybrid_engine", "True", NoEffect(SHARED)),
     key("actor_rollout_ref.nccl_timeout", "", NoEffect(DEVICES)),

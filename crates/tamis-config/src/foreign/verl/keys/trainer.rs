@@ -1,7 +1,7 @@
 //! The trainer, the critic, and what stands beside them.
 
 use super::{
-    ADAMW, DEVICES, EXTERNAL, FALSE, NO_ADAPTERS, NO_CACHE, NO_MTP, NO_REPLAY, NULL, RAGGED, RESUME,
+    ADAMW, CRITIC_ADAPTERS, DEVICES, EXTERNAL, FALSE, NO_CACHE, NO_MTP, NO_REPLAY, NULL, RAGGED, RESUME,
     SAME_RESULT, SCHEDULES, SEEDED,
 };
 use crate::foreign::key::Becomes::{By, Key, NoEffect, Unless};
@@ -79,13 +79,13 @@ pub(super) const KEYS: &[ForeignKey] = &[
     ),
     key("trainer.profile_steps", "", NoEffect(DEVICES)),
     key("critic.model.path", "", By(rules::CRITIC, "critic.model.path")),
-    key("critic.model.lora_rank", "0", Unless(&["0"], NO_ADAPTERS)),
-    key("critic.model.lora.rank", "0", Unless(&["0"], NO_ADAPTERS)),
-    key("critic.model.lora_adapter_path", "null", Unless(NULL, NO_ADAPTERS)),
-    key("critic.model.lora_alpha", "", NoEffect(NO_ADAPTERS)),
-    key("critic.model.lora.*", "", NoEffect(NO_ADAPTERS)),
-    key("critic.model.target_modules", "", NoEffect(NO_ADAPTERS)),
-    key("critic.model.exclude_modules", "", NoEffect(NO_ADAPTERS)),
+    key("critic.model.lora_rank", "0", Unless(&["0"], CRITIC_ADAPTERS)),
+    key("critic.model.lora.rank", "0", Unless(&["0"], CRITIC_ADAPTERS)),
+    key("critic.model.lora_adapter_path", "null", Unless(NULL, CRITIC_ADAPTERS)),
+    key("critic.model.lora_alpha", "", NoEffect(CRITIC_ADAPTERS)),
+    key("critic.model.lora.*", "", NoEffect(CRITIC_ADAPTERS)),
+    key("critic.model.target_modules", "", NoEffect(CRITIC_ADAPTERS)),
+    key("critic.model.exclude_modules", "", NoEffect(CRITIC_ADAPTERS)),
     key("critic.model.external_lib", "null", Unless(NULL, EXTERNAL)),
     key("critic.model.hf_config_path", "null", Unless(NULL, "`config.json` is that of `critic.model.path`")),
     key("critic.model.override_config.*", "", Unless(&[], "edit the checkpoint's `config.json`")),

@@ -1,0 +1,36 @@
+"""`python -m tamis.reward`: a reward model on a socket."""
+
+import argparse
+import pathlib
+import sys
+
+
+def main():
+    """Parses arguments, then imports what is heavy."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tamis.reward",
+        description="Scores texts with a reward model (docs/rewards.md, `kind: model`).",
+    )
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT|unix:/PATH", help="port 0 takes any free one")
+    parser.add_argument("--settings", required=True, type=pathlib.Path, help="JSON file: folder, device, dtype, ...")
+    arguments = parser.parse_args()
+    try:
+        text = arguments.settings.read_text()
+    except OSError as error:
+        parser.error(f"failed to read {arguments.settings}: {error.strerror}")
+    try:
+        from ..learner.protocol import LearnerError
+        from ..learner.server import ListenError
+        from .server import serve
+    except ImportError as error:
+        sys.exit(f"error: a reward model needs {error.name}, which is not installed\nhint: scripts/install-torch")
+    try:
+        serve(arguments.listen, text)
+    except LearnerError as error:
+        hint = f"\nhint: {error.hint}" if error.hint else ""
+        sys.exit(f"error: {error.message}{hint}")
+    except ListenError as error:
+        sys.exit(f"error: {error}")
+
+
+main()

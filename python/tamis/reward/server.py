@@ -1,0 +1,118 @@
+"""The reward model's server: the learner's HTTP, without its incarnations and numbers.
+
+A connection's thread reads a request and waits; the main thread takes all requests that wait, scores their texts
+together, and answers them. So the model has full batches though each completion is sent as soon as it ends.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from dataclasses import dataclass, field
+
+from ..learner.model import first_line
+from ..learner.protocol import Failed, LearnerError, PathError, RequestError, Settings, decode, parse_json
+from ..learner.server import Answer, listen
+from .scoring import RewardModel, read_texts
+
+MAX_BODY_BYTES = 1 << 28
+SCORE = "/v1/score"
+
+
+@dataclass
+class _Job:
+    texts: list
+    answer: Answer | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class ScoringSession:
+    """What the learner's handler of connections asks of a session, for a reward model."""
+
+    max_body_bytes = MAX_BODY_BYTES
+
+    def __init__(self, model, log=lambda line: None):
+        self.model = model
+        self.log = log
+        self._jobs = queue.SimpleQueue()
+
+    def hear(self):
+        """Nothing is done for want of callers."""
+
+    def health(self):
+        """The answer of `health`."""
+        return {"phase": "idle" if self._jobs.empty() else "busy"}
+
+    def info(self):
+        """The answer of `info`."""
+        model = self.model
+        return {"device": str(model.device), "dtype": model.dtype, "num_labels": model.num_labels, "max_length": model.max_length}
+
+    def submit(self, path, content_type, body, _incarnation=None, _seq=None):
+        """The answer of a `POST`; waits until it is there."""
+        if path != SCORE:
+            raise PathError(f"there is no call POST {path}")
+        values, columns = decode(content_type, body)
+        if columns:
+            raise RequestError("the body has columns, and must be JSON")
+        job = _Job(read_texts(values))
+        self._jobs.put(job)
+        job.ended.wait()
+        return job.answer
+
+    def run(self):
+        """Scores what is asked, for ever."""
+        while True:
+            jobs = [self._jobs.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    jobs.append(self._jobs.get_nowait())
+            self.carry_out(jobs)
+
+    def carry_out(self, jobs):
+        """Scores the texts of several requests together, and answers each."""
+        try:
+            scores = iter(self.model.score([text for job in jobs for text in job.texts]))
+            answers = [Answer.of({"scores": [next(scores) for _ in job.texts]}) for job in jobs]
+        except LearnerError as error:
+            answers = [Answer.of_error(error)] * len(jobs)
+        except Exception as error:
+            self.log(traceback.format_exc().rstrip())
+            failed = Failed(f"{type(error).__name__}: {first_line(error)}", "the reward model's log has the details")
+            answers = [Answer.of_error(failed)] * len(jobs)
+        for job, answer in zip(jobs, answers, strict=True):
+            job.answer = answer
+            job.ended.set()
+
+
+class _Ended(BaseException):
+    """A signal asked the process to end."""
+
+
+def _end(*_):
+    raise _Ended
+
+
+def serve(where, settings):
+    """Loads the model of these settings (JSON), then listens until a signal."""
+    model = RewardModel(Settings(parse_json(settings, "the settings"), "the settings"))
+    print(model.describe(), file=sys.stderr, flush=True)
+    session = ScoringSession(model, log=lambda line: print(line, file=sys.stderr, flush=True))
+    server, address = listen(where, session)
+    try:
+        signal.signal(signal.SIGTERM, _end)
+        signal.signal(signal.SIGINT, _end)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        print(f"listening on {address}", flush=True)
+        session.run()
+    except _Ended:
+        pass
+    finally:
+        # No second signal may break off the tidying.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if where.startswith("unix:"):
+            os.unlink(where.removeprefix("unix:"))
