@@ -29,7 +29,7 @@ impl ServerCommand {
             }
             (None, BackendKind::Vllm) => vllm(rollout, launch, &model, port),
             (None, BackendKind::Sglang) => sglang(rollout, launch, &model, port),
-            (None, BackendKind::Native | BackendKind::OpenAi) => Vec::new(),
+            (None, BackendKind::Native | BackendKind::Learner | BackendKind::OpenAi) => Vec::new(),
         };
         let environment = match rollout.backend {
             BackendKind::Vllm => vec![("VLLM_SERVER_DEV_MODE", "1".to_owned())],

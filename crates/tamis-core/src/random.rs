@@ -85,6 +85,16 @@ impl Key {
         Self(mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15))).with(purpose as u64)
     }
 
+    /// The key of these 64 bits, as [`Key::to_bits`] gives them.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Its 64 bits, for a generator of random numbers in another language.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
     /// The key narrowed by one more coordinate (epoch, prompt id, sample index, ...); the order of
     /// coordinates matters.
     #[must_use]

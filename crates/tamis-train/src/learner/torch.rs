@@ -18,6 +18,8 @@ const FILES: &[(&str, &str)] = &[
     ("learner/attention.py", include_str!("../../../../python/tamis/learner/attention.py")),
     ("learner/checkpoint.py", include_str!("../../../../python/tamis/learner/checkpoint.py")),
     ("learner/critic.py", include_str!("../../../../python/tamis/learner/critic.py")),
+    ("learner/drawing.py", include_str!("../../../../python/tamis/learner/drawing.py")),
+    ("learner/generate.py", include_str!("../../../../python/tamis/learner/generate.py")),
     ("learner/head.py", include_str!("../../../../python/tamis/learner/head.py")),
     ("learner/learner.py", include_str!("../../../../python/tamis/learner/learner.py")),
     ("learner/loading.py", include_str!("../../../../python/tamis/learner/loading.py")),
@@ -27,6 +29,8 @@ const FILES: &[(&str, &str)] = &[
     ("learner/optimizer.py", include_str!("../../../../python/tamis/learner/optimizer.py")),
     ("learner/packing.py", include_str!("../../../../python/tamis/learner/packing.py")),
     ("learner/protocol.py", include_str!("../../../../python/tamis/learner/protocol.py")),
+    ("learner/random_keys.py", include_str!("../../../../python/tamis/learner/random_keys.py")),
+    ("learner/row_cache.py", include_str!("../../../../python/tamis/learner/row_cache.py")),
     ("learner/server.py", include_str!("../../../../python/tamis/learner/server.py")),
     ("learner/weights.py", include_str!("../../../../python/tamis/learner/weights.py")),
 ];
