@@ -122,7 +122,7 @@ def _cut(weights, drawings):
             least = torch.maximum(least, of_k)
     if drawings.top_p is not None:
         # Equals by their ids.
-        ordered, tokens = weights.sort(1, descending=True, stable=True)
+        ordered, tokens = weights.sort(dim=1, descending=True, stable=True)
         sums = ordered.double().cumsum(1)
         wanted = drawings.top_p[:, None].double() * sums[:, -1:]
         # Those up to the one that reaches it; rounding must not cut where everything stays.

@@ -93,11 +93,21 @@ fn a_learner_that_samples_elsewhere_samples_what_one_in_this_process_does() {
         train(&folder, &[kind, &["run.name=in_process"]].concat()).succeeds();
         train(&folder, &[kind, &["run.name=through_it", samples, &url]].concat()).succeeds();
         let (one, other) = (folder.join("runs/in_process"), folder.join("runs/through_it"));
-        Left::by(&other).assert_same(&Left::by(&one));
+        without_order(Left::by(&other)).assert_same(&without_order(Left::by(&one)));
         for run in [one, other] {
             std::fs::remove_dir_all(run).unwrap();
         }
     }
+}
+
+/// Without the place in the record of what came in which order, which a run keeps of what it waits for.
+fn without_order(mut left: Left) -> Left {
+    for (_, bytes) in left.files.iter_mut().filter(|(name, _)| name.ends_with("state.json")) {
+        let mut state: serde_json::Value = serde_json::from_slice(bytes).unwrap();
+        state.as_object_mut().unwrap().remove("order");
+        *bytes = serde_json::to_vec_pretty(&state).unwrap();
+    }
+    left
 }
 
 #[test]
