@@ -5,10 +5,10 @@
     python bench/torch_generation.py --device cuda --shape 0.5b --prompts 32 --completion 512
 
 The same prompts, eight samples of each, at temperature 1, all of their full length (`equal`) or of lengths spread
-evenly from a quarter on (`spread`: each sample has a length of its own, as answers have). `learner` is the call
+evenly from a quarter on (`spread`: each prompt has a length of its own). `learner` is the call
 `generate` of tamis.learner, which computes each prompt once and takes ended samples out; `static` and `dynamic` are
-`model.generate` with these caches over the prompts, each eight times (it cannot end samples at lengths of their own, so
-that `spread` counts the tokens that are asked for, and it computes the others too). `generate` gives no
+`model.generate` with these caches over the prompts, each eight times (it goes on with all rows
+until the last has ended, so that of `spread` it computes more than the tokens that are asked for and counted). `generate` gives no
 log-probability of the whole distribution; the learner gives it and the entropy. Weights are random. One JSON line for
 each, the best of `--repeats`.
 """
@@ -39,26 +39,22 @@ def make_prompts(arguments, vocabulary):
 
 
 def lengths(arguments, kind):
-    """Tokens of each sample, by prompt."""
+    """Tokens of each prompt's samples."""
     if kind == "equal":
-        return [[arguments.completion] * GROUP] * arguments.prompts
-    step = arguments.completion * 3 // 4 // (GROUP - 1)
-    return [[arguments.completion - place * step for place in range(GROUP)]] * arguments.prompts
+        return [arguments.completion] * arguments.prompts
+    step = arguments.completion * 3 // 4 / max(arguments.prompts - 1, 1)
+    return [arguments.completion - int(place * step) for place in range(arguments.prompts)]
 
 
 def columns(prompts, wanted):
     samples = torch.arange(prompts.shape[0] * GROUP)
-    kinds = sorted({length for group in wanted for length in group})
-    # A prompt for each length: samples of one prompt are drawn alike.
-    rows = [(prompt, length) for prompt, group in enumerate(wanted) for length in sorted(set(group))]
-    place = {row: at for at, row in enumerate(rows)}
-    prompt_of = sorted(place[prompt, length] for prompt, group in enumerate(wanted) for length in group)
+    kinds = sorted(set(wanted))
     return kinds, {
-        "prompt_token": torch.cat([prompts[prompt] for prompt, _ in rows]).int(),
-        "prompt_offset": torch.arange(len(rows) + 1) * prompts.shape[1],
-        "prompt_drawing": torch.tensor([kinds.index(length) for _, length in rows]).int(),
-        "prompt_of": torch.tensor(prompt_of).int(), "sample": samples, "key": samples * 7919,
-        "abort": torch.zeros(0, dtype=torch.int64),
+        "prompt_token": prompts.flatten().int(),
+        "prompt_offset": torch.arange(len(prompts) + 1) * prompts.shape[1],
+        "prompt_drawing": torch.tensor([kinds.index(length) for length in wanted]).int(),
+        "prompt_of": torch.arange(len(prompts)).repeat_interleave(GROUP).int(),
+        "sample": samples, "key": samples * 7919, "abort": torch.zeros(0, dtype=torch.int64),
     }  # fmt: skip
 
 
@@ -101,7 +97,7 @@ def run_transformers(folder, arguments, prompts, wanted, cache):
             eos_token_id=None, min_new_tokens=arguments.completion, max_new_tokens=arguments.completion,
             cache_implementation="static" if cache == "static" else None, disable_compile=True,
         )  # fmt: skip
-        return sum(map(sum, wanted))
+        return sum(wanted) * GROUP
 
     return once
 

@@ -198,10 +198,8 @@ mod tests {
         ];
         let counters = [0, 1, 2, 511, u64::from(u32::MAX), 1 << 32, (1 << 53) + 1, i64::MAX as u64];
         let row = |key: Key, counter: u64| serde_json::json!({"key": key.to_string(), "counter": counter, "uniform": key.uniform(counter)});
-        let rows: Vec<String> = keys
-            .iter()
-            .flat_map(|&key| counters.map(|counter| row(key, counter).to_string()))
-            .collect();
+        let rows: Vec<String> =
+            keys.iter().flat_map(|&key| counters.map(|counter| row(key, counter).to_string())).collect();
         let expected = format!("[\n{}\n]\n", rows.join(",\n"));
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/tests/random_keys.json");
         if std::env::var_os("TAMIS_REGENERATE").is_some() {

@@ -39,6 +39,7 @@ class _Prompt:
 
     tokens: list
     drawing: Drawing
+    most: int
     waiting: deque
     states: dict | None = None
     logits: torch.Tensor | None = None
@@ -62,14 +63,14 @@ class _Row:
         """Tokens in the cache: all but the last, which is computed next."""
         return len(self.prompt.tokens) + len(self.tokens) - 1
 
-    def take(self, token, logprob, entropy, most):
-        """One more token; `most` is the number that a completion may have."""
+    def take(self, token, logprob, entropy):
+        """One more token."""
         self.tokens.append(int(token))
         self.logprobs.append(logprob)
         self.entropies.append(entropy)
         if self.tokens[-1] in self.prompt.drawing.end_tokens:
             self.end = "stop"
-        elif len(self.tokens) >= most:
+        elif len(self.tokens) >= self.prompt.most:
             self.end = "length"
 
 
@@ -132,7 +133,7 @@ class Generation:
         if taken or len(set(samples)) < len(samples):
             raise RequestError(f"sample {(taken or samples)[0]} is open already, or stands twice")
         prompts = [
-            _Prompt(tokens[begin:end], drawings[place], deque())
+            _Prompt(tokens[begin:end], drawings[place], self._most(drawings[place], end - begin), deque())
             for begin, end, place in zip(offsets, offsets[1:], drawn_by, strict=False)
         ]
         for place, sample, key in zip(prompt_of, samples, keys, strict=True):
@@ -210,14 +211,14 @@ class Generation:
             self.network.decoder.set_attn_implementation(name)
             self._attention = name
 
-    def _most(self, prompt):
-        """Tokens that a completion may have."""
-        limit, most = self.network.max_positions, prompt.drawing.max_tokens
-        return most if limit is None else min(most, limit - len(prompt.tokens))
+    def _most(self, drawing, num_tokens):
+        """Tokens that a completion of a prompt of so many may have."""
+        limit = self.network.max_positions
+        return drawing.max_tokens if limit is None else min(drawing.max_tokens, limit - num_tokens)
 
     def _columns(self, prompt):
         """Columns that a row of it may take."""
-        return -(-(len(prompt.tokens) + self._most(prompt)) // COLUMNS) * COLUMNS
+        return -(-(len(prompt.tokens) + prompt.most) // COLUMNS) * COLUMNS
 
     def _admit(self):
         """Begins waiting samples where there is room; those of them that have ended."""
@@ -245,7 +246,8 @@ class Generation:
             self._cache.place(first + place, row.prompt.states, len(row.prompt.tokens))
         self._rows += begun
         self._inputs = None
-        self._extend(begun, [torch.stack([row.prompt.logits for row in begun])])
+        drawings = Drawings([row.prompt.drawing for row in begun], self.network.options.device)
+        self._extend(begun, drawings, [torch.stack([row.prompt.logits for row in begun])])
         for row in begun:
             if not row.prompt.waiting:
                 row.prompt.states = row.prompt.logits = None
@@ -259,7 +261,7 @@ class Generation:
             free, _ = torch.cuda.mem_get_info(device)
             free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         else:
-            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            free = _available_memory()
         held = cache.num_rows * cache.num_columns * of_column
         # A cache that grows is copied.
         fits = int(0.8 * (free + held)) // (columns * of_column)
@@ -303,7 +305,7 @@ class Generation:
         inputs.advance()
         chunk = self.network.head.chunk
         parts = (self._logits(hidden[begin : begin + chunk]) for begin in range(0, len(self._rows), chunk))
-        self._extend(self._rows, parts)
+        self._extend(self._rows, inputs.drawings, parts)
         return self._leave([row for row in self._rows if row.end])
 
     def _decode(self, tokens, lengths, longest):
@@ -319,11 +321,9 @@ class Generation:
         )
         return output.last_hidden_state[:, 0]
 
-    def _extend(self, rows, parts):
+    def _extend(self, rows, drawings, parts):
         """Draws a token for each row, from its logits [V]; they come in parts of several rows."""
-        device = self.network.options.device
-        drawings = Drawings([row.prompt.drawing for row in rows], device)
-        uniforms = _uniforms(rows).to(device)
+        uniforms = _uniforms(rows).to(self.network.options.device)
         found, begin = [], 0
         for part in parts:
             end = begin + part.shape[0]
@@ -336,7 +336,7 @@ class Generation:
         if self._inputs is not None:
             self._inputs.tokens = found[0].long()
         for row, drawn in zip(rows, zip(*found.tolist(), strict=True), strict=True):
-            row.take(*drawn, self._most(row.prompt))
+            row.take(*drawn)
 
     def _leave(self, leaving):
         """Takes rows out; the last ones take their places."""
@@ -368,7 +368,7 @@ class Generation:
             with self._computing():
                 whole = [network.hidden(_pack([one], device)) for one in tokens]
                 self._clear()
-                prompts = [_Prompt(one[:length], drawing, deque([(0, 0)])) for one, length in zip(tokens, lengths, strict=True)]
+                prompts = [_Prompt(one[:length], drawing, num_steps, deque([(0, 0)])) for one, length in zip(tokens, lengths, strict=True)]
                 self._prompts.extend(prompts)
                 self._compute_prompts(len(prompts))
                 states = prompts[0].states
@@ -393,6 +393,15 @@ class Generation:
             raise Refused(f"{name} cannot be sampled from here: its tokens one by one are not those of a whole sequence", hint)
 
 
+def _available_memory():
+    """Bytes of main memory that may be taken; pages that hold files count, where the system tells of them."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
 class _Inputs:
     """What the rows' next step reads, on the device, while the rows stay the same."""
 
@@ -400,6 +409,7 @@ class _Inputs:
         self.tokens = torch.tensor([row.tokens[-1] for row in rows]).to(device)
         lengths = [row.length for row in rows]
         self.lengths, self.longest = torch.tensor(lengths).to(device), max(lengths)
+        self.drawings = Drawings([row.prompt.drawing for row in rows], device)
 
     def advance(self):
         """Each row is longer by one."""

@@ -527,6 +527,73 @@ mod tests {
         insta::assert_snapshot!(short.take_token_columns(2).expect_err("refused"), @"column `logprob` has 1 numbers for 2 tokens");
     }
 
+    fn drawing(max_tokens: usize) -> Drawing {
+        Drawing {
+            temperature: 0.7,
+            top_k: 3,
+            top_p: 0.9,
+            min_p: 0.0,
+            repetition_penalty: 1.1,
+            max_tokens,
+            end_tokens: vec![2, 5],
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_generated_comes_through() {
+        let group = |prompt: &[u32], max_tokens, samples: &[u64]| BeginningGroup {
+            prompt: prompt.to_vec(),
+            drawing: drawing(max_tokens),
+            samples: samples.iter().map(|&sample| (sample, Key::from_bits(u64::MAX - sample))).collect(),
+        };
+        let begin = vec![group(&[1, 2], 9, &[0, 1]), group(&[7], 4, &[2]), group(&[7, 8], 9, &[3, 1 << 63])];
+        let asked = Generate { begin, abort: vec![11, u64::MAX], seconds: 0.25 };
+        let mut message = round(&Message::of_generate(&asked));
+        assert_eq!(message.columns["prompt_drawing"], Column::I32(vec![0, 1, 0]), "those alike once");
+        assert_eq!(message.take_generate().expect("read"), asked);
+        let nothing = Generate::default();
+        assert_eq!(round(&Message::of_generate(&nothing)).take_generate().expect("read"), nothing);
+        let refused = |name: &str, column: Column| {
+            let message = Message::of_generate(&asked).with(name, column);
+            round(&message).take_generate().err().expect("refused").0
+        };
+        insta::assert_snapshot!(refused("prompt_drawing", Column::I32(vec![0, 2, 0])), @"column `prompt_drawing` must be below 2");
+        insta::assert_snapshot!(refused("prompt_of", Column::I32(vec![0, 0, 1, 2, -1])), @"column `prompt_of` must be below 3");
+        insta::assert_snapshot!(refused("key", Column::I64(vec![1])), @"column `key` has 1 numbers for 5 samples");
+    }
+
+    #[test]
+    fn what_was_generated_comes_through_to_the_bit() {
+        let grown = |sample, tokens: &[u32], end| SampleGrowth {
+            sample,
+            tokens: tokens.to_vec(),
+            logprobs: tokens.iter().map(|&token| -1.0 / (token + 3) as f32).collect(),
+            entropies: tokens.iter().map(|&token| 1.0 / (token + 7) as f32).collect(),
+            end,
+        };
+        let generated = Generated {
+            grown: vec![
+                grown(4, &[1, 2, 3], Some(SampleEnd::Stop)),
+                grown(u64::MAX, &[9], Some(SampleEnd::Length)),
+                grown(2, &[5, 6], None),
+            ],
+            refused: vec![crate::learner::generate::RefusedSample {
+                sample: 7,
+                reason: "no room".to_owned(),
+            }],
+            num_open: 1,
+        };
+        let mut message = round(&Message::of_generated(generated.clone()));
+        assert_eq!(message.take_generated().expect("read"), generated);
+        let wrong = |name: &str, column: Column| {
+            let message = Message::of_generated(generated.clone()).with(name, column);
+            round(&message).take_generated().err().expect("refused").0
+        };
+        insta::assert_snapshot!(wrong("end", Column::I32(vec![1, 2, 3])), @"column `end` holds 3, which is none of 0, 1 and 2");
+        insta::assert_snapshot!(wrong("logprob", Column::F32(vec![1.0])), @"column `logprob` has 1 numbers for 6 tokens");
+        insta::assert_snapshot!(wrong("sample", Column::I64(vec![1])), @"column `sample` has 1 numbers for 3 rows of tokens");
+    }
+
     #[test]
     fn a_body_that_is_neither_is_refused() {
         let error =
