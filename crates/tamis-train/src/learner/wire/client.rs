@@ -302,6 +302,12 @@ impl WireLearner {
         if known.protocol != PROTOCOL {
             return Err(wrong(format!("it speaks {}, this build {PROTOCOL}", known.protocol)));
         }
+        if request.generation.is_some() && !known.capabilities.generate {
+            return Err(wrong(format!(
+                "it does not sample ({}), as `rollout.backend: learner` asks",
+                known.implementation
+            )));
+        }
         let (content_type, body) = Message::new(request).to_body();
         let opened = ask(&Call { body, content_type, ..Call::post_empty("/v1/open") })?;
         let OpenAnswer { incarnation, dtype, networks } =
