@@ -202,4 +202,5 @@ def main():
             measure("padded", padded_pass(folder, prompts, sequences, arguments), tokens, arguments)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -96,25 +96,98 @@ class RunTest(unittest.TestCase):
                 first = [self.folder / "runs" / f"{name}_{kind}/rollouts/step_1.parquet" for name in ("torch", "native")]
                 self.assertTrue(all(path.exists() for path in first))
 
+    def kill(self, name, *arguments, seconds=0.0):
+        """Begins a run, and kills it so many seconds after the checkpoint of its second step."""
+        learner = ["learner.backend=torch", f"learner.python={sys.executable}", "learner.device=cpu"]
+        run = subprocess.Popen(
+            self.command("config.yaml", f"run.name={name}", *learner, *arguments), cwd=self.folder,
+            stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        until = time.monotonic() + 200
+        while not (self.folder / "runs" / name / "checkpoints/step_2").exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+
+    def timeless(self, name):
+        """The rows without the clock."""
+        return [
+            {k: v for k, v in row.items() if not k.startswith(("timing", "perf/")) and "time" not in k} for row in self.rows(name)
+        ]
+
     def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_not(self):
         self.torch("whole")
         # PyTorch on a CPU gives the same bits for the same calls.
-        arguments = ["config.yaml", "run.name=killed", "learner.backend=torch", f"learner.python={sys.executable}"]
-        run = subprocess.Popen(
-            self.command(*arguments, "learner.device=cpu"), cwd=self.folder, stderr=subprocess.DEVNULL, text=True
-        )
-        until = time.monotonic() + 200
-        while not (self.folder / "runs/killed/checkpoints/step_2").exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        run.send_signal(signal.SIGKILL)
-        run.wait()
+        self.kill("killed")
         self.train("--resume", "runs/killed")
         self.assertEqual(self.weights("killed"), self.weights("whole"))
-        timeless = [
-            [{k: v for k, v in row.items() if not k.startswith(("timing", "perf/")) and "time" not in k} for row in self.rows(name)]
-            for name in ("killed", "whole")
-        ]
-        self.assertEqual(*timeless)
+        self.assertEqual(self.timeless("killed"), self.timeless("whole"))
+
+    def test_a_learner_that_samples_samples_what_the_native_engine_does(self):
+        samples = ["rollout.backend=learner"]
+        kinds = {
+            "cut": [
+                "rollout.top_k=9", "rollout.top_p=0.9", "rollout.min_p=0.02", "rollout.temperature=0.8",
+                "rollout.repetition_penalty=1.2", "rollout.max_num_seqs=7",
+            ],
+            "critic": ["preset=ppo", "~filter", "data.gen_batch_size=4", "validate.temperature=0.5", "validate.n=2"],
+            "stop": ["rollout.stop=['1']", "schedule.mode=streaming"],
+        }  # fmt: skip
+        for kind, arguments in kinds.items():
+            with self.subTest(kind):
+                self.torch(f"torch_{kind}", *samples, *arguments)
+                self.assertFalse((self.folder / f"runs/torch_{kind}/published").exists())
+                self.native(f"native_{kind}", *arguments)
+                self.assert_alike(f"torch_{kind}", f"native_{kind}")
+                names = [name for name in self.rows(f"native_{kind}")[0] if name.startswith("val")]
+                self.assertTrue(names)
+                for one, other in zip(self.rows(f"torch_{kind}")[:3], self.rows(f"native_{kind}")[:3], strict=True):
+                    self.assertEqual([one.get(name) for name in names], [other.get(name) for name in names])
+        found = {}
+        for backend in ("native", "learner"):
+            evaluated = subprocess.run(
+                [str(PROGRAM), "eval", "runs/torch_cut", f"rollout.backend={backend}", "--json"],
+                cwd=self.folder, capture_output=True, text=True, timeout=300,
+            )  # fmt: skip
+            self.assertEqual(evaluated.returncode, 0, evaluated.stderr[-3000:])
+            found[backend] = json.loads(evaluated.stdout)
+        self.assertEqual(found["learner"]["metrics"], found["native"]["metrics"])
+        self.assertEqual(found["learner"]["samples"], found["native"]["samples"])
+
+    def test_samples_in_flight_go_on_by_new_weights_and_say_which_drew_what(self):
+        carries = [
+            "rollout.backend=learner", "schedule.mode=streaming", "schedule.surplus=carry", "schedule.max_lag=2",
+            "schedule.rounds_in_flight=3",
+        ]  # fmt: skip
+        self.torch("carries", *carries)
+        lags = [row.get("schedule/max_lag", 0) for row in self.rows("carries")]
+        self.assertEqual(len(lags), 5)
+        self.assertLessEqual(max(lags), 2)
+        self.kill("killed", *carries, seconds=0.3)
+        self.train("--resume", "runs/killed")
+        self.assertEqual(len(self.rows("killed")), 5)
+        said = self.failed("publish.pause=wait", *carries)
+        self.assertIn("`publish.pause: wait` cannot be had", said)
+
+    def failed(self, *arguments):
+        done = subprocess.run(
+            self.command("config.yaml", "learner.backend=torch", *arguments), cwd=self.folder, capture_output=True, text=True,
+            timeout=300,
+        )  # fmt: skip
+        self.assertNotEqual(done.returncode, 0)
+        return done.stderr
+
+    def test_a_run_that_samples_in_its_learner_is_killed_and_resumed(self):
+        samples = "rollout.backend=learner"
+        self.torch("whole", samples)
+        for place, seconds in enumerate((0.0, 0.05, 0.15)):
+            self.kill(f"killed_{place}", samples, seconds=seconds)
+            self.train("--resume", f"runs/killed_{place}")
+            counts = ("groups/generated", "tokens/generated", "tokens/trained", "response_length/mean", "critic/score/mean")
+            for one, other in zip(self.rows(f"killed_{place}"), self.rows("whole"), strict=True):
+                self.assertEqual([one.get(name) for name in counts], [other.get(name) for name in counts])
+            self.assert_alike(f"killed_{place}", "whole", 1e-5)
 
     def test_a_run_goes_on_with_the_other_learner(self):
         self.native("native")

@@ -9,7 +9,9 @@ use tamis_core::schedule::InFlight;
 use tamis_env::task::TaskKind;
 
 use crate::reader::Setting as _;
-use crate::schema::{BackendKind, Config, InitConfig, PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind};
+use crate::schema::{
+    BackendKind, Config, InitConfig, LearnerBackend, PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind,
+};
 use crate::server_command::Intake;
 use crate::tree::join;
 
@@ -47,7 +49,7 @@ pub(crate) fn leader(key: &str) -> Option<&'static str> {
         "schedule.granularity" | "critic.ppo_mini_batch_size" => "train.ppo_mini_batch_size",
         "schedule.rounds_in_flight" => "schedule.mode, rollout.backend",
         "publish.mode" => "learner.lora, rollout.launch",
-        "publish.pause" => "schedule.mode, schedule.surplus",
+        "publish.pause" => "schedule.mode, schedule.surplus, rollout.backend",
         "critic.ppo_epochs" => "train.ppo_epochs",
         "filter.metric" => "reward",
         "model.init.num_kv_heads" => "num_heads",
@@ -73,6 +75,21 @@ fn list_filled(path: &str, before: &Json, after: &Json, filled: &mut Vec<String>
 }
 
 impl Config {
+    /// Whether the policy learns in another process.
+    pub fn learns_elsewhere(&self) -> bool {
+        self.learner.url.is_some() || self.learner.backend == LearnerBackend::Torch
+    }
+
+    /// Whether servers sample, beside the learner and at a time of their own.
+    pub fn samples_at_servers(&self) -> bool {
+        !matches!(self.rollout.backend, BackendKind::Native | BackendKind::Learner)
+    }
+
+    /// Whether a learner in another process samples.
+    pub fn samples_through_learner(&self) -> bool {
+        self.rollout.backend == BackendKind::Learner && self.learns_elsewhere()
+    }
+
     /// Sets every key that is null because it follows other keys, where something reads it, and lists them.
     /// Null then means nothing, no limit, or that data, servers, programs or the machine decide.
     pub(crate) fn fill_followers(&mut self) -> Vec<String> {
@@ -106,8 +123,11 @@ impl Config {
             }
             follow!(schedule.rounds_in_flight = self.rounds_in_flight());
         }
-        if self.rollout.backend != BackendKind::Native && self.schedule.surplus == SurplusKind::Carry {
+        if self.samples_at_servers() {
             follow!(publish.mode = self.publish_mode());
+        }
+        let goes_on = self.samples_at_servers() || self.samples_through_learner();
+        if goes_on && self.schedule.surplus == SurplusKind::Carry {
             follow!(publish.pause = self.publish_pause());
         }
         if self.has_critic() {
@@ -142,8 +162,11 @@ impl Config {
     /// Rounds generated at once; of a stream, the groups in flight in units of a round.
     pub fn rounds_in_flight(&self) -> usize {
         let streams = self.schedule.mode == ScheduleMode::Streaming;
-        let is_served = self.rollout.backend != BackendKind::Native;
-        self.schedule.rounds_in_flight.unwrap_or(if streams && is_served { ROUNDS_OF_A_STREAM } else { 1 })
+        self.schedule.rounds_in_flight.unwrap_or(if streams && self.samples_at_servers() {
+            ROUNDS_OF_A_STREAM
+        } else {
+            1
+        })
     }
 
     /// What servers are given as new weights.
@@ -165,11 +188,13 @@ impl Config {
         self.publish.mode.unwrap_or(if takes_adapter { PublishMode::Adapter } else { PublishMode::Folder })
     }
 
-    /// Treatment of samples in flight at servers when weights are published.
+    /// Treatment of samples in flight when weights are published. A learner that samples has changed its own
+    /// weights by then, so that they cannot end by the old ones.
     pub fn publish_pause(&self) -> InFlight {
         let schedule = &self.schedule;
         let streams = schedule.mode == ScheduleMode::Streaming && schedule.surplus == SurplusKind::Carry;
-        self.publish.pause.unwrap_or(if streams { InFlight::Keep } else { InFlight::Wait })
+        let default = if streams || self.samples_through_learner() { InFlight::Keep } else { InFlight::Wait };
+        self.publish.pause.unwrap_or(default)
     }
 
     /// The name of the correction: the one that is set; otherwise, where groups of older weights are trained
@@ -181,7 +206,7 @@ impl Config {
         // Old log-probabilities of the native engine's carried groups are those that they were sampled with,
         // so that the loss's ratio says how old they are; servers' are computed at the start of the step.
         let lags = self.schedule.surplus == SurplusKind::Carry
-            && (self.schedule.mode == ScheduleMode::Streaming || self.rollout.backend != BackendKind::Native);
+            && (self.schedule.mode == ScheduleMode::Streaming || self.samples_at_servers());
         let is_wanted = is_unset && lags && !self.objective.loss.weighs_behaviour();
         settings.preset.or(is_wanted.then_some(CorrectionPreset::DecoupledTokenIs))
     }

@@ -46,7 +46,7 @@ impl ServerCommand {
             }
             (None, BackendKind::Vllm) => vllm(rollout, launch, intake, &model, port),
             (None, BackendKind::Sglang) => sglang(rollout, launch, &model, port),
-            (None, BackendKind::Native | BackendKind::OpenAi) => Vec::new(),
+            (None, BackendKind::Native | BackendKind::Learner | BackendKind::OpenAi) => Vec::new(),
         };
         let mut environment = Vec::new();
         if rollout.backend == BackendKind::Vllm {

@@ -85,6 +85,16 @@ impl Key {
         Self(mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15))).with(purpose as u64)
     }
 
+    /// The key of these 64 bits, as [`Key::to_bits`] gives them.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Its 64 bits, for a generator of random numbers in another language.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
     /// The key narrowed by one more coordinate (epoch, prompt id, sample index, ...); the order of
     /// coordinates matters.
     #[must_use]
@@ -174,6 +184,29 @@ mod tests {
         for wrong in ["", "0", "+0000000000000ab", "00000000000000abc", "zz000000000000ab"] {
             assert_eq!(wrong.parse::<Key>(), Err(KeyError), "{wrong}");
         }
+    }
+
+    /// Numbers that generators in other languages are tested against.
+    #[test]
+    fn numbers_for_other_languages() {
+        let keys = [
+            Key(0),
+            Key(u64::MAX),
+            Key::new(0, Purpose::Rollout).with(0).with(0),
+            Key::new(42, Purpose::Rollout).with(1).with(7).with(3),
+            Key::new(u64::MAX, Purpose::Validation).with(1 << 40),
+        ];
+        let counters = [0, 1, 2, 511, u64::from(u32::MAX), 1 << 32, (1 << 53) + 1, i64::MAX as u64];
+        let row = |key: Key, counter: u64| serde_json::json!({"key": key.to_string(), "counter": counter, "uniform": key.uniform(counter)});
+        let rows: Vec<String> =
+            keys.iter().flat_map(|&key| counters.map(|counter| row(key, counter).to_string())).collect();
+        let expected = format!("[\n{}\n]\n", rows.join(",\n"));
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/tests/random_keys.json");
+        if std::env::var_os("TAMIS_REGENERATE").is_some() {
+            std::fs::write(path, &expected).expect("written");
+        }
+        assert_eq!(std::fs::read_to_string(path).expect("read"), expected);
+        assert!(keys.iter().all(|key| Key::from_bits(key.to_bits()) == *key));
     }
 
     #[test]

@@ -126,6 +126,17 @@ pub struct SampleRequest {
     pub sampling: Arc<Sampling>,
 }
 
+impl SampleRequest {
+    /// Whether another is a sample of the same prompt that is drawn alike, so that they may share the prompt's
+    /// computation.
+    pub fn shares_prompt(&self, other: &Self) -> bool {
+        (self.id.purpose, self.id.group, self.id.turn) == (other.id.purpose, other.id.group, other.id.turn)
+            && (Arc::ptr_eq(&self.prompt_token_ids, &other.prompt_token_ids)
+                || self.prompt_token_ids == other.prompt_token_ids)
+            && (Arc::ptr_eq(&self.sampling, &other.sampling) || self.sampling == other.sampling)
+    }
+}
+
 /// Tokens `start..end` of a completion were sampled by one version of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionSpan {
@@ -292,6 +303,9 @@ pub enum GeneratorError {
     /// A sample cannot be journalled, so it may not be used.
     #[error("failed to journal what was sampled")]
     Journal(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The learner that samples failed.
+    #[error("the learner could not sample")]
+    Learner(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// No server answers.
     #[error("no server answers: {}", tried.join("; "))]
     Unreachable {
@@ -333,4 +347,26 @@ pub trait Generator: Send {
 
     /// Samples in flight and room for more.
     fn load(&self) -> Load;
+}
+
+impl<G: Generator + ?Sized> Generator for Box<G> {
+    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
+        (**self).submit(request)
+    }
+
+    fn abort(&mut self, what: AbortScope) {
+        (**self).abort(what);
+    }
+
+    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
+        (**self).publish(weights, in_flight)
+    }
+
+    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        (**self).next(wait)
+    }
+
+    fn load(&self) -> Load {
+        (**self).load()
+    }
 }

@@ -82,6 +82,17 @@ impl StopText {
     }
 }
 
+impl StopText {
+    /// Text of a completion without end tokens and, where one was met, the stop string and what follows it.
+    pub fn text(&self, tokens: &[u32]) -> Result<String, TokenizerError> {
+        let (mut text, hit) = self.read(tokens)?;
+        if let Some(hit) = hit {
+            text.truncate(hit.start);
+        }
+        Ok(text)
+    }
+}
+
 impl StopCheck for StopText {
     fn should_stop(&self, generated: &[u32]) -> bool {
         let from = generated.len().saturating_sub(self.longest + STOP_WINDOW);

@@ -41,7 +41,7 @@ pub enum RunError {
     Dispatch(DispatchError),
     /// Servers that do not answer, or a fleet that broke down.
     #[error(transparent)]
-    Servers(#[from] GeneratorError),
+    Servers(GeneratorError),
     /// Servers that the run is to start itself.
     #[error(transparent)]
     Launch(#[from] LaunchError),
@@ -253,6 +253,18 @@ impl From<LearnerError> for RunError {
     }
 }
 
+impl From<GeneratorError> for RunError {
+    fn from(error: GeneratorError) -> Self {
+        match error {
+            GeneratorError::Learner(source) => match source.downcast::<LearnerError>() {
+                Ok(error) => (*error).into(),
+                Err(source) => Self::Servers(GeneratorError::Learner(source)),
+            },
+            error => Self::Servers(error),
+        }
+    }
+}
+
 impl From<WarmStartError> for RunError {
     fn from(error: WarmStartError) -> Self {
         match error {
@@ -280,9 +292,9 @@ impl From<Halt<DispatchError>> for Halt<RunError> {
 impl From<DispatchError> for Halt<RunError> {
     fn from(error: DispatchError) -> Self {
         match error {
-            DispatchError::Generator(lost @ GeneratorError::Unreachable { .. }) => {
-                Self::Failed(RunError::Servers(lost))
-            }
+            DispatchError::Generator(
+                lost @ (GeneratorError::Unreachable { .. } | GeneratorError::Learner(_)),
+            ) => Self::Failed(lost.into()),
             // A learner that is lost is lost, whatever it was asked for.
             DispatchError::Reference { source } => match source.downcast() {
                 Ok(error) if matches!(*error, RunError::Learner(LearnerError::Lost { .. })) => {

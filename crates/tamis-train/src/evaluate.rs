@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
-use tamis_config::{BackendKind, Config};
+use tamis_config::{BackendKind, Config, LearnerBackend};
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_model::TransformerConfig;
@@ -92,9 +92,9 @@ impl From<Halt<DispatchError>> for Halt<EvaluateError> {
 impl From<DispatchError> for Halt<EvaluateError> {
     fn from(error: DispatchError) -> Self {
         match error {
-            DispatchError::Generator(lost @ GeneratorError::Unreachable { .. }) => {
-                Self::Failed(EvaluateError::Servers(Box::new(lost.into())))
-            }
+            DispatchError::Generator(
+                lost @ (GeneratorError::Unreachable { .. } | GeneratorError::Learner(_)),
+            ) => Self::Failed(EvaluateError::Servers(Box::new(lost.into()))),
             error => Self::Failed(EvaluateError::Dispatch(error)),
         }
     }
@@ -144,7 +144,8 @@ pub fn evaluate(
         let prompts = prompts.format_prompts(&of_run, &codec)?;
         // Servers of that interface have a model of their own.
         let has_own = of_run.rollout.backend == BackendKind::OpenAi;
-        let model = if has_own { None } else { Some(policy::model(&of_run, &codec)?) };
+        let model =
+            if has_own || samples_in_torch(&of_run) { None } else { Some(policy::model(&of_run, &codec)?) };
         Ok((prompts, codec, model))
     })??;
     for warning in &prompts.warnings {
@@ -168,9 +169,15 @@ pub fn evaluate(
     if let Some(first) = prepared.prompts.first() {
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
-    let learner = model.map(|model| learner::holder(config, model, &codec, interrupt));
+    let servers = |halt: Halt<RunError>| halt.map(|error| EvaluateError::Servers(Box::new(error)));
+    let learner = if samples_in_torch(config) {
+        let holder = learner::holder_in_torch(config, &codec, folder.path(), interrupt, progress);
+        Some(holder.map_err(servers)?)
+    } else {
+        model.map(|model| learner::holder(config, model, &codec, interrupt))
+    };
     let mut sampler = EvaluationSampler::new(config, learner, &codec, folder.path(), interrupt, progress)
-        .map_err(|halt| halt.map(|error| EvaluateError::Servers(Box::new(error))))?;
+        .map_err(servers)?;
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
     let plural = if settings.n == 1 { "" } else { "s" };
     progress.say(&format!(
@@ -211,6 +218,12 @@ pub fn evaluate(
         samples: report.shown,
         all_samples: samples,
     })
+}
+
+/// Whether PyTorch samples. Where the native engine does at another address, it does here: the samples are
+/// the same.
+fn samples_in_torch(config: &Config) -> bool {
+    config.samples_through_learner() && config.learner.backend == LearnerBackend::Torch
 }
 
 /// Refuses a name at the servers for a folder of weights that they do not know: an evaluation publishes to a

@@ -4,6 +4,7 @@ Every call is a method of `Learner` that takes settings and columns and gives se
 sees to it that there is one at a time, each once.
 """
 
+import contextlib
 import gc
 import importlib.util
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from . import checkpoint, critic, handles, loading, lora, model, protocol
+from .generate import Generation
 from .optimizer import AdamW, AdamWSettings
 from .protocol import Refused, RequestError, Settings, StateError, Wave
 from .weights import first_not_finite
@@ -70,12 +72,13 @@ class Learner:
             "/v1/publish": self.publish,
             "/v1/save": self.save,
             "/v1/load": self.load,
+            "/v1/generate": self.generate,
         }
         self._forget()
 
     def _forget(self):
         self._policy = self._critic = self._critic_settings = None
-        self._reference = self._held = self._shared = None
+        self._reference = self._held = self._shared = self._generation = None
         self._offloads = False
 
     @property
@@ -102,7 +105,7 @@ class Learner:
         has_peft = importlib.util.find_spec("peft") is not None
         dtypes = list(model.DTYPES)
         publish = ["folder", *(["adapter"] if has_peft else []), *(["ipc"] if torch.cuda.is_available() else [])]
-        return {"critic": True, "lora": has_peft, "publish": publish, "generate": False, "dtypes": dtypes}
+        return {"critic": True, "lora": has_peft, "publish": publish, "generate": True, "dtypes": dtypes}
 
     def close(self):
         """Frees what `open` loaded."""
@@ -126,6 +129,10 @@ class Learner:
             critic_settings = AdamWSettings.read(asked.object("optimizer"))
             asked.finish()
         reference = settings.text("reference", None)
+        generation = settings.object("generation", None)
+        if generation is not None:
+            max_sequences = generation.count("max_sequences", least=1)
+            generation.finish()
         recompute = settings.flag("recompute_activations", False)
         options, adapter, offloads, threads = self._options(settings.object("options", None), recompute)
         settings.finish()
@@ -147,6 +154,8 @@ class Learner:
                 if critic_folder is not None:
                     self._set_critic(critic.load_critic(critic_folder, options))
             self._offloads = offloads
+            if generation is not None:
+                self._generation = Generation(policy, max_sequences)
             if reference is not None:
                 self._set_reference(loading.load_reference(reference, options))
         except BaseException:
@@ -408,6 +417,16 @@ class Learner:
             self._load_checkpoint(folder)
             self._held = None
         return self._networks(), {}
+
+    # Generation
+
+    def generate(self, settings, columns):
+        """Samples from the policy, as it was where `keep` set it aside."""
+        if self._generation is None:
+            raise Refused("the learner was not opened to generate", "open it with `generation`")
+        kept = self._policy.kept
+        with contextlib.nullcontext() if kept is None else self._policy.network.weights.swapped(kept[0]):
+            return self._generation.call(settings, columns)
 
     def _load_checkpoint(self, folder):
         made = None

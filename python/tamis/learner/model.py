@@ -113,12 +113,13 @@ class Network:
             "max_positions": self.max_positions,
         }
 
-    def hidden(self, one):
-        """Last hidden states [M, D] of a pack."""
+    def hidden(self, one, states=None):
+        """Last hidden states [M, D] of a pack; `states`: a cache that keeps each layer's keys and values."""
         output = self.decoder(
             input_ids=one.input_ids,
             position_ids=one.position_ids,
-            use_cache=False,
+            use_cache=states is not None,
+            **({} if states is None else {"past_key_values": states}),
             **attention.keywords(one, self.attention),
         )
         return output.last_hidden_state[0]
@@ -157,14 +158,14 @@ class Network:
             candidates += ["sdpa", "eager"]
         else:
             candidates = [ATTENTIONS.get(wanted, wanted)]
-        first, second = _made_up(self.vocab_size, [5]), _made_up(self.vocab_size, [7])
-        both = _made_up(self.vocab_size, [5, 7])
+        first, second = made_up(self.vocab_size, [5]), made_up(self.vocab_size, [7])
+        both = made_up(self.vocab_size, [5, 7])
         try:
             truth = self._probe("eager", second)
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:
             name = type(self.decoder).__name__
             raise Refused(f"{name} cannot be run over tokens and positions alone: {first_line(error)}") from None
-        if not self._agrees(truth[:4], self._probe("eager", _prefix(second, 4))):
+        if not self.agrees(truth[:4], self._probe("eager", _prefix(second, 4))):
             message = f"{type(self.decoder).__name__} is no decoder: its positions see what comes after them"
             raise Refused(message, "name a decoder-only model")
         truth = torch.cat([self._probe("eager", first), truth])
@@ -177,7 +178,7 @@ class Network:
                 except _CANNOT_ATTEND as error:
                     why = first_line(error)
                     continue
-                if self._agrees(truth, found):
+                if self.agrees(truth, found):
                     self.is_packed = is_packed
                     return
         message = f"attention `{wanted}` cannot be used with {type(self.decoder).__name__}: {why}"
@@ -193,7 +194,8 @@ class Network:
         )
         return self.hidden(one).float()
 
-    def _agrees(self, truth, found):
+    def agrees(self, truth, found):
+        """Whether two ways to compute the same numbers agree, in the type that is computed in."""
         return truth.shape == found.shape and is_close(truth, found, self.options.dtype)
 
     def train(self, exact):
@@ -222,7 +224,7 @@ class Network:
         return frozen
 
 
-def _made_up(vocab_size, lengths):
+def made_up(vocab_size, lengths):
     """A pack of made-up sequences, each a function of its length alone."""
     tokens = torch.cat([(torch.arange(n) * 7919 + n * 104729) % vocab_size for n in lengths])
     positions = torch.cat([torch.arange(n) for n in lengths])

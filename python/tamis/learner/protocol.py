@@ -198,6 +198,23 @@ class Settings:
 
         return self._take(name, default, "a list of texts", accepts)
 
+    def counts(self, name, default=_REQUIRED):
+        """A list of whole numbers."""
+
+        def accepts(value):
+            return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 31 for item in value)
+
+        return self._take(name, default, "a list of whole numbers", accepts)
+
+    def objects(self, name, default=_REQUIRED):
+        """A list of settings of their own."""
+
+        def accepts(value):
+            return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+        values = self._take(name, default, "a list of objects", accepts)
+        return [Settings(item, f"`{name}[{place}]`") for place, item in enumerate(values)]
+
     def finish(self):
         """Refuses keys that are left over."""
         for name in self._values:
@@ -301,7 +318,7 @@ class Wave:
     @classmethod
     def from_columns(cls, columns, num_ranks=1):
         """Takes the wave's columns out of `columns` and checks how they fit together."""
-        wave = cls(**{name: _take(columns, name, dtype) for name, dtype in _WAVE.items()})
+        wave = cls(**{name: take_column(columns, name, dtype) for name, dtype in _WAVE.items()})
         _check_offsets("prompt", wave.prompt_offset, wave.prompt_token.numel())
         _check_offsets("completion", wave.completion_offset, wave.completion_token.numel())
         num_prompts, num_sequences = wave.prompt_offset.numel() - 1, wave.completion_offset.numel() - 1
@@ -343,7 +360,8 @@ _WAVE = {
 }
 
 
-def _take(columns, name, dtype):
+def take_column(columns, name, dtype):
+    """Takes a column of one dimension out of `columns`."""
     if name not in columns:
         raise RequestError(f"the column `{name}` is missing")
     column = columns.pop(name)
@@ -357,7 +375,7 @@ def take_derivatives(columns, name, num_tokens, required=True):
     """The column `name`, f32 [N]; `None` where it is not there and need not be."""
     if not required and name not in columns:
         return None
-    column = _take(columns, name, torch.float32)
+    column = take_column(columns, name, torch.float32)
     if column.numel() != num_tokens:
         raise RequestError(f"column `{name}` has {column.numel()} numbers, and the held pass {num_tokens} tokens")
     return column

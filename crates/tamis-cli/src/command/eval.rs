@@ -226,7 +226,7 @@ fn as_text(checkpoint: &Path, config: &Config, evaluation: &EvaluationReport) ->
     };
     let servers = &config.rollout.servers;
     let whose = match config.rollout.backend {
-        BackendKind::Native => format!("checkpoint {}", checkpoint.display()),
+        BackendKind::Native | BackendKind::Learner => format!("checkpoint {}", checkpoint.display()),
         BackendKind::OpenAi => format!(
             "{} at {}; tokenizer and template of {}",
             config

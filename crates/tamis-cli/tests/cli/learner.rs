@@ -67,6 +67,49 @@ fn a_run_through_the_wire_is_the_run_in_one_process_to_the_bit() {
     }
 }
 
+/// Kinds of runs that sample in other ways. Where samples are in flight at a publication, the learner in this
+/// process ends them by the old weights and one elsewhere by the new: those are not the same run.
+const SAMPLED: [&[&str]; 4] = [
+    &["rollout.top_k=5", "rollout.top_p=0.9", "rollout.min_p=0.01", "rollout.temperature=0.8"],
+    &["rollout.stop=['1']", "rollout.repetition_penalty=1.3"],
+    &["schedule.mode=streaming", "rollout.max_num_seqs=3"],
+    &["objective.advantage.kind=remax", "objective.kl.in=reward", "objective.kl.coefficient=0.01"],
+];
+
+#[test]
+fn a_learner_that_samples_elsewhere_samples_what_one_in_this_process_does() {
+    let folder = Folder::new().with("config.yaml", TINY);
+    let learner = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    let url = format!("learner.url={}", learner.address);
+    let samples = "rollout.backend=learner";
+    train(&folder, &["run.name=here"]).succeeds();
+    let here = Left::by(&folder.join("runs/here"));
+    train(&folder, &["run.name=same", samples]).succeeds();
+    Left::by(&folder.join("runs/same")).assert_same(&here);
+    train(&folder, &["run.name=there", samples, &url]).succeeds();
+    Left::by(&folder.join("runs/there")).assert_same(&here);
+    assert!(!folder.join("runs/there/published").exists(), "nothing is published");
+    for kind in SAMPLED {
+        train(&folder, &[kind, &["run.name=in_process"]].concat()).succeeds();
+        train(&folder, &[kind, &["run.name=through_it", samples, &url]].concat()).succeeds();
+        let (one, other) = (folder.join("runs/in_process"), folder.join("runs/through_it"));
+        without_order(Left::by(&other)).assert_same(&without_order(Left::by(&one)));
+        for run in [one, other] {
+            std::fs::remove_dir_all(run).unwrap();
+        }
+    }
+}
+
+/// Without the place in the record of what came in which order, which a run keeps of what it waits for.
+fn without_order(mut left: Left) -> Left {
+    for (_, bytes) in left.files.iter_mut().filter(|(name, _)| name.ends_with("state.json")) {
+        let mut state: serde_json::Value = serde_json::from_slice(bytes).unwrap();
+        state.as_object_mut().unwrap().remove("order");
+        *bytes = serde_json::to_vec_pretty(&state).unwrap();
+    }
+    left
+}
+
 #[test]
 fn a_run_goes_on_with_another_kind_of_learner() {
     let folder = Folder::new().with("config.yaml", TINY);
@@ -96,8 +139,10 @@ fn short() -> String {
 
 /// With a fault at every call in turn, until one comes after the last call: what the run came to each time,
 /// and where it failed a resume with a new learner.
-fn with_a_fault_at_every_call(fault: &str, check: impl Fn(&Folder, &Ended)) {
-    let folder = Folder::new().with("config.yaml", &short());
+fn with_a_fault_at_every_call(fault: &str, samples: bool, check: impl Fn(&Folder, &Ended)) {
+    let backend = if samples { "learner" } else { "native" };
+    let config = short().replaced("rollout: {", &format!("rollout: {{backend: {backend}, "));
+    let folder = Folder::new().with("config.yaml", &config);
     train(&folder, &["run.name=whole"]).succeeds();
     let whole = Left::by(&folder.join("runs/whole"));
     let mut places = std::collections::BTreeMap::new();
@@ -131,15 +176,16 @@ fn with_a_fault_at_every_call(fault: &str, check: impl Fn(&Folder, &Ended)) {
         }
     }
     let met: Vec<&str> = places.keys().map(String::as_str).collect();
-    let calls = ["backward", "check", "copy", "forward", "forward_hold", "open", "optim_step", "publish"];
-    let calls = [&calls[..], &["reset_optimizer", "save"]].concat();
+    let calls = ["backward", "check", "copy", "forward", "forward_hold"];
+    let calls = [&calls[..], if samples { &["generate"] } else { &[] }].concat();
+    let calls = [&calls[..], &["open", "optim_step", "publish", "reset_optimizer", "save"]].concat();
     assert_eq!(met, calls.iter().map(|call| format!("/v1/{call}")).collect::<Vec<_>>(), "{places:?}");
 }
 
 #[test]
 fn a_learner_that_is_killed_at_any_call_loses_nothing() {
-    for fault in ["killed-before", "killed-after"] {
-        with_a_fault_at_every_call(fault, |_, ended| {
+    for (fault, samples) in [("killed-before", true), ("killed-after", true), ("killed-before", false)] {
+        with_a_fault_at_every_call(fault, samples, |_, ended| {
             assert!(matches!(ended.code, Some(0 | 3)), "{}", ended.shown());
             if ended.code == Some(3) {
                 assert!(ended.stderr.contains("error: the learner at unix:l.sock "), "{}", ended.shown());
@@ -152,7 +198,7 @@ fn a_learner_that_is_killed_at_any_call_loses_nothing() {
 #[test]
 fn a_call_whose_connection_breaks_or_whose_answer_never_comes_is_carried_out_once() {
     for fault in ["broken-before", "broken-after", "silent-before", "silent-after"] {
-        with_a_fault_at_every_call(fault, |_, ended| {
+        with_a_fault_at_every_call(fault, true, |_, ended| {
             assert_eq!(ended.code, Some(0), "{}", ended.shown());
         });
     }

@@ -1,5 +1,7 @@
 //! Rules about servers that generate, and about publishing weights to them.
 
+use tamis_core::schedule::InFlight;
+
 use crate::hub_name::ModelSource;
 
 use super::Checker;
@@ -10,7 +12,10 @@ use crate::source::SourceKind;
 impl Checker<'_> {
     pub(super) fn servers(&mut self) {
         let rollout = &self.config.rollout;
-        if rollout.backend == BackendKind::Native {
+        if self.config.samples_through_learner() {
+            self.samples_through_learner();
+        }
+        if !self.config.samples_at_servers() {
             let keys = [
                 "rollout.servers",
                 "rollout.launch",
@@ -27,10 +32,13 @@ impl Checker<'_> {
                 "publish.dir",
                 "publish.server_dir",
                 "publish.keep",
-                "publish.pause",
                 "publish.verify",
             ];
-            self.warn_ignored(&keys, "`rollout.backend` is `native`");
+            let why = format!("`rollout.backend` is `{}`", rollout.backend);
+            self.warn_ignored(&keys, &why);
+            if !self.config.samples_through_learner() {
+                self.warn_ignored(&["publish.pause"], &why);
+            }
             return;
         }
         if rollout.backend == BackendKind::OpenAi {
@@ -126,10 +134,35 @@ impl Checker<'_> {
         }
     }
 
+    /// Checks what a learner in another process cannot do while it samples.
+    fn samples_through_learner(&mut self) {
+        if self.config.rollout.regex.is_some() {
+            self.error(
+                &["rollout.regex", "rollout.backend"],
+                "`rollout.regex` needs the tokenizer where tokens are drawn, and a learner in another process has \
+                 none",
+                "take `rollout.regex` out, or sample on the built-in engine (`rollout.backend: native`) or at \
+                 servers",
+            );
+        }
+        if self.config.schedule.surplus == SurplusKind::Discard {
+            let reason = "nothing is in flight at a publication with `schedule.surplus: discard`";
+            self.warn_ignored(&["publish.pause"], reason);
+        } else if self.config.publish.pause == Some(InFlight::Wait) {
+            self.error(
+                &["publish.pause", "rollout.backend"],
+                "`publish.pause: wait` cannot be had from a learner that samples: when a version is published its \
+                 weights have changed already",
+                "set `publish.pause: keep` (samples in flight go on by the new weights, each token counts for the \
+                 version that drew it) or `abort`",
+            );
+        }
+    }
+
     /// Checks that there are servers to sample from, or that some can be started.
     pub(super) fn has_servers(&mut self) {
         let rollout = &self.config.rollout;
-        if rollout.backend == BackendKind::Native {
+        if !self.config.samples_at_servers() {
             return;
         }
         if !rollout.servers.is_empty() {

@@ -48,7 +48,8 @@ section! {
         /// Versions that stay on disk, the newest included.
         keep: usize = "2", AtLeast(2.0), Free;
         /// Treatment of samples in flight when weights are published (there are some only with
-        /// `schedule.surplus: carry`). Null: `keep` with `schedule.mode: streaming`, otherwise `wait`.
+        /// `schedule.surplus: carry`). Null: `keep` with `schedule.mode: streaming` and where a learner in
+        /// another process samples (`rollout.backend: learner`), otherwise `wait`.
         pause: Option<InFlight> = "null", Any, Fixed;
         /// How a server shows that it holds the new weights before it is used.
         verify: PublishVerify = "probe", Any, Free;

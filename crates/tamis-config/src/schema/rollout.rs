@@ -13,6 +13,9 @@ choice! {
     pub enum BackendKind {
         /// The built-in CPU engine.
         Native = "native",
+        /// The learner itself, wherever it is (`learner.backend`, `learner.url`): it samples and learns in
+        /// turns, by one set of weights, and nothing is published. In this process that is the built-in engine.
+        Learner = "learner",
         /// vLLM servers, `tamis serve` included: weights are published to them after every step.
         Vllm = "vllm",
         /// SGLang servers: weights are published to them after every step.

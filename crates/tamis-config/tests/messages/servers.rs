@@ -99,6 +99,53 @@ error: `publish.keep` must be at least 2, got 1
 }
 
 #[test]
+fn learners_that_sample() {
+    let elsewhere = ["rollout.backend=learner", "learner.url=unix:/l"];
+    let carries = "schedule: {mode: streaming, surplus: carry, max_lag: 1}\npublish: {pause: wait}\nrollout: {regex: '[0-9]'}";
+    assert_snapshot!(show_errors(carries, &elsewhere), @r#"
+    error: `rollout.regex` needs the tokenizer where tokens are drawn, and a learner in another process has none
+     --> run.yaml:3:18
+      |
+    3 | rollout: {regex: '[0-9]'}
+      |                  ^^^^^^^
+      hint: take `rollout.regex` out, or sample on the built-in engine (`rollout.backend: native`) or at servers
+
+    error: `publish.pause: wait` cannot be had from a learner that samples: when a version is published its weights have changed already
+     --> run.yaml:2:18
+      |
+    2 | publish: {pause: wait}
+      |                  ^^^^
+      hint: set `publish.pause: keep` (samples in flight go on by the new weights, each token counts for the version that drew it) or `abort`
+
+    2 errors in the configuration
+    "#);
+    // In this process it is the built-in engine, which can do both.
+    assert_snapshot!(show_errors("rollout: {backend: learner, regex: '[0-9]'}\npublish: {keep: 3, pause: keep}", &[]), @r#"
+    warning: `publish.keep` has no effect: `rollout.backend` is `learner`
+     --> run.yaml:2:17
+      |
+    2 | publish: {keep: 3, pause: keep}
+      |                 ^
+      hint: remove `publish.keep`
+
+    warning: `publish.pause` has no effect: `rollout.backend` is `learner`
+     --> run.yaml:2:27
+      |
+    2 | publish: {keep: 3, pause: keep}
+      |                           ^^^^
+      hint: remove `publish.pause`
+    "#);
+    assert_snapshot!(show_errors("publish: {pause: abort}", &elsewhere), @r#"
+    warning: `publish.pause` has no effect: nothing is in flight at a publication with `schedule.surplus: discard`
+     --> run.yaml:1:18
+      |
+    1 | publish: {pause: abort}
+      |                  ^^^^^
+      hint: remove `publish.pause`
+    "#);
+}
+
+#[test]
 fn judges() {
     assert_snapshot!(show_errors("reward: [{kind: judge, prompt: hello}]", &[]), @r#"
 error: `reward[0].servers` is empty: the judge needs a server

@@ -83,8 +83,7 @@ struct Running {
     /// State of the mask that tokens are drawn from; `None` without a mask.
     masked: Option<Masked>,
     logprobs: Vec<f32>,
-    /// Sum over the tokens.
-    entropy: f64,
+    entropies: Vec<f32>,
     alternatives: Vec<Alternatives>,
     finish: Option<CompletionEnd>,
 }
@@ -238,6 +237,7 @@ impl BatchGenerator {
             sample: running.sample,
             tokens: &running.tokens,
             logprobs: &running.logprobs,
+            entropies: &running.entropies,
             alternatives: &running.alternatives,
         })
     }
@@ -413,7 +413,7 @@ impl BatchGenerator {
                 tokens: Vec::new(),
                 masked: group.request.mask.as_deref().map(|mask| Masked::at(mask, mask.start())),
                 logprobs: Vec::new(),
-                entropy: 0.0,
+                entropies: Vec::new(),
                 alternatives: Vec::new(),
                 finish: None,
             };
@@ -522,9 +522,8 @@ impl BatchGenerator {
                     group.cache.release(&mut self.free);
                 }
             }
-            let Running { request, sample, tokens, logprobs, entropy, alternatives, .. } = running;
-            let entropy = entropy / tokens.len() as f64;
-            finished.push(Completion { request, sample, tokens, logprobs, entropy, alternatives, finish });
+            let Running { request, sample, tokens, logprobs, entropies, alternatives, .. } = running;
+            finished.push(Completion { request, sample, tokens, logprobs, entropies, alternatives, finish });
         }
         self.running = kept;
         finished
@@ -552,7 +551,7 @@ fn extend(
     }
     running.tokens.push(token);
     running.logprobs.push(logprob);
-    running.entropy += f64::from(entropy);
+    running.entropies.push(entropy);
     if let (Some(mask), Some(masked)) = (mask, &mut running.masked) {
         *masked = Masked::at(&**mask, mask.after(masked.state, token));
     }

@@ -69,8 +69,8 @@ pub struct Completion {
     pub tokens: Vec<u32>,
     /// `log_softmax(logits / temperature)` of each, before penalty and truncation, nats.
     pub logprobs: Vec<f32>,
-    /// Mean entropy of `softmax(logits / temperature)` over them, nats; NaN without tokens.
-    pub entropy: f64,
+    /// Entropy of `softmax(logits / temperature)` that each was drawn from, nats.
+    pub entropies: Vec<f32>,
     /// Alternatives to each token; empty unless [`SamplingParams::num_alternatives`] asks for them.
     pub alternatives: Vec<Alternatives>,
     /// Why it ended.
@@ -78,6 +78,11 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// Mean of the entropies; NaN without tokens.
+    pub fn mean_entropy(&self) -> f64 {
+        self.entropies.iter().map(|&entropy| f64::from(entropy)).sum::<f64>() / self.tokens.len() as f64
+    }
+
     /// The completion of a sample that is given up before it has a token.
     pub fn without_tokens(request: RequestId, sample: usize) -> Self {
         Self {
@@ -85,7 +90,7 @@ impl Completion {
             sample,
             tokens: Vec::new(),
             logprobs: Vec::new(),
-            entropy: f64::NAN,
+            entropies: Vec::new(),
             alternatives: Vec::new(),
             finish: CompletionEnd::Aborted,
         }
@@ -103,6 +108,8 @@ pub struct CompletionProgress<'a> {
     pub tokens: &'a [u32],
     /// As in [`Completion::logprobs`].
     pub logprobs: &'a [f32],
+    /// As in [`Completion::entropies`].
+    pub entropies: &'a [f32],
     /// As in [`Completion::alternatives`].
     pub alternatives: &'a [Alternatives],
 }

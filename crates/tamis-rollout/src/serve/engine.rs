@@ -538,7 +538,8 @@ impl Worker {
     }
 
     fn finish(&mut self, completion: Completion) {
-        let Completion { request, sample, mut tokens, mut logprobs, entropy, mut alternatives, finish } =
+        let entropy = completion.mean_entropy();
+        let Completion { request, sample, mut tokens, mut logprobs, mut alternatives, finish, .. } =
             completion;
         self.close(request);
         let Some(mut live) = self.live.remove(&(request, sample)) else { return };

@@ -108,7 +108,8 @@ fn alone(number: u64, request: &SampleRequest) -> (Vec<u32>, Vec<f32>, f64) {
         .submit(GenerationRequest { prompt, keys: vec![request.key], params, stop: stop.check(), mask })
         .unwrap();
     let done = engine.run(&Threads::new(1), &model).remove(0);
-    (done.tokens, done.logprobs, done.entropy)
+    let entropy = done.mean_entropy();
+    (done.tokens, done.logprobs, entropy)
 }
 
 fn samples(fleet: &mut Fleet, requests: &[SampleRequest]) -> Vec<(SampleId, Sample)> {

@@ -31,7 +31,12 @@ fn alone(prompt: &[u32], keys: Vec<Key>, sampling: &Sampling) -> Vec<(Vec<u32>, 
         .unwrap();
     let mut done = generator.run(&Threads::new(1), &model);
     done.sort_by_key(|done| done.sample);
-    done.into_iter().map(|done| (done.tokens, done.logprobs, done.entropy)).collect()
+    done.into_iter()
+        .map(|done| {
+            let entropy = done.mean_entropy();
+            (done.tokens, done.logprobs, entropy)
+        })
+        .collect()
 }
 
 const FORM: &str = "[a-z\u{e9} ]{3,60}\\.";

@@ -27,7 +27,6 @@ use tamis_model::TransformerConfig;
 use tamis_text::template::ChatTemplate;
 
 pub use super::check_purpose::CheckPurpose;
-use super::learner::is_elsewhere;
 use super::policy::Limits;
 use super::settings::{sampling, threads, validation_settings};
 use super::{AssembleError, advantage, data, objective, rewards, schedule};
@@ -470,7 +469,8 @@ impl Checker<'_> {
             return;
         }
         // The native engine knows its own architectures; PyTorch and servers may know another.
-        let has_native = !is_elsewhere(self.config) || self.config.rollout.backend == BackendKind::Native;
+        let has_native =
+            !self.config.learns_elsewhere() || self.config.rollout.backend == BackendKind::Native;
         if !has_native {
             let limits = Limits::read(path).ok();
             return self.length(key, path, limits.and_then(|limits| limits.max_positions));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tamis_config::{Config, LearnerBackend, ModelSource};
+use tamis_config::{BackendKind, Config, LearnerBackend, LearnerConfig, ModelSource};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_rollout::launch::Say;
@@ -19,7 +19,7 @@ use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::torch::{self, TorchProcess};
 use crate::learner::wire::client::{WireLearner, WireSettings};
-use crate::learner::wire::{OpenRequest, WireCritic, WireOptimizer};
+use crate::learner::wire::{OpenRequest, WireCritic, WireGeneration, WireOptimizer};
 use crate::learner::{LoadContent, RunLearner};
 use crate::native::{self, NativeModels};
 use crate::prompts::codec::Codec;
@@ -37,7 +37,7 @@ pub(crate) fn learner(
     ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
     let has_reference = divergence != Divergence::None;
-    if is_elsewhere(config) {
+    if config.learns_elsewhere() {
         return learner_elsewhere(config, checkpoint, has_reference, codec, (disk, run), interrupt, ui);
     }
     let models = {
@@ -59,11 +59,6 @@ pub(crate) fn learner(
         Some(folder) => native::resume(folder, models, codec, settings, disk, interrupt)?,
         None => native::learner(models, codec, settings, disk, interrupt),
     })
-}
-
-/// Whether the policy learns in another process.
-pub(crate) fn is_elsewhere(config: &Config) -> bool {
-    config.learner.url.is_some() || config.learner.backend == LearnerBackend::Torch
 }
 
 /// The learner in another process, which is started where no address names one. It reads the folders that the
@@ -110,6 +105,8 @@ fn learner_elsewhere(
             .map(absolute),
         optimizer: WireOptimizer::new(constants, max_grad_norm),
     });
+    let samples = config.rollout.backend == BackendKind::Learner;
+    let generation = samples.then_some(WireGeneration { max_sequences: config.rollout.max_num_seqs });
     let request = OpenRequest {
         policy: absolute(policy),
         temperature: engine.temperature,
@@ -118,23 +115,43 @@ fn learner_elsewhere(
         reference: reference.as_deref().map(absolute),
         recompute_activations: engine.recompute_activations,
         orphan_timeout: None,
+        generation,
         options: match config.learner.backend {
             LearnerBackend::Native => serde_json::Map::new(),
             LearnerBackend::Torch => torch::options(&config.learner, engine.threads, config.run.seed),
         },
     };
-    let process = if config.learner.url.is_some() {
+    let mut learner = open(config, &request, config.learner.url.as_deref(), run, interrupt, ui)?;
+    if samples {
+        learner = learner.with_generators(codec);
+    }
+    if let Some(folder) = checkpoint {
+        learner.load(folder, LoadContent::Checkpoint)?;
+    }
+    disk.remove_folder(&random)?;
+    Ok(Box::new(learner))
+}
+
+/// Opens the learner at an address, or one in PyTorch that is started for it; that one's output is in a
+/// folder.
+fn open(
+    config: &Config,
+    request: &OpenRequest,
+    url: Option<&str>,
+    logs: &Path,
+    interrupt: &Interrupt,
+    ui: &Console,
+) -> Result<WireLearner, Halt<RunError>> {
+    let process = if url.is_some() {
         None
     } else {
         let ui = ui.clone();
         let say: Say = Arc::new(move |message: &str| ui.say(message));
-        Some(TorchProcess::start(&config.learner, run, &say, interrupt)?)
+        Some(TorchProcess::start(&config.learner, logs, &say, interrupt)?)
     };
+    let started = || process.as_ref().map_or("", TorchProcess::address);
     let settings = WireSettings {
-        url: match (&config.learner.url, &process) {
-            (Some(url), _) => url.clone(),
-            (None, process) => process.as_ref().map(TorchProcess::address).unwrap_or_default().to_owned(),
-        },
+        url: url.unwrap_or_else(started).to_owned(),
         token: api_key(
             "learner.",
             config.learner.api_key_file.as_deref(),
@@ -143,12 +160,37 @@ fn learner_elsewhere(
         timeout: config.learner.timeout,
         lost_timeout: config.learner.lost_timeout,
     };
-    let mut learner = WireLearner::open(settings, process, &request, interrupt)?;
-    if let Some(folder) = checkpoint {
-        learner.load(folder, LoadContent::Checkpoint)?;
-    }
-    disk.remove_folder(&random)?;
-    Ok(Box::new(learner))
+    Ok(WireLearner::open(settings, process, request, interrupt)?)
+}
+
+/// A learner in PyTorch that holds the policy of `model.path` alone, for what only samples from it. It is
+/// started for this; a learner at `learner.url` may be a run's.
+pub(crate) fn holder_in_torch(
+    config: &Config,
+    codec: &Codec,
+    folder: &Path,
+    interrupt: &Interrupt,
+    ui: &Console,
+) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
+    policy::limits(config, codec, None)?;
+    let named = config.model.path.as_ref().map(ModelSource::folder);
+    let policy = named.as_deref().unwrap_or(Path::new(""));
+    let engine = engine_settings(config);
+    // The weights of a checkpoint have the adapter merged.
+    let plain = LearnerConfig { lora: None, ..config.learner.clone() };
+    let request = OpenRequest {
+        policy: std::path::absolute(policy).unwrap_or_else(|_| policy.to_owned()),
+        temperature: engine.temperature,
+        optimizer: WireOptimizer::new(engine.optimizer, engine.max_grad_norm),
+        critic: None,
+        reference: None,
+        recompute_activations: false,
+        orphan_timeout: None,
+        generation: Some(WireGeneration { max_sequences: config.rollout.max_num_seqs }),
+        options: torch::options(&plain, engine.threads, config.run.seed),
+    };
+    let learner = open(config, &request, None, folder, interrupt, ui)?;
+    Ok(Box::new(learner.with_generators(codec)))
 }
 
 /// A learner that holds the configuration's policy alone, for what only samples from it.

@@ -1,6 +1,6 @@
 //! Estimates a run's memory before anything is allocated for it.
 
-use tamis_config::{BackendKind, Config, ScheduleMode, SurplusKind};
+use tamis_config::{Config, ScheduleMode, SurplusKind};
 use tamis_core::advantage::Column;
 use tamis_model::{GenerationPlan, MemoryEstimate, MemoryPlan, TransformerConfig};
 
@@ -88,7 +88,7 @@ pub fn estimate(
     let validates = MemoryPlan { generation: generation(validation, config.validate.n), ..plan };
     let of_validation = MemoryEstimate::new(model, &validates).generation;
     let schedule = &config.schedule;
-    if schedule.mode == ScheduleMode::Streaming && config.rollout.backend != BackendKind::Native {
+    if schedule.mode == ScheduleMode::Streaming && config.samples_at_servers() {
         // What the weights and the optimizer were, while parts of a step are trained on.
         let keeps_before = schedule.early_updates && config.mini_batch_size() < config.data.train_batch_size;
         estimate.copies += u64::from(keeps_before) * (estimate.weights + estimate.moments);

@@ -56,7 +56,9 @@ pub(super) fn unverified_codec(
 pub(crate) fn check_regex(config: &Config, place: Option<&str>, codec: &Codec) -> Result<(), AssembleError> {
     let Some(pattern) = &config.rollout.regex else { return Ok(()) };
     let checked = match config.rollout.backend {
-        BackendKind::Native => RegexMask::new(pattern, codec.tokenizer(), codec.end_token_ids()).map(|_| ()),
+        BackendKind::Native | BackendKind::Learner => {
+            RegexMask::new(pattern, codec.tokenizer(), codec.end_token_ids()).map(|_| ())
+        }
         BackendKind::Vllm | BackendKind::Sglang | BackendKind::OpenAi => WholeRegex::new(pattern).map(|_| ()),
     };
     checked.map_err(|error| {

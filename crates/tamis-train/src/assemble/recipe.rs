@@ -1,6 +1,6 @@
 //! The recipe of a run: everything of a step that its configuration alone decides.
 
-use tamis_config::{BackendKind, Config};
+use tamis_config::Config;
 use tamis_core::advantage::shaping::Shaping;
 use tamis_core::advantage::{Advantage, Column};
 use tamis_core::diagnostics::Buckets;
@@ -130,8 +130,9 @@ impl Recipe {
     /// Treatment of samples in flight when weights are published. Those of the native engine end first: new
     /// weights cost it nothing to take in, and their prefixes would have to be computed anew.
     pub(crate) fn in_flight(&self) -> InFlight {
-        let is_native = self.config.rollout.backend == BackendKind::Native;
-        if is_native { InFlight::Wait } else { self.config.publish_pause() }
+        let config = &self.config;
+        let goes_on = config.samples_at_servers() || config.samples_through_learner();
+        if goes_on { config.publish_pause() } else { InFlight::Wait }
     }
 
     /// Steps that the run is to have, for schedules of the learning rate: as configured, or those that its

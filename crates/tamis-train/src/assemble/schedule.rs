@@ -1,6 +1,6 @@
 //! Filter and scheduling machine.
 
-use tamis_config::{BackendKind, Config, ScheduleMode};
+use tamis_config::{Config, ScheduleMode};
 use tamis_core::filter::{AvailableMetrics, FilterError, GroupFilter, Metric, MetricError, Pool, PoolScore};
 use tamis_core::schedule::{RoundLimit, ScheduleSettings, Scheduler, StepUpdates, StreamingSettings};
 
@@ -211,7 +211,7 @@ fn needs_whole_step(config: &Config, sieve: &Sieve) -> Result<Vec<WholeStep>, As
 }
 
 /// Whether mini-batches are trained on while the rest of their step is generated: where servers generate it.
-/// The native engine has one set of threads for both.
+/// The native engine has one set of threads for both, and a learner that samples does one after the other.
 ///
 /// # Errors
 /// Where that is asked for and something needs the whole step.
@@ -219,7 +219,7 @@ pub fn trains_early(config: &Config, sieve: &Sieve) -> Result<bool, AssembleErro
     let schedule = &config.schedule;
     let is_cut = config.mini_batch_size() < config.data.train_batch_size;
     let may = schedule.mode == ScheduleMode::Streaming && schedule.early_updates && is_cut;
-    if !may || config.rollout.backend == BackendKind::Native {
+    if !may || !config.samples_at_servers() {
         return Ok(false);
     }
     let obstacles = needs_whole_step(config, sieve)?;

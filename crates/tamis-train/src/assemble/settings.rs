@@ -37,6 +37,7 @@ pub(super) fn engine_settings(config: &Config) -> EngineSettings {
         max_grad_norm: config.train.optimizer.max_grad_norm,
         recompute_activations: config.model.recompute_activations,
         max_num_seqs: config.rollout.max_num_seqs,
+        max_open_samples: None,
         optimizer: optimizer(config),
         critic: critic::optimizer(config),
     }

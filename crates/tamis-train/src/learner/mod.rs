@@ -5,6 +5,7 @@
 //! [`warm_start`] too; all three through `updates`.
 
 pub mod critic;
+pub mod generate;
 pub mod gradient_analysis;
 pub mod learning_rate;
 pub mod left_out;
@@ -28,6 +29,7 @@ use thiserror::Error;
 
 use crate::checkpoint::{SaveError, SavedFile};
 use crate::interrupt::Halt;
+use generate::{Generate, Generated};
 use progress::UpdateProgress;
 
 /// One sequence to learn from or to score.
@@ -166,6 +168,9 @@ pub enum LearnerError {
     /// A critic is asked for, and the learner has none.
     #[error("the learner has no critic")]
     NoCritic,
+    /// Samples are asked for of a learner that was not opened to generate.
+    #[error("the learner was not opened to generate")]
+    NoGeneration,
     /// The policy without its adapter is asked for, and it has none.
     #[error("the policy has no adapter")]
     NoAdapter,
@@ -231,6 +236,7 @@ impl LearnerError {
             | Self::NoCritic
             | Self::NoAdapter
             | Self::NoGpu
+            | Self::NoGeneration
             | Self::NothingHeld => None,
         }
     }
@@ -394,7 +400,11 @@ pub trait RunLearner: Learner {
     /// Reads from a folder.
     fn load(&mut self, folder: &Path, content: LoadContent) -> Result<(), LearnerError>;
 
-    /// A generator of this version that samples with the weights in memory; `None` where they are not in this
-    /// process.
+    /// Begins samples, gives some up, and samples on: until one ends, or for as long as the call allows. The
+    /// policy that samples is that of [`Network::Before`].
+    fn generate(&mut self, asked: Generate) -> Pass<Generated>;
+
+    /// A generator of this version that samples with the learner's weights; `None` where it was made without
+    /// one.
     fn generator(&self, version: PolicyVersion) -> Option<Box<dyn Generator>>;
 }

@@ -113,15 +113,6 @@ fn engine_error(error: &dyn std::fmt::Display) -> GeneratorError {
     GeneratorError::Broken { reason: error.to_string() }
 }
 
-/// Text of a completion without end tokens and, where one was met, the stop string and what follows it.
-fn text(stop: &StopText, tokens: &[u32]) -> Result<String, GeneratorError> {
-    let (mut text, hit) = stop.read(tokens).map_err(|error| engine_error(&error))?;
-    if let Some(hit) = hit {
-        text.truncate(hit.start);
-    }
-    Ok(text)
-}
-
 impl NativeGenerator {
     /// Beside a learner, whose weights are this version.
     pub(super) fn of(learner: &NativeEngine, codec: &Codec, version: PolicyVersion) -> Self {
@@ -186,7 +177,7 @@ impl NativeGenerator {
         let mut rest = gathered.into_iter().peekable();
         while let Some(first) = rest.next() {
             let mut members = vec![first];
-            while let Some(next) = rest.next_if(|next| share_prompt(&members[0], next)) {
+            while let Some(next) = rest.next_if(|next| members[0].shares_prompt(next)) {
                 members.push(next);
             }
             self.begin_group(members)?;
@@ -277,9 +268,9 @@ impl NativeGenerator {
             GeneratorEvent::Aborted { id, num_tokens: num_tokens as u64 }
         } else {
             let sample = Sample {
-                text: text(&begun.stop, &completion.tokens)?,
+                text: begun.stop.text(&completion.tokens).map_err(|error| engine_error(&error))?,
                 versions: vec![VersionSpan { version: begun.version, start: 0, end: num_tokens as u32 }],
-                entropy: Some(completion.entropy).filter(|entropy| !entropy.is_nan()),
+                entropy: Some(completion.mean_entropy()).filter(|entropy| !entropy.is_nan()),
                 token_ids: completion.tokens,
                 logprobs: completion.logprobs,
                 finish_reason: match completion.finish {
@@ -336,14 +327,6 @@ impl NativeGenerator {
         self.finish_publication()?;
         Ok(true)
     }
-}
-
-/// Whether two requests are samples of one prompt that are drawn alike.
-fn share_prompt(one: &SampleRequest, other: &SampleRequest) -> bool {
-    (one.id.purpose, one.id.group, one.id.turn) == (other.id.purpose, other.id.group, other.id.turn)
-        && (Arc::ptr_eq(&one.prompt_token_ids, &other.prompt_token_ids)
-            || one.prompt_token_ids == other.prompt_token_ids)
-        && (Arc::ptr_eq(&one.sampling, &other.sampling) || one.sampling == other.sampling)
 }
 
 impl Generator for NativeGenerator {

@@ -13,6 +13,7 @@ use tamis_rollout::Generator;
 use super::generator::NativeGenerator;
 use super::{Kept, Learning, NativeEngine};
 use crate::interrupt::Halt;
+use crate::learner::generate::{Generate, Generated};
 use crate::learner::progress::UpdateProgress;
 use crate::learner::{
     Changing, CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport,
@@ -267,6 +268,10 @@ impl RunLearner for NativeEngine {
 
     fn load(&mut self, folder: &Path, content: LoadContent) -> Result<(), LearnerError> {
         Ok(self.load_files(folder, content)?)
+    }
+
+    fn generate(&mut self, asked: Generate) -> Pass<Generated> {
+        self.sample_for(asked)
     }
 
     fn generator(&self, version: PolicyVersion) -> Option<Box<dyn Generator>> {

@@ -2,6 +2,7 @@
 //! exactly on-policy.
 
 mod files;
+mod generate;
 mod generator;
 mod learner;
 
@@ -16,6 +17,7 @@ use tamis_core::group::PolicyVersion;
 use tamis_model::{AdamW, AdamWConfig, CheckpointError, Gradients, HeldPass, Model, Threads, Workspace};
 use tamis_rollout::Generator;
 
+use generate::OpenSamples;
 use generator::{NativeGenerator, SharedWeights};
 
 use crate::checkpoint::SaveError;
@@ -39,6 +41,8 @@ pub struct EngineSettings {
     pub recompute_activations: bool,
     /// Sequences generated at once.
     pub max_num_seqs: usize,
+    /// Sequences generated at once for a controller in another process; `None`: none are.
+    pub max_open_samples: Option<usize>,
     /// Constants of the policy's optimizer.
     pub optimizer: AdamWConfig,
     /// Those of the critic's and the largest norm of its gradient; `None` where the run has no critic.
@@ -106,6 +110,8 @@ struct NativeEngine {
     interrupt: Interrupt,
     progress: UpdateProgress,
     kept: Option<Kept>,
+    /// What a controller in another process has begun to sample.
+    samples: Option<OpenSamples>,
 }
 
 /// Models and optimizers before a step of which parts are trained on while the rest is generated.
@@ -133,6 +139,7 @@ pub fn open(
         max_grad_norm: request.optimizer.max_grad_norm,
         recompute_activations: request.recompute_activations,
         max_num_seqs: 1,
+        max_open_samples: request.generation.map(|generation| generation.max_sequences),
         optimizer: request.optimizer.constants(),
         critic: request.critic.as_ref().map(|critic| {
             let WireCritic { optimizer, .. } = critic;
@@ -213,6 +220,7 @@ impl NativeEngine {
             interrupt: interrupt.clone(),
             progress: UpdateProgress::new(interrupt),
             kept: None,
+            samples: None,
             disk: disk.clone(),
             threads,
             settings,
@@ -273,6 +281,7 @@ mod tests {
             max_grad_norm: None,
             recompute_activations: false,
             max_num_seqs: 4,
+            max_open_samples: None,
             optimizer: AdamWConfig::default(),
             critic: None,
         };

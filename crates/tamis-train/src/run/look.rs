@@ -14,7 +14,7 @@ use tamis_rollout::PreparedPrompt;
 use super::start::{ConfigText, RunStart};
 use super::state::RunState;
 use crate::assemble::memory::Lengths;
-use crate::assemble::{AssembleError, advantage, critic, data, learner, objective, policy};
+use crate::assemble::{AssembleError, advantage, critic, data, objective, policy};
 use crate::checkpoint::{self, Extent, SaveError};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
@@ -94,7 +94,7 @@ impl Start {
         })??;
         let from = state.as_ref().map(|(_, folder)| folder.as_path());
         policy::check_regex(config, given.places.rollout_regex.as_deref(), &codec)?;
-        let memory = if learner::is_elsewhere(config) {
+        let memory = if config.learns_elsewhere() {
             policy::limits(config, &codec, from)?;
             ("memory: weights and moments are held by the learner in another process".to_owned(), None)
         } else {

@@ -9,8 +9,8 @@ use tamis_core::group::PolicyVersion;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::reward::Listener;
 use tamis_rollout::{
-    Beginning, DispatchError, Dispatcher, DispatcherSettings, OrderLog as _, PreparedPrompt, Record, Scorer,
-    metric_values,
+    Beginning, DispatchError, Dispatcher, DispatcherSettings, Journalled, OrderLog as _, PreparedPrompt,
+    Record, Scorer, metric_values,
 };
 
 use super::ending::how_to_train_further;
@@ -256,9 +256,12 @@ impl Preparation<'_> {
         scorer: &Scorer,
         is_longer: bool,
     ) -> Result<Option<RecordedOrder>, RunError> {
-        // The native engine goes its way once more; servers and rewards from outside do not.
-        let is_timed =
-            self.config.rollout.backend != BackendKind::Native || scorer.rewards().concurrency() > 0;
+        // The native engine goes its way once more; servers and rewards from outside do not, and samples that
+        // were read back come before those that a learner is asked for.
+        let config = self.config;
+        let is_timed = config.samples_at_servers()
+            || config.samples_through_learner()
+            || scorer.rewards().concurrency() > 0;
         if !(is_timed && dispatcher.machine().depends_on_timing()) {
             return Ok(None);
         }
@@ -276,7 +279,8 @@ impl Preparation<'_> {
     }
 
     /// The servers that sample, started where the configuration says so, and the folders in which weights are
-    /// published for them; neither where the learner samples itself.
+    /// published for them; without folders where a learner elsewhere samples, and neither where one in this
+    /// process does.
     pub(super) fn connect_servers(
         &self,
         learner: &mut dyn RunLearner,
@@ -284,20 +288,30 @@ impl Preparation<'_> {
         dispatcher: &Dispatcher,
     ) -> Result<(Option<RunSampler>, Option<PublishedFolders>), Halt<RunError>> {
         let Self { config, directory, ui, interrupt, .. } = *self;
-        if config.rollout.backend == BackendKind::Native && learner.generator(self.version()).is_some() {
-            return Ok((None, None));
+        let samples = || {
+            let from = self.state().and_then(|state| state.samples).unwrap_or(0);
+            RecordedSamples::open(directory.disk(), &directory.samples_journal(), from)
+                .map_err(|error| journal_error(error, directory, |state| state.samples))
+        };
+        let (version, next_group) = (self.version(), dispatcher.next_group());
+        let begin = Beginning { version, step: self.step() + 1, next_group };
+        if let Some(generator) = learner.generator(version).filter(|_| !config.samples_at_servers()) {
+            // A learner elsewhere may compute a sample otherwise beside other sequences.
+            let sampler = if config.learns_elsewhere() {
+                let generator = Box::new(Journalled::new(generator, Box::new(samples()?), begin));
+                Some(RunSampler::LearnerElsewhere(generator))
+            } else {
+                None
+            };
+            return Ok((sampler, None));
         }
         let folders = PublishedFolders::of(directory.disk(), directory.path(), config);
         if config.rollout.backend == BackendKind::Native {
             return Ok((None, Some(folders)));
         }
         let launched = servers::launch(config, &folders, (learner, codec), directory.path(), interrupt, ui)?;
-        let from = self.state().and_then(|state| state.samples).unwrap_or(0);
-        let samples = RecordedSamples::open(directory.disk(), &directory.samples_journal(), from)
-            .map_err(|error| journal_error(error, directory, |state| state.samples))?;
-        let (version, next_group) = (self.version(), dispatcher.next_group());
         let known = (codec, learner.info().policy.vocab_size);
-        let begin = Beginning { version, step: self.step() + 1, next_group };
+        let samples = samples()?;
         let servers = servers::connect(config, launched, known, &folders, (samples, begin), interrupt, ui);
         if interrupt.is_requested() {
             return Err(Halt::Interrupted);

@@ -27,7 +27,6 @@ use crate::learner::update::UpdateReport;
 use crate::measure::batch_metrics::num_tokens;
 use crate::measure::uniform_groups::warn_of_uniform_groups;
 use crate::workers::Workers;
-use crate::workers::servers::RunSampler;
 use tamis_run::metrics::timings::UPDATE;
 
 /// A group that was trained on, with what became of each of its members.
@@ -245,7 +244,7 @@ fn train_policy(
 ) -> Result<Option<(UpdateReport, ObjectiveState)>, Halt<RunError>> {
     let groups = batch.groups();
     let updating = Updating::of(recipe, workers, batch, left_out, (columns, &early.old), &mut facts.timings)?;
-    if let (Some(old), RunSampler::Servers { .. }) = (&updating.old, &workers.sampler) {
+    if let Some(old) = updating.old.as_ref().filter(|_| workers.samples_elsewise()) {
         facts.agreement = agreement(&groups, old);
     }
     if !recipe.trains_policy(facts.step) {
@@ -269,7 +268,7 @@ fn train_policy(
     Ok(Some((report, objective)))
 }
 
-/// Difference between the servers' log-probabilities and the learner's; tokens for which the servers gave
+/// Difference between the sampler's log-probabilities and the learner's; tokens for which servers gave
 /// none are left out.
 fn agreement(groups: &[&Group], old: &Ragged<f32>) -> Option<Agreement> {
     let members = groups.iter().flat_map(|group| &group.trajectories).zip(old.rows());

@@ -87,7 +87,7 @@ impl Workers {
         if let Some(servers) = self.servers.take() {
             self.sampler = servers;
         }
-        if let RunSampler::Learner(_) = self.sampler {
+        if matches!(self.sampler, RunSampler::Learner(_) | RunSampler::LearnerElsewhere(_)) {
             return Ok(());
         }
         let publication = self.write_publication()?;
@@ -99,7 +99,7 @@ impl Workers {
     pub(crate) fn samples_elsewise(&self) -> bool {
         match self.sampler {
             RunSampler::Learner(_) => false,
-            RunSampler::Native(_) => self.learner.info().dtype != "f32",
+            RunSampler::LearnerElsewhere(_) | RunSampler::Native(_) => self.learner.info().dtype != "f32",
             RunSampler::Servers { .. } => true,
         }
     }

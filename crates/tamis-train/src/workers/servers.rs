@@ -53,6 +53,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 pub(crate) enum RunSampler {
     /// A generator that shares the learner's weights.
     Learner(Box<dyn Generator>),
+    /// A learner in another process, with a memory: the same bits cannot be asked for twice.
+    LearnerElsewhere(Box<Journalled<Box<dyn Generator>>>),
     /// The native engine in this process, where the learner is elsewhere: it reads the folders that the
     /// learner writes.
     Native(Box<dyn Generator>),
@@ -75,19 +77,22 @@ impl RunSampler {
     pub(crate) fn generator(&mut self) -> &mut dyn Generator {
         match self {
             Self::Learner(generator) | Self::Native(generator) => &mut **generator,
+            Self::LearnerElsewhere(generator) => &mut **generator,
             Self::Servers { generator, .. } => &mut **generator,
         }
     }
 
     /// Whether it samples in this process, as a function of weights and keys alone.
     pub(crate) fn is_native(&self) -> bool {
-        !matches!(self, Self::Servers { .. })
+        matches!(self, Self::Learner(_) | Self::Native(_))
     }
 
     /// From now on what comes belongs to this step.
     pub(crate) fn begin_step(&mut self, step: u64) {
-        if let Self::Servers { generator, .. } = self {
-            generator.set_step(step);
+        match self {
+            Self::Learner(_) | Self::Native(_) => {}
+            Self::LearnerElsewhere(generator) => generator.set_step(step),
+            Self::Servers { generator, .. } => generator.set_step(step),
         }
     }
 
@@ -107,6 +112,7 @@ impl RunSampler {
     pub(crate) fn settle_journal(&mut self, next: u64) -> Option<u64> {
         match self {
             Self::Learner(_) | Self::Native(_) => None,
+            Self::LearnerElsewhere(generator) => Some(generator.settle(next)),
             Self::Servers { generator, .. } => Some(generator.settle(next)),
         }
     }
@@ -115,6 +121,7 @@ impl RunSampler {
     pub(crate) fn shorten_journal(&mut self, position: u64) -> Result<(), GeneratorError> {
         match self {
             Self::Learner(_) | Self::Native(_) => Ok(()),
+            Self::LearnerElsewhere(generator) => generator.shorten(position),
             Self::Servers { generator, .. } => generator.shorten(position),
         }
     }
@@ -126,7 +133,7 @@ impl RunSampler {
             Self::Servers { generator, reported, .. } => {
                 new_faults(generator.generator().fault_counts(), reported)
             }
-            Self::Learner(_) | Self::Native(_) => Vec::new(),
+            Self::Learner(_) | Self::LearnerElsewhere(_) | Self::Native(_) => Vec::new(),
         }
     }
 }
@@ -155,7 +162,7 @@ pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError
     });
     let is_read = objective.policy.weighs_behaviour() || is_weighed;
     let is_carried = config.schedule.surplus == SurplusKind::Carry;
-    Ok(config.rollout.backend != BackendKind::Native && !is_read && !is_carried)
+    Ok(config.samples_at_servers() && !is_read && !is_carried)
 }
 
 /// Starts the servers that a configuration wants started (`rollout.launch`) with the weights as they are, and
@@ -307,7 +314,7 @@ fn connect_fleet(
     let check = match rollout.backend {
         BackendKind::Sglang => Sglang::check,
         BackendKind::OpenAi => OpenAi::check,
-        BackendKind::Vllm | BackendKind::Native => Vllm::check,
+        BackendKind::Vllm | BackendKind::Native | BackendKind::Learner => Vllm::check,
     };
     check(how.sampling, extra).map_err(|error| {
         AssembleError::setting(format!("rollout.backend: {error}"), "change the setting that it names")
@@ -346,7 +353,7 @@ fn connect_fleet(
         servers.push(match rollout.backend {
             BackendKind::Sglang => Box::new(SglangServer::new(Box::new(line), settings, tokenizer.clone())),
             BackendKind::OpenAi => Box::new(OpenAiServer::new(Box::new(line), settings, tokenizer.clone())),
-            BackendKind::Vllm | BackendKind::Native => {
+            BackendKind::Vllm | BackendKind::Native | BackendKind::Learner => {
                 Box::new(VllmServer::new(Box::new(line), settings, tokenizer.clone()))
             }
         });
@@ -428,7 +435,7 @@ impl EvaluationSampler {
             return Ok(Self::Servers { fleet: Box::new(fleet), launched: None, folders: None });
         };
         let version = PolicyVersion(0);
-        if config.rollout.backend == BackendKind::Native
+        if !config.samples_at_servers()
             && let Some(generator) = learner.generator(version)
         {
             return Ok(Self::Learner { generator, learner });
@@ -513,7 +520,7 @@ impl PublishedFolders {
     /// The folders for a run's published weights.
     pub(crate) fn of(disk: &Disk, run: &Path, config: &Config) -> Self {
         let publish = &config.publish;
-        let are_for_servers = config.rollout.backend != BackendKind::Native;
+        let are_for_servers = config.samples_at_servers();
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let run = absolute(run);
         let (shared, root) = match &publish.dir {

@@ -1,8 +1,8 @@
 //! A learner in another process.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
@@ -13,6 +13,7 @@ use tamis_rollout::clock::Bell;
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings, Line, Transport as _};
 use tamis_rollout::wire::{Call, Fault, FaultClass, HttpAnswer};
 
+use super::generator::WireGenerator;
 use super::message::{Message, MessageError};
 use super::{
     BackwardRequest, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody, ForwardRequest,
@@ -20,12 +21,14 @@ use super::{
     PublishRequest, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
 };
 use crate::interrupt::{Halt, Interrupt};
+use crate::learner::generate::{Generate, Generated};
 use crate::learner::progress::UpdateProgress;
 use crate::learner::torch::TorchProcess;
 use crate::learner::{
     CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport, Pass,
     RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave,
 };
+use crate::prompts::codec::Codec;
 
 /// Interval of looks at an interrupt while an answer is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -56,7 +59,7 @@ pub struct WireSettings {
 }
 
 /// Calls to a learner, each carried out once.
-struct Calls {
+pub(super) struct Calls {
     #[expect(dead_code, reason = "its thread ends with it")]
     client: HttpClient,
     line: Line,
@@ -68,6 +71,8 @@ struct Calls {
     next: u64,
     incarnation: Option<String>,
     seq: u64,
+    /// Samples that were begun so far: each has the number of those before it.
+    pub(super) num_samples: u64,
     /// A call that was not waited for to its end.
     abandoned: Option<Call>,
     /// The process at the other end, where the run started it.
@@ -106,6 +111,7 @@ impl Calls {
             next: 0,
             incarnation: None,
             seq: 0,
+            num_samples: 0,
             abandoned: None,
             process,
         })
@@ -195,7 +201,7 @@ impl Calls {
     }
 
     /// A call with its number; `stop`: a flag on which it is not waited for any more.
-    fn call(&mut self, path: &str, message: &Message, stop: Option<&AtomicBool>) -> Pass<Message> {
+    pub(super) fn call(&mut self, path: &str, message: &Message, stop: Option<&AtomicBool>) -> Pass<Message> {
         if let Some(call) = self.abandoned.take() {
             // What became of it concerns nobody any more, only that it came to its end.
             self.exchange(&call, None).map_err(|unanswered| self.unanswered(unanswered))?;
@@ -257,7 +263,7 @@ impl Calls {
         Err(LearnerError::Remote { url, what, message, hint })
     }
 
-    fn misunderstood(&self, error: &MessageError) -> LearnerError {
+    pub(super) fn misunderstood(&self, error: &MessageError) -> LearnerError {
         LearnerError::Remote {
             url: self.settings.url.clone(),
             what: "gave an answer that breaks the protocol",
@@ -279,9 +285,20 @@ fn describe(fault: &Fault) -> String {
     }
 }
 
+/// The calls of a learner and of the generators that sample through it.
+pub(super) type SharedCalls = Arc<Mutex<Calls>>;
+
+/// The calls, for one of them.
+pub(super) fn lock(calls: &SharedCalls) -> MutexGuard<'_, Calls> {
+    calls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A learner that another process holds.
 pub struct WireLearner {
-    calls: Calls,
+    calls: SharedCalls,
+    /// Without one there is no generator.
+    codec: Option<Codec>,
+    interrupt: Interrupt,
     info: LearnerInfo,
     progress: UpdateProgress,
     /// Columns and tokens of the held pass.
@@ -327,6 +344,12 @@ impl WireLearner {
                 ),
             }));
         }
+        if request.generation.is_some() && !known.capabilities.generate {
+            return Err(wrong(format!(
+                "it does not sample ({}), as `rollout.backend: learner` asks",
+                known.implementation
+            )));
+        }
         let (content_type, body) = Message::new(request).to_body();
         let opened = ask(&Call { body, content_type, ..Call::post_empty("/v1/open") })?;
         let OpenAnswer { incarnation, dtype, networks } =
@@ -339,15 +362,24 @@ impl WireLearner {
         let num_ranks = known.num_ranks.max(1);
         let mut info = LearnerInfo { device, num_ranks, dtype, ..LearnerInfo::default() };
         networks.note(&mut info);
-        Ok(Self { calls, info, progress: UpdateProgress::new(interrupt), num_held: 0 })
+        let (calls, interrupt) = (Arc::new(Mutex::new(calls)), interrupt.clone());
+        let progress = UpdateProgress::new(&interrupt);
+        Ok(Self { calls, codec: None, interrupt, info, progress, num_held: 0 })
+    }
+
+    /// With generators that sample through it, which needs the tokenizer.
+    #[must_use]
+    pub fn with_generators(self, codec: &Codec) -> Self {
+        Self { codec: Some(codec.clone()), ..self }
     }
 
     /// A call that an interrupt does not give up.
     fn call(&mut self, path: &str, message: &Message) -> Result<Message, LearnerError> {
-        match self.calls.call(path, message, None) {
+        let called = lock(&self.calls).call(path, message, None);
+        match called {
             Ok(answer) => Ok(answer),
             Err(Halt::Failed(error)) => Err(error),
-            Err(Halt::Interrupted) => Err(self.calls.lost("the call was given up")),
+            Err(Halt::Interrupted) => Err(lock(&self.calls).lost("the call was given up")),
         }
     }
 
@@ -361,7 +393,7 @@ impl WireLearner {
             return Err(Halt::Interrupted);
         }
         let stop: Option<Arc<AtomicBool>> = self.progress.stop_flag();
-        self.calls.call(path, message, stop.as_deref())
+        lock(&self.calls).call(path, message, stop.as_deref())
     }
 
     fn columns(
@@ -373,7 +405,7 @@ impl WireLearner {
     ) -> Pass<TokenColumns> {
         let mut answer = self.pass(path, message)?;
         let columns =
-            answer.take_token_columns(num_tokens).map_err(|error| self.calls.misunderstood(&error))?;
+            answer.take_token_columns(num_tokens).map_err(|error| lock(&self.calls).misunderstood(&error))?;
         let is_whole = match network {
             Network::Critic => columns.values.len() == num_tokens,
             _ => columns.logprobs.len() == num_tokens && columns.entropies.len() == num_tokens,
@@ -382,16 +414,16 @@ impl WireLearner {
             return Ok(columns);
         }
         let error = MessageError("a column of the tokens is missing".to_owned());
-        Err(Halt::Failed(self.calls.misunderstood(&error)))
+        Err(Halt::Failed(lock(&self.calls).misunderstood(&error)))
     }
 
     fn note_networks(&mut self, answer: &Message) -> Result<(), LearnerError> {
-        self.calls.settings_of::<NetworksAnswer>(answer)?.note(&mut self.info);
+        lock(&self.calls).settings_of::<NetworksAnswer>(answer)?.note(&mut self.info);
         Ok(())
     }
 
     fn norm(&self, answer: &mut Message) -> Result<f64, LearnerError> {
-        answer.take_f64("grad_norm").map_err(|error| self.calls.misunderstood(&error))
+        answer.take_f64("grad_norm").map_err(|error| lock(&self.calls).misunderstood(&error))
     }
 }
 
@@ -429,7 +461,7 @@ impl Learner for WireLearner {
     fn optim_step(&mut self, network: Trained, learning_rate: f64) -> Result<OptimizerReport, LearnerError> {
         let mut answer = self.ask("/v1/optim_step", &StepRequest { network, learning_rate })?;
         let grad_norm = self.norm(&mut answer)?;
-        let StepAnswer { skipped, num_steps } = self.calls.settings_of(&answer)?;
+        let StepAnswer { skipped, num_steps } = lock(&self.calls).settings_of(&answer)?;
         if network == Trained::Policy {
             self.info.num_steps = num_steps;
         }
@@ -481,7 +513,7 @@ impl RunLearner for WireLearner {
 
     fn find_not_finite(&mut self) -> Result<Option<NotFinite>, LearnerError> {
         let answer = self.ask("/v1/check", &EmptyRequest {})?;
-        Ok(self.calls.settings_of::<CheckAnswer>(&answer)?.not_finite)
+        Ok(lock(&self.calls).settings_of::<CheckAnswer>(&answer)?.not_finite)
     }
 
     fn publish(&mut self, version: PolicyVersion) -> Result<(), LearnerError> {
@@ -493,13 +525,13 @@ impl RunLearner for WireLearner {
     fn save(&mut self, folder: &Path, content: SaveContent) -> Result<Saved, LearnerError> {
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let answer = self.ask("/v1/save", &SaveRequest::new(&folder, content))?;
-        let saved: Saved = self.calls.settings_of(&answer)?;
+        let saved: Saved = lock(&self.calls).settings_of(&answer)?;
         let is_here =
             |name: &str, bytes: u64| folder.join(name).metadata().is_ok_and(|found| found.len() == bytes);
         match saved.files.iter().find(|file| !is_here(&file.name, file.bytes)) {
             None => Ok(saved),
             Some(file) => Err(LearnerError::Remote {
-                url: self.calls.settings.url.clone(),
+                url: lock(&self.calls).settings.url.clone(),
                 what: "wrote where nobody finds it",
                 message: format!("{} is not here", folder.join(&file.name).display()),
                 hint: Some(
@@ -515,7 +547,13 @@ impl RunLearner for WireLearner {
         self.note_networks(&answer)
     }
 
-    fn generator(&self, _: PolicyVersion) -> Option<Box<dyn Generator>> {
-        None
+    fn generate(&mut self, asked: Generate) -> Pass<Generated> {
+        let flag = self.interrupt.flag();
+        super::generator::generate(&mut lock(&self.calls), &asked, Some(&flag))
+    }
+
+    fn generator(&self, version: PolicyVersion) -> Option<Box<dyn Generator>> {
+        let codec = self.codec.as_ref()?;
+        Some(Box::new(WireGenerator::new(Arc::clone(&self.calls), codec, version, &self.interrupt)))
     }
 }

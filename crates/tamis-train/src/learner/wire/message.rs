@@ -6,7 +6,10 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tamis_core::random::Key;
 
+use super::{GenerateAnswer, GenerateRequest};
+use crate::learner::generate::{BeginningGroup, Drawing, Generate, Generated, SampleEnd, SampleGrowth};
 use crate::learner::{LearnerSequence, TokenColumns, Wave};
 
 /// Media type of a body without columns.
@@ -250,6 +253,158 @@ impl Message {
     }
 }
 
+/// Numbers of samples and bits of keys, as the wire has them: those of a 64-bit integer.
+fn as_i64(values: impl Iterator<Item = u64>) -> Column {
+    Column::I64(values.map(|value| i64::from_le_bytes(value.to_le_bytes())).collect())
+}
+
+fn as_u64(values: Vec<i64>) -> impl Iterator<Item = u64> {
+    values.into_iter().map(|value| u64::from_le_bytes(value.to_le_bytes()))
+}
+
+/// Tokens of rows one after the other, and where each begins.
+fn flat<'a>(rows: impl Iterator<Item = &'a [u32]>) -> (Column, Column) {
+    let (mut tokens, mut offsets) = (Vec::new(), vec![0]);
+    for row in rows {
+        tokens.extend(row.iter().map(|&token| token as i32));
+        offsets.push(tokens.len() as i64);
+    }
+    (Column::I32(tokens), Column::I64(offsets))
+}
+
+/// A column that must have a number for each of so many things.
+fn check_len(name: &str, found: usize, wanted: usize, what: &str) -> Result<(), MessageError> {
+    if found == wanted {
+        return Ok(());
+    }
+    Err(MessageError(format!("column `{name}` has {found} numbers for {wanted} {what}")))
+}
+
+/// Generation: what begins, is given up, and grew.
+impl Message {
+    /// What a learner is to generate.
+    pub(crate) fn of_generate(asked: &Generate) -> Self {
+        let mut drawing: Vec<Drawing> = Vec::new();
+        let mut drawn_by = Vec::new();
+        for group in &asked.begin {
+            let place = drawing.iter().position(|known| *known == group.drawing).unwrap_or_else(|| {
+                drawing.push(group.drawing.clone());
+                drawing.len() - 1
+            });
+            drawn_by.push(place as i32);
+        }
+        let groups = || asked.begin.iter();
+        let (tokens, offsets) = flat(groups().map(|group| group.prompt.as_slice()));
+        let prompt_of = groups().enumerate();
+        let prompt_of =
+            prompt_of.flat_map(|(place, group)| std::iter::repeat_n(place as i32, group.samples.len()));
+        let samples = || groups().flat_map(|group| &group.samples);
+        Self::new(&GenerateRequest { seconds: asked.seconds, drawing })
+            .with("prompt_token", tokens)
+            .with("prompt_offset", offsets)
+            .with("prompt_drawing", Column::I32(drawn_by))
+            .with("prompt_of", Column::I32(prompt_of.collect()))
+            .with("sample", as_i64(samples().map(|(sample, _)| *sample)))
+            .with("key", as_i64(samples().map(|(_, key)| key.to_bits())))
+            .with("abort", as_i64(asked.abort.iter().copied()))
+    }
+
+    /// What is to be generated.
+    pub(crate) fn take_generate(&mut self) -> Result<Generate, MessageError> {
+        let GenerateRequest { seconds, drawing } = self.settings()?;
+        if !(seconds >= 0.0 && seconds.is_finite()) {
+            return Err(MessageError(format!("seconds is {seconds}, and must not be below 0")));
+        }
+        let prompts = Rows::take(self, "prompt_token", "prompt_offset")?;
+        let (drawn_by, prompt_of) = (self.take_i32("prompt_drawing")?, self.take_i32("prompt_of")?);
+        let samples: Vec<u64> = as_u64(self.take_i64("sample")?).collect();
+        let keys: Vec<u64> = as_u64(self.take_i64("key")?).collect();
+        check_len("prompt_drawing", drawn_by.len(), prompts.len(), "prompts")?;
+        check_len("prompt_of", prompt_of.len(), samples.len(), "samples")?;
+        check_len("key", keys.len(), samples.len(), "samples")?;
+        let places = |name: &str, values: Vec<i32>, end: usize| {
+            let places: Option<Vec<usize>> =
+                values.into_iter().map(|value| usize::try_from(value).ok()).collect();
+            places
+                .filter(|places| places.iter().all(|&place| place < end))
+                .ok_or_else(|| MessageError(format!("column `{name}` must be below {end}")))
+        };
+        let drawn_by = places("prompt_drawing", drawn_by, drawing.len())?;
+        let prompt_of = places("prompt_of", prompt_of, prompts.len())?;
+        let mut begin: Vec<BeginningGroup> = drawn_by
+            .into_iter()
+            .enumerate()
+            .map(|(place, drawn_by)| BeginningGroup {
+                prompt: prompts.row(place).to_vec(),
+                drawing: drawing[drawn_by].clone(),
+                samples: Vec::new(),
+            })
+            .collect();
+        for ((prompt, sample), key) in prompt_of.into_iter().zip(samples).zip(keys) {
+            begin[prompt].samples.push((sample, Key::from_bits(key)));
+        }
+        begin.retain(|group| !group.samples.is_empty());
+        Ok(Generate { begin, abort: as_u64(self.take_i64("abort")?).collect(), seconds })
+    }
+
+    /// What was generated.
+    pub(crate) fn of_generated(generated: Generated) -> Self {
+        let Generated { grown, refused, num_open } = generated;
+        let (tokens, offsets) = flat(grown.iter().map(|grown| grown.tokens.as_slice()));
+        let end = grown.iter().map(|grown| match grown.end {
+            None => 0,
+            Some(SampleEnd::Stop) => 1,
+            Some(SampleEnd::Length) => 2,
+        });
+        let per_token =
+            |of: fn(&SampleGrowth) -> &[f32]| Column::F32(grown.iter().flat_map(of).copied().collect());
+        Self::new(&GenerateAnswer { num_open, refused })
+            .with("sample", as_i64(grown.iter().map(|grown| grown.sample)))
+            .with("end", Column::I32(end.collect()))
+            .with("token", tokens)
+            .with("token_offset", offsets)
+            .with("logprob", per_token(|grown| &grown.logprobs))
+            .with("entropy", per_token(|grown| &grown.entropies))
+    }
+
+    /// What was generated, of at least one token a sample.
+    pub(crate) fn take_generated(&mut self) -> Result<Generated, MessageError> {
+        let GenerateAnswer { num_open, refused } = self.settings()?;
+        let rows = Rows::take(self, "token", "token_offset")?;
+        let (samples, ends) = (self.take_i64("sample")?, self.take_i32("end")?);
+        check_len("sample", samples.len(), rows.len(), "rows of tokens")?;
+        check_len("end", ends.len(), rows.len(), "rows of tokens")?;
+        let num_tokens = rows.tokens.len();
+        let mut per_token = |name: &str| {
+            let column = self.take_tokens(name, num_tokens)?;
+            column.ok_or_else(|| MessageError(format!("there is no column `{name}`")))
+        };
+        let (logprobs, entropies) = (per_token("logprob")?, per_token("entropy")?);
+        let mut grown = Vec::with_capacity(rows.len());
+        for (place, (sample, end)) in as_u64(samples).zip(ends).enumerate() {
+            let end = match end {
+                0 => None,
+                1 => Some(SampleEnd::Stop),
+                2 => Some(SampleEnd::Length),
+                other => {
+                    return Err(MessageError(format!(
+                        "column `end` holds {other}, which is none of 0, 1 and 2"
+                    )));
+                }
+            };
+            let range = rows.offsets[place]..rows.offsets[place + 1];
+            grown.push(SampleGrowth {
+                sample,
+                tokens: rows.row(place).to_vec(),
+                logprobs: logprobs[range.clone()].to_vec(),
+                entropies: entropies[range].to_vec(),
+                end,
+            });
+        }
+        Ok(Generated { grown, refused, num_open })
+    }
+}
+
 /// Rows of tokens, each with at least one.
 struct Rows {
     tokens: Vec<u32>,
@@ -370,6 +525,73 @@ mod tests {
         insta::assert_snapshot!(none, @"there is no column `prompt_token`");
         let mut short = Message::new(&json!({})).with("logprob", Column::F32(vec![1.0]));
         insta::assert_snapshot!(short.take_token_columns(2).expect_err("refused"), @"column `logprob` has 1 numbers for 2 tokens");
+    }
+
+    fn drawing(max_tokens: usize) -> Drawing {
+        Drawing {
+            temperature: 0.7,
+            top_k: 3,
+            top_p: 0.9,
+            min_p: 0.0,
+            repetition_penalty: 1.1,
+            max_tokens,
+            end_tokens: vec![2, 5],
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_generated_comes_through() {
+        let group = |prompt: &[u32], max_tokens, samples: &[u64]| BeginningGroup {
+            prompt: prompt.to_vec(),
+            drawing: drawing(max_tokens),
+            samples: samples.iter().map(|&sample| (sample, Key::from_bits(u64::MAX - sample))).collect(),
+        };
+        let begin = vec![group(&[1, 2], 9, &[0, 1]), group(&[7], 4, &[2]), group(&[7, 8], 9, &[3, 1 << 63])];
+        let asked = Generate { begin, abort: vec![11, u64::MAX], seconds: 0.25 };
+        let mut message = round(&Message::of_generate(&asked));
+        assert_eq!(message.columns["prompt_drawing"], Column::I32(vec![0, 1, 0]), "those alike once");
+        assert_eq!(message.take_generate().expect("read"), asked);
+        let nothing = Generate::default();
+        assert_eq!(round(&Message::of_generate(&nothing)).take_generate().expect("read"), nothing);
+        let refused = |name: &str, column: Column| {
+            let message = Message::of_generate(&asked).with(name, column);
+            round(&message).take_generate().err().expect("refused").0
+        };
+        insta::assert_snapshot!(refused("prompt_drawing", Column::I32(vec![0, 2, 0])), @"column `prompt_drawing` must be below 2");
+        insta::assert_snapshot!(refused("prompt_of", Column::I32(vec![0, 0, 1, 2, -1])), @"column `prompt_of` must be below 3");
+        insta::assert_snapshot!(refused("key", Column::I64(vec![1])), @"column `key` has 1 numbers for 5 samples");
+    }
+
+    #[test]
+    fn what_was_generated_comes_through_to_the_bit() {
+        let grown = |sample, tokens: &[u32], end| SampleGrowth {
+            sample,
+            tokens: tokens.to_vec(),
+            logprobs: tokens.iter().map(|&token| -1.0 / (token + 3) as f32).collect(),
+            entropies: tokens.iter().map(|&token| 1.0 / (token + 7) as f32).collect(),
+            end,
+        };
+        let generated = Generated {
+            grown: vec![
+                grown(4, &[1, 2, 3], Some(SampleEnd::Stop)),
+                grown(u64::MAX, &[9], Some(SampleEnd::Length)),
+                grown(2, &[5, 6], None),
+            ],
+            refused: vec![crate::learner::generate::RefusedSample {
+                sample: 7,
+                reason: "no room".to_owned(),
+            }],
+            num_open: 1,
+        };
+        let mut message = round(&Message::of_generated(generated.clone()));
+        assert_eq!(message.take_generated().expect("read"), generated);
+        let wrong = |name: &str, column: Column| {
+            let message = Message::of_generated(generated.clone()).with(name, column);
+            round(&message).take_generated().err().expect("refused").0
+        };
+        insta::assert_snapshot!(wrong("end", Column::I32(vec![1, 2, 3])), @"column `end` holds 3, which is none of 0, 1 and 2");
+        insta::assert_snapshot!(wrong("logprob", Column::F32(vec![1.0])), @"column `logprob` has 1 numbers for 6 tokens");
+        insta::assert_snapshot!(wrong("sample", Column::I64(vec![1])), @"column `sample` has 1 numbers for 3 rows of tokens");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! work is done at the other end; [`service`] answers such calls with any learner of this process.
 
 pub mod client;
+pub mod generator;
 pub mod message;
 pub mod service;
 
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tamis_model::{AdamWConfig, SaveDtype};
 
+use super::generate::{Drawing, RefusedSample};
 use super::{CopyTo, LearnerInfo, LoadContent, Network, NetworkSizes, NotFinite, SaveContent, Trained};
 
 /// Name and version of the wire.
@@ -65,6 +67,14 @@ pub struct WireCritic {
     pub optimizer: WireOptimizer,
 }
 
+/// Generation by a learner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WireGeneration {
+    /// Most sequences that are sampled at once.
+    pub max_sequences: usize,
+}
+
 /// Settings of a learner from its beginning on. Paths are absolute, on the learner's machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -87,6 +97,9 @@ pub struct OpenRequest {
     /// Seconds without a call after which the learner ends; `None`: never.
     #[serde(default)]
     pub orphan_timeout: Option<f64>,
+    /// How it generates; `None`: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<WireGeneration>,
     /// Settings of one implementation alone.
     #[serde(default)]
     pub options: serde_json::Map<String, serde_json::Value>,
@@ -276,6 +289,23 @@ impl SaveRequest {
 struct LoadRequest {
     folder: PathBuf,
     content: LoadContent,
+}
+
+/// Settings of `generate`; samples are in columns.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GenerateRequest {
+    seconds: f64,
+    /// How samples are drawn; each prompt names one of these.
+    #[serde(default)]
+    drawing: Vec<Drawing>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct GenerateAnswer {
+    num_open: usize,
+    #[serde(default)]
+    refused: Vec<RefusedSample>,
 }
 
 /// What a learner answers in place of a result.

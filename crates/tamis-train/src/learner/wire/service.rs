@@ -66,7 +66,7 @@ impl From<LearnerError> for Refusal {
                 Self { hint: error.hint(), ..Self::new(500, "failed", with_causes(&error)) }
             }
             LearnerError::Engine { reason } => Self::new(422, "refused", reason),
-            LearnerError::NoAdapter => Self::new(422, "refused", message),
+            LearnerError::NoAdapter | LearnerError::NoGeneration => Self::new(422, "refused", message),
             _ => Self::new(500, "failed", message),
         }
     }
@@ -105,7 +105,7 @@ struct LastCall {
 }
 
 /// Calls that bear a number.
-const NUMBERED: [&str; 13] = [
+const NUMBERED: [&str; 14] = [
     "/v1/forward",
     "/v1/forward_hold",
     "/v1/backward",
@@ -119,6 +119,7 @@ const NUMBERED: [&str; 13] = [
     "/v1/publish",
     "/v1/save",
     "/v1/load",
+    "/v1/generate",
 ];
 
 /// A learner behind the wire: one call after the other.
@@ -150,7 +151,7 @@ impl<'a> LearnerService<'a> {
                 critic: true,
                 lora: false,
                 publish: vec!["folder".to_owned()],
-                generate: false,
+                generate: true,
                 dtypes: dtypes.iter().map(|&dtype| dtype.to_owned()).collect(),
                 max_body_bytes: MAX_BODY_BYTES as u64,
             },
@@ -405,6 +406,12 @@ impl<'a> LearnerService<'a> {
                 self.held = None;
                 Message::new(&NetworksAnswer::of(learner.info()))
             }
+            "/v1/generate" => {
+                let asked = message.take_generate()?;
+                let known = learner.info().policy.vocab_size;
+                check_vocabulary(asked.begin.iter().flat_map(|group| group.prompt.iter().copied()), known)?;
+                Message::of_generated(learner.generate(asked)?)
+            }
             path => return Err(unknown_path(path)),
         })
     }
@@ -429,9 +436,12 @@ fn check_tokens(wave: &Wave<'_>, info: &LearnerInfo) -> Result<(), Refusal> {
         let message = format!("rank {rank} is none of the {} of this learner", info.num_ranks);
         return Err(Refusal::new(400, "request", message));
     }
-    let known = info.policy.vocab_size;
     let tokens = |sequence: &LearnerSequence<'_>| [sequence.prompt, sequence.completion].concat();
-    match wave.sequences.iter().flat_map(tokens).find(|&token| token as usize >= known) {
+    check_vocabulary(wave.sequences.iter().flat_map(tokens), info.policy.vocab_size)
+}
+
+fn check_vocabulary(mut tokens: impl Iterator<Item = u32>, known: usize) -> Result<(), Refusal> {
+    match tokens.find(|&token| token as usize >= known) {
         None => Ok(()),
         Some(token) => {
             let message = format!("token {token} is none of the {known} of the vocabulary");

@@ -30,6 +30,7 @@ fn learner(interrupt: &Interrupt) -> NativeEngine {
         max_grad_norm: None,
         recompute_activations: false,
         max_num_seqs: 8,
+        max_open_samples: None,
         optimizer: AdamWConfig::default(),
         critic: None,
     };

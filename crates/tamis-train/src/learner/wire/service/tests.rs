@@ -215,3 +215,40 @@ fn a_learner_that_nobody_asks_is_an_orphan() {
     assert_eq!(served.open(&json!({"orphan_timeout": 600.0})).0, 200);
     assert!(!served.service.is_orphan());
 }
+
+fn generate(seconds: f64) -> Message {
+    use tamis_core::random::Key;
+
+    use crate::learner::generate::{BeginningGroup, Drawing, Generate};
+    let drawing = Drawing {
+        temperature: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        max_tokens: 5,
+        end_tokens: Vec::new(),
+    };
+    let samples = (0..3).map(|sample| (sample, Key::new(sample, Purpose::Rollout))).collect();
+    let begin = vec![BeginningGroup { prompt: vec![1, 2], drawing, samples }];
+    Message::of_generate(&Generate { begin, abort: Vec::new(), seconds })
+}
+
+#[test]
+fn samples_are_begun_once_and_grow_over_calls() {
+    let mut served = Served::new();
+    insta::assert_snapshot!(error(served.next("/v1/generate", &generate(9.0))), @r#"422 refused: "the learner was not opened to generate""#);
+    let opened = served.open(&json!({"generation": {"max_sequences": 2}}));
+    served.incarnation = opened.1["incarnation"].as_str().expect("an incarnation").to_owned();
+    served.number = 0;
+    // No time: nothing is sampled, and the call that comes again begins nothing a second time.
+    assert_eq!(served.next("/v1/generate", &generate(0.0)), (200, json!({"num_open": 3, "refused": []})));
+    assert_eq!(served.numbered(1, "/v1/generate", &generate(0.0)).1["num_open"], json!(3));
+    insta::assert_snapshot!(error(served.next("/v1/generate", &generate(0.0))), @r#"422 refused: "sample 0 is open already""#);
+    let more =
+        Message::of_generate(&crate::learner::generate::Generate { seconds: 9.0, ..Default::default() });
+    let two = served.next("/v1/generate", &more);
+    assert_eq!(two.1["num_open"], json!(1), "two at a time, of one length");
+    let last = served.next("/v1/generate", &more);
+    assert_eq!(last.1["num_open"], json!(0));
+}

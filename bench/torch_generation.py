@@ -1,0 +1,148 @@
+"""Generation in the torch learner against `model.generate` of transformers: tokens per second.
+
+    scripts/install-torch
+    .venv-torch/bin/python bench/torch_generation.py                       CPU, one thread, 30M parameters
+    python bench/torch_generation.py --device cuda --shape 0.5b --prompts 32 --completion 512
+
+The same prompts, eight samples of each, at temperature 1, all of their full length (`equal`) or of lengths spread
+evenly from a quarter on (`spread`: each prompt has a length of its own). `learner` is the call
+`generate` of tamis.learner, which computes each prompt once and takes ended samples out; `static` and `dynamic` are
+`model.generate` with these caches over the prompts, each eight times (it goes on with all rows
+until the last has ended, so that of `spread` it computes more than the tokens that are asked for and counted). `generate` gives no
+log-probability of the whole distribution; the learner gives it and the entropy. Weights are random. One JSON line for
+each, the best of `--repeats`.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import tempfile
+import time
+
+import torch
+import transformers
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+
+from torch_learner import OPTIMIZER, SHAPES, make_model
+
+from tamis.learner.learner import Learner
+from tamis.learner.protocol import Settings
+
+GROUP = 8
+
+
+def make_prompts(arguments, vocabulary):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(vocabulary, (arguments.prompts, arguments.prompt), generator=generator)
+
+
+def lengths(arguments, kind):
+    """Tokens of each prompt's samples."""
+    if kind == "equal":
+        return [arguments.completion] * arguments.prompts
+    step = arguments.completion * 3 // 4 / max(arguments.prompts - 1, 1)
+    return [arguments.completion - int(place * step) for place in range(arguments.prompts)]
+
+
+def columns(prompts, wanted):
+    samples = torch.arange(prompts.shape[0] * GROUP)
+    kinds = sorted(set(wanted))
+    return kinds, {
+        "prompt_token": prompts.flatten().int(),
+        "prompt_offset": torch.arange(len(prompts) + 1) * prompts.shape[1],
+        "prompt_drawing": torch.tensor([kinds.index(length) for length in wanted]).int(),
+        "prompt_of": torch.arange(len(prompts)).repeat_interleave(GROUP).int(),
+        "sample": samples, "key": samples * 7919, "abort": torch.zeros(0, dtype=torch.int64),
+    }  # fmt: skip
+
+
+def run_learner(folder, arguments, prompts, wanted):
+    learner = Learner()
+    options = {"device": arguments.device, "dtype": arguments.dtype, "threads": arguments.threads}
+    learner.calls["/v1/open"](
+        Settings({
+            "policy": folder, "temperature": 1.0, "optimizer": OPTIMIZER, "options": options,
+            "generation": {"max_sequences": arguments.prompts * GROUP},
+        }), {},
+    )  # fmt: skip
+    drawing = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "end_tokens": []}
+
+    def once():
+        kinds, given = columns(prompts, wanted)
+        settings = {"seconds": 1.0, "drawing": [{**drawing, "max_tokens": length} for length in kinds]}
+        total = 0
+        empty = {name: column[:0] for name, column in given.items()} | {"prompt_offset": torch.zeros(1, dtype=torch.int64)}
+        while True:
+            answer, found = learner.calls["/v1/generate"](Settings(settings), given)
+            total += found["token"].numel()
+            if not answer["num_open"]:
+                return total
+            settings, given = {"seconds": 1.0}, dict(empty)
+
+    return once
+
+
+def run_transformers(folder, arguments, prompts, wanted, cache):
+    dtype = torch.bfloat16 if arguments.dtype == "bf16" or (arguments.dtype == "auto" and arguments.device != "cpu") else torch.float32
+    module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    module = module.to(arguments.device).eval()
+    tokens = prompts.to(arguments.device).repeat_interleave(GROUP, 0)
+
+    @torch.no_grad()
+    def once():
+        module.generate(
+            tokens, attention_mask=torch.ones_like(tokens), do_sample=True, top_k=0, temperature=1.0, pad_token_id=0,
+            eos_token_id=None, min_new_tokens=arguments.completion, max_new_tokens=arguments.completion,
+            cache_implementation="static" if cache == "static" else None, disable_compile=True,
+        )  # fmt: skip
+        return sum(wanted) * GROUP
+
+    return once
+
+
+def measure(once, arguments):
+    once()
+    best = best_cpu = 0.0
+    for _ in range(arguments.repeats):
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        total = once()
+        if arguments.device != "cpu":
+            torch.cuda.synchronize()
+        best = max(best, total / (time.perf_counter() - begin))
+        best_cpu = max(best_cpu, total / (time.process_time() - begin_cpu))
+    return {"tokens_per_s": round(best), "tokens_per_cpu_s": round(best_cpu), "tokens": total}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="auto", choices=["auto", "f32", "bf16"])
+    parser.add_argument("--shape", default="30m", choices=SHAPES)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--completion", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--forms", nargs="+", default=["learner", "static", "dynamic"])
+    parser.add_argument("--lengths", nargs="+", default=["equal", "spread"], choices=["equal", "spread"])
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory() as folder:
+        make_model(arguments.shape, folder)
+        prompts = make_prompts(arguments, SHAPES[arguments.shape][5])
+        for kind in arguments.lengths:
+            wanted = lengths(arguments, kind)
+            for form in arguments.forms:
+                if form == "learner":
+                    once = run_learner(folder, arguments, prompts, wanted)
+                else:
+                    once = run_transformers(folder, arguments, prompts, wanted, form)
+                print(json.dumps({"lengths": kind, "form": form, **measure(once, arguments)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

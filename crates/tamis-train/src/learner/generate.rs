@@ -1,0 +1,95 @@
+//! Generation in a learner: the samples that a call begins and gives up, and by how much each has grown.
+//!
+//! A sample is begun once and grows over several calls, so that a controller hears of what has ended, of
+//! Ctrl-C and of a lost learner in between. Its tokens are a function of its key, its prompt and the weights.
+
+use serde::{Deserialize, Serialize};
+use tamis_core::random::Key;
+
+/// How tokens are drawn, and where a completion ends. Log-probabilities and entropies are those of
+/// `softmax(logits / temperature)`, before the penalty and the cuts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drawing {
+    /// Divides the logits; 0 takes the likeliest token, whose log-probability is then that at temperature 1.
+    pub temperature: f64,
+    /// Keep the k likeliest tokens, and all that tie with the last of them; 0 keeps all.
+    pub top_k: u32,
+    /// Keep the smallest set of likeliest tokens whose probability reaches this; 1 keeps all.
+    pub top_p: f64,
+    /// Keep tokens at least this fraction as likely as the likeliest; 0 keeps all.
+    pub min_p: f64,
+    /// Divides positive and multiplies negative logits of tokens in prompt or completion; 1 is none.
+    pub repetition_penalty: f64,
+    /// Longest completion in tokens, the end token included; at least 1.
+    pub max_tokens: usize,
+    /// Tokens that end a completion, and belong to it.
+    pub end_tokens: Vec<u32>,
+}
+
+/// A prompt and the samples of it that begin: they share its computation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BeginningGroup {
+    /// Tokens of the prompt, at least one.
+    pub prompt: Vec<u32>,
+    /// How they are drawn.
+    pub drawing: Drawing,
+    /// Number and key of each sample; token t is drawn with `key.uniform(t)`.
+    pub samples: Vec<(u64, Key)>,
+}
+
+/// What a learner is to begin, to give up and how long to go on.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Generate {
+    /// Samples that begin.
+    pub begin: Vec<BeginningGroup>,
+    /// Numbers of samples that are given up; those that are not open are passed over.
+    pub abort: Vec<u64>,
+    /// Longest time in seconds; a draw that was begun is finished. 0: begins and gives up alone.
+    pub seconds: f64,
+}
+
+/// Why a sample ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SampleEnd {
+    /// An end token.
+    Stop,
+    /// Its longest completion, or the model's last position.
+    Length,
+}
+
+/// What a sample has grown by in a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampleGrowth {
+    /// Its number.
+    pub sample: u64,
+    /// New tokens.
+    pub tokens: Vec<u32>,
+    /// Log-probability of each.
+    pub logprobs: Vec<f32>,
+    /// Entropy that each was drawn from.
+    pub entropies: Vec<f32>,
+    /// Why it ended with the last of them; `None`: it is still open.
+    pub end: Option<SampleEnd>,
+}
+
+/// A sample that cannot be generated: its prompt leaves no room, say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RefusedSample {
+    /// Its number; it is not open.
+    pub sample: u64,
+    /// The reason.
+    pub reason: String,
+}
+
+/// What a call came to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Generated {
+    /// Samples with new tokens: first those that ended, in the order in which they did.
+    pub grown: Vec<SampleGrowth>,
+    /// Samples that cannot be generated.
+    pub refused: Vec<RefusedSample>,
+    /// Number of samples that are open now, begun or waiting for room.
+    pub num_open: usize,
+}

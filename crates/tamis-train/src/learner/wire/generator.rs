@@ -1,0 +1,349 @@
+//! A learner in another process as generator: `generate`, a call at a time.
+//!
+//! The learner samples when it is asked and at no other time, so that learning and sampling take turns, and
+//! whatever is sampled between two publications is of the first one's version. Samples in flight stand still
+//! while it learns; they go on by the new weights, and say which tokens are of which version.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_model::StopCheck as _;
+use tamis_rollout::native::StopText;
+use tamis_rollout::{
+    AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
+    SampleId, SamplePurpose, SampleRequest, Sampling, VersionSpan, Wait, Weights,
+};
+use tamis_text::tokenizer::Tokenizer;
+
+use super::client::{Calls, SharedCalls, lock};
+use super::message::Message;
+use crate::interrupt::{Halt, Interrupt};
+use crate::learner::generate::{
+    BeginningGroup, Drawing, Generate, Generated, RefusedSample, SampleEnd, SampleGrowth,
+};
+use crate::learner::{LearnerError, Pass};
+use crate::prompts::codec::Codec;
+
+/// Longest time of one call; what it waits for is cut by it, never changed.
+const LONGEST_CALL: Duration = Duration::from_secs(1);
+/// The same where completions end at texts, which this side finds between two calls.
+const LONGEST_CALL_WITH_STOP_TEXTS: Duration = Duration::from_millis(200);
+
+/// One call of `generate`; `stop`: a flag on which it is not waited for any more.
+pub(super) fn generate(calls: &mut Calls, asked: &Generate, stop: Option<&AtomicBool>) -> Pass<Generated> {
+    let mut answer = calls.call("/v1/generate", &Message::of_generate(asked), stop)?;
+    Ok(answer.take_generated().map_err(|error| calls.misunderstood(&error))?)
+}
+
+/// Samples with the weights of a learner in another process.
+///
+/// Members of a group that are submitted one after the other share their prompt's computation. What a sample
+/// yields is a function of its key, its prompt and the weights up to what the learner's arithmetic makes of
+/// the sequences beside it.
+pub(super) struct WireGenerator {
+    calls: SharedCalls,
+    tokenizer: Arc<Tokenizer>,
+    end_token_ids: Vec<u32>,
+    interrupt: Interrupt,
+    version: PolicyVersion,
+    /// Submitted, and not yet begun.
+    gathered: Vec<SampleRequest>,
+    /// Begun, by their numbers at the learner.
+    open: HashMap<u64, Open>,
+    /// Every request that has not come to an end.
+    ids: HashSet<SampleId>,
+    /// Given up here, and not yet there.
+    to_abort: Vec<u64>,
+    events: Vec<GeneratorEvent>,
+    /// A call was not waited for to its end, or failed: what is open at the learner is not known any more.
+    is_lost: bool,
+    /// Why a call failed of which nobody has heard yet.
+    failure: Option<GeneratorError>,
+}
+
+/// A sample at the learner.
+struct Open {
+    id: SampleId,
+    stop: Arc<StopText>,
+    tokens: Vec<u32>,
+    logprobs: Vec<f32>,
+    /// Sum over the tokens.
+    entropy: f64,
+    /// Versions that sampled, each up to a token.
+    versions: Vec<VersionSpan>,
+}
+
+impl Open {
+    /// Takes new tokens in; why it ended, where it did.
+    fn grow(&mut self, grown: SampleGrowth, version: PolicyVersion) -> Option<FinishReason> {
+        let SampleGrowth { tokens, logprobs, entropies, end, .. } = grown;
+        let mut finish = end.map(|end| match end {
+            SampleEnd::Stop => FinishReason::Stop,
+            SampleEnd::Length => FinishReason::Length,
+        });
+        for ((token, logprob), entropy) in tokens.into_iter().zip(logprobs).zip(entropies) {
+            self.tokens.push(token);
+            self.logprobs.push(logprob);
+            self.entropy += f64::from(entropy);
+            // Tokens after a text that ends it are nobody's.
+            if !self.stop.strings().is_empty() && self.stop.should_stop(&self.tokens) {
+                finish = Some(FinishReason::Stop);
+                break;
+            }
+        }
+        let end = self.tokens.len() as u32;
+        match self.versions.last_mut() {
+            Some(span) if span.version == version => span.end = end,
+            last => {
+                let start = last.map_or(0, |span| span.end);
+                self.versions.push(VersionSpan { version, start, end });
+            }
+        }
+        finish
+    }
+
+    fn into_sample(self, finish_reason: FinishReason) -> Result<Sample, GeneratorError> {
+        let text = self.stop.text(&self.tokens).map_err(|error| broken(&error))?;
+        let entropy = self.entropy / self.tokens.len() as f64;
+        Ok(Sample {
+            token_ids: self.tokens,
+            logprobs: self.logprobs,
+            entropy: Some(entropy).filter(|entropy| !entropy.is_nan()),
+            text,
+            finish_reason,
+            versions: self.versions,
+        })
+    }
+}
+
+fn broken(error: &dyn std::fmt::Display) -> GeneratorError {
+    GeneratorError::Broken { reason: error.to_string() }
+}
+
+fn drawing(sampling: &Sampling, end_tokens: Vec<u32>) -> Drawing {
+    Drawing {
+        temperature: sampling.temperature.max(0.0),
+        top_k: sampling.top_k.unwrap_or(0),
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        repetition_penalty: sampling.repetition_penalty,
+        max_tokens: sampling.max_response_length,
+        end_tokens,
+    }
+}
+
+impl WireGenerator {
+    /// Through these calls, by weights of this version.
+    pub(super) fn new(
+        calls: SharedCalls,
+        codec: &Codec,
+        version: PolicyVersion,
+        interrupt: &Interrupt,
+    ) -> Self {
+        Self {
+            calls,
+            tokenizer: Arc::new(codec.tokenizer().clone()),
+            end_token_ids: codec.end_token_ids().to_vec(),
+            interrupt: interrupt.clone(),
+            version,
+            gathered: Vec::new(),
+            open: HashMap::new(),
+            ids: HashSet::new(),
+            to_abort: Vec::new(),
+            events: Vec::new(),
+            is_lost: false,
+            failure: None,
+        }
+    }
+
+    /// What was gathered and may begin, the samples of a prompt together.
+    fn begin(&mut self) -> Result<Vec<BeginningGroup>, GeneratorError> {
+        // Groups wait while others are sampled: validations come first, and whole.
+        let is_other = |id: &SampleId| id.purpose != SamplePurpose::Rollout;
+        let mut gathered = std::mem::take(&mut self.gathered);
+        let others_run = self.open.values().any(|open| is_other(&open.id));
+        if others_run || gathered.iter().any(|request| is_other(&request.id)) {
+            (gathered, self.gathered) = gathered.into_iter().partition(|request| is_other(&request.id));
+        }
+        let mut rest = gathered.into_iter().peekable();
+        let mut groups = Vec::new();
+        while let Some(first) = rest.next() {
+            let sampling = &first.sampling;
+            if sampling.regex.is_some() {
+                // Refused with the configuration.
+                return Err(broken(&"a learner in another process samples without `rollout.regex`"));
+            }
+            let stop = StopText::new(sampling.stop.clone(), Arc::clone(&self.tokenizer));
+            let stop = Arc::new(stop.map_err(|error| broken(&error))?);
+            let mut group = BeginningGroup {
+                prompt: first.prompt_token_ids.to_vec(),
+                drawing: drawing(sampling, self.end_token_ids.clone()),
+                samples: Vec::new(),
+            };
+            let mut members = vec![first];
+            while let Some(next) = rest.next_if(|next| members[0].shares_prompt(next)) {
+                members.push(next);
+            }
+            let mut calls = lock(&self.calls);
+            for member in members {
+                let number = calls.num_samples;
+                calls.num_samples += 1;
+                group.samples.push((number, member.key));
+                self.open.insert(
+                    number,
+                    Open {
+                        id: member.id,
+                        stop: Arc::clone(&stop),
+                        tokens: Vec::new(),
+                        logprobs: Vec::new(),
+                        entropy: 0.0,
+                        versions: Vec::new(),
+                    },
+                );
+            }
+            groups.push(group);
+        }
+        Ok(groups)
+    }
+
+    /// A call; whether the learner has answered it.
+    fn call(&mut self, begin: Vec<BeginningGroup>, longest: Duration) -> Result<bool, GeneratorError> {
+        let asked =
+            Generate { begin, abort: std::mem::take(&mut self.to_abort), seconds: longest.as_secs_f64() };
+        let flag = self.interrupt.flag();
+        let generated = generate(&mut lock(&self.calls), &asked, Some(&flag));
+        match generated {
+            Ok(generated) => self.take_in(generated).map(|()| true),
+            Err(Halt::Interrupted) => {
+                self.is_lost = true;
+                Ok(false)
+            }
+            Err(Halt::Failed(error)) => {
+                self.is_lost = true;
+                Err(GeneratorError::Learner(Box::<LearnerError>::from(error)))
+            }
+        }
+    }
+
+    fn take_in(&mut self, generated: Generated) -> Result<(), GeneratorError> {
+        for RefusedSample { sample, reason } in generated.refused {
+            // One prompt that cannot be generated from fails its group, not the run.
+            if let Some(Open { id, .. }) = self.open.remove(&sample) {
+                self.ids.remove(&id);
+                let kind = FailureKind::Permanent;
+                self.events.push(GeneratorEvent::Failed { id, kind, reason, num_tokens: 0 });
+            }
+        }
+        for grown in generated.grown {
+            let number = grown.sample;
+            let is_over_there = grown.end.is_some();
+            let Some(open) = self.open.get_mut(&number) else { continue };
+            let Some(finish) = open.grow(grown, self.version) else { continue };
+            if !is_over_there {
+                self.to_abort.push(number);
+            }
+            if let Some(open) = self.open.remove(&number) {
+                self.ids.remove(&open.id);
+                let id = open.id;
+                self.events.push(GeneratorEvent::Sampled { id, sample: open.into_sample(finish)? });
+            }
+        }
+        Ok(())
+    }
+
+    /// A call's worth of sampling, until `until`; whether there was anything to do.
+    fn work(&mut self, until: Option<Instant>) -> Result<bool, GeneratorError> {
+        if self.is_lost || self.interrupt.is_requested() {
+            return Ok(false);
+        }
+        let begin = self.begin()?;
+        if self.open.is_empty() && self.to_abort.is_empty() {
+            return Ok(false);
+        }
+        let has_stop_texts = self.open.values().any(|open| !open.stop.strings().is_empty());
+        let longest = if has_stop_texts { LONGEST_CALL_WITH_STOP_TEXTS } else { LONGEST_CALL };
+        let left = until.map_or(longest, |until| until.saturating_duration_since(Instant::now()));
+        let has_sampled = !self.open.is_empty();
+        Ok(self.call(begin, longest.min(left))? && has_sampled)
+    }
+}
+
+impl Generator for WireGenerator {
+    fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
+        if !self.ids.insert(request.id) {
+            return Err(GeneratorError::IdInUse { id: request.id });
+        }
+        self.gathered.push(request);
+        Ok(())
+    }
+
+    fn abort(&mut self, what: AbortScope) {
+        let (given_up, kept): (Vec<SampleRequest>, Vec<SampleRequest>) =
+            std::mem::take(&mut self.gathered).into_iter().partition(|request| what.holds(&request.id));
+        self.gathered = kept;
+        for request in given_up {
+            self.ids.remove(&request.id);
+            self.events.push(GeneratorEvent::Aborted { id: request.id, num_tokens: 0 });
+        }
+        let meant = self.open.iter().filter(|(_, open)| what.holds(&open.id));
+        let mut meant: Vec<u64> = meant.map(|(number, _)| *number).collect();
+        meant.sort_unstable();
+        for number in meant {
+            if let Some(open) = self.open.remove(&number) {
+                self.ids.remove(&open.id);
+                self.to_abort.push(number);
+                let num_tokens = open.tokens.len() as u64;
+                self.events.push(GeneratorEvent::Aborted { id: open.id, num_tokens });
+            }
+        }
+        if self.open.is_empty() && !self.to_abort.is_empty() && !self.is_lost {
+            // Nobody may ask for samples for long, and their memory is free for what learns.
+            self.failure = self.call(Vec::new(), Duration::ZERO).err();
+        }
+    }
+
+    fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
+        if let Weights::Folder(folder) = &weights.weights {
+            let folder = folder.display();
+            return Err(broken(&format!(
+                "a learner samples with its own weights, and was asked to read {folder}"
+            )));
+        }
+        match in_flight {
+            // The weights have changed: what goes on goes on by the new ones.
+            InFlight::Wait | InFlight::Keep => {}
+            InFlight::Abort => {
+                for purpose in [SamplePurpose::Rollout, SamplePurpose::Validation, SamplePurpose::Greedy] {
+                    self.abort(AbortScope::Purpose(purpose));
+                }
+            }
+        }
+        self.version = weights.version;
+        self.events.push(GeneratorEvent::Published { version: weights.version });
+        Ok(())
+    }
+
+    fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let until = match wait {
+            Wait::Until(time) => Some(time),
+            Wait::No | Wait::Forever => None,
+        };
+        while wait != Wait::No && self.events.is_empty() && self.work(until)? {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
+        }
+        Ok(std::mem::take(&mut self.events))
+    }
+
+    fn load(&self) -> Load {
+        // The learner queues what it has no room for.
+        Load { in_flight: self.ids.len(), room: usize::MAX }
+    }
+}

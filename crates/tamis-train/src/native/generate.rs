@@ -1,0 +1,182 @@
+//! The engine as generator for a controller in another process: call by call, with the weights as they are.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tamis_model::{
+    BatchGenerator, Completion, CompletionEnd, GenerationRequest, GeneratorSettings, Model, RequestId,
+    SamplingParams, Threads,
+};
+
+use super::NativeEngine;
+use crate::interrupt::{Halt, Interrupt};
+use crate::learner::generate::{
+    BeginningGroup, Drawing, Generate, Generated, RefusedSample, SampleEnd, SampleGrowth,
+};
+use crate::learner::{LearnerError, Pass};
+
+/// Samples that a controller has begun and that have not ended.
+pub(super) struct OpenSamples {
+    engine: BatchGenerator,
+    /// Number of each sample of a request, by its index there.
+    requests: HashMap<RequestId, Vec<u64>>,
+    open: BTreeMap<u64, Place>,
+}
+
+struct Place {
+    request: RequestId,
+    index: usize,
+    /// Tokens that the controller has heard of.
+    num_told: usize,
+}
+
+fn params(drawing: &Drawing) -> SamplingParams {
+    let greedy = drawing.temperature <= 0.0;
+    SamplingParams {
+        temperature: if greedy { 1.0 } else { drawing.temperature as f32 },
+        top_k: drawing.top_k as usize,
+        top_p: drawing.top_p as f32,
+        min_p: drawing.min_p as f32,
+        repetition_penalty: drawing.repetition_penalty as f32,
+        max_new_tokens: drawing.max_tokens,
+        stop_token_ids: drawing.end_tokens.clone(),
+        greedy,
+        num_alternatives: None,
+    }
+}
+
+impl OpenSamples {
+    fn new(model: &Model, max_sequences: usize, interrupt: &Interrupt) -> Self {
+        let settings = GeneratorSettings { max_sequences, ..GeneratorSettings::default() };
+        let mut engine = BatchGenerator::new(model.config(), settings);
+        engine.stop_on(interrupt.flag());
+        Self { engine, requests: HashMap::new(), open: BTreeMap::new() }
+    }
+
+    fn begin(&mut self, group: BeginningGroup, refused: &mut Vec<RefusedSample>) -> Result<(), LearnerError> {
+        let BeginningGroup { prompt, drawing, samples } = group;
+        if let Some((taken, _)) = samples.iter().find(|(sample, _)| self.open.contains_key(sample)) {
+            return Err(LearnerError::Engine { reason: format!("sample {taken} is open already") });
+        }
+        let (numbers, keys): (Vec<u64>, Vec<_>) = samples.into_iter().unzip();
+        let submitted = self.engine.submit(GenerationRequest {
+            prompt,
+            keys,
+            params: params(&drawing),
+            stop: None,
+            mask: None,
+        });
+        match submitted {
+            Ok(request) => {
+                for (index, &sample) in numbers.iter().enumerate() {
+                    self.open.insert(sample, Place { request, index, num_told: 0 });
+                }
+                self.requests.insert(request, numbers);
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                refused.extend(
+                    numbers.into_iter().map(|sample| RefusedSample { sample, reason: reason.clone() }),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self, sample: u64) {
+        if let Some(Place { request, index, .. }) = self.open.remove(&sample) {
+            self.engine.abort_sample(request, index);
+            self.forget(request);
+        }
+    }
+
+    /// Forgets a request without open samples.
+    fn forget(&mut self, request: RequestId) {
+        let is_over = |numbers: &Vec<u64>| numbers.iter().all(|sample| !self.open.contains_key(sample));
+        if self.requests.get(&request).is_some_and(is_over) {
+            self.requests.remove(&request);
+        }
+    }
+
+    fn end(&mut self, completion: Completion) -> Option<SampleGrowth> {
+        let sample = *self.requests.get(&completion.request)?.get(completion.sample)?;
+        let Place { num_told, .. } = self.open.remove(&sample)?;
+        self.forget(completion.request);
+        let Completion { mut tokens, mut logprobs, mut entropies, finish, .. } = completion;
+        tokens.drain(..num_told);
+        logprobs.drain(..num_told);
+        entropies.drain(..num_told);
+        let end = Some(if finish == CompletionEnd::Stop { SampleEnd::Stop } else { SampleEnd::Length });
+        Some(SampleGrowth { sample, tokens, logprobs, entropies, end })
+    }
+
+    /// New tokens of the samples under way.
+    fn growth(&mut self) -> Vec<SampleGrowth> {
+        let mut grown = Vec::new();
+        for running in self.engine.running() {
+            let number = self.requests.get(&running.request).and_then(|numbers| numbers.get(running.sample));
+            let Some((&sample, place)) = number.and_then(|sample| Some((sample, self.open.get_mut(sample)?)))
+            else {
+                continue;
+            };
+            let new = place.num_told..running.tokens.len();
+            place.num_told = new.end;
+            if !new.is_empty() {
+                grown.push(SampleGrowth {
+                    sample,
+                    tokens: running.tokens[new.clone()].to_vec(),
+                    logprobs: running.logprobs[new.clone()].to_vec(),
+                    entropies: running.entropies[new].to_vec(),
+                    end: None,
+                });
+            }
+        }
+        grown.sort_unstable_by_key(|grown| grown.sample);
+        grown
+    }
+
+    /// Samples until one ends, or until the time is over.
+    fn sample(&mut self, threads: &Threads, model: &Model, until: Instant) -> Vec<SampleGrowth> {
+        let mut ended = Vec::new();
+        while ended.is_empty() && !self.engine.is_idle() && Instant::now() < until {
+            let completions = self.engine.step(threads, model);
+            ended.extend(completions.into_iter().filter_map(|completion| self.end(completion)));
+        }
+        ended
+    }
+}
+
+impl NativeEngine {
+    /// See [`crate::learner::RunLearner::generate`].
+    pub(super) fn sample_for(&mut self, asked: Generate) -> Pass<Generated> {
+        let Some(max_sequences) = self.settings.max_open_samples else {
+            return Err(LearnerError::NoGeneration.into());
+        };
+        let policy = self.kept.as_ref().map_or(&self.policy.model, |kept| &kept.policy.0);
+        let (model, threads) = (Arc::clone(policy), Arc::clone(&self.threads));
+        let samples =
+            self.samples.get_or_insert_with(|| OpenSamples::new(&model, max_sequences, &self.interrupt));
+        for sample in asked.abort {
+            samples.abort(sample);
+        }
+        let mut refused = Vec::new();
+        for group in asked.begin {
+            samples.begin(group, &mut refused)?;
+        }
+        // A time beyond the clock's end is as good as none.
+        let longest =
+            Duration::try_from_secs_f64(asked.seconds).unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
+        let mut grown = samples.sample(&threads, &model, Instant::now() + longest);
+        if self.interrupt.is_requested() {
+            return Err(Halt::Interrupted);
+        }
+        grown.extend(samples.growth());
+        let num_open = samples.open.len();
+        if num_open == 0 {
+            // Its memory is free for what learns.
+            self.samples = None;
+        }
+        Ok(Generated { grown, refused, num_open })
+    }
+}

@@ -1,0 +1,146 @@
+"""Drawing a token from logits: repetition penalty, temperature, top-k, top-p, min-p, and an inverse of the
+cumulative distribution at a keyed number.
+
+    z = logits          logprob = log_softmax(z / temperature)[y]          entropy of softmax(z / temperature)
+
+Both are of the whole distribution; y is drawn from what penalty and cuts leave of it. The definitions, ties
+included, are those of the native engine.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from .protocol import RequestError
+
+# Weights whose sums are found first, before the one weight among them.
+_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How the tokens of a sample are drawn and where it ends, as the page has it."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    max_tokens: int
+    end_tokens: frozenset
+
+    @classmethod
+    def read(cls, settings):
+        """From one object of the list `drawing`."""
+        temperature = settings.number("temperature", least=0.0)
+        top_k = settings.count("top_k", least=0)
+        top_p = settings.number("top_p", above=0.0)
+        min_p = settings.number("min_p", least=0.0)
+        penalty = settings.number("repetition_penalty", above=0.0)
+        max_tokens = settings.count("max_tokens", least=1)
+        end_tokens = settings.counts("end_tokens")
+        settings.finish()
+        if top_p > 1.0 or min_p > 1.0:
+            raise RequestError("`top_p` and `min_p` are at most 1")
+        if temperature != 0.0 and not 1e-6 <= temperature <= 1e6:
+            raise RequestError("`temperature` is 0, or from 1e-6 to 1e6")
+        return cls(temperature, top_k, top_p, min_p, penalty, max_tokens, frozenset(end_tokens))
+
+
+class Drawings:
+    """The drawings of some rows, as columns [n] on a device; `None` where no row asks for it."""
+
+    def __init__(self, rows, device):
+        def column(values):
+            return torch.tensor(values, dtype=torch.float32).to(device)
+
+        self.factor = column([1.0 / (row.temperature or 1.0) for row in rows])[:, None]
+        greedy = [row.temperature == 0.0 for row in rows]
+        self.is_greedy = torch.tensor(greedy).to(device) if any(greedy) else None
+        self.all_greedy = all(greedy)
+        penalties = [row.repetition_penalty for row in rows]
+        self.penalty = column(penalties)[:, None] if any(one != 1.0 for one in penalties) else None
+        self.top_k = [row.top_k for row in rows] if any(row.top_k for row in rows) else None
+        self.top_p = column([row.top_p for row in rows]) if any(row.top_p < 1.0 for row in rows) else None
+        self.min_p = column([row.min_p for row in rows])[:, None] if any(row.min_p for row in rows) else None
+
+    def part(self, begin, end):
+        """Those of some of the rows."""
+        part = object.__new__(Drawings)
+        for name, value in vars(self).items():
+            setattr(part, name, value if value is None or isinstance(value, bool) else value[begin:end])
+        return part
+
+
+def draw(logits, drawings, uniforms, seen=None):
+    """Token i64, log-probability and entropy f32 of each row, [n] each.
+
+    logits: f32 [n, V]; uniforms: f64 [n] in [0, 1); seen: bool [n, V], the tokens of prompt and completion,
+    where a row has a penalty.
+    """
+    z = logits * drawings.factor
+    z -= z.amax(1, keepdim=True)
+    weights = z.exp()
+    total = weights.sum(1)
+    log_sum = total.log()
+    entropy = log_sum - (weights * z).sum(1) / total
+    effective = logits
+    if drawings.penalty is not None:
+        penalised = torch.where(logits > 0, logits / drawings.penalty, logits * drawings.penalty)
+        effective = torch.where(seen, penalised, logits)
+        altered = effective * drawings.factor
+        weights = (altered - altered.amax(1, keepdim=True)).exp()
+    if drawings.all_greedy:
+        tokens = effective.argmax(1)
+    else:
+        tokens = _inverse(_cut(weights, drawings), uniforms)
+        if drawings.is_greedy is not None:
+            tokens = torch.where(drawings.is_greedy, effective.argmax(1), tokens)
+    logprob = z.gather(1, tokens[:, None])[:, 0] - log_sum
+    return tokens, logprob, entropy
+
+
+def _cut(weights, drawings):
+    """Weights, f32 [n, V], with zeros outside top-k, then top-p of what is left, then min-p."""
+    if drawings.top_k is None and drawings.top_p is None and drawings.min_p is None:
+        return weights
+    least = torch.zeros_like(weights[:, :1])
+    if drawings.min_p is not None:
+        least = drawings.min_p * weights.amax(1, keepdim=True)
+    if drawings.top_k is not None:
+        num_tokens = weights.shape[1]
+        # A row without the cut has room for all.
+        ks = [k if 0 < k < num_tokens else 0 for k in drawings.top_k]
+        if any(ks):
+            likeliest = weights.topk(max(ks), 1).values
+            places = torch.tensor([[max(k - 1, 0)] for k in ks], device=weights.device)
+            of_k = likeliest.gather(1, places)
+            of_k[torch.tensor([k == 0 for k in ks], device=weights.device)] = 0.0
+            # All that tie with the last of them stay.
+            weights = torch.where(weights >= of_k, weights, 0.0)
+            least = torch.maximum(least, of_k)
+    if drawings.top_p is not None:
+        # Equals by their ids.
+        ordered, tokens = weights.sort(dim=1, descending=True, stable=True)
+        sums = ordered.double().cumsum(1)
+        wanted = drawings.top_p[:, None].double() * sums[:, -1:]
+        # Those up to the one that reaches it; rounding must not cut where everything stays.
+        is_over = (F.pad(sums[:, :-1], (1, 0)) >= wanted) & (drawings.top_p[:, None] < 1.0)
+        weights = weights.scatter(1, tokens, ordered.masked_fill(is_over, 0.0))
+    return torch.where(weights >= least, weights, 0.0)
+
+
+def _inverse(weights, uniforms):
+    """The token at which the running sum of weights, in order of ids, passes its part of the total, i64 [n]."""
+    blocks = F.pad(weights, (0, -weights.shape[1] % _BLOCK)).unflatten(1, (-1, _BLOCK))
+    ends = blocks.sum(2, dtype=torch.float64).cumsum(1)
+    target = uniforms[:, None] * ends[:, -1:]
+    block = torch.searchsorted(ends, target, right=True).clamp_(max=ends.shape[1] - 1)
+    before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0.0)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].double().cumsum(1) + before
+    place = torch.searchsorted(inside, target, right=True).clamp_(max=_BLOCK - 1)
+    tokens = (block * _BLOCK + place).clamp_(max=weights.shape[1] - 1)
+    # The sums of a block and of its weights differ by rounding: a token without weight is none.
+    is_possible = weights.gather(1, tokens) > 0
+    return torch.where(is_possible, tokens, weights.argmax(1, keepdim=True))[:, 0]
