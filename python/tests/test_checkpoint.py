@@ -376,7 +376,7 @@ class Wrong(Folders):
         if not pathlib.Path("/dev/full").exists():
             self.skipTest("there is no /dev/full here")
         folder = self.empty()
-        output = checkpoint._Output(folder)
+        output = checkpoint.Output(folder)
         (folder / "model.safetensors").symlink_to("/dev/full")
         self.assert_refused(
             Failed, "failed to write .*/model.safetensors: No space left", output.write, "model.safetensors", [b"x"]

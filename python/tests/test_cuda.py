@@ -1,6 +1,9 @@
 """On a GPU: kernels, bf16, memory. Left out, and said so, where there is none."""
 
+import json
+import subprocess
 import sys
+import tempfile
 import unittest
 
 # First: it says so, and leaves the tests out, where PyTorch is missing.
@@ -55,6 +58,30 @@ class LogProb(Case):
         (logprob.sum() + entropy.sum()).backward()
         # The whole logits would be 1.6 GB; a chunk's 51 MB, four of them, and the head's gradient 100 MB in f32.
         self.assertLess(torch.cuda.max_memory_allocated() - before, 600e6)
+
+
+_READER = """
+import base64, json, pickle, sys, torch
+from torch.multiprocessing.reductions import rebuild_cuda_tensor
+content = json.load(open(sys.argv[1]))
+sums = {}
+for name, handle in zip(content["names"], pickle.loads(base64.b64decode(content["ipc_handles_pickled"]))):
+    (arguments,) = handle.values()
+    sums[name] = float(rebuild_cuda_tensor(*arguments).double().sum())
+print(json.dumps(sums))
+"""
+
+
+class Handles(Case):
+    def test_another_process_reads_the_weights_as_they_were(self):
+        learner = on_gpu(golden_folder("qwen2"))
+        with tempfile.TemporaryDirectory() as folder:
+            call(learner, "save", {"folder": folder, "content": "handles", "dtype": "f32", "untied": True})
+            held = {name: float(tensor.double().sum()) for name, tensor in learner._shared.items()}
+            train(learner)
+            command = [sys.executable, "-c", _READER, f"{folder}/handles.json"]
+            read = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        self.assertEqual(json.loads(read.stdout), held)
 
 
 class Policies(Case):

@@ -364,7 +364,9 @@ class Malformed(Served):
             b"PUT /v1/open HTTP/1.1\r\n\r\n": b"404", b"GET /v1/open HTTP/1.1\r\n\r\n": b"404", b"POST /v2 HTTP/1.1\r\nContent-Length: 0\r\n\r\n": b"404",
             b"POST /v1/open HTTP/1.1\r\n\r\n": b"400", b"POST /v1/open HTTP/1.1\r\nContent-Length: -1\r\n\r\n": b"400",
             b"POST /v1/open HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}": b"400",
-            b"POST /v1/open HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n": b"400",
+            b"POST /v1/open HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n": b"413",
+            b"GET /v1/health HTTP/1.1\r\nOrigin: http://a.example\r\n\r\n": b"403",
+            b"POST /v1/open HTTP/1.1\r\nOrigin: http://a.example\r\nContent-Length: 2\r\n\r\n{}": b"403",
             b"POST /v1/open HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n": b"400",
             b"POST /v1/open HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}": b"400",
         }  # fmt: skip

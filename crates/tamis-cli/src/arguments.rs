@@ -209,6 +209,10 @@ pub(crate) enum LearnerFault {
     BrokenBefore,
     /// The connection breaks after it has carried the call out, before it answers.
     BrokenAfter,
+    /// It does not carry the call out and never answers, and the connection stays.
+    SilentBefore,
+    /// It carries the call out and never answers, and the connection stays.
+    SilentAfter,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,8 @@ use tamis_core::schedule::InFlight;
 use tamis_env::task::TaskKind;
 
 use crate::reader::Setting as _;
-use crate::schema::{BackendKind, Config, InitConfig, RAW_OUTCOME, ScheduleMode, SurplusKind};
+use crate::schema::{BackendKind, Config, InitConfig, PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind};
+use crate::server_command::Intake;
 use crate::tree::join;
 
 /// Metrics of a trajectory that every run has, beside its scores.
@@ -45,6 +46,7 @@ pub(crate) fn leader(key: &str) -> Option<&'static str> {
         "objective.correction.preset" => "schedule.mode, schedule.surplus, rollout.backend",
         "schedule.granularity" | "critic.ppo_mini_batch_size" => "train.ppo_mini_batch_size",
         "schedule.rounds_in_flight" => "schedule.mode, rollout.backend",
+        "publish.mode" => "learner.lora, rollout.launch",
         "publish.pause" => "schedule.mode, schedule.surplus",
         "critic.ppo_epochs" => "train.ppo_epochs",
         "filter.metric" => "reward",
@@ -105,6 +107,7 @@ impl Config {
             follow!(schedule.rounds_in_flight = self.rounds_in_flight());
         }
         if self.rollout.backend != BackendKind::Native && self.schedule.surplus == SurplusKind::Carry {
+            follow!(publish.mode = self.publish_mode());
             follow!(publish.pause = self.publish_pause());
         }
         if self.has_critic() {
@@ -141,6 +144,25 @@ impl Config {
         let streams = self.schedule.mode == ScheduleMode::Streaming;
         let is_served = self.rollout.backend != BackendKind::Native;
         self.schedule.rounds_in_flight.unwrap_or(if streams && is_served { ROUNDS_OF_A_STREAM } else { 1 })
+    }
+
+    /// What servers are given as new weights.
+    pub fn intake(&self) -> Intake {
+        match (self.publish_mode(), &self.learner.lora) {
+            (PublishMode::Adapter, Some(lora)) => Intake::Adapters(lora.rank),
+            (PublishMode::Ipc, _) => Intake::GpuMemory,
+            (PublishMode::Adapter | PublishMode::Folder, _) => Intake::Folders,
+        }
+    }
+
+    /// Weights that servers are given.
+    pub fn publish_mode(&self) -> PublishMode {
+        let rollout = &self.rollout;
+        let starts_vllm = rollout.backend == BackendKind::Vllm
+            && rollout.servers.is_empty()
+            && rollout.launch.as_ref().is_some_and(|launch| launch.command.is_empty());
+        let takes_adapter = self.learner.lora.is_some() && starts_vllm;
+        self.publish.mode.unwrap_or(if takes_adapter { PublishMode::Adapter } else { PublishMode::Folder })
     }
 
     /// Treatment of samples in flight at servers when weights are published.

@@ -5,6 +5,23 @@ use std::path::{Path, PathBuf};
 
 use crate::schema::{BackendKind, Config, LaunchConfig, RolloutConfig};
 
+/// Highest rank of an adapter that vLLM takes.
+pub(crate) const MOST_ADAPTER_RANK: usize = 512;
+
+/// Ranks that vLLM has room for (`--max-lora-rank`).
+const ADAPTER_RANKS: [usize; 9] = [1, 8, 16, 32, 64, 128, 256, 320, MOST_ADAPTER_RANK];
+
+/// What a server is to be given as new weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intake {
+    /// Folders of whole weights.
+    Folders,
+    /// Adapters of this rank.
+    Adapters(usize),
+    /// Weights in the memory of its GPU.
+    GpuMemory,
+}
+
 /// A command line with variables of the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerCommand {
@@ -18,7 +35,7 @@ impl ServerCommand {
     /// The command that starts one server of a run's weights on a port of this machine, as `rollout.launch`
     /// says; without that as its defaults do. Empty where the backend needs no server, or where nobody knows
     /// its program.
-    pub fn new(rollout: &RolloutConfig, model: &Path, port: &str) -> Self {
+    pub fn new(rollout: &RolloutConfig, intake: Intake, model: &Path, port: &str) -> Self {
         let model = model.display().to_string();
         let launch = rollout.launch.as_ref();
         let own = launch.filter(|launch| !launch.command.is_empty());
@@ -27,14 +44,24 @@ impl ServerCommand {
                 let fill = |word: &String| word.replace("{model}", &model).replace("{port}", port);
                 launch.command.iter().map(fill).collect()
             }
-            (None, BackendKind::Vllm) => vllm(rollout, launch, &model, port),
+            (None, BackendKind::Vllm) => vllm(rollout, launch, intake, &model, port),
             (None, BackendKind::Sglang) => sglang(rollout, launch, &model, port),
             (None, BackendKind::Native | BackendKind::OpenAi) => Vec::new(),
         };
-        let environment = match rollout.backend {
-            BackendKind::Vllm => vec![("VLLM_SERVER_DEV_MODE", "1".to_owned())],
-            _ => Vec::new(),
-        };
+        let mut environment = Vec::new();
+        if rollout.backend == BackendKind::Vllm {
+            environment.push(("VLLM_SERVER_DEV_MODE", "1".to_owned()));
+            match intake {
+                Intake::Folders => {}
+                Intake::Adapters(_) => {
+                    environment.push(("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1".to_owned()));
+                }
+                // The handles are pickled.
+                Intake::GpuMemory => {
+                    environment.push(("VLLM_ALLOW_INSECURE_SERIALIZATION", "1".to_owned()));
+                }
+            }
+        }
         Self { environment, words }
     }
 
@@ -46,8 +73,12 @@ impl ServerCommand {
         let launch = rollout.launch.as_ref().filter(|_| is_of_servers && rollout.servers.is_empty())?;
         let run = config.run.dir.join(&config.run.name).join("published");
         let shared = |dir: &PathBuf| dir.join(format!("{}-ID", config.run.name));
-        let weights = config.publish.dir.as_ref().map_or(run, shared).join("start");
-        let command = Self::new(rollout, &weights, "PORT");
+        let intake = config.intake();
+        let weights = match (&config.model.path, intake) {
+            (Some(model), Intake::Adapters(_)) => model.for_server(),
+            _ => config.publish.dir.as_ref().map_or(run, shared).join("start"),
+        };
+        let command = Self::new(rollout, intake, &weights, "PORT");
         let num = launch.replicas;
         let plural = if num == 1 { "a server".to_owned() } else { format!("{num} servers") };
         Some(format!(
@@ -61,7 +92,13 @@ fn words(parts: &[&str]) -> Vec<String> {
     parts.iter().map(|&part| part.to_owned()).collect()
 }
 
-fn vllm(rollout: &RolloutConfig, launch: Option<&LaunchConfig>, model: &str, port: &str) -> Vec<String> {
+fn vllm(
+    rollout: &RolloutConfig,
+    launch: Option<&LaunchConfig>,
+    intake: Intake,
+    model: &str,
+    port: &str,
+) -> Vec<String> {
     // Of ours, each mode gives what the other does not: the whole distribution, or the one at a temperature.
     let truncates = rollout.top_k > 0
         || rollout.top_p < 1.0
@@ -72,6 +109,18 @@ fn vllm(rollout: &RolloutConfig, launch: Option<&LaunchConfig>, model: &str, por
     let mut all = words(&["vllm", "serve", model, "--host", "127.0.0.1", "--port", port]);
     all.extend(words(&["--logprobs-mode", mode, "--enable-scale-out"]));
     all.extend(["--max-num-seqs".to_owned(), rollout.max_num_seqs.to_string()]);
+    if rollout.sleep_level > 0 {
+        all.push("--enable-sleep-mode".to_owned());
+    }
+    match intake {
+        Intake::Folders => {}
+        Intake::Adapters(rank) => {
+            let room = ADAPTER_RANKS.into_iter().find(|&room| room >= rank).unwrap_or(rank);
+            // The one that samples, and the one before for what is in flight.
+            all.extend(words(&["--enable-lora", "--max-loras", "2", "--max-lora-rank", &room.to_string()]));
+        }
+        Intake::GpuMemory => all.extend(words(&["--weight-transfer-config", r#"{"backend": "ipc"}"#])),
+    }
     if let Some(launch) = launch {
         if launch.tensor_parallel > 1 {
             all.extend(["--tensor-parallel-size".to_owned(), launch.tensor_parallel.to_string()]);
@@ -138,10 +187,14 @@ mod tests {
     use super::*;
 
     fn command(change: impl FnOnce(&mut RolloutConfig)) -> String {
+        command_with(Intake::Folders, change)
+    }
+
+    fn command_with(intake: Intake, change: impl FnOnce(&mut RolloutConfig)) -> String {
         let mut rollout = Config::default().rollout;
         rollout.backend = BackendKind::Vllm;
         change(&mut rollout);
-        ServerCommand::new(&rollout, Path::new("my model"), "8001").to_string()
+        ServerCommand::new(&rollout, intake, Path::new("my model"), "8001").to_string()
     }
 
     fn launch() -> LaunchConfig {
@@ -174,6 +227,16 @@ mod tests {
             }),
             @"python3 -m sglang.launch_server --model-path 'my model' --host 127.0.0.1 --port 8001 --max-running-requests 256 --tp-size 2 --dtype=bfloat16"
         );
+    }
+
+    #[test]
+    fn a_server_that_takes_adapters_has_room_for_their_rank() {
+        assert_snapshot!(command_with(Intake::Adapters(24), |rollout| rollout.sleep_level = 1), @"VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve 'my model' --host 127.0.0.1 --port 8001 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256 --enable-sleep-mode --enable-lora --max-loras 2 --max-lora-rank 32");
+    }
+
+    #[test]
+    fn a_server_on_the_learners_gpu_takes_weights_there() {
+        assert_snapshot!(command_with(Intake::GpuMemory, |_| {}), @r#"VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_INSECURE_SERIALIZATION=1 vllm serve 'my model' --host 127.0.0.1 --port 8001 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256 --weight-transfer-config '{"backend": "ipc"}'"#);
     }
 
     #[test]

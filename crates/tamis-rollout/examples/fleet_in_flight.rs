@@ -100,6 +100,7 @@ fn connect(url: &str, max_in_flight: usize) -> Fleet {
         check_timeout: Duration::from_secs(60),
         publish_timeout: Duration::from_secs(60),
         pause_grace: Duration::ZERO,
+        sleep_level: 0,
         nonce: "bench".to_owned(),
         seeds: true,
         other_logprobs: OtherLogprobs::Refuse,

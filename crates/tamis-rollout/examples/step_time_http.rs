@@ -178,6 +178,7 @@ fn connect(url: &str) -> Fleet {
         check_timeout: Duration::from_secs(60),
         publish_timeout: Duration::from_secs(60),
         pause_grace: Duration::ZERO,
+        sleep_level: 0,
         nonce: "bench".to_owned(),
         seeds: true,
         other_logprobs: OtherLogprobs::Refuse,

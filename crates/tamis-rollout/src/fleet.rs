@@ -102,6 +102,7 @@ impl Fleet {
             was_checked: false,
             next_check: now,
             is_publishing: false,
+            is_asleep: false,
             holds: None,
             refused: None,
             quiet_until: None,
@@ -213,8 +214,44 @@ impl Fleet {
         self.current.as_ref().map(|(publication, _)| publication.version)
     }
 
-    /// Everything that can be done without waiting.
-    fn advance(&mut self, now: Instant) -> Result<(), GeneratorError> {
+    /// Has the servers in use free their GPUs until weights are published or something is to be sampled, and
+    /// waits until they have. What is in flight ends first.
+    ///
+    /// # Errors
+    /// [`GeneratorError::Broken`] where one says that it does not sleep.
+    pub fn put_to_sleep(&mut self) -> Result<(), GeneratorError> {
+        let in_use = |member: &FleetMember| member.state == State::Usable && !member.is_draining;
+        let mut awake: BTreeSet<usize> = (0..self.members.len())
+            .filter(|&place| in_use(&self.members[place]) && self.members[place].holds.is_some())
+            .collect();
+        while !awake.is_empty() && !self.interrupted.load(Ordering::Relaxed) {
+            let now = self.clock.now();
+            for &place in &awake {
+                let member = &mut self.members[place];
+                let is_busy = member.in_flight > 0 || member.is_checking || member.is_publishing;
+                if !is_busy && !member.is_asleep {
+                    member.is_asleep = true;
+                    member.server.sleep();
+                }
+            }
+            self.hear(now)?;
+            // One that was lost is found asleep, or awake, when it is looked at.
+            awake.retain(|&place| {
+                let member = &self.members[place];
+                in_use(member) && !(member.is_asleep && member.holds.is_none())
+            });
+            if !awake.is_empty() {
+                self.clock.wait(&self.bell, now + LOOK_UP_EVERY);
+            }
+        }
+        for member in &mut self.members {
+            member.is_asleep = false;
+        }
+        Ok(())
+    }
+
+    /// Takes in what servers say.
+    fn hear(&mut self, now: Instant) -> Result<(), GeneratorError> {
         for place in 0..self.members.len() {
             let mut events = Vec::new();
             self.members[place].server.poll(now, &mut events);
@@ -222,6 +259,12 @@ impl Fleet {
                 self.take(place, event, now)?;
             }
         }
+        Ok(())
+    }
+
+    /// Everything that can be done without waiting.
+    fn advance(&mut self, now: Instant) -> Result<(), GeneratorError> {
+        self.hear(now)?;
         self.look_whom_to_drain(now);
         self.look_after(now);
         self.answer_publications();
@@ -284,6 +327,16 @@ impl Fleet {
                     // Nothing that waiting would mend: the folder, or servers without the routes.
                     return Err(GeneratorError::Unreachable { tried: self.describe_servers() });
                 }
+            }
+            // Weights are published to it before it samples, which wakes it.
+            ServerEvent::Slept(Ok(())) => self.members[place].holds = None,
+            ServerEvent::Slept(Err(fault)) => {
+                *self.counts.servers.entry(fault.class).or_default() += 1;
+                if matches!(fault.class, FaultClass::Refused | FaultClass::ServerError) {
+                    let reason = format!("{}: {}", self.members[place].server.name(), fault.detail);
+                    return Err(GeneratorError::Broken { reason });
+                }
+                self.lose(place, fault, now);
             }
             ServerEvent::Checked(result) => self.note_check(place, result, now),
         }

@@ -252,6 +252,12 @@ pub enum Weights {
     InProcess,
     /// A folder in Hugging Face layout, complete and not changed any more, that every server can read.
     Folder(PathBuf),
+    /// A folder with an adapter (LoRA) as peft saves it, to go onto the model that every server was started
+    /// with.
+    Adapter(PathBuf),
+    /// A folder with the file [`HANDLES`](crate::server::HANDLES): where in the memory of a GPU the weights
+    /// are, for servers on the same GPU (CUDA IPC).
+    Handles(PathBuf),
 }
 
 /// Longest wait of [`Generator::next`] for something to happen.

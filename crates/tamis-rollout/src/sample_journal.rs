@@ -124,6 +124,11 @@ impl<G: Generator> Journalled<G> {
         &self.generator
     }
 
+    /// The generator behind it, for what is no sampling.
+    pub fn generator_mut(&mut self) -> &mut G {
+        &mut self.generator
+    }
+
     /// From now on what comes belongs to this step.
     pub fn set_step(&mut self, step: u64) {
         self.step = step;

@@ -22,6 +22,7 @@ use tamis_text::tokenizer::Tokenizer;
 
 pub use probe::{FILE as PROBE_FILE, Probe, ProbeError};
 pub use protocol::{Control, ControlReply, OpenAi, Protocol, Sglang, Vllm};
+pub use publishing::HANDLES;
 pub use settings::{OtherLogprobs, ServerSettings};
 
 use checking::Checking;
@@ -31,7 +32,7 @@ use sampling::{Pending, TurnedAway};
 use crate::generator::{AbortScope, InFlight, Publication, Sample, SampleId, SampleRequest, Sampling};
 use crate::http::Transport;
 use crate::wire::vllm::Figures;
-use crate::wire::{Fault, LogprobsOf, ParameterError, parameters};
+use crate::wire::{Call, Fault, FaultClass, LogprobsOf, ParameterError, parameters};
 
 /// vLLM behind [`Server`].
 pub type VllmServer = HttpServer<Vllm>;
@@ -82,6 +83,8 @@ pub enum ServerEvent {
         /// Why not.
         fault: Fault,
     },
+    /// The server sleeps, or does not.
+    Slept(Result<(), Fault>),
     /// A check came to an end.
     Checked(Result<Report, Fault>),
 }
@@ -115,6 +118,10 @@ pub trait Server: Send {
     /// time, and nothing is submitted meanwhile.
     fn publish(&mut self, publication: &Publication, in_flight: InFlight, now: Instant);
 
+    /// Has it free its GPU until the next publication, which wakes it; comes to [`ServerEvent::Slept`]. Only
+    /// where nothing is in flight, published or checked.
+    fn sleep(&mut self);
+
     /// Looks whether it lives; comes to [`ServerEvent::Checked`]. One at a time.
     fn check(&mut self);
 
@@ -136,9 +143,11 @@ pub trait Server: Send {
 /// Purpose of an exchange, by its number.
 enum Errand {
     Sample(Box<Pending>),
-    Abort,
+    /// Something whose answer nobody needs.
+    Unheard,
     Publishing,
     Checking,
+    Sleeping,
 }
 
 /// A server over HTTP.
@@ -165,6 +174,10 @@ pub struct HttpServer<P> {
     /// Label of the weights that it was given; `None` before the first publication.
     label: Option<String>,
     publishing: Option<Publishing>,
+    /// Name of the adapter that samples, where one was published.
+    adapter: Option<String>,
+    /// Names of the adapters that the server holds, the newest last.
+    adapters: VecDeque<String>,
     checking: Option<Checking>,
     /// Found at the first check.
     model: Option<String>,
@@ -174,6 +187,8 @@ pub struct HttpServer<P> {
     is_known: bool,
     /// A publication that failed may have left it paused.
     left_paused: bool,
+    /// It was put to sleep and has not woken.
+    is_asleep: bool,
     /// Deviation of its log-probabilities from those of the first weights that it was given, as a part of
     /// their spread.
     rounding: Option<f64>,
@@ -201,10 +216,13 @@ impl<P: Protocol> HttpServer<P> {
             version: PolicyVersion(0),
             label: None,
             publishing: None,
+            adapter: None,
+            adapters: VecDeque::new(),
             checking: None,
             max_model_len: None,
             is_known: false,
             left_paused: false,
+            is_asleep: false,
             rounding: None,
         }
     }
@@ -233,17 +251,29 @@ impl<P: Protocol> HttpServer<P> {
         self.protocol = P::default();
         self.mode = self.protocol.known_mode();
         self.is_known = false;
+        self.adapter = None;
+        self.adapters.clear();
+    }
+
+    /// The next request; `None` where this kind of server has no such thing. `model`: of which model.
+    fn call_of(&self, control: &Control<'_>, model: Option<&str>) -> Option<Call> {
+        let request_id = format!("{}-{}", self.settings.nonce, self.next_number + 1);
+        self.protocol.control(control, model, &request_id)
+    }
+
+    fn send(&mut self, call: Call, errand: Errand, timeout: Duration) {
+        let number = self.number();
+        self.errands.insert(number, errand);
+        self.transport.send(number, call, timeout);
     }
 
     fn ask(&mut self, control: &Control<'_>, errand: Errand, timeout: Duration) -> bool {
-        let number = self.number();
-        let request_id = format!("{}-{number}", self.settings.nonce);
-        let Some(call) = self.protocol.control(control, self.model.as_deref(), &request_id) else {
-            return false;
-        };
-        self.errands.insert(number, errand);
-        self.transport.send(number, call, timeout);
-        true
+        let call = self.call_of(control, self.model.as_deref());
+        let is_asked = call.is_some();
+        if let Some(call) = call {
+            self.send(call, errand, timeout);
+        }
+        is_asked
     }
 }
 
@@ -290,9 +320,7 @@ impl<P: Protocol> Server for HttpServer<P> {
             return;
         }
         for call in calls {
-            let number = self.number();
-            self.errands.insert(number, Errand::Abort);
-            self.transport.send(number, call, self.settings.check_timeout);
+            self.send(call, Errand::Unheard, self.settings.check_timeout);
         }
         self.closing.extend(numbers.into_iter().map(|(_, number)| (now + ABORT_GRACE, number)));
     }
@@ -322,6 +350,14 @@ impl<P: Protocol> Server for HttpServer<P> {
         self.begin_publication(publication, in_flight, now);
     }
 
+    fn sleep(&mut self) {
+        let control = Control::Sleep(self.settings.sleep_level);
+        if !self.ask(&control, Errand::Sleeping, self.settings.publish_timeout) {
+            let detail = format!("servers of `rollout.backend: {}` do not sleep", P::KIND);
+            self.ready.push(ServerEvent::Slept(Err(Fault::new(FaultClass::Refused, detail))));
+        }
+    }
+
     fn check(&mut self) {
         self.begin_check();
     }
@@ -342,8 +378,16 @@ impl<P: Protocol> Server for HttpServer<P> {
                 }
                 Some(Errand::Publishing) => self.finish_stage(exchange, now),
                 Some(Errand::Checking) => self.read_check(exchange, now),
-                // An abort is acknowledged whatever it did; a number that is not known was given up.
-                Some(Errand::Abort) | None => {}
+                Some(Errand::Sleeping) => {
+                    let slept = exchange.and_then(|answer| answer.success()).map_err(|fault| {
+                        let detail = format!("it did not go to sleep: {}{}", fault.detail, P::NO_SLEEP);
+                        Fault { detail, ..fault }
+                    });
+                    self.is_asleep |= slept.is_ok();
+                    self.ready.push(ServerEvent::Slept(slept));
+                }
+                // A number that is not known was given up.
+                Some(Errand::Unheard) | None => {}
             }
         }
         while self.closing.front().is_some_and(|&(at, _)| at <= now) {

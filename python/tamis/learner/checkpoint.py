@@ -35,7 +35,7 @@ _SHARD_BYTES = 5_000_000_000
 _BLOCK = 1 << 24
 
 
-class _Output:
+class Output:
     """Files of one folder as they are written: names, sizes and checksums."""
 
     def __init__(self, folder):
@@ -172,7 +172,7 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
     Returns the answer of `save`: names, bytes and CRC-32 of the files, and what had no room in `dtype` (all was
     written in f32 then).
     """
-    output = _Output(empty_folder(folder))
+    output = Output(empty_folder(folder))
     has_adapter = isinstance(policy, AdapterNetwork)
     if content == "adapter":
         if not has_adapter:
@@ -185,9 +185,7 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
     overflow = _overflow(tensors, DTYPES[dtype])
     written = torch.float32 if overflow else DTYPES[dtype]
     untied = untied and is_tied(policy)
-    servable = _untie(policy, tensors) if untied else tensors
-    if policy.is_fused:
-        servable = _unfuse(policy, servable, written)
+    servable = servable_tensors(policy, tensors, untied, written)
     _write_model(output, "", policy, servable, written, untied, max_bytes)
     if content == "checkpoint":
         if has_adapter:
@@ -206,6 +204,15 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
             output.flush_folder("critic")
     output.flush_folder()
     return {"files": output.files, "overflow": overflow}
+
+
+def servable_tensors(policy, tensors, untied, dtype):
+    """A policy's tensors as other programs load them, each with name, shape and a function that makes it.
+
+    `tensors`: those of `file_tensors`; `untied`: with a head of its own; `dtype`: which they become.
+    """
+    servable = _untie(policy, tensors) if untied and is_tied(policy) else tensors
+    return _unfuse(policy, servable, dtype) if policy.is_fused else servable
 
 
 def empty_folder(folder):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from . import checkpoint, critic, loading, lora, model, protocol
+from . import checkpoint, critic, handles, loading, lora, model, protocol
 from .optimizer import AdamW, AdamWSettings
 from .protocol import Refused, RequestError, Settings, StateError, Wave
 from .weights import first_not_finite
@@ -75,7 +75,7 @@ class Learner:
 
     def _forget(self):
         self._policy = self._critic = self._critic_settings = None
-        self._reference = self._held = None
+        self._reference = self._held = self._shared = None
         self._offloads = False
 
     @property
@@ -101,7 +101,8 @@ class Learner:
         """What `info` says this learner can do."""
         has_peft = importlib.util.find_spec("peft") is not None
         dtypes = list(model.DTYPES)
-        return {"critic": True, "lora": has_peft, "publish": ["folder"], "generate": False, "dtypes": dtypes}
+        publish = ["folder", *(["adapter"] if has_peft else []), *(["ipc"] if torch.cuda.is_available() else [])]
+        return {"critic": True, "lora": has_peft, "publish": publish, "generate": False, "dtypes": dtypes}
 
     def close(self):
         """Frees what `open` loaded."""
@@ -372,17 +373,23 @@ class Learner:
         settings.finish()
         for trained in self._all_trained():
             trained.kept = None
+        if torch.cuda.is_available():
+            # A server that slept on this GPU takes its memory again.
+            torch.cuda.empty_cache()
         return {}, {}
 
     def save(self, settings, columns):
         """Writes weights or a checkpoint."""
         protocol.refuse_columns(columns)
         folder = settings.text("folder")
-        content = settings.choice("content", ["weights", "adapter", "checkpoint"])
+        content = settings.choice("content", ["weights", "adapter", "handles", "checkpoint"])
         dtype = settings.choice("dtype", list(checkpoint.DTYPES))
         untied = settings.flag("untied", False)
         settings.finish()
         policy, critics = self._policy, ()
+        if content == "handles":
+            answer, self._shared = handles.save(folder, untied, policy.network)
+            return answer, {}
         if self._critic is not None:
             critics = self._critic.network, self._critic.optimizer
         answer = checkpoint.save(folder, content, dtype, untied, policy.network, policy.optimizer, *critics)

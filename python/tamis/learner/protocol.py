@@ -49,6 +49,18 @@ class RequestError(LearnerError):
     status, kind = 400, "request"
 
 
+class TooLongError(RequestError):
+    """A body is longer than this learner takes."""
+
+    status = 413
+
+
+class PageError(RequestError):
+    """A web page asks, through the browser of somebody on this machine."""
+
+    status = 403
+
+
 class TokenError(LearnerError):
     """No bearer token, or a wrong one."""
 

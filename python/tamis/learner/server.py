@@ -36,11 +36,13 @@ from .protocol import (
     Failed,
     IncarnationError,
     LearnerError,
+    PageError,
     PathError,
     RequestError,
     SequenceError,
     Settings,
     TokenError,
+    TooLongError,
 )
 
 MAX_BODY_BYTES = 1 << 30
@@ -305,7 +307,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _path(self):
         return self.path.split("?")[0]
 
+    def _check_caller(self):
+        if "Origin" in self.headers:
+            raise PageError("a web page may not ask this")
+
     def _check_token(self):
+        self._check_caller()
         token = self.server.token
         if token is None:
             return
@@ -321,6 +328,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
                 self.close_connection = True
             if self._path() == "/v1/health":
+                self._check_caller()
                 session.hear()
                 answer = Answer.of(session.health())
             else:
@@ -358,7 +366,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             raise RequestError("the request has no Content-Length, or one that is no number")
         length = int(lengths[0])
         if length > max_body_bytes:
-            raise RequestError(f"the body has {length} bytes, and the learner takes {max_body_bytes}")
+            raise TooLongError(f"the body has {length} bytes, and the learner takes {max_body_bytes}")
         body = self.rfile.read(length)
         if len(body) < length:
             raise ConnectionAbortedError("the connection ended within a body")

@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &LearnerArguments) -> Result<u8, Failure> {
     })?;
     print(&format!("listening on {}\n", server.address()))?;
     let progress = Console::lines_on_stderr();
-    let mut num_calls = 0;
+    let (mut num_calls, mut silenced) = (0, Vec::new());
     while !interrupt.is_requested() {
         if let Some(call) = server.next(LOOK_EVERY) {
             num_calls += 1;
@@ -69,12 +69,17 @@ pub(crate) fn run(arguments: &LearnerArguments) -> Result<u8, Failure> {
             match fault {
                 Some(LearnerFault::KilledBefore) => std::process::abort(),
                 Some(LearnerFault::BrokenBefore) => continue,
+                Some(LearnerFault::SilentBefore) => {
+                    silenced.push(call);
+                    continue;
+                }
                 _ => {}
             }
             let answer = service.answer(&call.question);
             match fault {
                 Some(LearnerFault::KilledAfter) => std::process::abort(),
                 Some(LearnerFault::BrokenAfter) => {}
+                Some(LearnerFault::SilentAfter) => silenced.push(call),
                 _ => call.answer(answer),
             }
         } else if service.is_orphan() {

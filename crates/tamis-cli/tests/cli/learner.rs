@@ -150,8 +150,8 @@ fn a_learner_that_is_killed_at_any_call_loses_nothing() {
 }
 
 #[test]
-fn a_call_whose_connection_breaks_is_carried_out_once() {
-    for fault in ["broken-before", "broken-after"] {
+fn a_call_whose_connection_breaks_or_whose_answer_never_comes_is_carried_out_once() {
+    for fault in ["broken-before", "broken-after", "silent-before", "silent-after"] {
         with_a_fault_at_every_call(fault, |_, ended| {
             assert_eq!(ended.code, Some(0), "{}", ended.shown());
         });
@@ -176,6 +176,11 @@ fn what_is_wrong_with_a_learner_is_told() {
     let refused = train(&folder, &[&url, "learner.api_key_file=other"]);
     assert_eq!(refused.code, Some(1), "{}", refused.shown());
     train(&folder, &[&url, "learner.api_key_file=key", "train.total_steps=1"]).succeeds();
+    let other = train(&folder, &[&url, "learner.api_key_file=key", "learner.backend=torch"]);
+    insta::assert_snapshot!(last_lines(&other).replace(&learner.address, "URL"), @r#"
+Some(1) error: the learner at URL cannot be used: it is tamis 0.1.0 native, and takes no settings of PyTorch
+  hint: set `learner.backend: native`, or name a learner that `python -m tamis.learner` started
+"#);
     let open = folder.tamis(&["learner", "--listen", "0.0.0.0:0"]);
     insta::assert_snapshot!(open.shown(), @r#"
     exit code 2

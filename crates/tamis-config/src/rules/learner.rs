@@ -25,6 +25,7 @@ impl Checker<'_> {
             ];
             self.warn_ignored(&keys, "`learner.backend` is `native`");
         }
+        self.learner_address();
         if has_adapter && self.config.warm_start.steps > 0 {
             self.error(
                 &["warm_start.steps", "learner.lora"],
@@ -57,6 +58,26 @@ impl Checker<'_> {
             let why =
                 if has_url { "the learner at `learner.url` runs already" } else { "no learner is started" };
             self.warn_ignored(&["learner.python", "learner.startup_timeout"], why);
+        }
+    }
+    /// Checks how the learner and its device are named.
+    fn learner_address(&mut self) {
+        let learner = &self.config.learner;
+        let is_address = |url: &str| {
+            ["http://", "https://", "unix:"]
+                .iter()
+                .any(|scheme| url.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty()))
+        };
+        if let Some(url) = learner.url.as_deref().filter(|url| !is_address(url)) {
+            let message = format!("`learner.url` is no address: `{url}`");
+            self.error(&["learner.url"], message, "write `http://HOST:PORT` or `unix:PATH`");
+        }
+        let (kind, number) = learner.device.split_once(':').unwrap_or((&learner.device, "0"));
+        let is_known =
+            matches!(kind, "auto" | "cpu" | "cuda" | "mps" | "xpu") && number.parse::<u16>().is_ok();
+        if !is_known {
+            let message = format!("`learner.device` is no device of PyTorch: `{}`", learner.device);
+            self.error(&["learner.device"], message, "write `auto`, `cpu`, `cuda` or `cuda:1`");
         }
     }
 }

@@ -3,8 +3,8 @@
 use crate::hub_name::ModelSource;
 
 use super::Checker;
-use crate::schema::{BackendKind, SurplusKind};
-use crate::server_command::ServerCommand;
+use crate::schema::{BackendKind, LearnerBackend, PublishMode, ScheduleMode, SurplusKind};
+use crate::server_command::{MOST_ADAPTER_RANK, ServerCommand};
 use crate::source::SourceKind;
 
 impl Checker<'_> {
@@ -20,8 +20,10 @@ impl Checker<'_> {
                 "rollout.max_in_flight",
                 "rollout.server_startup_timeout",
                 "rollout.server_lost_timeout",
+                "rollout.sleep_level",
                 "rollout.api_key_file",
                 "rollout.api_key_env",
+                "publish.mode",
                 "publish.dir",
                 "publish.server_dir",
                 "publish.keep",
@@ -43,9 +45,84 @@ impl Checker<'_> {
             return;
         }
         self.has_servers();
+        self.adapters();
+        self.shared_gpu();
+        self.sleep();
         if self.config.schedule.surplus == SurplusKind::Discard {
             let reason = "nothing is in flight at a publication with `schedule.surplus: discard`";
             self.warn_ignored(&["publish.pause"], reason);
+        }
+    }
+
+    /// Checks that there is GPU memory through which weights can be published.
+    fn shared_gpu(&mut self) {
+        if self.config.publish_mode() != PublishMode::Ipc {
+            return;
+        }
+        let hint = "set `publish.mode: folder`";
+        let (rollout, learner) = (&self.config.rollout, &self.config.learner);
+        if rollout.backend != BackendKind::Vllm || learner.backend != LearnerBackend::Torch {
+            let message = format!(
+                "`publish.mode: ipc` shares the memory of a GPU between PyTorch and vLLM, and the policy learns with \
+                 `{}` and samples with `{}`",
+                learner.backend, rollout.backend
+            );
+            self.error(&["publish.mode", "learner.backend", "rollout.backend"], message, hint);
+        } else if rollout.launch.as_ref().is_some_and(|launch| launch.replicas * launch.tensor_parallel > 1) {
+            let message = "`publish.mode: ipc` needs one server on the learner's GPU, and `rollout.launch` starts them on \
+                           several";
+            self.error(&["rollout.launch", "publish.mode"], message, hint);
+        }
+    }
+
+    /// Checks that an adapter which is published can be loaded.
+    fn adapters(&mut self) {
+        if self.config.publish_mode() != PublishMode::Adapter {
+            return;
+        }
+        let (backend, lora) = (self.config.rollout.backend, &self.config.learner.lora);
+        let hint = "set `publish.mode: folder`";
+        if lora.is_none() {
+            let message = "`publish.mode: adapter` needs an adapter, and the whole policy learns";
+            self.error(&["publish.mode"], message, format!("{hint}, or have one (`learner.lora: {{}}`)"));
+        } else if backend != BackendKind::Vllm {
+            let message = format!("`publish.mode: adapter` is vLLM's, and `rollout.backend` is `{backend}`");
+            self.error(&["publish.mode", "rollout.backend"], message, hint);
+        } else if let Some(lora) = lora.as_ref().filter(|lora| lora.rank > MOST_ADAPTER_RANK) {
+            let message = format!(
+                "vLLM takes adapters up to rank {MOST_ADAPTER_RANK}, and `learner.lora.rank` is {}",
+                lora.rank
+            );
+            self.error(&["learner.lora.rank", "publish.mode"], message, hint);
+        }
+    }
+
+    /// Checks that servers can sleep while the policy learns.
+    fn sleep(&mut self) {
+        let (level, backend) = (self.config.rollout.sleep_level, self.config.rollout.backend);
+        if level == 0 {
+            return;
+        }
+        if backend != BackendKind::Vllm {
+            let message = format!("`rollout.sleep_level` is vLLM's, and `rollout.backend` is `{backend}`");
+            self.error(&["rollout.sleep_level", "rollout.backend"], message, "set `rollout.sleep_level: 0`");
+        }
+        if self.config.schedule.mode == ScheduleMode::Streaming
+            || self.config.schedule.surplus == SurplusKind::Carry
+        {
+            self.error(
+                &["rollout.sleep_level", "schedule.mode", "schedule.surplus"],
+                "servers that sleep while the policy learns sample nothing meanwhile, as `schedule.mode: streaming` and \
+                 `schedule.surplus: carry` do",
+                "set `rollout.sleep_level: 0`; or `schedule.mode: rounds` (or `deficit`) and `schedule.surplus: discard`",
+            );
+        }
+        if level == 2 && self.config.publish_mode() == PublishMode::Adapter {
+            self.error(
+                &["rollout.sleep_level", "publish.mode"],
+                "at sleep level 2 servers lose the weights that an adapter goes onto",
+                "set `rollout.sleep_level: 1`, or `publish.mode: folder`",
+            );
         }
     }
 
@@ -70,7 +147,7 @@ impl Checker<'_> {
         let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.backend != BackendKind::OpenAi) else {
             let model =
                 self.config.model.path.as_ref().map_or_else(|| "MODEL".into(), ModelSource::for_server);
-            let command = ServerCommand::new(rollout, &model, "8000");
+            let command = ServerCommand::new(rollout, self.config.intake(), &model, "8000");
             let hint = if command.words.is_empty() {
                 "set `rollout.servers: [http://HOST:PORT]`".to_owned()
             } else {

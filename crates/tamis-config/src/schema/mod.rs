@@ -28,7 +28,7 @@ pub use filter::FilterConfig;
 pub use learner::{LearnerBackend, LearnerConfig, LearnerDtype, LoraConfig};
 pub use model::{CheckpointDtype, InitArchitecture, InitConfig, ModelConfig};
 pub use objective::{AdaptiveKlConfig, EntropyConfig, KlConfig, KlPlace, MasksConfig, ObjectiveConfig};
-pub use publish::{PublishConfig, PublishVerify};
+pub use publish::{PublishConfig, PublishMode, PublishVerify};
 pub(crate) use reward::RAW_OUTCOME;
 pub use reward::{RewardCommon, RewardConfig};
 pub use rollout::{BackendKind, LaunchConfig, RolloutConfig, SaveRollouts};
@@ -58,7 +58,7 @@ owned! {
     AdaptiveEntropy, Advantage, Aggregation, ArithmeticSettings, BackendKind, BadRows, BinaryColumns,
     CheckpointDtype, CorrectionLevel, CorrectionPreset, EarlyStopSettings, FillOrder, GoldCheck, Importance,
     InFlight, InitArchitecture, KlKind, KlPlace, LearnerBackend, LearnerDtype, LoggerKind, LrScheduleKind, OnExhausted, OnLimit,
-    OutsideBounds, OverlongPrompts, PolicyLoss, PromptFormat, PublishVerify, SaveRollouts, ScheduleMode,
+    OutsideBounds, OverlongPrompts, PolicyLoss, PromptFormat, PublishMode, PublishVerify, SaveRollouts, ScheduleMode,
     SelectorKind, Shaping, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,
 }
 

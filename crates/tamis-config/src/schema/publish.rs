@@ -18,9 +18,26 @@ choice! {
     }
 }
 
+choice! {
+    /// What servers are given as new weights.
+    pub enum PublishMode {
+        /// The whole weights, in a folder that they read.
+        Folder = "folder",
+        /// The adapter alone (LoRA), in a folder that they read: vLLM puts it onto the model that it was
+        /// started with, the one that the run began with.
+        Adapter = "adapter",
+        /// Where the weights are in the memory of the GPU that PyTorch and vLLM share (CUDA IPC): vLLM copies
+        /// them there, and no file is written.
+        Ipc = "ipc",
+    }
+}
+
 section! {
     /// How new weights reach the servers that sample: as folders of `.safetensors` files that they read.
     pub struct PublishConfig {
+        /// Weights that servers are given. Null: `adapter` where an adapter learns (`learner.lora`) and the
+        /// run starts vLLM itself (`rollout.launch`, without a command of your own), otherwise `folder`.
+        mode: Option<PublishMode> = "null", Any, Free;
         /// Folder that servers read too (a shared file system): weights are written to `NAME/version_N` in
         /// it, NAME being that of the run folder and a hash of its path. Null: `published` in the run folder,
         /// with `version_N` in it.

@@ -83,6 +83,10 @@ section! {
         /// Longest time that a run waits where no server is left; the run then saves and ends, to be resumed.
         /// Null: no limit.
         server_lost_timeout: Option<Duration> = "3600s", Any, Free;
+        /// Sleep of vLLM servers while the policy learns, where they share its GPU. 0: they stay awake. 1: they
+        /// free the GPU, with their weights in main memory. 2: their weights are gone too, and come back as
+        /// those that are published.
+        sleep_level: usize = "0", Between(0.0, 2.0), Free;
         /// File with the key that the servers ask for (`Authorization: Bearer`).
         api_key_file: Option<PathBuf> = "null", NotEmpty, Free;
         /// Environment variable with the servers' key, in place of `rollout.api_key_file`.

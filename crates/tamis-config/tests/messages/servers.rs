@@ -122,3 +122,80 @@ error: `reward[0].prompt` has no `{completion}` in it: the judge would not see t
         @""
     );
 }
+
+#[test]
+fn adapters_and_sleep_are_checked_against_what_takes_them() {
+    let served = ["rollout.backend=vllm", "rollout.servers=[http://127.0.0.1:8000]", "learner.backend=torch"];
+    let errors = |more: &[&str]| show_errors("model: {path: m}", &[&served[..], more].concat());
+    assert_snapshot!(errors(&["publish.mode=adapter"]), @r#"
+error: `publish.mode: adapter` needs an adapter, and the whole policy learns
+ --> command line
+  |
+1 | publish.mode=adapter
+  |              ^^^^^^^
+  hint: set `publish.mode: folder`, or have one (`learner.lora: {}`)
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.backend=sglang"]), @r#"
+error: `publish.mode: adapter` is vLLM's, and `rollout.backend` is `sglang`
+ --> command line
+  |
+1 | publish.mode=adapter
+  |              ^^^^^^^
+  hint: set `publish.mode: folder`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={rank: 1024}"]), @r#"
+error: vLLM takes adapters up to rank 512, and `learner.lora.rank` is 1024
+ --> command line
+  |
+1 | learner.lora={rank: 1024}
+  |                     ^^^^
+  hint: set `publish.mode: folder`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.sleep_level=2"]), @r#"
+error: at sleep level 2 servers lose the weights that an adapter goes onto
+ --> command line
+  |
+1 | rollout.sleep_level=2
+  |                     ^
+  hint: set `rollout.sleep_level: 1`, or `publish.mode: folder`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["publish.mode=ipc", "learner.backend=native"]), @r#"
+error: `publish.mode: ipc` shares the memory of a GPU between PyTorch and vLLM, and the policy learns with `native` and samples with `vllm`
+ --> command line
+  |
+1 | publish.mode=ipc
+  |              ^^^
+  hint: set `publish.mode: folder`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["publish.mode=ipc", "rollout.servers=[]", "rollout.launch={replicas: 2}"]), @r#"
+error: `publish.mode: ipc` needs one server on the learner's GPU, and `rollout.launch` starts them on several
+ --> command line
+  |
+1 | rollout.launch={replicas: 2}
+  | ^^^^^^^^^^^^^^
+  hint: set `publish.mode: folder`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["rollout.sleep_level=1", "schedule.mode=streaming"]), @r#"
+error: servers that sleep while the policy learns sample nothing meanwhile, as `schedule.mode: streaming` and `schedule.surplus: carry` do
+ --> command line
+  |
+1 | rollout.sleep_level=1
+  |                     ^
+  hint: set `rollout.sleep_level: 0`; or `schedule.mode: rounds` (or `deficit`) and `schedule.surplus: discard`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.sleep_level=1"]), @"");
+}

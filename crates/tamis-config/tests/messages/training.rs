@@ -182,3 +182,26 @@ error: `train.early_stop.reward_collapse.window` must be at least 1, got 0
     let sound = "train: {early_stop: {reward_collapse: {}, empty_steps: {patience: 3}}}";
     assert_eq!(show_errors(sound, &["filter.kind=variance", "schedule.on_empty_round=skip"]), "");
 }
+
+#[test]
+fn a_learner_is_named_by_its_address_and_its_device() {
+    let errors = |more: &[&str]| show_errors("learner: {backend: torch}", more);
+    assert_snapshot!(errors(&["learner.url=localhost:8700", "learner.device=gpu"]), @r#"
+error: `learner.url` is no address: `localhost:8700`
+ --> command line
+  |
+1 | learner.url=localhost:8700
+  |             ^^^^^^^^^^^^^^
+  hint: write `http://HOST:PORT` or `unix:PATH`
+
+error: `learner.device` is no device of PyTorch: `gpu`
+ --> command line
+  |
+1 | learner.device=gpu
+  |                ^^^
+  hint: write `auto`, `cpu`, `cuda` or `cuda:1`
+
+2 errors in the configuration
+"#);
+    assert_snapshot!(errors(&["learner.url=unix:l.sock", "learner.device=cuda:1"]), @"");
+}

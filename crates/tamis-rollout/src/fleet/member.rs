@@ -35,6 +35,8 @@ pub(super) struct FleetMember {
     pub(super) was_checked: bool,
     pub(super) next_check: Instant,
     pub(super) is_publishing: bool,
+    /// Was asked to sleep, and this has not been answered by all of the fleet yet.
+    pub(super) is_asleep: bool,
     /// The version that it has shown to hold; `None` before any was published to it.
     pub(super) holds: Option<PolicyVersion>,
     /// The version that it refused to load.

@@ -14,6 +14,9 @@ enum Look {
     Health,
     Program,
     Models,
+    /// Another run has left it asleep.
+    IsSleeping,
+    Wake,
     /// A publication that came to no end has left it paused.
     IsPaused,
     Resume,
@@ -36,6 +39,8 @@ fn control_of(look: Look) -> Control<'static> {
         Look::Health => Control::Health,
         Look::Program => Control::Program,
         Look::Models => Control::Models,
+        Look::IsSleeping => Control::IsSleeping,
+        Look::Wake => Control::Wake(None),
         Look::IsPaused => Control::IsPaused,
         Look::Resume => Control::Resume,
         Look::Mode => Control::LogprobsMode,
@@ -51,6 +56,8 @@ impl<P: Protocol> HttpServer<P> {
             Look::Health,
             Look::Program,
             Look::Models,
+            Look::IsSleeping,
+            Look::Wake,
             Look::IsPaused,
             Look::Resume,
             Look::Mode,
@@ -58,6 +65,7 @@ impl<P: Protocol> HttpServer<P> {
             Look::Figures,
         ];
         let is_needed = |look: &Look| match look {
+            Look::IsSleeping | Look::Wake => !self.is_known && self.settings.sleep_level > 0,
             Look::Program | Look::IsPaused | Look::Resume => !self.is_known,
             Look::Mode => self.mode.is_none() && !P::IS_TEXT_ONLY,
             _ => true,
@@ -77,7 +85,7 @@ impl<P: Protocol> HttpServer<P> {
                 self.ready.push(ServerEvent::Checked(Ok(report)));
                 return;
             };
-            let computes = matches!(look, Look::Mode | Look::Resume);
+            let computes = matches!(look, Look::Mode | Look::Resume | Look::Wake);
             let timeout = if computes { self.settings.publish_timeout } else { self.settings.check_timeout };
             if self.ask(&control_of(look), Errand::Checking, timeout) {
                 return;
@@ -113,6 +121,16 @@ impl<P: Protocol> HttpServer<P> {
                     let detail = format!("it serves no model {wanted:?}, but {}", served.join(", "));
                     Some(Fault::new(FaultClass::Refused, detail))
                 }
+            }
+            Ok(ControlReply::IsSleeping(true)) => {
+                // What it holds when it wakes is anyone's.
+                (self.label, self.adapter, self.is_asleep) = (None, None, false);
+                None
+            }
+            Ok(ControlReply::IsSleeping(false)) => {
+                self.is_asleep = false;
+                checking.left.retain(|&look| look != Look::Wake);
+                None
             }
             Ok(ControlReply::IsPaused(true)) => {
                 let since = *checking.paused_since.get_or_insert(now);
@@ -156,9 +174,17 @@ impl<P: Protocol> HttpServer<P> {
             Err(fault)
                 if matches!(
                     look,
-                    Look::Program | Look::IsPaused | Look::Resume | Look::Label | Look::Figures
+                    Look::Program
+                        | Look::IsSleeping
+                        | Look::IsPaused
+                        | Look::Resume
+                        | Look::Label
+                        | Look::Figures
                 ) && fault.class == FaultClass::Refused =>
             {
+                if look == Look::IsSleeping {
+                    checking.left.retain(|&look| look != Look::Wake);
+                }
                 None
             }
             Err(fault) => Some(fault),

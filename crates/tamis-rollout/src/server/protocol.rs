@@ -30,6 +30,24 @@ pub enum Control<'a> {
     Pause(InFlight),
     /// Load a folder, under a label.
     Reload(&'a str, &'a str),
+    /// Load the adapter in a folder, as a model of this name.
+    LoadAdapter(&'a str, &'a str),
+    /// Forget the adapter of this name.
+    UnloadAdapter(&'a str),
+    /// Be ready for weights in the memory of the GPU.
+    BeginTransfer,
+    /// New weights begin to come.
+    BeginUpdate,
+    /// Take weights from where these handles say.
+    TakeHandles(&'a str),
+    /// All new weights have come.
+    EndUpdate,
+    /// Free the GPU's memory, at this level.
+    Sleep(u8),
+    /// Whether it sleeps.
+    IsSleeping,
+    /// Take memory again, for these things (`weights`, `kv_cache`) or for all.
+    Wake(Option<&'static str>),
     /// Forget cached prefixes.
     ResetCache,
     /// Call the weights so.
@@ -51,6 +69,8 @@ pub enum ControlReply {
     Models(Vec<ServedModel>),
     /// Whether it is paused.
     IsPaused(bool),
+    /// Whether it sleeps.
+    IsSleeping(bool),
     /// Of which distribution.
     Mode(LogprobsOf),
     /// The label of the weights.
@@ -71,6 +91,16 @@ pub trait Protocol: Default + Send {
 
     /// Hint where the routes that change weights are refused.
     const NO_CONTROL: &'static str = "";
+
+    /// Hint where the routes that load adapters are refused; `None` where this kind of server takes none.
+    const NO_ADAPTERS: Option<&'static str> = None;
+
+    /// Hint where handles of weights in the memory of the GPU are refused; `None` where this kind of server
+    /// takes none.
+    const NO_HANDLES: Option<&'static str> = None;
+
+    /// Hint where it does not go to sleep.
+    const NO_SLEEP: &'static str = "";
 
     /// Refuses settings that it cannot carry out as meant.
     fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError>;
@@ -133,6 +163,18 @@ impl Protocol for Vllm {
     const KIND: &'static str = "vllm";
     const NO_CONTROL: &'static str =
         " (vLLM has the routes that change weights only with VLLM_SERVER_DEV_MODE=1)";
+    const NO_ADAPTERS: Option<&'static str> = Some(
+        " (vLLM takes adapters only with --enable-lora, --max-lora-rank and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and \
+         `tamis serve` takes none: `publish.mode: folder` sends whole weights)",
+    );
+
+    const NO_HANDLES: Option<&'static str> = Some(
+        " (vLLM takes weights of the same GPU only with --weight-transfer-config '{\"backend\": \"ipc\"}', \
+         VLLM_ALLOW_INSECURE_SERIALIZATION=1 and VLLM_SERVER_DEV_MODE=1, and `tamis serve` takes none: \
+         `publish.mode: folder` sends them through files)",
+    );
+    const NO_SLEEP: &'static str = " (vLLM sleeps on GPUs only, and only with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1; \
+         `rollout.sleep_level: 0` leaves it awake)";
 
     fn check(sampling: &Sampling, extra: &Map<String, Value>) -> Result<(), ParameterError> {
         vllm::check(sampling, extra)
@@ -174,6 +216,15 @@ impl Protocol for Vllm {
             Control::Figures => vllm::metrics(),
             Control::Pause(in_flight) => vllm::pause(*in_flight),
             Control::Reload(folder, _) => vllm::reload(folder),
+            Control::LoadAdapter(folder, name) => vllm::load_adapter(folder, name),
+            Control::UnloadAdapter(name) => vllm::unload_adapter(name),
+            Control::BeginTransfer => vllm::begin_transfer(),
+            Control::BeginUpdate => vllm::begin_update(),
+            Control::TakeHandles(handles) => vllm::take_handles(handles),
+            Control::EndUpdate => vllm::end_update(),
+            Control::Sleep(level) => vllm::sleep(*level),
+            Control::IsSleeping => vllm::is_sleeping(),
+            Control::Wake(what) => vllm::wake(*what),
             Control::ResetCache => vllm::reset_prefix_cache(),
             Control::SetLabel(label) => vllm::set_label(label),
             Control::Resume => vllm::resume(),
@@ -198,6 +249,7 @@ impl Protocol for Vllm {
                 Ok(ControlReply::NotYet)
             }
             Control::LogprobsMode => vllm::read_mode(answer).map(ControlReply::Mode),
+            Control::IsSleeping => vllm::read_is_sleeping(answer).map(ControlReply::IsSleeping),
             Control::Label => vllm::read_label(answer).map(ControlReply::Label),
             Control::Figures => vllm::read_metrics(answer).map(ControlReply::Figures),
             Control::ResetCache => vllm::read_reset(answer)
@@ -262,6 +314,15 @@ impl Protocol for Sglang {
             // The label goes with the reload; its metrics are off unless it was started with
             // --enable-metrics.
             Control::SetLabel(_)
+            | Control::LoadAdapter(..)
+            | Control::UnloadAdapter(_)
+            | Control::BeginTransfer
+            | Control::BeginUpdate
+            | Control::TakeHandles(_)
+            | Control::EndUpdate
+            | Control::Sleep(_)
+            | Control::IsSleeping
+            | Control::Wake(_)
             | Control::LogprobsMode
             | Control::Figures
             | Control::IsPaused

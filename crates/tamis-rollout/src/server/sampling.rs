@@ -18,6 +18,8 @@ pub(super) struct Pending {
     pub(super) request_id: String,
     /// Of the weights at submission.
     pub(super) version: PolicyVersion,
+    /// Whether an adapter samples it, from its beginning to its end.
+    pub(super) of_adapter: bool,
     pub(super) logprobs: bool,
     /// Pattern that the text must match.
     pub(super) form: Option<Arc<WholeRegex>>,
@@ -122,7 +124,7 @@ impl<P: Protocol> HttpServer<P> {
             seed: settings.seeds.then(|| request.key.bits(0)),
             key: Some(request.key),
             end_token_ids: &settings.end_token_ids,
-            model: self.model.as_deref(),
+            model: self.adapter.as_deref().or(self.model.as_deref()),
             cache_salt: self.label.as_deref(),
             logprobs,
             extra: &settings.extra,
@@ -130,9 +132,10 @@ impl<P: Protocol> HttpServer<P> {
         let call = self.protocol.sample(&ask);
         self.by_id.insert(request.id, number);
         let form = self.form(&request.sampling).ok().flatten();
-        let version = self.version;
+        let (version, of_adapter) = (self.version, self.adapter.is_some());
+        let is_given_up = false;
         let pending =
-            Pending { request, request_id, version, logprobs, form, is_given_up: false, turned_away };
+            Pending { request, request_id, version, of_adapter, logprobs, form, is_given_up, turned_away };
         self.errands.insert(number, Errand::Sample(Box::new(pending)));
         self.transport.send(number, call, settings.answer_timeout);
     }
@@ -158,7 +161,13 @@ impl<P: Protocol> HttpServer<P> {
     ) -> Option<ServerEvent> {
         let id = pending.request.id;
         let outcome = exchange
-            .and_then(|answer| self.protocol.read(&answer))
+            .and_then(|answer| {
+                if pending.of_adapter && answer.status == 404 {
+                    let detail = "it does not know the adapter: it was restarted";
+                    return Err(Fault::new(FaultClass::StaleWeights, detail));
+                }
+                self.protocol.read(&answer)
+            })
             .and_then(|read| self.sample_of(&pending, read));
         Some(match outcome {
             Ok(sample) => ServerEvent::Sampled { id, sample },
@@ -234,7 +243,9 @@ impl<P: Protocol> HttpServer<P> {
         num_tokens: u32,
     ) -> Result<Vec<VersionSpan>, Fault> {
         let whole = vec![VersionSpan { version: pending.version, start: 0, end: num_tokens }];
-        let (Some(spans), Some(_)) = (spans, &self.label) else { return Ok(whole) };
+        let (Some(spans), Some(_), false) = (spans, &self.label, pending.of_adapter) else {
+            return Ok(whole);
+        };
         let newest =
             self.publishing.as_ref().map_or(self.version, |publishing| publishing.version.max(self.version));
         let mut versions: Vec<VersionSpan> = Vec::new();

@@ -37,6 +37,9 @@ pub struct ServerSettings {
     /// Longest time for which a server that is found paused may stay so before it is resumed: another process
     /// may be giving it weights.
     pub pause_grace: Duration,
+    /// How deep it sleeps where it is put to sleep: 1, weights in main memory; 2, weights gone; 0: it never
+    /// sleeps.
+    pub sleep_level: u8,
     /// Begins request ids and labels of weights; differs between runs and between starts of a run.
     pub nonce: String,
     /// Whether seeds are sent. vLLM samples slower with them.

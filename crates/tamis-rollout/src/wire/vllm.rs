@@ -224,6 +224,17 @@ pub fn reload(folder: &str) -> Call {
     Call::post("/collective_rpc", &body)
 }
 
+/// Loads the adapter in a folder as a model of a name that none has yet. In place of another (`load_inplace`)
+/// vLLM 0.32 would read its files again at every pass.
+pub fn load_adapter(folder: &str, name: &str) -> Call {
+    Call::post("/v1/load_lora_adapter", &json!({"lora_name": name, "lora_path": folder}))
+}
+
+/// Forgets the adapter of that name; samples in flight still end with it.
+pub fn unload_adapter(name: &str) -> Call {
+    Call::post("/v1/unload_lora_adapter", &json!({"lora_name": name}))
+}
+
 /// Forgets cached prefixes, which a reload does not; those of running requests too, which otherwise keep it
 /// from happening.
 pub fn reset_prefix_cache() -> Call {
@@ -401,6 +412,52 @@ pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, tok
         extra: extra.as_object().unwrap_or(&empty),
     };
     sample(interface, &ask)
+}
+
+/// Makes it ready for weights in the memory of its GPU, one handle a tensor.
+pub fn begin_transfer() -> Call {
+    Call::post("/init_weight_transfer_engine", &json!({"init_info": {"packed": false}}))
+}
+
+/// Says that new weights come: layers are loaded anew from then on.
+pub fn begin_update() -> Call {
+    Call::post_empty("/start_weight_update")
+}
+
+/// Gives the tensors: the text of an object with `names`, `dtype_names`, `shapes` and `ipc_handles_pickled`.
+pub fn take_handles(handles: &str) -> Call {
+    let body = format!("{{\"update_info\":{handles}}}").into_bytes();
+    Call { body, ..Call::post("/update_weights", &Value::Null) }
+}
+
+/// Says that all have come.
+pub fn end_update() -> Call {
+    Call::post("/finish_weight_update", &json!({}))
+}
+
+/// Frees the GPU's memory: the cache is gone, the weights go into main memory (level 1) or are gone too (level
+/// 2). Until [`wake`] nothing can be sampled.
+pub fn sleep(level: u8) -> Call {
+    Call::post_empty(&format!("/sleep?level={level}"))
+}
+
+/// Takes the memory for `weights` or for the `kv_cache` again, or for both.
+pub fn wake(what: Option<&str>) -> Call {
+    Call::post_empty(&what.map_or_else(|| "/wake_up".to_owned(), |what| format!("/wake_up?tags={what}")))
+}
+
+/// Asks whether it sleeps.
+pub fn is_sleeping() -> Call {
+    Call::get("/is_sleeping")
+}
+
+/// Reads the answer to [`is_sleeping`].
+pub fn read_is_sleeping(answer: &HttpAnswer) -> Result<bool, Fault> {
+    #[derive(Deserialize)]
+    struct Sleeping {
+        is_sleeping: bool,
+    }
+    answer.json::<Sleeping>().map(|sleeping| sleeping.is_sleeping)
 }
 
 /// Asks whether it is paused.

@@ -159,6 +159,11 @@ impl Server for FakeServer {
         self.due.push((now + self.publish_takes, event));
     }
 
+    fn sleep(&mut self) {
+        let event = ServerEvent::Slept(Ok(()));
+        self.due.push((self.clock.now() + Duration::from_millis(20), event));
+    }
+
     fn check(&mut self) {
         let now = self.clock.now();
         let result = if self.is_dead(now) {

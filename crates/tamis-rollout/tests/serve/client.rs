@@ -46,6 +46,7 @@ fn fleet_that_says(servers: &[&Serving], say: Box<dyn Fn(FleetMessage) + Send>) 
                 check_timeout: PATIENCE,
                 publish_timeout: PATIENCE,
                 pause_grace: Duration::ZERO,
+                sleep_level: 0,
                 nonce: "run".to_owned(),
                 seeds: false,
                 other_logprobs: OtherLogprobs::Refuse,

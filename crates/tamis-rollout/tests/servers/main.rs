@@ -45,6 +45,7 @@ fn server_settings(name: &str) -> ServerSettings {
         check_timeout: Duration::from_secs(5),
         publish_timeout: Duration::from_secs(5),
         pause_grace: Duration::from_secs(1),
+        sleep_level: 0,
         nonce: "run7".to_owned(),
         seeds: true,
         other_logprobs: OtherLogprobs::Refuse,

@@ -410,3 +410,222 @@ fn samples_in_flight_go_on_with_the_new_weights_and_say_from_where() {
     assert_eq!(spans, [(1, 0, half), (2, half, 2 * half)]);
     assert!(vllm.state.lock().unwrap().calls.iter().any(|call| call == "/pause?mode=keep"));
 }
+
+/// A folder of an adapter as a server reads one.
+fn adapter(text: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("adapter_config.json"), text).expect("written");
+    std::fs::write(folder.path().join("adapter_model.safetensors"), "").expect("written");
+    write_probe(text, folder.path());
+    folder
+}
+
+fn adapter_publication(version: u64, folder: &tempfile::TempDir) -> Publication {
+    Publication { version: PolicyVersion(version), weights: Weights::Adapter(folder.path().to_owned()) }
+}
+
+fn publish_adapter(fleet: &mut Fleet, version: u64, folder: &tempfile::TempDir, in_flight: InFlight) {
+    fleet.publish(&adapter_publication(version, folder), in_flight).expect("begun");
+    loop {
+        let events = fleet.next(Wait::Forever).expect("goes on");
+        if events.contains(&GeneratorEvent::Published { version: PolicyVersion(version) }) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn an_adapter_is_a_model_of_its_own_and_the_one_before_the_last_is_forgotten() {
+    let (vllm, mut fleet) = vllm(Behaviour { takes_adapters: true, ..Behaviour::default() }, |_| {});
+    for (version, text) in [(1, "first"), (2, "second"), (3, "third")] {
+        let folder = adapter(text);
+        vllm.state.lock().unwrap().calls.clear();
+        publish_adapter(&mut fleet, version, &folder, InFlight::Wait);
+        let sample = only_sample(&mut fleet, request(version, 0));
+        let length = sample.token_ids.len();
+        assert_eq!(sample.logprobs, expected_logprobs(text, length));
+        let whole =
+            tamis_rollout::VersionSpan { version: PolicyVersion(version), start: 0, end: length as u32 };
+        assert_eq!(sample.versions, [whole]);
+    }
+    let state = vllm.state.lock().unwrap();
+    let mut held: Vec<&str> = state.adapters.values().map(String::as_str).collect();
+    held.sort_unstable();
+    assert_eq!(
+        (held, state.weights.as_str(), state.label.as_str()),
+        (vec!["second", "third"], "initial", "run7-v3")
+    );
+    let changes: Vec<&str> = state
+        .calls
+        .iter()
+        .map(String::as_str)
+        .filter(|call| !["/health", "/v1/models", "/weight_info", "/metrics"].contains(call))
+        .collect();
+    assert_eq!(changes, ["/v1/load_lora_adapter", "/update_weight_version", "/v1/unload_lora_adapter"]);
+}
+
+#[test]
+fn what_an_adapter_began_it_ends_while_the_next_is_published() {
+    let behaviour =
+        Behaviour { takes_adapters: true, delay: Duration::from_millis(300), ..Behaviour::default() };
+    let (_vllm, mut fleet) = vllm(behaviour, |_| {});
+    let (first, second) = (adapter("first"), adapter("second"));
+    publish_adapter(&mut fleet, 1, &first, InFlight::Wait);
+    fleet.submit(request(0, 0)).expect("taken");
+    // Published before the sample comes.
+    publish_adapter(&mut fleet, 2, &second, InFlight::Keep);
+    let events = finish(&mut fleet);
+    let [GeneratorEvent::Sampled { sample, .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    assert_eq!(sample.versions.len(), 1);
+    assert_eq!(sample.versions[0].version, PolicyVersion(1));
+}
+
+#[test]
+fn a_server_that_forgot_the_adapter_is_given_it_again() {
+    let behaviour = Behaviour { takes_adapters: true, ..Behaviour::default() };
+    let vllm = FakeVllm::start(behaviour.clone());
+    let (address, url) = (vllm.server.address, vllm.server.url());
+    let (mut fleet, _) = connect::<Vllm>(&[url], None, fleet_settings(), |_| {}).expect("answers");
+    let folder = adapter("first");
+    publish_adapter(&mut fleet, 1, &folder, InFlight::Wait);
+    drop(vllm);
+    let again = FakeVllm::start_at(Some(address), behaviour);
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+    assert_eq!(again.state.lock().unwrap().label, "run7-v1");
+}
+
+#[test]
+fn a_server_that_takes_no_adapters_says_how_to_start_one_that_does() {
+    let settings = || FleetSettings { give_up_after: Some(Duration::from_millis(300)), ..fleet_settings() };
+    let refused = |mut fleet: Fleet| {
+        let folder = adapter("first");
+        fleet.publish(&adapter_publication(1, &folder), InFlight::Wait).expect("begun");
+        loop {
+            match fleet.next(Wait::Forever) {
+                Ok(events) => assert!(events.is_empty(), "{events:?}"),
+                Err(error) => break error.to_string(),
+            }
+        }
+    };
+    let vllm = FakeVllm::start(Behaviour::default());
+    let (fleet, _) = connect::<Vllm>(&[vllm.server.url()], None, settings(), |_| {}).expect("answers");
+    let error = refused(fleet);
+    assert!(error.contains("VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"), "{error}");
+    let (fleet, _) = connect::<OpenAi>(&[vllm.server.url()], None, settings(), |_| {}).expect("answers");
+    let error = refused(fleet);
+    assert!(error.contains("servers of `rollout.backend: openai` take no adapters"), "{error}");
+}
+
+fn asleep(vllm: &FakeVllm) -> bool {
+    !vllm.state.lock().unwrap().asleep.is_empty()
+}
+
+fn changes(vllm: &FakeVllm) -> Vec<String> {
+    let calls = std::mem::take(&mut vllm.state.lock().unwrap().calls);
+    let tells =
+        ["/health", "/v1/models", "/weight_info", "/metrics", "/version", "/is_sleeping", "/is_paused"];
+    calls.into_iter().filter(|call| !tells.contains(&call.as_str())).collect()
+}
+
+#[test]
+fn a_server_that_sleeps_wakes_weights_first_and_takes_the_new_ones() {
+    for level in [1, 2] {
+        let behaviour = Behaviour { sleeps: true, takes_adapters: true, ..Behaviour::default() };
+        let (vllm, mut fleet) = vllm(behaviour, |settings| settings.sleep_level = level);
+        let (first, second) = (folder("first"), folder("second"));
+        publish(&mut fleet, 1, first.path());
+        only_sample(&mut fleet, request(0, 0));
+        changes(&vllm);
+        fleet.put_to_sleep().expect("sleeps");
+        assert!(asleep(&vllm));
+        publish(&mut fleet, 2, second.path());
+        assert!(!asleep(&vllm));
+        let reset = "/reset_prefix_cache?reset_running_requests=true";
+        let sleep = format!("/sleep?level={level}");
+        // The first reset is in vain, and is done again.
+        let weights =
+            [&sleep, "/wake_up?tags=weights", "/collective_rpc", "/wake_up?tags=kv_cache", reset, reset];
+        assert_eq!(changes(&vllm), [&weights[..], &["/update_weight_version", "/resume"]].concat());
+        let sample = only_sample(&mut fleet, request(1, 0));
+        assert_eq!(sample.logprobs, expected_logprobs("second", sample.token_ids.len()));
+        // Nothing new was learned: what is asked for next wakes it, with the weights that it had.
+        fleet.put_to_sleep().expect("sleeps");
+        let sample = only_sample(&mut fleet, request(2, 0));
+        assert_eq!(sample.logprobs, expected_logprobs("second", sample.token_ids.len()));
+        if level == 1 {
+            changes(&vllm);
+            fleet.put_to_sleep().expect("sleeps");
+            let third = adapter("third");
+            publish_adapter(&mut fleet, 3, &third, InFlight::Wait);
+            let weights =
+                [&sleep, "/wake_up?tags=weights", "/v1/load_lora_adapter", "/wake_up?tags=kv_cache"];
+            assert_eq!(changes(&vllm), [&weights[..], &["/update_weight_version", "/resume"]].concat());
+            let sample = only_sample(&mut fleet, request(3, 0));
+            assert_eq!(sample.logprobs, expected_logprobs("third", sample.token_ids.len()));
+        }
+    }
+}
+
+#[test]
+fn a_server_that_was_left_asleep_is_woken() {
+    let vllm = FakeVllm::start(Behaviour { sleeps: true, ..Behaviour::default() });
+    vllm.state.lock().unwrap().asleep = vec!["weights", "kv_cache"];
+    vllm.state.lock().unwrap().paused = Some("keep".to_owned());
+    let urls = [vllm.server.url()];
+    let (mut fleet, _) =
+        connect::<Vllm>(&urls, None, fleet_settings(), |settings| settings.sleep_level = 1).expect("answers");
+    assert!(!asleep(&vllm));
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+}
+
+#[test]
+fn a_server_that_cannot_sleep_says_how_to_start_one_that_can() {
+    let (_vllm, mut fleet) = vllm(Behaviour::default(), |settings| settings.sleep_level = 1);
+    let weights = folder("first");
+    publish(&mut fleet, 1, weights.path());
+    let error = fleet.put_to_sleep().expect_err("it cannot").to_string();
+    assert!(error.contains("Sleep mode is not enabled") && error.contains("--enable-sleep-mode"), "{error}");
+}
+
+#[test]
+fn a_server_on_the_same_gpu_takes_weights_from_its_memory() {
+    let handles = |text: &str| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let body = json!({"names": [text], "dtype_names": ["bfloat16"], "shapes": [[1]], "ipc_handles_pickled": "g"});
+        let path = folder.path().join(tamis_rollout::server::HANDLES);
+        std::fs::write(path, body.to_string()).expect("written");
+        write_probe(text, folder.path());
+        let weights = Weights::Handles(folder.path().to_owned());
+        (folder, Publication { version: PolicyVersion(1), weights })
+    };
+    let (vllm, mut fleet) = vllm(Behaviour { takes_handles: true, ..Behaviour::default() }, |_| {});
+    changes(&vllm);
+    let (_folder, first) = handles("first");
+    fleet.publish(&first, InFlight::Wait).expect("begun");
+    let events = fleet.next(Wait::Forever).expect("goes on");
+    assert_eq!(events, [GeneratorEvent::Published { version: PolicyVersion(1) }]);
+    let update = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights"];
+    let reset = "/reset_prefix_cache?reset_running_requests=true";
+    let rest = ["/finish_weight_update", reset, reset, "/update_weight_version", "/resume"];
+    assert_eq!(changes(&vllm), [&["/pause?mode=wait"], &update[..], &rest].concat());
+    let sample = only_sample(&mut fleet, request(0, 0));
+    assert_eq!(sample.logprobs, expected_logprobs("first", sample.token_ids.len()));
+
+    let refuses = FakeVllm::start(Behaviour::default());
+    let settings = FleetSettings { give_up_after: Some(Duration::from_millis(300)), ..fleet_settings() };
+    let (mut fleet, _) = connect::<Vllm>(&[refuses.server.url()], None, settings, |_| {}).expect("answers");
+    let (_folder, first) = handles("first");
+    fleet.publish(&first, InFlight::Wait).expect("begun");
+    let error = loop {
+        match fleet.next(Wait::Forever) {
+            Ok(events) => assert!(events.is_empty(), "{events:?}"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("not configured") && error.contains("--weight-transfer-config"), "{error}");
+}

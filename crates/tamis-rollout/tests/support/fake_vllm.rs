@@ -65,6 +65,12 @@ pub(crate) struct Behaviour {
     pub(crate) key: Option<String>,
     /// Was started with `VLLM_SERVER_DEV_MODE=1`.
     pub(crate) dev_mode: bool,
+    /// Was started with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`.
+    pub(crate) takes_adapters: bool,
+    /// Was started with `--weight-transfer-config '{"backend": "ipc"}'`.
+    pub(crate) takes_handles: bool,
+    /// Was started with `--enable-sleep-mode`.
+    pub(crate) sleeps: bool,
     /// Number of reloads that are refused, as if the folder was not seen yet.
     pub(crate) late_reloads: usize,
     /// Number of reloads that fail.
@@ -86,6 +92,9 @@ impl Default for Behaviour {
             keeps_weights: false,
             key: None,
             dev_mode: true,
+            takes_adapters: false,
+            takes_handles: false,
+            sleeps: false,
             late_reloads: 0,
             failing_reloads: 0,
             resume_delay: Duration::ZERO,
@@ -98,9 +107,13 @@ pub(crate) struct State {
     /// The weights, by the text of their folder's `config.json`.
     pub(crate) weights: String,
     pub(crate) label: String,
+    /// The weights of each adapter by its name, by the text of its folder's `adapter_config.json`.
+    pub(crate) adapters: HashMap<String, String>,
     /// The folder that was loaded last.
     folder: String,
     pub(crate) paused: Option<String>,
+    /// What sleeps: `weights`, `kv_cache`.
+    pub(crate) asleep: Vec<&'static str>,
     /// Every call but samples, in order.
     pub(crate) calls: Vec<String>,
     pub(crate) num_samples: u64,
@@ -200,6 +213,42 @@ async fn answer(
             tokio::time::sleep(behaviour.resume_delay).await;
             Reply::json(200, &json!({"status": "resumed"}))
         }
+        "/init_weight_transfer_engine" if !behaviour.takes_handles => {
+            error(500, "InternalServerError", "Weight transfer not configured")
+        }
+        "/init_weight_transfer_engine" | "/start_weight_update" | "/finish_weight_update" => {
+            Reply::json(200, &json!({"message": "done"}))
+        }
+        // The only name is that of the weights.
+        "/update_weights" => {
+            let name = body["update_info"]["names"][0].as_str().unwrap_or_default().to_owned();
+            state.lock().unwrap().weights = name;
+            Reply::json(200, &json!({"message": "Weights updated"}))
+        }
+        "/sleep" if behaviour.sleeps => {
+            let state = &mut state.lock().unwrap();
+            (state.asleep, state.paused) = (vec!["weights", "kv_cache"], Some("keep".to_owned()));
+            if request.path.ends_with("level=2") {
+                state.weights = "gone".to_owned();
+            }
+            Reply::json(200, &json!({"status": "sleeping"}))
+        }
+        "/sleep" => error(500, "InternalServerError", "Sleep mode is not enabled"),
+        "/is_sleeping" => Reply::json(200, &json!({"is_sleeping": !state.lock().unwrap().asleep.is_empty()})),
+        "/wake_up" => {
+            let state = &mut state.lock().unwrap();
+            let tag = request.path.split("tags=").nth(1);
+            state.asleep.retain(|sleeps| tag.is_some_and(|tag| tag != *sleeps));
+            if state.asleep.is_empty() {
+                state.paused = None;
+                resumed.notify_waiters();
+            }
+            Reply::json(200, &json!({"status": "awake"}))
+        }
+        // What sleeps has no memory to load into.
+        "/collective_rpc" if state.lock().unwrap().asleep.contains(&"weights") => {
+            error(500, "InternalServerError", "no memory")
+        }
         "/reset_prefix_cache" => {
             let tries = state.lock().unwrap().calls.iter().filter(|call| call.starts_with("/reset")).count();
             // The first is in vain.
@@ -225,6 +274,25 @@ async fn answer(
                 }
                 Ok(_) => Reply::json(200, &json!({"results": [null]})),
                 Err(cause) => error(500, "InternalServerError", &cause.to_string()),
+            }
+        }
+        "/v1/load_lora_adapter" if behaviour.takes_adapters => {
+            let [name, folder] = ["lora_name", "lora_path"].map(|key| body[key].as_str().unwrap_or_default());
+            let adapters = &mut state.lock().unwrap().adapters;
+            match std::fs::read_to_string(format!("{folder}/adapter_config.json")) {
+                Ok(_) if adapters.contains_key(name) => error(400, "InvalidUserInput", "already loaded"),
+                Ok(weights) => {
+                    adapters.insert(name.to_owned(), weights);
+                    Reply { content_type: "text/plain", body: b"Success".to_vec(), ..Reply::empty() }
+                }
+                Err(cause) => error(404, "NotFoundError", &cause.to_string()),
+            }
+        }
+        "/v1/unload_lora_adapter" if behaviour.takes_adapters => {
+            let name = body["lora_name"].as_str().unwrap_or_default();
+            match state.lock().unwrap().adapters.remove(name) {
+                Some(_) => Reply::empty(),
+                None => error(404, "NotFoundError", "no such adapter"),
             }
         }
         "/update_weight_version" => {
@@ -267,6 +335,11 @@ async fn sample(
     } else {
         (format!("cmpl-{ours}"), format!("cmpl-{ours}-0"))
     };
+    let model = body["model"].as_str().unwrap_or("tiny");
+    let adapter = state.lock().unwrap().adapters.get(model).cloned();
+    if model != "tiny" && adapter.is_none() {
+        return error(404, "NotFoundError", &format!("The model `{model}` does not exist."));
+    }
     let abort = Arc::new(Notify::new());
     loop {
         let waiting = resumed.notified();
@@ -289,7 +362,7 @@ async fn sample(
     }
     let (before, label_before, folder) = {
         let state = state.lock().unwrap();
-        (state.weights.clone(), state.label.clone(), state.folder.clone())
+        (adapter.clone().unwrap_or_else(|| state.weights.clone()), state.label.clone(), state.folder.clone())
     };
     let most = parameters["max_tokens"].as_u64().unwrap_or(16) as usize;
     let seed = parameters["seed"].as_u64().unwrap_or(0) as usize;
@@ -317,7 +390,7 @@ async fn sample(
     let (after, label_after) = {
         let mut state = state.lock().unwrap();
         state.running.remove(&inside);
-        (state.weights.clone(), state.label.clone())
+        (adapter.unwrap_or_else(|| state.weights.clone()), state.label.clone())
     };
     let most = if is_aborted { most.min(2) } else { most };
     // Ends by the end token where the seed is odd, half-way.

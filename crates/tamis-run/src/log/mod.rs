@@ -7,6 +7,8 @@ use crate::directory::LogPositions;
 use crate::durable::DiskError;
 use crate::metrics::Metrics;
 
+#[cfg(test)]
+mod captured;
 pub mod console;
 pub mod jsonl;
 pub mod progress;

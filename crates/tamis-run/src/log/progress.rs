@@ -279,27 +279,8 @@ fn visible(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::durable::{Disk, DiskFault};
+    use crate::log::captured::Captured;
     use crate::log::console::{StepView, line};
-
-    #[derive(Debug, Clone, Default)]
-    struct Captured(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Captured {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().expect("lock").extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Captured {
-        fn text(&self) -> String {
-            String::from_utf8(self.0.lock().expect("lock").clone()).expect("text")
-        }
-    }
 
     #[test]
     fn plain_lines_hold_no_control_characters() {

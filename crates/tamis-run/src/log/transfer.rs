@@ -128,23 +128,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Captured(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Captured {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().expect("lock").extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::log::captured::Captured;
 
     fn told(target: Option<fn() -> ProgressDrawTarget>, silence: Duration) -> String {
         let screen = Captured::default();
@@ -156,8 +141,7 @@ mod tests {
         transfer.begin("org/data", None);
         transfer.at(5);
         transfer.end();
-        let bytes = screen.0.lock().expect("lock").clone();
-        String::from_utf8(bytes).expect("text")
+        screen.text()
     }
 
     #[test]

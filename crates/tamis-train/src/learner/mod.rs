@@ -169,6 +169,9 @@ pub enum LearnerError {
     /// The policy without its adapter is asked for, and it has none.
     #[error("the policy has no adapter")]
     NoAdapter,
+    /// Weights in the memory of a GPU are asked for, and it computes on a CPU.
+    #[error("the learner has no GPU")]
+    NoGpu,
     /// A backward pass is asked for, and no forward pass is held.
     #[error("there is no forward pass to run back")]
     NothingHeld,
@@ -227,6 +230,7 @@ impl LearnerError {
             | Self::Engine { .. }
             | Self::NoCritic
             | Self::NoAdapter
+            | Self::NoGpu
             | Self::NothingHeld => None,
         }
     }
@@ -313,6 +317,15 @@ pub enum SaveContent {
     /// head that is the embedding is written as a tensor of its own, which servers reload.
     Weights {
         /// Write a head of its own.
+        untied: bool,
+    },
+    /// The adapter alone (LoRA) in f32, as peft saves it, for servers that put it onto their own model. Refused
+    /// where the whole policy learns.
+    Adapter,
+    /// Where the policy's weights are in the memory of a GPU, for servers there that map it (CUDA IPC); they
+    /// stay as they are until this is asked for again. Refused without a GPU.
+    Handles {
+        /// Count a head of its own among them.
         untied: bool,
     },
     /// Everything that a learner goes on from: weights and moments of policy and critic.

@@ -21,6 +21,7 @@ const FILES: &[(&str, &str)] = &[
     ("learner/attention.py", include_str!("../../../../python/tamis/learner/attention.py")),
     ("learner/checkpoint.py", include_str!("../../../../python/tamis/learner/checkpoint.py")),
     ("learner/critic.py", include_str!("../../../../python/tamis/learner/critic.py")),
+    ("learner/handles.py", include_str!("../../../../python/tamis/learner/handles.py")),
     ("learner/head.py", include_str!("../../../../python/tamis/learner/head.py")),
     ("learner/learner.py", include_str!("../../../../python/tamis/learner/learner.py")),
     ("learner/loading.py", include_str!("../../../../python/tamis/learner/loading.py")),

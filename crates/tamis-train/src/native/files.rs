@@ -6,7 +6,7 @@ use tamis_model::{AdamW, CheckpointError, Model, SaveDtype, TransformerConfig};
 
 use super::{Learning, NativeEngine};
 use crate::checkpoint::{self, CRITIC, MASTER, OPTIMIZER, SaveError, SummedFolder};
-use crate::learner::{LoadContent, Overflow, SaveContent, Saved};
+use crate::learner::{LearnerError, LoadContent, Overflow, SaveContent, Saved};
 use tamis_run::durable::{Disk, DiskError};
 
 /// Writes a model into a folder of one that is being written; without a name, into that itself.
@@ -44,17 +44,26 @@ pub(crate) fn critic_shape(folder: &Path) -> Result<TransformerConfig, SaveError
 }
 
 impl NativeEngine {
-    pub(super) fn save_files(&self, folder: &Path, content: SaveContent) -> Result<Saved, SaveError> {
+    pub(super) fn save_files(&self, folder: &Path, content: SaveContent) -> Result<Saved, LearnerError> {
+        match content {
+            SaveContent::Weights { untied } => Ok(self.save_weights(folder, untied)?),
+            SaveContent::Adapter => Err(LearnerError::NoAdapter),
+            SaveContent::Handles { .. } => Err(LearnerError::NoGpu),
+            SaveContent::Checkpoint { dtype } => Ok(self.save_checkpoint(folder, dtype)?),
+        }
+    }
+
+    fn save_weights(&self, folder: &Path, untied: bool) -> Result<Saved, SaveError> {
         let mut out = SummedFolder::new(&self.disk, folder);
         let model = &self.policy.model;
-        let dtype = match content {
-            SaveContent::Weights { untied } => {
-                let untied = untied.then(|| model.to_untied());
-                write_model(&mut out, "", untied.as_ref().unwrap_or(model), SaveDtype::F32)?;
-                return Ok(Saved { files: out.into_files(), overflow: None });
-            }
-            SaveContent::Checkpoint { dtype } => dtype,
-        };
+        let untied = untied.then(|| model.to_untied());
+        write_model(&mut out, "", untied.as_ref().unwrap_or(model), SaveDtype::F32)?;
+        Ok(Saved { files: out.into_files(), overflow: None })
+    }
+
+    fn save_checkpoint(&self, folder: &Path, dtype: SaveDtype) -> Result<Saved, SaveError> {
+        let mut out = SummedFolder::new(&self.disk, folder);
+        let model = &self.policy.model;
         // What the type has no room for is written as it is.
         let overflow = model.overflow(dtype);
         let overflow = overflow.map(|(tensor, largest)| Overflow { tensor: tensor.to_owned(), largest });

@@ -262,7 +262,7 @@ impl RunLearner for NativeEngine {
     }
 
     fn save(&mut self, folder: &Path, content: SaveContent) -> Result<Saved, LearnerError> {
-        Ok(self.save_files(folder, content)?)
+        self.save_files(folder, content)
     }
 
     fn load(&mut self, folder: &Path, content: LoadContent) -> Result<(), LearnerError> {

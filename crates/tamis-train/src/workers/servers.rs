@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tamis_config::{BackendKind, Config, LaunchConfig, PublishVerify, ServerCommand, SurplusKind};
+use tamis_config::{BackendKind, Config, Intake, LaunchConfig, PublishVerify, ServerCommand, SurplusKind};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings};
@@ -62,6 +62,8 @@ pub(crate) enum RunSampler {
         generator: Box<Journalled<Fleet>>,
         /// Faults that the metrics have counted, by their names there.
         reported: BTreeMap<String, u64>,
+        /// Whether they sleep while the policy learns.
+        sleeps: bool,
         /// Those of them that the run started: they end with it.
         #[expect(dead_code, reason = "it is there to be dropped")]
         launched: Option<LaunchedServers>,
@@ -86,6 +88,17 @@ impl RunSampler {
     pub(crate) fn begin_step(&mut self, step: u64) {
         if let Self::Servers { generator, .. } = self {
             generator.set_step(step);
+        }
+    }
+
+    /// Has the servers sleep until weights are published, where they are to.
+    ///
+    /// # Errors
+    /// Where one says that it cannot.
+    pub(crate) fn put_to_sleep(&mut self) -> Result<(), GeneratorError> {
+        match self {
+            Self::Servers { generator, sleeps: true, .. } => generator.generator_mut().put_to_sleep(),
+            _ => Ok(()),
         }
     }
 
@@ -173,7 +186,7 @@ pub(crate) fn launch(
         RunError::from(LaunchError::Surroundings { command: "servers".to_owned(), what, source })
     })?;
     for (place, (gpus, port)) in gpus.into_iter().zip(ports).enumerate() {
-        let command = ServerCommand::new(rollout, &model, &port.to_string());
+        let command = ServerCommand::new(rollout, folders.intake, &model, &port.to_string());
         let environment = command.environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         let gpus = gpus.map(|gpus| ("CUDA_VISIBLE_DEVICES".to_owned(), gpus));
         processes.push(ServerProcess {
@@ -194,7 +207,7 @@ pub(crate) fn launch(
         ended => {
             // Nobody reads them; a run that did not begin leaves nothing, and where that cannot be nothing is
             // wrong.
-            let _ = folders.disk.remove_folder(&model);
+            let _ = folders.disk.remove_folder(&folders.start());
             Err(match ended {
                 Ok(_) => Halt::Interrupted,
                 Err(error) => Halt::Failed(error.into()),
@@ -262,7 +275,8 @@ pub(crate) fn connect(
         ui.say(&format!("{server}: {other}: the learner computes them again"));
     }
     let generator = Box::new(Journalled::new(fleet, Box::new(samples), begin));
-    Ok(RunSampler::Servers { generator, reported: BTreeMap::new(), launched })
+    let sleeps = config.rollout.sleep_level > 0;
+    Ok(RunSampler::Servers { generator, reported: BTreeMap::new(), sleeps, launched })
 }
 
 /// Settings of the sampling at servers.
@@ -323,6 +337,7 @@ fn connect_fleet(
             check_timeout: rollout.server_startup_timeout.min(CHECK_TIMEOUT),
             publish_timeout: rollout.server_timeout,
             pause_grace: PAUSE_GRACE,
+            sleep_level: u8::try_from(rollout.sleep_level).unwrap_or_default(),
             nonce: nonce.clone(),
             seeds: true,
             other_logprobs: how.other_logprobs,
@@ -418,7 +433,11 @@ impl EvaluationSampler {
         {
             return Ok(Self::Learner { generator, learner });
         }
-        let folders = PublishedFolders::of(&Disk::new(), folder, config);
+        // What is evaluated is a checkpoint's whole weights.
+        let folders = PublishedFolders {
+            intake: Intake::Folders,
+            ..PublishedFolders::of(&Disk::new(), folder, config)
+        };
         let mut begin = || {
             let launched = launch(config, &folders, (&mut *learner, codec), folder, interrupt, ui)?;
             let addresses =
@@ -480,6 +499,10 @@ pub(crate) struct PublishedFolders {
     keep: u64,
     /// Whether they are for servers, which reload a head of its own.
     are_for_servers: bool,
+    /// What servers are given.
+    intake: Intake,
+    /// The model that the run began with, which servers put adapters onto.
+    base: Option<PathBuf>,
     /// Whether servers show that they hold the weights.
     has_probe: bool,
     /// The temperature that the learner takes log-probabilities at.
@@ -508,6 +531,8 @@ impl PublishedFolders {
             seen_as: publish.server_dir.clone().map(|there| (shared, there)),
             keep: publish.keep as u64,
             are_for_servers,
+            intake: if are_for_servers { config.intake() } else { Intake::Folders },
+            base: config.model.path.as_ref().map(|model| absolute(&model.folder())),
             has_probe: are_for_servers && publish.verify == PublishVerify::Probe,
             temperature: config.rollout.temperature,
         }
@@ -522,19 +547,42 @@ impl PublishedFolders {
         learner: &mut dyn RunLearner,
         codec: &Codec,
         folder: &Path,
+        content: SaveContent,
     ) -> Result<(), RunError> {
         self.disk.create_folder(&self.root)?;
         self.disk.remove_folder(folder)?;
-        checkpoint::write_folder(&self.disk, folder, Some(codec.tokenizer()), |folder| {
-            Ok(learner.save(folder, SaveContent::Weights { untied: self.are_for_servers })?.files)
+        // What is not a model of its own needs no tokenizer.
+        let tokenizer = matches!(content, SaveContent::Weights { .. }).then(|| codec.tokenizer());
+        checkpoint::write_folder(&self.disk, folder, tokenizer, |folder| {
+            Ok(learner.save(folder, content)?.files)
         })
     }
 
+    fn whole(&self) -> SaveContent {
+        SaveContent::Weights { untied: self.are_for_servers }
+    }
+
+    /// What is published: what the learner writes, and what servers make of it.
+    fn content(&self) -> (SaveContent, fn(PathBuf) -> Weights) {
+        match self.intake {
+            Intake::Folders => (self.whole(), Weights::Folder),
+            Intake::Adapters(_) => (SaveContent::Adapter, Weights::Adapter),
+            Intake::GpuMemory => (SaveContent::Handles { untied: true }, Weights::Handles),
+        }
+    }
+
+    fn start(&self) -> PathBuf {
+        self.root.join("start")
+    }
+
     /// Writes the weights that servers of the run are started with; these stay, for a server that has to be
-    /// started again.
+    /// started again. Those that adapters go onto are on the disk.
     fn write_start(&self, learner: &mut dyn RunLearner, codec: &Codec) -> Result<PathBuf, RunError> {
-        let folder = self.root.join("start");
-        self.write_weights(learner, codec, &folder)?;
+        if let (Intake::Adapters(_), Some(base)) = (self.intake, &self.base) {
+            return Ok(base.clone());
+        }
+        let folder = self.start();
+        self.write_weights(learner, codec, &folder, self.whole())?;
         Ok(folder)
     }
 
@@ -552,11 +600,12 @@ impl PublishedFolders {
         version: PolicyVersion,
     ) -> Result<Publication, Halt<RunError>> {
         let folder = self.folder(version.0);
-        self.write_weights(learner, codec, &folder)?;
+        let (content, weights) = self.content();
+        self.write_weights(learner, codec, &folder, content)?;
         if let Some(old) = version.0.checked_sub(self.keep) {
             self.disk.remove_folder(&self.folder(old))?;
         }
-        let publication = Publication { version, weights: Weights::Folder(folder.clone()) };
+        let publication = Publication { version, weights: weights(folder.clone()) };
         if !self.has_probe {
             return Ok(publication);
         }

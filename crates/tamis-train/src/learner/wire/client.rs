@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_rollout::clock::Bell;
@@ -31,6 +31,9 @@ use crate::learner::{
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Interval of health checks while an answer is waited for.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
+/// Number of health checks in a row that find nothing running before a call whose answer does not come is
+/// sent again; it doubles with every time.
+const FIRST_IDLE: u32 = 2;
 /// Longest time of a health check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before a call is sent again whose connection broke; it doubles up to [`LONGEST_PAUSE`].
@@ -58,6 +61,8 @@ struct Calls {
     client: HttpClient,
     line: Line,
     bell: Bell,
+    /// Ctrl-C: a learner that does not answer is not waited for any more.
+    interrupted: Arc<AtomicBool>,
     settings: WireSettings,
     /// Number of the next request on the line.
     next: u64,
@@ -69,6 +74,12 @@ struct Calls {
     process: Option<TorchProcess>,
 }
 
+/// What `health` says, in part.
+#[derive(Deserialize)]
+struct Health {
+    phase: String,
+}
+
 /// Why a call has no answer.
 enum Unanswered {
     Interrupted,
@@ -76,7 +87,11 @@ enum Unanswered {
 }
 
 impl Calls {
-    fn new(settings: WireSettings, process: Option<TorchProcess>) -> Result<Self, HttpError> {
+    fn new(
+        settings: WireSettings,
+        process: Option<TorchProcess>,
+        interrupt: &Interrupt,
+    ) -> Result<Self, HttpError> {
         let address = Address::parse(&settings.url)?;
         let limits = HttpSettings { max_answer_bytes: MAX_ANSWER_BYTES, ..HttpSettings::default() };
         let mut client = HttpClient::start(limits, address.is_encrypted())?;
@@ -86,6 +101,7 @@ impl Calls {
             client,
             line,
             bell,
+            interrupted: interrupt.flag(),
             settings,
             next: 0,
             incarnation: None,
@@ -112,15 +128,22 @@ impl Calls {
     fn exchange(&mut self, call: &Call, stop: Option<&AtomicBool>) -> Result<HttpAnswer, Unanswered> {
         let (began, mut alive, mut pause) = (Instant::now(), Instant::now(), FIRST_PAUSE);
         let WireSettings { timeout, lost_timeout, .. } = self.settings;
+        let check_every = CHECK_EVERY.min(lost_timeout / 4).max(LOOK_EVERY);
         let mut sent = Some(self.send(call.clone(), timeout));
         let (mut resend_at, mut checked, mut check) = (began, began, None);
+        // Checks in a row that found nothing running, and how many of them are one too many.
+        let (mut num_idle, mut most_idle) = (0, FIRST_IDLE);
         loop {
             self.bell.wait(LOOK_EVERY);
             let mut fault = None;
             for (number, exchange) in self.line.receive() {
                 match exchange {
                     Ok(answer) if Some(number) == sent => return Ok(answer),
-                    Ok(_) => alive = Instant::now(),
+                    Ok(answer) => {
+                        alive = Instant::now();
+                        let is_idle = answer.json::<Health>().is_ok_and(|health| health.phase != "busy");
+                        num_idle = if is_idle { num_idle + 1 } else { 0 };
+                    }
                     Err(found) if Some(number) == sent => {
                         sent = None;
                         resend_at = Instant::now() + pause;
@@ -142,15 +165,23 @@ impl Calls {
                 self.give_up(sent, check);
                 return Err(Unanswered::Lost(ended));
             }
-            let is_late = began.elapsed() >= timeout;
+            if num_idle >= most_idle
+                && let Some(unanswered) = sent.take()
+            {
+                // The call or its answer went astray. It is carried out once however often it is sent.
+                self.line.cancel(unanswered);
+                (num_idle, most_idle) = (0, most_idle.saturating_mul(2));
+            }
+            let is_late = began.elapsed() >= timeout || self.interrupted.load(Ordering::SeqCst);
             if let Some(fault) = fault.filter(|_| is_late || alive.elapsed() >= lost_timeout) {
                 self.give_up(sent, check);
                 return Err(Unanswered::Lost(describe(&fault)));
             }
             if sent.is_none() && Instant::now() >= resend_at {
                 sent = Some(self.send(call.clone(), timeout));
+                num_idle = 0;
             }
-            if sent.is_some() && check.is_none() && checked.elapsed() >= CHECK_EVERY {
+            if sent.is_some() && check.is_none() && checked.elapsed() >= check_every {
                 checked = Instant::now();
                 check = Some(self.send(Call::get("/v1/health"), CHECK_TIMEOUT));
             }
@@ -274,7 +305,7 @@ impl WireLearner {
             let url = url.clone();
             Halt::Failed(LearnerError::Remote { url, what: "cannot be used", message, hint: None })
         };
-        let mut calls = Calls::new(settings, process).map_err(|error| wrong(error.to_string()))?;
+        let mut calls = Calls::new(settings, process, interrupt).map_err(|error| wrong(error.to_string()))?;
         let flag = interrupt.flag();
         let mut ask = |call: &Call| -> Pass<Message> {
             let answer = calls.exchange(call, Some(&flag)).map_err(|error| calls.unanswered(error))?;
@@ -284,6 +315,17 @@ impl WireLearner {
             ask(&Call::get("/v1/info"))?.settings().map_err(|error| wrong(error.to_string()))?;
         if known.protocol != PROTOCOL {
             return Err(wrong(format!("it speaks {}, this build {PROTOCOL}", known.protocol)));
+        }
+        if !request.options.is_empty() && known.implementation.ends_with(" native") {
+            return Err(Halt::Failed(LearnerError::Remote {
+                url: url.clone(),
+                what: "cannot be used",
+                message: format!("it is {}, and takes no settings of PyTorch", known.implementation),
+                hint: Some(
+                    "set `learner.backend: native`, or name a learner that `python -m tamis.learner` started"
+                        .to_owned(),
+                ),
+            }));
         }
         let (content_type, body) = Message::new(request).to_body();
         let opened = ask(&Call { body, content_type, ..Call::post_empty("/v1/open") })?;

@@ -219,6 +219,8 @@ fn f32_dtype() -> WireDtype {
 #[serde(rename_all = "snake_case")]
 enum WireSaveContent {
     Weights,
+    Adapter,
+    Handles,
     Checkpoint,
 }
 
@@ -236,6 +238,12 @@ impl SaveRequest {
         match content {
             SaveContent::Weights { untied } => {
                 Self { folder, content: WireSaveContent::Weights, dtype: WireDtype::F32, untied }
+            }
+            SaveContent::Adapter => {
+                Self { folder, content: WireSaveContent::Adapter, dtype: WireDtype::F32, untied: false }
+            }
+            SaveContent::Handles { untied } => {
+                Self { folder, content: WireSaveContent::Handles, dtype: WireDtype::F32, untied }
             }
             SaveContent::Checkpoint { dtype } => {
                 let dtype = match dtype {
@@ -256,6 +264,8 @@ impl SaveRequest {
         };
         match self.content {
             WireSaveContent::Weights => SaveContent::Weights { untied: self.untied },
+            WireSaveContent::Adapter => SaveContent::Adapter,
+            WireSaveContent::Handles => SaveContent::Handles { untied: self.untied },
             WireSaveContent::Checkpoint => SaveContent::Checkpoint { dtype },
         }
     }

@@ -1,0 +1,51 @@
+"""Weights in the memory of a GPU that a server on the same GPU reads from there (CUDA IPC).
+
+The file `handles.json` says where they are, as vLLM's `/update_weights` is told: `names`, `dtype_names`, `shapes`, and
+`ipc_handles_pickled`, a list of what rebuilds each tensor in another process, by the GPU's UUID.
+"""
+
+import base64
+import json
+import pickle
+
+import torch
+from torch.multiprocessing.reductions import reduce_tensor
+
+from . import checkpoint
+from .protocol import Refused
+
+
+def save(folder, untied, policy):
+    """Writes `handles.json` into an empty folder; returns the answer of `save`, and the tensors to be held.
+
+    They are copies in the type that is computed in, so that an update does not change what a server reads.
+    """
+    device = policy.module.get_input_embeddings().weight.device
+    if device.type != "cuda":
+        raise Refused("the learner has no GPU", "set publish.mode to folder, or learner.device to a GPU")
+    gpu = str(torch.cuda.get_device_properties(device).uuid)
+    tensors = copy_tensors(policy, untied, policy.options.dtype)
+    torch.cuda.synchronize(device)
+    output = checkpoint.Output(checkpoint.empty_folder(folder))
+    output.write("handles.json", [describe(tensors, gpu, lambda tensor: reduce_tensor(tensor)[1])])
+    output.flush_folder()
+    return {"files": output.files, "overflow": None}, tensors
+
+
+def copy_tensors(policy, untied, dtype):
+    """The policy's tensors as other programs load them, by name, each in memory of its own."""
+    servable = checkpoint.servable_tensors(policy, policy.file_tensors(), untied, dtype)
+    with torch.no_grad():
+        return {name: make().to(dtype, copy=True).reshape(shape).contiguous() for name, shape, make in servable}
+
+
+def describe(tensors, gpu, handle_of):
+    """The content of `handles.json`. `handle_of`: gives what rebuilds a tensor elsewhere."""
+    handles = [{gpu: handle_of(tensor)} for tensor in tensors.values()]
+    content = {
+        "names": list(tensors),
+        "dtype_names": [str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()],
+        "shapes": [list(tensor.shape) for tensor in tensors.values()],
+        "ipc_handles_pickled": base64.b64encode(pickle.dumps(handles)).decode(),
+    }
+    return json.dumps(content).encode()
