@@ -3,6 +3,7 @@
 //! Every key is defined once, in [`schema`]: from it come the typed [`Config`], the table of keys
 //! ([`table`]), the embedded defaults, the JSON Schema, the reference page and `explain`.
 
+mod algorithm;
 pub mod catalogue;
 mod define;
 mod derived;
@@ -39,7 +40,9 @@ pub use foreign::{ForeignOutcome, Note, Owner};
 pub use generate::{explain, json_schema};
 pub use hub_name::{DataSource, DataSources, HubName, ModelSource, SplitName};
 pub use import::{Import, import};
-pub use load::{Loaded, load, load_for_evaluation, load_of_run, load_sources, load_to_show};
+pub use load::{
+    Loaded, load, load_for_evaluation, load_of_run, load_sections, load_sources, load_sources_to_show, load_to_show,
+};
 pub use path::is_placeholder;
 pub use preset_difference::PresetDifference;
 pub use reference::reference_markdown;

@@ -216,14 +216,16 @@ impl Layers {
         let mut reader = Reader::new(KNOWN_NAMES);
         let config = Config::read(&tree, "", &mut reader);
         let mut found = Vec::new();
-        if let (Some(config), true) = (&config, is_whole) {
+        if let (Some(config), true) = (&config, is_whole && purpose != LoadPurpose::Sections) {
             found = rules::check(config, &tree, &reader, purpose);
         }
         diagnostics.extend(reader.into_diagnostics());
         diagnostics.extend(found);
         let refuses = |found: &Diagnostic| match purpose {
             LoadPurpose::Showing => found.is_mistake(),
-            LoadPurpose::Training | LoadPurpose::Evaluation => found.severity == Severity::Error,
+            LoadPurpose::Training | LoadPurpose::Evaluation | LoadPurpose::Sections => {
+                found.severity == Severity::Error
+            }
         };
         match config {
             Some(mut config) if !diagnostics.iter().any(refuses) => {

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use crate::diagnostic::{ConfigErrors, Diagnostic};
 use crate::rules::LoadPurpose;
+use crate::schema::Config;
 use crate::source::{Source, SourceKind};
 use crate::tree::Node;
 use layers::Layers;
@@ -100,6 +101,26 @@ pub fn load_to_show(files: &[PathBuf], arguments: &[String]) -> Result<Loaded, C
 /// As [`load`].
 pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_layers(sources, arguments, Vec::new(), LoadPurpose::Training)
+}
+
+/// Loads a configuration from texts and overrides, as [`load_to_show`] does from files.
+///
+/// # Errors
+/// As [`load`], for what was said.
+pub fn load_sources_to_show(
+    sources: &[Arc<Source>],
+    arguments: &[String],
+) -> Result<Loaded, ConfigErrors> {
+    load_layers(sources, arguments, Vec::new(), LoadPurpose::Showing)
+}
+
+/// Reads some sections of a configuration from a text, for what uses them without a run: every key of theirs is
+/// checked, but no rule between sections.
+///
+/// # Errors
+/// Every key that is unknown or out of range.
+pub fn load_sections(source: &Arc<Source>) -> Result<Config, ConfigErrors> {
+    Ok(load_layers(std::slice::from_ref(source), &[], Vec::new(), LoadPurpose::Sections)?.config)
 }
 
 /// Checks a configuration that is a tree already.

@@ -32,6 +32,8 @@ pub(crate) enum LoadPurpose {
     Evaluation,
     /// Looking at it: what nobody has said yet, such as the model, is a warning.
     Showing,
+    /// Use of some sections without a run: no rule between sections is looked at.
+    Sections,
 }
 
 /// Checks a configuration against every rule. Rules about a key whose own value is wrong are left out: the

@@ -3,11 +3,9 @@
 use std::num::NonZeroUsize;
 
 use tamis_config::{Config, CriticOptimizerConfig, ModelSource};
-use tamis_core::objective::ValueTerm;
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{AdamWConfig, Model, TransformerConfig};
 
-use super::objective::divisors;
 use super::policy::Companion;
 use super::{AssembleError, learning_rate};
 use crate::checkpoint::{Extent, verify};
@@ -35,12 +33,7 @@ pub fn plan(config: &Config, micro_batch: MicroBatch) -> Option<CriticPlan> {
             epochs: config.critic_epochs(),
             shuffle: config.train.shuffle_mini_batches.then(|| Key::new(config.run.seed, Purpose::Critic)),
             micro_batch,
-            loss: ValueTerm {
-                coef: 1.0,
-                clip: critic.cliprange_value,
-                aggregation: critic.aggregation.unwrap_or(config.objective.aggregation),
-                divisors: divisors(config),
-            },
+            loss: config.value_loss(),
         },
         learning_rate: learning_rate(critic.optimizer.learning_rate, &critic.lr_schedule),
         warmup_steps: critic.warmup_steps as u64,

@@ -2,9 +2,7 @@
 
 use tamis_config::{Config, KlPlace};
 use tamis_core::correction::{Correction, CorrectionPreset, ImportanceWeights, Mode, Rejection};
-use tamis_core::objective::{
-    EntropyBonus, KlController, KlEstimator, KlTerm, LengthDivisors, LossMasks, Objective,
-};
+use tamis_core::objective::{KlController, KlEstimator, Objective};
 
 use super::AssembleError;
 
@@ -22,42 +20,6 @@ pub enum Divergence {
         /// Coefficient of the divergence.
         controller: KlController,
     },
-}
-
-fn controller(config: &Config) -> KlController {
-    let kl = &config.objective.kl;
-    match &kl.adaptive {
-        Some(adaptive) => KlController::Adaptive {
-            initial: kl.coefficient,
-            target: adaptive.target,
-            horizon: adaptive.horizon,
-        },
-        None => KlController::Fixed { coef: kl.coefficient },
-    }
-}
-
-fn estimator(config: &Config) -> KlEstimator {
-    let kl = &config.objective.kl;
-    let straight_through = kl.straight_through && kl.place == KlPlace::Loss;
-    // verl's clamps: they only bind where the policy has left the reference altogether, and keep one token
-    // from drowning the rest.
-    KlEstimator { kind: kl.estimator, clamped: true, straight_through }
-}
-
-/// Divisors of a trajectory's tokens in the aggregations.
-pub(super) fn divisors(config: &Config) -> LengthDivisors {
-    LengthDivisors { loss_scale_factor: config.loss_scale_factor(), length_epsilon: 0.0 }
-}
-
-/// The entropy bonus; `None` where it would pay nothing.
-fn entropy(config: &Config) -> Option<EntropyBonus> {
-    let settings = &config.objective.entropy;
-    let bonus = EntropyBonus {
-        coef: settings.coefficient,
-        aggregation: settings.aggregation,
-        adaptive: settings.adaptive,
-    };
-    (bonus.coef != 0.0 || bonus.adaptive.is_some()).then_some(bonus)
 }
 
 /// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that
@@ -113,31 +75,14 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
 
 /// The objective and where the divergence enters.
 pub fn objective(config: &Config) -> Result<(Objective, Divergence), AssembleError> {
-    let settings = &config.objective;
-    let (kl, divergence) = match settings.kl.place {
-        KlPlace::None => (None, Divergence::None),
-        KlPlace::Loss => (
-            Some(KlTerm {
-                estimator: estimator(config),
-                controller: controller(config),
-                bias_corrected: settings.kl.bias_corrected,
-            }),
-            Divergence::InLoss,
-        ),
+    let divergence = match config.objective.kl.place {
+        KlPlace::None => Divergence::None,
+        KlPlace::Loss => Divergence::InLoss,
         KlPlace::Reward => {
-            (None, Divergence::InReward { estimator: estimator(config), controller: controller(config) })
+            Divergence::InReward { estimator: config.kl_estimator(), controller: config.kl_controller() }
         }
     };
-    let objective = Objective {
-        importance: settings.importance,
-        kl,
-        entropy: entropy(config),
-        masks: LossMasks { top_entropy: settings.masks.top_entropy, off_policy: settings.masks.off_policy },
-        divisors: divisors(config),
-        ..Objective::of(settings.loss, settings.aggregation)
-    };
-    objective.check()?;
-    Ok((objective, divergence))
+    Ok((config.policy_objective()?, divergence))
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! Filter and scheduling machine.
 
-use tamis_config::{BackendKind, Config, GoldCheck, ScheduleMode, SurplusKind};
+use tamis_config::{BackendKind, Config, ScheduleMode};
 use tamis_core::filter::{AvailableMetrics, FilterError, GroupFilter, Metric, MetricError, Pool, PoolScore};
-use tamis_core::schedule::{
-    RoundLimit, RoundSize, ScheduleSettings, Scheduler, StepUpdates, StreamingSettings, Surplus,
-};
+use tamis_core::schedule::{RoundLimit, ScheduleSettings, Scheduler, StepUpdates, StreamingSettings};
 
 use tamis_core::whole_step::WholeStep;
 use tamis_rollout::Record;
@@ -258,38 +256,7 @@ pub fn scheduler(config: &Config, sieve: &Sieve) -> Result<Scheduler, AssembleEr
 
 /// The machine's settings.
 pub fn settings(config: &Config, sieve: &Sieve) -> ScheduleSettings {
-    let schedule = &config.schedule;
-    ScheduleSettings {
-        gen_batch_size: config.gen_batch_size(),
-        size: match schedule.mode {
-            ScheduleMode::Deficit if config.refills() => {
-                let granularity = schedule.granularity.unwrap_or(config.mini_batch_size());
-                RoundSize::Deficit { granularity, margin: schedule.margin }
-            }
-            _ => RoundSize::Fixed,
-        },
-        rounds_in_flight: config.rounds_in_flight(),
-        filter: sieve.filter,
-        refill: schedule.refill,
-        max_num_gen_batches: schedule.max_num_gen_batches,
-        on_limit: schedule.on_limit,
-        on_empty_round: schedule.on_empty_round,
-        on_exhausted: schedule.on_exhausted,
-        surplus: match schedule.surplus {
-            SurplusKind::Discard => Surplus::Discard,
-            SurplusKind::Carry => Surplus::Carry { max_lag: schedule.max_lag.unwrap_or(1) as u64 },
-        },
-        order: schedule.order,
-        total_steps: config.train.total_steps.map(|steps| steps as u64),
-        total_epochs: config.train.total_epochs.map(|epochs| epochs as u64),
-        metric: sieve.metric.clone(),
-        temperature: Some(config.rollout.temperature),
-        cuts_sampling: Some(
-            config.rollout.top_k > 0 || config.rollout.top_p < 1.0 || config.rollout.min_p > 0.0,
-        ),
-        scores_gold: Some(config.data.check_gold != GoldCheck::Off),
-        ..ScheduleSettings::new(config.data.train_batch_size, config.rollout.n)
-    }
+    config.schedule_settings(sieve.filter, sieve.metric.clone())
 }
 
 #[cfg(test)]

@@ -1,0 +1,123 @@
+//! Objects of tamis-core that follow from a configuration alone: the objective, the critic's loss, the settings of
+//! the scheduling machine.
+
+use tamis_core::filter::{GroupFilter, Metric};
+use tamis_core::objective::{
+    EntropyBonus, KlController, KlEstimator, KlTerm, LengthDivisors, LossMasks, Objective, ObjectiveError,
+    ValueTerm,
+};
+use tamis_core::schedule::{RoundSize, ScheduleSettings, Surplus};
+
+use crate::schema::{Config, GoldCheck, KlPlace, ScheduleMode, SurplusKind};
+
+impl Config {
+    /// The policy's objective: loss, aggregation, divergence where it is in the loss, entropy and masks.
+    ///
+    /// # Errors
+    /// A setting out of range, or settings that do not go together.
+    pub fn policy_objective(&self) -> Result<Objective, ObjectiveError> {
+        let settings = &self.objective;
+        let kl = (settings.kl.place == KlPlace::Loss).then(|| KlTerm {
+            estimator: self.kl_estimator(),
+            controller: self.kl_controller(),
+            bias_corrected: settings.kl.bias_corrected,
+        });
+        let objective = Objective {
+            importance: settings.importance,
+            kl,
+            entropy: self.entropy_bonus(),
+            masks: LossMasks {
+                top_entropy: settings.masks.top_entropy,
+                off_policy: settings.masks.off_policy,
+            },
+            divisors: self.length_divisors(),
+            ..Objective::of(settings.loss, settings.aggregation)
+        };
+        objective.check()?;
+        Ok(objective)
+    }
+
+    /// Coefficient of the divergence from the reference, constant or adaptive.
+    pub fn kl_controller(&self) -> KlController {
+        let kl = &self.objective.kl;
+        match &kl.adaptive {
+            Some(adaptive) => KlController::Adaptive {
+                initial: kl.coefficient,
+                target: adaptive.target,
+                horizon: adaptive.horizon,
+            },
+            None => KlController::Fixed { coef: kl.coefficient },
+        }
+    }
+
+    /// Estimator of the divergence from the reference.
+    pub fn kl_estimator(&self) -> KlEstimator {
+        let kl = &self.objective.kl;
+        let straight_through = kl.straight_through && kl.place == KlPlace::Loss;
+        // verl's clamps: they only bind where the policy has left the reference altogether, and keep one token
+        // from drowning the rest.
+        KlEstimator { kind: kl.estimator, clamped: true, straight_through }
+    }
+
+    /// The entropy bonus; `None` where it would pay nothing.
+    fn entropy_bonus(&self) -> Option<EntropyBonus> {
+        let settings = &self.objective.entropy;
+        let bonus = EntropyBonus {
+            coef: settings.coefficient,
+            aggregation: settings.aggregation,
+            adaptive: settings.adaptive,
+        };
+        (bonus.coef != 0.0 || bonus.adaptive.is_some()).then_some(bonus)
+    }
+
+    /// Divisors of a trajectory's tokens in the aggregations.
+    fn length_divisors(&self) -> LengthDivisors {
+        LengthDivisors { loss_scale_factor: self.loss_scale_factor(), length_epsilon: 0.0 }
+    }
+
+    /// The critic's loss.
+    pub fn value_loss(&self) -> ValueTerm {
+        ValueTerm {
+            coef: 1.0,
+            clip: self.critic.cliprange_value,
+            aggregation: self.critic.aggregation.unwrap_or(self.objective.aggregation),
+            divisors: self.length_divisors(),
+        }
+    }
+
+    /// Settings of the scheduling machine, whose groups that filter judges by that metric.
+    pub fn schedule_settings(&self, filter: Option<GroupFilter>, metric: Metric) -> ScheduleSettings {
+        let schedule = &self.schedule;
+        ScheduleSettings {
+            gen_batch_size: self.gen_batch_size(),
+            size: match schedule.mode {
+                ScheduleMode::Deficit if self.refills() => {
+                    let granularity = schedule.granularity.unwrap_or(self.mini_batch_size());
+                    RoundSize::Deficit { granularity, margin: schedule.margin }
+                }
+                _ => RoundSize::Fixed,
+            },
+            rounds_in_flight: self.rounds_in_flight(),
+            filter,
+            refill: schedule.refill,
+            max_num_gen_batches: schedule.max_num_gen_batches,
+            on_limit: schedule.on_limit,
+            on_empty_round: schedule.on_empty_round,
+            on_exhausted: schedule.on_exhausted,
+            surplus: match schedule.surplus {
+                SurplusKind::Discard => Surplus::Discard,
+                SurplusKind::Carry => Surplus::Carry { max_lag: schedule.max_lag.unwrap_or(1) as u64 },
+            },
+            order: schedule.order,
+            total_steps: self.train.total_steps.map(|steps| steps as u64),
+            total_epochs: self.train.total_epochs.map(|epochs| epochs as u64),
+            metric,
+            temperature: Some(self.rollout.temperature),
+            cuts_sampling: Some(
+                self.rollout.top_k > 0 || self.rollout.top_p < 1.0 || self.rollout.min_p > 0.0,
+            ),
+            scores_gold: Some(self.data.check_gold != GoldCheck::Off),
+            ..ScheduleSettings::new(self.data.train_batch_size, self.rollout.n)
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `tamis._native`: tamis-core for Python.
+//!
+//! The package's own modules (`python/tamis`) are what users import; this one holds what they build on. Settings
+//! are read by `tamis-config`, so names, defaults, ranges and messages are those of the program's configuration.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `config` | a whole configuration, from files, overrides or a mapping |
+//! | `filter`, `advantage`, `objective`, `value_loss`, `machine` | the classes of that name |
+//! | `rows` | columns of numbers: buffers, arrays, sequences, rows of either |
+//! | `array` | columns of numbers on their way out |
+//! | `value` | settings and events as Python has them, and as JSON has them |
+//! | `error` | errors as the exceptions of `tamis.errors` |
+
+mod advantage;
+mod array;
+mod config;
+mod error;
+mod filter;
+mod machine;
+mod objective;
+mod rows;
+mod value;
+mod value_loss;
+
+use pyo3::prelude::*;
+
+/// Filters, advantages, losses and the scheduling machine of tamis, in native code.
+#[pymodule(name = "_native")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<config::Config>()?;
+    module.add_class::<filter::Filter>()?;
+    module.add_class::<filter::Verdict>()?;
+    module.add_class::<advantage::Advantage>()?;
+    module.add_class::<advantage::Estimate>()?;
+    module.add_class::<objective::Objective>()?;
+    module.add_class::<objective::Normalisers>()?;
+    module.add_class::<objective::Evaluation>()?;
+    module.add_class::<value_loss::ValueLoss>()?;
+    module.add_class::<value_loss::ValueEvaluation>()?;
+    module.add_class::<machine::Machine>()
+}

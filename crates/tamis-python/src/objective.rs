@@ -1,0 +1,586 @@
+//! `Objective`: policy loss, divergence and entropy as one value and one derivative per token.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde_json::{Map, Value, json};
+use tamis_config::reader::Setting as _;
+use tamis_core::objective::{
+    self as core, AdvantageColumn, Aggregation, Columns, ObjectiveState, Outcome, PolicyLoss, Real,
+};
+use tamis_core::ragged::Ragged;
+use tamis_core::random::{Key, Purpose};
+
+use crate::array::array;
+use crate::config::sections;
+use crate::error::{column_error, refused};
+use crate::rows::{Cell, Rows, flat, lengths_of, read};
+use crate::value::{keys_of, to_json, to_python};
+
+/// Keys of `objective` in a configuration that an [`Objective`] has.
+const KEYS: [&str; 7] =
+    ["loss", "importance", "aggregation", "loss_scale_factor", "kl", "entropy", "masks"];
+
+/// The other keys of `objective`, and what has them here.
+const ELSEWHERE: [(&str, &str); 4] = [
+    ("advantage", "`tamis.Advantage` computes advantages; pass them as `advantage`"),
+    ("shaping", "change the advantages before you pass them"),
+    ("correction", "pass its weights as `weight`, and leave out of `mask` what it rejects"),
+    ("zero_groups", "pass `normalisers` that count the groups you mean"),
+];
+
+/// A policy loss with its divergence, entropy bonus and masks: the settings of `objective` in a configuration.
+///
+/// `Objective("clip", aggregation="token-mean")`, or with the settings of the loss
+/// `Objective({"kind": "clip", "clip_high": 0.28}, kl={"coefficient": 0.001})`. `Objective.losses()` names the losses.
+#[pyclass(module = "tamis._native", frozen)]
+pub(crate) struct Objective {
+    objective: core::Objective,
+    settings: Value,
+}
+
+/// What the means of a loss divide by: tokens, trajectories and groups with an unmasked token, counted over the whole
+/// optimizer batch. Loss and derivatives are multiplied by `dp_size`, for ranks whose gradients are averaged.
+#[pyclass(module = "tamis._native", frozen, get_all, eq)]
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Normalisers {
+    /// Unmasked tokens.
+    tokens: f64,
+    /// Trajectories with an unmasked token.
+    sequences: f64,
+    /// Groups with an unmasked token.
+    groups: f64,
+    /// Data-parallel ranks whose gradients are averaged.
+    dp_size: f64,
+}
+
+/// Loss, derivatives, metrics and next state of a batch.
+#[pyclass(module = "tamis._native", frozen)]
+pub(crate) struct Evaluation {
+    outcome: Outcome,
+    derivatives: Derivatives,
+    normalisers: core::Normalisers,
+}
+
+enum Derivatives {
+    Single(core::Derivatives<f32>),
+    Double(core::Derivatives<f64>),
+}
+
+impl Objective {
+    /// Of a configuration.
+    pub(crate) fn of(py: Python<'_>, config: &tamis_config::Config) -> PyResult<Self> {
+        let objective = config.policy_objective().map_err(|error| refused(py, &error, None))?;
+        let mut settings = config.objective.to_json();
+        if let Value::Object(keys) = &mut settings {
+            keys.retain(|key, _| KEYS.contains(&key.as_str()));
+            keys.insert("loss_scale_factor".to_owned(), json!(config.loss_scale_factor()));
+            // Those of a trajectory that was cut are for the caller to mask.
+            if let Some(Value::Object(masks)) = keys.get_mut("masks") {
+                masks.remove("truncated");
+            }
+            if objective.kl.is_none() {
+                keys.insert("kl".to_owned(), Value::Null);
+            }
+        }
+        Ok(Self { objective, settings })
+    }
+}
+
+/// Columns of a batch, read from what Python passed.
+struct Batch<T> {
+    offsets: Vec<usize>,
+    mask: Vec<bool>,
+    logprob: Vec<T>,
+    old: Option<Vec<T>>,
+    behaviour: Option<Vec<T>>,
+    reference: Option<Vec<T>>,
+    entropy: Option<Vec<T>>,
+    weight: Option<Vec<T>>,
+    selection: Option<Vec<u8>>,
+    advantage: Vec<f64>,
+    is_per_token: bool,
+    group_tokens: Option<Vec<f64>>,
+    group_sequences: Option<Vec<f64>>,
+    normalisers: core::Normalisers,
+}
+
+/// The columns as they were passed.
+struct Passed<'a, 'py> {
+    offsets: Option<&'a Bound<'py, PyAny>>,
+    mask: Option<&'a Bound<'py, PyAny>>,
+    advantage: &'a Bound<'py, PyAny>,
+    old: Option<&'a Bound<'py, PyAny>>,
+    behaviour: Option<&'a Bound<'py, PyAny>>,
+    reference: Option<&'a Bound<'py, PyAny>>,
+    entropy: Option<&'a Bound<'py, PyAny>>,
+    weight: Option<&'a Bound<'py, PyAny>>,
+    selection: Option<&'a Bound<'py, PyAny>>,
+    group_sizes: Option<&'a Bound<'py, PyAny>>,
+    group_tokens: Option<&'a Bound<'py, PyAny>>,
+    group_sequences: Option<&'a Bound<'py, PyAny>>,
+    normalisers: Option<&'a Normalisers>,
+}
+
+/// Cuts of a batch: how long each trajectory is, and which of its tokens are trained on.
+pub(crate) struct Cuts {
+    pub(crate) offsets: Vec<usize>,
+    pub(crate) lengths: Vec<usize>,
+    pub(crate) mask: Ragged<bool>,
+}
+
+impl Cuts {
+    /// From the first column's own rows, otherwise from offsets.
+    pub(crate) fn of(
+        py: Python<'_>,
+        (name, num_values, rows): (&str, usize, Option<&[usize]>),
+        offsets: Option<&Bound<'_, PyAny>>,
+        mask: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let given = match offsets {
+            None => None,
+            Some(offsets) => Some(lengths_of(&flat::<usize>(offsets, "offsets")?, "offsets", py)?),
+        };
+        let Some(lengths) = given.or_else(|| rows.map(<[usize]>::to_vec)) else {
+            let message = format!("column `{name}` has no rows: pass one row per trajectory, or `offsets`");
+            return Err(column_error(py, &message));
+        };
+        let mut offsets = vec![0];
+        for length in &lengths {
+            offsets.push(offsets.last().copied().unwrap_or(0) + length);
+        }
+        let expected = offsets.last().copied().unwrap_or(0);
+        if expected != num_values {
+            let message = format!("column `{name}` has {num_values} values, expected {expected}");
+            return Err(column_error(py, &message));
+        }
+        let mask = match mask {
+            None => Ragged::from_lengths(vec![true; num_values], &lengths),
+            Some(mask) => Ragged::from_lengths(read::<bool>(mask, "mask")?.values, &lengths),
+        };
+        let mask = mask.map_err(|error| column_error(py, &format!("column `mask`: {error}")))?;
+        Ok(Self { offsets, lengths, mask })
+    }
+}
+
+/// What means divide by, and the counts of each trajectory's group; those that were passed come first.
+pub(crate) struct Counts {
+    pub(crate) normalisers: core::Normalisers,
+    pub(crate) group_tokens: Option<Vec<f64>>,
+    pub(crate) group_sequences: Option<Vec<f64>>,
+}
+
+impl Counts {
+    pub(crate) fn of(
+        py: Python<'_>,
+        cuts: &Cuts,
+        aggregations: &[Aggregation],
+        group_sizes: Option<&Bound<'_, PyAny>>,
+        normalisers: Option<&Normalisers>,
+        (group_tokens, group_sequences): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
+    ) -> PyResult<Self> {
+        let sizes = group_sizes.map(|sizes| flat::<usize>(sizes, "group_sizes")).transpose()?;
+        let needs_groups = aggregations
+            .iter()
+            .find(|kind| matches!(kind, Aggregation::GroupTokenMean | Aggregation::GroupSeqMean));
+        if let (Some(aggregation), None, None) = (needs_groups, &sizes, normalisers) {
+            let message = format!("`group_sizes` is missing; aggregation `{aggregation}` needs it");
+            return Err(column_error(py, &message));
+        }
+        // Where no mean is over groups, each trajectory may stand for one.
+        let counted = sizes.is_some();
+        let sizes = sizes.unwrap_or_else(|| vec![1; cuts.lengths.len()]);
+        let count = |error| column_error(py, &format!("`group_sizes`: {error}"));
+        let (own, tokens) = core::Normalisers::of(&cuts.mask, &sizes).map_err(count)?;
+        let sequences = core::Normalisers::group_sequences(&cuts.mask, &sizes).map_err(count)?;
+        let passed = |column: Option<&Bound<'_, PyAny>>, name| {
+            column.map(|column| flat::<f64>(column, name)).transpose()
+        };
+        Ok(Self {
+            normalisers: normalisers.map_or(own, Normalisers::inner),
+            group_tokens: passed(group_tokens, "group_tokens")?.or(counted.then_some(tokens)),
+            group_sequences: passed(group_sequences, "group_sequences")?.or(counted.then_some(sequences)),
+        })
+    }
+}
+
+impl Normalisers {
+    fn inner(&self) -> core::Normalisers {
+        let Self { tokens, sequences, groups, dp_size } = *self;
+        core::Normalisers { tokens, sequences, groups, dp_size }
+    }
+
+    pub(crate) fn of_counts(counts: core::Normalisers) -> Self {
+        let core::Normalisers { tokens, sequences, groups, dp_size } = counts;
+        Self { tokens, sequences, groups, dp_size }
+    }
+}
+
+impl<T: Cell + Real> Batch<T> {
+    fn of(py: Python<'_>, logprob: Rows<T>, passed: &Passed<'_, '_>, objective: &core::Objective) -> PyResult<Self> {
+        let first = ("logprob", logprob.values.len(), logprob.lengths.as_deref());
+        let cuts = Cuts::of(py, first, passed.offsets, passed.mask)?;
+        let advantage = read::<f64>(passed.advantage, "advantage")?;
+        let (num_sequences, num_tokens) = (cuts.lengths.len(), logprob.values.len());
+        let has_rows = advantage.lengths.is_some();
+        let fits_both = advantage.values.len() == num_sequences && num_sequences == num_tokens;
+        if fits_both && !has_rows && cuts.lengths.iter().any(|length| *length != 1) {
+            let message = "column `advantage` has as many values as there are trajectories and tokens: pass one row per \
+                           trajectory where they are per token";
+            return Err(column_error(py, &message));
+        }
+        let aggregations: Vec<Aggregation> = std::iter::once(objective.aggregation)
+            .chain(objective.entropy.and_then(|bonus| bonus.aggregation))
+            .collect();
+        let counts = Counts::of(
+            py,
+            &cuts,
+            &aggregations,
+            passed.group_sizes,
+            passed.normalisers,
+            (passed.group_tokens, passed.group_sequences),
+        )?;
+        let column = |column: Option<&Bound<'_, PyAny>>, name| {
+            column.map(|column| Ok::<_, PyErr>(read::<T>(column, name)?.values)).transpose()
+        };
+        Ok(Self {
+            offsets: cuts.offsets,
+            mask: cuts.mask.values().to_vec(),
+            old: column(passed.old, "old")?,
+            behaviour: column(passed.behaviour, "behaviour")?,
+            reference: column(passed.reference, "reference")?,
+            entropy: column(passed.entropy, "entropy")?,
+            weight: column(passed.weight, "weight")?,
+            selection: passed
+                .selection
+                .map(|column| Ok::<_, PyErr>(read::<u8>(column, "selection")?.values))
+                .transpose()?,
+            is_per_token: has_rows || advantage.values.len() != num_sequences,
+            advantage: advantage.values,
+            logprob: logprob.values,
+            group_tokens: counts.group_tokens,
+            group_sequences: counts.group_sequences,
+            normalisers: counts.normalisers,
+        })
+    }
+
+    fn columns(&self) -> Columns<'_, T> {
+        let advantage = if self.is_per_token {
+            AdvantageColumn::PerToken(&self.advantage)
+        } else {
+            AdvantageColumn::PerTrajectory(&self.advantage)
+        };
+        Columns {
+            old: self.old.as_deref(),
+            behaviour: self.behaviour.as_deref(),
+            reference: self.reference.as_deref(),
+            entropy: self.entropy.as_deref(),
+            weight: self.weight.as_deref(),
+            selection: self.selection.as_deref(),
+            group_tokens: self.group_tokens.as_deref(),
+            group_sequences: self.group_sequences.as_deref(),
+            ..Columns::new(&self.offsets, &self.mask, &self.logprob, advantage)
+        }
+    }
+}
+
+fn evaluated<T: Cell + Real>(
+    py: Python<'_>,
+    objective: &core::Objective,
+    batch: &Batch<T>,
+    state: &ObjectiveState,
+) -> PyResult<(Outcome, core::Derivatives<T>)> {
+    let result = py.detach(|| objective.value_and_gradient(&batch.columns(), &batch.normalisers, state));
+    result.map_err(|error| column_error(py, &error))
+}
+
+/// Whether a column is a buffer of single precision, which is then the precision of the derivatives.
+fn logprobs(logprob: &Bound<'_, PyAny>) -> PyResult<Result<Rows<f32>, Rows<f64>>> {
+    let double = read::<f64>(logprob, "logprob")?;
+    if !double.is_single {
+        return Ok(Err(double));
+    }
+    let Rows { values, lengths, is_single } = double;
+    Ok(Ok(Rows { values: values.into_iter().map(|value| value as f32).collect(), lengths, is_single }))
+}
+
+#[pymethods]
+impl Objective {
+    #[new]
+    #[pyo3(signature = (loss=None, **settings))]
+    fn new(
+        py: Python<'_>,
+        loss: Option<&Bound<'_, PyAny>>,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let mut section = keys_of(settings)?;
+        if let Some(loss) = loss {
+            section.insert("loss".to_owned(), to_json(loss)?);
+        }
+        if let Some((key, instead)) = ELSEWHERE.iter().find(|(key, _)| section.contains_key(*key)) {
+            let message = format!("`objective.{key}` is no part of an objective here");
+            return Err(refused(py, &message, Some((*instead).to_owned())));
+        }
+        // The name of a loss stands for the loss with its defaults.
+        if let Some(Value::String(kind)) = section.get("loss") {
+            let kind = json!({ "kind": kind });
+            section.insert("loss".to_owned(), kind);
+        }
+        match section.get_mut("kl") {
+            Some(Value::Object(kl)) => {
+                let place = kl.entry("in").or_insert_with(|| json!("loss"));
+                if place == "reward" {
+                    let message = "`objective.kl.in: reward` is no part of an objective: rewards are not its input";
+                    let hint = "subtract the penalty from the rewards that you pass to `tamis.Advantage`";
+                    return Err(refused(py, &message, Some(hint.to_owned())));
+                }
+            }
+            Some(Value::Null) => {
+                section.remove("kl");
+            }
+            _ => {}
+        }
+        if let Some(Value::Object(masks)) = section.get("masks")
+            && masks.get("truncated").is_some_and(|truncated| *truncated == Value::Bool(true))
+        {
+            let message = "`objective.masks.truncated` is no part of an objective: it does not know what was cut";
+            let hint = "leave those trajectories out of `mask`";
+            return Err(refused(py, &message, Some(hint.to_owned())));
+        }
+        let has_scale = section.get("loss_scale_factor").is_some_and(|scale| !scale.is_null());
+        let config = sections(py, &Value::Object(Map::from_iter([("objective".to_owned(), Value::Object(section))])))?;
+        if config.objective.aggregation == Aggregation::SeqMeanTokenSumNorm && !has_scale {
+            let message = "`objective.aggregation: seq-mean-token-sum-norm` needs `objective.loss_scale_factor`";
+            let hint = "set it to the response limit in tokens";
+            return Err(refused(py, &message, Some(hint.to_owned())));
+        }
+        Self::of(py, &config)
+    }
+
+    /// The names of the policy losses.
+    #[staticmethod]
+    fn losses() -> Vec<&'static str> {
+        PolicyLoss::NAMES.to_vec()
+    }
+
+    /// Name of the policy loss.
+    #[getter]
+    fn loss(&self) -> &'static str {
+        self.objective.policy.as_str()
+    }
+
+    /// Every setting by its key.
+    #[getter]
+    fn settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_python(py, &self.settings)
+    }
+
+    /// Whether tokens are chosen over the whole optimizer batch before anything is differentiated: `select` does it,
+    /// and `evaluate` wants the result as `selection`.
+    #[getter]
+    fn needs_selection(&self) -> bool {
+        self.objective.needs_selection()
+    }
+
+    /// Whether `evaluate` gives derivatives with respect to the entropy, which it then needs.
+    #[getter]
+    fn has_entropy_bonus(&self) -> bool {
+        self.objective.entropy.is_some()
+    }
+
+    /// State at the start of a run.
+    fn initial_state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_python(py, &serde_json::to_value(self.objective.initial_state()).unwrap_or_default())
+    }
+
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<((), Bound<'py, PyAny>)> {
+        Ok(((), self.settings(py)?))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Objective {}, {}>", self.objective.policy.as_str(), self.objective.aggregation)
+    }
+
+    /// Loss, derivatives and metrics of B trajectories of N tokens in all.
+    ///
+    /// `logprob` has one row per trajectory (a list of rows, or a padded array [B, T] with `mask`), or is flat with
+    /// `offsets` [B + 1]; the other columns of tokens have its length. Nothing is read where `mask` is 0. `advantage` is
+    /// one number per trajectory [B], or per token. Derivatives have the precision of `logprob`.
+    ///
+    /// The means divide by what `normalisers` count: those of the batch itself unless they are given, as for one
+    /// micro-batch of a larger batch. `group_sizes` [P] is needed where the mean is over groups; of a micro-batch pass
+    /// `group_tokens` or `group_sequences` [B] instead, counted in the whole batch.
+    #[pyo3(signature = (
+        logprob, advantage, *, offsets=None, mask=None, old=None, behaviour=None, reference=None, entropy=None,
+        weight=None, selection=None, group_sizes=None, group_tokens=None, group_sequences=None, normalisers=None,
+        state=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments, one per column")]
+    fn evaluate(
+        &self,
+        py: Python<'_>,
+        logprob: &Bound<'_, PyAny>,
+        advantage: &Bound<'_, PyAny>,
+        offsets: Option<&Bound<'_, PyAny>>,
+        mask: Option<&Bound<'_, PyAny>>,
+        old: Option<&Bound<'_, PyAny>>,
+        behaviour: Option<&Bound<'_, PyAny>>,
+        reference: Option<&Bound<'_, PyAny>>,
+        entropy: Option<&Bound<'_, PyAny>>,
+        weight: Option<&Bound<'_, PyAny>>,
+        selection: Option<&Bound<'_, PyAny>>,
+        group_sizes: Option<&Bound<'_, PyAny>>,
+        group_tokens: Option<&Bound<'_, PyAny>>,
+        group_sequences: Option<&Bound<'_, PyAny>>,
+        normalisers: Option<&Normalisers>,
+        state: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Evaluation> {
+        let passed = Passed {
+            offsets,
+            mask,
+            advantage,
+            old,
+            behaviour,
+            reference,
+            entropy,
+            weight,
+            selection,
+            group_sizes,
+            group_tokens,
+            group_sequences,
+            normalisers,
+        };
+        let state = match state {
+            None => self.objective.initial_state(),
+            Some(state) => serde_json::from_value(to_json(state)?)
+                .map_err(|error| column_error(py, &format!("`state` is none of an objective: {error}")))?,
+        };
+        match logprobs(logprob)? {
+            Ok(logprob) => {
+                let batch = Batch::of(py, logprob, &passed, &self.objective)?;
+                let (outcome, derivatives) = evaluated(py, &self.objective, &batch, &state)?;
+                let derivatives = Derivatives::Single(derivatives);
+                Ok(Evaluation { outcome, derivatives, normalisers: batch.normalisers })
+            }
+            Err(logprob) => {
+                let batch = Batch::of(py, logprob, &passed, &self.objective)?;
+                let (outcome, derivatives) = evaluated(py, &self.objective, &batch, &state)?;
+                let derivatives = Derivatives::Double(derivatives);
+                Ok(Evaluation { outcome, derivatives, normalisers: batch.normalisers })
+            }
+        }
+    }
+
+    /// Flags of the tokens chosen over the whole optimizer batch [N], for `evaluate(selection=...)`; draws are keyed by
+    /// `seed`. Cut them as the other columns are cut.
+    #[pyo3(signature = (
+        logprob, advantage, *, offsets=None, mask=None, old=None, entropy=None, seed=0
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments, one per column")]
+    fn select<'py>(
+        &self,
+        py: Python<'py>,
+        logprob: &Bound<'py, PyAny>,
+        advantage: &Bound<'py, PyAny>,
+        offsets: Option<&Bound<'py, PyAny>>,
+        mask: Option<&Bound<'py, PyAny>>,
+        old: Option<&Bound<'py, PyAny>>,
+        entropy: Option<&Bound<'py, PyAny>>,
+        seed: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let passed = Passed {
+            offsets,
+            mask,
+            advantage,
+            old,
+            behaviour: None,
+            reference: None,
+            entropy,
+            weight: None,
+            selection: None,
+            group_sizes: None,
+            group_tokens: None,
+            group_sequences: None,
+            // Nothing is divided.
+            normalisers: Some(&Normalisers { tokens: 1.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 }),
+        };
+        let logprob = read::<f64>(logprob, "logprob")?;
+        let batch = Batch::of(py, logprob, &passed, &self.objective)?;
+        let key = Key::new(seed, Purpose::Objective);
+        let selection = self.objective.select(&batch.columns(), key);
+        array(py, &selection.map_err(|error| column_error(py, &error))?.flags)
+    }
+}
+
+#[pymethods]
+impl Normalisers {
+    #[new]
+    #[pyo3(signature = (tokens, sequences, groups, dp_size=1.0))]
+    fn new(tokens: f64, sequences: f64, groups: f64, dp_size: f64) -> Self {
+        Self { tokens, sequences, groups, dp_size }
+    }
+
+    fn __getnewargs__(&self) -> (f64, f64, f64, f64) {
+        (self.tokens, self.sequences, self.groups, self.dp_size)
+    }
+
+    fn __repr__(&self) -> String {
+        let Self { tokens, sequences, groups, dp_size } = self;
+        format!("Normalisers(tokens={tokens}, sequences={sequences}, groups={groups}, dp_size={dp_size})")
+    }
+}
+
+#[pymethods]
+impl Evaluation {
+    /// Policy loss + coefficient x divergence - coefficient x entropy, each aggregated; 0 where nothing is trained on.
+    #[getter]
+    fn loss(&self) -> f64 {
+        self.outcome.loss
+    }
+
+    /// Derivative of the loss with respect to each log-probability [N], 0 at masked tokens.
+    #[getter]
+    fn dlogprob<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.derivatives {
+            Derivatives::Single(derivatives) => array(py, &derivatives.logprob),
+            Derivatives::Double(derivatives) => array(py, &derivatives.logprob),
+        }
+    }
+
+    /// Derivative of the loss with respect to each entropy [N]; None without an entropy bonus.
+    #[getter]
+    fn dentropy<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if self.outcome.metrics.entropy_coef.is_none() {
+            return Ok(None);
+        }
+        match &self.derivatives {
+            Derivatives::Single(derivatives) => array(py, &derivatives.entropy).map(Some),
+            Derivatives::Double(derivatives) => array(py, &derivatives.entropy).map(Some),
+        }
+    }
+
+    /// Metrics by their names in a run's `metrics.jsonl`; NaN where their column was not given.
+    #[getter]
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let metrics = PyDict::new(py);
+        for (name, value) in self.outcome.metrics.to_pairs() {
+            metrics.set_item(name, value)?;
+        }
+        Ok(metrics)
+    }
+
+    /// State for the next optimizer batch.
+    #[getter]
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_python(py, &serde_json::to_value(self.outcome.state).unwrap_or_default())
+    }
+
+    /// What the means were divided by.
+    #[getter]
+    fn normalisers(&self) -> Normalisers {
+        Normalisers::of_counts(self.normalisers)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Evaluation: loss {} of {} tokens>", self.outcome.loss, self.outcome.metrics.tokens)
+    }
+}

@@ -1,0 +1,283 @@
+//! Columns of numbers as Python has them: anything with the buffer protocol (numpy arrays, `array.array`,
+//! memoryviews), tensors, sequences of numbers, and sequences of such rows.
+
+use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyMapping, PyString};
+use tamis_core::ragged::Ragged;
+
+use crate::error::column_error;
+
+/// A number that a column holds.
+pub(crate) trait Cell: Copy + Default {
+    /// The number of this type that stands for one of a buffer; `None` where there is none.
+    fn of(number: f64) -> Option<Self>;
+
+    /// What a column of it holds, in words.
+    const MEANING: &'static str;
+
+    /// The values of a buffer of exactly this type; `None` where it is of another.
+    fn same(_buffer: &PyUntypedBuffer, _py: Python<'_>) -> Option<PyResult<Vec<Self>>> {
+        None
+    }
+}
+
+fn typed<T: Element>(buffer: &PyUntypedBuffer, py: Python<'_>) -> Option<PyResult<Vec<T>>> {
+    let typed: &PyBuffer<T> = buffer.as_typed().ok()?;
+    Some(typed.to_vec(py))
+}
+
+impl Cell for f64 {
+    const MEANING: &'static str = "numbers";
+
+    fn of(number: f64) -> Option<Self> {
+        Some(number)
+    }
+
+    fn same(buffer: &PyUntypedBuffer, py: Python<'_>) -> Option<PyResult<Vec<Self>>> {
+        typed(buffer, py)
+    }
+}
+
+impl Cell for f32 {
+    const MEANING: &'static str = "numbers";
+
+    fn of(number: f64) -> Option<Self> {
+        Some(number as f32)
+    }
+
+    fn same(buffer: &PyUntypedBuffer, py: Python<'_>) -> Option<PyResult<Vec<Self>>> {
+        typed(buffer, py)
+    }
+}
+
+impl Cell for bool {
+    const MEANING: &'static str = "flags: booleans, or 0 and 1";
+
+    fn of(number: f64) -> Option<Self> {
+        (number == 0.0 || number == 1.0).then_some(number == 1.0)
+    }
+
+    fn same(buffer: &PyUntypedBuffer, py: Python<'_>) -> Option<PyResult<Vec<Self>>> {
+        let bytes = typed::<u8>(buffer, py)?;
+        Some(bytes.and_then(|bytes| {
+            if bytes.iter().any(|byte| *byte > 1) {
+                return Err(PyBufferError::new_err("not 0 or 1"));
+            }
+            Ok(bytes.into_iter().map(|byte| byte == 1).collect())
+        }))
+    }
+}
+
+macro_rules! whole_numbers {
+    ($($type:ty),*) => {$(
+        impl Cell for $type {
+            const MEANING: &'static str = "whole numbers of 0 or more";
+
+            fn of(number: f64) -> Option<Self> {
+                // 2^53 bounds what a float holds exactly.
+                let fits = number.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&number);
+                (fits && number <= <$type>::MAX as f64).then_some(number as $type)
+            }
+        }
+    )*};
+}
+
+whole_numbers! { u8, u32, usize }
+
+/// Values one after the other, and how they are cut into rows where the object says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rows<T> {
+    /// All values \[N\].
+    pub(crate) values: Vec<T>,
+    /// Length of each row; `None` for an object without rows.
+    pub(crate) lengths: Option<Vec<usize>>,
+    /// Whether it is a buffer of single precision.
+    pub(crate) is_single: bool,
+}
+
+/// Reads a column of that name.
+pub(crate) fn read<T: Cell>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Rows<T>> {
+    let py = object.py();
+    if object.is_instance_of::<PyString>() || object.cast::<PyMapping>().is_ok() {
+        return Err(not_a_column::<T>(object, name));
+    }
+    if let Ok(buffer) = PyUntypedBuffer::get(object) {
+        return from_buffer(object, &buffer, name);
+    }
+    // A tensor: on the CPU without its graph it shares its memory with numpy.
+    if object.hasattr("detach")? {
+        let array = object.call_method0("detach")?.call_method0("cpu")?.call_method0("numpy")?;
+        return read(&array, name);
+    }
+    if object.hasattr("__array__")? {
+        return read(&object.call_method0("__array__")?, name);
+    }
+    let Ok(items) = object.try_iter() else { return Err(not_a_column::<T>(object, name)) };
+    let mut rows = Rows { values: Vec::new(), lengths: None, is_single: false };
+    let mut lengths = Vec::new();
+    for (place, item) in items.enumerate() {
+        let item = item?;
+        let number = if is_row(&item)? { None } else { Some(number(&item, name, place)?) };
+        match number {
+            Some(value) if lengths.is_empty() => rows.values.push(value),
+            None if lengths.len() == place => {
+                let row = read::<T>(&item, name)?;
+                if row.lengths.is_some() {
+                    return Err(column_error(py, &format!("row {place} of column `{name}` has rows itself")));
+                }
+                lengths.push(row.values.len());
+                rows.values.extend(row.values);
+            }
+            _ => {
+                return Err(column_error(py, &format!("column `{name}` mixes numbers and rows of numbers")));
+            }
+        }
+    }
+    rows.lengths = (!lengths.is_empty()).then_some(lengths);
+    Ok(rows)
+}
+
+/// Whether an item is a row of values, and not a value.
+fn is_row(item: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if item.is_none() || item.is_instance_of::<PyString>() {
+        return Ok(false);
+    }
+    // A number of numpy or of PyTorch has no dimension, and the latter looks like a sequence.
+    match item.getattr("ndim") {
+        Ok(dimensions) => Ok(dimensions.extract::<usize>()? > 0),
+        Err(_) => item.hasattr("__len__"),
+    }
+}
+
+/// One value of a sequence; None is NaN.
+fn number<T: Cell>(item: &Bound<'_, PyAny>, name: &str, place: usize) -> PyResult<T> {
+    let number = if item.is_none() { Ok(f64::NAN) } else { item.extract::<f64>() };
+    number.ok().and_then(T::of).ok_or_else(|| {
+        let found = item.repr().map_or_else(|_| "something else".to_owned(), |text| text.to_string());
+        let message = format!("value {place} of column `{name}` is {found}; expected {}", T::MEANING);
+        column_error(item.py(), &message)
+    })
+}
+
+fn not_a_column<T: Cell>(object: &Bound<'_, PyAny>, name: &str) -> PyErr {
+    let class = object.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
+    PyTypeError::new_err(format!(
+        "column `{name}` must hold {}, as an array or a sequence, or rows of such, got {class}",
+        T::MEANING
+    ))
+}
+
+fn from_buffer<T: Cell>(
+    object: &Bound<'_, PyAny>,
+    buffer: &PyUntypedBuffer,
+    name: &str,
+) -> PyResult<Rows<T>> {
+    let py = object.py();
+    let lengths = match buffer.shape() {
+        [_] => None,
+        [rows, columns] => Some(vec![*columns; *rows]),
+        shape => {
+            let message = format!("column `{name}` has {} dimensions; expected 1 or 2", shape.len());
+            return Err(column_error(py, &message));
+        }
+    };
+    let mut is_single = false;
+    let values = if buffer.format().to_bytes() == b"?" {
+        // numpy's booleans: bytes of 0 and 1.
+        let bytes = py.import("builtins")?.getattr("memoryview")?.call1((object,))?;
+        let bytes = if buffer.is_c_contiguous() {
+            bytes.call_method1("cast", ("B",))?
+        } else {
+            bytes.call_method0("tobytes")?
+        };
+        converted(PyBuffer::<u8>::get(&bytes)?.to_vec(py)?, name, py)?
+    } else if let Some(same) = T::same(buffer, py) {
+        is_single = buffer.as_typed::<f32>().is_ok();
+        same.map_err(|_| column_error(py, &format!("column `{name}` must hold {}", T::MEANING)))?
+    } else if let Some(values) = typed::<f64>(buffer, py) {
+        converted(values?, name, py)?
+    } else if let Some(values) = typed::<f32>(buffer, py) {
+        is_single = true;
+        converted(values?, name, py)?
+    } else if let Some(values) = typed::<i64>(buffer, py) {
+        converted(values?.into_iter().map(|value| value as f64), name, py)?
+    } else if let Some(values) = typed::<u64>(buffer, py) {
+        converted(values?.into_iter().map(|value| value as f64), name, py)?
+    } else if let Some(values) = typed::<i32>(buffer, py) {
+        converted(values?, name, py)?
+    } else if let Some(values) = typed::<u32>(buffer, py) {
+        converted(values?, name, py)?
+    } else if let Some(values) = typed::<i16>(buffer, py) {
+        converted(values?, name, py)?
+    } else if let Some(values) = typed::<u16>(buffer, py) {
+        converted(values?, name, py)?
+    } else if let Some(values) = typed::<i8>(buffer, py) {
+        converted(values?, name, py)?
+    } else if let Some(values) = typed::<u8>(buffer, py) {
+        converted(values?, name, py)?
+    } else {
+        let format = buffer.format().to_string_lossy();
+        let message = format!("column `{name}` holds elements of format `{format}`; pass float32 or float64");
+        return Err(column_error(py, &message));
+    };
+    Ok(Rows { values, lengths, is_single })
+}
+
+fn converted<T: Cell, U: Into<f64>>(
+    values: impl IntoIterator<Item = U>,
+    name: &str,
+    py: Python<'_>,
+) -> PyResult<Vec<T>> {
+    let mut cells = Vec::new();
+    for (place, value) in values.into_iter().enumerate() {
+        let value: f64 = value.into();
+        let Some(cell) = T::of(value) else {
+            let message = format!("value {place} of column `{name}` is {value}; expected {}", T::MEANING);
+            return Err(column_error(py, &message));
+        };
+        cells.push(cell);
+    }
+    Ok(cells)
+}
+
+/// A column of numbers without rows.
+pub(crate) fn flat<T: Cell>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<T>> {
+    let rows = read(object, name)?;
+    if rows.lengths.is_some() {
+        let message = format!("column `{name}` has rows; expected one number after the other");
+        return Err(column_error(object.py(), &message));
+    }
+    Ok(rows.values)
+}
+
+/// Lengths of the rows that offsets cut.
+pub(crate) fn lengths_of(offsets: &[usize], name: &str, py: Python<'_>) -> PyResult<Vec<usize>> {
+    let first = offsets.first().copied();
+    if first != Some(0) || offsets.windows(2).any(|pair| pair[0] > pair[1]) {
+        let message = format!("`{name}` must begin at 0 and never go backwards");
+        return Err(column_error(py, &message));
+    }
+    Ok(offsets.windows(2).map(|pair| pair[1] - pair[0]).collect())
+}
+
+impl<T> Rows<T> {
+    /// The values cut as they say themselves, otherwise at the given lengths, which the argument `by` holds.
+    pub(crate) fn cut(
+        self,
+        name: &str,
+        lengths: Option<&[usize]>,
+        by: &str,
+        py: Python<'_>,
+    ) -> PyResult<Ragged<T>> {
+        let own = self.lengths.as_deref();
+        let Some(lengths) = own.or(lengths).or(self.values.is_empty().then_some(&[][..])) else {
+            let message = format!("column `{name}` has no rows: pass one row each, or `{by}`");
+            return Err(column_error(py, &message));
+        };
+        let lengths = lengths.to_vec();
+        Ragged::from_lengths(self.values, &lengths)
+            .map_err(|error| column_error(py, &format!("column `{name}`: {error}")))
+    }
+}
