@@ -41,7 +41,8 @@ pub use generate::{explain, json_schema};
 pub use hub_name::{DataSource, DataSources, HubName, ModelSource, SplitName};
 pub use import::{Import, import};
 pub use load::{
-    Loaded, load, load_for_evaluation, load_of_run, load_sections, load_sources, load_sources_to_show, load_to_show,
+    Loaded, load, load_for_evaluation, load_of_run, load_sections, load_sources, load_sources_to_show,
+    load_to_show,
 };
 pub use path::is_placeholder;
 pub use preset_difference::PresetDifference;

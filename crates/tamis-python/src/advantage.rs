@@ -59,7 +59,8 @@ impl Cutter<'_> {
         column: Option<&Bound<'_, PyAny>>,
         name: &str,
     ) -> PyResult<Option<Ragged<T>>> {
-        let cut = |column| read::<T>(column, name)?.cut(name, self.tokens.as_deref(), "token_offsets", self.py);
+        let cut =
+            |column| read::<T>(column, name)?.cut(name, self.tokens.as_deref(), "token_offsets", self.py);
         column.map(cut).transpose()
     }
 }
@@ -198,13 +199,16 @@ impl Advantage {
                 .map(|(name, weight, rewards)| Component { name, weight: *weight, rewards })
                 .collect()
         });
-        let greedy_rewards = greedy_rewards.map(|column| flat::<f64>(column, "greedy_rewards")).transpose()?;
+        let greedy_rewards =
+            greedy_rewards.map(|column| flat::<f64>(column, "greedy_rewards")).transpose()?;
         // Other groups than those of the batch: they say themselves how they are cut.
         let before = Cutter { py, groups: None, tokens: None };
         let generated = generated.map(|rewards| before.of_groups(rewards, "generated")).transpose()?;
         let generated_components = named_rewards(&before, generated_components, false)?.unwrap_or_default();
-        let generated_components: Vec<GeneratedStatistics> =
-            generated_components.iter().map(|(.., rewards)| GeneratedStatistics::of(rewards.rows())).collect();
+        let generated_components: Vec<GeneratedStatistics> = generated_components
+            .iter()
+            .map(|(.., rewards)| GeneratedStatistics::of(rewards.rows()))
+            .collect();
         let batch = AdvantageBatch {
             lengths: lengths.as_deref(),
             mask: mask.as_ref(),

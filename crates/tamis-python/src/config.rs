@@ -75,21 +75,22 @@ impl Config {
 #[pymethods]
 impl Config {
     #[new]
-    #[pyo3(signature = (sections=None, *, overrides=Vec::new()))]
+    #[pyo3(signature = (sections=None, *, overrides=None))]
     fn new(
         py: Python<'_>,
         sections: Option<&Bound<'_, PyAny>>,
-        overrides: Vec<String>,
+        overrides: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let sections = sections.map(to_json).transpose()?.unwrap_or_else(|| json!({}));
-        Self::of(py, load_sources_to_show(&[source_of(&sections)], &overrides))
+        Self::of(py, load_sources_to_show(&[source_of(&sections)], &overrides.unwrap_or_default()))
     }
 
     /// From files, the later over the earlier, and overrides over all of them.
     #[staticmethod]
-    #[pyo3(signature = (*files, overrides=Vec::new()))]
-    fn load(py: Python<'_>, files: Vec<PathBuf>, overrides: Vec<String>) -> PyResult<Self> {
-        Self::of(py, load_to_show(&files, &overrides))
+    #[pyo3(signature = (*files, overrides=None))]
+    #[expect(clippy::needless_pass_by_value, reason = "what `*files` becomes")]
+    fn load(py: Python<'_>, files: Vec<PathBuf>, overrides: Option<Vec<String>>) -> PyResult<Self> {
+        Self::of(py, load_to_show(&files, &overrides.unwrap_or_default()))
     }
 
     /// What became of each key of another system.

@@ -1,7 +1,7 @@
 //! Errors as the exceptions of `tamis.errors`.
 
 use pyo3::prelude::*;
-use tamis_config::{ConfigErrors, Severity};
+use tamis_config::ConfigErrors;
 
 /// An exception of `tamis.errors`, made from its arguments.
 fn raise(py: Python<'_>, class: &str, arguments: impl for<'py> IntoPyObject<'py>) -> PyErr {
@@ -24,7 +24,8 @@ pub(crate) fn refused(py: Python<'_>, message: &impl ToString, hint: Option<Stri
 
 /// `ConfigError` of what a configuration was refused for.
 pub(crate) fn not_loaded(py: Python<'_>, errors: &ConfigErrors) -> PyErr {
-    let mistakes = errors.diagnostics.iter().filter(|found| found.severity == Severity::Error);
+    // What only a run needs is not missed here.
+    let mistakes = errors.diagnostics.iter().filter(|found| found.is_mistake());
     config_error(py, mistakes.map(|found| (found.problem.to_string(), found.hint())).collect())
 }
 

@@ -111,7 +111,11 @@ impl Filter {
         };
         let told = verdicts.into_iter().zip(statistics).enumerate();
         Ok(told
-            .map(|(row, (verdict, statistics))| Verdict { verdict, statistics, members: members(row, verdict) })
+            .map(|(row, (verdict, statistics))| Verdict {
+                verdict,
+                statistics,
+                members: members(row, verdict),
+            })
             .collect())
     }
 

@@ -42,7 +42,10 @@ fn with_text(command: &Command) -> Value {
         if let Some(Value::Object(told)) = value.pointer_mut(place) {
             told.insert("text".to_owned(), Value::String(text));
             if let Some(metrics) = metrics {
-                told.insert("metrics".to_owned(), metrics.into_iter().map(|(name, value)| (name, json!(value))).collect());
+                told.insert(
+                    "metrics".to_owned(),
+                    metrics.into_iter().map(|(name, value)| (name, json!(value))).collect(),
+                );
             }
         }
     };
@@ -89,7 +92,8 @@ impl Machine {
     #[staticmethod]
     fn restore(py: Python<'_>, snapshot: &str) -> PyResult<Self> {
         let read = serde_json::from_str(snapshot);
-        let scheduler = read.map_err(|error| event_error(py, &format!("no snapshot of a scheduler: {error}")))?;
+        let scheduler =
+            read.map_err(|error| event_error(py, &format!("no snapshot of a scheduler: {error}")))?;
         Ok(Self { scheduler })
     }
 

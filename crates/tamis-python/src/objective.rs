@@ -17,8 +17,7 @@ use crate::rows::{Cell, Rows, flat, lengths_of, read};
 use crate::value::{keys_of, to_json, to_python};
 
 /// Keys of `objective` in a configuration that an [`Objective`] has.
-const KEYS: [&str; 7] =
-    ["loss", "importance", "aggregation", "loss_scale_factor", "kl", "entropy", "masks"];
+const KEYS: [&str; 7] = ["loss", "importance", "aggregation", "loss_scale_factor", "kl", "entropy", "masks"];
 
 /// The other keys of `objective`, and what has them here.
 const ELSEWHERE: [(&str, &str); 4] = [
@@ -73,7 +72,8 @@ impl Objective {
         let mut settings = config.objective.to_json();
         if let Value::Object(keys) = &mut settings {
             keys.retain(|key, _| KEYS.contains(&key.as_str()));
-            keys.insert("loss_scale_factor".to_owned(), json!(config.loss_scale_factor()));
+            let scale = objective_aggregations(&objective).any(divides_by_scale);
+            keys.insert("loss_scale_factor".to_owned(), json!(scale.then(|| config.loss_scale_factor())));
             // Those of a trajectory that was cut are for the caller to mask.
             if let Some(Value::Object(masks)) = keys.get_mut("masks") {
                 masks.remove("truncated");
@@ -84,6 +84,16 @@ impl Objective {
         }
         Ok(Self { objective, settings })
     }
+}
+
+/// Aggregations of an objective: of the loss, and of the entropy bonus where it has its own.
+fn objective_aggregations(objective: &core::Objective) -> impl Iterator<Item = Aggregation> {
+    std::iter::once(objective.aggregation).chain(objective.entropy.and_then(|bonus| bonus.aggregation))
+}
+
+/// Whether it reads `loss_scale_factor`.
+pub(crate) fn divides_by_scale(aggregation: Aggregation) -> bool {
+    aggregation == Aggregation::SeqMeanTokenSumNorm
 }
 
 /// Columns of a batch, read from what Python passed.
@@ -216,7 +226,12 @@ impl Normalisers {
 }
 
 impl<T: Cell + Real> Batch<T> {
-    fn of(py: Python<'_>, logprob: Rows<T>, passed: &Passed<'_, '_>, objective: &core::Objective) -> PyResult<Self> {
+    fn of(
+        py: Python<'_>,
+        logprob: Rows<T>,
+        passed: &Passed<'_, '_>,
+        objective: &core::Objective,
+    ) -> PyResult<Self> {
         let first = ("logprob", logprob.values.len(), logprob.lengths.as_deref());
         let cuts = Cuts::of(py, first, passed.offsets, passed.mask)?;
         let advantage = read::<f64>(passed.advantage, "advantage")?;
@@ -228,9 +243,7 @@ impl<T: Cell + Real> Batch<T> {
                            trajectory where they are per token";
             return Err(column_error(py, &message));
         }
-        let aggregations: Vec<Aggregation> = std::iter::once(objective.aggregation)
-            .chain(objective.entropy.and_then(|bonus| bonus.aggregation))
-            .collect();
+        let aggregations: Vec<Aggregation> = objective_aggregations(objective).collect();
         let counts = Counts::of(
             py,
             &cuts,
@@ -329,7 +342,8 @@ impl Objective {
             Some(Value::Object(kl)) => {
                 let place = kl.entry("in").or_insert_with(|| json!("loss"));
                 if place == "reward" {
-                    let message = "`objective.kl.in: reward` is no part of an objective: rewards are not its input";
+                    let message =
+                        "`objective.kl.in: reward` is no part of an objective: rewards are not its input";
                     let hint = "subtract the penalty from the rewards that you pass to `tamis.Advantage`";
                     return Err(refused(py, &message, Some(hint.to_owned())));
                 }
@@ -342,18 +356,21 @@ impl Objective {
         if let Some(Value::Object(masks)) = section.get("masks")
             && masks.get("truncated").is_some_and(|truncated| *truncated == Value::Bool(true))
         {
-            let message = "`objective.masks.truncated` is no part of an objective: it does not know what was cut";
+            let message =
+                "`objective.masks.truncated` is no part of an objective: it does not know what was cut";
             let hint = "leave those trajectories out of `mask`";
             return Err(refused(py, &message, Some(hint.to_owned())));
         }
         let has_scale = section.get("loss_scale_factor").is_some_and(|scale| !scale.is_null());
-        let config = sections(py, &Value::Object(Map::from_iter([("objective".to_owned(), Value::Object(section))])))?;
-        if config.objective.aggregation == Aggregation::SeqMeanTokenSumNorm && !has_scale {
-            let message = "`objective.aggregation: seq-mean-token-sum-norm` needs `objective.loss_scale_factor`";
+        let config =
+            sections(py, &Value::Object(Map::from_iter([("objective".to_owned(), Value::Object(section))])))?;
+        let objective = Self::of(py, &config)?;
+        if objective_aggregations(&objective.objective).any(divides_by_scale) && !has_scale {
+            let message = "the aggregation `seq-mean-token-sum-norm` needs `objective.loss_scale_factor`";
             let hint = "set it to the response limit in tokens";
             return Err(refused(py, &message, Some(hint.to_owned())));
         }
-        Self::of(py, &config)
+        Ok(objective)
     }
 
     /// The names of the policy losses.

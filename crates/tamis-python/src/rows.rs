@@ -56,7 +56,9 @@ impl Cell for bool {
     const MEANING: &'static str = "flags: booleans, or 0 and 1";
 
     fn of(number: f64) -> Option<Self> {
-        (number == 0.0 || number == 1.0).then_some(number == 1.0)
+        // 0 and 1 are exact.
+        let is_flag = number.abs().to_bits() == 0 || number.to_bits() == 1.0_f64.to_bits();
+        is_flag.then_some(number > 0.0)
     }
 
     fn same(buffer: &PyUntypedBuffer, py: Python<'_>) -> Option<PyResult<Vec<Self>>> {
@@ -78,7 +80,7 @@ macro_rules! whole_numbers {
             fn of(number: f64) -> Option<Self> {
                 // 2^53 bounds what a float holds exactly.
                 let fits = number.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&number);
-                (fits && number <= <$type>::MAX as f64).then_some(number as $type)
+                fits.then_some(number as u64).and_then(|number| number.try_into().ok())
             }
         }
     )*};
@@ -162,7 +164,8 @@ fn number<T: Cell>(item: &Bound<'_, PyAny>, name: &str, place: usize) -> PyResul
 }
 
 fn not_a_column<T: Cell>(object: &Bound<'_, PyAny>, name: &str) -> PyErr {
-    let class = object.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
+    let class =
+        object.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
     PyTypeError::new_err(format!(
         "column `{name}` must hold {}, as an array or a sequence, or rows of such, got {class}",
         T::MEANING

@@ -3,12 +3,12 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Value, json};
-use tamis_core::objective::{Aggregation, CriticColumns, ValueColumns, ValueMetrics, ValueTerm};
+use tamis_core::objective::{CriticColumns, ValueColumns, ValueMetrics, ValueTerm};
 
 use crate::array::array;
 use crate::config::sections;
 use crate::error::{column_error, refused};
-use crate::objective::{Counts, Cuts, Normalisers};
+use crate::objective::{Counts, Cuts, Normalisers, divides_by_scale};
 use crate::rows::read;
 use crate::value::{keys_of, to_python};
 
@@ -52,7 +52,7 @@ impl ValueLoss {
             return Err(refused(py, &message, Some(hint.to_owned())));
         }
         let loss = Self::of(py, &config)?;
-        if loss.term.aggregation == Aggregation::SeqMeanTokenSumNorm && !has_scale {
+        if divides_by_scale(loss.term.aggregation) && !has_scale {
             let message = "`critic.aggregation: seq-mean-token-sum-norm` needs `objective.loss_scale_factor`";
             let hint = "set `loss_scale_factor` to the response limit in tokens";
             return Err(refused(py, &message, Some(hint.to_owned())));
@@ -67,7 +67,7 @@ impl ValueLoss {
         let settings = json!({
             "cliprange_value": clip,
             "aggregation": aggregation,
-            "loss_scale_factor": divisors.loss_scale_factor,
+            "loss_scale_factor": divides_by_scale(aggregation).then_some(divisors.loss_scale_factor),
         });
         to_python(py, &settings)
     }

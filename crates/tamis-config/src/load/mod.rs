@@ -107,10 +107,7 @@ pub fn load_sources(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loa
 ///
 /// # Errors
 /// As [`load`], for what was said.
-pub fn load_sources_to_show(
-    sources: &[Arc<Source>],
-    arguments: &[String],
-) -> Result<Loaded, ConfigErrors> {
+pub fn load_sources_to_show(sources: &[Arc<Source>], arguments: &[String]) -> Result<Loaded, ConfigErrors> {
     load_layers(sources, arguments, Vec::new(), LoadPurpose::Showing)
 }
 
