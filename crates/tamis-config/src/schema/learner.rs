@@ -57,7 +57,9 @@ section! {
         api_key_file: Option<PathBuf> = "null", NotEmpty, Free;
         /// Environment variable with that key, in place of `learner.api_key_file`.
         api_key_env: Option<String> = "null", NotEmpty, Free;
-        /// Python interpreter with PyTorch, transformers and safetensors, which the run starts.
+        /// Python interpreter with PyTorch, transformers and safetensors, which the run starts. A bare `python3` is
+        /// the one beside the program where there is one, as in an environment that the Python package is
+        /// installed in; otherwise that of `PATH`.
         python: String = "python3", NotEmpty, Free;
         /// Longest time that the started learner may take until it answers.
         startup_timeout: Duration = "300s", Any, Free;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::LearnerError;
 
-/// The Python files of the package, by their path in it.
+/// The Python files of the learner, by their path in the package.
 const FILES: &[(&str, &str)] = &[
     ("__init__.py", include_str!("../../../../python/tamis/__init__.py")),
     ("learner/__init__.py", include_str!("../../../../python/tamis/learner/__init__.py")),
@@ -52,8 +52,9 @@ impl TorchProcess {
         say: &Say,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LearnerError>> {
+        let python = interpreter(&config.python, std::env::current_exe().ok().as_deref());
         let surroundings = |what: &str, source| LaunchError::Surroundings {
-            command: format!("{} -m tamis.learner", config.python),
+            command: format!("{python} -m tamis.learner"),
             what: what.to_owned(),
             source,
         };
@@ -77,7 +78,7 @@ impl TorchProcess {
             environment.push(("OMP_WAIT_POLICY".to_owned(), "passive".to_owned()));
         }
         let listen = format!("unix:{}", socket.display());
-        let words = [&config.python, "-m", "tamis.learner", "--listen", &listen].map(str::to_owned).to_vec();
+        let words = [&python, "-m", "tamis.learner", "--listen", &listen].map(str::to_owned).to_vec();
         let process = ServerProcess {
             shown: words.join(" "),
             words,
@@ -109,6 +110,19 @@ impl TorchProcess {
         self.launched.ended()
     }
 }
+
+/// The interpreter that a run starts. A bare `python3`, which is the default, is the one beside the program where there is
+/// one: the Python of the environment that the package is installed in, whether it is activated or not.
+fn interpreter(python: &str, program: Option<&Path>) -> String {
+    let beside = program.and_then(Path::parent).map(|folder| folder.join(python));
+    match beside {
+        Some(beside) if python == DEFAULT_INTERPRETER && beside.is_file() => beside.to_string_lossy().into_owned(),
+        _ => python.to_owned(),
+    }
+}
+
+/// Default of `learner.python`.
+const DEFAULT_INTERPRETER: &str = "python3";
 
 /// Longest path of a folder that a socket may be in: a socket's path has at most 107 bytes.
 const LONGEST_FOLDER: usize = 90;
@@ -158,20 +172,36 @@ pub fn options(config: &LearnerConfig, threads: usize, seed: u64) -> Map<String,
 mod tests {
     use super::*;
 
-    /// The program that a run starts is the whole package.
     #[test]
-    fn every_file_of_the_package_is_part_of_the_program() {
+    fn the_interpreter_beside_the_program_comes_first() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (program, beside) = (folder.path().join("tamis"), folder.path().join("python3"));
+        assert_eq!(interpreter("python3", Some(&program)), "python3");
+        std::fs::write(&beside, "").expect("written");
+        assert_eq!(interpreter("python3", Some(&program)), beside.to_string_lossy());
+        assert_eq!(interpreter("python3", None), "python3");
+        // What somebody named is what is started.
+        std::fs::write(folder.path().join("python3.12"), "").expect("written");
+        for named in ["python3.12", "/usr/bin/python3", ".venv/bin/python"] {
+            assert_eq!(interpreter(named, Some(&program)), named);
+        }
+        assert_eq!(tamis_config::Config::default().learner.python, DEFAULT_INTERPRETER);
+    }
+
+    /// The program that a run starts is the whole learner.
+    #[test]
+    fn every_file_of_the_learner_is_part_of_the_program() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tamis");
         let mut found = Vec::new();
-        for folder in ["", "learner"] {
-            for entry in std::fs::read_dir(package.join(folder)).expect("a folder") {
-                let path = entry.expect("an entry").path();
-                if path.extension().is_some_and(|extension| extension == "py") {
-                    let name = path.strip_prefix(&package).expect("inside").to_string_lossy().into_owned();
-                    found.push(name);
-                }
+        for entry in std::fs::read_dir(package.join("learner")).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_some_and(|extension| extension == "py") {
+                let name = path.strip_prefix(&package).expect("inside").to_string_lossy().into_owned();
+                found.push(name);
             }
         }
+        // The rest of the package is for use from Python, and needs the native module.
+        found.push("__init__.py".to_owned());
         found.sort();
         let mut known: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
         known.sort_unstable();

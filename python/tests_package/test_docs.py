@@ -1,0 +1,39 @@
+"""The examples of docs/python.md, run as they stand there."""
+
+import re
+
+import pytest
+
+
+def test_examples_of_the_page(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (root / "docs/python.md").read_text()
+    examples = re.findall(r"^```python( torch)?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(examples) >= 6
+    # One after the other, as a reader types them.
+    names = {}
+    left_out = 0
+    for needs_torch, example in examples:
+        if needs_torch:
+            try:
+                import torch  # noqa: F401
+            except ImportError:
+                left_out += 1
+                continue
+        exec(compile(example, "docs/python.md", "exec"), names)
+    if left_out:
+        pytest.skip(f"{left_out} example needs PyTorch; the others passed")
+
+
+def test_ranges_are_those_of_the_tested_versions(root):
+    tomllib = pytest.importorskip("tomllib")
+    packaging = pytest.importorskip("pip._vendor.packaging.requirements")
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    tested = dict(
+        line.split("==")
+        for line in (root / "python/requirements-torch.txt").read_text().split()
+        if "==" in line
+    )
+    for line in project["optional-dependencies"]["torch"]:
+        requirement = packaging.Requirement(line)
+        assert requirement.specifier.contains(tested[requirement.name]), line
