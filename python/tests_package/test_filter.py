@@ -124,6 +124,15 @@ def test_columns_that_do_not_fit(values, offsets, message):
         tamis.Filter().judge(values, offsets)
 
 
+def test_what_holds_itself():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(tamis.ColumnError, match="has rows itself"):
+        tamis.Filter().judge(endless)
+    with pytest.raises(ValueError, match="nested more than 32 deep"):
+        tamis.Filter("variance", tolerance=endless)
+
+
 def test_not_a_column():
     for values in ("1.0", {"acc": [1]}, 3, None):
         with pytest.raises(TypeError, match="column `values` must hold numbers"):

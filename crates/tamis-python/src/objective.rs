@@ -99,7 +99,7 @@ pub(crate) fn divides_by_scale(aggregation: Aggregation) -> bool {
 /// Columns of a batch, read from what Python passed.
 struct Batch<T> {
     offsets: Vec<usize>,
-    mask: Vec<bool>,
+    mask: Ragged<bool>,
     logprob: Vec<T>,
     old: Option<Vec<T>>,
     behaviour: Option<Vec<T>>,
@@ -257,7 +257,7 @@ impl<T: Cell + Real> Batch<T> {
         };
         Ok(Self {
             offsets: cuts.offsets,
-            mask: cuts.mask.values().to_vec(),
+            mask: cuts.mask,
             old: column(passed.old, "old")?,
             behaviour: column(passed.behaviour, "behaviour")?,
             reference: column(passed.reference, "reference")?,
@@ -291,7 +291,7 @@ impl<T: Cell + Real> Batch<T> {
             selection: self.selection.as_deref(),
             group_tokens: self.group_tokens.as_deref(),
             group_sequences: self.group_sequences.as_deref(),
-            ..Columns::new(&self.offsets, &self.mask, &self.logprob, advantage)
+            ..Columns::new(&self.offsets, self.mask.values(), &self.logprob, advantage)
         }
     }
 }

@@ -4,7 +4,7 @@
 use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyMapping, PyString};
+use pyo3::types::{PyFloat, PyInt, PyMapping, PyString};
 use tamis_core::ragged::Ragged;
 
 use crate::error::column_error;
@@ -16,6 +16,11 @@ pub(crate) trait Cell: Copy + Default {
 
     /// What a column of it holds, in words.
     const MEANING: &'static str;
+
+    /// The values that bytes of 0 and 1 stand for; `None` where these are numbers as any other.
+    fn flags(_bytes: &[u8]) -> Option<Vec<Self>> {
+        None
+    }
 
     /// The values of a buffer of exactly this type; `None` where it is of another.
     fn same(_buffer: &PyUntypedBuffer, _py: Python<'_>) -> Option<PyResult<Vec<Self>>> {
@@ -61,6 +66,10 @@ impl Cell for bool {
         is_flag.then_some(number > 0.0)
     }
 
+    fn flags(bytes: &[u8]) -> Option<Vec<Self>> {
+        Some(bytes.iter().map(|byte| *byte != 0).collect())
+    }
+
     fn same(buffer: &PyUntypedBuffer, py: Python<'_>) -> Option<PyResult<Vec<Self>>> {
         let bytes = typed::<u8>(buffer, py)?;
         Some(bytes.and_then(|bytes| {
@@ -101,6 +110,11 @@ pub(crate) struct Rows<T> {
 
 /// Reads a column of that name.
 pub(crate) fn read<T: Cell>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Rows<T>> {
+    nested(object, name, true)
+}
+
+/// Reads a column, or a row of one.
+fn nested<T: Cell>(object: &Bound<'_, PyAny>, name: &str, may_have_rows: bool) -> PyResult<Rows<T>> {
     let py = object.py();
     if object.is_instance_of::<PyString>() || object.cast::<PyMapping>().is_ok() {
         return Err(not_a_column::<T>(object, name));
@@ -111,10 +125,11 @@ pub(crate) fn read<T: Cell>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<R
     // A tensor: on the CPU without its graph it shares its memory with numpy.
     if object.hasattr("detach")? {
         let array = object.call_method0("detach")?.call_method0("cpu")?.call_method0("numpy")?;
-        return read(&array, name);
+        return from_buffer(&array, &PyUntypedBuffer::get(&array)?, name);
     }
     if object.hasattr("__array__")? {
-        return read(&object.call_method0("__array__")?, name);
+        let array = object.call_method0("__array__")?;
+        return from_buffer(&array, &PyUntypedBuffer::get(&array)?, name);
     }
     let Ok(items) = object.try_iter() else { return Err(not_a_column::<T>(object, name)) };
     let mut rows = Rows { values: Vec::new(), lengths: None, is_single: false };
@@ -125,10 +140,10 @@ pub(crate) fn read<T: Cell>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<R
         match number {
             Some(value) if lengths.is_empty() => rows.values.push(value),
             None if lengths.len() == place => {
-                let row = read::<T>(&item, name)?;
-                if row.lengths.is_some() {
-                    return Err(column_error(py, &format!("row {place} of column `{name}` has rows itself")));
-                }
+                let row = if may_have_rows { Some(nested::<T>(&item, name, false)?) } else { None };
+                let Some(row) = row.filter(|row| row.lengths.is_none()) else {
+                    return Err(column_error(py, &format!("a row of column `{name}` has rows itself")));
+                };
                 lengths.push(row.values.len());
                 rows.values.extend(row.values);
             }
@@ -143,7 +158,11 @@ pub(crate) fn read<T: Cell>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<R
 
 /// Whether an item is a row of values, and not a value.
 fn is_row(item: &Bound<'_, PyAny>) -> PyResult<bool> {
-    if item.is_none() || item.is_instance_of::<PyString>() {
+    if item.is_none()
+        || item.is_instance_of::<PyFloat>()
+        || item.is_instance_of::<PyInt>()
+        || item.is_instance_of::<PyString>()
+    {
         return Ok(false);
     }
     // A number of numpy or of PyTorch has no dimension, and the latter looks like a sequence.
@@ -195,7 +214,11 @@ fn from_buffer<T: Cell>(
         } else {
             bytes.call_method0("tobytes")?
         };
-        converted(PyBuffer::<u8>::get(&bytes)?.to_vec(py)?, name, py)?
+        let bytes = PyBuffer::<u8>::get(&bytes)?.to_vec(py)?;
+        match T::flags(&bytes) {
+            Some(flags) => flags,
+            None => converted(bytes, name, py)?,
+        }
     } else if let Some(same) = T::same(buffer, py) {
         is_single = buffer.as_typed::<f32>().is_ok();
         same.map_err(|_| column_error(py, &format!("column `{name}` must hold {}", T::MEANING)))?
@@ -233,8 +256,9 @@ fn converted<T: Cell, U: Into<f64>>(
     name: &str,
     py: Python<'_>,
 ) -> PyResult<Vec<T>> {
-    let mut cells = Vec::new();
-    for (place, value) in values.into_iter().enumerate() {
+    let values = values.into_iter();
+    let mut cells = Vec::with_capacity(values.size_hint().0);
+    for (place, value) in values.enumerate() {
         let value: f64 = value.into();
         let Some(cell) = T::of(value) else {
             let message = format!("value {place} of column `{name}` is {value}; expected {}", T::MEANING);

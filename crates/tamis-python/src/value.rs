@@ -1,6 +1,6 @@
 //! Settings and events: values of Python as JSON, and back.
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyMapping, PySequence, PyString};
 use serde_json::{Map, Number, Value};
@@ -8,6 +8,18 @@ use serde_json::{Map, Number, Value};
 /// A value of Python as JSON: None, booleans, numbers, texts, mappings and sequences of such. A number that JSON has
 /// no form for (infinity, NaN) becomes a text, which no key for a number takes.
 pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<Value> {
+    nested_to_json(value, 0)
+}
+
+/// Deepest mapping or sequence within others: one that holds itself has no end.
+const DEEPEST: usize = 32;
+
+fn nested_to_json(value: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
+    if depth > DEEPEST {
+        return Err(PyValueError::new_err(format!(
+            "mappings and sequences are nested more than {DEEPEST} deep"
+        )));
+    }
     if value.is_none() {
         Ok(Value::Null)
     } else if value.is_instance_of::<PyBool>() {
@@ -27,16 +39,16 @@ pub(crate) fn to_json(value: &Bound<'_, PyAny>) -> PyResult<Value> {
         let mut object = Map::new();
         for item in mapping.items()?.try_iter()? {
             let (key, inner): (String, Bound<'_, PyAny>) = item?.extract()?;
-            object.insert(key, to_json(&inner)?);
+            object.insert(key, nested_to_json(&inner, depth + 1)?);
         }
         Ok(Value::Object(object))
     } else if let Ok(sequence) = value.cast::<PySequence>() {
-        sequence.try_iter()?.map(|item| to_json(&item?)).collect()
+        sequence.try_iter()?.map(|item| nested_to_json(&item?, depth + 1)).collect()
     } else if let Ok(index) = value.call_method0("__index__") {
         // numpy's integers.
-        to_json(&index)
+        nested_to_json(&index, depth + 1)
     } else if let Ok(number) = value.call_method0("__float__") {
-        to_json(&number)
+        nested_to_json(&number, depth + 1)
     } else {
         let class = value.get_type().name()?.to_string();
         Err(PyTypeError::new_err(format!(

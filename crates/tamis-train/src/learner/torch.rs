@@ -116,7 +116,9 @@ impl TorchProcess {
 fn interpreter(python: &str, program: Option<&Path>) -> String {
     let beside = program.and_then(Path::parent).map(|folder| folder.join(python));
     match beside {
-        Some(beside) if python == DEFAULT_INTERPRETER && beside.is_file() => beside.to_string_lossy().into_owned(),
+        Some(beside) if python == DEFAULT_INTERPRETER && beside.is_file() => {
+            beside.to_string_lossy().into_owned()
+        }
         _ => python.to_owned(),
     }
 }
