@@ -67,8 +67,7 @@ def test_the_learner_is_started_with_the_python_beside_it(tmp_path):
     command = [program, "train", *SUMS, "train.total_steps=1", "learner.backend=torch"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment(), check=False, timeout=60)
     assert done.returncode != 0
-    log = tmp_path / "runs/sums/learner.log"
-    assert f"started as {python}" in log.read_text() + done.stderr
+    assert f"started as {python}" in done.stderr, done.stderr[-2000:]
 
 
 def test_it_needs_no_python(tmp_path):
