@@ -555,7 +555,7 @@ mod tests {
         assert_eq!(round(&Message::of_generate(&nothing)).take_generate().expect("read"), nothing);
         let refused = |name: &str, column: Column| {
             let message = Message::of_generate(&asked).with(name, column);
-            round(&message).take_generate().err().expect("refused").0
+            round(&message).take_generate().expect_err("refused").0
         };
         insta::assert_snapshot!(refused("prompt_drawing", Column::I32(vec![0, 2, 0])), @"column `prompt_drawing` must be below 2");
         insta::assert_snapshot!(refused("prompt_of", Column::I32(vec![0, 0, 1, 2, -1])), @"column `prompt_of` must be below 3");
@@ -587,7 +587,7 @@ mod tests {
         assert_eq!(message.take_generated().expect("read"), generated);
         let wrong = |name: &str, column: Column| {
             let message = Message::of_generated(generated.clone()).with(name, column);
-            round(&message).take_generated().err().expect("refused").0
+            round(&message).take_generated().expect_err("refused").0
         };
         insta::assert_snapshot!(wrong("end", Column::I32(vec![1, 2, 3])), @"column `end` holds 3, which is none of 0, 1 and 2");
         insta::assert_snapshot!(wrong("logprob", Column::F32(vec![1.0])), @"column `logprob` has 1 numbers for 6 tokens");
