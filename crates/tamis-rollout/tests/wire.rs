@@ -468,6 +468,7 @@ fn ask<'a>(sampling: &'a Sampling, extra: &'a Map<String, Value>) -> Ask<'a> {
     Ask {
         request_id: "r1",
         prompt: &[10, 20],
+        images: &[],
         prompt_text: "ab",
         sampling,
         seed: Some(u64::MAX),

@@ -162,6 +162,7 @@ class Learner:
         chunk = settings.count("logprob_chunk", None, least=1)
         threads = settings.count("threads", None, least=1)
         offloads = settings.flag("offload_reference", False)
+        freezes = settings.flag("freeze_vision", False)
         adapter = settings.object("lora", None)
         adapter = adapter and lora.LoraOptions.read(adapter)
         settings.finish()
@@ -175,7 +176,7 @@ class Learner:
             raise Refused(f"this machine has no device {device}", "choose `device: auto`")
         if dtype == "auto":
             dtype = "bf16" if device.type == "cuda" else "f32"
-        options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute)
+        options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute, freezes)
         return options, adapter, offloads, threads
 
     def _networks(self):
@@ -218,8 +219,9 @@ class Learner:
         """Columns of a wave under any of the networks; a held graph stays."""
         name = settings.choice("network", ["policy", "before", "reference", "base", "critic"])
         sharpness = settings.number("sharpness", 1.0, above=0.0)
+        images = settings.lists_of_texts("images", None)
         settings.finish()
-        wave = self._wave(columns)
+        wave = self._wave(columns, images)
         if name == "critic" and sharpness != 1.0:
             raise RequestError("values have no sharpness")
         factor = sharpness / self._temperature
@@ -248,17 +250,18 @@ class Learner:
         finally:
             self._rest_reference()
 
-    def _wave(self, columns):
-        wave = Wave.from_columns(columns, self.num_ranks)
+    def _wave(self, columns, images):
+        wave = Wave.from_columns(columns, self.num_ranks, images)
         protocol.refuse_columns(columns)
         return wave
 
     def forward_hold(self, settings, columns):
         """Columns of a wave under a network that learns; its graph is kept."""
         name = settings.choice("network", ["policy", "critic"])
+        images = settings.lists_of_texts("images", None)
         settings.finish()
         trained = self._named(name)
-        wave = self._wave(columns)
+        wave = self._wave(columns, images)
         self._held = None
         with torch.enable_grad():
             outputs = trained.network.forward(wave, 1.0 / self._temperature)

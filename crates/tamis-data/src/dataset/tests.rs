@@ -75,6 +75,7 @@ fn columns_by_name_and_path() {
         prompt: Some("task.text".into()),
         ground_truth: Some("task.meta.gold".into()),
         data_source: Some("kind".into()),
+        images: None,
     };
     let options = ReadOptions { columns, ..ReadOptions::default() };
     let row = json!({"task": {"text": "t", "meta": {"gold": 3}}, "kind": "k", "prompt": "other"});

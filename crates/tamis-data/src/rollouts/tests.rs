@@ -30,6 +30,7 @@ fn group() -> Group {
         epoch: 1,
         dispatched: PolicyVersion(3),
         prompt_token_ids: vec![7, 8, 9],
+        images: Vec::new(),
         trajectories: vec![
             trajectory(0, 3, &[("acc", 1.0), ("reward", 0.25)], 1.25),
             trajectory(1, 0, &[("acc", f64::NAN)], f64::NAN),

@@ -5,8 +5,12 @@ use crate::foreign::owner::Owner;
 use crate::foreign::shared::defaults::{by_source, estimator, mini_batch};
 use crate::foreign::shared::kl::{set_controller, set_estimator};
 use crate::foreign::shared::learning_rate::schedule;
-use crate::foreign::shared::{critic, run, servers};
+use crate::foreign::shared::{critic, images, run, servers};
 use crate::foreign::translator::{Translator, limit_text};
+
+/// Whether the vision tower learns.
+pub(super) const FREEZE_VISION: Rule =
+    Rule::new(2, "vision tower", |t| images::freeze(t, "actor_rollout_ref.actor.freeze_vision_tower"));
 
 /// The group filter.
 pub(super) const FILTER_GROUPS: Rule = Rule::new(2, "filter groups", filter_groups);

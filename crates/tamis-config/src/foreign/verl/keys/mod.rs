@@ -16,7 +16,6 @@ const RAGGED: &str = "it is about padding, and tamis keeps every sequence at its
 const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers \
     sampled the learner computes them in its own micro-batches";
 const NO_ADAPTERS: &str = "all weights are trained; there are no adapters";
-const NO_IMAGES: &str = "there are no images in text tasks";
 const NO_TOOLS: &str = "tools and turns are not there yet: a trajectory is one turn";
 const NO_EXPERTS: &str = "no model here routes between experts";
 const NO_MTP: &str = "there are no heads that predict several tokens";

@@ -67,7 +67,7 @@ impl Served {
 }
 
 fn wave(tokens: &'static [u32]) -> Message {
-    let sequence = LearnerSequence { prompt: &[1, 2], completion: tokens };
+    let sequence = LearnerSequence::of_text(&[1, 2], tokens);
     Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]))
 }
 
