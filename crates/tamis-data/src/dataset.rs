@@ -45,7 +45,7 @@ pub struct ColumnNames {
     pub ground_truth: Option<String>,
     /// Column that names the verifier family.
     pub data_source: Option<String>,
-    /// Column with the images.
+    /// Column with the images. Rows may be without it, where others have it.
     pub images: Option<String>,
 }
 
@@ -231,6 +231,14 @@ pub enum DatasetError {
         /// The reason.
         fault: PromptFault,
     },
+    /// The column that was named for images is nowhere.
+    #[error(
+        "no row has the column `{column}` that data.columns.images names for images; correct the name, or take the setting out"
+    )]
+    NoImages {
+        /// The column.
+        column: String,
+    },
     /// No file was named.
     #[error("no data file is named")]
     NoFiles,
@@ -270,6 +278,12 @@ impl Dataset {
         let mut dataset = Self::default();
         for file in files {
             dataset.read_file(file.as_ref(), options, |_| true)?;
+        }
+        if let Some(column) = options.columns.images.as_ref().filter(|_| options.images.is_some())
+            && !dataset.prompts.is_empty()
+            && dataset.prompts.iter().all(|prompt| lookup(&prompt.columns, column).is_none())
+        {
+            return Err(DatasetError::NoImages { column: column.clone() });
         }
         if dataset.prompts.is_empty() {
             return Err(DatasetError::Empty {
@@ -466,7 +480,6 @@ fn to_prompt(
             return Err(PromptFault::DataSource { column: source_column.to_owned(), actual: kind(other) });
         }
     };
-    configured("images", &columns.images)?;
     let mut images = Vec::new();
     let mut shown_images = None;
     if let Some((places, (name, value))) = image_column {

@@ -38,8 +38,8 @@ section! {
         ground_truth: Option<String> = "null", NotEmpty, Fixed;
         /// Column with the name of the data set that a row is from; validation metrics are grouped by it.
         data_source: Option<String> = "null", NotEmpty, Fixed;
-        /// Column with the images of a row: a path, an object with `path` or `bytes`, or a list of those. Null: `images`
-        /// or `image`, where there is one.
+        /// Column with the images of a row: a path, an object with `path` or `bytes`, or a list of those. Rows
+        /// may be without it. Null: `images` or `image`, where there is one.
         images: Option<String> = "null", NotEmpty, Fixed;
         /// Column with the class of a row's task, such as `math` (verl's `ability`).
         ability: Option<String> = "null", NotEmpty, Fixed;

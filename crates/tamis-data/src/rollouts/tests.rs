@@ -164,3 +164,23 @@ fn names_that_clash_stay_apart() {
         assert_eq!(names.iter().filter(|found| *found == name).count(), 1, "{names:?}");
     }
 }
+
+#[test]
+fn images_are_named_where_there_are_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step_1.parquet");
+    let columns_of = |groups: &[&Group]| -> Vec<Value> {
+        let rows: Vec<RolloutRow<'_>> = groups.iter().flat_map(|group| table(group)).collect();
+        write_rollouts_to(File::create(&path).unwrap(), &rows).unwrap();
+        Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect()
+    };
+    let plain = group();
+    assert!(columns_of(&[&plain]).iter().all(|row| row.get("images").is_none()));
+    let seen = Group { images: vec!["/data/é.png".to_owned(), "/data/b.png".to_owned()], ..group() };
+    let rows = columns_of(&[&plain, &seen]);
+    assert_eq!(
+        (&rows[0]["images"], &rows[3]["images"]),
+        (&json!([]), &json!(["/data/é.png", "/data/b.png"]))
+    );
+    assert!(fixed_columns().contains(&"images"));
+}

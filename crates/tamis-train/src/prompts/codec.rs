@@ -388,4 +388,138 @@ mod tests {
             "no prompts, none overlong"
         );
     }
+
+    const SEES: &str = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for c in m.content %}\
+        {% if c.type == 'image' %}<s><i></s>{% else %}{{ c.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
+
+    /// A codec of characters and of three tokens for images, each of 14 x 14 pixels.
+    fn codec_with(template: &str, config: &serde_json::Value) -> Codec {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        Tokenizer::characters("abcd<imge>?").expect("a tokenizer").save(folder.path()).expect("saved");
+        let text = std::fs::read_to_string(path("tokenizer.json")).expect("read");
+        let mut tokenizer: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        for (id, content) in (100..).zip(["<s>", "<i>", "</s>"]) {
+            tokenizer["model"]["vocab"][content] = id.into();
+            let flags =
+                ["single_word", "lstrip", "rstrip", "normalized"].map(|flag| (flag.to_owned(), false.into()));
+            let mut token = Map::from_iter(flags);
+            token.extend([
+                ("id".to_owned(), id.into()),
+                ("content".to_owned(), content.into()),
+                ("special".to_owned(), true.into()),
+            ]);
+            tokenizer["added_tokens"].as_array_mut().expect("a list").push(token.into());
+        }
+        let files = [
+            ("tokenizer.json", tokenizer.to_string()),
+            ("chat_template.jinja", template.to_owned()),
+            ("config.json", config.to_string()),
+            ("preprocessor_config.json", r#"{"patch_size": 7, "min_pixels": 196}"#.to_owned()),
+        ];
+        for (name, content) in files {
+            std::fs::write(path(name), content).expect("written");
+        }
+        let tokenizer = Tokenizer::load(folder.path()).expect("a tokenizer");
+        let codec = Codec::new(tokenizer, None, Map::new(), None).expect("a codec");
+        codec.with_images_of(folder.path()).expect("settings of images")
+    }
+
+    fn seeing() -> Codec {
+        codec_with(
+            SEES,
+            &serde_json::json!({"model_type": "qwen2_5_vl", "image_token_id": 101, "vision_start_token_id": 100, "vision_end_token_id": 102}),
+        )
+    }
+
+    fn shown(content: &str, sizes: &[(u32, u32)]) -> Vec<Prompt> {
+        let image = |(at, &(width, height)): (usize, &(u32, u32))| tamis_data::image::PromptImage {
+            path: format!("/data/{at}.png"),
+            width,
+            height,
+        };
+        let message = tamis_data::prompt::Message { role: "user".to_owned(), content: content.to_owned() };
+        vec![Prompt {
+            id: PromptId(0),
+            content: PromptContent::Messages(vec![message]),
+            ground_truth: None,
+            data_source: String::new(),
+            columns: Map::new(),
+            images: sizes.iter().enumerate().map(image).collect(),
+        }]
+    }
+
+    fn ids(codec: &Codec, text: &str) -> Vec<u32> {
+        codec.tokenizer().encode(text, false).expect("tokens")
+    }
+
+    #[test]
+    fn images_are_as_many_tokens_as_the_model_makes_of_them() {
+        let codec = seeing();
+        let of = |prompts| {
+            codec
+                .prepare(prompts, "training", OverlongPrompts::Error, 100)
+                .expect("prepared")
+                .prompts
+                .remove(0)
+        };
+        let before = of(shown("ab?", &[(28, 14), (14, 14)]));
+        assert_eq!(before.text.as_ref(), "<s><i></s><s><i></s>ab?", "one token for each in the text");
+        assert_eq!(before.token_ids.to_vec(), ids(&codec, "<s><i><i></s><s><i></s>ab?"));
+        assert_eq!(before.images.to_vec(), ["/data/0.png", "/data/1.png"]);
+        let within = of(shown("a<image>b", &[(28, 28)]));
+        assert_eq!(within.token_ids.to_vec(), ids(&codec, "a<s><i><i><i><i></s>b"));
+        assert!(codec.introduction(&within).expect("text").ends_with("a<s><i></s>b"));
+        let text = of(shown("a<image>", &[]));
+        assert_eq!(text.token_ids.to_vec(), ids(&codec, "a<image>"), "without images it is a word");
+        assert!(text.images.is_empty());
+    }
+
+    /// Nothing of an image is cut: a prompt in which it would be is left out, as any that is too long.
+    #[test]
+    fn a_cut_spares_images() {
+        let codec = seeing();
+        let prepare = |content: &str, overlong, limit| {
+            codec.prepare(shown(content, &[(28, 14)]), "training", overlong, limit)
+        };
+        // Four tokens for the image, four of text.
+        let right = prepare("abcd", OverlongPrompts::Right, 6).expect("cut");
+        assert_eq!((right.num_truncated, right.num_dropped), (1, 0));
+        assert_eq!(right.prompts[0].text.as_ref(), "<s><i></s>ab");
+        assert_eq!(right.prompts[0].token_ids.to_vec(), ids(&codec, "<s><i><i></s>ab"));
+        let left = prepare("abcd<image>", OverlongPrompts::Left, 6).expect("cut");
+        assert_eq!(left.prompts[0].token_ids.to_vec(), ids(&codec, "cd<s><i><i></s>"));
+        for (content, overlong) in [
+            ("abcd", OverlongPrompts::Left),
+            ("abcd", OverlongPrompts::Middle),
+            ("abcd<image>", OverlongPrompts::Right),
+            ("abcd", OverlongPrompts::Drop),
+        ] {
+            let error = prepare(content, overlong, 6).expect_err("left out").to_string();
+            assert!(error.contains("over the limit of 6 tokens (they have 8 to 8)"), "{error}");
+        }
+        assert!(matches!(prepare("abcd", OverlongPrompts::Right, 3), Err(CodecError::AllOverlong { .. })));
+        assert!(prepare("abcd", OverlongPrompts::Error, 6).is_err());
+    }
+
+    #[test]
+    fn images_that_the_model_would_not_see_are_refused() {
+        let refused = |codec: &Codec, prompts| {
+            let error = codec.prepare(prompts, "training", OverlongPrompts::Error, 100).expect_err("refused");
+            std::error::Error::source(&error).expect("a cause").to_string()
+        };
+        let text = codec_with(SEES, &serde_json::json!({"model_type": "qwen2"}));
+        insta::assert_snapshot!(refused(&text, shown("a", &[(14, 14)])), @"");
+        let config = serde_json::json!({"model_type": "qwen2_vl", "image_token_id": 101});
+        let blind = codec_with(
+            "{% for m in messages %}{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}",
+            &config,
+        );
+        insta::assert_snapshot!(refused(&blind, shown("a", &[(14, 14)])), @"");
+        insta::assert_snapshot!(refused(&seeing(), shown("<i>a", &[(14, 14)])), @"");
+        insta::assert_snapshot!(refused(&seeing(), shown("<i>a", &[])), @"");
+        let mut bare = shown("a", &[(14, 14)]);
+        bare[0].content = PromptContent::Text("a".to_owned());
+        insta::assert_snapshot!(refused(&seeing(), bare), @"");
+    }
 }

@@ -356,6 +356,18 @@ mod tests {
     }
 
     #[test]
+    fn images_of_each_prompt_are_named_and_tell_prompts_apart() {
+        let (one, other) = (["/a.png".to_owned()], ["/b.png".to_owned()]);
+        let of = |images, completion| LearnerSequence { prompt: &[1, 2], images, completion };
+        let sequences = [of(&one, &[3]), of(&one, &[4]), of(&other, &[5]), of(&[], &[6])];
+        let message = round(&Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&sequences)));
+        assert_eq!(message.columns["prompt_of"], Column::I32(vec![0, 0, 1, 2]));
+        assert_eq!(message.settings["images"], json!([["/a.png"], ["/b.png"], []]));
+        assert!(message.has_images());
+        assert!(!Message::new(&json!({})).with_wave(&wave()).has_images());
+    }
+
+    #[test]
     fn a_wave_comes_through_and_names_a_shared_prompt_once() {
         let mut message = round(&Message::new(&json!({})).with_wave(&wave()));
         assert_eq!(message.columns["prompt_token"], Column::I32(vec![1, 2, 1, 2, 3, 1, 2]));

@@ -215,3 +215,13 @@ fn a_learner_that_nobody_asks_is_an_orphan() {
     assert_eq!(served.open(&json!({"orphan_timeout": 600.0})).0, 200);
     assert!(!served.service.is_orphan());
 }
+
+#[test]
+fn the_native_engine_sees_no_images() {
+    let mut served = Served::new();
+    let images = ["/a.png".to_owned()];
+    let sequence = LearnerSequence { images: &images, ..LearnerSequence::of_text(&[1, 2], &[3]) };
+    let message = Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]));
+    insta::assert_snapshot!(error(served.next("/v1/forward", &message)), @"");
+    assert_eq!(served.next("/v1/forward", &wave(&[3, 4])).0, 200);
+}
