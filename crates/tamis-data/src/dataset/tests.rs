@@ -363,7 +363,7 @@ fn images_in_bytes() {
         &folder,
         "images.parquet",
         &[(b"how many?", b"1"), (b"and here?", b"2")],
-        &png(30, 20),
+        png(30, 20).leak(),
     );
     let store = folder.path().join("images");
     let places = ImagePlaces { folder: None, store: Some(store.clone()) };
