@@ -221,27 +221,27 @@ impl ImagePlaces {
         let whole = std::path::absolute(&path).map_err(|error| failed(error.to_string()))?;
         let shown = whole.to_str().ok_or_else(|| ImageFault::Name { path: whole.display().to_string() })?;
         if self.store.is_some() {
-            self.write(folder, &path, bytes).map_err(failed)?;
+            write(folder, &path, bytes).map_err(failed)?;
         }
         Ok(PromptImage { path: shown.to_owned(), width, height })
     }
+}
 
-    /// Writes a file, unless it is there.
-    fn write(&self, folder: &Path, path: &Path, bytes: &[u8]) -> Result<(), String> {
-        match tamis_file::read(path, MAX_BYTES) {
-            Ok(there) if there == bytes => return Ok(()),
-            Ok(_) => return Err("another file is there".to_owned()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error.to_string()),
-        }
-        let write = || {
-            std::fs::create_dir_all(folder)?;
-            let mut file = WholeFile::create(path)?;
-            file.write_all(bytes)?;
-            file.commit()
-        };
-        write().map_err(|error: std::io::Error| error.to_string())
+/// Writes a file, unless it is there.
+fn write(folder: &Path, path: &Path, bytes: &[u8]) -> Result<(), String> {
+    match tamis_file::read(path, MAX_BYTES) {
+        Ok(there) if there == bytes => return Ok(()),
+        Ok(_) => return Err("another file is there".to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error.to_string()),
     }
+    let write = || {
+        std::fs::create_dir_all(folder)?;
+        let mut file = WholeFile::create(path)?;
+        file.write_all(bytes)?;
+        file.commit()
+    };
+    write().map_err(|error: std::io::Error| error.to_string())
 }
 
 /// Width and height of an image's file, of which no more than its header is read.
@@ -367,7 +367,7 @@ mod tests {
         let plain = ImagePlaces::default();
         let listed = json!(["pictures/a.png", null, {"path": "pictures/a.png", "bytes": null}, {"image": expected.path}]);
         assert_eq!(of(&plain, listed), (vec![expected.clone(); 3], false));
-        assert_eq!(of(&plain, json!("file://pictures/a.png")).0, [expected.clone()]);
+        assert_eq!(of(&plain, json!("file://pictures/a.png")).0, std::slice::from_ref(&expected));
         assert_eq!(of(&plain, json!([])), (Vec::new(), false));
         let elsewhere = ImagePlaces { folder: Some(folder.path().join("pictures")), store: None };
         assert_eq!(of(&elsewhere, json!("a.png")).0, [expected]);

@@ -109,9 +109,14 @@ fn file_url(path: &str) -> String {
     for byte in path.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' | b'~' => {
-                url.push(char::from(byte))
+                url.push(char::from(byte));
             }
-            _ => url.push_str(&format!("%{byte:02X}")),
+            _ => {
+                url.push('%');
+                url.extend(
+                    [byte >> 4, byte & 15].map(|digit| char::from(b"0123456789ABCDEF"[usize::from(digit)])),
+                );
+            }
         }
     }
     url

@@ -509,17 +509,17 @@ mod tests {
             std::error::Error::source(&error).expect("a cause").to_string()
         };
         let text = codec_with(SEES, &serde_json::json!({"model_type": "qwen2"}));
-        insta::assert_snapshot!(refused(&text, shown("a", &[(14, 14)])), @"");
+        insta::assert_snapshot!(refused(&text, shown("a", &[(14, 14)])), @"the prompt has 1 image, and the model is none that sees them (`model_type: qwen2_vl` or `model_type: qwen2_5_vl` in its config.json); name a vision-language model in model.path, or set data.images=false to leave images out");
         let config = serde_json::json!({"model_type": "qwen2_vl", "image_token_id": 101});
         let blind = codec_with(
             "{% for m in messages %}{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}",
             &config,
         );
-        insta::assert_snapshot!(refused(&blind, shown("a", &[(14, 14)])), @"");
-        insta::assert_snapshot!(refused(&seeing(), shown("<i>a", &[(14, 14)])), @"");
-        insta::assert_snapshot!(refused(&seeing(), shown("<i>a", &[])), @"");
+        insta::assert_snapshot!(refused(&blind, shown("a", &[(14, 14)])), @"the prompt has 1 images, and the model's chat template shows 0: it is a template for text alone; model.chat_template names another");
+        insta::assert_snapshot!(refused(&seeing(), shown("<i>a", &[(14, 14)])), @"the prompt has 1 images, and the model's chat template shows 2: the text has the image token in it, or the template repeats or drops images");
+        insta::assert_snapshot!(refused(&seeing(), shown("<i>a", &[])), @"the prompt has 0 images, and the model's chat template shows 1: the text has the image token in it, or the template repeats or drops images");
         let mut bare = shown("a", &[(14, 14)]);
         bare[0].content = PromptContent::Text("a".to_owned());
-        insta::assert_snapshot!(refused(&seeing(), bare), @"");
+        insta::assert_snapshot!(refused(&seeing(), bare), @"the prompt has images and is bare text, and images go into a conversation: set data.prompt_format=chat, or write the prompt as messages");
     }
 }

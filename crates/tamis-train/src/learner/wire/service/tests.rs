@@ -222,6 +222,6 @@ fn the_native_engine_sees_no_images() {
     let images = ["/a.png".to_owned()];
     let sequence = LearnerSequence { images: &images, ..LearnerSequence::of_text(&[1, 2], &[3]) };
     let message = Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]));
-    insta::assert_snapshot!(error(served.next("/v1/forward", &message)), @"");
+    insta::assert_snapshot!(error(served.next("/v1/forward", &message)), @r#"422 refused: "the native engine sees no images: a learner in PyTorch does""#);
     assert_eq!(served.next("/v1/forward", &wave(&[3, 4])).0, 200);
 }
