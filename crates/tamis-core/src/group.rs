@@ -150,6 +150,9 @@ pub struct Group {
     pub dispatched: PolicyVersion,
     /// Prompt tokens as the model saw them.
     pub prompt_token_ids: Vec<u32>,
+    /// Paths of the images that the model saw with them, in the order of their places.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<String>,
     /// Members in sample order \[G\].
     pub trajectories: Vec<Trajectory>,
 }

@@ -9,7 +9,7 @@
 //! | plain | `question` or `problem` | `answer` (or `ground_truth`, `solution`) | |
 //!
 //! The first name that a row has is taken, in the order of [`PROMPT_COLUMNS`] and [`GROUND_TRUTH_COLUMNS`];
-//! [`ColumnNames`] names others.
+//! [`ColumnNames`] names others. Rows of any layout may have [images](crate::image).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,8 @@ use tamis_core::group::PromptId;
 use thiserror::Error;
 
 use crate::data_record::kind;
-use crate::prompt::{Message, Prompt, PromptContent};
+use crate::image::{IMAGE_COLUMNS, ImageColumn, ImageFault, ImagePlaces, PLACEHOLDER, PromptImage};
+use crate::prompt::{Message, Prompt, PromptContent, message_parts};
 use crate::records::{DataRecord, RecordError, Records, RowFault, RowPlace, lookup};
 
 /// Columns looked at for the prompt where none is configured, in this order.
@@ -44,6 +45,8 @@ pub struct ColumnNames {
     pub ground_truth: Option<String>,
     /// Column that names the verifier family.
     pub data_source: Option<String>,
+    /// Column with the images. Rows may be without it, where others have it.
+    pub images: Option<String>,
 }
 
 impl ColumnNames {
@@ -52,6 +55,16 @@ impl ColumnNames {
         match &self.prompt {
             Some(column) => Some((column, lookup(row, column)?)),
             None => PROMPT_COLUMNS.iter().find_map(|&name| Some((name, row.get(name)?))),
+        }
+    }
+
+    /// Name and value of the column that holds the images of a row.
+    fn images_of<'a>(&'a self, row: &'a Map<String, Value>) -> Option<(&'a str, &'a Value)> {
+        match &self.images {
+            Some(column) => Some((column, lookup(row, column)?)),
+            None => IMAGE_COLUMNS
+                .iter()
+                .find_map(|&name| Some((name, row.get(name).filter(|value| !value.is_null())?))),
         }
     }
 }
@@ -86,6 +99,8 @@ pub struct ReadOptions {
     pub bad_rows: BadRows,
     /// Columns of bytes.
     pub binary_columns: BinaryColumns,
+    /// Where images are; `None`: columns of images are columns like any other.
+    pub images: Option<ImagePlaces>,
 }
 
 /// Why a row is no prompt.
@@ -169,6 +184,29 @@ pub enum PromptFault {
         /// The column.
         column: String,
     },
+    /// An image cannot be had.
+    #[error("image {number} of `{column}`: {fault}")]
+    Image {
+        /// The column.
+        column: String,
+        /// Its place in the column, from 1.
+        number: usize,
+        /// The reason.
+        fault: ImageFault,
+    },
+    /// Images and the places for them are not as many.
+    #[error(
+        "`{column}` has {num_places} `<image>` for {num_images} images; write one for each, or none: then they go \
+             before the text of the user's first message, which must be there"
+    )]
+    ImagePlaces {
+        /// The prompt's column.
+        column: String,
+        /// Placeholders in it.
+        num_places: usize,
+        /// Images of the row.
+        num_images: usize,
+    },
     /// The data source is no text.
     #[error("`{column}` must be text, got {actual}")]
     DataSource {
@@ -192,6 +230,14 @@ pub enum DatasetError {
         place: RowPlace,
         /// The reason.
         fault: PromptFault,
+    },
+    /// The column that was named for images is nowhere.
+    #[error(
+        "no row has the column `{column}` that data.columns.images names for images; correct the name, or take the setting out"
+    )]
+    NoImages {
+        /// The column.
+        column: String,
     },
     /// No file was named.
     #[error("no data file is named")]
@@ -232,6 +278,12 @@ impl Dataset {
         let mut dataset = Self::default();
         for file in files {
             dataset.read_file(file.as_ref(), options, |_| true)?;
+        }
+        if let Some(column) = options.columns.images.as_ref().filter(|_| options.images.is_some())
+            && !dataset.prompts.is_empty()
+            && dataset.prompts.iter().all(|prompt| lookup(&prompt.columns, column).is_none())
+        {
+            return Err(DatasetError::NoImages { column: column.clone() });
         }
         if dataset.prompts.is_empty() {
             return Err(DatasetError::Empty {
@@ -278,7 +330,7 @@ impl Dataset {
             let prompt = match record {
                 Ok(record) => {
                     let place = record.place.clone();
-                    match to_prompt(PromptId(id), record, options) {
+                    match to_prompt(PromptId(id), record, options, file) {
                         Ok(prompt) => {
                             self.places.insert(prompt.id, place);
                             Ok(prompt)
@@ -359,6 +411,7 @@ impl Dataset {
                 }
             }
             feed(prompt.ground_truth.as_deref().unwrap_or("\0").as_bytes());
+            prompt.images.iter().for_each(|image| feed(image.name().as_bytes()));
         }
         hash
     }
@@ -371,7 +424,12 @@ fn names(row: &Map<String, Value>) -> String {
     row.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-fn to_prompt(id: PromptId, record: DataRecord, options: &ReadOptions) -> Result<Prompt, PromptFault> {
+fn to_prompt(
+    id: PromptId,
+    record: DataRecord,
+    options: &ReadOptions,
+    file: &Path,
+) -> Result<Prompt, PromptFault> {
     let text = |option: &'static str, column: &str| {
         let column = column.to_owned();
         if record.is_binary(&column) { Err(PromptFault::Binary { option, column }) } else { Ok(()) }
@@ -389,7 +447,8 @@ fn to_prompt(id: PromptId, record: DataRecord, options: &ReadOptions) -> Result<
     let (column, value) =
         columns.prompt_of(row).ok_or_else(|| PromptFault::NoPrompt { columns: names(row) })?;
     text("prompt", column)?;
-    let content = to_content(column, value)?;
+    let image_column = options.images.as_ref().and_then(|places| Some((places, columns.images_of(row)?)));
+    let content = to_content(column, value, image_column.is_some())?;
     let ground_truth = match configured("ground_truth", &columns.ground_truth)? {
         Some(value) => Some((columns.ground_truth.as_deref().unwrap_or_default(), value)),
         None => GROUND_TRUTH_COLUMNS
@@ -421,9 +480,30 @@ fn to_prompt(id: PromptId, record: DataRecord, options: &ReadOptions) -> Result<
             return Err(PromptFault::DataSource { column: source_column.to_owned(), actual: kind(other) });
         }
     };
-    let read = [Some(column), truth_column, Some(source_column)]
+    let mut images = Vec::new();
+    let mut shown_images = None;
+    if let Some((places, (name, value))) = image_column {
+        let found = ImageColumn {
+            value,
+            encoded: lookup(&record.encoded, name),
+            is_binary: record.binary.iter().any(|path| path == name),
+        };
+        let had_bytes;
+        (images, had_bytes) = places.images(found, file).map_err(|(place, fault)| PromptFault::Image {
+            column: name.to_owned(),
+            number: place + 1,
+            fault,
+        })?;
+        check_places(&content, column, images.len())?;
+        // Reward functions are told paths, too.
+        shown_images = Some(name.to_owned()).filter(|name| had_bytes && !name.contains('.'));
+    }
+    let image_name = image_column.map(|(_, (name, _))| name);
+    let read = [Some(column), truth_column, Some(source_column), image_name]
         .map(|path| path.and_then(|path| path.split('.').next()));
-    let encoded = match (options.binary_columns, record.binary.first()) {
+    let is_of_images =
+        |path: &&String| image_name.is_some_and(|name| path.strip_prefix(name).is_some_and(is_below));
+    let encoded = match (options.binary_columns, record.binary.iter().find(|path| !is_of_images(path))) {
         (BinaryColumns::Error, Some(column)) => {
             return Err(PromptFault::BinaryColumn { column: column.clone() });
         }
@@ -434,10 +514,31 @@ fn to_prompt(id: PromptId, record: DataRecord, options: &ReadOptions) -> Result<
     };
     let mut columns = record.values;
     columns.extend(encoded);
-    Ok(Prompt { id, content, ground_truth, data_source, columns })
+    if let Some(name) = shown_images {
+        columns.insert(name, images.iter().map(|image: &PromptImage| image.path.as_str()).collect());
+    }
+    Ok(Prompt { id, content, ground_truth, data_source, columns, images })
 }
 
-fn to_content(column: &str, value: &Value) -> Result<PromptContent, PromptFault> {
+/// Whether what comes after a column's name leads into it, or is nothing.
+fn is_below(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with('.')
+}
+
+/// Refuses images without a place in the prompt. Text becomes a message before it is looked at for one.
+fn check_places(content: &PromptContent, column: &str, num_images: usize) -> Result<(), PromptFault> {
+    let num_places = content.num_placeholders();
+    let fits = match content {
+        PromptContent::Text(_) => num_places == 0 || num_places == num_images,
+        PromptContent::Messages(messages) => message_parts(messages, num_images).is_some(),
+    };
+    if num_images == 0 || fits {
+        return Ok(());
+    }
+    Err(PromptFault::ImagePlaces { column: column.to_owned(), num_places, num_images })
+}
+
+fn to_content(column: &str, value: &Value, has_images: bool) -> Result<PromptContent, PromptFault> {
     let empty = || PromptFault::EmptyPrompt { column: column.to_owned() };
     match value {
         Value::String(text) if text.is_empty() => Err(empty()),
@@ -446,14 +547,14 @@ fn to_content(column: &str, value: &Value) -> Result<PromptContent, PromptFault>
         Value::Array(items) => items
             .iter()
             .enumerate()
-            .map(|(index, item)| to_message(column, index, item))
+            .map(|(index, item)| to_message(column, index, item, has_images))
             .collect::<Result<_, _>>()
             .map(PromptContent::Messages),
         other => Err(PromptFault::PromptKind { column: column.to_owned(), actual: kind(other) }),
     }
 }
 
-fn to_message(column: &str, index: usize, value: &Value) -> Result<Message, PromptFault> {
+fn to_message(column: &str, index: usize, value: &Value, has_images: bool) -> Result<Message, PromptFault> {
     let not_text =
         |what: &str| PromptFault::NotText { column: column.to_owned(), index, what: what.to_owned() };
     let broken = || {
@@ -481,6 +582,7 @@ fn to_message(column: &str, index: usize, value: &Value) -> Result<Message, Prom
             for block in blocks {
                 match (block["type"].as_str(), block["text"].as_str()) {
                     (Some("text") | None, Some(part)) => text.push_str(part),
+                    (Some("image"), _) if has_images => text.push_str(PLACEHOLDER),
                     (Some(other), _) => return Err(not_text(&format!("a block of type `{other}`"))),
                     (None, None) => return Err(broken()),
                 }

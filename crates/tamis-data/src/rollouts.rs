@@ -41,6 +41,9 @@ pub struct RolloutRow<'run> {
     pub logged: Option<&'run BTreeMap<String, String>>,
 }
 
+/// Column with the images of a prompt.
+const IMAGES: &str = "images";
+
 pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
@@ -98,6 +101,11 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
                 "prompt_ids",
                 Values::Ids(|row| &row.group.prompt_token_ids),
                 "token ids of the prompt as the model saw it (cut, where it was too long)",
+            ),
+            column(
+                IMAGES,
+                Values::Texts(|row| &row.group.images),
+                "paths of the images that go with the prompt; only in files where a prompt has any",
             ),
             column(
                 "token_ids",
@@ -202,7 +210,11 @@ fn named_columns<'run>(rows: &[RolloutRow<'run>]) -> Vec<(String, Values<Rollout
         .filter_map(|row| row.logged)
         .flat_map(|logged| logged.keys().map(String::as_str))
         .collect();
-    columns().with_others(&scores, &logged)
+    let mut columns = columns();
+    if rows.iter().all(|row| row.group.images.is_empty()) {
+        columns.before.retain(|column| column.name != IMAGES);
+    }
+    columns.with_others(&scores, &logged)
 }
 
 fn write(out: impl Write + Send, rows: &[RolloutRow<'_>]) -> Result<(), ParquetError> {

@@ -25,6 +25,7 @@ pub(crate) enum Values<R> {
     /// A column that reward functions logged under this name.
     Logged(String, for<'row> fn(&'row R, &str) -> Option<&'row str>),
     Ids(fn(&R) -> &[u32]),
+    Texts(fn(&R) -> &[String]),
     Floats(fn(&R) -> &[f32]),
     Flags(fn(&R) -> &[bool]),
 }
@@ -38,6 +39,7 @@ impl<R> Values<R> {
             Self::OptionalText(_) | Self::Logged(..) => "text, nullable",
             Self::Number(_) | Self::Score(..) => "double, nullable",
             Self::Ids(_) => "list of int32",
+            Self::Texts(_) => "list of text",
             Self::Floats(_) => "list of float",
             Self::Flags(_) => "list of bool",
         }
@@ -140,6 +142,7 @@ fn to_json<R>(row: &R, values: &Values<R>) -> Value {
         Values::Score(name, of) => Value::from(of(row, name)),
         Values::Logged(name, of) => Value::from(of(row, name)),
         Values::Ids(of) => Value::from(of(row)),
+        Values::Texts(of) => Value::from(of(row)),
         Values::Floats(of) => Value::from(of(row)),
         Values::Flags(of) => Value::from(of(row)),
     }
@@ -208,7 +211,8 @@ pub(crate) fn write_parquet<R, W: Write + Send>(
 
 fn field<R>(name: &str, values: &Values<R>) -> Result<Type, ParquetError> {
     let list = |element: Physical| -> Result<Type, ParquetError> {
-        let element = leaf("element", element, Repetition::REQUIRED, None)?;
+        let logical = (element == Physical::BYTE_ARRAY).then_some(LogicalType::String);
+        let element = leaf("element", element, Repetition::REQUIRED, logical)?;
         let repeated = Type::group_type_builder("list")
             .with_repetition(Repetition::REPEATED)
             .with_fields(vec![Arc::new(element)])
@@ -227,6 +231,7 @@ fn field<R>(name: &str, values: &Values<R>) -> Result<Type, ParquetError> {
         }
         Values::Number(_) | Values::Score(..) => leaf(name, Physical::DOUBLE, Repetition::OPTIONAL, None),
         Values::Ids(_) => list(Physical::INT32),
+        Values::Texts(_) => list(Physical::BYTE_ARRAY),
         Values::Floats(_) => list(Physical::FLOAT),
         Values::Flags(_) => list(Physical::BOOLEAN),
     }
@@ -274,6 +279,11 @@ fn write_column<R, W: Write + Send>(
             group,
             rows.iter().map(|row| of(row).iter().map(|&id| id as i32).collect()),
         ),
+        Values::Texts(of) => {
+            let bytes = |text: &String| ByteArray::from(text.as_str());
+            let lists = rows.iter().map(|row| of(row).iter().map(bytes).collect());
+            write_lists::<ByteArrayType, W>(group, lists)
+        }
         Values::Floats(of) => write_lists::<FloatType, W>(group, rows.iter().map(|row| of(row).to_vec())),
         Values::Flags(of) => write_lists::<BoolType, W>(group, rows.iter().map(|row| of(row).to_vec())),
     }

@@ -72,6 +72,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         ground_truth: None,
         data_source: String::new(),
         columns: serde_json::Map::new(),
+        images: Vec::new(),
     };
     let completions = ["because it is, therefore it is", "because"];
     let outcomes = function.score(&completions.map(|completion| RewardInput::text(&prompt, completion)));

@@ -64,7 +64,15 @@ fn main() {
         };
         let key = Key::new(1, Purpose::Rollout).with(place);
         let prompt_token_ids = Arc::from([2, 3, 4]);
-        fleet.submit(SampleRequest { id, prompt_token_ids, key, sampling: Arc::clone(&sampling) }).unwrap();
+        fleet
+            .submit(SampleRequest {
+                id,
+                prompt_token_ids,
+                images: Arc::default(),
+                key,
+                sampling: Arc::clone(&sampling),
+            })
+            .unwrap();
     };
     while ended < num * waves {
         while submitted < num * waves && submitted - ended < num {
@@ -95,6 +103,7 @@ fn connect(url: &str, max_in_flight: usize) -> Fleet {
         model: None,
         vocabulary: VOCABULARY as usize,
         end_token_ids: vec![1],
+        image_token_id: None,
         extra: Map::new(),
         answer_timeout: Duration::from_secs(120),
         check_timeout: Duration::from_secs(60),

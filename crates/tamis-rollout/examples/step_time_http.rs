@@ -121,12 +121,14 @@ impl PromptSource for Numbers {
                     ground_truth: None,
                     data_source: String::new(),
                     columns: Map::new(),
+                    images: Vec::new(),
                 };
                 let prompt = PreparedPrompt {
                     prompt: Arc::new(prompt),
                     token_ids: tokens_of(row),
                     text: "".into(),
                     continued: "".into(),
+                    images: Arc::default(),
                 };
                 DrawnPrompt { epoch: 0, prompt }
             }));
@@ -173,6 +175,7 @@ fn connect(url: &str) -> Fleet {
         model: None,
         vocabulary: VOCABULARY as usize,
         end_token_ids: vec![1],
+        image_token_id: None,
         extra: Map::new(),
         answer_timeout: Duration::from_secs(600),
         check_timeout: Duration::from_secs(60),

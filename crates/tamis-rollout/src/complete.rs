@@ -16,6 +16,8 @@ use crate::inbox::{Inbox, Unexpected};
 pub struct Prompted {
     /// Token ids of the completion.
     pub token_ids: Arc<[u32]>,
+    /// Paths of the images that go with them.
+    pub images: Arc<[String]>,
     /// One key per completion \[n\].
     pub keys: Vec<Key>,
 }
@@ -129,6 +131,7 @@ fn run(
                     attempt: 0,
                 },
                 prompt_token_ids: prompt.token_ids.clone(),
+                images: prompt.images.clone(),
                 key: *key,
                 sampling: sampling.clone(),
             })?;

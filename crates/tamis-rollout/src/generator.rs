@@ -119,6 +119,9 @@ pub struct SampleRequest {
     /// Prompt tokens (at least one). Members of a group share the allocation, by which a generator may
     /// recognise a shared prompt.
     pub prompt_token_ids: Arc<[u32]>,
+    /// Paths of the images that go with the prompt, in the order of their places; each place is as many tokens
+    /// long as the model makes of the image.
+    pub images: Arc<[String]>,
     /// Key of the sample's random numbers: the native engine's tokens are a function of it, the prompt and
     /// the weights; others take a seed from it.
     pub key: Key,

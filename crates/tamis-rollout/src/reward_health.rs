@@ -248,6 +248,7 @@ mod tests {
             ground_truth: Some("5".to_owned()),
             data_source: source.to_owned(),
             columns: serde_json::Map::new(),
+            images: Vec::new(),
         }
     }
 
@@ -304,6 +305,7 @@ mod tests {
                     ground_truth: None,
                     data_source: String::new(),
                     columns: serde_json::Map::new(),
+                    images: Vec::new(),
                 };
                 health.observe(&rewards, &[RewardInput::text(&prompt, "1")], &[row(true)]);
             }

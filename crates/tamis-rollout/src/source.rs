@@ -11,7 +11,9 @@ pub struct PreparedPrompt {
     pub prompt: Arc<Prompt>,
     /// Tokens after the chat template and the length limit.
     pub token_ids: Arc<[u32]>,
-    /// The text behind `token_ids`.
+    /// Paths of the images that go with the tokens, in the order of their places.
+    pub images: Arc<[String]>,
+    /// The text behind `token_ids`, with one token for each image.
     pub text: Arc<str>,
     /// Content of the assistant message that the completion continues; empty where the conversation does not
     /// end in one. It is prepended to the completion for scoring.

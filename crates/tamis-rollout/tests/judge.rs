@@ -79,6 +79,7 @@ fn prompt(content: PromptContent) -> Prompt {
         ground_truth: Some("4".to_owned()),
         data_source: "sums".to_owned(),
         columns,
+        images: Vec::new(),
     }
 }
 

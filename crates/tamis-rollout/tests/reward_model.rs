@@ -99,7 +99,7 @@ fn connect(settings: ModelSettings, url: &str) -> Result<RewardModel, String> {
 fn prompt(content: PromptContent) -> Prompt {
     let columns = serde_json::Map::from_iter([("rubric".to_owned(), json!("be kind"))]);
     let (ground_truth, data_source) = (Some("4".to_owned()), "sums".to_owned());
-    Prompt { id: PromptId(0), content, ground_truth, data_source, columns }
+    Prompt { id: PromptId(0), content, ground_truth, data_source, columns, images: Vec::new() }
 }
 
 fn text_prompt() -> Prompt {

@@ -468,6 +468,7 @@ fn ask<'a>(sampling: &'a Sampling, extra: &'a Map<String, Value>) -> Ask<'a> {
     Ask {
         request_id: "r1",
         prompt: &[10, 20],
+        images: &[],
         prompt_text: "ab",
         sampling,
         seed: Some(u64::MAX),
@@ -602,4 +603,20 @@ fn answers_of_sglang() {
     assert_eq!(sglang::read_reload(&answer(&failed)).expect_err("not loaded").detail, "no such folder");
     let scores = json!({"meta_info": {"input_token_logprobs": [[null, 5, null], [-1.5, 6, null]]}});
     assert_eq!(sglang::read_scores(&answer(&scores), &[5, 6]), Ok(vec![-1.5]));
+}
+
+#[test]
+fn images_go_by_path() {
+    let (sampling, extra) = (sampling(), Map::new());
+    let images = ["/data/a b.png".to_owned(), "/data/é#.png".to_owned()];
+    let asked = Ask { images: &images, ..ask(&sampling, &extra) };
+    let sent: Value = serde_json::from_slice(&vllm::sample(Interface::Generate, &asked).body).unwrap();
+    assert_eq!(
+        sent["content_parts"],
+        json!([
+            {"type": "image_url", "url": "file:///data/a%20b.png"},
+            {"type": "image_url", "url": "file:///data/%C3%A9%23.png"},
+        ])
+    );
+    assert_eq!(sent["return_token_ids"], json!(true));
 }

@@ -9,10 +9,11 @@ use serde_json::Value;
 use tamis_core::caught;
 use thiserror::Error;
 
+use crate::image_tokens::PROCESSOR_FILES;
 use crate::template::{ChatTemplate, TemplateError};
 
 /// Files that belong to a tokenizer, kept as read and written back as they were.
-const FILES: [&str; 9] = [
+const FILES: [&str; 12] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -22,6 +23,10 @@ const FILES: [&str; 9] = [
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
+    // Of the image processor: who loads the model needs them beside it, and they are the run's to bring along.
+    PROCESSOR_FILES[0],
+    PROCESSOR_FILES[1],
+    PROCESSOR_FILES[2],
 ];
 const TEMPLATE_FOLDER: &str = "additional_chat_templates";
 

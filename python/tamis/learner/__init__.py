@@ -12,6 +12,7 @@ transformers forward and backward and steps its optimizer. As data flows through
     loading     folders in Hugging Face layout to networks, placed and checked
     model       a decoder with its head, forward over waves; which attention it may use
     head        from hidden states to log-probabilities, scaled and capped as the model does it
+    vision      images of a prompt, and what a vision tower makes of them
     attention   attention within each sequence of a pack
     logprob     log-probabilities and entropies from hidden states, never with the whole logits
     weights     trained weights in f32 and their gradients, whatever type the decoder computes in
@@ -27,6 +28,7 @@ What `options` of `open` may hold:
     attention          auto, varlen, sequences, or a name that transformers knows: sdpa, flash_attention_2, ...
     logprob_chunk      tokens whose logits exist at once; null: as many as take 512 MB on a GPU, 8 MB on a CPU
     offload_reference  whether the reference waits in the host's memory between passes: false
+    freeze_vision      whether the vision tower of a model that sees images stays as it is: false
     threads            of the CPU; null: as PyTorch finds them
     lora               {rank, alpha, targets: null (every linear layer), seed: 0, dropout: 0}; null: all is trained
 

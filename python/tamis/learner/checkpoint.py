@@ -123,7 +123,9 @@ def _write_model(output, where, network, tensors, dtype, untied, max_bytes):
         output.write(where + "model.safetensors.index.json", [text.encode()])
     config = {name: value for name, value in network.source.config.items() if name != "torch_dtype"}
     config["dtype"] = _CONFIG_NAMES[dtype]
-    config["tie_word_embeddings"] = not untied and network.config.tie_word_embeddings
+    # A model that sees says it of the whole.
+    of = network.config if network.vision is None else network.decoder.config
+    config["tie_word_embeddings"] = not untied and of.tie_word_embeddings
     output.write(where + "config.json", [json.dumps(config, indent=2, ensure_ascii=False).encode()])
     if network.source.generation is not None:
         output.write(where + "generation_config.json", [network.source.generation])
@@ -243,8 +245,8 @@ def _open(path):
 def read_tensors(folder, shapes, others=False):
     """Functions that read each named tensor of a folder of weights, as f32 on the host.
 
-    Names and shapes are checked before anything is read; a tensor that is not named is refused unless `others`
-    are expected or it may stand there unread (`is_spare`).
+    Names and shapes are checked before anything is read; a tensor that is not named is refused unless it is one of
+    `others` (true: any may be there) or may stand there unread (`is_spare`).
     """
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.exists():
@@ -269,7 +271,7 @@ def _read_files(paths, shapes, prefix, others=False):
                 continue
             name = full.removeprefix(prefix)
             if name not in shapes:
-                if others or is_spare(name):
+                if others is True or (others and name in others) or is_spare(name):
                     continue
                 raise Refused(f"tensor `{full}` in {path} does not belong to this architecture")
             view = file.get_slice(full)
@@ -310,7 +312,9 @@ def _prepare(folder, network, optimizer):
         values = _read_files([folder / "adapter" / "adapter_model.safetensors"], shapes, "")
     else:
         master = folder / "master"
-        values = read_tensors(master if master.is_dir() else folder, shapes)
+        # What does not learn is not read: who loads this has opened a policy that has it.
+        frozen = {name for name, one in network.module.named_parameters() if not one.requires_grad}
+        values = read_tensors(master if master.is_dir() else folder, shapes, frozen)
     path = folder / "optimizer.safetensors"
     step = _read_step(path)
     first = _read_files([path], shapes, "first.")

@@ -68,6 +68,8 @@ def critic_from_policy(policy):
     if len(policy.weights.masters) != sum(1 for _ in policy.module.parameters()):
         # Only its adapter is trained.
         raise Refused("a critic cannot begin with the layers of a policy with an adapter", "name a folder for it")
+    if policy.vision is not None:
+        raise Refused("a critic cannot see images yet", "choose an advantage without a critic, such as grpo")
     decoder = copy.deepcopy(policy.decoder)
     critic = _network(decoder, policy.source, policy.options)
     critic.attention, critic.is_packed = policy.attention, policy.is_packed

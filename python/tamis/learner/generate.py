@@ -285,7 +285,7 @@ class Generation:
         for prompts in packs if chosen else []:
             one = _pack([prompt.tokens for prompt in prompts], network.options.device)
             states = PromptStates()
-            hidden = network.hidden(one, states)
+            hidden = network.hidden(one, states=states)
             begins = torch.tensor(one.lengths).cumsum(0)
             found = self._logits(hidden[(begins - 1).to(hidden.device)])
             for place, (prompt, end) in enumerate(zip(prompts, begins.tolist(), strict=True)):

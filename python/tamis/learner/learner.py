@@ -155,6 +155,11 @@ class Learner:
                     self._set_critic(critic.load_critic(critic_folder, options))
             self._offloads = offloads
             if generation is not None:
+                if policy.vision is not None:
+                    raise Refused(
+                        "the learner does not sample from models that see images",
+                        "sample at vLLM servers (rollout.backend: vllm)",
+                    )
                 self._generation = Generation(policy, max_sequences)
             if reference is not None:
                 self._set_reference(loading.load_reference(reference, options))
@@ -172,13 +177,14 @@ class Learner:
         chunk = settings.count("logprob_chunk", None, least=1)
         threads = settings.count("threads", None, least=1)
         offloads = settings.flag("offload_reference", False)
+        freezes = settings.flag("freeze_vision", False)
         adapter = settings.object("lora", None)
         adapter = adapter and lora.LoraOptions.read(adapter)
         settings.finish()
         device = model.read_device(device)
         if dtype == "auto":
             dtype = "bf16" if device.type == "cuda" else "f32"
-        options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute)
+        options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute, freezes)
         return options, adapter, offloads, threads
 
     def _networks(self):
@@ -221,8 +227,9 @@ class Learner:
         """Columns of a wave under any of the networks; a held graph stays."""
         name = settings.choice("network", ["policy", "before", "reference", "base", "critic"])
         sharpness = settings.number("sharpness", 1.0, above=0.0)
+        images = settings.lists_of_texts("images", None)
         settings.finish()
-        wave = self._wave(columns)
+        wave = self._wave(columns, images)
         if name == "critic" and sharpness != 1.0:
             raise RequestError("values have no sharpness")
         factor = sharpness / self._temperature
@@ -251,17 +258,18 @@ class Learner:
         finally:
             self._rest_reference()
 
-    def _wave(self, columns):
-        wave = Wave.from_columns(columns, self.num_ranks)
+    def _wave(self, columns, images):
+        wave = Wave.from_columns(columns, self.num_ranks, images)
         protocol.refuse_columns(columns)
         return wave
 
     def forward_hold(self, settings, columns):
         """Columns of a wave under a network that learns; its graph is kept."""
         name = settings.choice("network", ["policy", "critic"])
+        images = settings.lists_of_texts("images", None)
         settings.finish()
         trained = self._named(name)
-        wave = self._wave(columns)
+        wave = self._wave(columns, images)
         self._held = None
         with torch.enable_grad():
             outputs = trained.network.forward(wave, 1.0 / self._temperature)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from .head import VocabularyHead
 from .model import Network, first_line
 from .protocol import Refused, RequestError
+from .vision import Images, Vision, is_vision
 from .weights import first_not_finite
 
 # Modules that stay in f32: the head of a critic.
@@ -86,11 +87,20 @@ def load_module(source, kind, dtype):
 def load_policy(folder, options, dtype=torch.float32):
     """A language model on the host; `place` makes it ready."""
     source = Source.read(folder)
-    module, unexpected = load_module(source, AutoModelForCausalLM, dtype)
+    sees = is_vision(source.config)
+    images = Images(source.folder) if sees else None
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    module, unexpected = load_module(source, kind, dtype)
     unexpected = [name for name in unexpected if not is_spare(name)]
     if unexpected:
         raise Refused(f"tensor `{unexpected[0]}` in {source.folder} does not belong to this architecture")
-    return Network(module, module.base_model, None, source, options)
+    network = Network(module, module.base_model, None, source, options)
+    if sees:
+        network.vision = Vision(network.decoder, images)
+        network.decoder.visual.set_attn_implementation("sdpa")
+        if options.freeze_vision:
+            network.vision.freeze()
+    return network
 
 
 def is_spare(name):

@@ -17,6 +17,7 @@ import torch
 
 from .model import Network
 from .protocol import Refused, RequestError
+from .vision import Vision
 
 _PREFIX = "base_model.model."
 
@@ -105,6 +106,8 @@ def add_adapter(network, lora):
     config = peft.LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
         target_modules="all-linear" if lora.targets is None else list(lora.targets),
+        # A vision tower stays as it is: servers take adapters of the text alone.
+        exclude_modules=None if network.vision is None else r".*\bvisual\b.*",
     )  # fmt: skip
     head, embedding = network.module.get_output_embeddings(), network.module.get_input_embeddings()
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
@@ -122,6 +125,8 @@ def add_adapter(network, lora):
         )
     own = AdapterNetwork(module, module.base_model, network.head, network.source, network.options)
     own.adapted = adapted
+    if network.vision is not None:
+        own.vision = Vision(own.decoder, network.vision.images)
     unknown = [name for name, one in module.named_parameters() if one.requires_grad and ".lora_" not in name]
     if unknown:
         raise Refused(f"the adapter would train `{unknown[0]}`, which is none of its own")

@@ -27,6 +27,7 @@ from . import attention
 from .head import VocabularyHead, is_close
 from .packing import Pack, pack, pack_one_by_one
 from .protocol import Refused, RequestError
+from .vision import Vision
 from .weights import TrainedWeights
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -58,13 +59,14 @@ class ComputeOptions:
     attention: str
     logprob_chunk: int | None
     recompute: bool
+    freeze_vision: bool = False
 
 
 class Network:
     """A decoder, its head, and its trained weights where it has any.
 
     `module` is what transformers made, `decoder` the part that gives hidden states, `weights` the
-    `TrainedWeights` or `None` where it is frozen.
+    `TrainedWeights` or `None` where it is frozen. `vision` is the part that sees images, where there is one.
     """
 
     def __init__(self, module, decoder, head, source, options):
@@ -72,6 +74,7 @@ class Network:
         self.weights = None
         self.attention = None
         self.is_packed = True
+        self.vision = None
 
     @property
     def config(self):
@@ -113,15 +116,20 @@ class Network:
             "max_positions": self.max_positions,
         }
 
-    def hidden(self, one, states=None):
-        """Last hidden states [M, D] of a pack; `states`: a cache that keeps each layer's keys and values."""
-        output = self.decoder(
-            input_ids=one.input_ids,
-            position_ids=one.position_ids,
-            use_cache=states is not None,
-            **({} if states is None else {"past_key_values": states}),
-            **attention.keywords(one, self.attention),
-        )
+    def hidden(self, one, view=None, features=None, states=None):
+        """Last hidden states [M, D] of a pack.
+
+        `view` and `features` are of the images that it shows; `states`: a cache that keeps each layer's keys and
+        values, without images.
+        """
+        keywords = {"use_cache": states is not None, **attention.keywords(one, self.attention)}
+        if states is not None:
+            keywords["past_key_values"] = states
+        if self.vision is not None:
+            embedded, positions = self.vision.embed(one, view, features), self.vision.positions(one, view)
+            output = self.vision.text(inputs_embeds=embedded, position_ids=positions, **keywords)
+        else:
+            output = self.decoder(input_ids=one.input_ids, position_ids=one.position_ids, **keywords)
         return output.last_hidden_state[0]
 
     def forward(self, wave, factor=1.0):
@@ -131,8 +139,22 @@ class Network:
             return tuple(torch.zeros(0, device=self.options.device) for _ in self.head.columns)
         device = self.options.device
         packs = [pack(wave, device)] if self.is_packed else pack_one_by_one(wave, device)
-        parts = [self.head(self.hidden(one)[one.rows], one.targets, factor) for one in packs]
+        hidden = self._hidden_of(wave, packs)
+        parts = [self.head(states[one.rows], one.targets, factor) for one, states in zip(packs, hidden, strict=True)]
         return tuple(torch.cat(column) if len(column) > 1 else column[0] for column in zip(*parts, strict=True))
+
+    def _hidden_of(self, wave, packs):
+        """Last hidden states of each pack of a wave, one after the other."""
+        if self.vision is None:
+            if wave.images is not None:
+                message = f"{type(self.decoder).__name__} sees no images"
+                raise Refused(message, "name a vision-language model (Qwen2-VL, Qwen2.5-VL), or data.images=false")
+            return (self.hidden(one) for one in packs)
+        S = wave.num_sequences
+        ranges = [(0, S)] if self.is_packed else [(s, s + 1) for s in range(S)]
+        views = [self.vision.view(wave, *sequences) for sequences in ranges]
+        features = self.vision.features(wave)
+        return (self.hidden(one, view, features) for one, view in zip(packs, views, strict=True))
 
     def trained_parameters(self):
         """The parameters that take gradients, by their names in a file, each once."""
@@ -186,7 +208,9 @@ class Network:
 
     @torch.no_grad()
     def _probe(self, name, one):
-        self.decoder.set_attn_implementation(name)
+        # A vision tower, whose attention is not causal, keeps its own.
+        attending = self.decoder if self.vision is None else self.vision.text
+        attending.set_attn_implementation(name)
         self.attention = name
         device = self.options.device
         one = Pack(
@@ -221,6 +245,8 @@ class Network:
         head = VocabularyHead(module, self.options.logprob_chunk)
         frozen = Network(module, module.base_model, head, self.source, self.options)
         frozen.attention, frozen.is_packed = self.attention, self.is_packed
+        if self.vision is not None:
+            frozen.vision = Vision(frozen.decoder, self.vision.images)
         return frozen
 
 

@@ -215,6 +215,15 @@ class Settings:
         values = self._take(name, default, "a list of objects", accepts)
         return [Settings(item, f"`{name}[{place}]`") for place, item in enumerate(values)]
 
+    def lists_of_texts(self, name, default=_REQUIRED):
+        """A list of lists of texts, any of them empty."""
+
+        def accepts(value):
+            lists = value if isinstance(value, list) else [None]
+            return all(isinstance(one, list) and all(isinstance(item, str) for item in one) for one in lists)
+
+        return self._take(name, default, "a list of lists of texts", accepts)
+
     def finish(self):
         """Refuses keys that are left over."""
         for name in self._values:
@@ -301,7 +310,8 @@ def encode(values, columns=None):
 class Wave:
     """Whole sequences that pass through the learner at once: N completion tokens in S sequences of P prompts.
 
-    The fields are the columns of the page, on the CPU; `num_tokens` is N.
+    The fields are the columns of the page, on the CPU; `images` are the paths of each prompt's images, `None`
+    where no prompt has any; `num_tokens` is N.
     """
 
     prompt_token: torch.Tensor
@@ -310,20 +320,29 @@ class Wave:
     completion_token: torch.Tensor
     completion_offset: torch.Tensor
     rank: torch.Tensor
+    images: list | None = None
     num_tokens: int = field(init=False)
 
     def __post_init__(self):
         self.num_tokens = self.completion_token.numel()
 
     @classmethod
-    def from_columns(cls, columns, num_ranks=1):
+    def from_columns(cls, columns, num_ranks=1, images=None):
         """Takes the wave's columns out of `columns` and checks how they fit together."""
-        wave = cls(**{name: take_column(columns, name, dtype) for name, dtype in _WAVE.items()})
+        wave = cls(**{name: take_column(columns, name, dtype) for name, dtype in _WAVE.items()}, images=images)
         _check_offsets("prompt", wave.prompt_offset, wave.prompt_token.numel())
         _check_offsets("completion", wave.completion_offset, wave.completion_token.numel())
         num_prompts, num_sequences = wave.prompt_offset.numel() - 1, wave.completion_offset.numel() - 1
         _check_places("prompt_of", wave.prompt_of, num_sequences, num_prompts)
         _check_places("rank", wave.rank, num_sequences, num_ranks)
+        if images is not None:
+            if len(images) != num_prompts:
+                raise RequestError(f"`images` has {len(images)} lists, and there are {num_prompts} prompts")
+            for path in (path for paths in images for path in paths):
+                if not path.startswith("/"):
+                    raise RequestError(f"the path {path} of an image is not absolute")
+            if not any(images):
+                wave.images = None
         return wave
 
     @property

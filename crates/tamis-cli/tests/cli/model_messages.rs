@@ -68,6 +68,7 @@ error: `model.path`: model cannot be used: architecture `MambaForCausalLM` is no
   |
 3 |   path: model
   |         ^^^^^
+  hint: others learn in PyTorch (`learner.backend=torch`) and are sampled by servers (`rollout.backend=vllm`)
 
 1 error in the configuration
 ");

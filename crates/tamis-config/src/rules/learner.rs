@@ -22,6 +22,7 @@ impl Checker<'_> {
                 "learner.attention",
                 "learner.logprob_chunk",
                 "learner.offload_reference",
+                "learner.freeze_vision",
             ];
             self.warn_ignored(&keys, "`learner.backend` is `native`");
         }

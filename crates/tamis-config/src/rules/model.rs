@@ -123,10 +123,15 @@ impl Checker<'_> {
                 "data.columns.prompt",
                 "data.columns.ground_truth",
                 "data.columns.data_source",
+                "data.columns.images",
                 "data.columns.ability",
                 "data.columns.extra_info",
             ];
             self.warn_ignored(&keys, "the task knows its own columns");
+        }
+        if !data.images {
+            let keys = ["data.columns.images", "data.image_folder"];
+            self.warn_ignored(&keys, "`data.images` is false");
         }
         if data.prompt_format == PromptFormat::Text {
             let keys = ["model.chat_template", "data.chat_template_kwargs"];

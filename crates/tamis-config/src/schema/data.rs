@@ -38,6 +38,9 @@ section! {
         ground_truth: Option<String> = "null", NotEmpty, Fixed;
         /// Column with the name of the data set that a row is from; validation metrics are grouped by it.
         data_source: Option<String> = "null", NotEmpty, Fixed;
+        /// Column with the images of a row: a path, an object with `path` or `bytes`, or a list of those. Rows
+        /// may be without it. Null: `images` or `image`, where there is one.
+        images: Option<String> = "null", NotEmpty, Fixed;
         /// Column with the class of a row's task, such as `math` (verl's `ability`).
         ability: Option<String> = "null", NotEmpty, Fixed;
         /// Column with an object of further fields, handed to rewards.
@@ -79,6 +82,11 @@ section! {
         shuffle: bool = "true", Any, Fixed;
         /// Treatment, before training, of a verifier that rejects its own gold answer.
         check_gold: GoldCheck = "warn", Any, Free;
+        /// Images of the data's rows go to the model: to one that sees (Qwen2-VL, Qwen2.5-VL), with a learner in
+        /// PyTorch and vLLM. False: columns of images are columns like any other.
+        images: bool = "true", Any, Fixed;
+        /// Folder that relative paths of images start from. Null: that of the data's file.
+        image_folder: Option<PathBuf> = "null", NotEmpty, Fixed;
         /// Names of the data's columns, where they are not those of a known layout.
         columns: ColumnsConfig = "{}", Any, Fixed;
         /// Which prompts go through the model's chat template. The first prompt is printed at the start of

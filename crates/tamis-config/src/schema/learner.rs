@@ -79,6 +79,8 @@ section! {
         logprob_chunk: Option<usize> = "null", AtLeast(1.0), Free;
         /// Keep the reference in the main memory while it is not used, not on the GPU.
         offload_reference: bool = "false", Any, Free;
+        /// Leave the vision tower of a model that sees images as it is (PyTorch). False: it learns with the rest.
+        freeze_vision: bool = "false", Any, Fixed;
         /// An adapter that is trained in place of the whole policy (PyTorch). Null: the whole policy.
         lora: Option<LoraConfig> = "null", Any, Fixed;
     }

@@ -232,6 +232,7 @@ fn group(id: u64, trajectories: Vec<Trajectory>) -> Group {
         epoch: 0,
         dispatched: PolicyVersion(0),
         prompt_token_ids: vec![],
+        images: Vec::new(),
         trajectories,
     }
 }

@@ -75,6 +75,7 @@ fn columns_by_name_and_path() {
         prompt: Some("task.text".into()),
         ground_truth: Some("task.meta.gold".into()),
         data_source: Some("kind".into()),
+        images: None,
     };
     let options = ReadOptions { columns, ..ReadOptions::default() };
     let row = json!({"task": {"text": "t", "meta": {"gold": 3}}, "kind": "k", "prompt": "other"});
@@ -285,4 +286,93 @@ fn what_is_no_file_of_rows_is_refused_at_once() {
     let endless = folder.path().join("endless.jsonl");
     std::fs::File::create(&endless).unwrap().set_len(tamis_file::MAX_LINE + 10).unwrap();
     insta::assert_snapshot!(printed(&endless), @"FOLDER/endless.jsonl, line 1: the line has more than 64 MiB; write one object per line:");
+}
+
+/// The header of a PNG, which is all that is read of one.
+fn png(width: u32, height: u32) -> Vec<u8> {
+    let header = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR";
+    [header, &width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 2, 0, 0, 0, 0, 0, 0, 0]].concat()
+}
+
+fn seeing() -> ReadOptions {
+    ReadOptions { images: Some(ImagePlaces::default()), ..ReadOptions::default() }
+}
+
+#[test]
+fn rows_with_images() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, side) in [("a.png", 10), ("b.png", 20)] {
+        std::fs::write(folder.path().join(name), png(side, side)).unwrap();
+    }
+    let read = |rows: &[Value], options: &ReadOptions| {
+        let lines: Vec<String> = rows.iter().map(ToString::to_string).collect();
+        let path = file(&folder, "rows.jsonl", &lines.join("\n"));
+        Dataset::read(&[path], options)
+            .map_err(|error| error.to_string().replace(&folder.path().display().to_string(), "FOLDER"))
+    };
+    let user = |content: &str| json!([{"role": "user", "content": content}]);
+    let rows = [
+        json!({"prompt": user("<image> or <image>?"), "images": ["a.png", "b.png"], "answer": "1"}),
+        json!({"question": "how many?", "image": "b.png"}),
+        json!({"prompt": [{"role": "user", "content": [{"type": "text", "text": "see "}, {"type": "image"}]}], "image": {"path": "a.png"}}),
+        json!({"prompt": user("<image> is a word here"), "images": null}),
+    ];
+    let dataset = read(&rows, &seeing()).unwrap();
+    let names: Vec<Vec<&str>> = dataset
+        .prompts()
+        .iter()
+        .map(|prompt| prompt.images.iter().map(PromptImage::name).collect())
+        .collect();
+    assert_eq!(names, [vec!["a.png", "b.png"], vec!["b.png"], vec!["a.png"], vec![]]);
+    assert_eq!(dataset.prompts()[2].content.question(), "see <image>");
+    assert_eq!(
+        dataset.prompts()[0].columns["images"],
+        json!(["a.png", "b.png"]),
+        "rewards see the row as it is"
+    );
+    let fingerprint = dataset.fingerprint();
+    let mut other = rows.clone();
+    other[1]["image"] = json!("a.png");
+    assert_ne!(read(&other, &seeing()).unwrap().fingerprint(), fingerprint);
+
+    // Without images they are columns like any other.
+    let plain = read(&rows[..2], &ReadOptions::default()).unwrap();
+    assert!(plain.prompts().iter().all(|prompt| prompt.images.is_empty()));
+
+    let refused = |row: Value| read(&[rows[1].clone(), row], &seeing()).unwrap_err();
+    insta::assert_snapshot!(refused(json!({"prompt": user("<image>?"), "images": ["a.png", "b.png"]})), @"FOLDER/rows.jsonl, line 2: `prompt` has 1 `<image>` for 2 images; write one for each, or none: then they go before the text of the user's first message, which must be there");
+    insta::assert_snapshot!(refused(json!({"prompt": [{"role": "system", "content": "x"}], "image": "a.png"})), @"FOLDER/rows.jsonl, line 2: `prompt` has 0 `<image>` for 1 images; write one for each, or none: then they go before the text of the user's first message, which must be there");
+    insta::assert_snapshot!(refused(json!({"question": "?", "images": ["a.png", "c.png"]})), @"FOLDER/rows.jsonl, line 2: image 2 of `images`: FOLDER/c.png cannot be read: No such file or directory (os error 2); paths are relative to the data's file, or to data.image_folder");
+
+    let columns = ColumnNames { images: Some("picture".to_owned()), ..ColumnNames::default() };
+    let named = ReadOptions { columns, ..seeing() };
+    insta::assert_snapshot!(read(&rows[..2], &named).unwrap_err(), @"no row has the column `picture` that data.columns.images names for images; correct the name, or take the setting out");
+    let mixed = [json!({"question": "?", "picture": "a.png"}), json!({"question": "!"})];
+    let dataset = read(&mixed, &named).unwrap();
+    assert_eq!(dataset.prompts().iter().map(|prompt| prompt.images.len()).collect::<Vec<_>>(), [1, 0]);
+    let skipping = ReadOptions { bad_rows: BadRows::Skip, ..seeing() };
+    let broken = [rows[1].clone(), json!({"question": "?", "image": "c.png"})];
+    assert_eq!(read(&broken, &skipping).unwrap().skipped_rows().len(), 1);
+}
+
+/// Bytes of a Parquet column become a file, and what a reward is told of them is its path.
+#[test]
+fn images_in_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = bytes_file_with(
+        &folder,
+        "images.parquet",
+        &[(b"how many?", b"1"), (b"and here?", b"2")],
+        png(30, 20).leak(),
+    );
+    let store = folder.path().join("images");
+    let places = ImagePlaces { folder: None, store: Some(store.clone()) };
+    let dataset =
+        Dataset::read(&[&path], &ReadOptions { images: Some(places), ..ReadOptions::default() }).unwrap();
+    let image = &dataset.prompts()[0].images[0];
+    assert_eq!((image.width, image.height, dataset.prompts()[1].images[0].clone()), (30, 20, image.clone()));
+    assert_eq!(std::fs::read(&image.path).unwrap(), png(30, 20));
+    assert_eq!(std::fs::read_dir(&store).unwrap().count(), 1);
+    assert_eq!(dataset.prompts()[0].columns["image"], json!([image.path]));
+    assert_eq!(dataset.prompts()[0].columns["answer"], "1");
 }

@@ -30,6 +30,7 @@ fn group() -> Group {
         epoch: 1,
         dispatched: PolicyVersion(3),
         prompt_token_ids: vec![7, 8, 9],
+        images: Vec::new(),
         trajectories: vec![
             trajectory(0, 3, &[("acc", 1.0), ("reward", 0.25)], 1.25),
             trajectory(1, 0, &[("acc", f64::NAN)], f64::NAN),
@@ -162,4 +163,24 @@ fn names_that_clash_stay_apart() {
     for name in ["step", "score_step", "score_score_step"] {
         assert_eq!(names.iter().filter(|found| *found == name).count(), 1, "{names:?}");
     }
+}
+
+#[test]
+fn images_are_named_where_there_are_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step_1.parquet");
+    let columns_of = |groups: &[&Group]| -> Vec<Value> {
+        let rows: Vec<RolloutRow<'_>> = groups.iter().flat_map(|group| table(group)).collect();
+        write_rollouts_to(File::create(&path).unwrap(), &rows).unwrap();
+        Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect()
+    };
+    let plain = group();
+    assert!(columns_of(&[&plain]).iter().all(|row| row.get("images").is_none()));
+    let seen = Group { images: vec!["/data/é.png".to_owned(), "/data/b.png".to_owned()], ..group() };
+    let rows = columns_of(&[&plain, &seen]);
+    assert_eq!(
+        (&rows[0]["images"], &rows[3]["images"]),
+        (&json!([]), &json!(["/data/é.png", "/data/b.png"]))
+    );
+    assert!(fixed_columns().contains(&"images"));
 }

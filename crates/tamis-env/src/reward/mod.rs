@@ -60,5 +60,6 @@ fn test_prompt(truth: &str) -> tamis_data::prompt::Prompt {
         ground_truth: Some(truth.to_owned()),
         data_source: "test".to_owned(),
         columns: serde_json::Map::new(),
+        images: Vec::new(),
     }
 }

@@ -265,6 +265,7 @@ impl Arithmetic {
             ground_truth: Some(answer),
             data_source: DATA_SOURCE.to_owned(),
             columns,
+            images: Vec::new(),
         }
     }
 }

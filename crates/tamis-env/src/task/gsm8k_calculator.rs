@@ -117,6 +117,7 @@ fn prompts(entries: Vec<Entry>) -> Vec<Prompt> {
             ground_truth: Some(entry.answer),
             data_source: DATA_SOURCE.to_owned(),
             columns,
+            images: Vec::new(),
         }
     };
     entries.into_iter().enumerate().map(prompt).collect()

@@ -33,6 +33,7 @@ fn run() -> tempfile::TempDir {
             epoch: 0,
             dispatched: PolicyVersion(3),
             prompt_token_ids: vec![7],
+            images: Vec::new(),
             trajectories: members,
         };
         let groups = [

@@ -191,6 +191,7 @@ impl Dispatcher {
                 epoch,
                 dispatched: self.version,
                 prompt_token_ids: prompt.token_ids.to_vec(),
+                images: prompt.images.to_vec(),
                 trajectories: Vec::new(),
             };
             let record = Record {
@@ -240,6 +241,7 @@ impl Dispatcher {
         SampleRequest {
             id,
             prompt_token_ids: record.prompt.token_ids.clone(),
+            images: record.prompt.images.clone(),
             key,
             sampling: self.sampling.clone(),
         }

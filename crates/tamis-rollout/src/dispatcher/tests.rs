@@ -75,10 +75,12 @@ pub(crate) fn prompt(row: u64) -> PreparedPrompt {
             ground_truth: Some("x".to_owned()),
             data_source: String::new(),
             columns: serde_json::Map::new(),
+            images: Vec::new(),
         }),
         token_ids: Arc::from([row as u32]),
         text: "?".into(),
         continued: "".into(),
+        images: std::sync::Arc::default(),
     }
 }
 
@@ -488,11 +490,18 @@ fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
     for group in 0..5 {
         let id = SampleId::of_member(GroupId(group), 0);
         let key = Key::new(1, Purpose::Rollout).with(group);
-        let request = SampleRequest { id, prompt_token_ids: Arc::from([1]), key, sampling: sampling(4) };
+        let request = SampleRequest {
+            id,
+            prompt_token_ids: Arc::from([1]),
+            images: Arc::default(),
+            key,
+            sampling: sampling(4),
+        };
         generator.submit(request).expect("taken");
     }
     let prompt = |row: u64| crate::Prompted {
         token_ids: Arc::from([row as u32]),
+        images: Arc::default(),
         keys: (0..3).map(|sample| Key::new(1, Purpose::Validation).with(row).with(sample)).collect(),
     };
     let prompts: Vec<crate::Prompted> = (0..4).map(prompt).collect();

@@ -108,6 +108,11 @@ pub trait Protocol: Default + Send {
     /// The request of one sample.
     fn sample(&self, ask: &Ask<'_>) -> Call;
 
+    /// Why it cannot be given prompts with images; `None` where it can.
+    fn refuses_images(&self) -> Option<&'static str> {
+        Some("prompts with images are sampled by vLLM alone (rollout.backend: vllm)")
+    }
+
     /// The server's id of one of our requests in its answer.
     fn answer_id(&self, request_id: &str) -> String;
 
@@ -184,6 +189,17 @@ impl Protocol for Vllm {
         // A key says all that a seed could.
         let (seed, key) = if self.is_tamis { (None, ask.key) } else { (ask.seed, None) };
         vllm::sample(self.interface, &Ask { seed, key, ..*ask })
+    }
+
+    fn refuses_images(&self) -> Option<&'static str> {
+        match self.interface {
+            _ if self.is_tamis => Some("`tamis serve` sees no images: they are sampled by vLLM"),
+            Interface::Generate => None,
+            Interface::Completions => Some(
+                "vLLM takes tokens with images at /inference/v1/generate alone, which it offers if it is started \
+                 with --enable-scale-out",
+            ),
+        }
     }
 
     fn answer_id(&self, request_id: &str) -> String {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
+use tamis_text::image_tokens::contract;
 use tamis_text::regex_mask::{RegexMaskError, WholeRegex};
 use tamis_text::stop::StopStrings;
 
@@ -68,6 +69,28 @@ fn check_form(form: &WholeRegex, text: &str, is_whole: bool) -> Result<(), Fault
     Err(Fault::new(FaultClass::NoMatch, detail))
 }
 
+/// Refuses a sample whose images became other tokens at the server than in the prompt that is learned from.
+fn check_images(request: &SampleRequest, read: Option<&[i64]>) -> Result<(), Fault> {
+    if request.images.is_empty() {
+        return Ok(());
+    }
+    let ours = request.prompt_token_ids.iter().map(|&id| i64::from(id));
+    let detail = match read {
+        Some(read) if ours.eq(read.iter().copied()) => return Ok(()),
+        Some(read) => format!(
+            "the server made a prompt of {} tokens of one with images that has {} here: the model that it serves has \
+             another preprocessor_config.json, or --mm-processor-kwargs is set",
+            read.len(),
+            request.prompt_token_ids.len()
+        ),
+        None => {
+            "the server does not say which tokens it made of the images (prompt_token_ids); vLLM 0.32 does"
+                .to_owned()
+        }
+    };
+    Err(Fault::new(FaultClass::Refused, detail))
+}
+
 impl<P: Protocol> HttpServer<P> {
     /// Pattern that a sample's text must match.
     fn form(&mut self, sampling: &Sampling) -> Result<Option<Arc<WholeRegex>>, RegexMaskError> {
@@ -91,6 +114,9 @@ impl<P: Protocol> HttpServer<P> {
             // Nothing of it is trained on.
             SamplePurpose::Validation | SamplePurpose::Greedy => OtherLogprobs::Recompute,
         };
+        if let Some(reason) = self.protocol.refuses_images().filter(|_| !request.images.is_empty()) {
+            return Some(Fault::new(FaultClass::Refused, reason));
+        }
         if let Err(error) = P::check(&request.sampling, &settings.extra) {
             return Some(Fault::new(FaultClass::Refused, error.to_string()));
         }
@@ -116,9 +142,12 @@ impl<P: Protocol> HttpServer<P> {
             !P::IS_TEXT_ONLY && self.mode.is_some_and(|of| of.differs(&request.sampling, altering).is_none());
         let prompt_text =
             if P::IS_TEXT_ONLY { self.prompt_text(&request.prompt_token_ids) } else { String::new() };
+        let short = settings.image_token_id.filter(|_| !request.images.is_empty());
+        let short = short.map(|image| contract(&request.prompt_token_ids, image));
         let ask = Ask {
             request_id: &request_id,
-            prompt: &request.prompt_token_ids,
+            prompt: short.as_deref().unwrap_or(&request.prompt_token_ids),
+            images: &request.images,
             prompt_text: &prompt_text,
             sampling: &request.sampling,
             seed: settings.seeds.then(|| request.key.bits(0)),
@@ -211,6 +240,8 @@ impl<P: Protocol> HttpServer<P> {
                 versions,
             });
         }
+        check_images(&pending.request, read.prompt_token_ids.as_deref())
+            .map_err(|fault| fault.with_tokens(read.num_tokens()))?;
         let answered_id = self.protocol.answer_id(&pending.request_id);
         let expected = Expected {
             request_id: &answered_id,

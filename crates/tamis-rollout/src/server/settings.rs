@@ -25,6 +25,8 @@ pub struct ServerSettings {
     pub vocabulary: usize,
     /// Tokens that end a completion.
     pub end_token_ids: Vec<u32>,
+    /// Token that stands for images in prompts; `None` where the model sees none.
+    pub image_token_id: Option<u32>,
     /// Parameters of the server, by name.
     pub extra: Map<String, Value>,
     /// Longest time of one sample.

@@ -58,6 +58,8 @@ pub struct WireCompletion {
     pub num_counted: Option<u64>,
     /// Mean entropy over the tokens, in nats; `tamis serve` says it.
     pub entropy: Option<f64>,
+    /// The prompt as the model read it, where that was asked for.
+    pub prompt_token_ids: Option<Vec<i64>>,
 }
 
 /// Facts that an answer must agree with.

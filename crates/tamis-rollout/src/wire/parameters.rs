@@ -13,6 +13,9 @@ pub struct Ask<'a> {
     pub request_id: &'a str,
     /// Prompt tokens.
     pub prompt: &'a [u32],
+    /// Paths of the images that go with the prompt. Each has one token in `prompt`, which the server makes as many
+    /// as the image needs.
+    pub images: &'a [String],
     /// The prompt as text, for servers that take no tokens.
     pub prompt_text: &'a str,
     /// Sampling parameters.
@@ -150,7 +153,7 @@ pub fn find_altering(extra: &Map<String, Value>) -> Option<&str> {
 const FORMS: [&str; 5] = ["structured_outputs", "regex", "json_schema", "ebnf", "structural_tag"];
 
 /// Parameters that our settings decide, with the setting.
-const OURS: [(&str, &str); 28] = [
+const OURS: [(&str, &str); 29] = [
     ("temperature", "rollout.temperature"),
     ("top_k", "rollout.top_k"),
     ("top_p", "rollout.top_p"),
@@ -172,6 +175,7 @@ const OURS: [(&str, &str); 28] = [
     ("return_logprob", "tamis"),
     ("return_token_ids", "tamis"),
     ("token_ids", "tamis"),
+    ("content_parts", "tamis"),
     ("input_ids", "tamis"),
     ("prompt", "tamis"),
     ("messages", "tamis"),

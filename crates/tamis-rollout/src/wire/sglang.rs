@@ -104,6 +104,7 @@ pub fn read(answer: &HttpAnswer) -> Result<WireCompletion, Fault> {
         spans: label.map(|label| vec![LabelSpan { label, start: 0, end: num_tokens }]),
         num_counted: body.meta_info.completion_tokens,
         entropy: None,
+        prompt_token_ids: None,
     })
 }
 

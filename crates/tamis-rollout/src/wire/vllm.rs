@@ -84,6 +84,12 @@ pub fn sample(interface: Interface, ask: &Ask<'_>) -> Call {
             extend(&mut parameters, ask.extra, |name| !BESIDE.contains(&name));
             extend(&mut body, ask.extra, |name| BESIDE.contains(&name));
             body.insert("token_ids".to_owned(), json!(ask.prompt));
+            if !ask.images.is_empty() {
+                let part = |path: &String| json!({"type": "image_url", "url": file_url(path)});
+                body.insert("content_parts".to_owned(), ask.images.iter().map(part).collect());
+                // The tokens that it made of them are compared with those that are learned from.
+                body.insert("return_token_ids".to_owned(), json!(true));
+            }
             body.insert("sampling_params".to_owned(), Value::Object(parameters));
             Call::post("/inference/v1/generate", &Value::Object(body))
         }
@@ -95,6 +101,25 @@ pub fn sample(interface: Interface, ask: &Ask<'_>) -> Call {
             Call::post("/v1/completions", &Value::Object(body))
         }
     }
+}
+
+/// Address of a file, by which a server opens it where `--allowed-local-media-path` lets it.
+fn file_url(path: &str) -> String {
+    let mut url = "file://".to_owned();
+    for byte in path.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' | b'~' => {
+                url.push(char::from(byte));
+            }
+            _ => {
+                url.push('%');
+                url.extend(
+                    [byte >> 4, byte & 15].map(|digit| char::from(b"0123456789ABCDEF"[usize::from(digit)])),
+                );
+            }
+        }
+    }
+    url
 }
 
 /// The server's ids of one of our requests: in its answer, and for an abort.
@@ -115,6 +140,8 @@ struct Body {
     request_id: Option<String>,
     choices: Vec<Choice>,
     usage: Option<Usage>,
+    /// Of the generate route: the prompt as the model read it.
+    prompt_token_ids: Option<Vec<i64>>,
 }
 
 #[derive(Deserialize)]
@@ -153,7 +180,7 @@ struct TokenLogprob {
 
 /// Reads an answer to [`sample`], of either interface: one completion per choice.
 pub fn read(answer: &HttpAnswer) -> Result<Vec<WireCompletion>, Fault> {
-    let Body { request_id, choices, usage } = answer.json()?;
+    let Body { request_id, choices, usage, prompt_token_ids } = answer.json()?;
     let is_only = choices.len() == 1;
     let num_counted = usage.and_then(|usage| usage.completion_tokens).filter(|_| is_only);
     let one = |choice: Choice| {
@@ -180,6 +207,7 @@ pub fn read(answer: &HttpAnswer) -> Result<Vec<WireCompletion>, Fault> {
             spans: choice.weight_versions,
             num_counted,
             entropy: choice.tamis.and_then(|of| of.entropy),
+            prompt_token_ids: prompt_token_ids.clone(),
         })
     };
     choices.into_iter().map(one).collect()
@@ -401,6 +429,7 @@ pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, tok
     let ask = Ask {
         request_id,
         prompt: &[token_id],
+        images: &[],
         prompt_text: "",
         sampling: &sampling,
         seed: None,

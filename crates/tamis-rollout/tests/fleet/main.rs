@@ -63,6 +63,7 @@ fn request(group: u64, member: u32) -> SampleRequest {
     SampleRequest {
         id: SampleId { purpose: SamplePurpose::Rollout, group, member, turn: 0, attempt: 0 },
         prompt_token_ids: Arc::from([1, 2]),
+        images: Arc::default(),
         key: Key::new(7, Purpose::Rollout).with(group).with(u64::from(member)),
         sampling: Arc::new(Sampling::plain(3)),
     }

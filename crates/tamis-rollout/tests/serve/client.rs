@@ -41,6 +41,7 @@ fn fleet_that_says(servers: &[&Serving], say: Box<dyn Fn(FleetMessage) + Send>) 
                 model: Some("tiny".to_owned()),
                 vocabulary: tokenizer().num_rows(),
                 end_token_ids: tokenizer().eos_id().into_iter().collect(),
+                image_token_id: None,
                 extra: Map::new(),
                 answer_timeout: PATIENCE,
                 check_timeout: PATIENCE,
@@ -88,6 +89,7 @@ fn requests() -> Vec<SampleRequest> {
             attempt: 0,
         },
         prompt_token_ids: Arc::clone(&prompts[(i / 4 % 2) as usize]),
+        images: Arc::default(),
         key: Key::new(7, Purpose::Rollout).with(i),
         sampling: Arc::new(sampling(i)),
     };

@@ -334,6 +334,7 @@ fn our_own_client_understands_the_server() {
         let asked = Ask {
             request_id: "q1",
             prompt: &prompt,
+            images: &[],
             prompt_text: "",
             sampling: &sampling,
             seed: None,

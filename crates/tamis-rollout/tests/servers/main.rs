@@ -40,6 +40,7 @@ fn server_settings(name: &str) -> ServerSettings {
         model: None,
         vocabulary: VOCABULARY as usize,
         end_token_ids: vec![1],
+        image_token_id: None,
         extra: Map::new(),
         answer_timeout: Duration::from_secs(2),
         check_timeout: Duration::from_secs(5),
@@ -114,6 +115,7 @@ fn request_with(group: u64, member: u32, sampling: &Sampling) -> SampleRequest {
     SampleRequest {
         id: SampleId { purpose: SamplePurpose::Rollout, group, member, turn: 0, attempt: 0 },
         prompt_token_ids: Arc::from([2, 3, 4]),
+        images: Arc::default(),
         key: Key::new(7, Purpose::Rollout).with(group).with(u64::from(member)),
         sampling: Arc::new(sampling.clone()),
     }

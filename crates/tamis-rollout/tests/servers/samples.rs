@@ -377,3 +377,54 @@ fn the_client_names_what_goes_wrong_and_closes_what_is_cancelled() {
     }
     assert_eq!(Address::parse("https://h:8/api/v1/").expect("an address").to_string(), "https://h:8/api");
 }
+
+/// A prompt with one image, whose token is 4, of three tokens.
+fn request_with_image(group: u64) -> SampleRequest {
+    SampleRequest {
+        prompt_token_ids: Arc::from([2, 4, 4, 4, 3]),
+        images: Arc::from(["/data/a.png".to_owned()]),
+        ..request(group, 0)
+    }
+}
+
+#[test]
+fn a_server_makes_of_an_image_what_is_learned_from() {
+    for (num_tokens, refusal) in
+        [(3, None), (5, Some("a prompt of 7 tokens of one with images that has 5 here"))]
+    {
+        let behaviour = Behaviour { tokens_of_image: Some((4, num_tokens)), ..Behaviour::default() };
+        let (vllm, mut fleet) = vllm(behaviour, |settings| settings.image_token_id = Some(4));
+        fleet.submit(request_with_image(0)).expect("taken");
+        let events = finish(&mut fleet);
+        match (&events[..], refusal) {
+            ([GeneratorEvent::Sampled { .. }], None) => {}
+            ([GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, .. }], Some(refusal)) => {
+                assert!(reason.contains(refusal), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let state = vllm.state.lock().unwrap();
+        assert_eq!(state.prompts.last(), Some(&serde_json::json!([2, 4, 3])), "one token for the image");
+        assert_eq!(state.content_parts[0]["url"], "file:///data/a.png");
+    }
+    // One that does not say what it made of the image.
+    let (_vllm, mut fleet) = vllm(Behaviour::default(), |settings| settings.image_token_id = Some(4));
+    fleet.submit(request_with_image(0)).expect("taken");
+    let events = finish(&mut fleet);
+    assert!(
+        matches!(&events[..], [GeneratorEvent::Failed { reason, .. }] if reason.contains("does not say which tokens it made")),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn images_go_to_nobody_who_does_not_see_them() {
+    let behaviour = Behaviour { scale_out: false, ..Behaviour::default() };
+    let (_vllm, mut fleet) = vllm(behaviour, |settings| settings.image_token_id = Some(4));
+    fleet.submit(request_with_image(0)).expect("taken");
+    let events = finish(&mut fleet);
+    assert!(
+        matches!(&events[..], [GeneratorEvent::Failed { kind: FailureKind::Permanent, reason, .. }] if reason.contains("--enable-scale-out")),
+        "{events:?}"
+    );
+}

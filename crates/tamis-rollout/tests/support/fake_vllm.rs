@@ -77,6 +77,8 @@ pub(crate) struct Behaviour {
     pub(crate) failing_reloads: usize,
     /// Delay between the resume and its confirmation.
     pub(crate) resume_delay: Duration,
+    /// It makes so many tokens of this one, that of images, and says so.
+    pub(crate) tokens_of_image: Option<(u32, usize)>,
 }
 
 impl Default for Behaviour {
@@ -98,6 +100,7 @@ impl Default for Behaviour {
             late_reloads: 0,
             failing_reloads: 0,
             resume_delay: Duration::ZERO,
+            tokens_of_image: None,
         }
     }
 }
@@ -118,6 +121,8 @@ pub(crate) struct State {
     pub(crate) calls: Vec<String>,
     pub(crate) num_samples: u64,
     pub(crate) prompts: Vec<Value>,
+    /// Of the latest sample.
+    pub(crate) content_parts: Value,
     running: HashMap<String, Arc<Notify>>,
 }
 
@@ -354,6 +359,7 @@ async fn sample(
                     state.running.insert(inside.clone(), Arc::clone(&abort));
                     state.num_samples += 1;
                     state.prompts.push(prompt.clone());
+                    state.content_parts = body["content_parts"].clone();
                     break;
                 }
             }
@@ -441,6 +447,11 @@ async fn sample(
         })
         .collect();
     let scored = if parameters["prompt_logprobs"].is_null() { Value::Null } else { json!(scored) };
+    let read =
+        behaviour.tokens_of_image.filter(|_| body["return_token_ids"] == true).map(|(image, times)| {
+            let of = |id: u32| std::iter::repeat_n(id, if id == image { times } else { 1 });
+            ids(prompt).into_iter().flat_map(of).collect::<Vec<u32>>()
+        });
     if generates {
         let mut spans = vec![json!({"version": label_before, "start": 0, "end": half})];
         if half < length {
@@ -454,7 +465,7 @@ async fn sample(
         Reply::json(
             200,
             &json!({
-                "request_id": answered, "usage": usage, "prompt_logprobs": scored,
+                "request_id": answered, "usage": usage, "prompt_logprobs": scored, "prompt_token_ids": read,
                 "choices": [{
                     "index": 0, "finish_reason": finish, "token_ids": tokens, "weight_versions": spans,
                     "logprobs": {"content": content},

@@ -23,7 +23,7 @@ use tamis_core::printable::cut_middle;
 use tamis_core::setting::{ModelPlace, OutOfRange};
 use tamis_env::reward::settings::RewardFile;
 use tamis_env::reward::{Listener, Nobody, RewardContext, RewardError};
-use tamis_model::TransformerConfig;
+use tamis_model::{ConfigError, TransformerConfig};
 use tamis_text::template::ChatTemplate;
 
 pub use super::check_purpose::CheckPurpose;
@@ -486,7 +486,10 @@ impl Checker<'_> {
             Err(error) => {
                 let cause =
                     std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
-                self.refuse(&keys, &format!("{folder} cannot be used: {error}{cause}"), None);
+                let hint = matches!(error, ConfigError::Architecture { .. }).then_some(
+                    "others learn in PyTorch (`learner.backend=torch`) and are sampled by servers (`rollout.backend=vllm`)",
+                );
+                self.refuse(&keys, &format!("{folder} cannot be used: {error}{cause}"), hint);
                 return;
             }
         };

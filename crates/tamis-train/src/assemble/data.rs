@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tamis_config::{Config, DataConfig, DataSource, DataSources, ModelSource, TokenizerSource};
 use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions};
+use tamis_data::image::ImagePlaces;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
 use tamis_env::task::{TaskKind, TaskPrompts, TaskSource};
@@ -206,7 +207,7 @@ fn first_of_files(
     purpose: CheckPurpose<'_>,
     is_real: &impl Fn(&Path) -> bool,
 ) -> Result<Vec<First>, Unfit> {
-    let options = read_options(data);
+    let options = read_options(data, None);
     let mut firsts = Vec::new();
     let splits = [("train", &data.train.0), ("val", &data.val.0)];
     for (split, sources) in splits.into_iter().skip(usize::from(purpose == CheckPurpose::Evaluate)) {
@@ -315,16 +316,27 @@ fn columns(data: &DataConfig) -> ColumnNames {
         prompt: data.columns.prompt.clone(),
         ground_truth: data.columns.ground_truth.clone(),
         data_source: data.columns.data_source.clone(),
+        images: data.columns.images.clone(),
     }
 }
 
-fn read_options(data: &DataConfig) -> ReadOptions {
-    ReadOptions { columns: columns(data), bad_rows: data.bad_rows, binary_columns: data.binary_columns }
+/// `store`: the folder that images are written into which come as bytes; `None` for checks, which write nothing.
+fn read_options(data: &DataConfig, store: Option<PathBuf>) -> ReadOptions {
+    ReadOptions {
+        columns: columns(data),
+        bad_rows: data.bad_rows,
+        binary_columns: data.binary_columns,
+        images: data.images.then(|| ImagePlaces { folder: data.image_folder.clone(), store }),
+    }
 }
+
+/// Folder of the images that come as bytes, below that of all runs: a run that is resumed finds them at the same
+/// path, and others of the same data share them.
+const IMAGE_FOLDER: &str = ".images";
 
 fn files(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {
     let data = &config.data;
-    let options = read_options(data);
+    let options = read_options(data, Some(config.run.dir.join(IMAGE_FOLDER)));
     let mut notes = Vec::new();
     let mut read = |split: &str, paths: &[PathBuf]| -> Result<Vec<Prompt>, AssembleError> {
         if paths.is_empty() {

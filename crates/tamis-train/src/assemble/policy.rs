@@ -36,7 +36,8 @@ pub(super) fn unverified_codec(
         )),
         (Some(path), _) => {
             let tokenizer = load_tokenizer(&path)?;
-            Ok(Codec::new(tokenizer, template, arguments, Some(&path.join("generation_config.json")))?)
+            let generation = path.join("generation_config.json");
+            Ok(Codec::new(tokenizer, template, arguments, Some(&generation))?.with_images_of(&path)?)
         }
         (None, Some(init)) => {
             let tokenizer = match &init.tokenizer {
@@ -99,7 +100,8 @@ pub fn codec_of(config: &Config, checkpoint: &Path) -> Result<Codec, AssembleErr
         template,
         arguments,
         Some(&checkpoint.join("generation_config.json")),
-    )?)
+    )?
+    .with_images_of(checkpoint)?)
 }
 
 /// The model's shape, before anything is allocated for it: that of a checkpoint, of `model.path`, or of

@@ -72,6 +72,7 @@ impl Passes {
                 .zip(&plain)
                 .map(|(hint, sequence)| LearnerSequence {
                     prompt: hint.as_deref().unwrap_or(sequence.prompt),
+                    images: sequence.images,
                     completion: sequence.completion,
                 })
                 .collect();

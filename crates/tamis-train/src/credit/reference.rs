@@ -200,6 +200,7 @@ mod tests {
             ground_truth: None,
             data_source: String::new(),
             columns: serde_json::Map::new(),
+            images: Vec::new(),
         };
         Record {
             group: Group {
@@ -208,6 +209,7 @@ mod tests {
                 epoch: 0,
                 dispatched: PolicyVersion(0),
                 prompt_token_ids: vec![1],
+                images: Vec::new(),
                 trajectories: vec![trajectory(1), trajectory(2)],
             },
             prompt: PreparedPrompt {
@@ -215,6 +217,7 @@ mod tests {
                 text: "".into(),
                 token_ids: Arc::from([1]),
                 continued: "".into(),
+                images: std::sync::Arc::default(),
             },
             step: 1,
             round: 1,

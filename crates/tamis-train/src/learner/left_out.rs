@@ -152,6 +152,7 @@ mod tests {
             epoch: 0,
             dispatched: PolicyVersion(0),
             prompt_token_ids: vec![1],
+            images: Vec::new(),
             trajectories,
         }
     }

@@ -55,7 +55,7 @@ fn parts(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch, least: usiz
     };
     let (mut whole, mut lengths, mut oversized) = (Vec::new(), Vec::new(), Vec::new());
     let mut start = 0;
-    for group in sequences.chunk_by(|a, b| a.prompt == b.prompt) {
+    for group in sequences.chunk_by(LearnerSequence::shares_prompt) {
         let (range, tokens) = (start..start + group.len(), tokens_of(group));
         start = range.end;
         if tokens <= limit {
@@ -91,7 +91,7 @@ pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch)
     };
     let mut ranges = Vec::new();
     let (mut start, mut at, mut tokens) = (0, 0, 0);
-    for group in sequences.chunk_by(|a, b| a.prompt == b.prompt) {
+    for group in sequences.chunk_by(LearnerSequence::shares_prompt) {
         let whole = tokens_of(group);
         if at > start && tokens + whole > limit && whole <= limit {
             ranges.push(start..at);
@@ -118,11 +118,13 @@ pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch)
 /// Every trajectory of some groups as the learner takes it, in order.
 pub(crate) fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
     let of_group = |group: &&'a Group| {
-        let prompt: &'a [u32] = &group.prompt_token_ids;
+        let (prompt, images): (&'a [u32], &'a [String]) = (&group.prompt_token_ids, &group.images);
         let trajectories: &'a [Trajectory] = &group.trajectories;
-        trajectories
-            .iter()
-            .map(move |trajectory| LearnerSequence { prompt, completion: &trajectory.token_ids })
+        trajectories.iter().map(move |trajectory| LearnerSequence {
+            prompt,
+            images,
+            completion: &trajectory.token_ids,
+        })
     };
     groups.iter().flat_map(of_group).collect()
 }
@@ -182,7 +184,7 @@ mod tests {
             .map(|&(prompt, len, completion)| (vec![prompt; len], vec![0; completion]))
             .collect();
         let sequences: Vec<_> =
-            tokens.iter().map(|(prompt, completion)| LearnerSequence { prompt, completion }).collect();
+            tokens.iter().map(|(prompt, completion)| LearnerSequence::of_text(prompt, completion)).collect();
         then(&sequences)
     }
 
@@ -218,7 +220,7 @@ mod tests {
             assert_eq!(places, (0..17).collect::<Vec<_>>(), "limit {limit}");
             for share in &shares {
                 let tokens = of(&share.iter().map(|&place| sequences[place]).collect::<Vec<_>>(), |own| {
-                    own.chunk_by(|a, b| a.prompt == b.prompt).map(tokens_of).sum::<usize>()
+                    own.chunk_by(LearnerSequence::shares_prompt).map(tokens_of).sum::<usize>()
                 });
                 assert!(tokens <= limit || share.len() == 1, "limit {limit}: {share:?}");
             }

@@ -37,8 +37,22 @@ use progress::UpdateProgress;
 pub struct LearnerSequence<'a> {
     /// Prompt tokens, at least one.
     pub prompt: &'a [u32],
+    /// Paths of the images that go with the prompt, in the order of their places in it.
+    pub images: &'a [String],
     /// Completion tokens \[T\], at least one; the values asked for are those of these tokens.
     pub completion: &'a [u32],
+}
+
+impl<'a> LearnerSequence<'a> {
+    /// A sequence of text alone.
+    pub fn of_text(prompt: &'a [u32], completion: &'a [u32]) -> Self {
+        Self { prompt, images: &[], completion }
+    }
+
+    /// Whether another has the same prompt, which may then be computed once.
+    pub fn shares_prompt(&self, other: &Self) -> bool {
+        self.prompt == other.prompt && self.images == other.images
+    }
 }
 
 /// What passes through a learner at once: one micro-batch for each of its data-parallel ranks. N completion

@@ -36,6 +36,7 @@ const FILES: &[(&str, &str)] = &[
     ("learner/random_keys.py", include_str!("../../../../python/tamis/learner/random_keys.py")),
     ("learner/row_cache.py", include_str!("../../../../python/tamis/learner/row_cache.py")),
     ("learner/server.py", include_str!("../../../../python/tamis/learner/server.py")),
+    ("learner/vision.py", include_str!("../../../../python/tamis/learner/vision.py")),
     ("learner/weights.py", include_str!("../../../../python/tamis/learner/weights.py")),
     ("reward/__init__.py", include_str!("../../../../python/tamis/reward/__init__.py")),
     ("reward/__main__.py", include_str!("../../../../python/tamis/reward/__main__.py")),
@@ -227,6 +228,9 @@ pub fn options(config: &LearnerConfig, threads: usize, seed: u64) -> Map<String,
         ("threads".to_owned(), json!(threads)),
         ("offload_reference".to_owned(), json!(config.offload_reference)),
     ]);
+    if config.freeze_vision {
+        options.insert("freeze_vision".to_owned(), json!(true));
+    }
     options.extend(config.logprob_chunk.map(|tokens| ("logprob_chunk".to_owned(), json!(tokens))));
     if let Some(lora) = &config.lora {
         let mut adapter = Map::from_iter([

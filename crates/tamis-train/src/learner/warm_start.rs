@@ -75,6 +75,7 @@ impl WarmStartError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Example {
     prompt: Vec<u32>,
+    images: Vec<String>,
     completion: Vec<u32>,
 }
 
@@ -105,7 +106,7 @@ impl Example {
                         source: Box::new(source),
                     })?;
                 completion.extend(end);
-                Ok(Self { prompt: prompt.token_ids.to_vec(), completion })
+                Ok(Self { prompt: prompt.token_ids.to_vec(), images: prompt.images.to_vec(), completion })
             })
             .collect::<Result<_, WarmStartError>>()?;
         if examples.is_empty() { Err(WarmStartError::NoExamples) } else { Ok(examples) }
@@ -166,7 +167,11 @@ pub fn warm_start<E: From<WarmStartError>>(
             .collect();
         let sequences: Vec<LearnerSequence<'_>> = batch
             .iter()
-            .map(|example| LearnerSequence { prompt: &example.prompt, completion: &example.completion })
+            .map(|example| LearnerSequence {
+                prompt: &example.prompt,
+                images: &example.images,
+                completion: &example.completion,
+            })
             .collect();
         let num_tokens: usize = batch.iter().map(|example| example.completion.len()).sum();
         let mut loss = 0.0;

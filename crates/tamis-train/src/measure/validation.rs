@@ -167,7 +167,7 @@ pub fn sample(
     let prompted = |prompt: &PreparedPrompt| {
         let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
         let keys = (0..settings.n as u64).map(|sample| key.with(sample)).collect();
-        Prompted { token_ids: prompt.token_ids.clone(), keys }
+        Prompted { token_ids: prompt.token_ids.clone(), images: prompt.images.clone(), keys }
     };
     let asked: Vec<Prompted> = prompts.iter().map(prompted).collect();
     let sampling = Arc::new(settings.sampling.clone());
@@ -391,10 +391,12 @@ mod tests {
                 ground_truth: None,
                 data_source: (*source).to_owned(),
                 columns: serde_json::Map::new(),
+                images: Vec::new(),
             }),
             token_ids: Arc::from([1]),
             text: "?".into(),
             continued: "".into(),
+            images: std::sync::Arc::default(),
         };
         let prompts: Vec<PreparedPrompt> = sources.iter().enumerate().map(prompt).collect();
         let function =

@@ -291,7 +291,7 @@ mod tests {
 
     /// Forward and backward; Ctrl-C comes between the two where it is to.
     fn pass(engine: &mut NativeEngine, pressed: Option<&Interrupt>) -> Pass<()> {
-        let wave = Wave::of(&[LearnerSequence { prompt: &[1, 2], completion: &[3, 4, 5] }]);
+        let wave = Wave::of(&[LearnerSequence::of_text(&[1, 2], &[3, 4, 5])]);
         let columns = engine.forward_hold(Trained::Policy, &wave)?;
         if let Some(interrupt) = pressed {
             interrupt.signal();

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use tamis_core::printable::cut_middle;
 use tamis_data::overlong::{Fitted, OverlongError, OverlongPrompts};
-use tamis_data::prompt::{Prompt, PromptContent};
+use tamis_data::prompt::{Prompt, PromptContent, message_parts};
 use tamis_rollout::PreparedPrompt;
+use tamis_text::image_tokens::{ImageTokens, ImageTokensError, MODEL_TYPES, contract};
 use tamis_text::template::{ChatTemplate, TemplateError};
 use tamis_text::tokenizer::{Tokenizer, TokenizerError};
 use thiserror::Error;
@@ -64,6 +65,34 @@ pub enum CodecError {
         #[source]
         source: Box<CodecError>,
     },
+    /// The settings of a model's images cannot be read.
+    #[error(transparent)]
+    ImageTokens(#[from] ImageTokensError),
+    /// A prompt with images, and a model that sees none.
+    #[error(
+        "the prompt has {num_images} image{}, and the model is none that sees them ({} in its config.json); name a vision-language model in model.path, or set data.images=false to leave images out",
+        if *num_images == 1 { "" } else { "s" }, MODEL_TYPES.map(|kind| format!("`model_type: {kind}`")).join(" or ")
+    )]
+    NoVision {
+        /// Images of the prompt.
+        num_images: usize,
+    },
+    /// A prompt of bare text with images.
+    #[error(
+        "the prompt has images and is bare text, and images go into a conversation: set data.prompt_format=chat, or write the prompt as messages"
+    )]
+    ImagesInText,
+    /// What a template made of the images is not what was asked of it.
+    #[error(
+        "the prompt has {num_images} images, and the model's chat template shows {num_shown}: \
+             {}", if *num_shown == 0 { "it is a template for text alone; model.chat_template names another" } else { "the text has the image token in it, or the template repeats or drops images" }
+    )]
+    ImagesShown {
+        /// Images of the prompt.
+        num_images: usize,
+        /// Image tokens in what was rendered.
+        num_shown: usize,
+    },
     /// A prompt is over the limit.
     #[error(transparent)]
     Overlong(#[from] OverlongError),
@@ -99,6 +128,7 @@ pub struct Codec {
     template: Option<ChatTemplate>,
     template_arguments: Map<String, Value>,
     end_token_ids: Vec<u32>,
+    images: Option<ImageTokens>,
 }
 
 /// Prompts of a split, ready to be generated from.
@@ -138,7 +168,18 @@ impl Codec {
             None => tokenizer.eos_id().into_iter().collect(),
         };
         // A run that replays must render the same date: the beginning of 1970 is as good as any.
-        Ok(Self { tokenizer, template, template_arguments, end_token_ids })
+        Ok(Self { tokenizer, template, template_arguments, end_token_ids, images: None })
+    }
+
+    /// With images as the model in a folder takes them, where it takes any.
+    pub fn with_images_of(mut self, folder: &Path) -> Result<Self, CodecError> {
+        self.images = ImageTokens::read(folder)?;
+        Ok(self)
+    }
+
+    /// Token that stands for an image; `None` where the model sees none.
+    pub fn image_token_id(&self) -> Option<u32> {
+        self.images.as_ref().map(ImageTokens::token_id)
     }
 
     /// The tokenizer.
@@ -175,28 +216,58 @@ impl Codec {
     }
 
     /// The text that the model sees and the continued assistant message.
-    fn render(&self, content: &PromptContent) -> Result<(String, String, bool), CodecError> {
-        match content {
+    fn render(&self, prompt: &Prompt) -> Result<(String, String, bool), CodecError> {
+        let num_images = prompt.images.len();
+        if num_images > 0 && self.images.is_none() {
+            return Err(CodecError::NoVision { num_images });
+        }
+        match &prompt.content {
+            PromptContent::Text(_) if num_images > 0 => Err(CodecError::ImagesInText),
             PromptContent::Text(text) => Ok((text.clone(), String::new(), true)),
             PromptContent::Messages(messages) => {
                 let template = self.template.as_ref().ok_or(TemplateError::Missing)?;
-                let rendered = template.prompt(messages, &self.template_arguments)?;
+                let rendered = if num_images == 0 {
+                    template.prompt(messages, &self.template_arguments)?
+                } else {
+                    let shown = CodecError::ImagesShown { num_images, num_shown: 0 };
+                    let parts = message_parts(messages, num_images).ok_or(shown)?;
+                    template.prompt(&parts, &self.template_arguments)?
+                };
                 Ok((rendered.text, rendered.continued.unwrap_or_default(), false))
             }
         }
     }
 
+    /// The tokens that the model reads: those of the text, in which the one of each image comes as often as
+    /// that image has tokens.
+    fn with_images(&self, prompt: &Prompt, ids: Vec<u32>) -> Result<Vec<u32>, CodecError> {
+        let Some(images) = &self.images else { return Ok(ids) };
+        let num_images = prompt.images.len();
+        let lengths: Vec<usize> =
+            prompt.images.iter().map(|image| images.count(image.width, image.height)).collect();
+        images.expand(&ids, &lengths).map_err(|num_shown| CodecError::ImagesShown { num_images, num_shown })
+    }
+
+    /// Text of tokens, with one token for each image.
+    fn text_of(&self, ids: &[u32]) -> Result<String, CodecError> {
+        let short = self.image_token_id().map(|image| contract(ids, image));
+        Ok(self.tokenizer.decode(short.as_deref().unwrap_or(ids), false)?)
+    }
+
     /// Whether a prompt can be rendered.
     pub(crate) fn check_rendering(&self, prompt: &Prompt) -> Result<(), CodecError> {
-        self.render(&prompt.content).map(|_| ())
+        self.render(prompt).map(|_| ())
     }
 
     /// Whether the beginning of a prompt, as it is rendered, has tokens.
     pub(crate) fn check_tokens(&self, prompt: &Prompt) -> Result<(), CodecError> {
         const LONGEST: usize = 1 << 16;
-        let (text, _, add_special) = self.render(&prompt.content)?;
+        let (text, _, add_special) = self.render(prompt)?;
         let end = text.char_indices().map(|(at, _)| at).nth(LONGEST).unwrap_or(text.len());
         let ids = self.tokenizer.encode(&text[..end], add_special)?;
+        if end == text.len() {
+            self.with_images(prompt, ids.clone())?;
+        }
         if ids.is_empty() { Err(CodecError::Empty) } else { Ok(()) }
     }
 
@@ -210,7 +281,7 @@ impl Codec {
         };
         let num_tokens = prompt.token_ids.len();
         let plural = if num_tokens == 1 { "" } else { "s" };
-        let text = self.tokenizer.decode(&prompt.token_ids, false)?;
+        let text = self.text_of(&prompt.token_ids)?;
         Ok(format!("first prompt ({num_tokens} token{plural}, {form}): {}", cut_middle(&text, LONGEST)))
     }
 
@@ -222,15 +293,19 @@ impl Codec {
         overlong: OverlongPrompts,
         limit: usize,
     ) -> Result<Result<(PreparedPrompt, bool), usize>, CodecError> {
-        let (text, continued, add_special) = self.render(&prompt.content)?;
-        let ids = self.tokenizer.encode(&text, add_special)?;
+        let (text, continued, add_special) = self.render(prompt)?;
+        let ids = self.with_images(prompt, self.tokenizer.encode(&text, add_special)?)?;
         if ids.is_empty() {
             return Err(CodecError::Empty);
         }
         let (ids, text, cut) = match overlong.fit(&ids, limit)? {
             Fitted::Whole => (ids, text, false),
+            // An image is in a prompt whole or not at all, and a question about one that is not is none.
+            Fitted::Truncated(cut) if self.images.as_ref().is_some_and(|own| !own.are_kept(&ids, &cut)) => {
+                return Ok(Err(ids.len()));
+            }
             Fitted::Truncated(ids) => {
-                let text = self.tokenizer.decode(&ids, false)?;
+                let text = self.text_of(&ids)?;
                 (ids, text, true)
             }
             Fitted::Dropped => return Ok(Err(ids.len())),
@@ -238,6 +313,7 @@ impl Codec {
         let prepared = PreparedPrompt {
             prompt: prompt.clone(),
             token_ids: ids.into(),
+            images: prompt.images.iter().map(|image| image.path.clone()).collect(),
             text: text.into(),
             continued: continued.into(),
         };
@@ -296,6 +372,7 @@ mod tests {
             ground_truth: None,
             data_source: String::new(),
             columns: Map::new(),
+            images: Vec::new(),
         };
         let long = || vec![prompt(0, "abab"), prompt(1, "ababab")];
         for split in ["training", "validation"] {
@@ -310,5 +387,139 @@ mod tests {
             codec.prepare(Vec::new(), "validation", OverlongPrompts::Drop, 3).is_ok(),
             "no prompts, none overlong"
         );
+    }
+
+    const SEES: &str = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for c in m.content %}\
+        {% if c.type == 'image' %}<s><i></s>{% else %}{{ c.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
+
+    /// A codec of characters and of three tokens for images, each of 14 x 14 pixels.
+    fn codec_with(template: &str, config: &serde_json::Value) -> Codec {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        Tokenizer::characters("abcd<imge>?").expect("a tokenizer").save(folder.path()).expect("saved");
+        let text = std::fs::read_to_string(path("tokenizer.json")).expect("read");
+        let mut tokenizer: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        for (id, content) in (100..).zip(["<s>", "<i>", "</s>"]) {
+            tokenizer["model"]["vocab"][content] = id.into();
+            let flags =
+                ["single_word", "lstrip", "rstrip", "normalized"].map(|flag| (flag.to_owned(), false.into()));
+            let mut token = Map::from_iter(flags);
+            token.extend([
+                ("id".to_owned(), id.into()),
+                ("content".to_owned(), content.into()),
+                ("special".to_owned(), true.into()),
+            ]);
+            tokenizer["added_tokens"].as_array_mut().expect("a list").push(token.into());
+        }
+        let files = [
+            ("tokenizer.json", tokenizer.to_string()),
+            ("chat_template.jinja", template.to_owned()),
+            ("config.json", config.to_string()),
+            ("preprocessor_config.json", r#"{"patch_size": 7, "min_pixels": 196}"#.to_owned()),
+        ];
+        for (name, content) in files {
+            std::fs::write(path(name), content).expect("written");
+        }
+        let tokenizer = Tokenizer::load(folder.path()).expect("a tokenizer");
+        let codec = Codec::new(tokenizer, None, Map::new(), None).expect("a codec");
+        codec.with_images_of(folder.path()).expect("settings of images")
+    }
+
+    fn seeing() -> Codec {
+        codec_with(
+            SEES,
+            &serde_json::json!({"model_type": "qwen2_5_vl", "image_token_id": 101, "vision_start_token_id": 100, "vision_end_token_id": 102}),
+        )
+    }
+
+    fn shown(content: &str, sizes: &[(u32, u32)]) -> Vec<Prompt> {
+        let image = |(at, &(width, height)): (usize, &(u32, u32))| tamis_data::image::PromptImage {
+            path: format!("/data/{at}.png"),
+            width,
+            height,
+        };
+        let message = tamis_data::prompt::Message { role: "user".to_owned(), content: content.to_owned() };
+        vec![Prompt {
+            id: PromptId(0),
+            content: PromptContent::Messages(vec![message]),
+            ground_truth: None,
+            data_source: String::new(),
+            columns: Map::new(),
+            images: sizes.iter().enumerate().map(image).collect(),
+        }]
+    }
+
+    fn ids(codec: &Codec, text: &str) -> Vec<u32> {
+        codec.tokenizer().encode(text, false).expect("tokens")
+    }
+
+    #[test]
+    fn images_are_as_many_tokens_as_the_model_makes_of_them() {
+        let codec = seeing();
+        let of = |prompts| {
+            codec
+                .prepare(prompts, "training", OverlongPrompts::Error, 100)
+                .expect("prepared")
+                .prompts
+                .remove(0)
+        };
+        let before = of(shown("ab?", &[(28, 14), (14, 14)]));
+        assert_eq!(before.text.as_ref(), "<s><i></s><s><i></s>ab?", "one token for each in the text");
+        assert_eq!(before.token_ids.to_vec(), ids(&codec, "<s><i><i></s><s><i></s>ab?"));
+        assert_eq!(before.images.to_vec(), ["/data/0.png", "/data/1.png"]);
+        let within = of(shown("a<image>b", &[(28, 28)]));
+        assert_eq!(within.token_ids.to_vec(), ids(&codec, "a<s><i><i><i><i></s>b"));
+        assert!(codec.introduction(&within).expect("text").ends_with("a<s><i></s>b"));
+        let text = of(shown("a<image>", &[]));
+        assert_eq!(text.token_ids.to_vec(), ids(&codec, "a<image>"), "without images it is a word");
+        assert!(text.images.is_empty());
+    }
+
+    /// Nothing of an image is cut: a prompt in which it would be is left out, as any that is too long.
+    #[test]
+    fn a_cut_spares_images() {
+        let codec = seeing();
+        let prepare = |content: &str, overlong, limit| {
+            codec.prepare(shown(content, &[(28, 14)]), "training", overlong, limit)
+        };
+        // Four tokens for the image, four of text.
+        let right = prepare("abcd", OverlongPrompts::Right, 6).expect("cut");
+        assert_eq!((right.num_truncated, right.num_dropped), (1, 0));
+        assert_eq!(right.prompts[0].text.as_ref(), "<s><i></s>ab");
+        assert_eq!(right.prompts[0].token_ids.to_vec(), ids(&codec, "<s><i><i></s>ab"));
+        let left = prepare("abcd<image>", OverlongPrompts::Left, 6).expect("cut");
+        assert_eq!(left.prompts[0].token_ids.to_vec(), ids(&codec, "cd<s><i><i></s>"));
+        for (content, overlong) in [
+            ("abcd", OverlongPrompts::Left),
+            ("abcd", OverlongPrompts::Middle),
+            ("abcd<image>", OverlongPrompts::Right),
+            ("abcd", OverlongPrompts::Drop),
+        ] {
+            let error = prepare(content, overlong, 6).expect_err("left out").to_string();
+            assert!(error.contains("over the limit of 6 tokens (they have 8 to 8)"), "{error}");
+        }
+        assert!(matches!(prepare("abcd", OverlongPrompts::Right, 3), Err(CodecError::AllOverlong { .. })));
+        assert!(prepare("abcd", OverlongPrompts::Error, 6).is_err());
+    }
+
+    #[test]
+    fn images_that_the_model_would_not_see_are_refused() {
+        let refused = |codec: &Codec, prompts| {
+            let error = codec.prepare(prompts, "training", OverlongPrompts::Error, 100).expect_err("refused");
+            std::error::Error::source(&error).expect("a cause").to_string()
+        };
+        let text = codec_with(SEES, &serde_json::json!({"model_type": "qwen2"}));
+        insta::assert_snapshot!(refused(&text, shown("a", &[(14, 14)])), @"the prompt has 1 image, and the model is none that sees them (`model_type: qwen2_vl` or `model_type: qwen2_5_vl` in its config.json); name a vision-language model in model.path, or set data.images=false to leave images out");
+        let config = serde_json::json!({"model_type": "qwen2_vl", "image_token_id": 101});
+        let blind = codec_with(
+            "{% for m in messages %}{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}",
+            &config,
+        );
+        insta::assert_snapshot!(refused(&blind, shown("a", &[(14, 14)])), @"the prompt has 1 images, and the model's chat template shows 0: it is a template for text alone; model.chat_template names another");
+        insta::assert_snapshot!(refused(&seeing(), shown("<i>a", &[(14, 14)])), @"the prompt has 1 images, and the model's chat template shows 2: the text has the image token in it, or the template repeats or drops images");
+        insta::assert_snapshot!(refused(&seeing(), shown("<i>a", &[])), @"the prompt has 0 images, and the model's chat template shows 1: the text has the image token in it, or the template repeats or drops images");
+        let mut bare = shown("a", &[(14, 14)]);
+        bare[0].content = PromptContent::Text("a".to_owned());
+        insta::assert_snapshot!(refused(&seeing(), bare), @"the prompt has images and is bare text, and images go into a conversation: set data.prompt_format=chat, or write the prompt as messages");
     }
 }

@@ -389,6 +389,7 @@ mod tests {
                 ground_truth: None,
                 data_source: String::new(),
                 columns: serde_json::Map::new(),
+                images: Vec::new(),
             };
             let mut prompts = data::Prompts::default();
             prompts.train = vec![prompt];

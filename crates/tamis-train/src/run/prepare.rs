@@ -360,6 +360,8 @@ fn fingerprint(prompts: &[PreparedPrompt]) -> u32 {
         bytes.extend(prompt.prompt.id.0.to_le_bytes());
         bytes.extend(prompt.token_ids.iter().flat_map(|id| id.to_le_bytes()));
         bytes.extend(prompt.prompt.ground_truth.iter().flat_map(|truth| truth.bytes()));
+        // The file's name alone: data may be moved.
+        bytes.extend(prompt.prompt.images.iter().flat_map(|image| image.name().bytes()));
         sum.update(&bytes);
     }
     sum.finalize()

@@ -339,6 +339,7 @@ fn connect_fleet(
             model: rollout.server_model.clone(),
             vocabulary,
             end_token_ids: codec.end_token_ids().to_vec(),
+            image_token_id: codec.image_token_id(),
             extra: extra.clone(),
             answer_timeout: rollout.server_timeout,
             check_timeout: rollout.server_startup_timeout.min(CHECK_TIMEOUT),
@@ -619,7 +620,7 @@ impl PublishedFolders {
         let vocabulary = learner.info().policy.vocab_size;
         let token_ids: Vec<u32> =
             (0..PROBE_TOKENS).map(|place| (place * vocabulary / PROBE_TOKENS) as u32).collect();
-        let sequence = LearnerSequence { prompt: &token_ids[..1], completion: &token_ids[1..] };
+        let sequence = LearnerSequence::of_text(&token_ids[..1], &token_ids[1..]);
         // At temperature 1, whatever that of the rollouts is.
         let scores = learner.forward(Network::Policy, &Wave::of(&[sequence]), self.temperature)?;
         let logprobs = scores.logprobs.iter().map(|&logprob| f64::from(logprob)).collect();

@@ -7,6 +7,7 @@ pub(super) use rules::defaults;
 
 use super::key::Becomes::{By, Key, NoEffect, Unless};
 use super::key::{ForeignKey, key};
+use super::shared::images;
 
 const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
 const ENGINE: &str =
@@ -18,7 +19,6 @@ const KEPT: &str = "the native engine's log-probabilities are the learner's, bit
 const EXTERNAL: &str = "nothing that lies beside a model is run";
 const ADAPTERS: &str = "a critic is trained whole: adapters are the policy's";
 const ADAMW: &str = "the optimizer is AdamW, with moments in f32";
-const IMAGES: &str = "there are no images in text tasks";
 const VIDEOS: &str = "there are no videos in text tasks";
 const CRITIC_WARMUP: &str = "critic.lr_schedule.warmup_steps";
 /// Values that a switch may have which is refused otherwise.
@@ -32,10 +32,10 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("data.val_files", "", Key("data.val")),
     key("data.prompt_key", "prompt", Key("data.columns.prompt")),
     key("data.answer_key", "answer", Key("data.columns.ground_truth")),
-    key("data.image_key", "images", NoEffect(IMAGES)),
-    key("data.image_dir", "null", NoEffect(IMAGES)),
-    key("data.min_pixels", "262144", NoEffect(IMAGES)),
-    key("data.max_pixels", "4194304", NoEffect(IMAGES)),
+    key("data.image_key", "images", By(images::COLUMN, "data.columns.images")),
+    key("data.image_dir", "null", Key("data.image_folder")),
+    key("data.min_pixels", "262144", NoEffect(images::BY_PROCESSOR)),
+    key("data.max_pixels", "4194304", NoEffect(images::BY_PROCESSOR)),
     key("data.video_key", "videos", NoEffect(VIDEOS)),
     key("data.video_fps", "2.0", NoEffect(VIDEOS)),
     key("data.rollout_batch_size", "512", Key("data.train_batch_size")),
@@ -132,7 +132,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("worker.actor.model.override_config.*", "", Unless(&[], "edit the checkpoint's `config.json`")),
     key("worker.actor.model.enable_gradient_checkpointing", "true", Key("model.recompute_activations")),
     key("worker.actor.model.trust_remote_code", "True", NoEffect(EXTERNAL)),
-    key("worker.actor.model.freeze_vision_tower", "false", NoEffect(IMAGES)),
+    key("worker.actor.model.freeze_vision_tower", "false", By(rules::FREEZE_VISION, "learner.freeze_vision")),
     key("worker.actor.model.lora.rank", "0", By(rules::ADAPTER, "learner.backend learner.lora")),
     key("worker.actor.model.lora.alpha", "64", By(rules::ADAPTER, "learner.lora")),
     key("worker.actor.model.lora.target_modules", "all-linear", By(rules::ADAPTER, "learner.lora")),
@@ -165,7 +165,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("worker.rollout.top_p", "1.0", Key("rollout.top_p")),
     key("worker.rollout.top_k", "-1", By(rules::TOP_K, "rollout.top_k")),
     key("worker.rollout.seed", "1", NoEffect("`run.seed` keys every draw")),
-    key("worker.rollout.limit_images", "0", NoEffect(IMAGES)),
+    key("worker.rollout.limit_images", "0", NoEffect(images::LIMIT)),
     key("worker.rollout.dtype", "bf16", By(rules::SERVERS, "rollout.launch.args")),
     key("worker.rollout.ignore_eos", "False", Unless(OFF, "completions end at the end token")),
     key(
@@ -212,7 +212,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
         NoEffect("`model.recompute_activations` says it for both models"),
     ),
     key("worker.critic.model.trust_remote_code", "True", NoEffect(EXTERNAL)),
-    key("worker.critic.model.freeze_vision_tower", "false", NoEffect(IMAGES)),
+    key("worker.critic.model.freeze_vision_tower", "false", NoEffect("critics see text alone")),
     key("worker.critic.model.lora.rank", "0", Unless(&["0"], ADAPTERS)),
     key(
         "worker.critic.model.lora.alpha",

@@ -8,7 +8,7 @@ use crate::foreign::shared::defaults::{mini_batch, same_as_training};
 use crate::foreign::shared::kl::{set_controller, set_estimator};
 use crate::foreign::shared::learner::{AdapterKeys, adapter, offload_reference};
 use crate::foreign::shared::learning_rate::schedule;
-use crate::foreign::shared::{advantage, critic, run, servers};
+use crate::foreign::shared::{advantage, critic, images, run, servers};
 use crate::foreign::translator::{Translator, limit_text, quote};
 
 /// The advantage estimator, which may be a whole algorithm: before every other rule.
@@ -303,6 +303,10 @@ fn format_prompt(t: &mut Translator) {
         }
     }
 }
+
+/// Whether the vision tower learns.
+pub(super) const FREEZE_VISION: Rule =
+    Rule::new(2, "vision tower", |t| images::freeze(t, "worker.actor.model.freeze_vision_tower"));
 
 /// Learning-rate schedule and warm-up.
 pub(super) const LEARNING_RATE: Rule = Rule::new(2, "learning rate", learning_rate);

@@ -3,6 +3,7 @@
 pub(super) mod advantage;
 pub(super) mod critic;
 pub(super) mod defaults;
+pub(super) mod images;
 pub(super) mod kl;
 pub(super) mod learner;
 pub(super) mod learning_rate;

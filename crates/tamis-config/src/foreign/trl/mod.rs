@@ -503,7 +503,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("log_completions", "False", NoEffect("`rollout.save` writes every trajectory")),
     key("log_unique_prompts", "False", NoEffect("`rollout.save` writes every trajectory")),
     key("wandb_log_unique_prompts", "null", NoEffect("`rollout.save` writes every trajectory")),
-    key("log_multimodal", "True", NoEffect("there are no images in text tasks")),
+    key("log_multimodal", "True", NoEffect("rollout files name the images")),
     key("num_completions_to_print", "null", NoEffect("`validate.num_samples_shown` samples are printed")),
     key("log_completions_hub_repo", "null", Unless(NONE, "trajectories stay in the run folder")),
     key("report_to", "none", By(rules::LOGGERS, "run.loggers")),

@@ -6,7 +6,7 @@ use crate::foreign::shared::defaults::{by_source, estimator, mini_batch};
 use crate::foreign::shared::kl::{set_controller, set_estimator};
 use crate::foreign::shared::learner::{AdapterKeys, adapter, of_torch, offload_reference};
 use crate::foreign::shared::learning_rate::schedule;
-use crate::foreign::shared::{critic, run, servers};
+use crate::foreign::shared::{critic, images, run, servers};
 use crate::foreign::translator::{Translator, limit_text};
 
 /// An adapter (LoRA).
@@ -38,6 +38,10 @@ pub(super) const ATTENTION: Rule = Rule::new(2, "attention", |t| {
 /// The place of the reference's weights.
 pub(super) const OFFLOAD: Rule =
     Rule::new(2, "offload", |t| offload_reference("actor_rollout_ref.ref.fsdp_config.param_offload", t));
+
+/// Whether the vision tower learns.
+pub(super) const FREEZE_VISION: Rule =
+    Rule::new(2, "vision tower", |t| images::freeze(t, "actor_rollout_ref.actor.freeze_vision_tower"));
 
 /// The group filter.
 pub(super) const FILTER_GROUPS: Rule = Rule::new(2, "filter groups", filter_groups);

@@ -18,6 +18,7 @@ fn prompt(id: u64, truth: &str) -> Prompt {
         ground_truth: Some(truth.to_owned()),
         data_source: "test".to_owned(),
         columns: Map::from_iter([("level".to_owned(), json!(id))]),
+        images: Vec::new(),
     }
 }
 

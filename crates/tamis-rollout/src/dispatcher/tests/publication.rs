@@ -164,7 +164,13 @@ fn spans_of_kept_samples_cover_their_tokens() {
     for member in 0..8 {
         let id = SampleId::of_member(GroupId(0), member);
         let key = Key::new(1, Purpose::Rollout).with(u64::from(member));
-        let request = SampleRequest { id, prompt_token_ids: Arc::from([1]), key, sampling: sampling(40) };
+        let request = SampleRequest {
+            id,
+            prompt_token_ids: Arc::from([1]),
+            images: Arc::default(),
+            key,
+            sampling: sampling(40),
+        };
         generator.submit(request).expect("taken");
     }
     generator.next(Wait::Forever).expect("goes on");

@@ -91,6 +91,7 @@ fn group(prompt: u32, trajectories: Vec<Trajectory>) -> Group {
         epoch: 0,
         dispatched: PolicyVersion(0),
         prompt_token_ids: vec![prompt; 2],
+        images: Vec::new(),
         trajectories,
     }
 }
@@ -250,6 +251,7 @@ fn values_come_back_by_trajectory() {
         .iter()
         .flat_map(|group| {
             group.trajectories.iter().map(|trajectory| LearnerSequence {
+                images: &[],
                 prompt: &group.prompt_token_ids,
                 completion: &trajectory.token_ids,
             })

@@ -89,6 +89,7 @@ fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
         epoch: 0,
         dispatched: PolicyVersion(0),
         prompt_token_ids: vec![1],
+        images: Vec::new(),
         trajectories: vec![member(1), member(2)],
     };
     let groups = [&group];
@@ -192,6 +193,7 @@ proptest! {
                     epoch: 0,
                     dispatched: PolicyVersion(0),
                     prompt_token_ids: vec![1],
+                    images: Vec::new(),
                     trajectories: trajectories.collect(),
                 }
             })

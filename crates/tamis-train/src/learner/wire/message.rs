@@ -6,6 +6,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use tamis_core::random::Key;
 
 use super::{GenerateAnswer, GenerateRequest};
@@ -18,6 +19,8 @@ pub(crate) const JSON: &str = "application/json";
 pub(crate) const SAFETENSORS: &str = "application/x-safetensors";
 /// The key of the settings in the metadata of a body with columns.
 const SETTINGS: &str = "json";
+/// Key of the settings with the paths of each prompt's images.
+const IMAGES: &str = "images";
 
 /// Numbers of a column.
 #[derive(Debug, Clone, PartialEq)]
@@ -200,22 +203,28 @@ impl Message {
         })
     }
 
-    /// With a wave. Neighbours with the same prompt share one.
+    /// With a wave. Neighbours with the same prompt share one. Where any has images, the settings name those of
+    /// each prompt.
     #[must_use]
-    pub(crate) fn with_wave(self, wave: &Wave<'_>) -> Self {
+    pub(crate) fn with_wave(mut self, wave: &Wave<'_>) -> Self {
         let (mut prompt_tokens, mut prompt_offsets, mut prompt_of) = (Vec::new(), vec![0], Vec::new());
         let (mut tokens, mut offsets) = (Vec::new(), vec![0]);
         let ids = |tokens: &[u32]| tokens.iter().map(|&token| token as i32).collect::<Vec<i32>>();
-        let mut last: Option<&[u32]> = None;
+        let mut last: Option<&LearnerSequence<'_>> = None;
+        let mut images: Vec<&[String]> = Vec::new();
         for sequence in &wave.sequences {
-            if last != Some(sequence.prompt) {
+            if last.is_none_or(|last| !last.shares_prompt(sequence)) {
+                images.push(sequence.images);
                 prompt_tokens.extend(ids(sequence.prompt));
                 prompt_offsets.push(prompt_tokens.len() as i64);
-                last = Some(sequence.prompt);
+                last = Some(sequence);
             }
             prompt_of.push(prompt_offsets.len() as i32 - 2);
             tokens.extend(ids(sequence.completion));
             offsets.push(tokens.len() as i64);
+        }
+        if images.iter().any(|of_prompt| !of_prompt.is_empty()) {
+            self.settings[IMAGES] = json!(images);
         }
         let ranks = wave.ranks.iter().map(|&rank| rank as i32).collect();
         self.with("prompt_token", Column::I32(prompt_tokens))
@@ -224,6 +233,11 @@ impl Message {
             .with("completion_token", Column::I32(tokens))
             .with("completion_offset", Column::I64(offsets))
             .with("rank", Column::I32(ranks))
+    }
+
+    /// Whether a wave comes with images.
+    pub(crate) fn has_images(&self) -> bool {
+        self.settings.get(IMAGES).is_some()
     }
 
     /// The wave.
@@ -450,6 +464,7 @@ impl OwnedWave {
     pub(crate) fn wave(&self) -> Wave<'_> {
         let sequences = self.prompt_of.iter().enumerate().map(|(place, &prompt)| LearnerSequence {
             prompt: self.prompts.row(prompt),
+            images: &[],
             completion: self.completions.row(place),
         });
         Wave { sequences: sequences.collect(), ranks: self.ranks.clone() }
@@ -468,7 +483,8 @@ mod tests {
     }
 
     fn wave() -> Wave<'static> {
-        let of = |prompt: &'static [u32], completion: &'static [u32]| LearnerSequence { prompt, completion };
+        let of =
+            |prompt: &'static [u32], completion: &'static [u32]| LearnerSequence::of_text(prompt, completion);
         Wave {
             sequences: vec![of(&[1, 2], &[3]), of(&[1, 2], &[4, 5]), of(&[1, 2, 3], &[6]), of(&[1, 2], &[7])],
             ranks: vec![0, 0, 1, 1],
@@ -492,6 +508,18 @@ mod tests {
             values.iter().map(|value| value.to_bits()).collect::<Vec<_>>(),
             [1 << 31, 0x7fc0_1234, 0x7f80_0000]
         );
+    }
+
+    #[test]
+    fn images_of_each_prompt_are_named_and_tell_prompts_apart() {
+        let (one, other) = (["/a.png".to_owned()], ["/b.png".to_owned()]);
+        let of = |images, completion| LearnerSequence { prompt: &[1, 2], images, completion };
+        let sequences = [of(&one, &[3]), of(&one, &[4]), of(&other, &[5]), of(&[], &[6])];
+        let message = round(&Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&sequences)));
+        assert_eq!(message.columns["prompt_of"], Column::I32(vec![0, 0, 1, 2]));
+        assert_eq!(message.settings["images"], json!([["/a.png"], ["/b.png"], []]));
+        assert!(message.has_images());
+        assert!(!Message::new(&json!({})).with_wave(&wave()).has_images());
     }
 
     #[test]

@@ -316,6 +316,10 @@ impl<'a> LearnerService<'a> {
     fn call(&mut self, path: &str, mut message: Message) -> Result<Message, Refusal> {
         let gone = || Refusal::new(410, "incarnation", "nothing is open");
         let learner = self.learner.as_mut().ok_or_else(gone)?;
+        if message.has_images() {
+            let message = "the native engine sees no images: a learner in PyTorch does";
+            return Err(Refusal::new(422, "refused", message));
+        }
         let empty = |()| Message::new(&EmptyRequest {});
         Ok(match path {
             "/v1/forward" => {

@@ -35,6 +35,7 @@ pub(crate) fn group(prompt_length: usize, trajectories: Vec<Trajectory>) -> Grou
         epoch: 0,
         dispatched: PolicyVersion(0),
         prompt_token_ids: vec![1; prompt_length],
+        images: Vec::new(),
         trajectories,
     }
 }

@@ -192,6 +192,7 @@ fn a_group_as_samples() {
         epoch: 0,
         dispatched: PolicyVersion(0),
         prompt_token_ids: vec![1],
+        images: Vec::new(),
         trajectories: vec![member(Some(1.0), FinishReason::Stop), member(None, FinishReason::Length)],
     };
     let samples = PromptSamples::of_group("s", &group, None);

@@ -42,6 +42,7 @@ fn request(group: u64, member: u32, sampling: &Arc<Sampling>) -> SampleRequest {
     SampleRequest {
         id: SampleId { purpose: SamplePurpose::Rollout, group, member, turn: 0, attempt: 0 },
         prompt_token_ids: Arc::from([1, 2, 3]),
+        images: Arc::default(),
         key: Key::new(1, Purpose::Rollout).with(group).with(u64::from(member)),
         sampling: sampling.clone(),
     }
@@ -73,7 +74,7 @@ fn samples(events: Vec<GeneratorEvent>) -> BTreeMap<SampleId, Sample> {
 
 /// Moves the weights.
 fn train(learner: &mut NativeEngine) {
-    let wave = Wave::of(&[LearnerSequence { prompt: &[1, 2], completion: &[3, 2, 1] }]);
+    let wave = Wave::of(&[LearnerSequence::of_text(&[1, 2], &[3, 2, 1])]);
     let columns = learner.forward_hold(Trained::Policy, &wave).expect("a pass");
     let logprobs = vec![-1.0; columns.logprobs.len()];
     learner.backward(TokenColumns { logprobs, ..TokenColumns::default() }).expect("a pass");
@@ -156,7 +157,7 @@ fn completions_match_the_expression_whatever_else_is_sampled() {
         alone.submit(request.clone()).expect("taken");
         let found = &samples(all(&mut alone))[&request.id];
         assert_eq!(found, &together[&request.id]);
-        let sequence = LearnerSequence { prompt: &request.prompt_token_ids, completion: &found.token_ids };
+        let sequence = LearnerSequence::of_text(&request.prompt_token_ids, &found.token_ids);
         assert_eq!(
             learner.forward(Network::Policy, &Wave::of(&[sequence]), 1.0).expect("a pass").logprobs,
             found.logprobs

@@ -1,8 +1,7 @@
 //! The actor and the reference policy.
 
 use super::{
-    ADAMW, DEVICES, FALSE, KEPT, NO_EXPERTS, NO_IMAGES, NO_OFFLOAD, NULL, RAGGED, RESUME, SAME_RESULT,
-    SCHEDULES, SEEDED,
+    ADAMW, DEVICES, FALSE, KEPT, NO_EXPERTS, NO_OFFLOAD, NULL, RAGGED, RESUME, SAME_RESULT, SCHEDULES, SEEDED,
 };
 use crate::foreign::key::Becomes::{By, Key, NoEffect, Unless};
 use crate::foreign::key::{ForeignKey, key};
@@ -110,7 +109,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.actor.use_remove_padding", "", NoEffect(RAGGED)),
     key("actor_rollout_ref.actor.pad_to_length", "", NoEffect(RAGGED)),
     key("actor_rollout_ref.actor.use_rollout_log_probs", "", NoEffect(KEPT)),
-    key("actor_rollout_ref.actor.freeze_vision_tower", "", NoEffect(NO_IMAGES)),
+    key("actor_rollout_ref.actor.freeze_vision_tower", "", By(rules::FREEZE_VISION, "learner.freeze_vision")),
     key(
         "actor_rollout_ref.actor.qat.enable",
         "False",

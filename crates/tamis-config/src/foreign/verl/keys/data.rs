@@ -1,11 +1,11 @@
 //! The data and the model.
 
 use super::{
-    DEVICES, EXTERNAL, FALSE, MEGATRON_ADAPTERS, NO_IMAGES, NO_MTP, NO_TOOLS, NULL, RAGGED, SAME_RESULT,
-    SHARED,
+    DEVICES, EXTERNAL, FALSE, MEGATRON_ADAPTERS, NO_MTP, NO_TOOLS, NULL, RAGGED, SAME_RESULT, SHARED,
 };
 use crate::foreign::key::Becomes::{By, Key, NoEffect, Unless};
 use crate::foreign::key::{ForeignKey, key};
+use crate::foreign::shared::images;
 use crate::foreign::verl::rules;
 
 const NO_DROPOUT: &str = "there is no dropout";
@@ -33,7 +33,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("data.seed", "", NoEffect("`run.seed` keys every draw, the order of the data too")),
     key("data.prompt_key", "prompt", Key("data.columns.prompt")),
     key("data.reward_fn_key", "data_source", Key("data.columns.data_source")),
-    key("data.image_key", "", NoEffect(NO_IMAGES)),
+    key("data.image_key", "", By(images::COLUMN, "data.columns.images")),
     key("data.video_key", "", NoEffect("there are no videos in text tasks")),
     key("data.train_max_samples", "-1", Unless(&["-1"], "cut the file instead: `data.train` is read whole")),
     key("data.val_max_samples", "-1", Unless(&["-1"], "use `validate.max_prompts`")),
@@ -42,7 +42,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("data.return_raw_chat", "", NoEffect("messages are always kept beside their text")),
     key("data.return_raw_input_ids", "", NoEffect("token ids are always kept")),
     key("data.return_full_prompt", "", NoEffect("rewards always see the uncut prompt")),
-    key("data.return_multi_modal_inputs", "", NoEffect(NO_IMAGES)),
+    key("data.return_multi_modal_inputs", "", NoEffect("the learner reads the images itself")),
     key("data.tokenizer", "null", Unless(NULL, "the tokenizer is the model's")),
     key("data.trust_remote_code", "", NoEffect(EXTERNAL)),
     key("data.use_shm", "", NoEffect(SAME_RESULT)),
@@ -50,8 +50,8 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("data.custom_cls.name", "", NoEffect("datasets are JSONL or Parquet files")),
     key("data.validation_shuffle", "", NoEffect("every validation prompt is used, in order")),
     key("data.audio_key", "", NoEffect("there is no sound in text tasks")),
-    key("data.image_patch_size", "", NoEffect(NO_IMAGES)),
-    key("data.mm_processor_kwargs", "", NoEffect(NO_IMAGES)),
+    key("data.image_patch_size", "", NoEffect(images::BY_PROCESSOR)),
+    key("data.mm_processor_kwargs", "", NoEffect(images::BY_PROCESSOR)),
     key("data.tool_config_path", "null", Unless(NULL, NO_TOOLS)),
     key("data.function_tool_path", "null", Unless(NULL, NO_TOOLS)),
     key("data.datagen.path", "null", Unless(NULL, "datasets are JSONL or Parquet files")),

@@ -18,7 +18,6 @@ const KEPT: &str = "the native engine's log-probabilities are the learner's, bit
 const CRITIC_ADAPTERS: &str = "a critic is trained whole: adapters are the policy's";
 const NO_OFFLOAD: &str = "weights and moments that learn stay on their device: a reference alone can wait elsewhere (`learner.offload_reference`)";
 const MEGATRON_ADAPTERS: &str = "Megatron names layers its own way: give actor_rollout_ref.model.lora_rank, lora_alpha and target_modules instead";
-const NO_IMAGES: &str = "there are no images in text tasks";
 const NO_TOOLS: &str = "tools and turns are not there yet: a trajectory is one turn";
 const NO_EXPERTS: &str = "no model here routes between experts";
 const NO_MTP: &str = "there are no heads that predict several tokens";

@@ -1,10 +1,9 @@
 //! Rollouts and the servers that give them.
 
-use super::{
-    DEVICES, FALSE, KEPT, NO_CACHE, NO_EXPERTS, NO_IMAGES, NO_MTP, NO_REPLAY, NO_TOOLS, NULL, SEEDED, SHARED,
-};
+use super::{DEVICES, FALSE, KEPT, NO_CACHE, NO_EXPERTS, NO_MTP, NO_REPLAY, NO_TOOLS, NULL, SEEDED, SHARED};
 use crate::foreign::key::Becomes::{By, Key, NoEffect, Unless};
 use crate::foreign::key::{ForeignKey, key};
+use crate::foreign::shared::images;
 use crate::foreign::verl::rules;
 
 const ENGINE: &str =
@@ -120,7 +119,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.rollout.quantization", "", By(rules::SERVERS, "rollout.launch.args")),
     key("actor_rollout_ref.rollout.quantization.*", "", NoEffect("computation is in f32")),
     key("actor_rollout_ref.rollout.quantization_config_file", "", NoEffect("computation is in f32")),
-    key("actor_rollout_ref.rollout.limit_images", "", NoEffect(NO_IMAGES)),
+    key("actor_rollout_ref.rollout.limit_images", "", NoEffect(images::LIMIT)),
     key("actor_rollout_ref.rollout.router_config_path", "", NoEffect(ENGINE)),
     key("actor_rollout_ref.rollout.scheduling_policy", "", By(rules::SERVERS, "rollout.launch.args")),
     key("actor_rollout_ref.rollout.skip_tokenizer_init", "", NoEffect(ENGINE)),

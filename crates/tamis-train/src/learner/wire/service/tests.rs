@@ -67,7 +67,7 @@ impl Served {
 }
 
 fn wave(tokens: &'static [u32]) -> Message {
-    let sequence = LearnerSequence { prompt: &[1, 2], completion: tokens };
+    let sequence = LearnerSequence::of_text(&[1, 2], tokens);
     Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]))
 }
 
@@ -251,4 +251,14 @@ fn samples_are_begun_once_and_grow_over_calls() {
     assert_eq!(two.1["num_open"], json!(1), "two at a time, of one length");
     let last = served.next("/v1/generate", &more);
     assert_eq!(last.1["num_open"], json!(0));
+}
+
+#[test]
+fn the_native_engine_sees_no_images() {
+    let mut served = Served::new();
+    let images = ["/a.png".to_owned()];
+    let sequence = LearnerSequence { images: &images, ..LearnerSequence::of_text(&[1, 2], &[3]) };
+    let message = Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]));
+    insta::assert_snapshot!(error(served.next("/v1/forward", &message)), @r#"422 refused: "the native engine sees no images: a learner in PyTorch does""#);
+    assert_eq!(served.next("/v1/forward", &wave(&[3, 4])).0, 200);
 }

@@ -1,0 +1,432 @@
+//! Images of prompts: files that are named by path, and looked into for their size alone.
+//!
+//! A row names its images in a column `images` or `image` (see [`IMAGE_COLUMNS`]): one or a list of them, each
+//! a path, an object with `path` (or `image`) or one with `bytes`, as Parquet files of data sets for verl
+//! and of the hub have them. Bytes become files of a folder, each once, called by what is in them. So models
+//! and servers are told paths, and nothing else in a run holds pixels.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::data_record::kind;
+use crate::whole_file::WholeFile;
+use tamis_core::caught;
+
+/// Columns looked at for images where none is configured, in this order.
+pub const IMAGE_COLUMNS: [&str; 2] = ["images", "image"];
+
+/// Stands in the text of a message where an image goes, as verl and EasyR1 write it.
+pub const PLACEHOLDER: &str = "<image>";
+
+/// Most bytes of an image's file.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// Longest side of an image by its shorter one; Qwen's processors refuse more.
+const MAX_ASPECT: u32 = 200;
+
+/// An image of a prompt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromptImage {
+    /// Absolute path of the file.
+    pub path: String,
+    /// Pixels from left to right, as the file stores them.
+    pub width: u32,
+    /// Pixels from top to bottom, as the file stores them.
+    pub height: u32,
+}
+
+impl PromptImage {
+    /// Name of the file without its folders.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+}
+
+/// Why something is no image.
+#[derive(Debug, Error)]
+pub enum ImageFault {
+    /// A value of another kind.
+    #[error("it must be a path, or an object with `path` or `bytes`, and is {actual}")]
+    Kind {
+        /// The value found.
+        actual: &'static str,
+    },
+    /// Nothing in it.
+    #[error("it has neither a path nor bytes")]
+    Nothing,
+    /// An address.
+    #[error(
+        "{address} is an address, and images are files: download them and name their paths, or put their bytes into a Parquet file"
+    )]
+    Address {
+        /// The beginning of the address.
+        address: String,
+    },
+    /// The file cannot be read.
+    #[error(
+        "{path} cannot be read: {detail}; paths are relative to the data's file, or to data.image_folder"
+    )]
+    File {
+        /// The file.
+        path: String,
+        /// The reason.
+        detail: String,
+    },
+    /// The path is no UTF-8.
+    #[error("the path {path} is not UTF-8; call it by another name")]
+    Name {
+        /// The path, as well as it can be shown.
+        path: String,
+    },
+    /// Not base64.
+    #[error("`bytes` is text that is not base64")]
+    Base64,
+    /// Something else than an image.
+    #[error("{what} is no image of a known format (PNG, JPEG, WebP, GIF, BMP)")]
+    Format {
+        /// File or bytes.
+        what: String,
+    },
+    /// Too large or too long a shape.
+    #[error("{what} is {width} x {height} pixels, and one side may be {MAX_ASPECT} times the other at most")]
+    Shape {
+        /// File or bytes.
+        what: String,
+        /// Pixels from left to right.
+        width: usize,
+        /// Pixels from top to bottom.
+        height: usize,
+    },
+    /// Bytes cannot be made a file.
+    #[error("its bytes cannot be written to {path}: {detail}")]
+    Write {
+        /// The file.
+        path: String,
+        /// The reason.
+        detail: String,
+    },
+}
+
+/// Where images are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImagePlaces {
+    /// Folder that relative paths start from; `None`: that of the data's file.
+    pub folder: Option<PathBuf>,
+    /// Folder that bytes are written into; `None`: their path below the current folder is told, and nothing
+    /// written, for checks.
+    pub store: Option<PathBuf>,
+}
+
+/// What a column of images holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ImageColumn<'a> {
+    /// The values, bytes that are no text as base64.
+    pub(crate) value: &'a Value,
+    /// The same with all bytes as base64, where some are text.
+    pub(crate) encoded: Option<&'a Value>,
+    /// Whether texts that stand alone, not in an object, are bytes.
+    pub(crate) is_binary: bool,
+}
+
+impl ImagePlaces {
+    /// The images of a row, whose file is `data`, and whether some came as bytes. An image that is null is
+    /// none.
+    pub(crate) fn images(
+        &self,
+        column: ImageColumn<'_>,
+        data: &Path,
+    ) -> Result<(Vec<PromptImage>, bool), (usize, ImageFault)> {
+        let encoded = column.encoded.unwrap_or(column.value);
+        let pairs: Vec<(&Value, &Value)> = match (column.value, encoded) {
+            (Value::Array(values), Value::Array(encoded)) => values.iter().zip(encoded).collect(),
+            pair => vec![pair],
+        };
+        let (mut images, mut had_bytes) = (Vec::new(), false);
+        for (place, (value, encoded)) in pairs.into_iter().enumerate() {
+            if value.is_null() {
+                continue;
+            }
+            let (image, was_bytes) =
+                self.image(value, encoded, column.is_binary, data).map_err(|fault| (place, fault))?;
+            images.push(image);
+            had_bytes |= was_bytes;
+        }
+        Ok((images, had_bytes))
+    }
+
+    fn image(
+        &self,
+        value: &Value,
+        encoded: &Value,
+        is_binary: bool,
+        data: &Path,
+    ) -> Result<(PromptImage, bool), ImageFault> {
+        match value {
+            Value::String(_) if is_binary => {
+                let text = encoded.as_str().unwrap_or_default();
+                Ok((self.store(&decode_base64(text).ok_or(ImageFault::Base64)?)?, true))
+            }
+            Value::String(path) => Ok((self.open(path, data)?, false)),
+            Value::Object(fields) => {
+                if let Some(text) = encoded.get("bytes").and_then(Value::as_str) {
+                    return Ok((self.store(&decode_base64(text).ok_or(ImageFault::Base64)?)?, true));
+                }
+                let path = ["path", "image"].iter().find_map(|&name| fields.get(name)?.as_str());
+                Ok((self.open(path.ok_or(ImageFault::Nothing)?, data)?, false))
+            }
+            other => Err(ImageFault::Kind { actual: kind(other) }),
+        }
+    }
+
+    fn open(&self, name: &str, data: &Path) -> Result<PromptImage, ImageFault> {
+        let name = name.strip_prefix("file://").unwrap_or(name);
+        if name.contains("://") || name.starts_with("data:") {
+            return Err(ImageFault::Address { address: name.chars().take(60).collect() });
+        }
+        if name.is_empty() {
+            return Err(ImageFault::Nothing);
+        }
+        let own = data.parent().unwrap_or(Path::new(""));
+        let path = self.folder.as_deref().unwrap_or(own).join(name);
+        let unreadable = |error: std::io::Error| ImageFault::File {
+            path: path.display().to_string(),
+            detail: error.to_string(),
+        };
+        let whole = std::path::absolute(&path).map_err(unreadable)?;
+        let shown = whole.to_str().ok_or_else(|| ImageFault::Name { path: whole.display().to_string() })?;
+        let file = tamis_file::open(&path).map_err(unreadable)?;
+        let size = file.metadata().map_err(unreadable)?.len();
+        if size > MAX_BYTES {
+            let detail = format!("it has more than {}", tamis_file::human(MAX_BYTES));
+            return Err(ImageFault::File { path: shown.to_owned(), detail });
+        }
+        let (width, height) = size_of_file(file, shown)?;
+        Ok(PromptImage { path: shown.to_owned(), width, height })
+    }
+
+    fn store(&self, bytes: &[u8]) -> Result<PromptImage, ImageFault> {
+        const WHAT: &str = "what `bytes` holds";
+        let format = || ImageFault::Format { what: WHAT.to_owned() };
+        let ending = ending_of(bytes).ok_or_else(format)?;
+        let (width, height) = checked_shape(probed(imagesize::blob_size, bytes).ok_or_else(format)?, WHAT)?;
+        let name = format!("{:032x}.{ending}", fingerprint(bytes));
+        let folder = self.store.as_deref().unwrap_or(Path::new(""));
+        let path = folder.join(name);
+        let failed = |detail: String| ImageFault::Write { path: path.display().to_string(), detail };
+        let whole = std::path::absolute(&path).map_err(|error| failed(error.to_string()))?;
+        let shown = whole.to_str().ok_or_else(|| ImageFault::Name { path: whole.display().to_string() })?;
+        if self.store.is_some() {
+            write(folder, &path, bytes).map_err(failed)?;
+        }
+        Ok(PromptImage { path: shown.to_owned(), width, height })
+    }
+}
+
+/// Writes a file, unless it is there.
+fn write(folder: &Path, path: &Path, bytes: &[u8]) -> Result<(), String> {
+    match tamis_file::read(path, MAX_BYTES) {
+        Ok(there) if there == bytes => return Ok(()),
+        Ok(_) => return Err("another file is there".to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    let write = || {
+        std::fs::create_dir_all(folder)?;
+        let mut file = WholeFile::create(path)?;
+        file.write_all(bytes)?;
+        file.commit()
+    };
+    write().map_err(|error: std::io::Error| error.to_string())
+}
+
+/// Width and height of an image's file, of which no more than its header is read.
+fn size_of_file(file: File, shown: &str) -> Result<(u32, u32), ImageFault> {
+    let format = || ImageFault::Format { what: shown.to_owned() };
+    let mut reader = std::io::BufReader::new(file);
+    let mut head = Vec::new();
+    (&mut reader).take(32).read_to_end(&mut head).map_err(|_| format())?;
+    ending_of(&head).ok_or_else(format)?;
+    std::io::Seek::rewind(&mut reader).map_err(|_| format())?;
+    let size = probed(imagesize::reader_size, reader).ok_or_else(format)?;
+    checked_shape(size, shown)
+}
+
+/// What a look at a file's header says; a header that breaks its own rules says nothing.
+fn probed<S, T, E>(look: impl FnOnce(S) -> Result<T, E>, source: S) -> Option<T> {
+    caught::catch(|| look(source).ok()).ok().flatten()
+}
+
+fn checked_shape(size: imagesize::ImageSize, what: &str) -> Result<(u32, u32), ImageFault> {
+    let imagesize::ImageSize { width, height } = size;
+    let shape = || ImageFault::Shape { what: what.to_owned(), width, height };
+    let (w, h) = (u32::try_from(width).map_err(|_| shape())?, u32::try_from(height).map_err(|_| shape())?);
+    let (short, long) = (w.min(h), w.max(h));
+    if short == 0 || u64::from(long) > u64::from(short) * u64::from(MAX_ASPECT) {
+        return Err(shape());
+    }
+    Ok((w, h))
+}
+
+/// Ending of the name of an image's file, by its first bytes.
+fn ending_of(bytes: &[u8]) -> Option<&'static str> {
+    use imagesize::ImageType;
+    match probed(imagesize::image_type, bytes)? {
+        ImageType::Png => Some("png"),
+        ImageType::Jpeg => Some("jpg"),
+        ImageType::Webp => Some("webp"),
+        ImageType::Gif => Some("gif"),
+        ImageType::Bmp => Some("bmp"),
+        _ => None,
+    }
+}
+
+/// FNV-1a of 128 bits.
+fn fingerprint(bytes: &[u8]) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    bytes.iter().fold(BASIS, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
+}
+
+/// Bytes of a text in base64 (RFC 4648, with padding); `None` where it is none.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let value = |byte: u8| {
+        Some(u32::from(match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        }))
+    };
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let digits = text.trim_end_matches('=');
+    if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
+        return None;
+    }
+    for chunk in digits.as_bytes().chunks(4) {
+        let word = chunk.iter().try_fold(0, |word, &byte| Some(word << 6 | value(byte)?))?
+            << (6 * (4 - chunk.len()));
+        bytes.extend(word.to_be_bytes().into_iter().skip(1).take(chunk.len() * 6 / 8));
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A PNG of this size with nothing but its header: sizes are read, pixels never.
+    pub(crate) fn png(width: u32, height: u32) -> Vec<u8> {
+        let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
+        bytes.extend(width.to_be_bytes());
+        bytes.extend(height.to_be_bytes());
+        bytes.extend([8, 2, 0, 0, 0, 0, 0, 0, 0]);
+        bytes
+    }
+
+    fn images(
+        places: &ImagePlaces,
+        value: &Value,
+        data: &Path,
+    ) -> Result<(Vec<PromptImage>, bool), (usize, ImageFault)> {
+        places.images(ImageColumn { value, encoded: None, is_binary: false }, data)
+    }
+
+    #[test]
+    fn base64_comes_back() {
+        for (text, bytes) in
+            [("", &b""[..]), ("/w==", b"\xff"), ("//4=", b"\xff\xfe"), ("AAEC", b"\0\x01\x02")]
+        {
+            assert_eq!(decode_base64(text).as_deref(), Some(bytes), "{text}");
+        }
+        for text in ["A", "AA", "A===", "A b=", "====", "AAE-"] {
+            assert_eq!(decode_base64(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn paths_start_where_the_data_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("train.jsonl");
+        std::fs::create_dir(folder.path().join("pictures")).unwrap();
+        std::fs::write(folder.path().join("pictures/a.png"), png(30, 20)).unwrap();
+        let expected = PromptImage {
+            path: folder.path().join("pictures/a.png").display().to_string(),
+            width: 30,
+            height: 20,
+        };
+        let of = |places: &ImagePlaces, value: Value| images(places, &value, &data).unwrap();
+        let plain = ImagePlaces::default();
+        let listed = json!(["pictures/a.png", null, {"path": "pictures/a.png", "bytes": null}, {"image": expected.path}]);
+        assert_eq!(of(&plain, listed), (vec![expected.clone(); 3], false));
+        assert_eq!(of(&plain, json!("file://pictures/a.png")).0, std::slice::from_ref(&expected));
+        assert_eq!(of(&plain, json!([])), (Vec::new(), false));
+        let elsewhere = ImagePlaces { folder: Some(folder.path().join("pictures")), store: None };
+        assert_eq!(of(&elsewhere, json!("a.png")).0, [expected]);
+    }
+
+    #[test]
+    fn bytes_become_one_file_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let places = ImagePlaces { folder: None, store: Some(folder.path().join("images")) };
+        let value = json!([{"bytes": base64(&png(3, 5)), "path": "x.png"}, {"bytes": base64(&png(3, 5))}]);
+        for _ in 0..2 {
+            let (found, had_bytes) = images(&places, &value, Path::new("a.parquet")).unwrap();
+            assert!(had_bytes && found[0] == found[1]);
+            assert_eq!((found[0].width, found[0].height), (3, 5));
+            assert_eq!(std::fs::read(&found[0].path).unwrap(), png(3, 5));
+            assert_eq!(std::fs::read_dir(folder.path().join("images")).unwrap().count(), 1);
+        }
+        let other = json!([{"bytes": base64(&png(4, 5))}]);
+        images(&places, &other, Path::new("a.parquet")).unwrap();
+        assert_eq!(std::fs::read_dir(folder.path().join("images")).unwrap().count(), 2);
+        let checked = images(&ImagePlaces::default(), &other, Path::new("a.parquet")).unwrap().0;
+        assert!(!Path::new(&checked[0].path).exists(), "a check writes nothing");
+    }
+
+    fn base64(bytes: &[u8]) -> String {
+        const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        bytes
+            .chunks(3)
+            .flat_map(|chunk| {
+                let word = chunk.iter().fold(0u32, |word, &byte| word << 8 | u32::from(byte))
+                    << (8 * (3 - chunk.len()));
+                (0..4).map(move |place| {
+                    if place > chunk.len() {
+                        '='
+                    } else {
+                        char::from(DIGITS[(word >> (18 - 6 * place)) as usize & 63])
+                    }
+                })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_no_image_is_refused_by_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("train.jsonl");
+        std::fs::write(folder.path().join("text.png"), "no image").unwrap();
+        std::fs::write(folder.path().join("long.png"), png(20_100, 100)).unwrap();
+        let fault = |value: Value| {
+            let (place, fault) = images(&ImagePlaces::default(), &value, &data).unwrap_err();
+            format!("{place}: {fault}").replace(&folder.path().display().to_string(), "FOLDER")
+        };
+        insta::assert_snapshot!(fault(json!([null, 7])), @"1: it must be a path, or an object with `path` or `bytes`, and is a number");
+        insta::assert_snapshot!(fault(json!({"path": null, "bytes": null})), @"0: it has neither a path nor bytes");
+        insta::assert_snapshot!(fault(json!("https://example.org/a.png")), @"0: https://example.org/a.png is an address, and images are files: download them and name their paths, or put their bytes into a Parquet file");
+        insta::assert_snapshot!(fault(json!("gone.png")), @"0: FOLDER/gone.png cannot be read: No such file or directory (os error 2); paths are relative to the data's file, or to data.image_folder");
+        insta::assert_snapshot!(fault(json!("text.png")), @"0: FOLDER/text.png is no image of a known format (PNG, JPEG, WebP, GIF, BMP)");
+        insta::assert_snapshot!(fault(json!("long.png")), @"0: FOLDER/long.png is 20100 x 100 pixels, and one side may be 200 times the other at most");
+        insta::assert_snapshot!(fault(json!({"bytes": "no!"})), @"0: `bytes` is text that is not base64");
+        insta::assert_snapshot!(fault(json!({"bytes": "AAEC"})), @"0: what `bytes` holds is no image of a known format (PNG, JPEG, WebP, GIF, BMP)");
+    }
+}
