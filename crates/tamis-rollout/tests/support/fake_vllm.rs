@@ -226,8 +226,8 @@ async fn answer(
         }
         // The only name is that of the weights.
         "/update_weights" => {
-            let name = body["update_info"]["names"][0].as_str().unwrap_or_default().to_owned();
-            state.lock().unwrap().weights = name;
+            let name = body["update_info"]["names"][0].as_str().unwrap_or_default();
+            name.clone_into(&mut state.lock().unwrap().weights);
             Reply::json(200, &json!({"message": "Weights updated"}))
         }
         "/sleep" if behaviour.sleeps => {

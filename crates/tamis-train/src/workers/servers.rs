@@ -413,7 +413,7 @@ pub(crate) enum EvaluationSampler {
         launched: Option<LaunchedServers>,
         /// Folders in which the checkpoint was published; `None` where servers sample by weights of their
         /// own.
-        folders: Option<PublishedFolders>,
+        folders: Option<Box<PublishedFolders>>,
     },
 }
 
@@ -461,7 +461,7 @@ impl EvaluationSampler {
             // As in `drop`.
             let _ = folders.remove();
         })?;
-        let mut sampler = Self::Servers { fleet, launched, folders: Some(folders.clone()) };
+        let mut sampler = Self::Servers { fleet, launched, folders: Some(Box::new(folders.clone())) };
         let publication = folders.write(&mut *learner, codec, version)?;
         publish_to(sampler.generator(), &publication, interrupt)?;
         Ok(sampler)

@@ -67,7 +67,9 @@ fn servers(t: &mut Translator) {
     sweep(t, RULE, |key| match key {
         MODE => "it says whether the run starts the server",
         "vllm_group_port" => "weights go to servers as a folder that they read, `publish.dir`",
-        "vllm_enable_sleep_mode" => "the learner is on the CPU: the server has its GPUs to itself",
+        "vllm_enable_sleep_mode" => {
+            "servers stay awake; where PyTorch learns on their GPU, `rollout.sleep_level: 2` is TRL's sleep"
+        }
         "vllm_device" => "CUDA_VISIBLE_DEVICES says it",
         URL | HOST | PORT | "vllm_server_timeout" if !is_server => {
             "vllm_mode is colocate: the run starts the server"
