@@ -10,7 +10,8 @@ use tamis_env::task::TaskKind;
 
 use crate::reader::Setting as _;
 use crate::schema::{
-    BackendKind, Config, InitConfig, LearnerBackend, PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind,
+    BackendKind, Config, InitConfig, LearnerBackend, LearnerDtype, PublishMode, RAW_OUTCOME, ScheduleMode,
+    SurplusKind,
 };
 use crate::server_command::Intake;
 use crate::tree::join;
@@ -203,9 +204,12 @@ impl Config {
         let settings = &self.objective.correction;
         let is_unset = settings.weights.is_none() && settings.rejections.is_empty();
         // Old log-probabilities of the native engine's carried groups are those that they were sampled with,
-        // so that the loss's ratio says how old they are; servers' are computed at the start of the step.
+        // so that the loss's ratio says how old they are; those of servers, and of a learner in another number
+        // format than its sampler's, are computed at the start of the step.
+        let is_rounded =
+            self.learner.backend == LearnerBackend::Torch && self.learner.dtype != LearnerDtype::F32;
         let lags = self.schedule.surplus == SurplusKind::Carry
-            && (self.schedule.mode == ScheduleMode::Streaming || self.samples_at_servers());
+            && (self.schedule.mode == ScheduleMode::Streaming || self.samples_at_servers() || is_rounded);
         let is_wanted = is_unset && lags && !self.objective.loss.weighs_behaviour();
         settings.preset.or(is_wanted.then_some(CorrectionPreset::DecoupledTokenIs))
     }

@@ -61,7 +61,7 @@ pub enum ImageFault {
     Nothing,
     /// An address.
     #[error(
-        "{address} is an address, and images are files: download them and name their paths, or put their bytes into a Parquet file"
+        "{address} is an address, and images are files: download them and name their paths, put their bytes into a Parquet file, or leave such columns out with data.images=false"
     )]
     Address {
         /// The beginning of the address.
@@ -69,7 +69,7 @@ pub enum ImageFault {
     },
     /// The file cannot be read.
     #[error(
-        "{path} cannot be read: {detail}; paths are relative to the data's file, or to data.image_folder"
+        "{path} cannot be read: {detail}; paths are relative to the data's file, or to data.image_folder; data.images=false leaves such columns out"
     )]
     File {
         /// The file.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
-use tamis_config::{BackendKind, Config, LearnerBackend};
+use tamis_config::{BackendKind, Config, LearnerBackend, PublishMode};
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{Listener, RewardError};
 use tamis_model::TransformerConfig;
@@ -145,7 +145,7 @@ pub fn evaluate(
         // Servers of that interface have a model of their own.
         let has_own = of_run.rollout.backend == BackendKind::OpenAi;
         let model =
-            if has_own || samples_in_torch(&of_run) { None } else { Some(policy::model(&of_run, &codec)?) };
+            if has_own || holds_in_torch(&of_run) { None } else { Some(policy::model(&of_run, &codec)?) };
         Ok((prompts, codec, model))
     })??;
     for warning in &prompts.warnings {
@@ -170,7 +170,7 @@ pub fn evaluate(
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
     let servers = |halt: Halt<RunError>| halt.map(|error| EvaluateError::Servers(Box::new(error)));
-    let learner = if samples_in_torch(config) {
+    let learner = if holds_in_torch(config) {
         let holder = learner::holder_in_torch(config, &codec, folder.path(), interrupt, progress);
         Some(holder.map_err(servers)?)
     } else {
@@ -220,16 +220,28 @@ pub fn evaluate(
     })
 }
 
-/// Whether PyTorch samples. Where the native engine does at another address, it does here: the samples are
-/// the same.
-fn samples_in_torch(config: &Config) -> bool {
-    config.samples_through_learner() && config.learner.backend == LearnerBackend::Torch
+/// Whether PyTorch holds the weights: to sample, or for servers to be given them, as the native engine does not
+/// know every model. Where the native engine learns at another address, it samples here: the samples are the
+/// same.
+fn holds_in_torch(config: &Config) -> bool {
+    let is_asked = config.samples_through_learner()
+        || (config.samples_at_servers() && config.rollout.backend != BackendKind::OpenAi);
+    is_asked && config.learner.backend == LearnerBackend::Torch
 }
 
 /// Refuses a name at the servers for a folder of weights that they do not know: an evaluation publishes to a
 /// temporary one.
 fn check_published(config: &Config) -> Result<(), AssembleError> {
     let publishes = matches!(config.rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
+    if publishes && config.publish_mode() == PublishMode::Adapter && !config.rollout.servers.is_empty() {
+        return Err(AssembleError::setting(
+            "rollout.servers: an evaluation would put its whole weights in place of the model that the run's adapters go \
+             onto"
+                .to_owned(),
+            "evaluate without these servers: rollout.backend=native or learner, or rollout.servers=[] with \
+             rollout.launch={}",
+        ));
+    }
     match &config.publish.server_dir {
         Some(there) if publishes && config.publish.dir.is_none() => Err(AssembleError::setting(
             format!(

@@ -90,6 +90,11 @@ class Generation:
 
     # Calls
 
+    def forget_prompts(self):
+        """Has what waits begin by the weights as they are: nothing that others computed of its prompt is used."""
+        for prompt in self._prompts:
+            prompt.states = prompt.logits = None
+
     def call(self, settings, columns):
         """Gives samples up, begins samples, and samples on: `(settings, columns)` of the answer."""
         seconds = settings.number("seconds", least=0.0)

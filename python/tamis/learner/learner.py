@@ -390,6 +390,8 @@ class Learner:
         settings.finish()
         for trained in self._all_trained():
             trained.kept = None
+        if self._generation is not None:
+            self._generation.forget_prompts()
         if torch.cuda.is_available():
             # A server that slept on this GPU takes its memory again.
             torch.cuda.empty_cache()
@@ -405,6 +407,8 @@ class Learner:
         settings.finish()
         policy, critics = self._policy, ()
         if content == "handles":
+            # Nobody reads the last copies any more.
+            self._shared = None
             answer, self._shared = handles.save(folder, untied, policy.network)
             return answer, {}
         if self._critic is not None:

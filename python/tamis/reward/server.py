@@ -80,6 +80,11 @@ class ScoringSession:
         except LearnerError as error:
             answers = [Answer.of_error(error)] * len(jobs)
         except Exception as error:
+            if len(jobs) > 1:
+                # What one request asks for is no reason to fail the others.
+                for job in jobs:
+                    self.carry_out([job])
+                return
             self.log(traceback.format_exc().rstrip())
             failed = Failed(f"{type(error).__name__}: {first_line(error)}", "the reward model's log has the details")
             answers = [Answer.of_error(failed)] * len(jobs)

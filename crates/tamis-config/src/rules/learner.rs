@@ -74,8 +74,7 @@ impl Checker<'_> {
             self.error(&["learner.url"], message, "write `http://HOST:PORT` or `unix:PATH`");
         }
         let (kind, number) = learner.device.split_once(':').unwrap_or((&learner.device, "0"));
-        let is_known =
-            matches!(kind, "auto" | "cpu" | "cuda" | "mps" | "xpu") && number.parse::<u16>().is_ok();
+        let is_known = matches!(kind, "auto" | "cpu" | "cuda") && number.parse::<u16>().is_ok();
         if !is_known {
             let message = format!("`learner.device` is no device of PyTorch: `{}`", learner.device);
             self.error(&["learner.device"], message, "write `auto`, `cpu`, `cuda` or `cuda:1`");

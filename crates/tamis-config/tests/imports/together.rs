@@ -156,6 +156,8 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
     ] {
         add(&format!("actor_rollout_ref.rollout.{option}"), &[engine]);
     }
+    add("data.image_key=pictures", &[]);
+    add("actor_rollout_ref.actor.freeze_vision_tower=True", &["actor_rollout_ref.rollout.name=vllm"]);
     add("trainer.logger=[console]", &[]);
     add("trainer.remove_previous_ckpt_in_save=True", &[]);
     add("trainer.project_name=p", &[]);

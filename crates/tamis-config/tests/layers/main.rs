@@ -433,6 +433,7 @@ fn keys_that_follow_others_are_set() {
     let served = ["rollout.backend=vllm", "rollout.servers=[http://localhost:8000]"];
     assert_snapshot!(followed(&[&carries[..], &served].concat()), @"
     gen_batch_size: 64  # 64 follows data.train_batch_size
+    mode: folder  # folder follows learner.lora, rollout.launch
     pause: keep  # keep follows schedule.mode, schedule.surplus, rollout.backend
     rounds_in_flight: 8  # 8 follows schedule.mode, rollout.backend
     # decoupled_token_is follows schedule.mode, schedule.surplus, rollout.backend

@@ -14,7 +14,7 @@ enum Look {
     Health,
     Program,
     Models,
-    /// Another run has left it asleep.
+    /// A run that ended while its policy learned has left it asleep.
     IsSleeping,
     Wake,
     /// A publication that came to no end has left it paused.
@@ -65,8 +65,7 @@ impl<P: Protocol> HttpServer<P> {
             Look::Figures,
         ];
         let is_needed = |look: &Look| match look {
-            Look::IsSleeping | Look::Wake => !self.is_known && self.settings.sleep_level > 0,
-            Look::Program | Look::IsPaused | Look::Resume => !self.is_known,
+            Look::Program | Look::IsSleeping | Look::Wake | Look::IsPaused | Look::Resume => !self.is_known,
             Look::Mode => self.mode.is_none() && !P::IS_TEXT_ONLY,
             _ => true,
         };

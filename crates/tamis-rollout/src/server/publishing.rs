@@ -331,7 +331,7 @@ impl<P: Protocol> HttpServer<P> {
                      ({tolerance:.6} allowed{}): it holds other weights (a model with tied embeddings needs an untied copy on some \
                      builds: `tamis export --untie`)",
                     publishing.folder,
-                    rounding.map_or_else(String::new, |rounding| format!("; rounding alone made  with its first weights{rounding:.6}")),
+                    rounding.map_or_else(String::new, |rounding| format!("; rounding alone made {rounding:.6} with its first weights")),
                 );
                 Some(Fault::new(FaultClass::Probe, detail))
             }),

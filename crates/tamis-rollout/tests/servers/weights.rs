@@ -123,11 +123,11 @@ fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
     for (publications, allowed) in [
         (
             &[(2, 1e-5), (2, 9e-5), (2, 2e-4)][..],
-            "0.000100 allowed; rounding alone made  with its first weights0.000010",
+            "0.000100 allowed; rounding alone made 0.000010 with its first weights",
         ),
         (
             &[(2, 0.002), (2, 0.015), (2, 0.017)],
-            "0.016000 allowed; rounding alone made  with its first weights0.002000",
+            "0.016000 allowed; rounding alone made 0.002000 with its first weights",
         ),
         (
             &[(2, 0.02), (2, 0.045), (2, 0.055)],
@@ -141,7 +141,7 @@ fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
         // One alone has no spread to learn from.
         (
             &[(1, 0.04), (2, 0.002), (2, 0.017)],
-            "0.016000 allowed; rounding alone made  with its first weights0.002000",
+            "0.016000 allowed; rounding alone made 0.002000 with its first weights",
         ),
     ] {
         let vllm = FakeVllm::start(Behaviour { keeps_weights: true, ..Behaviour::default() });
@@ -559,8 +559,8 @@ fn a_server_that_sleeps_wakes_weights_first_and_takes_the_new_ones() {
             fleet.put_to_sleep().expect("sleeps");
             let third = adapter("third");
             publish_adapter(&mut fleet, 3, &third, InFlight::Wait);
-            let weights =
-                [&sleep, "/wake_up?tags=weights", "/v1/load_lora_adapter", "/wake_up?tags=kv_cache"];
+            let load = "/v1/load_lora_adapter";
+            let weights = [&sleep, "/wake_up?tags=weights", load, "/wake_up?tags=kv_cache", reset, reset];
             assert_eq!(changes(&vllm), [&weights[..], &["/update_weight_version", "/resume"]].concat());
             let sample = only_sample(&mut fleet, request(3, 0));
             assert_eq!(sample.logprobs, expected_logprobs("third", sample.token_ids.len()));

@@ -234,7 +234,7 @@ async fn answer(
             let state = &mut state.lock().unwrap();
             (state.asleep, state.paused) = (vec!["weights", "kv_cache"], Some("keep".to_owned()));
             if request.path.ends_with("level=2") {
-                state.weights = "gone".to_owned();
+                "gone".clone_into(&mut state.weights);
             }
             Reply::json(200, &json!({"status": "sleeping"}))
         }

@@ -186,7 +186,9 @@ pub(crate) fn holder_in_torch(
         reference: None,
         recompute_activations: false,
         orphan_timeout: None,
-        generation: Some(WireGeneration { max_sequences: config.rollout.max_num_seqs }),
+        generation: config
+            .samples_through_learner()
+            .then_some(WireGeneration { max_sequences: config.rollout.max_num_seqs }),
         options: torch::options(&plain, engine.threads, config.run.seed),
     };
     let learner = open(config, &request, None, folder, interrupt, ui)?;

@@ -163,6 +163,16 @@ pub(crate) fn columns(
         timings.add("old_log_prob", clock.elapsed());
     }
     let clock = Instant::now();
+    let (greedy, greedy_facts) = if recipe.needs(Column::GreedyRewards) {
+        let (rewards, facts) = greedy_rewards(recipe, workers, batch.report.step, &batch.trained)?;
+        timings.add("gen_max", clock.elapsed());
+        (Some(rewards), Some(facts))
+    } else {
+        (None, None)
+    };
+    // Nothing more is sampled until weights are published.
+    workers.sampler.put_to_sleep().map_err(RunError::from)?;
+    let clock = Instant::now();
     let reference = match recipe.divergence {
         Divergence::None => None,
         Divergence::InLoss | Divergence::InReward { .. } => {
@@ -173,14 +183,6 @@ pub(crate) fn columns(
             timings.add("ref", clock.elapsed());
             Some(column)
         }
-    };
-    let clock = Instant::now();
-    let (greedy, greedy_facts) = if recipe.needs(Column::GreedyRewards) {
-        let (rewards, facts) = greedy_rewards(recipe, workers, batch.report.step, &batch.trained)?;
-        timings.add("gen_max", clock.elapsed());
-        (Some(rewards), Some(facts))
-    } else {
-        (None, None)
     };
     let clock = Instant::now();
     let passes = Passes::run(recipe, workers, &groups)?;

@@ -95,7 +95,6 @@ pub(crate) fn step(
             warn_of_uniform_groups(facts.step, &members.rewards(&groups), &recipe.sieve.remedy());
     }
 
-    workers.sampler.put_to_sleep().map_err(RunError::from)?;
     let reward_kl = before.learning.reward_kl;
     let columns = columns(recipe, workers, reward_kl, &batch, &members, &mut facts.timings)?;
     let credit = assign(recipe, &before.learning.advantage, &batch, &columns, &mut facts.timings)?;
