@@ -342,7 +342,7 @@ fn rows_with_images() {
     let refused = |row: Value| read(&[rows[1].clone(), row], &seeing()).unwrap_err();
     insta::assert_snapshot!(refused(json!({"prompt": user("<image>?"), "images": ["a.png", "b.png"]})), @"FOLDER/rows.jsonl, line 2: `prompt` has 1 `<image>` for 2 images; write one for each, or none: then they go before the text of the user's first message, which must be there");
     insta::assert_snapshot!(refused(json!({"prompt": [{"role": "system", "content": "x"}], "image": "a.png"})), @"FOLDER/rows.jsonl, line 2: `prompt` has 0 `<image>` for 1 images; write one for each, or none: then they go before the text of the user's first message, which must be there");
-    insta::assert_snapshot!(refused(json!({"question": "?", "images": ["a.png", "c.png"]})), @"FOLDER/rows.jsonl, line 2: image 2 of `images`: FOLDER/c.png cannot be read: No such file or directory (os error 2); paths are relative to the data's file, or to data.image_folder");
+    insta::assert_snapshot!(refused(json!({"question": "?", "images": ["a.png", "c.png"]})), @"FOLDER/rows.jsonl, line 2: image 2 of `images`: FOLDER/c.png cannot be read: No such file or directory (os error 2); paths are relative to the data's file, or to data.image_folder; data.images=false leaves such columns out");
 
     let columns = ColumnNames { images: Some("picture".to_owned()), ..ColumnNames::default() };
     let named = ReadOptions { columns, ..seeing() };

@@ -131,12 +131,12 @@ fn weights_that_differ_by_more_than_the_server_rounds_are_not_used() {
         ),
         (
             &[(2, 0.02), (2, 0.045), (2, 0.055)],
-            "0.050000 allowed; rounding alone made  with its first weights0.020000",
+            "0.050000 allowed; rounding alone made 0.020000 with its first weights",
         ),
         // Log-probabilities that are spread three times as far are rounded as much more.
         (
             &[(2, 0.002), (6, 0.045), (6, 0.049)],
-            "0.048000 allowed; rounding alone made  with its first weights0.006000",
+            "0.048000 allowed; rounding alone made 0.006000 with its first weights",
         ),
         // One alone has no spread to learn from.
         (
