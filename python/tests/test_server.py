@@ -434,7 +434,7 @@ class Malformed(Served):
         client.open()
         with contextlib.suppress(ConnectionError):
             answer = client.post("check", {"x": "y" * (1 << 21)})
-            self.assert_error(answer, 400, "request")
+            self.assert_error(answer, 413, "request")
         self.assertEqual(self.count("check"), 0)
         self.assert_answers()
 

@@ -423,7 +423,7 @@ mod tests {
         insta::assert_snapshot!(fault(json!([null, 7])), @"1: it must be a path, or an object with `path` or `bytes`, and is a number");
         insta::assert_snapshot!(fault(json!({"path": null, "bytes": null})), @"0: it has neither a path nor bytes");
         insta::assert_snapshot!(fault(json!("https://example.org/a.png")), @"0: https://example.org/a.png is an address, and images are files: download them and name their paths, put their bytes into a Parquet file, or leave such columns out with data.images=false");
-        insta::assert_snapshot!(fault(json!("gone.png")), @"0: FOLDER/gone.png cannot be read: No such file or directory (os error 2); paths are relative to the data's file, or to data.image_folder");
+        insta::assert_snapshot!(fault(json!("gone.png")), @"0: FOLDER/gone.png cannot be read: No such file or directory (os error 2); paths are relative to the data's file, or to data.image_folder; data.images=false leaves such columns out");
         insta::assert_snapshot!(fault(json!("text.png")), @"0: FOLDER/text.png is no image of a known format (PNG, JPEG, WebP, GIF, BMP)");
         insta::assert_snapshot!(fault(json!("long.png")), @"0: FOLDER/long.png is 20100 x 100 pixels, and one side may be 200 times the other at most");
         insta::assert_snapshot!(fault(json!({"bytes": "no!"})), @"0: `bytes` is text that is not base64");
