@@ -330,11 +330,139 @@ class Varlen(Case):
                             for name, gradient in found[1][1].items():
                                 self.assert_close(found[0][1][name], gradient, 2e-5, name)
 
+    def test_all_passes_take_one_kernel(self):
+        """Whatever torch would choose by itself, with a graph or without: the flash kernel."""
+        seen = set()
+
+        def kernel(query, *arguments, **more):
+            flags = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.cudnn_sdp_enabled()
+            seen.add((torch.is_grad_enabled() and query.requires_grad, *flags))
+            return varlen_by_hand(query, *arguments, **more)
+
+        with unittest.mock.patch("torch.nn.attention.varlen.varlen_attn", kernel):
+            learner = opened(golden_folder("qwen3"), options={"attention": "varlen"}, recompute_activations=True)
+            given = random_columns(50)
+            _, without = call(learner, "forward", {"network": "policy"}, given)
+            _, found = call(learner, "forward_hold", {"network": "policy"}, given)
+            self.assert_same(found["logprob"], without["logprob"])
+            call(learner, "backward", {}, {"logprob": torch.ones_like(found["logprob"])})
+        self.assertEqual(seen, {(False, True, False), (True, True, False)})
+
     def test_without_the_kernel_it_is_refused(self):
         if torch.cuda.is_available():
             self.skipTest("there is one here")
         options = {"attention": "varlen"}
         self.assert_refused(Refused, "`varlen` cannot be used", opened, golden_folder("llama"), options=options)
+
+
+class _FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query):
+        return query.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("no kernel for the backward of heads of 256")
+
+
+class _WrongBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, query):
+        return query.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 0.5
+
+
+class Choice(Case):
+    """Which attention is taken, with kernels of a GPU played on the CPU."""
+
+    def test_order(self):
+        learner = opened(golden_folder("qwen3"))
+        decoder = policy(learner).decoder
+        installed = "tamis.learner.attention.is_flash_attn_2_available"
+        for has_flash in (False, True):
+            with unittest.mock.patch(installed, lambda has_flash=has_flash: has_flash):
+                flash = ["flash_attention_2"] if has_flash else []
+                on_gpu = attention.candidates(decoder, "cuda", torch.bfloat16)
+                self.assertEqual(on_gpu, ["tamis_varlen", *flash, "sdpa", "eager"])
+                for device, dtype in (("cuda", torch.float32), ("cpu", torch.bfloat16), ("cpu", torch.float32)):
+                    found = attention.candidates(decoder, device, dtype)
+                    self.assertEqual(found, ["tamis_sequences", "sdpa", "eager"])
+                decoder._supports_flash_attn = False
+                self.assertEqual(attention.candidates(decoder, "cuda", torch.bfloat16), ["sdpa", "eager"])
+                decoder._supports_flash_attn = True
+
+    def opened_with(self, kernel, order):
+        with (
+            unittest.mock.patch("tamis.learner.attention.candidates", lambda *_: order),
+            unittest.mock.patch("torch.nn.attention.varlen.varlen_attn", kernel),
+        ):
+            return opened(golden_folder("qwen3"))
+
+    def test_one_that_fails_gives_way_to_the_next_and_that_is_said(self):
+        def fails_backward(query, *arguments, **more):
+            return varlen_by_hand(_FailsBackward.apply(query), *arguments, **more)
+
+        def wrong_backward(query, *arguments, **more):
+            return varlen_by_hand(_WrongBackward.apply(query), *arguments, **more)
+
+        def wrong_when_long(query, key, value, *offsets, **more):
+            found = varlen_by_hand(query, key, value, *offsets, **more)
+            return found if offsets[-1] <= 128 else found * 1.1
+
+        kernels = {
+            fails_backward: "no kernel for the backward of heads of 256",
+            wrong_backward: "its gradients are not those of the model's plain attention",
+            wrong_when_long: "its numbers are not those of the model's plain attention",
+        }
+        for kernel, why in kernels.items():
+            with self.subTest(kernel.__name__):
+                learner = self.opened_with(kernel, ["tamis_varlen", "sdpa", "eager"])
+                self.assertEqual((policy(learner).attention, policy(learner).is_packed), ("sdpa", True))
+                self.assertIn(f"attention tamis_varlen is not used: {why}", "\n".join(learner.describe()))
+                self.assertIs(policy(learner).weights.gradient("model.norm.weight"), None, "nothing is left of the trial")
+        learner = self.opened_with(varlen_by_hand, ["tamis_varlen", "sdpa", "eager"])
+        self.assertEqual((policy(learner).attention, policy(learner).is_packed), ("tamis_varlen", True))
+        self.assertEqual(len(learner.describe()), 1)
+
+    def test_a_deep_model_in_bf16_may_make_much_of_rounding(self):
+        """And a kernel whose gradient is wrong is found out beside that."""
+        config = tiny_config("LlamaConfig", num_hidden_layers=24, hidden_size=32, head_dim=8, max_position_embeddings=256)
+        with tempfile.TemporaryDirectory() as folder:
+            save_tiny(folder, config)
+            learner = opened(folder, options={"dtype": "bf16"})
+            self.assertEqual((policy(learner).attention, policy(learner).passed_over), ("tamis_sequences", {}))
+
+            def wrong_backward(*arguments, plainly=attention.attend_sequences, **more):
+                found, _ = plainly(*arguments, **more)
+                return _WrongBackward.apply(found), None
+
+            transformers.AttentionInterface.register("tamis_sequences", wrong_backward)
+            self.addCleanup(transformers.AttentionInterface.register, "tamis_sequences", attention.attend_sequences)
+            learner = opened(folder, options={"dtype": "bf16"})
+            self.assertEqual(policy(learner).attention, "sdpa")
+
+    def test_flash_attention_is_taken_where_varlen_cannot_be(self):
+        given = []
+
+        def attend(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):
+            # As the package does it: over a whole row, by offsets.
+            given.append(more)
+            lengths = more["cu_seq_lens_q"].diff().tolist()
+            more = {**more, "cu_seq_lens_q": lengths}
+            return attention.attend_sequences(module, query, key, value, None, scaling, dropout, **more)
+
+        transformers.AttentionInterface.register("played_kernel", attend)
+
+        def cannot(*_, **__):
+            raise RuntimeError("No viable backend for varlen_attn")
+
+        learner = self.opened_with(cannot, ["tamis_varlen", "played_kernel", "sdpa", "eager"])
+        self.assertEqual((policy(learner).attention, policy(learner).is_packed), ("played_kernel", True))
+        self.assertIn("tamis_varlen is not used: No viable backend", "\n".join(learner.describe()))
+        self.assertEqual({(one["max_length_q"], one["cu_seq_lens_q"].dtype) for one in given}, {(133, torch.int32)})
 
 
 class Packing(Case):

@@ -15,10 +15,13 @@ import inspect
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface
+from transformers.utils import is_flash_attn_2_available
 
 VARLEN = "tamis_varlen"
 SEQUENCES = "tamis_sequences"
+FLASH = "flash_attention_2"
 
 # Keyword arguments that change nothing in a causal training pass.
 _HARMLESS = {
@@ -30,6 +33,18 @@ _HARMLESS = {
 
 class AttentionRefused(Exception):
     """The model asks for something that these functions do not compute."""
+
+
+def candidates(decoder, device_type, dtype):
+    """Attentions that may be used with a decoder, the best first; whether they can is tried (`choose_attention`)."""
+    found = []
+    # Models that flash kernels know tell them of windows and the like by keyword, as ours need it.
+    if getattr(decoder, "_supports_flash_attn", False):
+        if device_type == "cuda" and dtype != torch.float32:
+            found = [VARLEN, *([FLASH] if is_flash_attn_2_available() else [])]
+        else:
+            found = [SEQUENCES]
+    return [*found, "sdpa", "eager"]
 
 
 def keywords(pack, attention):
@@ -69,10 +84,14 @@ def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropo
     # A window of w tokens is the token itself and w - 1 before it.
     left = -1 if window is None else window - 1
     # Q and K must be given the same offsets, as one object: only then is the causal diagonal each sequence's own.
-    attended = varlen_attn(
-        query, key, value, offsets, offsets, longest, longest,
-        scale=scaling, window_size=(left, 0), **gqa,
-    )  # fmt: skip
+    # One kernel for all passes. Left to itself, torch takes cuDNN's or the flash kernel by the GPU, the width of heads,
+    # the longest sequence, and whether there will be a backward pass: log-probabilities with and without a graph, which
+    # are compared with each other, would differ.
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        attended = varlen_attn(
+            query, key, value, offsets, offsets, longest, longest,
+            scale=scaling, window_size=(left, 0), **gqa,
+        )  # fmt: skip
     return attended.unsqueeze(0), None
 
 

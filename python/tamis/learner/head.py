@@ -9,13 +9,17 @@ import torch
 from .logprob import chunk_tokens, logits, logprob_and_entropy
 from .protocol import Refused
 
-# How far two ways to compute the same may lie apart, as a part of the largest number.
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
+
+
+def tolerance(dtype):
+    """How far two ways to compute the same in this type may lie apart, as a part of the largest number."""
+    return _TOLERANCE[dtype]
 
 
 def is_close(truth, found, dtype):
     """Whether two ways to compute the same, each in this type, agree."""
-    return bool((truth - found).abs().max() <= _TOLERANCE[dtype] * truth.abs().max().clamp_min(1e-6))
+    return bool((truth - found).abs().max() <= tolerance(dtype) * truth.abs().max().clamp_min(1e-6))
 
 
 class VocabularyHead:

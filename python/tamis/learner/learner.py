@@ -96,9 +96,9 @@ class Learner:
         return f"cpu, {threads} thread" + "s" * (threads != 1)
 
     def describe(self):
-        """What it holds, a line for each network, for a log."""
+        """What it holds, in lines for a log."""
         networks = [trained.network for trained in self._all_trained()]
-        return [network.describe() for network in (*networks, self._reference) if network is not None]
+        return [line for network in (*networks, self._reference) if network is not None for line in network.describe()]
 
     def capabilities(self):
         """What `info` says this learner can do."""

@@ -4,10 +4,11 @@ Weights, gradients and moments are f32; the decoder computes in f32 on a CPU and
 user says otherwise (see `weights`).
 
 Any decoder-only model of transformers may be named, so nothing is taken on trust that a wrong guess would
-falsify in silence. When a model is loaded, two short sequences and a few made-up hidden states are run through
+falsify in silence. When a model is loaded, two made-up sequences and a few made-up hidden states are run through
 it, and compared with its plain (`eager`) attention over one sequence alone and with its own logits:
 
 - a position sees nothing that comes later (else the model is refused);
+- an attention gives the same hidden states and the same gradient (else the next one is tried);
 - packed sequences have the numbers they have alone (else they are passed one by one);
 - the logits are the head's as `logprob` computes them (else the model is refused).
 
@@ -24,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from . import attention
-from .head import VocabularyHead, is_close
+from .head import VocabularyHead, is_close, tolerance
 from .packing import Pack, pack, pack_one_by_one
 from .protocol import Refused, RequestError
 from .vision import Vision
@@ -32,7 +33,14 @@ from .weights import TrainedWeights
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 # What is raised where an attention cannot be used with a model or on a machine.
-_CANNOT_ATTEND = (attention.AttentionRefused, ImportError, KeyError, RuntimeError, TypeError, ValueError)
+_CANNOT_ATTEND = (
+    attention.AttentionRefused, AssertionError, AttributeError, ImportError, IndexError, KeyError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+# Lengths of the sequences that are tried: kernels go by blocks of 64 or 128 tokens, some for long rows alone.
+_PROBED = (5, 133)
+# How far gradients may lie apart at most, as a part of their norm, however much the model makes of rounding.
+_MOST_APART = 0.6
 # What a user may name; anything else is passed on to transformers.
 ATTENTIONS = {"varlen": attention.VARLEN, "sequences": attention.SEQUENCES}
 
@@ -74,6 +82,8 @@ class Network:
         self.weights = None
         self.attention = None
         self.is_packed = True
+        # Attentions that were tried in vain, with the reasons.
+        self.passed_over = {}
         self.vision = None
 
     @property
@@ -98,14 +108,15 @@ class Network:
         return bool(getattr(self.module, "_weight_conversions", None))
 
     def describe(self):
-        """What it is and how it computes, for a log."""
+        """What it is and how it computes, in lines for a log."""
         dtype = next(name for name, one in DTYPES.items() if one == self.options.dtype)
         passed = "packed" if self.is_packed else "sequences one by one"
         sizes = self.sizes()
         trained = f"{sizes['num_trained']:,} of {sizes['num_parameters']:,} parameters are trained"
-        return (
-            f"{self.source.folder}: {trained}, {dtype} on {self.options.device}, attention {self.attention}, {passed}"
-        )
+        where = f"{self.source.folder}: "
+        lines = [f"{trained}, {dtype} on {self.options.device}, attention {self.attention}, {passed}"]
+        lines += [f"attention {name} is not used: {why}" for name, why in self.passed_over.items()]
+        return [where + line for line in lines]
 
     def sizes(self):
         """SIZES of the page."""
@@ -169,45 +180,77 @@ class Network:
         ]
 
     def choose_attention(self):
-        """Takes the first attention that gives what the model's plain one gives; refuses a named one that does not."""
+        """Takes the first attention that gives what the model's plain one gives, forward and backward.
+
+        A named one that does not is refused.
+        """
         wanted = self.options.attention
         if wanted == "auto":
-            candidates = []
-            # Models that flash kernels know tell them of windows and the like by keyword, as ours need it.
-            if getattr(self.decoder, "_supports_flash_attn", False):
-                on_gpu = self.options.device.type == "cuda" and self.options.dtype != torch.float32
-                candidates = [attention.VARLEN] if on_gpu else [attention.SEQUENCES]
-            candidates += ["sdpa", "eager"]
+            candidates = attention.candidates(self.decoder, self.options.device.type, self.options.dtype)
         else:
             candidates = [ATTENTIONS.get(wanted, wanted)]
-        first, second = made_up(self.vocab_size, [5]), made_up(self.vocab_size, [7])
-        both = made_up(self.vocab_size, [5, 7])
+        lengths = [min(length, self.max_positions or length) for length in _PROBED]
+        first, second = (made_up(self.vocab_size, [length]) for length in lengths)
+        both = made_up(self.vocab_size, lengths)
         try:
             truth = self._probe("eager", second)
+            half = lengths[1] // 2
+            changed, _ = self._probe("eager", _with_other_end(second, half, self.vocab_size))
+            truths = [self._probe("eager", first), truth]
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:
             name = type(self.decoder).__name__
             raise Refused(f"{name} cannot be run over tokens and positions alone: {first_line(error)}") from None
-        if not self.agrees(truth[:4], self._probe("eager", _prefix(second, 4))):
+        if not self.agrees(truth[0][:half], changed[:half]):
             message = f"{type(self.decoder).__name__} is no decoder: its positions see what comes after them"
             raise Refused(message, "name a decoder-only model")
-        truth = torch.cat([self._probe("eager", first), truth])
-        why = "its numbers are not those of the model's plain attention"
+        margins = self._margins(second, truth)
+        failed = {}
         for is_packed in (True, False):
             for name in candidates:
-                probes = [both] if is_packed else [first, second]
-                try:
-                    found = torch.cat([self._probe(name, one) for one in probes])
-                except _CANNOT_ATTEND as error:
-                    why = first_line(error)
-                    continue
-                if self.agrees(truth, found):
+                why = self._try(name, [both] if is_packed else [first, second], truths, margins)
+                if why is None:
                     self.is_packed = is_packed
+                    self.passed_over = {other: why for other, why in failed.items() if not is_packed or other != name}
                     return
-        message = f"attention `{wanted}` cannot be used with {type(self.decoder).__name__}: {why}"
+                failed.setdefault(name, why)
+        message = f"attention `{wanted}` cannot be used with {type(self.decoder).__name__}: {failed[candidates[-1]]}"
         raise Refused(message, "choose `attention: auto`")
 
-    @torch.no_grad()
-    def _probe(self, name, one):
+    def _margins(self, one, truth):
+        """How far hidden states and gradients of two attentions may lie apart, each as a part of what they are.
+
+        In bf16 a deep model may make much of rounding (gradients that differ by a quarter were seen behind 30 layers):
+        it is tried what the plain attention makes of embeddings that are rounded otherwise.
+        """
+        hidden, gradient = tolerance(self.options.dtype), 2 * tolerance(self.options.dtype)
+        if self.options.dtype == torch.float32:
+            return hidden, gradient
+        for seed in (1, 2):
+            nudged = self._probe("eager", one, seed)
+            hidden = max(hidden, 3 * _apart(truth[0], nudged[0]))
+            gradient = max(gradient, 4 * _apart_by_norm(truth[1], nudged[1]))
+        return min(hidden, _MOST_APART), min(gradient, _MOST_APART)
+
+    def _try(self, name, probes, truths, margins):
+        """Why an attention is not what it should be over these packs, or `None`."""
+        try:
+            found = [self._probe(name, one) for one in probes]
+        except _CANNOT_ATTEND as error:
+            return first_line(error)
+        hidden, gradient = (torch.cat(parts) for parts in zip(*found, strict=True))
+        true_hidden, true_gradient = (torch.cat(parts) for parts in zip(*truths, strict=True))
+        # Said so that what is not a number is too far.
+        if not _apart(true_hidden, hidden) <= margins[0]:
+            return "its numbers are not those of the model's plain attention"
+        if not _apart_by_norm(true_gradient, gradient) <= margins[1]:
+            return "its gradients are not those of the model's plain attention"
+        return None
+
+    def _probe(self, name, one, seed=None):
+        """Last hidden states of a pack, f32 [M, D], and the gradient by embeddings [M, D] of a sum over them.
+
+        With a seed, embeddings are rounded otherwise: each number is larger or smaller by 2^-8.
+        """
         # A vision tower, whose attention is not causal, keeps its own.
         attending = self.decoder if self.vision is None else self.vision.text
         attending.set_attn_implementation(name)
@@ -216,7 +259,29 @@ class Network:
         one = Pack(
             one.input_ids.to(device), one.position_ids.to(device), one.offsets.to(device), one.lengths, None, None
         )
-        return self.hidden(one).float()
+        embedded = []
+
+        def embed(_module, _arguments, output):
+            output = output.detach()
+            if seed is not None:
+                signs = torch.randint(2, output.shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+                output = output * (1 + signs * 2.0**-8).to(output)
+            embedded.append(output.requires_grad_())
+            # Some decoders go on in place.
+            return embedded[0].clone()
+
+        hook = self.decoder.get_input_embeddings().register_forward_hook(embed)
+        try:
+            with torch.enable_grad():
+                hidden = self.hidden(one).float()
+                # What a position counts for depends on its place in its sequence alone.
+                width = torch.arange(hidden.shape[1], device=device)
+                factors = torch.sin(one.position_ids[0, :, None] * 7.0 + width * 3.0)
+                # By the embeddings alone: no parameter is given a gradient.
+                (gradient,) = torch.autograd.grad((hidden * factors).sum(), embedded)
+        finally:
+            hook.remove()
+        return hidden.detach(), gradient.float().reshape(hidden.shape[0], -1)
 
     def agrees(self, truth, found):
         """Whether two ways to compute the same numbers agree, in the type that is computed in."""
@@ -258,9 +323,19 @@ def made_up(vocab_size, lengths):
     return Pack(tokens[None], positions[None], offsets, lengths, None, None)
 
 
-def _prefix(one, length):
-    offsets = torch.tensor([0, length], dtype=torch.int32)
-    return Pack(one.input_ids[:, :length], one.position_ids[:, :length], offsets, [length], None, None)
+def _apart(truth, found):
+    """Largest difference, as a part of the largest number."""
+    return float((truth - found).abs().max() / truth.abs().max().clamp_min(1e-6))
+
+
+def _apart_by_norm(truth, found):
+    return float((truth - found).norm() / truth.norm().clamp_min(1e-6))
+
+
+def _with_other_end(one, begin, vocab_size):
+    """A pack of one sequence, as long as it was, with other tokens from here on."""
+    tokens = torch.cat([one.input_ids[:, :begin], (one.input_ids[:, begin:] + 1) % vocab_size], 1)
+    return Pack(tokens, one.position_ids, one.offsets, one.lengths, None, None)
 
 
 def first_line(error):
