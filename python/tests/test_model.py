@@ -465,6 +465,64 @@ class Choice(Case):
         self.assertEqual({(one["max_length_q"], one["cu_seq_lens_q"].dtype) for one in given}, {(133, torch.int32)})
 
 
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 3, "long_factor": [4.0] * 3,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+
+
+class Rotary(Case):
+    """Frequencies that depend on the row's length: nobody may be given those of a neighbour."""
+
+    def test_a_short_sequence_beside_a_long_one_has_its_own(self):
+        given = random_columns(50, shape=((4, (6,)), (4, (40,)), (9, (3, 20))))
+        # Phi-4-mini and Phi-3; windows whose layers have positions of their own; a factor that goes by the length.
+        by_layer = {"full_attention": LONGROPE, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+        cases = {
+            "Phi3Config": dict(original_max_position_embeddings=16, rope_parameters=LONGROPE),
+            "Gemma3TextConfig": dict(
+                sliding_window=4, query_pre_attn_scalar=8, layer_types=list(by_layer)[::-1], rope_parameters=by_layer
+            ),
+            "LlamaConfig": dict(rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}),
+        }
+        for kind, more in cases.items():
+            with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
+                save_tiny(folder, tiny_config(kind, **more))
+                learner = opened(folder)
+                self.assertFalse(policy(learner).is_packed)
+                said = "its rotary positions depend on the length of a row, so sequences are not packed"
+                self.assertIn(said, "\n".join(learner.describe()))
+                _, found = call(learner, "forward", {"network": "policy"}, given)
+                expected, _ = whole_logits(plain(folder, torch.float32), given)
+                self.assert_close(found["logprob"], expected, 1e-5)
+                self.assert_refused(
+                    Refused, "rotary positions depend on the length of the whole sequence", opened, folder,
+                    generation={"max_sequences": 4},
+                )  # fmt: skip
+
+    def test_others_are_packed(self):
+        for rope in ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, {"rope_type": "default"}):
+            with tempfile.TemporaryDirectory() as folder:
+                save_tiny(folder, tiny_config("LlamaConfig", rope_parameters={"rope_theta": 10000.0, **rope}))
+                self.assertTrue(policy(opened(folder, generation={"max_sequences": 4})).is_packed)
+
+    def test_what_is_unknown_is_found_out_where_long_rows_begin(self):
+        """A decoder that does as longrope does, and says nothing of it."""
+        with tempfile.TemporaryDirectory() as folder:
+            rope = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0}
+            rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 200}
+            save_tiny(folder, tiny_config("LlamaConfig", max_position_embeddings=300, rope_parameters=rope))
+            self.assertTrue(policy(opened(folder)).is_packed)
+            plainly = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding.forward
+
+            def stretched(self, x, position_ids):
+                cos, sin = plainly(self, x, position_ids)
+                return (cos * 1.5, sin * 1.5) if position_ids.max() >= 200 else (cos, sin)
+
+            with unittest.mock.patch("transformers.models.llama.modeling_llama.LlamaRotaryEmbedding.forward", stretched):
+                self.assertFalse(policy(opened(folder)).is_packed)
+
+
 class Packing(Case):
     def test_a_sequence_has_the_numbers_it_has_alone(self):
         given = random_columns(96, 3)

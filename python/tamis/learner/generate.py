@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from . import attention
+from . import attention, rotary
 from .drawing import Drawing, Drawings, draw
 from .logprob import logits
 from .model import first_line, made_up
@@ -364,6 +364,11 @@ class Generation:
         hint = "sample at servers, or on the built-in engine where it knows the model"
         if not getattr(network.decoder, "_supports_flash_attn", False):
             raise Refused(f"{name} cannot be sampled from here: its attention is told of windows by masks alone", hint)
+        if rotary.depends_on_length(network.decoder):
+            raise Refused(
+                f"{name} cannot be sampled from here: its rotary positions depend on the length of the whole sequence "
+                "(longrope, dynamic), and tokens that the cache holds would have those of a shorter one", hint,
+            )  # fmt: skip
         lengths, num_steps = (3, 6), 3
         sequences = [made_up(network.vocab_size, [length + num_steps]) for length in lengths]
         device = network.options.device

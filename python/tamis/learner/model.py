@@ -24,7 +24,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from . import attention
+from . import attention, rotary
 from .head import VocabularyHead, is_close, tolerance
 from .packing import Pack, pack, pack_one_by_one
 from .protocol import Refused, RequestError
@@ -41,6 +41,8 @@ _CANNOT_ATTEND = (
 _PROBED = (5, 133)
 # How far gradients may lie apart at most, as a part of their norm, however much the model makes of rounding.
 _MOST_APART = 0.6
+# Where other factors of rotary positions begin behind so many tokens at most, it is a sequence with both that is tried.
+_LONGEST_PROBE = 1024
 # What a user may name; anything else is passed on to transformers.
 ATTENTIONS = {"varlen": attention.VARLEN, "sequences": attention.SEQUENCES}
 
@@ -116,6 +118,8 @@ class Network:
         where = f"{self.source.folder}: "
         lines = [f"{trained}, {dtype} on {self.options.device}, attention {self.attention}, {passed}"]
         lines += [f"attention {name} is not used: {why}" for name, why in self.passed_over.items()]
+        if rotary.depends_on_length(self.decoder):
+            lines.append("its rotary positions depend on the length of a row, so sequences are not packed")
         return [where + line for line in lines]
 
     def sizes(self):
@@ -189,7 +193,8 @@ class Network:
             candidates = attention.candidates(self.decoder, self.options.device.type, self.options.dtype)
         else:
             candidates = [ATTENTIONS.get(wanted, wanted)]
-        lengths = [min(length, self.max_positions or length) for length in _PROBED]
+        limit = self.max_positions or _LONGEST_PROBE
+        lengths = [min(length, limit) for length in self._probe_lengths()]
         first, second = (made_up(self.vocab_size, [length]) for length in lengths)
         both = made_up(self.vocab_size, lengths)
         try:
@@ -206,6 +211,8 @@ class Network:
         margins = self._margins(second, truth)
         failed = {}
         for is_packed in (True, False):
+            if is_packed and rotary.depends_on_length(self.decoder):
+                continue
             for name in candidates:
                 why = self._try(name, [both] if is_packed else [first, second], truths, margins)
                 if why is None:
@@ -215,6 +222,11 @@ class Network:
                 failed.setdefault(name, why)
         message = f"attention `{wanted}` cannot be used with {type(self.decoder).__name__}: {failed[candidates[-1]]}"
         raise Refused(message, "choose `attention: auto`")
+
+    def _probe_lengths(self):
+        original = rotary.original_length(self.config)
+        first, second = _PROBED
+        return first, original + 5 if second < original + 5 <= _LONGEST_PROBE else second
 
     def _margins(self, one, truth):
         """How far hidden states and gradients of two attentions may lie apart, each as a part of what they are.
