@@ -2,7 +2,7 @@
 
     y = W x + (alpha / rank) B A x      A: [rank, inputs], B: [outputs, rank], zero at first
 
-peft makes the layers. The policy's own weights are kept in the type that is computed in and take neither
+peft makes the layers; those of fused experts have an A and a B for each expert. The policy's own weights are kept in the type that is computed in and take neither
 gradient nor moments; A and B are trained weights like any other. The policy without its adapter (the network
 `base`) is a reference that costs no memory.
 
@@ -58,29 +58,50 @@ class AdapterNetwork(Network):
 
     def file_tensors(self):
         """The policy's tensors with the adapter merged into them, under the names they have without one."""
-        tensors = []
+        tensors, seen = [], set()
         for name, module in self.module.named_modules():
-            prefix = name.removesuffix(".base_layer")
-            layer = self.module.get_submodule(prefix) if prefix != name else None
+            if ".lora_" in f".{name}.":
+                continue
+            prefix, layers = self._wrapped(name)
             for own, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-                if ".lora_" in f".{name}.":
+                if id(parameter) in seen:
                     continue
-                merges = layer is not None and own == "weight"
-                make = self._merger(prefix, layer, parameter) if merges else parameter.data.float
-                tensors.append((f"{prefix}.{own}" if prefix else own, parameter, make))
-        seen, once = set(), []
-        for name, parameter, make in tensors:
-            if id(parameter) not in seen:
                 seen.add(id(parameter))
-                once.append((name, list(parameter.shape), make))
-        return once
+                adding = [layer for layer in layers if getattr(layer, "parameter_name", "weight") == own]
+                make = self._merger(adding, parameter) if adding else parameter.data.float
+                tensors.append((f"{prefix}.{own}" if prefix else own, list(parameter.shape), make))
+        return tensors
 
-    def _merger(self, prefix, layer, parameter):
+    def _wrapped(self, name):
+        """What a module would be called without an adapter, and the layers of the adapter around it.
+
+        Parameters of one module that are adapted each (fused experts) have a layer each, one around the other.
+        """
+        layers = []
+        while name.endswith(".base_layer") and hasattr(self.module.get_submodule(_parent(name)), "lora_A"):
+            name = _parent(name)
+            layers.append(self.module.get_submodule(name))
+        return name, layers
+
+    def _merger(self, layers, parameter):
+        names = {id(one): name for name, one in self.weights.parameters.items()}
+        pairs = [(one, names[id(one)]) for layer in layers for one in _factors(layer)]
+
+        @torch.no_grad()
         def merge():
             masters = self.weights.masters
-            a, b = (masters[f"{_PREFIX}{prefix}.lora_{side}.weight"] for side in "AB")
-            delta = (b @ a) * layer.scaling["default"]
-            return parameter.data.float() + (delta.t() if layer.fan_in_fan_out else delta)
+            merged, own = parameter.data.float(), parameter.data
+            held = [one.data for one, _ in pairs]
+            try:
+                # peft multiplies in the type that these are of.
+                parameter.data = merged
+                for one, name in pairs:
+                    one.data = masters[name]
+                return sum((layer.get_delta_weight("default") for layer in layers), merged)
+            finally:
+                parameter.data = own
+                for (one, _), data in zip(pairs, held, strict=True):
+                    one.data = data
 
         return merge
 
@@ -93,6 +114,18 @@ class AdapterNetwork(Network):
             if isinstance(value, set):
                 config[name] = sorted(value)
         return json.dumps(config, indent=2, default=str)
+
+
+def _parent(name):
+    return name.rpartition(".")[0]
+
+
+def _is_mergeable(layer):
+    return "default" in layer.lora_A and hasattr(layer, "get_delta_weight")
+
+
+def _factors(layer):
+    return layer.lora_A["default"].weight, layer.lora_B["default"].weight
 
 
 def add_adapter(network, lora):
@@ -127,6 +160,10 @@ def add_adapter(network, lora):
     own.adapted = adapted
     if network.vision is not None:
         own.vision = Vision(own.decoder, network.vision.images)
+    strange = [name for name, one in module.named_modules() if hasattr(one, "lora_A") and not _is_mergeable(one)]
+    if strange:
+        message = f"an adapter of `{strange[0]}` cannot be merged into the policy's weights"
+        raise Refused(message, "leave it out of `learner.lora.targets`")
     unknown = [name for name, one in module.named_parameters() if one.requires_grad and ".lora_" not in name]
     if unknown:
         raise Refused(f"the adapter would train `{unknown[0]}`, which is none of its own")
