@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 # First: it says so, and leaves the tests out, where PyTorch is missing.
-from support import ARCHITECTURES, Case, golden_folder, opened
+from support import ARCHITECTURES, Case, golden_folder, opened, save_tiny, tiny_config
 
 import torch
 from safetensors.torch import load_file
@@ -31,6 +31,34 @@ class Handles(Case):
                     self.assertEqual(sorted(held), sorted(expected))
                     for name, tensor in held.items():
                         self.assertTrue(torch.equal(tensor, expected[name]), name)
+
+    def test_experts_stay_on_the_device(self):
+        """A handle is of a GPU's memory alone; the device `meta` plays the GPU, from which nothing can be copied."""
+        experts = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+        for options in ({}, {"lora": {"rank": 2, "alpha": 4.0}}):
+            with self.subTest(**options), tempfile.TemporaryDirectory() as model, tempfile.TemporaryDirectory() as folder:
+                save_tiny(model, tiny_config("Qwen3MoeConfig", **experts))
+                learner = opened(model, options=options)
+                train(learner)
+                network = learner._policy.network
+                save(learner, folder, "weights", untied=True)
+                expected = load_file(pathlib.Path(folder) / "model.safetensors")
+                held = handles.copy_tensors(network, True, torch.float32)
+                self.assertEqual(sorted(held), sorted(expected))
+                for name, tensor in held.items():
+                    self.assertTrue(torch.equal(tensor, expected[name]), name)
+                    self.assertTrue(tensor.is_contiguous(), name)
+                places = {tensor.untyped_storage().data_ptr() for tensor in held.values()}
+                self.assertEqual(len(places), len(held), "each has memory of its own")
+                self.assertEqual({tensor.storage_offset() for tensor in held.values()}, {0})
+                if options:
+                    continue
+                network.module.to("meta")
+                for name, master in network.weights.masters.items():
+                    network.weights.masters[name] = master.to("meta")
+                played = handles.copy_tensors(network, True, torch.bfloat16)
+                self.assertEqual({name: tensor.shape for name, tensor in played.items()}, {n: t.shape for n, t in held.items()})
+                self.assertEqual({tensor.device.type for tensor in played.values()}, {"meta"})
 
     def test_say_what_vllm_asks_for(self):
         tensors = {"a.weight": torch.ones(2, 3, dtype=torch.bfloat16), "b": torch.zeros(4)}

@@ -101,11 +101,11 @@ def _shards(tensors, dtype, max_bytes):
     return shards
 
 
-def _unfuse(network, tensors, dtype):
-    """The tensors under the names that the original's files have; all of them are in the host's memory at once."""
+def _unfuse(network, tensors, dtype, device):
+    """The tensors under the names that the original's files have; all of them are on the device at once."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    fused = {name: make().detach().to(dtype).cpu() for name, _, make in tensors}
+    fused = {name: make().detach().to(device, dtype) for name, _, make in tensors}
     return _as_they_are("", revert_weight_conversion(network.module, fused))
 
 
@@ -208,13 +208,14 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
     return {"files": output.files, "overflow": overflow}
 
 
-def servable_tensors(policy, tensors, untied, dtype):
+def servable_tensors(policy, tensors, untied, dtype, device="cpu"):
     """A policy's tensors as other programs load them, each with name, shape and a function that makes it.
 
-    `tensors`: those of `file_tensors`; `untied`: with a head of its own; `dtype`: which they become.
+    `tensors`: those of `file_tensors`; `untied`: with a head of its own; `dtype`: which they become. Those that
+    the decoder holds fused come apart on `device`.
     """
     servable = _untie(policy, tensors) if untied and is_tied(policy) else tensors
-    return _unfuse(policy, servable, dtype) if policy.is_fused else servable
+    return _unfuse(policy, servable, dtype, device) if policy.is_fused else servable
 
 
 def empty_folder(folder):

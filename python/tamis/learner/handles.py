@@ -33,10 +33,14 @@ def save(folder, untied, policy):
 
 
 def copy_tensors(policy, untied, dtype):
-    """The policy's tensors as other programs load them, by name, each in memory of its own."""
-    servable = checkpoint.servable_tensors(policy, policy.file_tensors(), untied, dtype)
+    """The policy's tensors as other programs load them, by name, each in memory of its own on the policy's device."""
+    device = policy.module.get_input_embeddings().weight.device
+    servable = checkpoint.servable_tensors(policy, policy.file_tensors(), untied, dtype, device)
     with torch.no_grad():
-        return {name: make().to(dtype, copy=True).reshape(shape).contiguous() for name, shape, make in servable}
+        return {
+            name: make().to(device, dtype, copy=True, memory_format=torch.contiguous_format).reshape(shape)
+            for name, shape, make in servable
+        }
 
 
 def describe(tensors, gpu, handle_of):
