@@ -4,6 +4,7 @@ import json
 import math
 import pathlib
 import tempfile
+import unittest.mock
 
 # First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import (
@@ -278,6 +279,35 @@ class Samples(Case):
                 logits[known] = torch.where(logits[known] > 0, logits[known] / penalty, logits[known] * penalty)
                 self.assertEqual(token, int(logits.argmax()))
                 tokens.append(token)
+
+    def test_what_was_seen_stays_on_the_device(self):
+        """It is gathered anew where rows come and go, not for each token, and is what the host would say."""
+        learner = self.opened(golden_folder("qwen3"), 3)
+        ways = [{**PLAIN, "repetition_penalty": 1.5}, PLAIN]
+        groups = [([5, 6, 7], [0, 1]), ([9, 9], [2]), ([3], [3])]
+        calls, held = [], []
+        gather, take_in = generate._seen, generate._Inputs.take
+
+        def counted(rows, *arguments):
+            calls.append(len(rows))
+            return gather(rows, *arguments)
+
+        def checked(inputs, tokens):
+            take_in(inputs, tokens)
+            rows = learner._generation._rows
+            expected = gather(rows, inputs.drawings, learner._policy.network.head.vocab_size, "cpu")
+            held.append(expected is not None)
+            self.assertTrue(expected is None or torch.equal(inputs.seen, expected))
+
+        with (
+            unittest.mock.patch.object(generate, "_seen", counted),
+            unittest.mock.patch.object(generate._Inputs, "take", checked),
+        ):
+            found, _ = to_the_end(learner, groups, drawings=ways, drawn_by=[0, 1, 0])
+        self.assertGreater(held.count(True), 20)
+        # Three at first, the last one when they have ended: once as they begin, once for what follows.
+        self.assertEqual(calls, [3, 3, 1, 1])
+        self.assert_of_the_policy(learner, found, groups)
 
     def test_windows_caps_and_experts(self):
         kinds = {

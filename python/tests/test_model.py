@@ -22,7 +22,7 @@ from support import (
 
 import torch
 import transformers
-from tamis.learner import attention
+from tamis.learner import attention, model
 from tamis.learner.protocol import Refused, RequestError
 
 
@@ -590,6 +590,27 @@ class Packing(Case):
             Refused, "257 tokens, and the model 256", call, learner, "forward", {"network": "policy"}, long
         )
         call(learner, "forward", {"network": "policy"}, columns([[1] * 6], [(0, [2] * 250)]))
+
+
+class Memory(Case):
+    def test_weights_are_held_twice_only_where_they_are_rounded(self):
+        for dtype in ("f32", "bf16"):
+            given = []
+            plainly = model.Network.train
+
+            def train(network, exact):
+                given.append(dict(exact))
+                plainly(network, exact)
+
+            with unittest.mock.patch.object(model.Network, "train", train):
+                learner = opened(golden_folder("qwen3"), options={"dtype": dtype})
+            weights = policy(learner).weights
+            self.assertEqual(list(given[0]), [] if dtype == "f32" else list(weights.masters))
+            for name, parameter in policy(learner).module.named_parameters():
+                same = weights.masters[name].data_ptr() == parameter.data_ptr()
+                self.assertEqual(same, dtype == "f32", name)
+                if dtype == "bf16":
+                    self.assert_same(parameter.data, given[0][name].bfloat16(), name)
 
 
 class Rounded(Case):

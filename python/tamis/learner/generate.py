@@ -252,7 +252,8 @@ class Generation:
         self._rows += begun
         self._inputs = None
         drawings = Drawings([row.prompt.drawing for row in begun], self.network.options.device)
-        self._extend(begun, drawings, [torch.stack([row.prompt.logits for row in begun])])
+        logits_of = torch.stack([row.prompt.logits for row in begun])
+        self._extend(begun, drawings, [logits_of], _seen(begun, drawings, logits_of.shape[1], logits_of.device))
         for row in begun:
             if not row.prompt.waiting:
                 row.prompt.states = row.prompt.logits = None
@@ -304,13 +305,13 @@ class Generation:
     def _step(self):
         """One more token of each row; those that ended."""
         if self._inputs is None:
-            self._inputs = _Inputs(self._rows, self.network.options.device)
+            self._inputs = _Inputs(self._rows, self.network.head.vocab_size, self.network.options.device)
         inputs = self._inputs
         hidden = self._decode(inputs.tokens, inputs.lengths, inputs.longest)
         inputs.advance()
         chunk = self.network.head.chunk
         parts = (self._logits(hidden[begin : begin + chunk]) for begin in range(0, len(self._rows), chunk))
-        self._extend(self._rows, inputs.drawings, parts)
+        inputs.take(self._extend(self._rows, inputs.drawings, parts, inputs.seen))
         return self._leave([row for row in self._rows if row.end])
 
     def _decode(self, tokens, lengths, longest):
@@ -326,22 +327,21 @@ class Generation:
         )
         return output.last_hidden_state[:, 0]
 
-    def _extend(self, rows, drawings, parts):
-        """Draws a token for each row, from its logits [V]; they come in parts of several rows."""
+    def _extend(self, rows, drawings, parts, seen):
+        """Draws a token for each row, from its logits [V]; they come in parts of several rows. The tokens, i64 [n]."""
         uniforms = _uniforms(rows).to(self.network.options.device)
         found, begin = [], 0
         for part in parts:
             end = begin + part.shape[0]
-            seen = _seen(rows[begin:end], part) if drawings.penalty is not None else None
-            tokens, logprobs, entropies = draw(part, drawings.part(begin, end), uniforms[begin:end], seen)
+            known = None if seen is None else seen[begin:end]
+            tokens, logprobs, entropies = draw(part, drawings.part(begin, end), uniforms[begin:end], known)
             # One transfer: a token is exact as a double.
             found.append(torch.stack([tokens.double(), logprobs.double(), entropies.double()]))
             begin = end
         found = torch.cat(found, 1)
-        if self._inputs is not None:
-            self._inputs.tokens = found[0].long()
         for row, drawn in zip(rows, zip(*found.tolist(), strict=True), strict=True):
             row.take(*drawn)
+        return found[0].long()
 
     def _leave(self, leaving):
         """Takes rows out; the last ones take their places."""
@@ -415,16 +415,23 @@ def _available_memory():
 class _Inputs:
     """What the rows' next step reads, on the device, while the rows stay the same."""
 
-    def __init__(self, rows, device):
+    def __init__(self, rows, vocab_size, device):
         self.tokens = torch.tensor([row.tokens[-1] for row in rows]).to(device)
         lengths = [row.length for row in rows]
         self.lengths, self.longest = torch.tensor(lengths).to(device), max(lengths)
         self.drawings = Drawings([row.prompt.drawing for row in rows], device)
+        self.seen = _seen(rows, self.drawings, vocab_size, device)
 
     def advance(self):
         """Each row is longer by one."""
         self.lengths = self.lengths + 1
         self.longest += 1
+
+    def take(self, tokens):
+        """What was drawn, i64 [n], comes in next."""
+        self.tokens = tokens
+        if self.seen is not None:
+            self.seen.scatter_(1, tokens[:, None], True)
 
 
 def _pack(sequences, device):
@@ -442,12 +449,15 @@ def _uniforms(rows):
     return uniform(keys, torch.tensor([len(row.tokens) for row in rows]))
 
 
-def _seen(rows, part):
-    """Tokens of prompt and completion, bool [n, V]."""
-    seen = torch.zeros(part.shape, dtype=torch.bool)
-    for place, row in enumerate(rows):
-        seen[place, torch.tensor(row.prompt.tokens + row.tokens)] = True
-    return seen.to(part.device)
+def _seen(rows, drawings, vocab_size, device):
+    """Tokens of prompt and completion, bool [n, V] on the device; `None` where no row has a penalty."""
+    if drawings.penalty is None:
+        return None
+    seen = torch.zeros(len(rows), vocab_size, dtype=torch.bool, device=device)
+    held = [row.prompt.tokens + row.tokens for row in rows]
+    places = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(tokens) for tokens in held]))
+    seen[places.to(device), torch.tensor([token for tokens in held for token in tokens]).to(device)] = True
+    return seen
 
 
 __all__ = ["Generation"]

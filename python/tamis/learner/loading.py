@@ -114,13 +114,18 @@ def place(network):
     What it trains from here on are its parameters that take gradients.
     """
     options, module = network.options, network.module
-    exact = {name: one.data.to(options.device, torch.float32) for name, one in network.trained_parameters().items()}
-    # Rounded on the host, so that the device never holds more than it needs. Buffers keep their type: the
-    # frequencies of rotary positions must not be rounded. So do a value head, and what the model's authors name.
+    # Rounded on the host, so that the device never holds more than it needs: f32 weights of their own are there for
+    # those alone that are rounded and learn. Buffers keep their type: the frequencies of rotary positions must not be
+    # rounded. So do a value head, and what the model's authors name.
     kept = {*(getattr(module, "_keep_in_fp32_modules_strict", None) or ()), *_CRITIC_HEAD}
+    names = {id(one): name for name, one in network.trained_parameters().items()}
+    exact = {}
     for name, parameter in module.named_parameters():
-        if not kept & set(name.split(".")):
-            parameter.data = parameter.data.to(options.dtype)
+        if options.dtype == torch.float32 or kept & set(name.split(".")):
+            continue
+        if id(parameter) in names:
+            exact[names[id(parameter)]] = parameter.data.to(options.device, torch.float32)
+        parameter.data = parameter.data.to(options.dtype)
     module.to(options.device)
     network.head = network.head or VocabularyHead(module, options.logprob_chunk)
     if isinstance(network.head, VocabularyHead):
