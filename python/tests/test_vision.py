@@ -1,6 +1,7 @@
 """Policies that see images (Qwen2.5-VL and Qwen2-VL, tiny and random) against transformers' own passes."""
 
 import pathlib
+import shutil
 import tempfile
 
 from support import OPTIMIZER, Case, call, columns, open_settings, save_tiny, tiny_config
@@ -205,6 +206,34 @@ class Passes(Sees):
         for name, parameter in network.module.named_parameters():
             self.assertEqual(torch.equal(parameter, own[name]), ".visual." in name, name)
         self.check_saved(learner, options={"freeze_vision": True})
+
+    def test_a_frozen_tower_stays_to_the_bit_over_resumes(self):
+        """However a checkpoint is rounded, and however passes compute: the tower is the one that it was at first."""
+        original = {name: one for name, one in self.module.state_dict().items() if ".visual." in name}
+        self.assertTrue(original)
+        number = 0
+        for dtype, save_dtype in (("f32", "bf16"), ("bf16", "bf16"), ("bf16", "f16"), ("bf16", "f32"), ("f32", "f32")):
+            with self.subTest(dtype=dtype, save_dtype=save_dtype):
+                options = {"freeze_vision": True, "dtype": dtype}
+                learner, _, _ = self.gradients(options=options)
+                call(learner, "optim_step", {"network": "policy", "learning_rate": 0.01})
+                first = self.model
+                for _ in range(2):
+                    expected = self.passed(learner)["logprob"]
+                    number += 1
+                    saved = self.folder / f"checkpoint_{number}"
+                    saved.mkdir()
+                    call(learner, "save", {"folder": str(saved), "content": "checkpoint", "dtype": save_dtype})
+                    shutil.copy(first / "preprocessor_config.json", saved)
+                    # A resume opens the checkpoint's own weights.
+                    self.model = saved
+                    learner = self.opened(options=options)
+                    call(learner, "load", {"folder": str(saved), "content": "checkpoint"})
+                    self.assert_same(self.passed(learner)["logprob"], expected)
+                for name, _, make in learner._policy.network.file_tensors():
+                    if ".visual." in name:
+                        self.assert_same(make(), original[name], name)
+                self.model = first
 
     def check_saved(self, learner, **more):
         """A checkpoint comes back, and transformers reads the weights."""

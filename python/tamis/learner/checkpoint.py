@@ -1,7 +1,8 @@
 """Folders in Hugging Face layout, with the optimizer's state beside the weights: written, and read again.
 
     config.json, generation_config.json, model*.safetensors   what servers and other programs load
-    master/                  the weights in f32, where the above are in another type, or under other names
+    master/                  the weights in f32, where the above are in another type, or under other names; those that
+                             do not learn, too
     optimizer.safetensors    first.NAME and second.NAME of every trained tensor, f32; `step` in the metadata
     adapter/                 the adapter in f32 as peft has it, where one is trained: the weights above have it
                              merged, and what a resume reads is this and the policy that was opened
@@ -246,8 +247,8 @@ def _open(path):
 def read_tensors(folder, shapes, others=False):
     """Functions that read each named tensor of a folder of weights, as f32 on the host.
 
-    Names and shapes are checked before anything is read; a tensor that is not named is refused unless it is one of
-    `others` (true: any may be there) or may stand there unread (`is_spare`).
+    Names and shapes are checked before anything is read; a tensor that is not named is refused unless
+    others may be there (`others`) or it may stand there unread (`is_spare`).
     """
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if single.exists():
@@ -272,7 +273,7 @@ def _read_files(paths, shapes, prefix, others=False):
                 continue
             name = full.removeprefix(prefix)
             if name not in shapes:
-                if others is True or (others and name in others) or is_spare(name):
+                if others or is_spare(name):
                     continue
                 raise Refused(f"tensor `{full}` in {path} does not belong to this architecture")
             view = file.get_slice(full)
@@ -307,15 +308,16 @@ def _read_step(path):
 
 def _prepare(folder, network, optimizer):
     """Checks a network's files; what is returned copies them into weights and optimizer."""
-    weights = network.weights
+    weights, frozen = network.weights, {}
     shapes = {name: master.shape for name, master in weights.masters.items()}
     if isinstance(network, AdapterNetwork):
         values = _read_files([folder / "adapter" / "adapter_model.safetensors"], shapes, "")
     else:
         master = folder / "master"
-        # What does not learn is not read: who loads this has opened a policy that has it.
-        frozen = {name for name, one in network.module.named_parameters() if not one.requires_grad}
-        values = read_tensors(master if master.is_dir() else folder, shapes, frozen)
+        # What does not learn is read, too: the policy may have been opened from a copy of it that was rounded.
+        frozen = network.frozen_parameters()
+        shapes_of_all = shapes | {name: one.shape for name, one in frozen.items()}
+        values = read_tensors(master if master.is_dir() else folder, shapes_of_all)
     path = folder / "optimizer.safetensors"
     step = _read_step(path)
     first = _read_files([path], shapes, "first.")
@@ -327,6 +329,8 @@ def _prepare(folder, network, optimizer):
                 own.copy_(values[name]())
                 optimizer.first[name].copy_(first[name]())
                 optimizer.second[name].copy_(second[name]())
+        for name in frozen:
+            network.put_frozen(name, values[name]())
         optimizer.num_steps = step
         weights.clear_gradients()
         weights.refresh()

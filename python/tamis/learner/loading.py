@@ -125,6 +125,8 @@ def place(network):
             continue
         if id(parameter) in names:
             exact[names[id(parameter)]] = parameter.data.to(options.device, torch.float32)
+        elif network.vision is not None:
+            network.keep_exact(name, parameter.data)
         parameter.data = parameter.data.to(options.dtype)
     module.to(options.device)
     network.head = network.head or VocabularyHead(module, options.logprob_chunk)

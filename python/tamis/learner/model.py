@@ -87,6 +87,8 @@ class Network:
         # Attentions that were tried in vain, with the reasons.
         self.passed_over = {}
         self.vision = None
+        # Of what is frozen and held rounded: the f32 values, on the host, which are saved.
+        self.exact = {}
 
     @property
     def config(self):
@@ -175,9 +177,29 @@ class Network:
         """The parameters that take gradients, by their names in a file, each once."""
         return {name: one for name, one in self.module.named_parameters() if one.requires_grad}
 
+    def keep_exact(self, name, values):
+        """Keeps the values of a parameter that does not learn, where some are lost when it is rounded."""
+        exact = values.float()
+        if not torch.equal(exact.to(self.options.dtype).float(), exact):
+            self.exact[name] = exact.cpu()
+        else:
+            self.exact.pop(name, None)
+
+    def frozen_parameters(self):
+        """Parameters that take no gradients, by their names in a file."""
+        return {name: one for name, one in self.module.named_parameters() if not one.requires_grad}
+
+    def put_frozen(self, name, values):
+        """Gives a frozen parameter these f32 values."""
+        parameter = self.module.get_parameter(name)
+        if parameter.dtype != torch.float32:
+            self.keep_exact(name, values)
+        with torch.no_grad():
+            parameter.copy_(values)
+
     def file_tensors(self):
         """What a weights' file holds: `(name, shape, make)` of each tensor once, `make()` its f32 values."""
-        masters = self.weights.masters if self.weights else {}
+        masters = {**self.exact, **(self.weights.masters if self.weights else {})}
         return [
             (name, list(parameter.shape), lambda name=name, parameter=parameter: masters.get(name, parameter.data))
             for name, parameter in self.module.named_parameters()
