@@ -1,38 +1,9 @@
 //! Runs whose policy learns in another process (`tamis learner`).
 
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::Child;
+use std::io::Read as _;
 
+use crate::listening::Listening;
 use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
-
-/// A learner, ended with the value.
-struct Learning {
-    child: Child,
-    address: String,
-}
-
-impl Learning {
-    fn begin(folder: &Folder, arguments: &[&str]) -> Self {
-        let listen = ["learner", "--threads", "1"];
-        let listen = [&listen[..], arguments].concat();
-        let mut child = folder.start(&listen);
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let Some(address) = line.trim_end().strip_prefix("listening on ") else {
-            let mut printed = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
-            panic!("{line:?}\n{printed}");
-        };
-        Self { address: address.to_owned(), child }
-    }
-}
-
-impl Drop for Learning {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn train(folder: &Folder, arguments: &[&str]) -> Ended {
     folder.tamis(&[&["train", "config.yaml"], arguments].concat())
@@ -51,8 +22,8 @@ const KINDS: [&[&str]; 5] = [
 fn a_run_through_the_wire_is_the_run_in_one_process_to_the_bit() {
     let folder = Folder::new().with("config.yaml", TINY);
     // One learner for all of them: what an earlier run left in it means nothing to the next.
-    let over_a_port = Learning::begin(&folder, &["--listen", "127.0.0.1:0"]);
-    let over_a_socket = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    let over_a_port = Listening::learner(&folder, &["--listen", "127.0.0.1:0"]);
+    let over_a_socket = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
     for (place, kind) in KINDS.into_iter().enumerate() {
         let learner = if place % 2 == 0 { &over_a_port } else { &over_a_socket };
         let url = format!("learner.url={}", learner.address);
@@ -79,7 +50,7 @@ const SAMPLED: [&[&str]; 4] = [
 #[test]
 fn a_learner_that_samples_elsewhere_samples_what_one_in_this_process_does() {
     let folder = Folder::new().with("config.yaml", TINY);
-    let learner = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    let learner = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
     let url = format!("learner.url={}", learner.address);
     let samples = "rollout.backend=learner";
     train(&folder, &["run.name=here"]).succeeds();
@@ -115,7 +86,7 @@ fn a_run_goes_on_with_another_kind_of_learner() {
     let folder = Folder::new().with("config.yaml", TINY);
     train(&folder, &["run.name=whole"]).succeeds();
     let whole = Left::by(&folder.join("runs/whole"));
-    let learner = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    let learner = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
     let url = format!("learner.url={}", learner.address);
     for (first, second) in [(&*url, "learner.url=null"), ("learner.url=null", &*url)] {
         train(&folder, &["run.name=both", "train.total_steps=2", first]).succeeds();
@@ -149,7 +120,7 @@ fn with_a_fault_at_every_call(fault: &str, samples: bool, check: impl Fn(&Folder
     for at in 1.. {
         let at = at.to_string();
         let arguments = ["--listen", "unix:l.sock", "--test-fault", fault, "--test-fault-at", &at];
-        let mut learner = Learning::begin(&folder, &arguments);
+        let mut learner = Listening::learner(&folder, &arguments);
         let begin = ["run.name=run", "learner.url=unix:l.sock", "learner.lost_timeout=20ms"];
         let ended = train(&folder, &begin);
         let _ = learner.child.kill();
@@ -157,7 +128,7 @@ fn with_a_fault_at_every_call(fault: &str, samples: bool, check: impl Fn(&Folder
         learner.child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
         check(&folder, &ended);
         if ended.code != Some(0) {
-            let _again = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+            let _again = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
             let is_begun = folder.join("runs/run/checkpoints").is_dir();
             let resumed = if is_begun {
                 folder.tamis(&["train", "--resume", "runs/run"])
@@ -212,7 +183,7 @@ fn what_is_wrong_with_a_learner_is_told() {
     Some(3) error: the learner at unix:nobody.sock cannot be reached: nothing answers there (client error (Connect): No such file or directory (os error 2))
       hint: start one (`tamis learner`) and name its address in learner.url, or learn in this process (`learner.url=null`); a run that had begun goes on with --resume
     "#);
-    let learner = Learning::begin(&folder, &["--listen", "127.0.0.1:0", "--api-key-file", "key"]);
+    let learner = Listening::learner(&folder, &["--listen", "127.0.0.1:0", "--api-key-file", "key"]);
     let url = format!("learner.url={}", learner.address);
     let refused = train(&folder, &[&url]);
     insta::assert_snapshot!(last_lines(&refused).replace(&learner.address, "URL"), @r#"
@@ -278,7 +249,7 @@ fn a_damaged_reference_or_critic_is_told_where_the_learner_is_elsewhere() {
     copy_checkpoint(&folder, begun, "reference");
     copy_checkpoint(&folder, begun, "policy");
     copy_checkpoint(&folder, &format!("{begun}/critic"), "policy/critic");
-    let learner = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    let learner = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
     let url = format!("learner.url={}", learner.address);
     let start = ["model.init=null", "model.path=policy", &url];
     let with_reference =
