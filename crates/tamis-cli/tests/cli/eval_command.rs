@@ -90,6 +90,31 @@ fn eval() {
     assert!(!folder.join("evaluations").exists(), "a checkpoint outside a run has nowhere to keep it");
 }
 
+/// The native engine does not know every model that PyTorch trains: PyTorch holds the weights that servers are
+/// given, too.
+#[test]
+fn eval_of_what_pytorch_trained_asks_pytorch_where_servers_sample() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    let servers = ["rollout.backend=vllm", "rollout.servers=[http://127.0.0.1:9]"];
+    let eval = |further: &[&str]| folder.tamis(&[&["eval", "runs/tiny"], further].concat());
+    let torch = ["learner.backend=torch", "learner.python=no-such-python"];
+    for samples in [&servers[..], &["rollout.backend=learner"]] {
+        let failure = eval(&[&torch[..], samples].concat()).failure();
+        assert!(failure.starts_with("exit code 3\nerror: cannot start `no-such-python"), "{failure}");
+    }
+    let natively = eval(&[&servers[..], &["rollout.server_startup_timeout=1s"]].concat()).failure();
+    assert!(natively.starts_with("exit code 3\nerror: no server answers"), "{natively}");
+    eval(&torch).succeeds();
+    // Whole weights in place of the model that adapters go onto would spoil the servers for a run.
+    let adapters = ["learner.lora={rank: 4}", "publish.mode=adapter"];
+    insta::assert_snapshot!(eval(&[&torch[..], &servers, &adapters].concat()).failure(), @"
+    exit code 2
+    error: rollout.servers: an evaluation would put its whole weights in place of the model that the run's adapters go onto
+      hint: evaluate without these servers: rollout.backend=native or learner, or rollout.servers=[] with rollout.launch={}
+    ");
+}
+
 const SUMS: &str = "\
 {\"question\": \"1+1=\", \"answer\": \"2\", \"data_source\": \"small\"}
 {\"question\": \"2+3=\", \"answer\": \"5\", \"data_source\": \"small\"}

@@ -105,6 +105,10 @@ fn completions_of_a_form_over_servers_are_those_without() {
 
 /// A server like vLLM that completes with digits, a function of the seed.
 fn vllm_of_digits(folder: &Folder) -> FakeVllm {
+    vllm_of_digits_like(folder, Behaviour::default())
+}
+
+fn vllm_of_digits_like(folder: &Folder, behaviour: Behaviour) -> FakeVllm {
     let tokenizer: serde_json::Value =
         serde_json::from_str(&folder.read("first/checkpoints/step_1/tokenizer.json")).unwrap();
     let id = |digit: u8| tokenizer["model"]["vocab"][char::from(digit).to_string()].as_u64().unwrap();
@@ -114,7 +118,25 @@ fn vllm_of_digits(folder: &Folder) -> FakeVllm {
         let token_ids = vec![digit(0), digit(1), asked.ends[0]];
         Answer { token_ids, delay: Duration::from_millis(1) }
     });
-    FakeVllm::start(Behaviour { answers: Some(answers), ..Behaviour::default() })
+    FakeVllm::start(Behaviour { answers: Some(answers), ..behaviour })
+}
+
+/// ReMax samples a greedy completion of each prompt that it trains on: servers go to sleep after these, and
+/// stay so until they are given new weights.
+#[test]
+fn servers_sleep_after_the_last_sample_of_a_step() {
+    let folder = with_a_policy();
+    let vllm = vllm_of_digits_like(&folder, Behaviour { sleeps: true, ..Behaviour::default() });
+    let served = from_the_policy(&[&vllm.server.url()]);
+    let settings = ["rollout.sleep_level=1", "objective.advantage.kind=remax", "validate.test_freq=0"];
+    train(&folder, "sleeps", &served, &settings).succeeds();
+    let calls = std::mem::take(&mut vllm.state.lock().unwrap().calls);
+    // A sample that is asked for wakes a server up whole.
+    let is_meant =
+        |call: &&str| ["/sleep", "/wake_up", "/collective_rpc"].iter().any(|one| call.starts_with(one));
+    let order: Vec<&str> = calls.iter().map(String::as_str).filter(is_meant).collect();
+    let step = ["/sleep?level=1", "/wake_up?tags=weights", "/collective_rpc", "/wake_up?tags=kv_cache"];
+    assert_eq!(order, [&["/collective_rpc"][..], &step, &step, &step, &step].concat());
 }
 
 /// Log-probabilities of another distribution are not asked for, and the learner computes them: the run is the
