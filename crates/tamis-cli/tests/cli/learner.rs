@@ -240,6 +240,49 @@ fn flip_bit(path: &std::path::Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
+/// What a learner elsewhere cannot write or read ends a run as in one process: exit code, path and hint.
+#[cfg(unix)]
+#[test]
+fn files_of_a_learner_elsewhere_fail_as_those_of_this_process() {
+    let folder = Folder::new().with("config.yaml", &short());
+    // Files may not grow, as where a quota is full.
+    let script = "trap '' XFSZ; ulimit -f 4; exec \"$0\" learner --listen unix:full.sock --threads 1";
+    let limited = std::process::Command::new("bash")
+        .args(["-c", script, env!("CARGO_BIN_EXE_tamis")])
+        .current_dir(folder.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _full = Listening::of(limited);
+    let full = train(&folder, &["run.name=full", "learner.url=unix:full.sock"]);
+    insta::assert_snapshot!(full.failure(), @"
+    exit code 1
+    error: failed to write `DIR/runs/full/reference.tmp/model.safetensors`
+      caused by: File too large (os error 27)
+    ");
+    let _learner = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
+    train(&folder, &["run.name=run", "learner.url=unix:l.sock"]).succeeds();
+    let last = "runs/run/checkpoints/step_2";
+    std::fs::remove_file(folder.join(&format!("{last}/checksums.json"))).unwrap();
+    let moments = folder.join(&format!("{last}/optimizer.safetensors"));
+    std::fs::OpenOptions::new().write(true).open(moments).unwrap().set_len(100).unwrap();
+    let resumed =
+        |url: &str| folder.tamis(&["train", "--resume", "runs/run", "train.total_steps=3", url]).failure();
+    let there = resumed("learner.url=unix:l.sock");
+    insta::assert_snapshot!(there, @r#"
+exit code 4
+error: the learner at unix:l.sock cannot use the files: DIR/runs/run/checkpoints/step_2/optimizer.safetensors is not a valid safetensors file: invalid header length
+  hint: the file was changed or damaged: put back a copy, or move DIR/runs/run/checkpoints/step_2 elsewhere to go on from the checkpoint before it, DIR/runs/run/checkpoints/step_1
+"#);
+    let here = resumed("learner.url=null");
+    let ends = |failure: &str| {
+        let hint = failure.find("  hint: ").map(|at| failure[at..].replace("DIR/", ""));
+        (failure.lines().next().map(str::to_owned), hint)
+    };
+    assert_eq!(ends(&there), ends(&here), "{here}");
+}
+
 /// A learner elsewhere reads the folders itself: what is damaged is told before it is asked.
 #[test]
 fn a_damaged_reference_or_critic_is_told_where_the_learner_is_elsewhere() {

@@ -60,6 +60,18 @@ pub enum SaveError {
         /// The checkpoint.
         path: PathBuf,
     },
+    /// A learner in another process cannot use what a folder holds.
+    #[error("the learner at {url} cannot use the files: {message}")]
+    Elsewhere {
+        /// Its address.
+        url: String,
+        /// Its message.
+        message: String,
+        /// File or folder, where it names one.
+        path: Option<PathBuf>,
+        /// Its hint.
+        hint: Option<String>,
+    },
 }
 
 impl SaveError {
@@ -87,6 +99,7 @@ impl SaveError {
                 })
             }
             Self::State { path, .. } => Some(repair_hint(path)),
+            Self::Elsewhere { hint, path, .. } => hint.clone().or_else(|| path.as_deref().map(repair_hint)),
             Self::Weights(
                 CheckpointError::Config { folder: place, .. }
                 | CheckpointError::NoWeights { folder: place }
