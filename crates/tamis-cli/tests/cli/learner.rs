@@ -334,3 +334,68 @@ fn other_architectures_pass_the_checks_where_the_native_engine_does_not_meet_the
         assert!(refused.shown().contains("Gemma"), "{arguments:?}: {}", refused.shown());
     }
 }
+
+/// PyTorch learns from models that see images, and does not sample from them: told before there is a run.
+#[test]
+fn a_model_that_sees_images_is_not_sampled_from_in_the_learner() {
+    let folder = Folder::new().with("config.yaml", &short());
+    train(&folder, &["run.name=begun"]).succeeds();
+    copy_checkpoint(&folder, "runs/begun/checkpoints/step_2", "text");
+    copy_checkpoint(&folder, "runs/begun/checkpoints/step_2", "sees");
+    for name in ["text", "sees"] {
+        std::fs::remove_file(folder.join(&format!("{name}/checksums.json"))).unwrap();
+    }
+    let config = folder.read("sees/config.json").replaced("\"qwen3\"", "\"qwen2_5_vl\"");
+    let config = config.replaced("Qwen3ForCausalLM", "Qwen2_5_VLForConditionalGeneration");
+    folder.write("sees/config.json", &config.replacen('{', "{\"image_token_id\": 1, ", 1));
+    folder.write("sees/preprocessor_config.json", "{}");
+    let base =
+        ["config.yaml", "model.init=null", "~warm_start", "learner.backend=torch", "~preset", "~critic"];
+    let samples = ["model.path=sees", "rollout.backend=learner"];
+    let command = |words: &[&str], further: &[&str]| folder.tamis(&[words, &base, further].concat());
+    insta::assert_snapshot!(command(&["config", "check"], &samples).failure(), @r#"
+exit code 2
+error: `rollout.backend`: the learner does not sample from models that see images
+ --> command line
+  |
+1 | rollout.backend=learner
+  |                 ^^^^^^^
+  hint: sample at vLLM servers (rollout.backend: vllm)
+
+1 error in the configuration
+"#);
+    let refused = command(&["train"], &[&samples[..], &["run.name=refused"]].concat());
+    insta::assert_snapshot!(refused.failure().lines().nth(1).unwrap(), @"error: `rollout.backend`: the learner does not sample from models that see images");
+    assert!(!folder.join("runs/refused").exists());
+    // A model without a tower has none to freeze.
+    let frozen = "learner.freeze_vision=true";
+    let servers = ["rollout.backend=vllm", "rollout.servers=[http://127.0.0.1:9]"];
+    let seeing =
+        command(&["config", "check"], &[&servers[..], &["model.path=sees", frozen]].concat()).succeeds();
+    assert!(!seeing.shown().contains("freeze_vision"), "{}", seeing.shown());
+    let text =
+        command(&["config", "check"], &[&servers[..], &["model.path=text", frozen]].concat()).succeeds();
+    insta::assert_snapshot!(text.shown(), @r#"
+exit code 0
+----- stdout
+warning: `schedule.max_num_gen_batches` has no effect: there is no filter, so every step is one round
+  --> config.yaml:15:33
+   |
+15 | schedule: {max_num_gen_batches: 50}
+   |                                 ^^
+  hint: remove `schedule.max_num_gen_batches`
+warning: `data.gen_batch_size` has no effect: there is no filter, so every step is one round of `data.train_batch_size` prompts
+ --> config.yaml:9:19
+  |
+9 |   gen_batch_size: 4
+  |                   ^
+  hint: remove `data.gen_batch_size`
+warning: `learner.freeze_vision` has no effect: the model in text sees no images
+ --> command line
+  |
+1 | learner.freeze_vision=true
+  |                       ^^^^
+  hint: remove `learner.freeze_vision`
+the configuration is sound (3 warnings)
+"#);
+}

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tamis_config::{
-    BackendKind, Config, DataSources, Diagnostic, HubName, Loaded, ModelSource, Problem, Severity,
-    TokenizerSource, is_placeholder,
+    BackendKind, Config, DataSources, Diagnostic, HubName, LearnerBackend, Loaded, ModelSource, Problem,
+    Severity, TokenizerSource, is_placeholder,
 };
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
@@ -29,7 +29,7 @@ use tamis_text::template::ChatTemplate;
 pub use super::check_purpose::CheckPurpose;
 use super::policy::Limits;
 use super::settings::{sampling, threads, validation_settings};
-use super::{AssembleError, advantage, data, objective, rewards, schedule};
+use super::{AssembleError, advantage, data, objective, policy, rewards, schedule};
 use crate::checkpoint::CHECKSUMS;
 use crate::interrupt::Interrupt;
 use tamis_run::directory;
@@ -468,6 +468,9 @@ impl Checker<'_> {
             self.refuse(&keys, &message, Some(hint));
             return;
         }
+        if with_tokenizer {
+            self.vision(path);
+        }
         // The native engine knows its own architectures; PyTorch and servers may know another.
         let has_native =
             !self.config.learns_elsewhere() || self.config.rollout.backend == BackendKind::Native;
@@ -494,6 +497,21 @@ impl Checker<'_> {
             }
         };
         self.length(key, path, Some(limit));
+    }
+
+    /// Refuses what a policy that sees images cannot do, and warns where a setting of such policies has no effect.
+    fn vision(&mut self, folder: &Path) {
+        let sees = policy::sees_images(folder);
+        if let Err(AssembleError::Setting { message, hint }) =
+            policy::check_sampling_of_images(self.config, sees)
+        {
+            self.refuse(&["rollout.backend", "model.path"].map(str::to_owned), &message, Some(&hint));
+        }
+        if self.config.learner.freeze_vision && self.config.learner.backend == LearnerBackend::Torch && !sees
+        {
+            let reason = format!("the model in {} sees no images", folder.display());
+            self.found.push(self.loaded.ignore("learner.freeze_vision", &reason));
+        }
     }
 
     /// Refuses prompts and completions that are longer together than a model reads.
