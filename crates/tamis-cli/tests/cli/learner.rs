@@ -335,6 +335,61 @@ fn other_architectures_pass_the_checks_where_the_native_engine_does_not_meet_the
     }
 }
 
+/// A model of an architecture that the native engine does not know is none that is damaged: what can be done
+/// with it is told.
+#[test]
+fn commands_of_the_native_engine_tell_a_model_that_it_does_not_know() {
+    let folder = Folder::new().with("config.yaml", &short());
+    train(&folder, &["run.name=begun"]).succeeds();
+    copy_checkpoint(&folder, "runs/begun/checkpoints/step_2", "other");
+    std::fs::remove_file(folder.join("other/checksums.json")).unwrap();
+    let config = folder.read("other/config.json").replaced("Qwen3ForCausalLM", "GemmaForCausalLM");
+    folder.write("other/config.json", &config.replaced("\"qwen3\"", "\"gemma\""));
+    insta::assert_snapshot!(folder.tamis(&["export", "other", "exported"]).failure(), @r#"
+exit code 2
+error: failed to use the configuration in other
+  caused by: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+  hint: this is no fault of the files: the native engine, which would write them anew, knows these architectures alone; other programs load the folder as it is
+"#);
+    insta::assert_snapshot!(folder.tamis(&["serve", "other", "--port", "0"]).failure(), @r#"
+exit code 2
+error: failed to use the configuration in other
+  caused by: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+  hint: `tamis serve` is the native engine: serve this model with vLLM or SGLang, and name them in rollout.servers
+"#);
+    insta::assert_snapshot!(folder.tamis(&["eval", "other", "config.yaml"]).failure(), @r#"
+exit code 2
+error: `model.path`: other cannot be used: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+ --> command line
+  |
+1 | model.path=other
+  |            ^^^^^
+  hint: others learn in PyTorch (`learner.backend=torch`), and are sampled from there (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)
+
+1 error in the configuration
+"#);
+    // Of a run that PyTorch trained: its checkpoints have checksums.
+    let sums = folder.read("runs/begun/checkpoints/step_2/checksums.json");
+    let crc = |name: &str| tamis_run::checksum::crc32(&std::fs::read(folder.join(name)).unwrap());
+    let (was, is) = (crc("runs/begun/checkpoints/step_2/config.json"), crc("other/config.json"));
+    std::fs::copy(folder.join("other/config.json"), folder.join("runs/begun/checkpoints/step_2/config.json"))
+        .unwrap();
+    folder.write(
+        "runs/begun/checkpoints/step_2/checksums.json",
+        &sums.replaced(&format!("{was:08x}"), &format!("{is:08x}")),
+    );
+    insta::assert_snapshot!(folder.tamis(&["eval", "runs/begun"]).failure(), @r#"
+exit code 2
+error: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+  hint: others learn in PyTorch (`learner.backend=torch`), and are sampled from there (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)
+"#);
+    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "runs/begun", "train.total_steps=3"]).failure(), @r#"
+exit code 2
+error: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+  hint: others learn in PyTorch (`learner.backend=torch`), and are sampled from there (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)
+"#);
+}
+
 /// PyTorch learns from models that see images, and does not sample from them: told before there is a run.
 #[test]
 fn a_model_that_sees_images_is_not_sampled_from_in_the_learner() {

@@ -30,7 +30,7 @@ pub use super::check_purpose::CheckPurpose;
 use super::policy::Limits;
 use super::settings::{sampling, threads, validation_settings};
 use super::{AssembleError, advantage, data, objective, policy, rewards, schedule};
-use crate::checkpoint::CHECKSUMS;
+use crate::checkpoint::{CHECKSUMS, OTHER_ARCHITECTURE};
 use crate::interrupt::Interrupt;
 use tamis_run::directory;
 use tamis_run::durable::Disk;
@@ -489,9 +489,7 @@ impl Checker<'_> {
             Err(error) => {
                 let cause =
                     std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
-                let hint = matches!(error, ConfigError::Architecture { .. }).then_some(
-                    "others learn in PyTorch (`learner.backend=torch`) and are sampled by servers (`rollout.backend=vllm`)",
-                );
+                let hint = matches!(error, ConfigError::Architecture { .. }).then_some(OTHER_ARCHITECTURE);
                 self.refuse(&keys, &format!("{folder} cannot be used: {error}{cause}"), hint);
                 return;
             }

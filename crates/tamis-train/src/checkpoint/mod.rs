@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tamis_model::CheckpointError;
+use tamis_model::{CheckpointError, ConfigError};
 use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
@@ -74,7 +74,16 @@ pub enum SaveError {
     },
 }
 
+/// What to do with a model of an architecture that the native engine does not know.
+pub(crate) const OTHER_ARCHITECTURE: &str = "others learn in PyTorch (`learner.backend=torch`), and are sampled from there \
+     (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)";
+
 impl SaveError {
+    /// Whether the native engine does not know the architecture of what was to be read.
+    pub fn is_other_architecture(&self) -> bool {
+        matches!(self, Self::Weights(error) if is_other_architecture(error))
+    }
+
     /// The fix, where more is known than the message says.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -100,6 +109,7 @@ impl SaveError {
             }
             Self::State { path, .. } => Some(repair_hint(path)),
             Self::Elsewhere { hint, path, .. } => hint.clone().or_else(|| path.as_deref().map(repair_hint)),
+            error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE.to_owned()),
             Self::Weights(
                 CheckpointError::Config { folder: place, .. }
                 | CheckpointError::NoWeights { folder: place }
@@ -114,6 +124,11 @@ impl SaveError {
             Self::Shape { .. } | Self::Weights(_) => None,
         }
     }
+}
+
+/// Whether the native engine does not know the architecture of a folder.
+pub(crate) fn is_other_architecture(error: &CheckpointError) -> bool {
+    matches!(error, CheckpointError::Config { source: ConfigError::Architecture { .. }, .. })
 }
 
 /// The fix for a file of a checkpoint that cannot be read.
