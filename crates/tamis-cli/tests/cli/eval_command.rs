@@ -115,6 +115,34 @@ fn eval_of_what_pytorch_trained_asks_pytorch_where_servers_sample() {
     ");
 }
 
+/// The folder of an evaluation goes away with it; the output of what it started does not where that failed.
+#[cfg(unix)]
+#[test]
+fn eval_keeps_the_output_of_a_learner_that_failed() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    // A learner that is none of PyTorch's, and is told from one.
+    let tamis = env!("CARGO_BIN_EXE_tamis");
+    folder
+        .write("python", &format!("#!/bin/sh\necho a line of it\nexec '{tamis}' learner --listen \"$4\"\n"));
+    let python = folder.join("python");
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::create_dir(folder.join("temporary")).unwrap();
+    let python = format!("learner.python={}", python.display());
+    let arguments = ["eval", "runs/tiny", "learner.backend=torch", "rollout.backend=learner", &python];
+    let ended = folder.wait(folder.start_with(&arguments, &[("TMPDIR", folder.join("temporary"))]));
+    let failure = ended.failure();
+    assert!(failure.contains("takes no settings of PyTorch"), "{failure}");
+    let kept: Vec<std::path::PathBuf> =
+        std::fs::read_dir(folder.join("temporary")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [kept] = &kept[..] else { panic!("{kept:?} is left") };
+    let name = kept.file_name().unwrap().to_string_lossy();
+    assert!(failure.ends_with(&format!("is kept in DIR/temporary/{name}\n")), "{failure}");
+    let log = std::fs::read_to_string(kept.join("learner.log")).unwrap();
+    assert!(log.contains("a line of it"), "{log}");
+}
+
 const SUMS: &str = "\
 {\"question\": \"1+1=\", \"answer\": \"2\", \"data_source\": \"small\"}
 {\"question\": \"2+3=\", \"answer\": \"5\", \"data_source\": \"small\"}
