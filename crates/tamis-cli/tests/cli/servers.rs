@@ -1,6 +1,8 @@
 //! Runs that sample at servers: `tamis train` against `tamis serve`.
 
-use std::sync::Arc;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::listening::Listening;
@@ -175,6 +177,73 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     let shown = folder.tamis(&["rollouts", "runs/cut", "--limit", "1", "--json"]).succeeds();
     let shown: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
     assert!(shown["rows"][0]["logprobs"][0].is_null(), "{shown}");
+}
+
+/// Passes calls on to a learner, and says of each whether the server slept when it came.
+struct Relay {
+    url: String,
+    calls: Arc<Mutex<Vec<(String, bool)>>>,
+}
+
+impl Relay {
+    fn begin(learner: &str, is_asleep: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (calls, is_asleep) = (Arc::new(Mutex::new(Vec::new())), Arc::new(is_asleep));
+        let (learner, noted) = (learner.trim_start_matches("http://").to_owned(), Arc::clone(&calls));
+        std::thread::spawn(move || {
+            for caller in listener.incoming() {
+                let (caller, learner) = (caller.unwrap(), TcpStream::connect(&learner).unwrap());
+                let back = (learner.try_clone().unwrap(), caller.try_clone().unwrap());
+                let (noted, is_asleep) = (Arc::clone(&noted), Arc::clone(&is_asleep));
+                std::thread::spawn(move || {
+                    pass_on(caller, learner, |bytes| {
+                        if let Some(rest) = bytes.strip_prefix(b"POST /v1/") {
+                            let end = rest.iter().position(|&byte| byte == b' ').unwrap();
+                            let call = String::from_utf8_lossy(&rest[..end]).into_owned();
+                            noted.lock().unwrap().push((call, is_asleep()));
+                        }
+                    });
+                });
+                std::thread::spawn(move || pass_on(back.0, back.1, |_| {}));
+            }
+        });
+        Self { url, calls }
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, see: impl Fn(&[u8])) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        see(&bytes[..len]);
+        if to.write_all(&bytes[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+/// Where servers share the learner's GPU, they sleep before it computes anything of a step, also where it
+/// computes the sampler's log-probabilities again.
+#[test]
+fn a_learner_computes_while_servers_sleep() {
+    let folder = with_a_policy();
+    let vllm = vllm_of_digits_like(&folder, Behaviour { sleeps: true, ..Behaviour::default() });
+    let learner = Listening::learner(&folder, &["--listen", "127.0.0.1:0"]);
+    let state = Arc::clone(&vllm.state);
+    let relay = Relay::begin(&learner.address, move || !state.lock().unwrap().asleep.is_empty());
+    let url = format!("learner.url={}", relay.url);
+    let further =
+        [&*url, "rollout.sleep_level=1", "rollout.top_p=0.9", "publish.verify=off", "validate.before_train=false"];
+    let kl = ["objective.kl.in=reward", "objective.kl.coefficient=0.01"];
+    let served = from_the_policy(&[&vllm.server.url()]);
+    let ended = train(&folder, "slept", &served, &[&further[..], &kl].concat()).succeeds();
+    assert!(ended.stderr.contains("computes them again"), "{}", ended.shown());
+    let calls = relay.calls.lock().unwrap();
+    let computing = ["forward", "forward_hold", "backward", "optim_step"];
+    let computed: Vec<_> = calls.iter().filter(|(call, _)| computing.contains(&&**call)).collect();
+    assert!(computed.iter().any(|(call, _)| call == "forward"), "{calls:?}");
+    assert!(computed.iter().all(|(_, slept)| *slept), "{calls:?}");
 }
 
 /// A setting that trains on the sampler's own log-probabilities is refused where they are of another
