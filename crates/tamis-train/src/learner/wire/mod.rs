@@ -149,6 +149,9 @@ struct InfoAnswer {
 struct Capabilities {
     critic: bool,
     lora: bool,
+    /// Whether a prompt that neighbours of a wave share is computed once.
+    #[serde(default)]
+    shares_prompts: bool,
     publish: Vec<String>,
     generate: bool,
     dtypes: Vec<String>,
