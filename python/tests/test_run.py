@@ -212,8 +212,24 @@ class RunTest(unittest.TestCase):
         self.torch("resumed", *start, *lora, "train.total_steps=2")
         self.train("--resume", "runs/resumed", "train.total_steps=4")
         self.assertEqual(self.weights("resumed"), self.weights("adapter"))
+        # What was saved of it means nothing on another.
+        shutil.copytree(self.folder / "runs/whole/checkpoints/step_1", self.folder / "base")
+        self.torch("moved", "model.init=null", "model.path=base", *lora, "train.total_steps=2")
+        (self.folder / "base/checksums.json").unlink()
+        weights = self.folder / "base/model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+        self.refuses_to_resume("runs/moved", "is not the one that the run was begun with: its files have changed")
+        shutil.rmtree(self.folder / "base")
+        self.refuses_to_resume("runs/moved", "base (model.path), is gone")
         # What other programs load has it merged.
         self.native("further", "model.init=null", "model.path=runs/adapter/checkpoints/step_4", "train.total_steps=1")
+
+    def refuses_to_resume(self, run, why):
+        done = subprocess.run(
+            self.command("--resume", run, "train.total_steps=4"), cwd=self.folder, capture_output=True, text=True, timeout=300
+        )
+        self.assertEqual(done.returncode, 4, done.stderr[-3000:])
+        self.assertIn(why, done.stderr)
 
     def test_an_adapter_with_a_critic_is_resumed(self):
         ppo = ["preset=ppo", "~filter", "data.gen_batch_size=4"]

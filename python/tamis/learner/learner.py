@@ -105,7 +105,15 @@ class Learner:
         has_peft = importlib.util.find_spec("peft") is not None
         dtypes = list(model.DTYPES)
         publish = ["folder", *(["adapter"] if has_peft else []), *(["ipc"] if torch.cuda.is_available() else [])]
-        return {"critic": True, "lora": has_peft, "publish": publish, "generate": True, "dtypes": dtypes}
+        return {
+            "critic": True,
+            "lora": has_peft,
+            # Rows are packed whole: a prompt passes again with each of its sequences.
+            "shares_prompts": False,
+            "publish": publish,
+            "generate": True,
+            "dtypes": dtypes,
+        }
 
     def close(self):
         """Frees what `open` loaded."""

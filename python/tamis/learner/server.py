@@ -33,6 +33,7 @@ import torch
 from . import protocol
 from .learner import Learner
 from .protocol import (
+    DiskError,
     Failed,
     IncarnationError,
     LearnerError,
@@ -232,8 +233,9 @@ class Session:
             hint = "lower micro_batch_tokens, or set recompute_activations"
             return Answer.of_error(Failed(f"out of memory: {_first_line(error)}", hint))
         except OSError as error:
-            where = "" if error.filename is None else f" {error.filename}"
-            return Answer.of_error(Failed(f"failed to read or write{where}: {error.strerror or _first_line(error)}"))
+            if error.filename is not None:
+                return Answer.of_error(DiskError("open", error.filename, error))
+            return Answer.of_error(Failed(f"failed to read or write: {error.strerror or _first_line(error)}"))
         except Exception as error:
             self.log(traceback.format_exc().rstrip())
             message = f"{type(error).__name__}: {_first_line(error)}"

@@ -1,9 +1,12 @@
 //! Runs that sample at servers: `tamis train` against `tamis serve`.
 
-use std::sync::Arc;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::serving::{Serving, from_the_policy, metrics, train, with_a_policy};
+use crate::listening::Listening;
+use crate::serving::{from_the_policy, metrics, train, with_a_policy};
 use crate::support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
 use crate::tamis::Folder;
 
@@ -37,7 +40,7 @@ fn figures(folder: &Folder, run: &str) -> Vec<serde_json::Value> {
 fn a_run_over_servers_is_the_run_without() {
     let folder = with_a_policy();
     train(&folder, "alone", &from_the_policy(&[]), &[]).succeeds();
-    let servers = [0, 1].map(|_| Serving::begin(&folder, &["first"]));
+    let servers = [0, 1].map(|_| Listening::serve(&folder, &["first"]));
     let over = from_the_policy(&[&servers[0].address, &servers[1].address]);
     let ended = train(&folder, "served", &over, &[]).succeeds();
     let weights = |run: &str| {
@@ -67,7 +70,7 @@ fn mini_batches_of_a_stream_are_trained_on_before_their_step_is_complete() {
     let folder = with_a_policy();
     let streaming = "schedule.mode=streaming";
     train(&folder, "alone", &from_the_policy(&[]), &[streaming]).succeeds();
-    let server = Serving::begin(&folder, &["first", "--test-sample-ms", "5"]);
+    let server = Listening::serve(&folder, &["first", "--test-sample-ms", "5"]);
     let over = from_the_policy(&[&server.address]);
     let weights = |run: &str| {
         std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
@@ -96,7 +99,7 @@ fn completions_of_a_form_over_servers_are_those_without() {
     let folder = with_a_policy();
     let bound = ["rollout.regex=[1-9][0-9]?", "rollout.top_p=0.95", "rollout.temperature=1.2"];
     train(&folder, "alone", &from_the_policy(&[]), &bound).succeeds();
-    let server = Serving::begin(&folder, &["first"]);
+    let server = Listening::serve(&folder, &["first"]);
     let ended = train(&folder, "served", &from_the_policy(&[&server.address]), &bound).succeeds();
     assert_eq!(figures(&folder, "alone"), figures(&folder, "served"));
     assert!(!ended.stderr.contains("computes them again"), "{}", ended.shown());
@@ -104,6 +107,10 @@ fn completions_of_a_form_over_servers_are_those_without() {
 
 /// A server like vLLM that completes with digits, a function of the seed.
 fn vllm_of_digits(folder: &Folder) -> FakeVllm {
+    vllm_of_digits_like(folder, Behaviour::default())
+}
+
+fn vllm_of_digits_like(folder: &Folder, behaviour: Behaviour) -> FakeVllm {
     let tokenizer: serde_json::Value =
         serde_json::from_str(&folder.read("first/checkpoints/step_1/tokenizer.json")).unwrap();
     let id = |digit: u8| tokenizer["model"]["vocab"][char::from(digit).to_string()].as_u64().unwrap();
@@ -113,7 +120,25 @@ fn vllm_of_digits(folder: &Folder) -> FakeVllm {
         let token_ids = vec![digit(0), digit(1), asked.ends[0]];
         Answer { token_ids, delay: Duration::from_millis(1) }
     });
-    FakeVllm::start(Behaviour { answers: Some(answers), ..Behaviour::default() })
+    FakeVllm::start(Behaviour { answers: Some(answers), ..behaviour })
+}
+
+/// ReMax samples a greedy completion of each prompt that it trains on: servers go to sleep after these, and
+/// stay so until they are given new weights.
+#[test]
+fn servers_sleep_after_the_last_sample_of_a_step() {
+    let folder = with_a_policy();
+    let vllm = vllm_of_digits_like(&folder, Behaviour { sleeps: true, ..Behaviour::default() });
+    let served = from_the_policy(&[&vllm.server.url()]);
+    let settings = ["rollout.sleep_level=1", "objective.advantage.kind=remax", "validate.test_freq=0"];
+    train(&folder, "sleeps", &served, &settings).succeeds();
+    let calls = std::mem::take(&mut vllm.state.lock().unwrap().calls);
+    // A sample that is asked for wakes a server up whole.
+    let is_meant =
+        |call: &&str| ["/sleep", "/wake_up", "/collective_rpc"].iter().any(|one| call.starts_with(one));
+    let order: Vec<&str> = calls.iter().map(String::as_str).filter(is_meant).collect();
+    let step = ["/sleep?level=1", "/wake_up?tags=weights", "/collective_rpc", "/wake_up?tags=kv_cache"];
+    assert_eq!(order, [&["/collective_rpc"][..], &step, &step, &step, &step].concat());
 }
 
 /// Log-probabilities of another distribution are not asked for, and the learner computes them: the run is the
@@ -154,6 +179,73 @@ fn log_probabilities_that_are_not_ours_are_computed_by_the_learner() {
     assert!(shown["rows"][0]["logprobs"][0].is_null(), "{shown}");
 }
 
+/// Passes calls on to a learner, and says of each whether the server slept when it came.
+struct Relay {
+    url: String,
+    calls: Arc<Mutex<Vec<(String, bool)>>>,
+}
+
+impl Relay {
+    fn begin(learner: &str, is_asleep: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (calls, is_asleep) = (Arc::new(Mutex::new(Vec::new())), Arc::new(is_asleep));
+        let (learner, noted) = (learner.trim_start_matches("http://").to_owned(), Arc::clone(&calls));
+        std::thread::spawn(move || {
+            for caller in listener.incoming() {
+                let (caller, learner) = (caller.unwrap(), TcpStream::connect(&learner).unwrap());
+                let back = (learner.try_clone().unwrap(), caller.try_clone().unwrap());
+                let (noted, is_asleep) = (Arc::clone(&noted), Arc::clone(&is_asleep));
+                std::thread::spawn(move || {
+                    pass_on(caller, learner, |bytes| {
+                        if let Some(rest) = bytes.strip_prefix(b"POST /v1/") {
+                            let end = rest.iter().position(|&byte| byte == b' ').unwrap();
+                            let call = String::from_utf8_lossy(&rest[..end]).into_owned();
+                            noted.lock().unwrap().push((call, is_asleep()));
+                        }
+                    });
+                });
+                std::thread::spawn(move || pass_on(back.0, back.1, |_| {}));
+            }
+        });
+        Self { url, calls }
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, see: impl Fn(&[u8])) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        see(&bytes[..len]);
+        if to.write_all(&bytes[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+/// Where servers share the learner's GPU, they sleep before it computes anything of a step, also where it
+/// computes the sampler's log-probabilities again.
+#[test]
+fn a_learner_computes_while_servers_sleep() {
+    let folder = with_a_policy();
+    let vllm = vllm_of_digits_like(&folder, Behaviour { sleeps: true, ..Behaviour::default() });
+    let learner = Listening::learner(&folder, &["--listen", "127.0.0.1:0"]);
+    let state = Arc::clone(&vllm.state);
+    let relay = Relay::begin(&learner.address, move || !state.lock().unwrap().asleep.is_empty());
+    let url = format!("learner.url={}", relay.url);
+    let further =
+        [&*url, "rollout.sleep_level=1", "rollout.top_p=0.9", "publish.verify=off", "validate.before_train=false"];
+    let kl = ["objective.kl.in=reward", "objective.kl.coefficient=0.01"];
+    let served = from_the_policy(&[&vllm.server.url()]);
+    let ended = train(&folder, "slept", &served, &[&further[..], &kl].concat()).succeeds();
+    assert!(ended.stderr.contains("computes them again"), "{}", ended.shown());
+    let calls = relay.calls.lock().unwrap();
+    let computing = ["forward", "forward_hold", "backward", "optim_step"];
+    let computed: Vec<_> = calls.iter().filter(|(call, _)| computing.contains(&&**call)).collect();
+    assert!(computed.iter().any(|(call, _)| call == "forward"), "{calls:?}");
+    assert!(computed.iter().all(|(_, slept)| *slept), "{calls:?}");
+}
+
 /// A setting that trains on the sampler's own log-probabilities is refused where they are of another
 /// distribution, before anything is generated.
 #[test]
@@ -192,7 +284,7 @@ fn a_run_whose_servers_are_gone_for_good_can_be_resumed() {
         ("publishing", Some("published/version_3")),
     ];
     for (run, sign) in signs {
-        let server = Serving::begin(&folder, &["first", "--test-sample-ms", "20"]);
+        let server = Listening::serve(&folder, &["first", "--test-sample-ms", "20"]);
         let over = from_the_policy(&[&server.address]);
         let name = format!("run.name={run}");
         let mut arguments = vec!["train", "tiny.yaml", &name];
@@ -211,7 +303,7 @@ fn a_run_whose_servers_are_gone_for_good_can_be_resumed() {
         let ended = folder.wait(process);
         assert_eq!(ended.code, Some(3), "{run}: {}", ended.shown());
         assert!(ended.stderr.contains("goes on with --resume"), "{run}: {}", ended.shown());
-        let other = Serving::begin(&folder, &["first"]);
+        let other = Listening::serve(&folder, &["first"]);
         let servers = format!("rollout.servers=[{}]", other.address);
         folder.tamis(&["train", "--resume", &format!("runs/{run}"), &servers]).succeeds();
         assert!(weights("alone") == weights(run), "{run}");

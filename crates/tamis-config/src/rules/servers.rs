@@ -5,7 +5,9 @@ use tamis_core::schedule::InFlight;
 use crate::hub_name::ModelSource;
 
 use super::Checker;
-use crate::schema::{BackendKind, LearnerBackend, PublishMode, ScheduleMode, SurplusKind};
+use crate::schema::{
+    BackendKind, FilterConfig, KlPlace, LearnerBackend, PublishMode, ScheduleMode, SurplusKind,
+};
 use crate::server_command::{MOST_ADAPTER_RANK, ServerCommand};
 use crate::source::SourceKind;
 
@@ -123,6 +125,19 @@ impl Checker<'_> {
                 "servers that sleep while the policy learns sample nothing meanwhile, as `schedule.mode: streaming` and \
                  `schedule.surplus: carry` do",
                 "set `rollout.sleep_level: 0`; or `schedule.mode: rounds` (or `deficit`) and `schedule.surplus: discard`",
+            );
+        }
+        let looks_at_kl = |filter: &FilterConfig| {
+            matches!(filter.metric.as_deref(), Some("seq_final_reward" | "token_level_rewards"))
+        };
+        if self.config.objective.kl.place == KlPlace::Reward
+            && self.config.filter.as_ref().is_some_and(looks_at_kl)
+        {
+            self.error(
+                &["rollout.sleep_level", "filter.metric", "objective.kl.in"],
+                "the filter looks at rewards after the KL, which the learner computes between rounds of sampling, \
+                 and servers sleep only after the last of them",
+                "use `filter.metric: seq_reward`, the same before the KL, or set `rollout.sleep_level: 0`",
             );
         }
         if level == 2 && self.config.publish_mode() == PublishMode::Adapter {

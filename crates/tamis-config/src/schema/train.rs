@@ -75,8 +75,9 @@ section! {
         ppo_mini_batch_size: Option<usize> = "null", Between(1.0, 1e6), Fixed;
         /// Passes of the policy over each batch.
         ppo_epochs: usize = "1", AtLeast(1.0), Fixed;
-        /// Tokens of one forward and backward pass, at most (a longer trajectory passes alone). Used unless
-        /// `micro_batch_size` is set.
+        /// Tokens of one forward and backward pass, at most (a longer trajectory passes alone): of each rank
+        /// where there are several. The native engine computes the prompt of a group once, and it counts once;
+        /// PyTorch computes it with each member, and it counts with each. Used unless `micro_batch_size` is set.
         micro_batch_tokens: usize = "8192", Between(1.0, 1e9), Fixed;
         /// Share the groups of a mini-batch out over its micro-batches so that they hold nearly equal numbers
         /// of tokens (Karmarkar and Karp's method), instead of cutting them in order. Which groups share an

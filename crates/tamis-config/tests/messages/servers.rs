@@ -244,5 +244,12 @@ error: servers that sleep while the policy learns sample nothing meanwhile, as `
 
 1 error in the configuration
 "#);
+    let after_kl = [
+        "rollout.sleep_level=1",
+        "objective.kl.in=reward",
+        "objective.kl.coefficient=0.1",
+        "filter={kind: variance, metric: seq_final_reward}",
+    ];
+    assert_snapshot!(errors(&after_kl), @"");
     assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.sleep_level=1"]), @"");
 }

@@ -265,6 +265,33 @@ pub fn verify(folder: &Path, extent: Extent) -> Result<(), ChecksumError> {
     Ok(())
 }
 
+/// CRC-32 of a model: names and contents of its `config.json` and of the files of its weights.
+///
+/// # Errors
+/// The folder or a file of it cannot be read.
+pub fn sum_of_model(folder: &Path) -> Result<u32, DiskError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |cause| DiskError::new(DiskOperation::Read, &path, cause)
+    };
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed(folder))? {
+        let name = entry.map_err(failed(folder))?.file_name().to_string_lossy().into_owned();
+        if name == "config.json" || name.ends_with(".safetensors") || name.ends_with(".bin") {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    let mut sum = crc32fast::Hasher::new();
+    for name in names {
+        let path = folder.join(&name);
+        let content = of_file(&path).map_err(failed(&path))?;
+        sum.update(name.as_bytes());
+        sum.update(&content.to_le_bytes());
+    }
+    Ok(sum.finalize())
+}
+
 fn of_file(path: &Path) -> io::Result<u32> {
     let mut file = tamis_file::open(path)?;
     let mut hasher = crc32fast::Hasher::new();
@@ -284,6 +311,24 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn the_sum_of_a_model_changes_with_its_weights_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, content: &str| {
+            std::fs::write(folder.path().join(name), content).unwrap();
+            sum_of_model(folder.path()).unwrap()
+        };
+        let shape = write("config.json", "{}");
+        let first = write("model-00001-of-00002.safetensors", "one");
+        let both = write("model-00002-of-00002.safetensors", "two");
+        assert_eq!(write("tokenizer.json", "{}"), both, "no part of the weights");
+        let other = write("model-00001-of-00002.safetensors", "eno");
+        assert!(shape != first && first != both && both != other);
+        assert_eq!(write("model-00001-of-00002.safetensors", "one"), both);
+        assert_ne!(write("config.json", "{\"rope_theta\": 1}"), both);
+        assert!(sum_of_model(&folder.path().join("gone")).is_err());
+    }
 
     fn written(root: &Path) {
         let disk = Disk::without_flush();

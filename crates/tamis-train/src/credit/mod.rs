@@ -158,11 +158,6 @@ pub(crate) fn columns(
     let groups = batch.groups();
     let micro_batch = recipe.update.micro_batch;
     let clock = Instant::now();
-    let recomputed = recomputed_logprobs(&mut *workers.learner, &groups, micro_batch)?;
-    if recomputed.is_some() {
-        timings.add("old_log_prob", clock.elapsed());
-    }
-    let clock = Instant::now();
     let (greedy, greedy_facts) = if recipe.needs(Column::GreedyRewards) {
         let (rewards, facts) = greedy_rewards(recipe, workers, batch.report.step, &batch.trained)?;
         timings.add("gen_max", clock.elapsed());
@@ -170,8 +165,14 @@ pub(crate) fn columns(
     } else {
         (None, None)
     };
-    // Nothing more is sampled until weights are published.
+    // Nothing more is sampled until weights are published, and a learner on the servers' GPU may need their
+    // memory: it computes nothing before.
     workers.sampler.put_to_sleep().map_err(RunError::from)?;
+    let clock = Instant::now();
+    let recomputed = recomputed_logprobs(&mut *workers.learner, &groups, micro_batch)?;
+    if recomputed.is_some() {
+        timings.add("old_log_prob", clock.elapsed());
+    }
     let clock = Instant::now();
     let reference = match recipe.divergence {
         Divergence::None => None,

@@ -12,7 +12,7 @@ use tamis_core::objective::{CriticColumns, ValueColumns, ValueMetrics, ValueSums
 use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 
-use crate::learner::micro_batch::{MicroBatch, forward_all, rows};
+use crate::learner::micro_batch::{Cut, MicroBatch, forward_all, rows};
 use crate::learner::optimizer_batch::{OptimizerBatch, first_rows};
 use crate::learner::updates::{UpdateTally, forward_backward, mini_batches_of};
 use crate::learner::{Learner, LearnerSequence, Network, Pass, TokenColumns, Trained};
@@ -117,7 +117,7 @@ fn pass(
     let (old, returns) = (own.gather(batch.old), own.gather(batch.returns));
     let mut all: Vec<ValueSums> = vec![ValueSums::default(); own.sequences.len()];
     let (mut derivatives, mut sums) = (Vec::new(), Vec::new());
-    own.for_each_wave(settings.micro_batch, learner.info().num_ranks, |micro, normalisers| {
+    own.for_each_wave(Cut::of(learner.info(), settings.micro_batch), |micro, normalisers| {
         let (old_n, returns_n) = (own.cut(&old, micro.places), own.cut(&returns, micro.places));
         forward_backward(learner, Trained::Critic, micro.wave, |predicted| {
             let value: Vec<f64> = predicted.values.iter().map(|&value| f64::from(value)).collect();

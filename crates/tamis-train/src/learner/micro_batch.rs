@@ -6,13 +6,14 @@ use tamis_core::balance;
 use tamis_core::group::{Group, Trajectory};
 use tamis_core::ragged::Ragged;
 
-use crate::learner::{Learner, LearnerSequence, Network, Pass, TokenColumns, Wave};
+use crate::learner::{Learner, LearnerInfo, LearnerSequence, Network, Pass, TokenColumns, Wave};
 
 /// Size of the micro-batches that an optimizer batch is cut into for the forward pass; the result does not
 /// depend on it beyond the order of f32 additions into the gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MicroBatch {
-    /// At most this many tokens, a prompt that neighbours share counted once; a longer sequence passes alone.
+    /// At most this many tokens as the learner computes them: a prompt that neighbours share counts once where
+    /// it does so, and again with each of them where it does not. A longer sequence passes alone.
     Tokens(usize),
     /// As [`Self::Tokens`], and of nearly equal numbers of tokens where the order of the sequences is free:
     /// whole groups shared out by Karmarkar and Karp's method.
@@ -21,17 +22,35 @@ pub enum MicroBatch {
     Sequences(usize),
 }
 
-/// Tokens of neighbours with the same prompt, which is computed once.
-fn tokens_of(group: &[LearnerSequence<'_>]) -> usize {
-    group.iter().map(|sequence| sequence.completion.len()).sum::<usize>() + group[0].prompt.len()
+/// How sequences are cut for a learner.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cut {
+    pub(crate) micro_batch: MicroBatch,
+    /// Micro-batches of one wave.
+    pub(crate) num_ranks: usize,
+    /// Whether a prompt that neighbours share is computed once.
+    pub(crate) shares_prompts: bool,
+}
+
+impl Cut {
+    /// For a learner.
+    pub(crate) fn of(info: &LearnerInfo, micro_batch: MicroBatch) -> Self {
+        Self { micro_batch, num_ranks: info.num_ranks, shares_prompts: info.shares_prompts }
+    }
+
+    /// Tokens that neighbours with the same prompt are computed as.
+    fn tokens_of(&self, group: &[LearnerSequence<'_>]) -> usize {
+        let prompts = if self.shares_prompts { 1 } else { group.len() };
+        let completions: usize = group.iter().map(|sequence| sequence.completion.len()).sum();
+        completions + prompts * group[0].prompt.len()
+    }
 }
 
 /// Waves of sequences whose order is free (the gradient is a sum over them), each with the places of its
 /// sequences: as many micro-batches at a time as there are ranks.
 pub(crate) fn waves<'a>(
     sequences: &[LearnerSequence<'a>],
-    micro_batch: MicroBatch,
-    num_ranks: usize,
+    cut: Cut,
 ) -> Vec<(Vec<usize>, Wave<'a>)> {
     let of_wave = |parts: &[Vec<usize>]| {
         let ranks = parts.iter().zip(0..).flat_map(|(part, rank)| std::iter::repeat_n(rank, part.len()));
@@ -39,24 +58,25 @@ pub(crate) fn waves<'a>(
         let own = places.iter().map(|&place| sequences[place]).collect();
         (places, Wave { sequences: own, ranks: ranks.collect() })
     };
-    parts(sequences, micro_batch, num_ranks).chunks(num_ranks.max(1)).map(of_wave).collect()
+    let num_ranks = cut.num_ranks.max(1);
+    parts(sequences, cut, num_ranks).chunks(num_ranks).map(of_wave).collect()
 }
 
 /// The sequences of each micro-batch, where their order is free. [`MicroBatch::Balanced`] shares whole groups
 /// out by Karmarkar and Karp's method, into at least `least` parts where there are as many groups; a group
 /// over the limit is cut alone, in order. The others keep the order.
-fn parts(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch, least: usize) -> Vec<Vec<usize>> {
+fn parts(sequences: &[LearnerSequence<'_>], cut: Cut, least: usize) -> Vec<Vec<usize>> {
     let in_order = |range: Range<usize>, micro_batch| {
-        let cut = micro_batches(&sequences[range.clone()], micro_batch).into_iter();
-        cut.map(move |part| (range.start + part.start..range.start + part.end).collect::<Vec<usize>>())
+        let ranges = micro_batches(&sequences[range.clone()], Cut { micro_batch, ..cut }).into_iter();
+        ranges.map(move |part| (range.start + part.start..range.start + part.end).collect::<Vec<usize>>())
     };
-    let MicroBatch::Balanced(limit) = micro_batch else {
-        return in_order(0..sequences.len(), micro_batch).collect();
+    let MicroBatch::Balanced(limit) = cut.micro_batch else {
+        return in_order(0..sequences.len(), cut.micro_batch).collect();
     };
     let (mut whole, mut lengths, mut oversized) = (Vec::new(), Vec::new(), Vec::new());
     let mut start = 0;
     for group in sequences.chunk_by(LearnerSequence::shares_prompt) {
-        let (range, tokens) = (start..start + group.len(), tokens_of(group));
+        let (range, tokens) = (start..start + group.len(), cut.tokens_of(group));
         start = range.end;
         if tokens <= limit {
             whole.push(range);
@@ -79,10 +99,10 @@ fn parts(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch, least: usiz
     parts
 }
 
-/// Cuts sequences into micro-batches, in order. By tokens, neighbours with the same prompt (which the learner
-/// computes once) stay together where a micro-batch holds them all.
-pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch) -> Vec<Range<usize>> {
-    let limit = match micro_batch {
+/// Cuts sequences into micro-batches, in order. By tokens, neighbours with the same prompt (which a learner
+/// may compute once) stay together where a micro-batch holds them all.
+fn micro_batches(sequences: &[LearnerSequence<'_>], cut: Cut) -> Vec<Range<usize>> {
+    let limit = match cut.micro_batch {
         MicroBatch::Tokens(limit) | MicroBatch::Balanced(limit) => limit,
         MicroBatch::Sequences(limit) => {
             let (limit, len) = (limit.max(1), sequences.len());
@@ -92,13 +112,14 @@ pub fn micro_batches(sequences: &[LearnerSequence<'_>], micro_batch: MicroBatch)
     let mut ranges = Vec::new();
     let (mut start, mut at, mut tokens) = (0, 0, 0);
     for group in sequences.chunk_by(LearnerSequence::shares_prompt) {
-        let whole = tokens_of(group);
+        let whole = cut.tokens_of(group);
         if at > start && tokens + whole > limit && whole <= limit {
             ranges.push(start..at);
             (start, tokens) = (at, 0);
         }
         for (i, sequence) in group.iter().enumerate() {
-            let prompt = if i == 0 || at == start { sequence.prompt.len() } else { 0 };
+            let is_shared = cut.shares_prompts && i > 0 && at > start;
+            let prompt = if is_shared { 0 } else { sequence.prompt.len() };
             let mut more = sequence.completion.len() + prompt;
             if at > start && tokens + more > limit {
                 ranges.push(start..at);
@@ -130,17 +151,13 @@ pub(crate) fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
 }
 
 /// Waves of sequences in their order.
-pub(crate) fn waves_in_order<'a>(
-    sequences: &[LearnerSequence<'a>],
-    micro_batch: MicroBatch,
-    num_ranks: usize,
-) -> Vec<Wave<'a>> {
+fn waves_in_order<'a>(sequences: &[LearnerSequence<'a>], cut: Cut) -> Vec<Wave<'a>> {
     let of_wave = |ranges: &[Range<usize>]| {
         let ranks = ranges.iter().zip(0..).flat_map(|(range, rank)| std::iter::repeat_n(rank, range.len()));
         let own = ranges.iter().flat_map(|range| &sequences[range.clone()]).copied().collect();
         Wave { sequences: own, ranks: ranks.collect() }
     };
-    micro_batches(sequences, micro_batch).chunks(num_ranks.max(1)).map(of_wave).collect()
+    micro_batches(sequences, cut).chunks(cut.num_ranks.max(1)).map(of_wave).collect()
 }
 
 /// Columns of all sequences under a network, in their order, wave by wave.
@@ -152,7 +169,7 @@ pub(crate) fn forward_all(
     sharpness: f64,
 ) -> Pass<TokenColumns> {
     let mut all = TokenColumns::default();
-    for wave in waves_in_order(sequences, micro_batch, learner.info().num_ranks) {
+    for wave in waves_in_order(sequences, Cut::of(learner.info(), micro_batch)) {
         let TokenColumns { logprobs, entropies, values } = learner.forward(network, &wave, sharpness)?;
         all.logprobs.extend(logprobs);
         all.entropies.extend(entropies);
@@ -188,8 +205,20 @@ mod tests {
         then(&sequences)
     }
 
+    /// For one rank, which computes a shared prompt once.
+    fn shared(micro_batch: MicroBatch) -> Cut {
+        Cut { micro_batch, num_ranks: 1, shares_prompts: true }
+    }
+
     fn cut(sequences: &[(u32, usize, usize)], micro_batch: MicroBatch) -> Vec<Range<usize>> {
-        of(sequences, |sequences| micro_batches(sequences, micro_batch))
+        of(sequences, |sequences| micro_batches(sequences, shared(micro_batch)))
+    }
+
+    /// As [`cut`], of a learner that computes a prompt again for each of its sequences.
+    fn cut_packed(sequences: &[(u32, usize, usize)], micro_batch: MicroBatch) -> Vec<Range<usize>> {
+        of(sequences, |sequences| {
+            micro_batches(sequences, Cut { shares_prompts: false, ..shared(micro_batch) })
+        })
     }
 
     #[test]
@@ -198,7 +227,7 @@ mod tests {
         // 13 each.
         let groups = [(0, 3, 3), (0, 3, 3), (1, 1, 2), (1, 1, 2), (2, 2, 2), (3, 4, 4)];
         let shares = |micro_batch| {
-            let mut shares = of(&groups, |sequences| parts(sequences, micro_batch, 1));
+            let mut shares = of(&groups, |sequences| parts(sequences, shared(micro_batch), 1));
             shares.sort();
             shares
         };
@@ -214,18 +243,19 @@ mod tests {
         for limit in 1..40 {
             let sequences: Vec<(u32, usize, usize)> =
                 (0..17).map(|i| (i / 3, 1 + i as usize / 3 % 4, 1 + i as usize * 7 % 5)).collect();
-            let shares = of(&sequences, |sequences| parts(sequences, MicroBatch::Balanced(limit), 1));
+            let shares = of(&sequences, |sequences| parts(sequences, shared(MicroBatch::Balanced(limit)), 1));
             let mut places: Vec<usize> = shares.concat();
             places.sort_unstable();
             assert_eq!(places, (0..17).collect::<Vec<_>>(), "limit {limit}");
             for share in &shares {
                 let tokens = of(&share.iter().map(|&place| sequences[place]).collect::<Vec<_>>(), |own| {
-                    own.chunk_by(LearnerSequence::shares_prompt).map(tokens_of).sum::<usize>()
+                    let cut = shared(MicroBatch::Balanced(limit));
+                    own.chunk_by(LearnerSequence::shares_prompt).map(|group| cut.tokens_of(group)).sum::<usize>()
                 });
                 assert!(tokens <= limit || share.len() == 1, "limit {limit}: {share:?}");
             }
         }
-        assert!(of(&[], |sequences| parts(sequences, MicroBatch::Balanced(6), 1)).is_empty());
+        assert!(of(&[], |sequences| parts(sequences, shared(MicroBatch::Balanced(6)), 1)).is_empty());
     }
 
     #[test]
@@ -233,7 +263,7 @@ mod tests {
         let groups = [(0, 3, 3), (0, 3, 3), (1, 1, 2), (1, 1, 2), (2, 2, 2), (3, 4, 4)];
         let cut = |micro_batch, num_ranks| {
             of(&groups, |sequences| {
-                let waves = waves(sequences, micro_batch, num_ranks).into_iter();
+                let waves = waves(sequences, Cut { num_ranks, ..shared(micro_batch) }).into_iter();
                 waves.map(|(places, wave)| (places, wave.ranks)).collect::<Vec<_>>()
             })
         };
@@ -244,7 +274,8 @@ mod tests {
         // One micro-batch would do, and there is work for both ranks.
         assert_eq!(cut(MicroBatch::Balanced(100), 2), [(vec![2, 3, 5, 0, 1, 4], vec![0, 0, 0, 1, 1, 1])]);
         let in_order = of(&groups, |sequences| {
-            let waves = waves_in_order(sequences, MicroBatch::Sequences(1), 4).into_iter();
+            let cut = Cut { num_ranks: 4, ..shared(MicroBatch::Sequences(1)) };
+            let waves = waves_in_order(sequences, cut).into_iter();
             waves.map(|wave| wave.ranks).collect::<Vec<_>>()
         });
         assert_eq!(in_order, [vec![0, 1, 2, 3], vec![0, 1]]);
@@ -266,6 +297,15 @@ mod tests {
         assert_eq!(cut(&groups, MicroBatch::Tokens(10)), [0..3, 3..6]);
         assert_eq!(cut(&groups, MicroBatch::Tokens(19)), [0..3, 3..6]);
         assert_eq!(cut(&groups, MicroBatch::Tokens(20)), [0..6; 1]);
+        // 18 tokens each where every sequence has the prompt with it.
+        assert_eq!(cut_packed(&groups, MicroBatch::Tokens(36)), [0..6; 1]);
+        assert_eq!(cut_packed(&groups, MicroBatch::Tokens(35)), [0..3, 3..6]);
+        assert_eq!(cut_packed(&groups, MicroBatch::Tokens(18)), [0..3, 3..6]);
+        assert_eq!(cut_packed(&groups, MicroBatch::Tokens(17)), [0..2, 2..3, 3..5, 5..6]);
+        assert_eq!(cut_packed(&groups, MicroBatch::Tokens(10)), [0..1, 1..2, 2..3, 3..4, 4..5, 5..6]);
+        let packed = |limit| Cut { shares_prompts: false, ..shared(MicroBatch::Balanced(limit)) };
+        assert_eq!(of(&groups, |sequences| parts(sequences, packed(18), 1)), [vec![3, 4, 5], vec![0, 1, 2]]);
+        assert_eq!(of(&groups, |sequences| parts(sequences, packed(36), 1)).len(), 1);
         // Too large for one: the prompt counts again in each.
         assert_eq!(cut(&groups, MicroBatch::Tokens(8)), [0..2, 2..3, 3..5, 5..6]);
         assert_eq!(cut(&groups, MicroBatch::Tokens(1)), [0..1, 1..2, 2..3, 3..4, 4..5, 5..6]);

@@ -12,6 +12,7 @@ pub mod left_out;
 pub mod micro_batch;
 pub(crate) mod optimizer_batch;
 pub mod progress;
+pub(crate) mod sample_queue;
 pub mod torch;
 pub mod update;
 pub(crate) mod updates;
@@ -154,6 +155,8 @@ pub struct LearnerInfo {
     pub device: String,
     /// Data-parallel ranks: micro-batches of one wave.
     pub num_ranks: usize,
+    /// Whether a prompt that neighbours of a wave share is computed once.
+    pub shares_prompts: bool,
     /// Number format that passes compute in: `f32`, `bf16`.
     pub dtype: String,
     /// The policy.

@@ -5,7 +5,7 @@ use tamis_core::group::Group;
 use tamis_core::objective::{Normalisers, ObjectiveError};
 use tamis_core::ragged::Ragged;
 
-use crate::learner::micro_batch::{MicroBatch, sequences, waves};
+use crate::learner::micro_batch::{Cut, sequences, waves};
 use crate::learner::{LearnerSequence, Wave};
 
 /// Mask of the tokens that are trained on: those of the policy, in scored (and, where asked for, untruncated)
@@ -113,15 +113,14 @@ impl<'a> OptimizerBatch<'a> {
     /// given what means over the whole optimizer batch are divided by.
     pub(crate) fn for_each_wave<E: From<ObjectiveError>>(
         &self,
-        micro_batch: MicroBatch,
-        num_ranks: usize,
+        cut: Cut,
         mut pass: impl FnMut(&Micro<'_, 'a>, &Normalisers) -> Result<(), E>,
     ) -> Result<(), E> {
         let (normalisers, group_tokens) = Normalisers::of(&self.mask, &self.sizes)?;
         let group_sequences = Normalisers::group_sequences(&self.mask, &self.sizes)?;
         let live = self.live();
         let sequences: Vec<LearnerSequence<'a>> = live.iter().map(|&place| self.sequences[place]).collect();
-        for (part, wave) in waves(&sequences, micro_batch, num_ranks) {
+        for (part, wave) in waves(&sequences, cut) {
             let places: Vec<usize> = part.iter().map(|&place| live[place]).collect();
             let mut offsets = vec![0];
             offsets.extend(places.iter().scan(0, |end, &place| {

@@ -15,7 +15,7 @@ use tamis_core::ragged::Ragged;
 use tamis_core::random::Key;
 
 use crate::interrupt::Halt;
-use crate::learner::micro_batch::MicroBatch;
+use crate::learner::micro_batch::{Cut, MicroBatch};
 use crate::learner::optimizer_batch::{OptimizerBatch, first_rows};
 use crate::learner::updates::{UpdateTally, forward_backward, mini_batches_of};
 use crate::learner::{Learner, LearnerError, Network, Pass, TokenColumns, Trained};
@@ -360,7 +360,7 @@ impl<'a> MiniBatch<'a> {
         let num_tokens = mask.num_values();
         let zeros = || vec![0.0; num_tokens];
         let mut all = TokenColumns { logprobs: zeros(), entropies: zeros(), values: Vec::new() };
-        self.batch.for_each_wave(settings.micro_batch, learner.info().num_ranks, |micro, _| {
+        self.batch.for_each_wave(Cut::of(learner.info(), settings.micro_batch), |micro, _| {
             let scores = learner.forward(Network::Policy, micro.wave, 1.0)?;
             let mut from = 0;
             for &place in micro.places {
@@ -472,7 +472,7 @@ impl<'a> MiniBatch<'a> {
     ) -> Pass<tamis_core::objective::Outcome> {
         let mut accumulator = Accumulator::new(self.batch.sequences.len());
         let mut evaluation = Evaluation::default();
-        self.batch.for_each_wave(settings.micro_batch, learner.info().num_ranks, |micro, normalisers| {
+        self.batch.for_each_wave(Cut::of(learner.info(), settings.micro_batch), |micro, normalisers| {
             let normalisers = self
                 .dropped
                 .map_or(*normalisers, |dropped| normalisers.with_dropped(dropped, ZeroGroups::Mask));

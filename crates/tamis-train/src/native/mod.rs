@@ -212,7 +212,13 @@ impl NativeEngine {
         let shared = SharedWeights::default();
         shared.set(&policy.model);
         let mut engine = Self {
-            info: LearnerInfo { device, num_ranks: 1, dtype: "f32".to_owned(), ..LearnerInfo::default() },
+            info: LearnerInfo {
+                device,
+                num_ranks: 1,
+                shares_prompts: true,
+                dtype: "f32".to_owned(),
+                ..LearnerInfo::default()
+            },
             critic: None,
             reference: models.reference,
             workspace: Workspace::default(),

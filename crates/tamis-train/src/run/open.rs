@@ -166,6 +166,7 @@ impl Run {
             ui.warn(&warning);
         }
         let data_crc32 = of.check_prompts(&train)?;
+        let base_crc32 = of.check_base()?;
 
         let mut learner = of.load_learner(&codec, divergence)?;
         let advantage = advantage::advantage(&config)?;
@@ -208,10 +209,10 @@ impl Run {
         let schedule = ScheduleState::of(&workers.dispatcher, &workers.pool);
         let state = if let Some((state, _)) = state {
             // Nothing of it has changed but the length that the run is to have, and the logs that were cut.
-            RunState { schedule, logs, ..state }
+            RunState { schedule, logs, base_crc32, ..state }
         } else {
             let objective = recipe.objective.initial_state();
-            RunState::first(schedule, objective, data_crc32, recipe.critic.is_some())
+            RunState::first(schedule, objective, data_crc32, base_crc32, recipe.critic.is_some())
         };
         let loggers = loggers(&config, &directory, next_step, state.logs.last_row.as_deref())?;
         let run = Run {

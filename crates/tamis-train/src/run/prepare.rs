@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis_config::{BackendKind, Config};
+use tamis_config::{BackendKind, Config, ModelSource};
 use tamis_core::group::PolicyVersion;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::reward::Listener;
@@ -21,6 +21,7 @@ use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
 use crate::assemble::{data, learner, rewards, schedule};
+use crate::checkpoint::sum_of_model;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::RunLearner;
@@ -30,8 +31,9 @@ use crate::prompts::pool::PromptPool;
 use crate::workers::answers::RecordedAnswers;
 use crate::workers::listener::RunListener;
 use crate::workers::order::RecordedOrder;
+use crate::workers::published::PublishedFolders;
 use crate::workers::samples::RecordedSamples;
-use crate::workers::servers::{self, PublishedFolders, RunSampler};
+use crate::workers::servers::{self, RunSampler};
 use tamis_run::directory::{LogPositions, RunDirectory};
 use tamis_run::journal::JournalError;
 use tamis_run::log::progress::Console;
@@ -193,6 +195,31 @@ impl Preparation<'_> {
                 "the training prompts are not those that the run was begun with: {date}a file of data.train has changed"
             ),
         })
+    }
+
+    /// CRC-32 of the model that an adapter goes onto, which must be that of the run's beginning: a checkpoint
+    /// has the adapter alone. `None` where there is no adapter, or the model is one of random weights.
+    pub(super) fn check_base(&self) -> Result<Option<u32>, Halt<RunError>> {
+        let named = self.config.model.path.as_ref().filter(|_| self.config.learner.lora.is_some());
+        let Some(folder) = named.map(ModelSource::folder) else { return Ok(None) };
+        let read = {
+            let folder = folder.clone();
+            self.interrupt.or_abandon(move || sum_of_model(&folder))?
+        };
+        let begun = self.state().and_then(|state| state.base_crc32);
+        let trouble = match (begun, read) {
+            (None, read) => return Ok(Some(read.map_err(RunError::from)?)),
+            (Some(begun), Ok(found)) if begun == found => return Ok(Some(found)),
+            (Some(_), Ok(_)) => "is not the one that the run was begun with: its files have changed".to_owned(),
+            (Some(_), Err(error)) => format!("is gone: failed to {error}"),
+        };
+        Err(Halt::Failed(RunError::Mismatch {
+            run: self.directory.path().to_owned(),
+            differences: format!(
+                "the model that the adapter goes onto, {} (model.path), {trouble}; put it back as it was",
+                folder.display()
+            ),
+        }))
     }
 
     /// The learner: of the checkpoint, or of the configuration.

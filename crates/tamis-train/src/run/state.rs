@@ -35,6 +35,9 @@ pub struct RunState {
     pub critic: Option<CriticState>,
     /// CRC-32 of the training prompts as the model sees them: a resume on other data would not be exact.
     pub data_crc32: u32,
+    /// CRC-32 of the model that an adapter goes onto, where one learns: on another it would mean nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_crc32: Option<u32>,
     /// Prompt and completion tokens of all trajectories generated so far.
     pub num_tokens: u64,
     /// State of the scheduler.
@@ -72,6 +75,7 @@ impl RunState {
         schedule: ScheduleState,
         objective: ObjectiveState,
         data_crc32: u32,
+        base_crc32: Option<u32>,
         has_critic: bool,
     ) -> Self {
         Self {
@@ -80,6 +84,7 @@ impl RunState {
             version: PolicyVersion(0),
             critic: has_critic.then(CriticState::default),
             data_crc32,
+            base_crc32,
             num_tokens: 0,
             schedule,
             learning: LearningState { objective, ..LearningState::default() },

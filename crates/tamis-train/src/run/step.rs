@@ -158,6 +158,7 @@ pub(crate) fn step(
             .critic
             .map(|critic| CriticState { version: critic.version + u64::from(trains_critic) }),
         data_crc32: before.data_crc32,
+        base_crc32: before.base_crc32,
         num_tokens: before.num_tokens + num_tokens(&generated) as u64,
         schedule: ScheduleState::of(&workers.dispatcher, &workers.pool),
         learning,
