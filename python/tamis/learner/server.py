@@ -215,7 +215,9 @@ class Session:
             values, columns = protocol.decode(job.content_type, job.body)
             settings = Settings(values)
             if job.path != OPEN:
-                return Answer.of(*self.learner.calls[job.path](settings, columns))
+                began = time.perf_counter()
+                values, columns = self.learner.calls[job.path](settings, columns)
+                return Answer.of({**values, "seconds": time.perf_counter() - began}, columns)
             orphan_timeout = settings.number("orphan_timeout", None, above=0.0)
             answer, columns = self.learner.open(settings, columns)
             for line in self.learner.describe():
