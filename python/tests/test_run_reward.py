@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 
@@ -40,6 +39,26 @@ train:
   optimizer: {{learning_rate: 1e-3}}
 validate: {{test_freq: 2, before_train: true, save_samples: true}}
 checkpoint: {{save_freq: 2}}
+"""
+
+# Runs `-m MODULE ARGUMENTS` as the interpreter does.
+KILLED = """
+import os, pathlib, runpy, signal, sys
+from tamis.reward.server import ScoringSession
+
+carry_out, calls = ScoringSession.carry_out, []
+
+def carry_out_or_end(self, jobs):
+    calls.append(jobs)
+    mark = pathlib.Path({mark!r})
+    if len(calls) == {at_call} and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    carry_out(self, jobs)
+
+ScoringSession.carry_out = carry_out_or_end
+sys.argv = sys.argv[2:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
@@ -114,45 +133,29 @@ class RewardRunTest(support.Case):
 
     def test_a_process_that_is_killed_is_started_again_and_nothing_is_lost(self):
         self.train("whole")
-        run = subprocess.Popen(
-            [str(PROGRAM), "train", "config.yaml", "run.name=hurt"],
-            cwd=self.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        said = []
-        reader = threading.Thread(target=lambda: said.extend(run.stderr))
-        reader.start()
-        until = time.monotonic() + 200
-        metrics = self.folder / "runs/hurt/metrics.jsonl"
-        while not (metrics.exists() and metrics.read_text().count("\n") >= 2) and time.monotonic() < until:
-            time.sleep(0.01)
-        children = subprocess.run(["pgrep", "-P", str(run.pid)], capture_output=True, text=True).stdout.split()
-        of_reward = [
-            int(child) for child in children if b"tamis.reward" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
-        self.assertEqual(len(of_reward), 1)
-        os.kill(of_reward[0], signal.SIGKILL)
-        self.assertEqual(run.wait(200), 0, said)
-        reader.join()
-        run.stderr.close()
-        told = "".join(said)
+        python = self.interpreter_that_kills_a_reward_model(at_call=3)
+        told = self.train("hurt", f"reward[0].python={python}")
         self.assertRegex(told, "the reward model `.*` ended .*signal: 9")
         self.assertIn("restart 1 of at most 10", told)
         self.assertEqual(self.weights("hurt"), self.weights("whole"))
         # Where it is not started again, the run ends, to be resumed.
-        run = subprocess.Popen(
-            [str(PROGRAM), "train", "config.yaml", "run.name=ended", "reward[0].max_restarts=0"],
-            cwd=self.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        log = self.folder / "runs/ended/reward-rm.log"
-        while not (log.exists() and "listening" in log.read_text()) and time.monotonic() < until + 100:
-            time.sleep(0.01)
-        children = subprocess.run(["pgrep", "-P", str(run.pid)], capture_output=True, text=True).stdout.split()
-        for child in children:
-            if b"tamis.reward" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(int(child), signal.SIGKILL)
-        _, told = run.communicate(timeout=200)
-        self.assertEqual(run.returncode, 1, told)
+        (self.folder / "killed-once").unlink()
+        told = self.train("ended", f"reward[0].python={python}", "reward[0].max_restarts=0", code=1)
         self.assertRegex(told, "reward function `rm` cannot go on")
+        self.run_program("train", "--resume", "runs/ended")
+        self.assertEqual(self.weights("ended"), self.weights("whole"))
+
+    def interpreter_that_kills_a_reward_model(self, at_call):
+        """An interpreter under which the first reward model to get so many calls kills itself before it answers the last.
+
+        The run has been opened by then: it asks for scores only after that.
+        """
+        program = self.folder / "killed.py"
+        program.write_text(KILLED.format(at_call=at_call, mark=str(self.folder / "killed-once")))
+        python = self.folder / "python"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
+        python.chmod(0o755)
+        return python
 
     def test_what_is_no_reward_model_is_told_before_anything_is_generated(self):
         support.save_tiny(self.folder / "language", support.tiny_config("Qwen3Config"))
