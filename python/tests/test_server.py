@@ -22,7 +22,7 @@ from unittest import mock
 from support import ROOT, Case, golden_folder, open_settings, random_columns
 
 import torch
-from tamis.learner import protocol, server
+from tamis.learner import connections, protocol, server
 from tamis.learner.learner import Learner
 
 WAVE = random_columns(50)
@@ -112,7 +112,7 @@ class Served(Case):
         self.learner = Counting()
         self.log = []
         self.session = server.Session(self.learner, max_body_bytes=1 << 20, log=self.log.append)
-        self.server, self.address = server.listen("127.0.0.1:0", self.session, self.token)
+        self.server, self.address = connections.listen("127.0.0.1:0", self.session, self.token)
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         threading.Thread(target=self.run_session, daemon=True).start()
         self.addCleanup(self.server.server_close)
@@ -307,7 +307,7 @@ class OnceAndOnlyOnce(Served):
             (OSError("odd"), "failed to read or write: odd"),
             (OSError(28, "No space left on device", "/x"), "failed to read or write /x: No space left on device"),
             (torch.OutOfMemoryError("CUDA out of memory"), "out of memory: CUDA out of memory"),
-            (MemoryError(), "out of memory: no message"),
+            (MemoryError(), "out of memory: MemoryError"),
         ]
         for failure, message in cases:
             self.assert_error(client.post("check"), 500, "failed", message=message)
@@ -400,8 +400,8 @@ class Malformed(Served):
         self.assert_answers()
 
     def test_a_connection_that_stands_still_is_ended(self):
-        before, server.STALL_SECONDS = server.STALL_SECONDS, 0.3
-        self.addCleanup(setattr, server, "STALL_SECONDS", before)
+        before, connections.STALL_SECONDS = connections.STALL_SECONDS, 0.3
+        self.addCleanup(setattr, connections, "STALL_SECONDS", before)
         begin = time.monotonic()
         self.exchange(b"POST /v1/open HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", ends=False)
         self.exchange(b"POST /v1/open HTTP/1.1\r\nContent-", ends=False)
@@ -466,12 +466,12 @@ class Tokens(Served):
     def test_no_address_that_others_reach_without_one(self):
         for where in ("0.0.0.0:0", "[::]:0"):
             with contextlib.suppress(OSError):
-                with self.assertRaisesRegex(server.ListenError, "token-file|failed to listen"):
-                    server.listen(where, self.session)
-        listener, _ = server.listen("0.0.0.0:0", self.session, "secret-token")
+                with self.assertRaisesRegex(connections.ListenError, "api-key-file|failed to listen"):
+                    connections.listen(where, self.session)
+        listener, _ = connections.listen("0.0.0.0:0", self.session, "secret-token")
         listener.server_close()
         for where in ("here", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", ":8"):
-            self.assertRaises(server.ListenError, server.listen, where, self.session)
+            self.assertRaises(connections.ListenError, connections.listen, where, self.session)
 
 
 class Program(Case):
@@ -544,14 +544,14 @@ class Program(Case):
     def test_arguments(self):
         child = self.start("--listen", "0.0.0.0:0")
         self.assertEqual(child.wait(30), 2)
-        self.assertIn("token-file", child.stderr.read())
+        self.assertIn("api-key-file", child.stderr.read())
         empty = self.folder / "token"
         empty.write_text("\n")
-        child = self.start("--listen", "127.0.0.1:0", "--token-file", str(empty))
+        child = self.start("--listen", "127.0.0.1:0", "--api-key-file", str(empty))
         self.assertEqual(child.wait(30), 2)
-        self.assertIn("holds no token", child.stderr.read())
+        self.assertIn("holds no key", child.stderr.read())
         empty.write_text("abc\n")
-        child = self.start("--listen", "127.0.0.1:0", "--token-file", str(empty))
+        child = self.start("--listen", "127.0.0.1:0", "--api-key-file", str(empty))
         address = self.listening(child)
         for token, status in ((None, 401), ("abc", 200)):
             client = Client(address, token=token)

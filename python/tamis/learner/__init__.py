@@ -5,7 +5,8 @@
 The controller (tamis) computes objectives and sends one derivative per token; this package runs a decoder of
 transformers forward and backward and steps its optimizer. As data flows through it:
 
-    server      HTTP, tokens, incarnations and sequence numbers: each call carried out once
+    connections HTTP on a socket, keys, ending on a signal; a reward model's, too
+    server      incarnations and sequence numbers: each call carried out once
     protocol    bodies to settings and waves, answers to bodies, errors as exceptions
     learner     the calls of the page
     packing     a wave becomes one row of tokens without padding

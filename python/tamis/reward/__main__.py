@@ -19,8 +19,8 @@ def main():
     except OSError as error:
         parser.error(f"failed to read {arguments.settings}: {error.strerror}")
     try:
+        from ..learner.connections import ListenError
         from ..learner.protocol import LearnerError
-        from ..learner.server import ListenError
         from .server import serve
     except ImportError as error:
         sys.exit(f"error: a reward model needs {error.name}, which is not installed\nhint: scripts/install-torch")

@@ -1,21 +1,20 @@
-"""The reward model's server: the learner's HTTP, without its incarnations and numbers.
+"""The reward model behind its connections, which are the learner's without incarnations and numbers.
 
 A connection's thread reads a request and waits; the main thread takes all requests that wait, scores their texts
 together, and answers them. So the model has full batches though each completion is sent as soon as it ends.
 """
 
 import contextlib
-import os
 import queue
-import signal
 import sys
 import threading
 import traceback
 from dataclasses import dataclass, field
 
+from ..learner import connections
+from ..learner.connections import Answer
 from ..learner.model import first_line
 from ..learner.protocol import Failed, LearnerError, PathError, RequestError, Settings, decode, parse_json
-from ..learner.server import Answer, listen
 from .scoring import RewardModel, read_texts
 
 MAX_BODY_BYTES = 1 << 28
@@ -30,7 +29,7 @@ class _Job:
 
 
 class ScoringSession:
-    """What the learner's handler of connections asks of a session, for a reward model."""
+    """What connections ask of a session, for a reward model."""
 
     max_body_bytes = MAX_BODY_BYTES
 
@@ -93,31 +92,8 @@ class ScoringSession:
             job.ended.set()
 
 
-class _Ended(BaseException):
-    """A signal asked the process to end."""
-
-
-def _end(*_):
-    raise _Ended
-
-
 def serve(where, settings):
     """Loads the model of these settings (JSON), then listens until a signal."""
     model = RewardModel(Settings(parse_json(settings, "the settings"), "the settings"))
     print(model.describe(), file=sys.stderr, flush=True)
-    session = ScoringSession(model, log=lambda line: print(line, file=sys.stderr, flush=True))
-    server, address = listen(where, session)
-    try:
-        signal.signal(signal.SIGTERM, _end)
-        signal.signal(signal.SIGINT, _end)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        print(f"listening on {address}", flush=True)
-        session.run()
-    except _Ended:
-        pass
-    finally:
-        # No second signal may break off the tidying.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if where.startswith("unix:"):
-            os.unlink(where.removeprefix("unix:"))
+    connections.serve(where, ScoringSession(model, log=lambda line: print(line, file=sys.stderr, flush=True)))

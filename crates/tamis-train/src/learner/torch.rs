@@ -20,6 +20,7 @@ const FILES: &[(&str, &str)] = &[
     ("learner/__main__.py", include_str!("../../../../python/tamis/learner/__main__.py")),
     ("learner/attention.py", include_str!("../../../../python/tamis/learner/attention.py")),
     ("learner/checkpoint.py", include_str!("../../../../python/tamis/learner/checkpoint.py")),
+    ("learner/connections.py", include_str!("../../../../python/tamis/learner/connections.py")),
     ("learner/critic.py", include_str!("../../../../python/tamis/learner/critic.py")),
     ("learner/drawing.py", include_str!("../../../../python/tamis/learner/drawing.py")),
     ("learner/generate.py", include_str!("../../../../python/tamis/learner/generate.py")),
