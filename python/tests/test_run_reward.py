@@ -42,21 +42,22 @@ checkpoint: {{save_freq: 2}}
 """
 
 # Runs `-m MODULE ARGUMENTS` as the interpreter does.
-KILLED = """
+ENDED = """
 import os, pathlib, runpy, signal, sys
-from tamis.reward.server import ScoringSession
+import torch
+from tamis.reward.scoring import RewardModel
 
-carry_out, calls = ScoringSession.carry_out, []
+score, calls = RewardModel.score, []
 
-def carry_out_or_end(self, jobs):
-    calls.append(jobs)
+def score_or_end(self, texts):
+    calls.append(texts)
     mark = pathlib.Path({mark!r})
     if len(calls) == {at_call} and not mark.exists():
         mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    carry_out(self, jobs)
+        {how}
+    return score(self, texts)
 
-ScoringSession.carry_out = carry_out_or_end
+RewardModel.score = score_or_end
 sys.argv = sys.argv[2:]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
@@ -133,25 +134,33 @@ class RewardRunTest(support.Case):
 
     def test_a_process_that_is_killed_is_started_again_and_nothing_is_lost(self):
         self.train("whole")
-        python = self.interpreter_that_kills_a_reward_model(at_call=3)
+        python = self.interpreter_that_ends_a_reward_model(at_call=3, how="os.kill(os.getpid(), signal.SIGKILL)")
         told = self.train("hurt", f"reward[0].python={python}")
         self.assertRegex(told, "the reward model `.*` ended .*signal: 9")
         self.assertIn("restart 1 of at most 10", told)
         self.assertEqual(self.weights("hurt"), self.weights("whole"))
+        # A device that is lost ends it as well: one that went on would answer with errors for ever.
+        (self.folder / "ended-once").unlink()
+        lost = 'raise torch.AcceleratorError("CUDA error: device-side assert triggered")'
+        python = self.interpreter_that_ends_a_reward_model(at_call=3, how=lost)
+        told = self.train("lost", f"reward[0].python={python}")
+        self.assertIn("error: the device cannot be computed on any more: CUDA error: device-side assert triggered", told)
+        self.assertIn("restart 1 of at most 10", told)
+        self.assertEqual(self.weights("lost"), self.weights("whole"))
         # Where it is not started again, the run ends, to be resumed.
-        (self.folder / "killed-once").unlink()
+        (self.folder / "ended-once").unlink()
         told = self.train("ended", f"reward[0].python={python}", "reward[0].max_restarts=0", code=1)
         self.assertRegex(told, "reward function `rm` cannot go on")
         self.run_program("train", "--resume", "runs/ended")
         self.assertEqual(self.weights("ended"), self.weights("whole"))
 
-    def interpreter_that_kills_a_reward_model(self, at_call):
-        """An interpreter under which the first reward model to get so many calls kills itself before it answers the last.
+    def interpreter_that_ends_a_reward_model(self, at_call, how):
+        """An interpreter under which the first reward model to get so many calls ends in this way before it answers the last.
 
         The run has been opened by then: it asks for scores only after that.
         """
-        program = self.folder / "killed.py"
-        program.write_text(KILLED.format(at_call=at_call, mark=str(self.folder / "killed-once")))
+        program = self.folder / "ended.py"
+        program.write_text(ENDED.format(at_call=at_call, how=how, mark=str(self.folder / "ended-once")))
         python = self.folder / "python"
         python.write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
         python.chmod(0o755)

@@ -30,6 +30,19 @@ NUM_TOKENS = WAVE["completion_token"].numel()
 POLICY = golden_folder("qwen2")
 
 
+# `python -m tamis.learner` whose device is lost when it is asked to check its weights.
+LOST = """
+import runpy, torch
+from tamis.learner.learner import Learner
+
+def check(self, settings, columns):
+    raise {error}
+
+Learner.check = check
+runpy.run_module("tamis.learner", run_name="__main__", alter_sys=True)
+"""
+
+
 class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path, timeout):
         super().__init__("learner", timeout=timeout)
@@ -308,6 +321,8 @@ class OnceAndOnlyOnce(Served):
             (OSError(28, "No space left on device", "/x"), "failed to read or write /x: No space left on device"),
             (torch.OutOfMemoryError("CUDA out of memory"), "out of memory: CUDA out of memory"),
             (MemoryError(), "out of memory: MemoryError"),
+            (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory: DefaultCPUAllocator: can't allocate memory"),
+            (torch.AcceleratorError("CUDA error: out of memory"), "out of memory: CUDA error: out of memory"),
         ]
         for failure, message in cases:
             self.assert_error(client.post("check"), 500, "failed", message=message)
@@ -557,6 +572,29 @@ class Program(Case):
             client = Client(address, token=token)
             self.assertEqual(client.get("info")[0], status)
             client.close()
+
+    def test_a_device_that_is_lost_ends_the_process_after_its_answer(self):
+        for error in (
+            "torch.AcceleratorError('CUDA error: device-side assert triggered')",
+            "RuntimeError('CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasSgemm')",
+        ):
+            with self.subTest(error):
+                program = self.folder / "lost.py"
+                program.write_text(LOST.format(error=error))
+                command = [sys.executable, str(program), "--listen", "127.0.0.1:0"]
+                environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
+                child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                self.addCleanup(child.communicate)
+                self.addCleanup(child.kill)
+                client = Client(self.listening(child))
+                self.assertEqual(client.open()[0], 200)
+                status, answer, _ = client.post("check")
+                self.assertEqual(status, 500)
+                self.assertRegex(answer["error"]["message"], "CUDA error")
+                self.assertIn("the learner ends", answer["error"]["hint"])
+                client.close()
+                self.assertEqual(child.wait(30), 1)
+                self.assertRegex(child.stderr.read(), "error: the device cannot be computed on any more: CUDA error")
 
     def test_nothing_heavy_is_imported_early(self):
         program = "import sys, tamis, tamis.learner; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"

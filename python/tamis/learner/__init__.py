@@ -9,6 +9,7 @@ transformers forward and backward and steps its optimizer. As data flows through
     server      incarnations and sequence numbers: each call carried out once
     protocol    bodies to settings and waves, answers to bodies, errors as exceptions
     learner     the calls of the page
+    device      the device that is computed on, and what its errors mean
     packing     a wave becomes one row of tokens without padding
     loading     folders in Hugging Face layout to networks, placed and checked
     model       a decoder with its head, forward over waves; which attention it may use

@@ -26,6 +26,7 @@ def main():
             parser.error(f"{arguments.api_key_file} holds no key: one line of printable ASCII")
     try:
         from .connections import ListenError
+        from .device import DeviceLost
         from .server import serve
     except ImportError as error:
         sys.exit(f"the torch learner needs {error.name}, which is not installed\nhint: scripts/install-torch")
@@ -34,6 +35,8 @@ def main():
     except ListenError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except DeviceLost as error:
+        sys.exit(f"error: {error}")
 
 
 main()

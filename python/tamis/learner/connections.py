@@ -11,6 +11,7 @@ main thread: PyTorch keeps a pool of workers for each thread that computes. Sign
 two operations of PyTorch.
 """
 
+import contextlib
 import hmac
 import http.server
 import ipaddress
@@ -26,10 +27,13 @@ import traceback
 from dataclasses import dataclass
 
 from . import protocol
+from .device import DeviceLost
 from .protocol import LearnerError, PageError, PathError, RequestError, TokenError, TooLongError
 
 # Seconds that a request may stand still between its first line and its end.
 STALL_SECONDS = 60.0
+# Seconds that a process which ends by itself leaves its connections for answers that are there.
+LAST_SECONDS = 2.0
 
 
 @dataclass
@@ -149,6 +153,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         """A call: its body is read, and its answer waited for."""
+        with self.server.answering():
+            self._answer_call()
+
+    def _answer_call(self):
         session = self.server.session
         try:
             # A body that is not read would be taken for the next request.
@@ -187,7 +195,25 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def __init__(self, address, family, session, key):
         self.address_family = family
         self.session, self.key = session, key
+        self._num_answering, self._answered = 0, threading.Condition()
         super().__init__(address, Handler)
+
+    @contextlib.contextmanager
+    def answering(self):
+        """While a call's answer is waited for and written."""
+        with self._answered:
+            self._num_answering += 1
+        try:
+            yield
+        finally:
+            with self._answered:
+                self._num_answering -= 1
+                self._answered.notify_all()
+
+    def wait_until_answered(self, seconds):
+        """Waits until no answer is under way, so many seconds at most."""
+        with self._answered:
+            self._answered.wait_for(lambda: self._num_answering == 0, seconds)
 
     def handle_error(self, request, client_address):
         """One connection's end is no news; anything else is."""
@@ -254,7 +280,10 @@ def _end(*_):
 
 
 def serve(where, session, key=None):
-    """Listens, and has the session compute in this thread until it is done or a signal comes."""
+    """Listens, and has the session compute in this thread until it is done or a signal comes.
+
+    Raises `DeviceLost` where the session does, after what is answered has been sent.
+    """
     server, address = listen(where, session, key)
     try:
         signal.signal(signal.SIGTERM, _end)
@@ -264,6 +293,9 @@ def serve(where, session, key=None):
         session.run()
     except _Ended:
         pass
+    except DeviceLost:
+        server.wait_until_answered(LAST_SECONDS)
+        raise
     finally:
         # No second signal may break off the tidying.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

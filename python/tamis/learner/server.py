@@ -19,6 +19,7 @@ import torch
 
 from . import connections, protocol
 from .connections import Answer
+from .device import DeviceLost, is_device_lost, is_out_of_memory
 from .learner import Learner
 from .model import first_line
 from .protocol import Failed, IncarnationError, LearnerError, PathError, RequestError, SequenceError, Settings
@@ -58,6 +59,7 @@ class Session:
         self._last = None
         self._running = None
         self._is_holding = False
+        self._lost = None
         self._heard = time.monotonic()
         self._facts = self._gather_facts()
 
@@ -141,7 +143,7 @@ class Session:
     # The thread that computes
 
     def run(self):
-        """Carries out calls until nobody has called for `orphan_timeout`."""
+        """Carries out calls until nobody has called for `orphan_timeout`; raises `DeviceLost` after its answer."""
         while True:
             try:
                 job = self._jobs.get(timeout=1.0)
@@ -166,6 +168,8 @@ class Session:
                 job.answer = answer
                 job.ended.set()
             self.hear()
+            if self._lost is not None:
+                raise self._lost
 
     def _carry_out(self, job):
         try:
@@ -185,15 +189,18 @@ class Session:
             return Answer.of({"incarnation": incarnation, **answer}, columns)
         except LearnerError as error:
             return Answer.of_error(error)
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            hint = "lower micro_batch_tokens, or set recompute_activations"
-            return Answer.of_error(Failed(f"out of memory: {first_line(error)}", hint))
         except OSError as error:
             where = "" if error.filename is None else f" {error.filename}"
             return Answer.of_error(Failed(f"failed to read or write{where}: {error.strerror or first_line(error)}"))
         except Exception as error:
+            if is_out_of_memory(error):
+                hint = "lower micro_batch_tokens, or set recompute_activations"
+                return Answer.of_error(Failed(f"out of memory: {first_line(error)}", hint))
             self.log(traceback.format_exc().rstrip())
             message = f"{type(error).__name__}: {first_line(error)}"
+            if is_device_lost(error):
+                self._lost = DeviceLost(f"the device cannot be computed on any more: {first_line(error)}")
+                return Answer.of_error(Failed(message, "the learner ends, to be started again; its log has the details"))
             return Answer.of_error(Failed(message, "the learner's log has the details"))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ..learner import connections
 from ..learner.connections import Answer
+from ..learner.device import DeviceLost, is_device_lost, is_out_of_memory
 from ..learner.model import first_line
 from ..learner.protocol import Failed, LearnerError, PathError, RequestError, Settings, decode, parse_json
 from .scoring import RewardModel, read_texts
@@ -63,7 +64,7 @@ class ScoringSession:
         return job.answer
 
     def run(self):
-        """Scores what is asked, for ever."""
+        """Scores what is asked, until `DeviceLost` is raised: what is not answered then is asked of the next process."""
         while True:
             jobs = [self._jobs.get()]
             with contextlib.suppress(queue.Empty):
@@ -76,20 +77,28 @@ class ScoringSession:
         try:
             scores = iter(self.model.score([text for job in jobs for text in job.texts]))
             answers = [Answer.of({"scores": [next(scores) for _ in job.texts]}) for job in jobs]
-        except LearnerError as error:
-            answers = [Answer.of_error(error)] * len(jobs)
         except Exception as error:
+            if is_device_lost(error):
+                self.log(traceback.format_exc().rstrip())
+                raise DeviceLost(f"the device cannot be computed on any more: {first_line(error)}") from None
             if len(jobs) > 1:
                 # What one request asks for is no reason to fail the others.
                 for job in jobs:
                     self.carry_out([job])
                 return
-            self.log(traceback.format_exc().rstrip())
-            failed = Failed(f"{type(error).__name__}: {first_line(error)}", "the reward model's log has the details")
-            answers = [Answer.of_error(failed)] * len(jobs)
+            answers = [Answer.of_error(self._failure(error))]
         for job, answer in zip(jobs, answers, strict=True):
             job.answer = answer
             job.ended.set()
+
+    def _failure(self, error):
+        """What is answered where a request breaks off."""
+        if isinstance(error, LearnerError):
+            return error
+        if is_out_of_memory(error):
+            return Failed(f"out of memory: {first_line(error)}", "lower `batch_size` or `max_length` of the reward")
+        self.log(traceback.format_exc().rstrip())
+        return Failed(f"{type(error).__name__}: {first_line(error)}", "the reward model's log has the details")
 
 
 def serve(where, settings):

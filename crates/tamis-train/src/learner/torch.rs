@@ -22,6 +22,7 @@ const FILES: &[(&str, &str)] = &[
     ("learner/checkpoint.py", include_str!("../../../../python/tamis/learner/checkpoint.py")),
     ("learner/connections.py", include_str!("../../../../python/tamis/learner/connections.py")),
     ("learner/critic.py", include_str!("../../../../python/tamis/learner/critic.py")),
+    ("learner/device.py", include_str!("../../../../python/tamis/learner/device.py")),
     ("learner/drawing.py", include_str!("../../../../python/tamis/learner/drawing.py")),
     ("learner/generate.py", include_str!("../../../../python/tamis/learner/generate.py")),
     ("learner/handles.py", include_str!("../../../../python/tamis/learner/handles.py")),
