@@ -222,12 +222,12 @@ class RunTest(unittest.TestCase):
         self.torch("torch", *ppo)
         self.native("native", *ppo)
         self.assert_alike("torch", "native")
-        names = ["critic/values/mean", "critic/values/max", "critic/vf_loss", "critic/grad_norm"]
+        tolerances = {"critic/values/mean": 1e-5, "critic/values/max": 1e-5, "critic/vf_loss": 1e-5, "critic/grad_norm": 1e-4}
         for one, other in zip(self.rows("torch")[1:], self.rows("native")[1:], strict=True):
-            for name in names:
-                self.assertAlmostEqual(one[name], other[name], delta=1e-5 * max(1.0, abs(one[name])), msg=name)
+            for name, tolerance in tolerances.items():
+                self.assertAlmostEqual(one[name], other[name], delta=tolerance * max(1.0, abs(one[name])), msg=name)
         # The first values are those of a head of zeros; it learns.
-        self.assertEqual([self.rows("torch")[1][name] for name in names[:2]], [0.0, 0.0])
+        self.assertEqual([self.rows("torch")[1][f"critic/values/{name}"] for name in ("mean", "max")], [0.0, 0.0])
         self.assertGreater(abs(self.rows("torch")[-1]["critic/values/mean"]), 1e-3)
 
     def test_an_adapter_with_a_critic_is_resumed(self):
