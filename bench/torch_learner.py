@@ -17,12 +17,14 @@ import pathlib
 import statistics
 import sys
 import tempfile
-import time
 
 import torch
 import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+
+from quiet import seconds_and_cpu
 
 from tamis.learner.learner import Learner
 from tamis.learner.protocol import Settings
@@ -140,23 +142,29 @@ def padded_pass(folder, prompts, sequences, arguments):
     )
 
 
+def to_its_end(run, device):
+    """`run` that lasts until the device has computed all of it, and gives what it gives."""
+    if not device.startswith("cuda"):
+        return run
+
+    def whole():
+        found = run()
+        torch.cuda.synchronize()
+        return found
+
+    return whole
+
+
 def measure(what, made, tokens, arguments):
     run, gradient, attention, clear = made
     on_gpu = arguments.device.startswith("cuda")
-
-    def timed():
-        begin = time.perf_counter(), time.process_time()
-        run()
-        if on_gpu:
-            torch.cuda.synchronize()
-        return time.perf_counter() - begin[0], time.process_time() - begin[1]
-
+    run = to_its_end(run, arguments.device)
     clear()
-    timed()
+    run()
     norm = gradient().float().norm().item()
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    seconds, cpu_seconds = map(statistics.median, zip(*(timed() for _ in range(arguments.repetitions)), strict=True))
+    seconds, cpu_seconds = map(statistics.median, seconds_and_cpu(run, arguments.repetitions, warm_up=0))
     line = {
         "form": what,
         "attention": attention,

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `config` | a whole configuration, from files, overrides or a mapping |
 //! | `filter`, `advantage`, `objective`, `value_loss`, `machine` | the classes of that name |
+//! | `batch` | what the losses read alike: cuts, and what means divide by |
 //! | `rows` | columns of numbers: buffers, arrays, sequences, rows of either |
 //! | `array` | columns of numbers on their way out |
 //! | `value` | settings and events as Python has them, and as JSON has them |
@@ -14,6 +15,7 @@
 
 mod advantage;
 mod array;
+mod batch;
 mod config;
 mod error;
 mod filter;
@@ -35,7 +37,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<advantage::Advantage>()?;
     module.add_class::<advantage::Estimate>()?;
     module.add_class::<objective::Objective>()?;
-    module.add_class::<objective::Normalisers>()?;
+    module.add_class::<batch::Normalisers>()?;
     module.add_class::<objective::Evaluation>()?;
     module.add_class::<value_loss::ValueLoss>()?;
     module.add_class::<value_loss::ValueEvaluation>()?;
