@@ -24,7 +24,7 @@ import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tamis.learner import checkpoint
-from tamis.learner.protocol import Failed, Refused, RequestError, StateError
+from tamis.learner.protocol import DiskError, FilesError, Refused, RequestError, StateError
 
 
 def train(learner, steps=2, network="policy"):
@@ -347,59 +347,59 @@ class Wrong(Folders):
             path.unlink()
         self.other = opened(golden_folder("qwen2"), critic={"optimizer": OPTIMIZER})
         self.before = state(self.other)
-        self.check(Refused, "critic holds neither")
+        self.check(FilesError, "critic holds neither")
         self.assert_refused(StateError, "no weights yet", train, self.other, 1, "critic")
 
     def test_missing_files(self):
         (self.saved / "model.safetensors").unlink()
-        self.check(Refused, "holds neither")
+        self.check(FilesError, "holds neither")
 
     def test_policies_that_are_not_whole(self):
         self.edit("model.safetensors", lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
-        self.assert_refused(Refused, "`model.layers.1.mlp.up_proj.weight` is missing", opened, self.saved)
+        self.assert_refused(FilesError, "`model.layers.1.mlp.up_proj.weight` is missing", opened, self.saved)
         self.edit(
             "model.safetensors",
             lambda tensors: tensors.update({"model.layers.1.mlp.up_proj.weight": torch.zeros(3, 3)}),
         )
-        self.assert_refused(Refused, r"up_proj.weight` .* has shape \[3, 3\], expected \[112, 48\]", opened, self.saved)
+        self.assert_refused(FilesError, r"up_proj.weight` .* has shape \[3, 3\], expected \[112, 48\]", opened, self.saved)
         (self.saved / "model.safetensors").write_bytes(b"nothing")
-        self.assert_refused(Refused, "failed to load", opened, self.saved)
+        self.assert_refused(FilesError, "failed to load", opened, self.saved)
 
     def test_missing_tensor(self):
         self.edit("model.safetensors", lambda tensors: tensors.pop("model.norm.weight"))
-        self.check(Refused, "tensor `model.norm.weight` is missing")
+        self.check(FilesError, "tensor `model.norm.weight` is missing")
 
     def test_foreign_tensor(self):
         self.edit("optimizer.safetensors", lambda tensors: tensors.update({"first.other": torch.zeros(1)}))
-        self.check(Refused, "tensor `first.other` .* does not belong")
+        self.check(FilesError, "tensor `first.other` .* does not belong")
 
     def test_other_shape(self):
         self.edit("critic/model.safetensors", lambda tensors: tensors.update({"score.bias": torch.zeros(2)}))
-        self.check(Refused, r"score.bias` .* has shape \[2\], expected \[1\]")
+        self.check(FilesError, r"score.bias` .* has shape \[2\], expected \[1\]")
 
     def test_other_type(self):
         self.edit(
             "optimizer.safetensors",
             lambda tensors: tensors.update({"first.model.norm.weight": torch.zeros(48, dtype=torch.int32)}),
         )
-        self.check(Refused, "is of type I32")
+        self.check(FilesError, "is of type I32")
 
     def test_no_step(self):
         self.edit("optimizer.safetensors", lambda tensors: None, {"format": "pt"})
-        self.check(Refused, "no number `step`")
+        self.check(FilesError, "no number `step`")
 
     def test_torn_file(self):
         path = self.saved / "optimizer.safetensors"
         path.write_bytes(path.read_bytes()[:-100])
-        self.check(Refused, "failed to read")
+        self.check(FilesError, "failed to read")
 
     def test_not_finite(self):
         self.edit("model.safetensors", lambda tensors: tensors["model.norm.weight"].fill_(float("nan")))
         self.assert_refused(
-            Refused, "not finite", call, self.other, "load", {"folder": str(self.saved), "content": "checkpoint"}
+            FilesError, "not finite", call, self.other, "load", {"folder": str(self.saved), "content": "checkpoint"}
         )
 
-        self.assert_refused(Refused, "`model.norm.weight` .* not finite", opened, self.saved)
+        self.assert_refused(FilesError, "`model.norm.weight` .* not finite", opened, self.saved)
 
     def test_a_full_disk(self):
         if not pathlib.Path("/dev/full").exists():
@@ -407,13 +407,17 @@ class Wrong(Folders):
         folder = self.empty()
         output = checkpoint.Output(folder)
         (folder / "model.safetensors").symlink_to("/dev/full")
-        self.assert_refused(
-            Failed, "failed to write .*/model.safetensors: No space left", output.write, "model.safetensors", [b"x"]
-        )
+        with self.assertRaises(DiskError) as refused:
+            output.write("model.safetensors", [b"x"])
+        path = str(folder / "model.safetensors")
+        message = f"failed to write {path}: No space left on device"
+        more = {"operation": "write", "path": path, "errno": 28}
+        expected = {"error": {"kind": "disk", "message": message, "hint": None, **more}}
+        self.assertEqual((refused.exception.status, refused.exception.body()), (500, expected))
 
     def test_folders_to_save_into(self):
         self.assert_refused(RequestError, "is not empty", save, self.learner, self.saved)
-        self.assert_refused(RequestError, "there is no folder", save, self.learner, self.folder / "none")
+        self.assert_refused(DiskError, "failed to open .*/none: No such file", save, self.learner, self.folder / "none")
         self.assert_refused(RequestError, "is not absolute", save, self.learner, "here")
 
     def test_critic_without_weights(self):

@@ -270,7 +270,7 @@ class OnceAndOnlyOnce(Served):
         self.assert_error(first.post("check", seq=1), 410, "incarnation")
         self.assertEqual(second.post("check")[0], 200)
         # One that fails leaves none.
-        self.assert_error(second.post("open", {**open_settings(POLICY), "policy": "/nowhere"}), 422, "refused")
+        self.assert_error(second.post("open", {**open_settings(POLICY), "policy": "/nowhere"}), 422, "files")
         self.assert_error(second.post("check"), 410, "incarnation")
         self.assertIsNone(second.get("info")[1]["incarnation"])
         status, _, _ = first.open()
@@ -318,7 +318,6 @@ class OnceAndOnlyOnce(Served):
         cases = [
             (RuntimeError("first line\nsecond line"), "RuntimeError: first line"),
             (OSError("odd"), "failed to read or write: odd"),
-            (OSError(28, "No space left on device", "/x"), "failed to read or write /x: No space left on device"),
             (torch.OutOfMemoryError("CUDA out of memory"), "out of memory: CUDA out of memory"),
             (MemoryError(), "out of memory: MemoryError"),
             (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory: DefaultCPUAllocator: can't allocate memory"),
@@ -326,6 +325,12 @@ class OnceAndOnlyOnce(Served):
         ]
         for failure, message in cases:
             self.assert_error(client.post("check"), 500, "failed", message=message)
+        # What the disk refuses comes with the path and the system's number.
+        failure = OSError(28, "No space left on device", "/x")
+        status, answer = client.post("check")[:2]
+        message = "failed to open /x: No space left on device"
+        more = {"operation": "open", "path": "/x", "errno": 28}
+        self.assertEqual((status, answer), (500, {"error": {"kind": "disk", "message": message, "hint": None, **more}}))
         # The log has what the controller is not bothered with.
         self.assertRegex(self.log[-1], "(?s)^Traceback .*second line$")
         self.assertEqual(client.post("keep")[0], 200)

@@ -1,5 +1,6 @@
 //! `tamis eval`: a checkpoint's policy on the validation prompts, without a run directory.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
@@ -16,6 +17,7 @@ use crate::assemble::validation::no_pass;
 use crate::assemble::{AssembleError, data, learner, policy, rewards};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
+use crate::learner::LearnerError;
 use crate::measure::validation::{self, Shown, Validation, ValidationSettings};
 use crate::measure::validation_metrics::{SourceResult, results_by_source};
 use crate::workers::listener::RunListener;
@@ -36,9 +38,15 @@ pub enum EvaluateError {
     /// A place for the shipped reward runner cannot be made.
     #[error("failed to make a folder for temporary files in {}", std::env::temp_dir().display())]
     Folder(#[source] std::io::Error),
-    /// Servers cannot be reached, started, or given the checkpoint.
-    #[error(transparent)]
-    Servers(Box<RunError>),
+    /// Servers or a learner cannot be reached, started, or given the checkpoint.
+    #[error("{error}")]
+    Servers {
+        /// What happened.
+        #[source]
+        error: Box<RunError>,
+        /// Folder with the output of the processes that were started for the evaluation, where there is any.
+        logs: Option<PathBuf>,
+    },
     /// There are no prompts to evaluate on.
     #[error(
         "there are no validation prompts; set data.val (or data.arithmetic.val_size for the task `arithmetic`)"
@@ -65,6 +73,30 @@ pub struct EvaluationReport {
     /// Every completion, where they were asked for.
     #[serde(skip)]
     pub all_samples: Vec<SampleRow>,
+}
+
+impl EvaluateError {
+    fn servers(error: RunError) -> Self {
+        Self::Servers { error: Box::new(error), logs: None }
+    }
+
+    /// The fix, where one is known, and where to read on.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Assemble(error) => error.hint(),
+            Self::Servers { error, logs: None } => error.hint(),
+            Self::Servers { error, logs: Some(logs) } => {
+                let kept = format!("the output of what was started for this is kept in {}", logs.display());
+                // That of a run is in its folder.
+                let is_own = matches!(**error, RunError::Learner(LearnerError::Lost { is_own: true, .. }));
+                Some(match error.hint().filter(|_| !is_own) {
+                    Some(hint) => format!("{hint}; {kept}"),
+                    None => kept,
+                })
+            }
+            _ => None,
+        }
+    }
 }
 
 fn as_object<S: Serializer>(metrics: &[(String, f64)], serializer: S) -> Result<S::Ok, S::Error> {
@@ -94,7 +126,7 @@ impl From<DispatchError> for Halt<EvaluateError> {
         match error {
             DispatchError::Generator(
                 lost @ (GeneratorError::Unreachable { .. } | GeneratorError::Learner(_)),
-            ) => Self::Failed(EvaluateError::Servers(Box::new(lost.into()))),
+            ) => Self::Failed(EvaluateError::servers(lost.into())),
             error => Self::Failed(EvaluateError::Dispatch(error)),
         }
     }
@@ -135,6 +167,28 @@ pub fn evaluate(
     keeps_samples: bool,
 ) -> Result<EvaluationReport, Halt<EvaluateError>> {
     check_published(config)?;
+    let folder = private_folder().map_err(EvaluateError::Folder)?;
+    let evaluated = evaluate_in(folder.path(), config, places, progress, interrupt, keeps_samples);
+    evaluated.map_err(|halt| {
+        halt.map(|error| match error {
+            // Everything that was started has ended.
+            EvaluateError::Servers { error, .. } => {
+                EvaluateError::Servers { error, logs: keep_logs(folder.path()) }
+            }
+            error => error,
+        })
+    })
+}
+
+/// [`evaluate`], with a folder for what is there only meanwhile.
+fn evaluate_in(
+    folder: &Path,
+    config: &Config,
+    places: &Places,
+    progress: &Console,
+    interrupt: &Interrupt,
+    keeps_samples: bool,
+) -> Result<EvaluationReport, Halt<EvaluateError>> {
     let (of_run, regex_place) = (config.clone(), places.rollout_regex.clone());
     let (prompts, codec, model) = interrupt.or_abandon(move || -> Result<_, AssembleError> {
         let prompts = data::validation_prompts(&of_run)?;
@@ -152,10 +206,9 @@ pub fn evaluate(
         progress.warn(warning);
     }
     let prompts = prompts.validation;
-    let folder = private_folder().map_err(EvaluateError::Folder)?;
     let listener: Arc<dyn Listener> = RunListener::new(progress, interrupt);
     let mut scorer = Scorer::new(
-        rewards::rewards(config, (&Disk::new(), folder.path()), &listener, interrupt, &[&prompts])
+        rewards::rewards(config, (&Disk::new(), folder), &listener, interrupt, &[&prompts])
             .map_err(|error| error.halt().map(EvaluateError::from))?,
     );
     let overlong = config.data.overlong_prompts;
@@ -169,15 +222,15 @@ pub fn evaluate(
     if let Some(first) = prepared.prompts.first() {
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
-    let servers = |halt: Halt<RunError>| halt.map(|error| EvaluateError::Servers(Box::new(error)));
+    let servers = |halt: Halt<RunError>| halt.map(EvaluateError::servers);
     let learner = if holds_in_torch(config) {
-        let holder = learner::holder_in_torch(config, &codec, folder.path(), interrupt, progress);
+        let holder = learner::holder_in_torch(config, &codec, folder, interrupt, progress);
         Some(holder.map_err(servers)?)
     } else {
         model.map(|model| learner::holder(config, model, &codec, interrupt))
     };
-    let mut sampler = EvaluationSampler::new(config, learner, &codec, folder.path(), interrupt, progress)
-        .map_err(servers)?;
+    let mut sampler =
+        EvaluationSampler::new(config, learner, &codec, folder, interrupt, progress).map_err(servers)?;
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
     let plural = if settings.n == 1 { "" } else { "s" };
     progress.say(&format!(
@@ -253,6 +306,24 @@ fn check_published(config: &Config) -> Result<(), AssembleError> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Moves the output of processes out of an evaluation's folder, which goes away; `None` where there is none.
+fn keep_logs(folder: &Path) -> Option<PathBuf> {
+    let in_folder = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let is_log = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
+        entries.map(|entry| entry.path()).filter(is_log).collect()
+    };
+    let logs = [in_folder(folder), in_folder(&folder.join("servers"))].concat();
+    if logs.is_empty() {
+        return None;
+    }
+    let kept = private_folder().ok()?;
+    for log in logs {
+        std::fs::copy(&log, kept.path().join(log.file_name()?)).ok()?;
+    }
+    Some(kept.keep())
 }
 
 /// A folder for the shipped reward runner, which Python then runs: of a name that nobody else can guess, for

@@ -50,6 +50,11 @@ impl ExportError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Checksum(error) => error.hint(),
+            Self::Weights(error) if error.is_other_architecture() => Some(
+                "this is no fault of the files: the native engine, which would write them anew, knows these architectures \
+                 alone; other programs load the folder as it is"
+                    .to_owned(),
+            ),
             Self::Weights(error) => error.hint(),
             Self::Tokenizer(_) => None,
             Self::Exists { .. } => Some("name a folder that is not there yet".to_owned()),

@@ -14,6 +14,7 @@ The native engine reads what is written here, and is read here. Tensors are writ
 that the host holds one of them and not all. Every file is flushed to the disk before `save` returns.
 """
 
+import errno
 import json
 import os
 import struct
@@ -25,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 
 from .loading import is_spare
 from .lora import AdapterNetwork
-from .protocol import Failed, Refused, RequestError
+from .protocol import DiskError, FilesError, Refused, RequestError
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _TAGS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -55,12 +56,16 @@ class Output:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise Failed(f"failed to write {path}: {error.strerror}", "is the disk full?") from None
+            raise DiskError("write", path, error) from None
         self.files.append({"name": name, "bytes": num_bytes, "crc32": f"{crc:08x}"})
 
     def folder_within(self, name):
         """Makes a folder inside."""
-        (self.folder / name).mkdir()
+        path = self.folder / name
+        try:
+            path.mkdir()
+        except OSError as error:
+            raise DiskError("create_folder", path, error) from None
         self.flush_folder(name)
 
     def flush_folder(self, name="."):
@@ -223,7 +228,7 @@ def empty_folder(folder):
     if not folder.is_absolute():
         raise RequestError(f"the path {folder} is not absolute")
     if not folder.is_dir():
-        raise RequestError(f"there is no folder {folder}")
+        raise DiskError("open", folder, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
     if any(folder.iterdir()):
         raise RequestError(f"the folder {folder} is not empty")
     return folder
@@ -239,7 +244,7 @@ def _open(path):
     try:
         return safe_open(path, framework="pt")
     except (OSError, SafetensorError) as error:
-        raise Refused(f"failed to read {path}: {error}") from None
+        raise FilesError(f"failed to read {path}: {error}", path) from None
 
 
 def read_tensors(folder, shapes, others=False):
@@ -256,9 +261,11 @@ def read_tensors(folder, shapes, others=False):
             files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
             paths = [folder / Path(file).name for file in files]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise Refused(f"{index} has no `weight_map` from tensor names to files of its folder") from None
+            message = f"{index} has no `weight_map` from tensor names to files of its folder"
+            raise FilesError(message, index) from None
     else:
-        raise Refused(f"{folder} holds neither model.safetensors nor model.safetensors.index.json")
+        message = f"{folder} holds neither model.safetensors nor model.safetensors.index.json"
+        raise FilesError(message, folder)
     return _read_files(paths, shapes, "", others)
 
 
@@ -273,17 +280,19 @@ def _read_files(paths, shapes, prefix, others=False):
             if name not in shapes:
                 if others is True or (others and name in others) or is_spare(name):
                     continue
-                raise Refused(f"tensor `{full}` in {path} does not belong to this architecture")
+                raise FilesError(f"tensor `{full}` in {path} does not belong to this architecture", path)
             view = file.get_slice(full)
             if view.get_shape() != list(shapes[name]):
                 expected = list(shapes[name])
-                raise Refused(f"tensor `{full}` in {path} has shape {view.get_shape()}, expected {expected}")
+                message = f"tensor `{full}` in {path} has shape {view.get_shape()}, expected {expected}"
+                raise FilesError(message, path)
             if view.get_dtype() not in _TAGS.values():
-                raise Refused(f"tensor `{full}` in {path} is of type {view.get_dtype()}, expected F32, BF16 or F16")
+                message = f"tensor `{full}` in {path} is of type {view.get_dtype()}, expected F32, BF16 or F16"
+                raise FilesError(message, path)
             found[name] = _reader(file, path, full)
     for name in shapes:
         if name not in found:
-            raise Refused(f"tensor `{prefix}{name}` is missing from {paths[0].parent}")
+            raise FilesError(f"tensor `{prefix}{name}` is missing from {paths[0].parent}", paths[0].parent)
     return found
 
 
@@ -291,7 +300,8 @@ def _reader(file, path, name):
     def read():
         values = file.get_tensor(name).float()
         if not values.isfinite().all():
-            raise Refused(f"tensor `{name}` in {path} holds numbers that are not finite: the file is damaged")
+            message = f"tensor `{name}` in {path} holds numbers that are not finite: the file is damaged"
+            raise FilesError(message, path)
         return values
 
     return read
@@ -300,7 +310,7 @@ def _reader(file, path, name):
 def _read_step(path):
     step = (_open(path).metadata() or {}).get("step", "")
     if not (step.isascii() and step.isdigit() and len(step) < 19):
-        raise Refused(f"{path} has no number `step` in its metadata")
+        raise FilesError(f"{path} has no number `step` in its metadata", path)
     return int(step)
 
 

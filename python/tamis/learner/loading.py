@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from .head import VocabularyHead
 from .model import Network, first_line
-from .protocol import Refused, RequestError
+from .protocol import FilesError, Refused, RequestError
 from .vision import Images, Vision, is_vision
 from .weights import first_not_finite
 
@@ -35,11 +36,11 @@ class Source:
         try:
             config = json.loads((folder / "config.json").read_text())
         except OSError as error:
-            raise Refused(f"failed to read {folder / 'config.json'}: {error.strerror}") from None
+            raise FilesError(f"failed to read {folder / 'config.json'}: {error.strerror}", folder) from None
         except ValueError as error:
-            raise Refused(f"{folder / 'config.json'} is not JSON: {error}") from None
+            raise FilesError(f"{folder / 'config.json'} is not JSON: {error}", folder) from None
         if not isinstance(config, dict):
-            raise Refused(f"{folder / 'config.json'} is not a JSON object")
+            raise FilesError(f"{folder / 'config.json'} is not a JSON object", folder)
         if "quantization_config" in config:
             raise Refused(f"the weights in {folder} are quantised, and are trained in full", "name the original model")
         generation = folder / "generation_config.json"
@@ -71,16 +72,20 @@ def load_module(source, kind, dtype):
         )  # fmt: skip
     except Exception as error:
         hint = "name a folder with a decoder-only model of transformers, its weights as safetensors"
-        raise Refused(f"failed to load the model in {source.folder}: {first_line(error)}", hint) from None
+        message = f"failed to load the model in {source.folder}: {first_line(error)}"
+        if isinstance(error, OSError | SafetensorError):
+            raise FilesError(message, source.folder, hint) from None
+        raise Refused(message, hint) from None
     missing = sorted(report["missing_keys"])
     if missing:
-        raise Refused(f"tensor `{missing[0]}` is missing from {source.folder}")
+        raise FilesError(f"tensor `{missing[0]}` is missing from {source.folder}", source.folder)
     if report["mismatched_keys"]:
         name, found, expected = sorted(report["mismatched_keys"])[0]
-        raise Refused(f"tensor `{name}` in {source.folder} has shape {list(found)}, expected {list(expected)}")
+        message = f"tensor `{name}` in {source.folder} has shape {list(found)}, expected {list(expected)}"
+        raise FilesError(message, source.folder)
     broken = first_not_finite(module.named_parameters())
     if broken is not None:
-        raise Refused(f"tensor `{broken}` in {source.folder} holds numbers that are not finite")
+        raise FilesError(f"tensor `{broken}` in {source.folder} holds numbers that are not finite", source.folder)
     return module.eval(), sorted(report["unexpected_keys"])
 
 
@@ -93,7 +98,8 @@ def load_policy(folder, options, dtype=torch.float32):
     module, unexpected = load_module(source, kind, dtype)
     unexpected = [name for name in unexpected if not is_spare(name)]
     if unexpected:
-        raise Refused(f"tensor `{unexpected[0]}` in {source.folder} does not belong to this architecture")
+        message = f"tensor `{unexpected[0]}` in {source.folder} does not belong to this architecture"
+        raise FilesError(message, source.folder)
     network = Network(module, module.base_model, None, source, options)
     if sees:
         network.vision = Vision(network.decoder, images)

@@ -97,8 +97,29 @@ class Refused(LearnerError):
     status, kind = 422, "refused"
 
 
+class FilesError(Refused):
+    """A folder does not hold what it must: files are missing or damaged, or of another shape."""
+
+    kind = "files"
+
+    def __init__(self, message, path, hint=None):
+        super().__init__(message, hint, path=str(path))
+
+
 class Failed(LearnerError):
     """It broke off."""
+
+
+class DiskError(Failed):
+    """A file or folder could not be written or read: `operation` is the page's name for what failed with it."""
+
+    kind = "disk"
+
+    def __init__(self, operation, path, error):
+        reason = error.strerror or str(error)
+        message = f"failed to {operation.replace('_', ' ')} {path}: {reason}"
+        more = {} if error.errno is None else {"errno": error.errno}
+        super().__init__(message, operation=operation, path=str(path), **more)
 
 
 def _strict_object(pairs):

@@ -22,7 +22,7 @@ from .connections import Answer
 from .device import DeviceLost, is_device_lost, is_out_of_memory
 from .learner import Learner
 from .model import first_line
-from .protocol import Failed, IncarnationError, LearnerError, PathError, RequestError, SequenceError, Settings
+from .protocol import DiskError, Failed, IncarnationError, LearnerError, PathError, RequestError, SequenceError, Settings
 
 MAX_BODY_BYTES = 1 << 30
 OPEN = "/v1/open"
@@ -192,8 +192,9 @@ class Session:
         except LearnerError as error:
             return Answer.of_error(error)
         except OSError as error:
-            where = "" if error.filename is None else f" {error.filename}"
-            return Answer.of_error(Failed(f"failed to read or write{where}: {error.strerror or first_line(error)}"))
+            if error.filename is not None:
+                return Answer.of_error(DiskError("open", error.filename, error))
+            return Answer.of_error(Failed(f"failed to read or write: {error.strerror or first_line(error)}"))
         except Exception as error:
             if is_out_of_memory(error):
                 hint = "lower micro_batch_tokens, or set recompute_activations"

@@ -100,16 +100,15 @@ pub(crate) fn run(arguments: &EvalArguments) -> Result<u8, Failure> {
                 Halt::Interrupted => return Failure::of(INTERRUPTED, &Interrupted, None),
                 Halt::Failed(error) => error,
             };
-            let (code, hint) = match &error {
+            let code = match &error {
                 // A damaged file is no mistake in the configuration.
-                EvaluateError::Assemble(error @ AssembleError::Checksum(_)) => (FAILED, error.hint()),
-                EvaluateError::Assemble(error @ AssembleError::Judge(_)) => (UNREACHABLE, error.hint()),
-                EvaluateError::Assemble(error) => (USAGE, error.hint()),
-                EvaluateError::NoPrompts => (USAGE, None),
-                EvaluateError::Servers(error) => (exit_code(error), error.hint()),
-                _ => (FAILED, None),
+                EvaluateError::Assemble(AssembleError::Checksum(_)) => FAILED,
+                EvaluateError::Assemble(AssembleError::Judge(_)) => UNREACHABLE,
+                EvaluateError::Assemble(_) | EvaluateError::NoPrompts => USAGE,
+                EvaluateError::Servers { error, .. } => exit_code(error),
+                _ => FAILED,
             };
-            Failure::of(code, &error, hint)
+            Failure::of(code, &error, error.hint())
         })?;
     let json = as_json(&checkpoint, &loaded.config, &evaluation)?;
     if arguments.json {

@@ -13,6 +13,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
     let exported = export(&checkpoint, target, *untie, *dtype).map_err(|error| {
         let code = match &error {
             ExportError::Exists { .. } | ExportError::Overflow { .. } => USAGE,
+            ExportError::Weights(error) if error.is_other_architecture() => USAGE,
             _ => FAILED,
         };
         Failure::of(code, &error, error.hint())

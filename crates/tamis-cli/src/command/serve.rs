@@ -62,7 +62,11 @@ fn name(arguments: &ServeArguments) -> String {
 fn read_policy(source: &Path, name: String) -> Result<ServedPolicy, Failure> {
     let failed = |error: &AssembleError| {
         let code = if matches!(error, AssembleError::Checksum(_)) { FAILED } else { USAGE };
-        Failure::of(code, error, error.hint())
+        let other = || {
+            "`tamis serve` is the native engine: serve this model with vLLM or SGLang, and name them in rollout.servers"
+                .to_owned()
+        };
+        Failure::of(code, error, if error.is_other_architecture() { Some(other()) } else { error.hint() })
     };
     let (folder, run_config) = match name_on_hub(source) {
         Some(model) => (follow_model(model)?, None),

@@ -122,7 +122,8 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
             | SaveError::Weights(_)
             | SaveError::State { .. }
             | SaveError::Format { .. }
-            | SaveError::Shape { .. },
+            | SaveError::Shape { .. }
+            | SaveError::Elsewhere { .. },
         )
         | RunError::Directory(RunDirectoryError::ForeignLog { .. }) => MISMATCH,
         // A damaged file is no mistake in the configuration.

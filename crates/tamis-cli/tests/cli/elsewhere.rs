@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::serving::Serving;
+use crate::listening::Listening;
 use crate::tamis::Folder;
 
 /// Two runs: a policy to be evaluated, and one that a server holds meanwhile.
@@ -29,7 +29,7 @@ fn a_checkpoint_is_evaluated_at_servers() {
     let folder = policies();
     let sampled = ["validate.temperature=1.0", "validate.n=2"];
     let (native, _) = evaluated(&folder, &sampled);
-    let serving = Serving::begin(&folder, &["other"]);
+    let serving = Listening::serve(&folder, &["other"]);
     let servers = format!("rollout.servers=[{}]", serving.address);
     let (served, printed) = evaluated(&folder, &["rollout.backend=vllm", &servers, sampled[0], sampled[1]]);
     assert_eq!(native["metrics"], served["metrics"], "{printed}");
@@ -66,7 +66,7 @@ fn a_checkpoint_is_evaluated_at_servers() {
 #[test]
 fn an_evaluation_does_not_take_the_servers_of_a_run_that_goes_on() {
     let folder = policies();
-    let serving = Serving::begin(&folder, &["other"]);
+    let serving = Listening::serve(&folder, &["other"]);
     let servers = format!("rollout.servers=[{}]", serving.address);
     let from = ["~model.init", "+model.path=mine/checkpoints/step_1", "warm_start.steps=0"];
     let train = ["train", "tiny.yaml", "run.dir=.", "run.name=served", "train.total_steps=1"];
@@ -125,7 +125,7 @@ fn what_an_evaluation_cannot_do_is_told_before_it_begins() {
 fn a_server_s_own_model_is_evaluated() {
     let folder = policies();
     let (native, _) = evaluated(&folder, &[]);
-    let serving = Serving::begin(&folder, &["mine"]);
+    let serving = Listening::serve(&folder, &["mine"]);
     let servers = format!("rollout.servers=[{}/v1]", serving.address);
     let (text, printed) = evaluated(&folder, &["rollout.backend=openai", &servers]);
     let accuracy = |found: &serde_json::Value| found["sources"][0]["figures"].clone();

@@ -90,6 +90,59 @@ fn eval() {
     assert!(!folder.join("evaluations").exists(), "a checkpoint outside a run has nowhere to keep it");
 }
 
+/// The native engine does not know every model that PyTorch trains: PyTorch holds the weights that servers are
+/// given, too.
+#[test]
+fn eval_of_what_pytorch_trained_asks_pytorch_where_servers_sample() {
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    let servers = ["rollout.backend=vllm", "rollout.servers=[http://127.0.0.1:9]"];
+    let eval = |further: &[&str]| folder.tamis(&[&["eval", "runs/tiny"], further].concat());
+    let torch = ["learner.backend=torch", "learner.python=no-such-python"];
+    for samples in [&servers[..], &["rollout.backend=learner"]] {
+        let failure = eval(&[&torch[..], samples].concat()).failure();
+        assert!(failure.starts_with("exit code 3\nerror: cannot start `no-such-python"), "{failure}");
+    }
+    let natively = eval(&[&servers[..], &["rollout.server_startup_timeout=1s"]].concat()).failure();
+    assert!(natively.starts_with("exit code 3\nerror: no server answers"), "{natively}");
+    eval(&torch).succeeds();
+    // Whole weights in place of the model that adapters go onto would spoil the servers for a run.
+    let adapters = ["learner.lora={rank: 4}", "publish.mode=adapter"];
+    insta::assert_snapshot!(eval(&[&torch[..], &servers, &adapters].concat()).failure(), @"
+    exit code 2
+    error: rollout.servers: an evaluation would put its whole weights in place of the model that the run's adapters go onto
+      hint: evaluate without these servers: rollout.backend=native or learner, or rollout.servers=[] with rollout.launch={}
+    ");
+}
+
+/// The folder of an evaluation goes away with it; the output of what it started does not where that failed.
+#[cfg(unix)]
+#[test]
+fn eval_keeps_the_output_of_a_learner_that_failed() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = Folder::tiny();
+    folder.tamis(&["train", "tiny.yaml", "train.total_steps=1"]).succeeds();
+    // A learner that is none of PyTorch's, and is told from one.
+    let tamis = env!("CARGO_BIN_EXE_tamis");
+    folder
+        .write("python", &format!("#!/bin/sh\necho a line of it\nexec '{tamis}' learner --listen \"$4\"\n"));
+    let python = folder.join("python");
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::create_dir(folder.join("temporary")).unwrap();
+    let python = format!("learner.python={}", python.display());
+    let arguments = ["eval", "runs/tiny", "learner.backend=torch", "rollout.backend=learner", &python];
+    let ended = folder.wait(folder.start_with(&arguments, &[("TMPDIR", folder.join("temporary"))]));
+    let failure = ended.failure();
+    assert!(failure.contains("takes no settings of PyTorch"), "{failure}");
+    let kept: Vec<std::path::PathBuf> =
+        std::fs::read_dir(folder.join("temporary")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [kept] = &kept[..] else { panic!("{kept:?} is left") };
+    let name = kept.file_name().unwrap().to_string_lossy();
+    assert!(failure.ends_with(&format!("is kept in DIR/temporary/{name}\n")), "{failure}");
+    let log = std::fs::read_to_string(kept.join("learner.log")).unwrap();
+    assert!(log.contains("a line of it"), "{log}");
+}
+
 const SUMS: &str = "\
 {\"question\": \"1+1=\", \"answer\": \"2\", \"data_source\": \"small\"}
 {\"question\": \"2+3=\", \"answer\": \"5\", \"data_source\": \"small\"}

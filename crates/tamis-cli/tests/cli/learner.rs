@@ -1,38 +1,9 @@
 //! Runs whose policy learns in another process (`tamis learner`).
 
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::Child;
+use std::io::Read as _;
 
+use crate::listening::Listening;
 use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
-
-/// A learner, ended with the value.
-struct Learning {
-    child: Child,
-    address: String,
-}
-
-impl Learning {
-    fn begin(folder: &Folder, arguments: &[&str]) -> Self {
-        let listen = ["learner", "--threads", "1"];
-        let listen = [&listen[..], arguments].concat();
-        let mut child = folder.start(&listen);
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let Some(address) = line.trim_end().strip_prefix("listening on ") else {
-            let mut printed = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
-            panic!("{line:?}\n{printed}");
-        };
-        Self { address: address.to_owned(), child }
-    }
-}
-
-impl Drop for Learning {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn train(folder: &Folder, arguments: &[&str]) -> Ended {
     folder.tamis(&[&["train", "config.yaml"], arguments].concat())
@@ -51,8 +22,8 @@ const KINDS: [&[&str]; 5] = [
 fn a_run_through_the_wire_is_the_run_in_one_process_to_the_bit() {
     let folder = Folder::new().with("config.yaml", TINY);
     // One learner for all of them: what an earlier run left in it means nothing to the next.
-    let over_a_port = Learning::begin(&folder, &["--listen", "127.0.0.1:0"]);
-    let over_a_socket = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    let over_a_port = Listening::learner(&folder, &["--listen", "127.0.0.1:0"]);
+    let over_a_socket = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
     for (place, kind) in KINDS.into_iter().enumerate() {
         let learner = if place % 2 == 0 { &over_a_port } else { &over_a_socket };
         let url = format!("learner.url={}", learner.address);
@@ -79,7 +50,7 @@ const SAMPLED: [&[&str]; 4] = [
 #[test]
 fn a_learner_that_samples_elsewhere_samples_what_one_in_this_process_does() {
     let folder = Folder::new().with("config.yaml", TINY);
-    let learner = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    let learner = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
     let url = format!("learner.url={}", learner.address);
     let samples = "rollout.backend=learner";
     train(&folder, &["run.name=here"]).succeeds();
@@ -115,7 +86,7 @@ fn a_run_goes_on_with_another_kind_of_learner() {
     let folder = Folder::new().with("config.yaml", TINY);
     train(&folder, &["run.name=whole"]).succeeds();
     let whole = Left::by(&folder.join("runs/whole"));
-    let learner = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    let learner = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
     let url = format!("learner.url={}", learner.address);
     for (first, second) in [(&*url, "learner.url=null"), ("learner.url=null", &*url)] {
         train(&folder, &["run.name=both", "train.total_steps=2", first]).succeeds();
@@ -149,7 +120,7 @@ fn with_a_fault_at_every_call(fault: &str, samples: bool, check: impl Fn(&Folder
     for at in 1.. {
         let at = at.to_string();
         let arguments = ["--listen", "unix:l.sock", "--test-fault", fault, "--test-fault-at", &at];
-        let mut learner = Learning::begin(&folder, &arguments);
+        let mut learner = Listening::learner(&folder, &arguments);
         let begin = ["run.name=run", "learner.url=unix:l.sock", "learner.lost_timeout=20ms"];
         let ended = train(&folder, &begin);
         let _ = learner.child.kill();
@@ -157,7 +128,7 @@ fn with_a_fault_at_every_call(fault: &str, samples: bool, check: impl Fn(&Folder
         learner.child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
         check(&folder, &ended);
         if ended.code != Some(0) {
-            let _again = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+            let _again = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
             let is_begun = folder.join("runs/run/checkpoints").is_dir();
             let resumed = if is_begun {
                 folder.tamis(&["train", "--resume", "runs/run"])
@@ -212,7 +183,7 @@ fn what_is_wrong_with_a_learner_is_told() {
     Some(3) error: the learner at unix:nobody.sock cannot be reached: nothing answers there (client error (Connect): No such file or directory (os error 2))
       hint: start one (`tamis learner`) and name its address in learner.url, or learn in this process (`learner.url=null`); a run that had begun goes on with --resume
     "#);
-    let learner = Learning::begin(&folder, &["--listen", "127.0.0.1:0", "--api-key-file", "key"]);
+    let learner = Listening::learner(&folder, &["--listen", "127.0.0.1:0", "--api-key-file", "key"]);
     let url = format!("learner.url={}", learner.address);
     let refused = train(&folder, &[&url]);
     insta::assert_snapshot!(last_lines(&refused).replace(&learner.address, "URL"), @r#"
@@ -269,6 +240,49 @@ fn flip_bit(path: &std::path::Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
+/// What a learner elsewhere cannot write or read ends a run as in one process: exit code, path and hint.
+#[cfg(unix)]
+#[test]
+fn files_of_a_learner_elsewhere_fail_as_those_of_this_process() {
+    let folder = Folder::new().with("config.yaml", &short());
+    // Files may not grow, as where a quota is full.
+    let script = "trap '' XFSZ; ulimit -f 4; exec \"$0\" learner --listen unix:full.sock --threads 1";
+    let limited = std::process::Command::new("bash")
+        .args(["-c", script, env!("CARGO_BIN_EXE_tamis")])
+        .current_dir(folder.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _full = Listening::of(limited);
+    let full = train(&folder, &["run.name=full", "learner.url=unix:full.sock"]);
+    insta::assert_snapshot!(full.failure(), @"
+    exit code 1
+    error: failed to write `DIR/runs/full/reference.tmp/model.safetensors`
+      caused by: File too large (os error 27)
+    ");
+    let _learner = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
+    train(&folder, &["run.name=run", "learner.url=unix:l.sock"]).succeeds();
+    let last = "runs/run/checkpoints/step_2";
+    std::fs::remove_file(folder.join(&format!("{last}/checksums.json"))).unwrap();
+    let moments = folder.join(&format!("{last}/optimizer.safetensors"));
+    std::fs::OpenOptions::new().write(true).open(moments).unwrap().set_len(100).unwrap();
+    let resumed =
+        |url: &str| folder.tamis(&["train", "--resume", "runs/run", "train.total_steps=3", url]).failure();
+    let there = resumed("learner.url=unix:l.sock");
+    insta::assert_snapshot!(there, @r#"
+exit code 4
+error: the learner at unix:l.sock cannot use the files: DIR/runs/run/checkpoints/step_2/optimizer.safetensors is not a valid safetensors file: invalid header length
+  hint: the file was changed or damaged: put back a copy, or move DIR/runs/run/checkpoints/step_2 elsewhere to go on from the checkpoint before it, DIR/runs/run/checkpoints/step_1
+"#);
+    let here = resumed("learner.url=null");
+    let ends = |failure: &str| {
+        let hint = failure.find("  hint: ").map(|at| failure[at..].replace("DIR/", ""));
+        (failure.lines().next().map(str::to_owned), hint)
+    };
+    assert_eq!(ends(&there), ends(&here), "{here}");
+}
+
 /// A learner elsewhere reads the folders itself: what is damaged is told before it is asked.
 #[test]
 fn a_damaged_reference_or_critic_is_told_where_the_learner_is_elsewhere() {
@@ -278,7 +292,7 @@ fn a_damaged_reference_or_critic_is_told_where_the_learner_is_elsewhere() {
     copy_checkpoint(&folder, begun, "reference");
     copy_checkpoint(&folder, begun, "policy");
     copy_checkpoint(&folder, &format!("{begun}/critic"), "policy/critic");
-    let learner = Learning::begin(&folder, &["--listen", "unix:l.sock"]);
+    let learner = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
     let url = format!("learner.url={}", learner.address);
     let start = ["model.init=null", "model.path=policy", &url];
     let with_reference =
@@ -319,4 +333,124 @@ fn other_architectures_pass_the_checks_where_the_native_engine_does_not_meet_the
         assert_eq!(refused.code, Some(2), "{arguments:?}: {}", refused.shown());
         assert!(refused.shown().contains("Gemma"), "{arguments:?}: {}", refused.shown());
     }
+}
+
+/// A model of an architecture that the native engine does not know is none that is damaged: what can be done
+/// with it is told.
+#[test]
+fn commands_of_the_native_engine_tell_a_model_that_it_does_not_know() {
+    let folder = Folder::new().with("config.yaml", &short());
+    train(&folder, &["run.name=begun"]).succeeds();
+    copy_checkpoint(&folder, "runs/begun/checkpoints/step_2", "other");
+    std::fs::remove_file(folder.join("other/checksums.json")).unwrap();
+    let config = folder.read("other/config.json").replaced("Qwen3ForCausalLM", "GemmaForCausalLM");
+    folder.write("other/config.json", &config.replaced("\"qwen3\"", "\"gemma\""));
+    insta::assert_snapshot!(folder.tamis(&["export", "other", "exported"]).failure(), @r#"
+exit code 2
+error: failed to use the configuration in other
+  caused by: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+  hint: this is no fault of the files: the native engine, which would write them anew, knows these architectures alone; other programs load the folder as it is
+"#);
+    insta::assert_snapshot!(folder.tamis(&["serve", "other", "--port", "0"]).failure(), @r#"
+exit code 2
+error: failed to use the configuration in other
+  caused by: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+  hint: `tamis serve` is the native engine: serve this model with vLLM or SGLang, and name them in rollout.servers
+"#);
+    insta::assert_snapshot!(folder.tamis(&["eval", "other", "config.yaml"]).failure(), @r#"
+exit code 2
+error: `model.path`: other cannot be used: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+ --> command line
+  |
+1 | model.path=other
+  |            ^^^^^
+  hint: others learn in PyTorch (`learner.backend=torch`), and are sampled from there (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)
+
+1 error in the configuration
+"#);
+    // Of a run that PyTorch trained: its checkpoints have checksums.
+    let sums = folder.read("runs/begun/checkpoints/step_2/checksums.json");
+    let crc = |name: &str| tamis_run::checksum::crc32(&std::fs::read(folder.join(name)).unwrap());
+    let (was, is) = (crc("runs/begun/checkpoints/step_2/config.json"), crc("other/config.json"));
+    std::fs::copy(folder.join("other/config.json"), folder.join("runs/begun/checkpoints/step_2/config.json"))
+        .unwrap();
+    folder.write(
+        "runs/begun/checkpoints/step_2/checksums.json",
+        &sums.replaced(&format!("{was:08x}"), &format!("{is:08x}")),
+    );
+    insta::assert_snapshot!(folder.tamis(&["eval", "runs/begun"]).failure(), @r#"
+exit code 2
+error: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+  hint: others learn in PyTorch (`learner.backend=torch`), and are sampled from there (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)
+"#);
+    insta::assert_snapshot!(folder.tamis(&["train", "--resume", "runs/begun", "train.total_steps=3"]).failure(), @r#"
+exit code 2
+error: architecture `GemmaForCausalLM` is not supported (supported: Qwen2ForCausalLM, Qwen3ForCausalLM, LlamaForCausalLM)
+  hint: others learn in PyTorch (`learner.backend=torch`), and are sampled from there (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)
+"#);
+}
+
+/// PyTorch learns from models that see images, and does not sample from them: told before there is a run.
+#[test]
+fn a_model_that_sees_images_is_not_sampled_from_in_the_learner() {
+    let folder = Folder::new().with("config.yaml", &short());
+    train(&folder, &["run.name=begun"]).succeeds();
+    copy_checkpoint(&folder, "runs/begun/checkpoints/step_2", "text");
+    copy_checkpoint(&folder, "runs/begun/checkpoints/step_2", "sees");
+    for name in ["text", "sees"] {
+        std::fs::remove_file(folder.join(&format!("{name}/checksums.json"))).unwrap();
+    }
+    let config = folder.read("sees/config.json").replaced("\"qwen3\"", "\"qwen2_5_vl\"");
+    let config = config.replaced("Qwen3ForCausalLM", "Qwen2_5_VLForConditionalGeneration");
+    folder.write("sees/config.json", &config.replacen('{', "{\"image_token_id\": 1, ", 1));
+    folder.write("sees/preprocessor_config.json", "{}");
+    let base =
+        ["config.yaml", "model.init=null", "~warm_start", "learner.backend=torch", "~preset", "~critic"];
+    let samples = ["model.path=sees", "rollout.backend=learner"];
+    let command = |words: &[&str], further: &[&str]| folder.tamis(&[words, &base, further].concat());
+    insta::assert_snapshot!(command(&["config", "check"], &samples).failure(), @r#"
+exit code 2
+error: `rollout.backend`: the learner does not sample from models that see images
+ --> command line
+  |
+1 | rollout.backend=learner
+  |                 ^^^^^^^
+  hint: sample at vLLM servers (rollout.backend: vllm)
+
+1 error in the configuration
+"#);
+    let refused = command(&["train"], &[&samples[..], &["run.name=refused"]].concat());
+    insta::assert_snapshot!(refused.failure().lines().nth(1).unwrap(), @"error: `rollout.backend`: the learner does not sample from models that see images");
+    assert!(!folder.join("runs/refused").exists());
+    // A model without a tower has none to freeze.
+    let frozen = "learner.freeze_vision=true";
+    let servers = ["rollout.backend=vllm", "rollout.servers=[http://127.0.0.1:9]"];
+    let seeing =
+        command(&["config", "check"], &[&servers[..], &["model.path=sees", frozen]].concat()).succeeds();
+    assert!(!seeing.shown().contains("freeze_vision"), "{}", seeing.shown());
+    let text =
+        command(&["config", "check"], &[&servers[..], &["model.path=text", frozen]].concat()).succeeds();
+    insta::assert_snapshot!(text.shown(), @r#"
+exit code 0
+----- stdout
+warning: `schedule.max_num_gen_batches` has no effect: there is no filter, so every step is one round
+  --> config.yaml:15:33
+   |
+15 | schedule: {max_num_gen_batches: 50}
+   |                                 ^^
+  hint: remove `schedule.max_num_gen_batches`
+warning: `data.gen_batch_size` has no effect: there is no filter, so every step is one round of `data.train_batch_size` prompts
+ --> config.yaml:9:19
+  |
+9 |   gen_batch_size: 4
+  |                   ^
+  hint: remove `data.gen_batch_size`
+warning: `learner.freeze_vision` has no effect: the model in text sees no images
+ --> command line
+  |
+1 | learner.freeze_vision=true
+  |                       ^^^^
+  hint: remove `learner.freeze_vision`
+the configuration is sound (3 warnings)
+"#);
 }

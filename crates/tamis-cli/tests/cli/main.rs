@@ -21,6 +21,7 @@ mod kills;
 mod launch;
 mod learner;
 mod learns_nothing;
+mod listening;
 mod model_messages;
 mod not_finite;
 mod regex;

@@ -68,7 +68,7 @@ error: `model.path`: model cannot be used: architecture `MambaForCausalLM` is no
   |
 3 |   path: model
   |         ^^^^^
-  hint: others learn in PyTorch (`learner.backend=torch`) and are sampled by servers (`rollout.backend=vllm`)
+  hint: others learn in PyTorch (`learner.backend=torch`), and are sampled from there (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)
 
 1 error in the configuration
 ");

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::serving::Serving;
+use crate::listening::Listening;
 use crate::tamis::Folder;
 use serde_json::{Value, json};
 use tamis_core::random::{Key, Purpose};
@@ -42,7 +42,7 @@ fn a_checkpoint_is_served_until_it_is_told_to_end() {
     let folder = Folder::new();
     save_checkpoint(&folder.join("checkpoint"));
     for signal in ["-INT", "-TERM"] {
-        let serving = Serving::begin(&folder, &["checkpoint"]);
+        let serving = Listening::serve(&folder, &["checkpoint"]);
         let url = |path: &str| format!("{}{path}", serving.address);
         if let Some((code, body)) = curl(&[&url("/v1/models")]) {
             assert_eq!(code, "200");
@@ -71,7 +71,7 @@ fn a_checkpoint_is_served_until_it_is_told_to_end() {
 fn a_run_is_served_and_checkpoints_of_it_are_loaded() {
     let folder = Folder::tiny();
     folder.tamis(&["train", "tiny.yaml"]).succeeds();
-    let serving = Serving::begin(&folder, &["runs/tiny", "--served-model-name", "tiny"]);
+    let serving = Listening::serve(&folder, &["runs/tiny", "--served-model-name", "tiny"]);
     let url = |path: &str| format!("{}{path}", serving.address);
     let generate = || {
         let body = r#"{"prompt": "1+1=", "max_tokens": 4, "temperature": 0, "logprobs": 0}"#;
@@ -116,7 +116,7 @@ fn a_run_is_served_and_checkpoints_of_it_are_loaded() {
 fn with_a_key_it_can_be_reached_from_elsewhere() {
     let folder = Folder::new().with("key", "a-secret\n");
     save_checkpoint(&folder.join("checkpoint"));
-    let serving = Serving::begin(&folder, &["checkpoint", "--host", "0.0.0.0", "--api-key-file", "key"]);
+    let serving = Listening::serve(&folder, &["checkpoint", "--host", "0.0.0.0", "--api-key-file", "key"]);
     let url = format!("{}/v1/models", serving.address.replace("0.0.0.0", "127.0.0.1"));
     let Some((code, body)) = curl(&[&url]) else { return };
     assert_eq!(code, "401", "{body}");
@@ -174,7 +174,7 @@ fn openais_python_client_is_answered() {
     let folder = Folder::new().with("key", "sk-tiny");
     save_checkpoint(&folder.join("checkpoint"));
     let arguments = ["checkpoint", "--api-key-file", "key", "--max-body-bytes", "100000"];
-    let serving = Serving::begin(&folder, &arguments);
+    let serving = Listening::serve(&folder, &arguments);
     let program = root.join("crates/tamis-cli/tests/openai_client.py");
     let output = Command::new(python).arg(program).arg(&serving.address).arg("sk-tiny").output().unwrap();
     let printed =

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::serving::{Serving, from_the_policy, metrics, train, with_a_policy};
+use crate::listening::Listening;
+use crate::serving::{from_the_policy, metrics, train, with_a_policy};
 use crate::support::fake_vllm::{Answer, Answers, Asked, Behaviour, FakeVllm};
 use crate::tamis::Folder;
 
@@ -37,7 +38,7 @@ fn figures(folder: &Folder, run: &str) -> Vec<serde_json::Value> {
 fn a_run_over_servers_is_the_run_without() {
     let folder = with_a_policy();
     train(&folder, "alone", &from_the_policy(&[]), &[]).succeeds();
-    let servers = [0, 1].map(|_| Serving::begin(&folder, &["first"]));
+    let servers = [0, 1].map(|_| Listening::serve(&folder, &["first"]));
     let over = from_the_policy(&[&servers[0].address, &servers[1].address]);
     let ended = train(&folder, "served", &over, &[]).succeeds();
     let weights = |run: &str| {
@@ -67,7 +68,7 @@ fn mini_batches_of_a_stream_are_trained_on_before_their_step_is_complete() {
     let folder = with_a_policy();
     let streaming = "schedule.mode=streaming";
     train(&folder, "alone", &from_the_policy(&[]), &[streaming]).succeeds();
-    let server = Serving::begin(&folder, &["first", "--test-sample-ms", "5"]);
+    let server = Listening::serve(&folder, &["first", "--test-sample-ms", "5"]);
     let over = from_the_policy(&[&server.address]);
     let weights = |run: &str| {
         std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
@@ -96,7 +97,7 @@ fn completions_of_a_form_over_servers_are_those_without() {
     let folder = with_a_policy();
     let bound = ["rollout.regex=[1-9][0-9]?", "rollout.top_p=0.95", "rollout.temperature=1.2"];
     train(&folder, "alone", &from_the_policy(&[]), &bound).succeeds();
-    let server = Serving::begin(&folder, &["first"]);
+    let server = Listening::serve(&folder, &["first"]);
     let ended = train(&folder, "served", &from_the_policy(&[&server.address]), &bound).succeeds();
     assert_eq!(figures(&folder, "alone"), figures(&folder, "served"));
     assert!(!ended.stderr.contains("computes them again"), "{}", ended.shown());
@@ -104,6 +105,10 @@ fn completions_of_a_form_over_servers_are_those_without() {
 
 /// A server like vLLM that completes with digits, a function of the seed.
 fn vllm_of_digits(folder: &Folder) -> FakeVllm {
+    vllm_of_digits_like(folder, Behaviour::default())
+}
+
+fn vllm_of_digits_like(folder: &Folder, behaviour: Behaviour) -> FakeVllm {
     let tokenizer: serde_json::Value =
         serde_json::from_str(&folder.read("first/checkpoints/step_1/tokenizer.json")).unwrap();
     let id = |digit: u8| tokenizer["model"]["vocab"][char::from(digit).to_string()].as_u64().unwrap();
@@ -113,7 +118,25 @@ fn vllm_of_digits(folder: &Folder) -> FakeVllm {
         let token_ids = vec![digit(0), digit(1), asked.ends[0]];
         Answer { token_ids, delay: Duration::from_millis(1) }
     });
-    FakeVllm::start(Behaviour { answers: Some(answers), ..Behaviour::default() })
+    FakeVllm::start(Behaviour { answers: Some(answers), ..behaviour })
+}
+
+/// ReMax samples a greedy completion of each prompt that it trains on: servers go to sleep after these, and
+/// stay so until they are given new weights.
+#[test]
+fn servers_sleep_after_the_last_sample_of_a_step() {
+    let folder = with_a_policy();
+    let vllm = vllm_of_digits_like(&folder, Behaviour { sleeps: true, ..Behaviour::default() });
+    let served = from_the_policy(&[&vllm.server.url()]);
+    let settings = ["rollout.sleep_level=1", "objective.advantage.kind=remax", "validate.test_freq=0"];
+    train(&folder, "sleeps", &served, &settings).succeeds();
+    let calls = std::mem::take(&mut vllm.state.lock().unwrap().calls);
+    // A sample that is asked for wakes a server up whole.
+    let is_meant =
+        |call: &&str| ["/sleep", "/wake_up", "/collective_rpc"].iter().any(|one| call.starts_with(one));
+    let order: Vec<&str> = calls.iter().map(String::as_str).filter(is_meant).collect();
+    let step = ["/sleep?level=1", "/wake_up?tags=weights", "/collective_rpc", "/wake_up?tags=kv_cache"];
+    assert_eq!(order, [&["/collective_rpc"][..], &step, &step, &step, &step].concat());
 }
 
 /// Log-probabilities of another distribution are not asked for, and the learner computes them: the run is the
@@ -192,7 +215,7 @@ fn a_run_whose_servers_are_gone_for_good_can_be_resumed() {
         ("publishing", Some("published/version_3")),
     ];
     for (run, sign) in signs {
-        let server = Serving::begin(&folder, &["first", "--test-sample-ms", "20"]);
+        let server = Listening::serve(&folder, &["first", "--test-sample-ms", "20"]);
         let over = from_the_policy(&[&server.address]);
         let name = format!("run.name={run}");
         let mut arguments = vec!["train", "tiny.yaml", &name];
@@ -211,7 +234,7 @@ fn a_run_whose_servers_are_gone_for_good_can_be_resumed() {
         let ended = folder.wait(process);
         assert_eq!(ended.code, Some(3), "{run}: {}", ended.shown());
         assert!(ended.stderr.contains("goes on with --resume"), "{run}: {}", ended.shown());
-        let other = Serving::begin(&folder, &["first"]);
+        let other = Listening::serve(&folder, &["first"]);
         let servers = format!("rollout.servers=[{}]", other.address);
         folder.tamis(&["train", "--resume", &format!("runs/{run}"), &servers]).succeeds();
         assert!(weights("alone") == weights(run), "{run}");

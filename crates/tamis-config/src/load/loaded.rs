@@ -48,6 +48,13 @@ impl Loaded {
         Diagnostic::error(Problem::Refused { key, message: message.to_owned(), hint }, origin)
     }
 
+    /// A setting that has no effect, found out only with what is named at hand.
+    pub fn ignore(&self, key: &str, reason: &str) -> Diagnostic {
+        let (key, origin) = self.locate(&[key.to_owned()]);
+        let message = format!("`{key}` has no effect: {reason}");
+        Diagnostic::warning(Problem::rule(message, format!("remove `{key}`")), origin)
+    }
+
     /// A path that stands for one.
     pub fn placeholder(&self, key: &str, path: &str, is_refused: bool) -> Diagnostic {
         let (key, origin) = self.locate(&[key.to_owned()]);

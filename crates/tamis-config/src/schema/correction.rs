@@ -34,11 +34,12 @@ section! {
 section! {
     /// Correction for a sampler that is not the policy. The native engine samples from the very policy that
     /// it trains, so that there is nothing to correct, except in groups that were carried over from an
-    /// earlier step (`schedule.surplus: carry`): streaming and at servers, that is corrected where nothing is
-    /// set.
+    /// earlier step (`schedule.surplus: carry`): streaming, at servers and where PyTorch learns in another
+    /// number format, that is corrected where nothing is set.
     pub struct CorrectionConfig {
-        /// A correction by name. Null: `disabled`, but with `schedule.surplus: carry` under
-        /// `schedule.mode: streaming` or at servers `decoupled_token_is`.
+        /// A correction by name. Null: `disabled`, but `decoupled_token_is` with `schedule.surplus: carry` under
+        /// `schedule.mode: streaming`, at servers, or with `learner.backend: torch` unless `learner.dtype` is
+        /// `f32`.
         preset: Option<CorrectionPreset> = "null", Any, Fixed;
         /// Importance weights of the policy's probabilities over the sampler's. Null: the preset's.
         weights: Option<CorrectionWeightsConfig> = "null", Any, Fixed;

@@ -6,6 +6,7 @@ use insta::assert_snapshot;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{ConfigErrors, Frequency, Loaded, Preset, explain, load_sources, resume_differences};
 use tamis_core::advantage::{Advantage, SingletonAdvantage};
+use tamis_core::correction::CorrectionPreset;
 use tamis_core::objective::{Aggregation, CispoBound, PolicyLoss};
 use tamis_core::schedule::RoundLimit;
 use tamis_env::reward::RewardKind;
@@ -447,6 +448,26 @@ fn keys_that_follow_others_are_set() {
     ");
     let overlong = sound(&[BASE], &["preset=dapo", "rollout.max_response_length=100"]).show();
     assert!(overlong.contains("buffer: 20, max_length: 100"), "{overlong}");
+}
+
+/// Groups that are carried over are corrected where the learner computes their old log-probabilities anew, for
+/// its loss does not say then how old they are.
+#[test]
+fn carried_groups_are_corrected_where_the_learner_computes_in_another_number_format() {
+    let carries = ["filter={}", "schedule.surplus=carry", "schedule.max_lag=1"];
+    let correction = |further: &[&str]| {
+        let loaded = sound(&[BASE], &[&carries[..], further].concat());
+        loaded.config.objective.correction.preset
+    };
+    let torch = "learner.backend=torch";
+    assert_eq!(correction(&[]), None);
+    assert_eq!(correction(&[torch, "learner.dtype=f32"]), None);
+    for dtype in ["learner.dtype=bf16", "learner.dtype=auto"] {
+        assert_eq!(correction(&[torch, dtype]), Some(CorrectionPreset::DecoupledTokenIs), "{dtype}");
+    }
+    assert_eq!(correction(&[torch, "objective.loss.kind=decoupled"]), None, "that loss weighs them itself");
+    let named = correction(&[torch, "objective.correction.preset=disabled"]);
+    assert_eq!(named, Some(CorrectionPreset::Disabled));
 }
 
 /// A value that followed another key in a shown configuration follows it in a new one made of that.

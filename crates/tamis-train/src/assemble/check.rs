@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tamis_config::{
-    BackendKind, Config, DataSources, Diagnostic, HubName, Loaded, ModelSource, Problem, Severity,
-    TokenizerSource, is_placeholder,
+    BackendKind, Config, DataSources, Diagnostic, HubName, LearnerBackend, Loaded, ModelSource, Problem,
+    Severity, TokenizerSource, is_placeholder,
 };
 use tamis_core::advantage::AdvantageError;
 use tamis_core::correction::CorrectionError;
@@ -29,8 +29,8 @@ use tamis_text::template::ChatTemplate;
 pub use super::check_purpose::CheckPurpose;
 use super::policy::Limits;
 use super::settings::{sampling, threads, validation_settings};
-use super::{AssembleError, advantage, data, objective, rewards, schedule};
-use crate::checkpoint::CHECKSUMS;
+use super::{AssembleError, advantage, data, objective, policy, rewards, schedule};
+use crate::checkpoint::{CHECKSUMS, OTHER_ARCHITECTURE};
 use crate::interrupt::Interrupt;
 use tamis_run::directory;
 use tamis_run::durable::Disk;
@@ -468,6 +468,9 @@ impl Checker<'_> {
             self.refuse(&keys, &message, Some(hint));
             return;
         }
+        if with_tokenizer {
+            self.vision(path);
+        }
         // The native engine knows its own architectures; PyTorch and servers may know another.
         let has_native =
             !self.config.learns_elsewhere() || self.config.rollout.backend == BackendKind::Native;
@@ -486,14 +489,27 @@ impl Checker<'_> {
             Err(error) => {
                 let cause =
                     std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
-                let hint = matches!(error, ConfigError::Architecture { .. }).then_some(
-                    "others learn in PyTorch (`learner.backend=torch`) and are sampled by servers (`rollout.backend=vllm`)",
-                );
+                let hint = matches!(error, ConfigError::Architecture { .. }).then_some(OTHER_ARCHITECTURE);
                 self.refuse(&keys, &format!("{folder} cannot be used: {error}{cause}"), hint);
                 return;
             }
         };
         self.length(key, path, Some(limit));
+    }
+
+    /// Refuses what a policy that sees images cannot do, and warns where a setting of such policies has no effect.
+    fn vision(&mut self, folder: &Path) {
+        let sees = policy::sees_images(folder);
+        if let Err(AssembleError::Setting { message, hint }) =
+            policy::check_sampling_of_images(self.config, sees)
+        {
+            self.refuse(&["rollout.backend", "model.path"].map(str::to_owned), &message, Some(&hint));
+        }
+        if self.config.learner.freeze_vision && self.config.learner.backend == LearnerBackend::Torch && !sees
+        {
+            let reason = format!("the model in {} sees no images", folder.display());
+            self.found.push(self.loaded.ignore("learner.freeze_vision", &reason));
+        }
     }
 
     /// Refuses prompts and completions that are longer together than a model reads.

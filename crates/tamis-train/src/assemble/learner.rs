@@ -14,7 +14,7 @@ use super::api_key::api_key;
 use super::objective::Divergence;
 use super::settings::engine_settings;
 use super::{AssembleError, critic, policy};
-use crate::checkpoint::{CRITIC, Extent, verify};
+use crate::checkpoint::{CRITIC, Extent, SaveError, verify};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::torch::{self, TorchProcess};
@@ -121,7 +121,9 @@ fn learner_elsewhere(
             LearnerBackend::Torch => torch::options(&config.learner, engine.threads, config.run.seed),
         },
     };
-    let mut learner = open(config, &request, config.learner.url.as_deref(), run, interrupt, ui)?;
+    let opened = open(config, &request, config.learner.url.as_deref(), run, interrupt, ui);
+    let mut learner =
+        if checkpoint.is_some() { opened? } else { opened.map_err(|halt| halt.map(of_named_files))? };
     if samples {
         learner = learner.with_generators(codec);
     }
@@ -191,8 +193,22 @@ pub(crate) fn holder_in_torch(
             .then_some(WireGeneration { max_sequences: config.rollout.max_num_seqs }),
         options: torch::options(&plain, engine.threads, config.run.seed),
     };
-    let learner = open(config, &request, None, folder, interrupt, ui)?;
+    let opened = open(config, &request, None, folder, interrupt, ui);
+    let learner = opened.map_err(|halt| halt.map(of_named_files))?;
     Ok(Box::new(learner.with_generators(codec)))
+}
+
+/// Files that the learner cannot use are those that the configuration names, where no checkpoint is resumed.
+fn of_named_files(error: RunError) -> RunError {
+    match error {
+        RunError::Checkpoint(error @ SaveError::Elsewhere { .. }) => {
+            let hint = error.hint().unwrap_or_else(|| {
+                "name folders of whole models in model.path, model.reference and critic.model.path".to_owned()
+            });
+            AssembleError::setting(error.to_string(), hint).into()
+        }
+        error => error,
+    }
 }
 
 /// A learner that holds the configuration's policy alone, for what only samples from it.

@@ -36,7 +36,7 @@ use tamis_model::{CheckpointError, ConfigError};
 use tamis_rollout::GeneratorError;
 use thiserror::Error;
 
-use crate::checkpoint::ChecksumError;
+use crate::checkpoint::{ChecksumError, OTHER_ARCHITECTURE, is_other_architecture};
 use crate::interrupt::Halt;
 use crate::learner::learning_rate::LearningRate;
 use crate::prompts::codec::CodecError;
@@ -133,9 +133,19 @@ impl AssembleError {
         }
     }
 
+    /// Whether the native engine does not know the architecture of a model.
+    pub fn is_other_architecture(&self) -> bool {
+        match self {
+            Self::ModelConfig(error) => matches!(error, ConfigError::Architecture { .. }),
+            Self::Checkpoint(error) => is_other_architecture(error),
+            _ => false,
+        }
+    }
+
     /// The fix, where more is known than the message says.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE),
             Self::Checksum(error) => return error.hint(),
             Self::Setting { hint, .. } => Some(hint.as_str()),
             Self::RewardRunner(error) => error.hint(),

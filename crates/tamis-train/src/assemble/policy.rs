@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use tamis_config::{
-    BackendKind, CheckpointDtype, Config, InitArchitecture, InitConfig, ModelSource, TokenizerSource,
+    BackendKind, CheckpointDtype, Config, InitArchitecture, InitConfig, LearnerBackend, ModelSource,
+    TokenizerSource,
 };
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{Architecture, Model, SaveDtype, TransformerConfig};
+use tamis_text::image_tokens::MODEL_TYPES;
 use tamis_text::regex_mask::{RegexMask, RegexMaskError, WholeRegex};
 use tamis_text::tokenizer::Tokenizer;
 
@@ -195,6 +197,26 @@ impl Limits {
     }
 }
 
+/// Whether a model in a folder is one that sees images, whatever else is wrong with it.
+pub(super) fn sees_images(folder: &Path) -> bool {
+    let config = tamis_file::read_text(&folder.join("config.json"), tamis_file::MAX_MODEL_CONFIG);
+    let config: Option<serde_json::Value> = config.ok().and_then(|text| serde_json::from_str(&text).ok());
+    let kind = config.as_ref().and_then(|config| config["model_type"].as_str());
+    kind.is_some_and(|kind| MODEL_TYPES.contains(&kind))
+}
+
+/// Refuses to sample in PyTorch from a policy that sees images, as the learner itself does.
+pub(super) fn check_sampling_of_images(config: &Config, sees_images: bool) -> Result<(), AssembleError> {
+    let is_asked = config.samples_through_learner() && config.learner.backend == LearnerBackend::Torch;
+    if is_asked && sees_images {
+        return Err(AssembleError::setting(
+            "the learner does not sample from models that see images",
+            "sample at vLLM servers (rollout.backend: vllm)",
+        ));
+    }
+    Ok(())
+}
+
 /// Limits of the policy; where the native engine neither trains it nor samples from it, of whatever
 /// architecture it is.
 pub(crate) fn limits(
@@ -205,6 +227,7 @@ pub(crate) fn limits(
     let named = config.model.path.as_ref().map(ModelSource::folder);
     match checkpoint.or(named.as_deref()) {
         Some(path) if config.rollout.backend != BackendKind::Native => {
+            check_sampling_of_images(config, codec.image_token_id().is_some())?;
             let limits = Limits::read(path)?;
             limits.check(config, codec)?;
             Ok(limits)

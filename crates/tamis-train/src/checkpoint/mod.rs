@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tamis_model::CheckpointError;
+use tamis_model::{CheckpointError, ConfigError};
 use tamis_text::tokenizer::Tokenizer;
 use thiserror::Error;
 
@@ -60,9 +60,30 @@ pub enum SaveError {
         /// The checkpoint.
         path: PathBuf,
     },
+    /// A learner in another process cannot use what a folder holds.
+    #[error("the learner at {url} cannot use the files: {message}")]
+    Elsewhere {
+        /// Its address.
+        url: String,
+        /// Its message.
+        message: String,
+        /// File or folder, where it names one.
+        path: Option<PathBuf>,
+        /// Its hint.
+        hint: Option<String>,
+    },
 }
 
+/// What to do with a model of an architecture that the native engine does not know.
+pub(crate) const OTHER_ARCHITECTURE: &str = "others learn in PyTorch (`learner.backend=torch`), and are sampled from there \
+     (`rollout.backend=learner`) or at servers (`rollout.backend=vllm`)";
+
 impl SaveError {
+    /// Whether the native engine does not know the architecture of what was to be read.
+    pub fn is_other_architecture(&self) -> bool {
+        matches!(self, Self::Weights(error) if is_other_architecture(error))
+    }
+
     /// The fix, where more is known than the message says.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -87,6 +108,8 @@ impl SaveError {
                 })
             }
             Self::State { path, .. } => Some(repair_hint(path)),
+            Self::Elsewhere { hint, path, .. } => hint.clone().or_else(|| path.as_deref().map(repair_hint)),
+            error if error.is_other_architecture() => Some(OTHER_ARCHITECTURE.to_owned()),
             Self::Weights(
                 CheckpointError::Config { folder: place, .. }
                 | CheckpointError::NoWeights { folder: place }
@@ -101,6 +124,11 @@ impl SaveError {
             Self::Shape { .. } | Self::Weights(_) => None,
         }
     }
+}
+
+/// Whether the native engine does not know the architecture of a folder.
+pub(crate) fn is_other_architecture(error: &CheckpointError) -> bool {
+    matches!(error, CheckpointError::Config { source: ConfigError::Architecture { .. }, .. })
 }
 
 /// The fix for a file of a checkpoint that cannot be read.

@@ -12,6 +12,7 @@ pub mod left_out;
 pub mod micro_batch;
 pub(crate) mod optimizer_batch;
 pub mod progress;
+pub(crate) mod sample_queue;
 pub mod torch;
 pub mod update;
 pub(crate) mod updates;

@@ -1,6 +1,6 @@
 //! The engine as generator for a controller in another process: call by call, with the weights as they are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -91,9 +91,44 @@ impl OpenSamples {
         }
     }
 
+    /// Has samples that wait begin by the weights as they are: nothing that earlier ones computed of their prompt
+    /// is used. Samples under way go on over the keys and values that they have.
+    pub(super) fn begin_anew(&mut self) -> Result<(), LearnerError> {
+        let running: HashSet<(RequestId, usize)> =
+            self.engine.running().map(|running| (running.request, running.sample)).collect();
+        // In the order in which they came.
+        let mut waiting: BTreeMap<(RequestId, usize), u64> = BTreeMap::new();
+        for (&sample, place) in &self.open {
+            waiting.insert((place.request, place.index), sample);
+        }
+        waiting.retain(|place, _| !running.contains(place));
+        let mut waiting = waiting.into_iter().peekable();
+        while let Some(((request, first), sample)) = waiting.next() {
+            let mut members = vec![(first, sample)];
+            while let Some(((_, index), sample)) = waiting.next_if(|((other, _), _)| *other == request) {
+                members.push((index, sample));
+            }
+            let Some(before) = self.engine.request(request).cloned() else { continue };
+            let keys = members.iter().map(|&(index, _)| before.keys[index]).collect();
+            for &(index, _) in &members {
+                self.engine.abort_sample(request, index);
+            }
+            let again = self.engine.submit(GenerationRequest { keys, ..before });
+            let again = again.map_err(|error| LearnerError::Engine { reason: error.to_string() })?;
+            for (index, &(_, sample)) in members.iter().enumerate() {
+                self.open.insert(sample, Place { request: again, index, num_told: 0 });
+            }
+            self.requests.insert(again, members.into_iter().map(|(_, sample)| sample).collect());
+            self.forget(request);
+        }
+        Ok(())
+    }
+
     /// Forgets a request without open samples.
     fn forget(&mut self, request: RequestId) {
-        let is_over = |numbers: &Vec<u64>| numbers.iter().all(|sample| !self.open.contains_key(sample));
+        let is_of_it = |place: &Place| place.request == request;
+        let is_over =
+            |numbers: &Vec<u64>| !numbers.iter().any(|sample| self.open.get(sample).is_some_and(is_of_it));
         if self.requests.get(&request).is_some_and(is_over) {
             self.requests.remove(&request);
         }
@@ -178,5 +213,83 @@ impl NativeEngine {
             self.samples = None;
         }
         Ok(Generated { grown, refused, num_open })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_core::group::PolicyVersion;
+    use tamis_core::random::{Key, Purpose};
+    use tamis_model::{AdamWConfig, Architecture, SaveDtype, TransformerConfig};
+    use tamis_run::durable::Disk;
+
+    use super::*;
+    use crate::learner::wire::{OpenRequest, WireGeneration, WireOptimizer};
+    use crate::learner::{LearnerSequence, Network, RunLearner, TokenColumns, Trained, Wave};
+    use crate::native;
+
+    const PROMPT: [u32; 3] = [1, 2, 3];
+
+    /// A tiny policy that samples one sequence at a time.
+    fn learner() -> Box<dyn RunLearner> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = TransformerConfig::new(Architecture::Qwen3, 8, 16, 32, 1, 2, 16);
+        let model = Model::init(config, Key::new(1, Purpose::Init)).expect("a model");
+        model.save(folder.path(), SaveDtype::F32).expect("saved");
+        let request = OpenRequest {
+            policy: folder.path().to_owned(),
+            temperature: 1.0,
+            optimizer: WireOptimizer::new(AdamWConfig::default(), None),
+            critic: None,
+            reference: None,
+            recompute_activations: false,
+            orphan_timeout: None,
+            generation: Some(WireGeneration { max_sequences: 1 }),
+            options: serde_json::Map::new(),
+        };
+        native::open(&request, 1, &Disk::new(), &Interrupt::new()).expect("opened")
+    }
+
+    fn generate(learner: &mut dyn RunLearner, begin: Vec<BeginningGroup>) -> Generated {
+        learner.generate(Generate { begin, abort: Vec::new(), seconds: 60.0 }).expect("generated")
+    }
+
+    /// The log-probabilities that the policy as it is gives to a completion.
+    fn scored(learner: &mut dyn RunLearner, tokens: &[u32]) -> Vec<f32> {
+        let wave = Wave::of(&[LearnerSequence::of_text(&PROMPT, tokens)]);
+        learner.forward(Network::Policy, &wave, 1.0).expect("scored").logprobs
+    }
+
+    /// Samples of a prompt that earlier weights computed begin by those that were published since.
+    #[test]
+    fn samples_that_wait_at_a_publication_begin_by_the_new_weights() {
+        let mut learner = learner();
+        let drawing = Drawing {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            max_tokens: 4,
+            end_tokens: Vec::new(),
+        };
+        let samples = (0..3).map(|sample| (sample, Key::new(sample, Purpose::Rollout))).collect();
+        let begin = vec![BeginningGroup { prompt: PROMPT.to_vec(), drawing, samples }];
+        let first = generate(&mut *learner, begin);
+        assert_eq!((first.grown.len(), first.grown[0].sample, first.num_open), (1, 0, 2));
+        let before = scored(&mut *learner, &first.grown[0].tokens);
+        assert_eq!(before, first.grown[0].logprobs);
+        let wave = Wave::of(&[LearnerSequence::of_text(&PROMPT, &first.grown[0].tokens)]);
+        learner.forward_hold(Trained::Policy, &wave).expect("held");
+        learner.backward(TokenColumns { logprobs: vec![-1.0; 4], ..TokenColumns::default() }).expect("back");
+        learner.optim_step(Trained::Policy, 0.1).expect("a step");
+        learner.publish(PolicyVersion(1)).expect("published");
+        assert_ne!(scored(&mut *learner, &first.grown[0].tokens), before);
+        for number in [1, 2] {
+            let next = generate(&mut *learner, Vec::new());
+            let [grown] = &next.grown[..] else { panic!("one at a time: {next:?}") };
+            assert_eq!((grown.sample, grown.tokens.len()), (number, 4));
+            assert_eq!(grown.logprobs, scored(&mut *learner, &grown.tokens), "sample {number}");
+        }
     }
 }

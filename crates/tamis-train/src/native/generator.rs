@@ -1,7 +1,7 @@
 //! The engine as generator: samples with the learner's weights, which it shares and does not copy while
 //! nothing is in flight.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
@@ -20,6 +20,7 @@ use tamis_text::tokenizer::Tokenizer;
 
 use super::{EngineSettings, NativeEngine};
 use crate::interrupt::Interrupt;
+use crate::learner::sample_queue::SampleQueue;
 use crate::prompts::codec::Codec;
 
 /// Shared place in which a generator finds the weights of a learner. The generator holds them only while it
@@ -57,14 +58,12 @@ pub(super) struct NativeGenerator {
     weights: Option<Arc<Model>>,
     version: PolicyVersion,
     /// Submitted, and not yet given to an engine.
-    gathered: Vec<SampleRequest>,
+    queue: SampleQueue,
     /// Groups that may be trained on.
     rollouts: Lane,
     /// Validation and greedy completions. They come first, and groups in flight stand still meanwhile: the
     /// order in which these end is that of a run that is resumed after the validation.
     others: Lane,
-    /// Every request that has not come to an end.
-    ids: HashSet<SampleId>,
     events: Vec<GeneratorEvent>,
     /// Weights that were read from a folder, where there is no learner beside it.
     own: Option<Arc<Model>>,
@@ -152,10 +151,9 @@ impl NativeGenerator {
             shared,
             weights: None,
             version,
-            gathered: Vec::new(),
+            queue: SampleQueue::default(),
             rollouts: Lane::default(),
             others: Lane::default(),
-            ids: HashSet::new(),
             events: Vec::new(),
             own: None,
             is_apart,
@@ -163,23 +161,13 @@ impl NativeGenerator {
         }
     }
 
-    /// Gives the engine what was gathered, the samples of a prompt together.
+    /// Gives the engine what waits and may begin, the samples of a prompt together. A publication waits for
+    /// what has begun.
     fn begin(&mut self) -> Result<(), GeneratorError> {
         if self.publishing.is_some() {
             return Ok(());
         }
-        // Groups wait while others are sampled, begun or not: a publication waits for those that have begun.
-        let is_other = |request: &SampleRequest| request.id.purpose != SamplePurpose::Rollout;
-        let mut gathered = std::mem::take(&mut self.gathered);
-        if !self.others.begun.is_empty() || gathered.iter().any(is_other) {
-            (gathered, self.gathered) = gathered.into_iter().partition(is_other);
-        }
-        let mut rest = gathered.into_iter().peekable();
-        while let Some(first) = rest.next() {
-            let mut members = vec![first];
-            while let Some(next) = rest.next_if(|next| members[0].shares_prompt(next)) {
-                members.push(next);
-            }
+        for members in self.queue.take(!self.others.begun.is_empty()) {
             self.begin_group(members)?;
         }
         Ok(())
@@ -236,7 +224,7 @@ impl NativeGenerator {
             // One prompt that cannot be generated from fails its group, not the run.
             Err(error) => {
                 for member in members {
-                    self.ids.remove(&member.id);
+                    self.queue.end(&member.id);
                     self.events.push(GeneratorEvent::Failed {
                         id: member.id,
                         kind: FailureKind::Permanent,
@@ -262,7 +250,7 @@ impl NativeGenerator {
         if lane.places.remove(&id).is_none() {
             return Ok(());
         }
-        self.ids.remove(&id);
+        self.queue.end(&id);
         let num_tokens = completion.tokens.len();
         let event = if completion.finish == CompletionEnd::Aborted {
             GeneratorEvent::Aborted { id, num_tokens: num_tokens as u64 }
@@ -331,21 +319,11 @@ impl NativeGenerator {
 
 impl Generator for NativeGenerator {
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
-        if !self.ids.insert(request.id) {
-            return Err(GeneratorError::IdInUse { id: request.id });
-        }
-        self.gathered.push(request);
-        Ok(())
+        self.queue.submit(request)
     }
 
     fn abort(&mut self, what: AbortScope) {
-        let (given_up, kept): (Vec<SampleRequest>, Vec<SampleRequest>) =
-            std::mem::take(&mut self.gathered).into_iter().partition(|request| what.holds(&request.id));
-        self.gathered = kept;
-        for request in given_up {
-            self.ids.remove(&request.id);
-            self.events.push(GeneratorEvent::Aborted { id: request.id, num_tokens: 0 });
-        }
+        self.events.extend(self.queue.abort(&what));
         for is_rollout in [true, false] {
             let lane = if is_rollout { &mut self.rollouts } else { &mut self.others };
             for completion in lane.abort(&what) {
@@ -393,7 +371,8 @@ impl Generator for NativeGenerator {
     }
 
     fn load(&self) -> Load {
-        Load { in_flight: self.ids.len(), room: self.max_num_seqs.saturating_sub(self.ids.len()) }
+        let in_flight = self.queue.num_open();
+        Load { in_flight, room: self.max_num_seqs.saturating_sub(in_flight) }
     }
 }
 

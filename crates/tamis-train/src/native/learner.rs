@@ -10,6 +10,7 @@ use tamis_model::{
 };
 use tamis_rollout::Generator;
 
+use super::generate::OpenSamples;
 use super::generator::NativeGenerator;
 use super::{Kept, Learning, NativeEngine};
 use crate::interrupt::Halt;
@@ -259,7 +260,7 @@ impl RunLearner for NativeEngine {
         self.kept = None;
         self.progress.note_kept(false);
         self.shared.set(&self.policy.model);
-        Ok(())
+        self.samples.as_mut().map_or(Ok(()), OpenSamples::begin_anew)
     }
 
     fn save(&mut self, folder: &Path, content: SaveContent) -> Result<Saved, LearnerError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tamis_config::{Config, GoldCheck, ResumeDifference, resume_differences};
+use tamis_config::{Config, GoldCheck, LearnerBackend, ResumeDifference, resume_differences};
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::gold::check_gold_heard;
 use tamis_env::reward::{Listener, Rewards};
@@ -96,7 +96,7 @@ impl Start {
         policy::check_regex(config, given.places.rollout_regex.as_deref(), &codec)?;
         let memory = if config.learns_elsewhere() {
             policy::limits(config, &codec, from)?;
-            ("memory: weights and moments are held by the learner in another process".to_owned(), None)
+            (memory_elsewhere(config), None)
         } else {
             let shape = policy::shape(config, &codec, from)?;
             let critic = match &state {
@@ -111,6 +111,18 @@ impl Start {
         advantage::shapings(config)?;
         Ok(Self { state, prompts, codec, memory })
     }
+}
+
+/// The line for a run whose learner is another process, of whose memory nothing is known here.
+fn memory_elsewhere(config: &Config) -> String {
+    let whose = match (&config.learner.url, config.learner.backend) {
+        (Some(url), _) => format!("the learner at {url}"),
+        (None, LearnerBackend::Torch) => "PyTorch, in a process of its own,".to_owned(),
+        (None, LearnerBackend::Native) => "the learner".to_owned(),
+    };
+    format!(
+        "memory: not estimated; {whose} holds weights, gradients and moments (at least 16 bytes for each weight that learns)"
+    )
 }
 
 pub(super) fn new_directory(disk: &Disk, given: &ConfigText) -> Result<RunDirectory, RunError> {
@@ -374,6 +386,16 @@ mod tests {
         let refused = describe(Some(1 << 50), Some(certain())).expect_err("the limit holds for all of it");
         assert!(refused.ends_with("or raise model.memory_limit"), "{refused}");
         assert!(describe(Some(0), Some(1 << 50)).expect("the limit that was set holds").1.is_none());
+    }
+
+    /// What another process takes is not known here, and the line says so.
+    #[test]
+    fn the_memory_of_a_learner_elsewhere_is_not_estimated() {
+        let mut config = config(None);
+        config.learner.backend = LearnerBackend::Torch;
+        insta::assert_snapshot!(memory_elsewhere(&config), @"memory: not estimated; PyTorch, in a process of its own, holds weights, gradients and moments (at least 16 bytes for each weight that learns)");
+        config.learner.url = Some("http://gpu:8700".to_owned());
+        insta::assert_snapshot!(memory_elsewhere(&config), @"memory: not estimated; the learner at http://gpu:8700 holds weights, gradients and moments (at least 16 bytes for each weight that learns)");
     }
 
     /// Tokenizing a text of megabytes takes seconds, and its length is the limit anyway.

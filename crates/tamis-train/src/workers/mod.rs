@@ -6,6 +6,7 @@ use tamis_rollout::{Dispatcher, Publication, Scorer, Weights};
 pub mod answers;
 pub mod listener;
 pub mod order;
+pub(crate) mod published;
 pub mod samples;
 pub(crate) mod servers;
 
@@ -16,7 +17,8 @@ use crate::measure::validation;
 use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
 use order::RecordedOrder;
-use servers::{PublishedFolders, RunSampler, publish_to};
+use published::PublishedFolders;
+use servers::{RunSampler, publish_to};
 
 /// Everything that a step drives. Weights, and the progress of generation, are the workers'; every number of
 /// the run is in its state.

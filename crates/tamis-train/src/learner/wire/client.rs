@@ -12,6 +12,7 @@ use tamis_rollout::Generator;
 use tamis_rollout::clock::Bell;
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings, Line, Transport as _};
 use tamis_rollout::wire::{Call, Fault, FaultClass, HttpAnswer};
+use tamis_run::durable::DiskError;
 
 use super::generator::WireGenerator;
 use super::message::{Message, MessageError};
@@ -20,6 +21,7 @@ use super::{
     INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer, OpenRequest, PROTOCOL,
     PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
 };
+use crate::checkpoint::SaveError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::generate::{Generate, Generated};
 use crate::learner::progress::UpdateProgress;
@@ -245,24 +247,29 @@ impl Calls {
             return message.map_err(|error| self.misunderstood(&error));
         }
         let error = serde_json::from_slice(&answer.body).map(|ErrorAnswer { error }| error);
-        let ErrorBody { kind, message, hint, .. } = error.unwrap_or_else(|_| {
+        let ErrorBody { kind, message, hint, path, operation, errno, .. } = error.unwrap_or_else(|_| {
             let text = String::from_utf8_lossy(&answer.body);
             let text = tamis_core::printable::cut_middle(text.trim(), 300);
-            ErrorBody {
-                kind: String::new(),
-                message: format!("status {}: {text}", answer.status),
-                hint: None,
-                expected: None,
-            }
+            ErrorBody { message: format!("status {}: {text}", answer.status), ..ErrorBody::default() }
         });
         let url = self.settings.url.clone();
+        // The paths are those of this machine: what the learner meets there is what this process would.
+        if kind == "disk"
+            && let (Some(path), Some(operation), Some(errno)) = (&path, operation, errno)
+        {
+            let cause = std::io::Error::from_raw_os_error(errno);
+            return Err(LearnerError::Files(DiskError::new(operation, path, cause).into()));
+        }
+        if kind == "files" {
+            return Err(LearnerError::Files(SaveError::Elsewhere { url, message, path, hint }));
+        }
         let what = match kind.as_str() {
             "incarnation" => {
                 return Err(self.lost(format!(
                     "it was started again, or another run took it, and does not hold this run any more ({message})"
                 )));
             }
-            "failed" => "failed",
+            "failed" | "disk" => "failed",
             _ => "refused",
         };
         let hint = hint.or_else(|| {
@@ -539,20 +546,33 @@ impl RunLearner for WireLearner {
 
     fn save(&mut self, folder: &Path, content: SaveContent) -> Result<Saved, LearnerError> {
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-        let answer = self.ask("/v1/save", &SaveRequest::new(&folder, content))?;
+        let url = lock(&self.calls).settings.url.clone();
+        let is_elsewhere = |what, message| LearnerError::Remote {
+            url,
+            what,
+            message,
+            hint: Some(
+                "run directory and learner must see the same file system under the same path".to_owned(),
+            ),
+        };
+        let answer = match self.ask("/v1/save", &SaveRequest::new(&folder, content)) {
+            // The folder is here.
+            Err(LearnerError::Files(SaveError::Disk(error)))
+                if error.cause.kind() == std::io::ErrorKind::NotFound =>
+            {
+                return Err(is_elsewhere("does not find what is here", folder.display().to_string()));
+            }
+            answer => answer?,
+        };
         let saved: Saved = lock(&self.calls).settings_of(&answer)?;
         let is_here =
             |name: &str, bytes: u64| folder.join(name).metadata().is_ok_and(|found| found.len() == bytes);
         match saved.files.iter().find(|file| !is_here(&file.name, file.bytes)) {
             None => Ok(saved),
-            Some(file) => Err(LearnerError::Remote {
-                url: lock(&self.calls).settings.url.clone(),
-                what: "wrote where nobody finds it",
-                message: format!("{} is not here", folder.join(&file.name).display()),
-                hint: Some(
-                    "run directory and learner must see the same file system under the same path".to_owned(),
-                ),
-            }),
+            Some(file) => {
+                let message = format!("{} is not here", folder.join(&file.name).display());
+                Err(is_elsewhere("wrote where nobody finds it", message))
+            }
         }
     }
 

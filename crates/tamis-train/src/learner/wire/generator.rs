@@ -4,7 +4,7 @@
 //! whatever is sampled between two publications is of the first one's version. Samples in flight stand still
 //! while it learns; they go on by the new weights, and say which tokens are of which version.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ use crate::interrupt::{Halt, Interrupt};
 use crate::learner::generate::{
     BeginningGroup, Drawing, Generate, Generated, RefusedSample, SampleEnd, SampleGrowth,
 };
+use crate::learner::sample_queue::{SampleQueue, is_other};
 use crate::learner::{LearnerError, Pass};
 use crate::prompts::codec::Codec;
 
@@ -50,11 +51,9 @@ pub(super) struct WireGenerator {
     interrupt: Interrupt,
     version: PolicyVersion,
     /// Submitted, and not yet begun.
-    gathered: Vec<SampleRequest>,
+    queue: SampleQueue,
     /// Begun, by their numbers at the learner.
     open: HashMap<u64, Open>,
-    /// Every request that has not come to an end.
-    ids: HashSet<SampleId>,
     /// Given up here, and not yet there.
     to_abort: Vec<u64>,
     events: Vec<GeneratorEvent>,
@@ -149,9 +148,8 @@ impl WireGenerator {
             end_token_ids: codec.end_token_ids().to_vec(),
             interrupt: interrupt.clone(),
             version,
-            gathered: Vec::new(),
+            queue: SampleQueue::default(),
             open: HashMap::new(),
-            ids: HashSet::new(),
             to_abort: Vec::new(),
             events: Vec::new(),
             is_lost: false,
@@ -159,18 +157,12 @@ impl WireGenerator {
         }
     }
 
-    /// What was gathered and may begin, the samples of a prompt together.
+    /// What waits and may begin, the samples of a prompt together.
     fn begin(&mut self) -> Result<Vec<BeginningGroup>, GeneratorError> {
-        // Groups wait while others are sampled: validations come first, and whole.
-        let is_other = |id: &SampleId| id.purpose != SamplePurpose::Rollout;
-        let mut gathered = std::mem::take(&mut self.gathered);
         let others_run = self.open.values().any(|open| is_other(&open.id));
-        if others_run || gathered.iter().any(|request| is_other(&request.id)) {
-            (gathered, self.gathered) = gathered.into_iter().partition(|request| is_other(&request.id));
-        }
-        let mut rest = gathered.into_iter().peekable();
         let mut groups = Vec::new();
-        while let Some(first) = rest.next() {
+        for members in self.queue.take(others_run) {
+            let Some(first) = members.first() else { continue };
             let sampling = &first.sampling;
             if sampling.regex.is_some() {
                 // Refused with the configuration.
@@ -183,10 +175,6 @@ impl WireGenerator {
                 drawing: drawing(sampling, self.end_token_ids.clone()),
                 samples: Vec::new(),
             };
-            let mut members = vec![first];
-            while let Some(next) = rest.next_if(|next| members[0].shares_prompt(next)) {
-                members.push(next);
-            }
             let mut calls = lock(&self.calls);
             for member in members {
                 let number = calls.num_samples;
@@ -232,7 +220,7 @@ impl WireGenerator {
         for RefusedSample { sample, reason } in generated.refused {
             // One prompt that cannot be generated from fails its group, not the run.
             if let Some(Open { id, .. }) = self.open.remove(&sample) {
-                self.ids.remove(&id);
+                self.queue.end(&id);
                 let kind = FailureKind::Permanent;
                 self.events.push(GeneratorEvent::Failed { id, kind, reason, num_tokens: 0 });
             }
@@ -246,7 +234,7 @@ impl WireGenerator {
                 self.to_abort.push(number);
             }
             if let Some(open) = self.open.remove(&number) {
-                self.ids.remove(&open.id);
+                self.queue.end(&open.id);
                 let id = open.id;
                 self.events.push(GeneratorEvent::Sampled { id, sample: open.into_sample(finish)? });
             }
@@ -273,27 +261,17 @@ impl WireGenerator {
 
 impl Generator for WireGenerator {
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
-        if !self.ids.insert(request.id) {
-            return Err(GeneratorError::IdInUse { id: request.id });
-        }
-        self.gathered.push(request);
-        Ok(())
+        self.queue.submit(request)
     }
 
     fn abort(&mut self, what: AbortScope) {
-        let (given_up, kept): (Vec<SampleRequest>, Vec<SampleRequest>) =
-            std::mem::take(&mut self.gathered).into_iter().partition(|request| what.holds(&request.id));
-        self.gathered = kept;
-        for request in given_up {
-            self.ids.remove(&request.id);
-            self.events.push(GeneratorEvent::Aborted { id: request.id, num_tokens: 0 });
-        }
+        self.events.extend(self.queue.abort(&what));
         let meant = self.open.iter().filter(|(_, open)| what.holds(&open.id));
         let mut meant: Vec<u64> = meant.map(|(number, _)| *number).collect();
         meant.sort_unstable();
         for number in meant {
             if let Some(open) = self.open.remove(&number) {
-                self.ids.remove(&open.id);
+                self.queue.end(&open.id);
                 self.to_abort.push(number);
                 let num_tokens = open.tokens.len() as u64;
                 self.events.push(GeneratorEvent::Aborted { id: open.id, num_tokens });
@@ -344,6 +322,6 @@ impl Generator for WireGenerator {
 
     fn load(&self) -> Load {
         // The learner queues what it has no room for.
-        Load { in_flight: self.ids.len(), room: usize::MAX }
+        Load { in_flight: self.queue.num_open(), room: usize::MAX }
     }
 }

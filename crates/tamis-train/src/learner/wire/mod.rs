@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tamis_model::{AdamWConfig, SaveDtype};
+use tamis_run::durable::DiskOperation;
 
 use super::generate::{Drawing, RefusedSample};
 use super::{CopyTo, LearnerInfo, LoadContent, Network, NetworkSizes, NotFinite, SaveContent, Trained};
@@ -316,12 +317,22 @@ struct ErrorAnswer {
     error: ErrorBody,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct ErrorBody {
     kind: String,
     message: String,
     #[serde(default)]
     hint: Option<String>,
+    /// The number of the call that was expected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     expected: Option<u64>,
+    /// File or folder that is at fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    path: Option<PathBuf>,
+    /// What could not be done with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    operation: Option<DiskOperation>,
+    /// Number that Linux has for the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    errno: Option<i32>,
 }

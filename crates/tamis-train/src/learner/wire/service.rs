@@ -9,6 +9,7 @@ use serde_json::json;
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::call_server::{Answer, AnswerAtOnce, Question};
 use tamis_rollout::wire::HttpMethod;
+use tamis_run::durable::DiskError;
 
 use super::message::{Column, Message, MessageError};
 use super::{
@@ -16,6 +17,7 @@ use super::{
     ForwardRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer,
     OpenRequest, PROTOCOL, PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
 };
+use crate::checkpoint::SaveError;
 use crate::interrupt::Halt;
 use crate::learner::{LearnerError, LearnerInfo, LearnerSequence, RunLearner, Trained, Wave};
 
@@ -29,24 +31,19 @@ pub type Opener<'a> = Box<dyn FnMut(&OpenRequest) -> Result<Box<dyn RunLearner>,
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Refusal {
     status: u16,
-    kind: &'static str,
-    message: String,
-    hint: Option<String>,
-    /// The number of the call that was expected.
-    expected: Option<u64>,
+    error: ErrorBody,
     /// Whether a critic is missing.
     is_no_critic: bool,
 }
 
 impl Refusal {
     fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), hint: None, expected: None, is_no_critic: false }
+        let error = ErrorBody { kind: kind.to_owned(), message: message.into(), ..ErrorBody::default() };
+        Self { status, error, is_no_critic: false }
     }
 
     fn answer(self) -> Answer {
-        let Self { status, kind, message, hint, expected, .. } = self;
-        let error = ErrorBody { kind: kind.to_owned(), message, hint, expected };
-        answer(status, &Message::new(&ErrorAnswer { error }))
+        answer(self.status, &Message::new(&ErrorAnswer { error: self.error }))
     }
 }
 
@@ -62,13 +59,26 @@ impl From<LearnerError> for Refusal {
         match error {
             LearnerError::NothingHeld => Self::new(409, "state", message),
             LearnerError::NoCritic => Self { is_no_critic: true, ..Self::new(409, "state", message) },
-            LearnerError::Files(error) => {
-                Self { hint: error.hint(), ..Self::new(500, "failed", with_causes(&error)) }
-            }
+            LearnerError::Files(error) => error.into(),
             LearnerError::Engine { reason } => Self::new(422, "refused", reason),
             LearnerError::NoAdapter | LearnerError::NoGeneration => Self::new(422, "refused", message),
             _ => Self::new(500, "failed", message),
         }
+    }
+}
+
+impl From<SaveError> for Refusal {
+    fn from(error: SaveError) -> Self {
+        let mut refusal = Self::new(422, "files", with_causes(&error));
+        refusal.error.hint = error.hint();
+        if let SaveError::Disk(DiskError { operation, path, cause }) = error {
+            refusal.status = 500;
+            refusal.error.kind = "disk".to_owned();
+            refusal.error.operation = Some(operation);
+            refusal.error.path = Some(path);
+            refusal.error.errno = cause.raw_os_error();
+        }
+        refusal
     }
 }
 
@@ -254,7 +264,7 @@ impl<'a> LearnerService<'a> {
         // Without one it cannot have one; otherwise there is none yet.
         let called = called.map_err(|refusal| match refusal {
             Refusal { is_no_critic: true, .. } if !self.has_critic => {
-                Refusal { status: 422, kind: "refused", ..refusal }
+                Refusal::new(422, "refused", refusal.error.message)
             }
             refusal => refusal,
         });
@@ -293,7 +303,9 @@ impl<'a> LearnerService<'a> {
         } else {
             format!("call {number} of {incarnation} came where {next} was expected")
         };
-        Err(Refusal { expected: Some(next), ..Refusal::new(409, "sequence", message) })
+        let mut refusal = Refusal::new(409, "sequence", message);
+        refusal.error.expected = Some(next);
+        Err(refusal)
     }
 
     fn open(&mut self, message: &Message) -> Result<Message, Refusal> {

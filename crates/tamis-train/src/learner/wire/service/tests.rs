@@ -136,7 +136,7 @@ fn what_is_not_the_next_call_is_refused_and_takes_no_number() {
     assert!(gone.starts_with("410 incarnation"), "{gone}");
     // One that cannot be opened leaves nothing behind.
     let nowhere = error(served.open(&json!({"policy": "/nowhere"})));
-    assert!(nowhere.starts_with("500 failed") && nowhere.contains("/nowhere"), "{nowhere}");
+    assert!(nowhere.starts_with("422 files") && nowhere.contains("/nowhere"), "{nowhere}");
     assert_eq!(served.get("/v1/info", None, &[]).expect("at once").1["incarnation"], Value::Null);
 }
 
@@ -178,6 +178,23 @@ fn what_a_call_says_wrong_is_told() {
     insta::assert_snapshot!(error(option), @r#"
     422 refused: "the native engine has no option `dtype`"
     "#);
+}
+
+#[test]
+fn what_the_disk_refuses_is_told_with_path_and_number() {
+    let mut served = Served::new();
+    let nowhere = served.folder.path().join("none");
+    let save = Message::new(&json!({"folder": nowhere, "content": "weights"}));
+    let (status, answer) = served.next("/v1/save", &save);
+    let error = &answer["error"];
+    assert_eq!((status, &error["kind"], &error["errno"]), (500, &json!("disk"), &json!(2)), "{error}");
+    assert_eq!(
+        (&error["operation"], &error["path"]),
+        (&json!("create_file"), &json!(nowhere.join("model.safetensors")))
+    );
+    let load = Message::new(&json!({"folder": nowhere, "content": "checkpoint"}));
+    let (status, answer) = served.next("/v1/load", &load);
+    assert_eq!((status, &answer["error"]["kind"]), (422, &json!("files")), "{answer}");
 }
 
 #[test]

@@ -1,0 +1,74 @@
+//! Samples that were asked for and have not begun: the queue in front of what generates with a learner's
+//! weights, in this process or another.
+
+use std::collections::HashSet;
+
+use tamis_rollout::{AbortScope, GeneratorError, GeneratorEvent, SampleId, SamplePurpose, SampleRequest};
+
+/// Samples on their way: those that wait, and the ids of all that have not ended.
+#[derive(Debug, Default)]
+pub(crate) struct SampleQueue {
+    /// Submitted, and not yet begun.
+    waiting: Vec<SampleRequest>,
+    /// Every request that has not come to an end.
+    ids: HashSet<SampleId>,
+}
+
+/// Whether a sample is none of a group that may be trained on.
+pub(crate) fn is_other(id: &SampleId) -> bool {
+    id.purpose != SamplePurpose::Rollout
+}
+
+impl SampleQueue {
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// [`GeneratorError::IdInUse`] where one of this id has not ended.
+    pub(crate) fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
+        if !self.ids.insert(request.id) {
+            return Err(GeneratorError::IdInUse { id: request.id });
+        }
+        self.waiting.push(request);
+        Ok(())
+    }
+
+    /// Takes out what may begin, neighbours of one prompt together. Groups wait while others are sampled, begun
+    /// (`others_run`) or not: validations come first, and whole.
+    pub(crate) fn take(&mut self, others_run: bool) -> Vec<Vec<SampleRequest>> {
+        let mut taken = std::mem::take(&mut self.waiting);
+        if others_run || taken.iter().any(|request| is_other(&request.id)) {
+            (taken, self.waiting) = taken.into_iter().partition(|request| is_other(&request.id));
+        }
+        let mut groups: Vec<Vec<SampleRequest>> = Vec::new();
+        for request in taken {
+            match groups.last_mut() {
+                Some(group) if group[0].shares_prompt(&request) => group.push(request),
+                _ => groups.push(vec![request]),
+            }
+        }
+        groups
+    }
+
+    /// Gives up what waits and is meant, in the order in which it was submitted.
+    pub(crate) fn abort(&mut self, what: &AbortScope) -> Vec<GeneratorEvent> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let (given_up, kept) = waiting.into_iter().partition(|request| what.holds(&request.id));
+        self.waiting = kept;
+        let given_up: Vec<SampleRequest> = given_up;
+        let aborted = |request: SampleRequest| {
+            self.ids.remove(&request.id);
+            GeneratorEvent::Aborted { id: request.id, num_tokens: 0 }
+        };
+        given_up.into_iter().map(aborted).collect()
+    }
+
+    /// Notes that a sample has come to its end.
+    pub(crate) fn end(&mut self, id: &SampleId) {
+        self.ids.remove(id);
+    }
+
+    /// Number of requests that have not come to an end.
+    pub(crate) fn num_open(&self) -> usize {
+        self.ids.len()
+    }
+}
