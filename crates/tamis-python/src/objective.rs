@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use tamis_config::reader::Setting as _;
 use tamis_core::objective::{
     self as core, AdvantageColumn, Aggregation, Columns, ObjectiveState, Outcome, PolicyLoss, Real,
+    SequenceSums,
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
@@ -23,8 +24,8 @@ const KEYS: [&str; 7] = ["loss", "importance", "aggregation", "loss_scale_factor
 /// The other keys of `objective`, and what has them here.
 const ELSEWHERE: [(&str, &str); 4] = [
     ("advantage", "`tamis.Advantage` computes advantages; pass them as `advantage`"),
-    ("shaping", "change the advantages before you pass them"),
-    ("correction", "pass its weights as `weight`, and leave out of `mask` what it rejects"),
+    ("shaping", "`tamis.Shaping` changes the advantages before you pass them"),
+    ("correction", "`tamis.Correction` gives the `weight` and the `mask` to pass"),
     ("zero_groups", "pass `normalisers` that count the groups you mean"),
 ];
 
@@ -44,8 +45,11 @@ pub(crate) struct Evaluation {
     outcome: Outcome,
     derivatives: Derivatives,
     normalisers: core::Normalisers,
+    /// Of each trajectory.
+    sequences: Vec<SequenceSums>,
 }
 
+#[derive(Clone)]
 enum Derivatives {
     Single(core::Derivatives<f32>),
     Double(core::Derivatives<f64>),
@@ -69,6 +73,14 @@ impl Objective {
             }
         }
         Ok(Self { objective, settings })
+    }
+}
+
+impl Objective {
+    fn state_of(&self, py: Python<'_>, state: Option<&Bound<'_, PyAny>>) -> PyResult<ObjectiveState> {
+        let Some(state) = state else { return Ok(self.objective.initial_state()) };
+        serde_json::from_value(to_json(state)?)
+            .map_err(|error| column_error(py, &format!("`state` is none of an objective: {error}")))
     }
 }
 
@@ -188,9 +200,31 @@ fn evaluated<T: Cell + Real>(
     objective: &core::Objective,
     batch: &Batch<T>,
     state: &ObjectiveState,
-) -> PyResult<(Outcome, core::Derivatives<T>)> {
-    let result = py.detach(|| objective.value_and_gradient(&batch.columns(), &batch.normalisers, state));
-    result.map_err(|error| column_error(py, &error))
+    wrap: fn(core::Derivatives<T>) -> Derivatives,
+) -> PyResult<Evaluation> {
+    let mut found = core::Evaluation::default();
+    let result = py.detach(|| objective.evaluate(&batch.columns(), &batch.normalisers, state, &mut found));
+    result.map_err(|error| column_error(py, &error))?;
+    let core::Evaluation { derivatives, sequences } = found;
+    let outcome = Outcome::of(&sequences, objective, state);
+    Ok(Evaluation { outcome, derivatives: wrap(derivatives), normalisers: batch.normalisers, sequences })
+}
+
+impl Derivatives {
+    /// Those of one micro-batch after those of another, where both have the same precision.
+    fn extend(&mut self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Single(own), Self::Single(other)) => append(own, other),
+            (Self::Double(own), Self::Double(other)) => append(own, other),
+            _ => return false,
+        }
+        true
+    }
+}
+
+fn append<T: Copy>(own: &mut core::Derivatives<T>, other: &core::Derivatives<T>) {
+    own.logprob.extend_from_slice(&other.logprob);
+    own.entropy.extend_from_slice(&other.entropy);
 }
 
 /// Whether a column is a buffer of single precision, which is then the precision of the derivatives.
@@ -349,25 +383,53 @@ impl Objective {
             group_sequences,
             normalisers,
         };
-        let state = match state {
-            None => self.objective.initial_state(),
-            Some(state) => serde_json::from_value(to_json(state)?)
-                .map_err(|error| column_error(py, &format!("`state` is none of an objective: {error}")))?,
-        };
+        let state = self.state_of(py, state)?;
         match logprobs(logprob)? {
             Ok(logprob) => {
                 let batch = Batch::of(py, logprob, &passed, &self.objective)?;
-                let (outcome, derivatives) = evaluated(py, &self.objective, &batch, &state)?;
-                let derivatives = Derivatives::Single(derivatives);
-                Ok(Evaluation { outcome, derivatives, normalisers: batch.normalisers })
+                evaluated(py, &self.objective, &batch, &state, Derivatives::Single)
             }
             Err(logprob) => {
                 let batch = Batch::of(py, logprob, &passed, &self.objective)?;
-                let (outcome, derivatives) = evaluated(py, &self.objective, &batch, &state)?;
-                let derivatives = Derivatives::Double(derivatives);
-                Ok(Evaluation { outcome, derivatives, normalisers: batch.normalisers })
+                evaluated(py, &self.objective, &batch, &state, Derivatives::Double)
             }
         }
+    }
+
+    /// The evaluation of a whole optimizer batch from those of its micro-batches, in their order: loss, metrics, derivatives and
+    /// next state are to the bit those of one call for all of it. Each must have been given the `normalisers` of the whole, and
+    /// the `state` that is passed here.
+    #[pyo3(signature = (evaluations, *, state=None))]
+    #[expect(clippy::needless_pass_by_value, reason = "what a sequence of Python becomes")]
+    fn merge(
+        &self,
+        py: Python<'_>,
+        evaluations: Vec<PyRef<'_, Evaluation>>,
+        state: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Evaluation> {
+        let mut parts = evaluations.iter();
+        let Some(first) = parts.next() else {
+            return Err(column_error(py, &"there are no evaluations to merge"));
+        };
+        let normalisers = first.normalisers;
+        let (mut derivatives, mut sequences) = (first.derivatives.clone(), first.sequences.clone());
+        for (place, part) in parts.enumerate() {
+            if part.normalisers != normalisers {
+                let message = format!(
+                    "evaluation {} was divided by other counts than the first: pass the `normalisers` of the whole \
+                     optimizer batch to each",
+                    place + 1
+                );
+                return Err(column_error(py, &message));
+            }
+            if !derivatives.extend(&part.derivatives) {
+                let message = format!("evaluation {} has another precision than the first", place + 1);
+                return Err(column_error(py, &message));
+            }
+            sequences.extend_from_slice(&part.sequences);
+        }
+        let outcome = Outcome::of(&sequences, &self.objective, &self.state_of(py, state)?);
+        Ok(Evaluation { outcome, derivatives, normalisers, sequences })
     }
 
     /// Flags of the tokens chosen over the whole optimizer batch [N], for `evaluate(selection=...)`; draws are keyed by
