@@ -22,7 +22,16 @@ from .connections import Answer
 from .device import DeviceLost, is_device_lost, is_out_of_memory
 from .learner import Learner
 from .model import first_line
-from .protocol import DiskError, Failed, IncarnationError, LearnerError, PathError, RequestError, SequenceError, Settings
+from .protocol import (
+    DiskError,
+    Failed,
+    IncarnationError,
+    LearnerError,
+    PathError,
+    RequestError,
+    SequenceError,
+    Settings,
+)
 
 MAX_BODY_BYTES = 1 << 30
 OPEN = "/v1/open"
@@ -203,7 +212,8 @@ class Session:
             message = f"{type(error).__name__}: {first_line(error)}"
             if is_device_lost(error):
                 self._lost = DeviceLost(f"the device cannot be computed on any more: {first_line(error)}")
-                return Answer.of_error(Failed(message, "the learner ends, to be started again; its log has the details"))
+                hint = "the learner ends, to be started again; its log has the details"
+                return Answer.of_error(Failed(message, hint))
             return Answer.of_error(Failed(message, "the learner's log has the details"))
 
 
