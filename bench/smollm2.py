@@ -167,8 +167,8 @@ def make_model(given, folder):
 def compare(given):
     if given.accuracy:
         print(f"{'':14} {'steps':>5} {'seconds':>8} {'accuracy':>9} {'groups with signal a second':>28}")
-        for who, points in ((f"tamis ({given.learner})", our_accuracy(given)), ("TRL", their_accuracy(given))):
-            for steps, seconds, accuracy, kept in points:
+        for who, learn in ((f"tamis ({given.learner})", our_accuracy), ("TRL", their_accuracy)):
+            for steps, seconds, accuracy, kept in learn(given):
                 print(f"{who:14} {steps:>5} {seconds:>8.0f} {accuracy:>9.1%} {kept:>28.3f}", flush=True)
         return
     rows = [ours(given), theirs(given)]
