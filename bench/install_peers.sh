@@ -6,6 +6,7 @@
 #   bench/install_peers.sh                   from PyPI alone: about 1.9 GB to download, 4.2 GB on disk
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu bench/install_peers.sh
 #                                            PyTorch from its own index of CPU wheels: about 0.3 GB to download
+#   TORCH_CUDA=1 bench/install_peers.sh      for a GPU: all that PyTorch asks for
 #   PYTHON=python3.12 bench/install_peers.sh another interpreter (3.11 or newer)
 #
 # ../scripts/install-torch, which installs the first half, says why it is so much. Every package is listed with its version,

@@ -18,14 +18,15 @@ import json
 import pathlib
 import sys
 import tempfile
-import time
 
 import torch
 import transformers
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 
-from torch_learner import OPTIMIZER, SHAPES, make_model
+from quiet import seconds_and_cpu
+from torch_learner import OPTIMIZER, SHAPES, make_model, to_its_end
 
 from tamis.learner.learner import Learner
 from tamis.learner.protocol import Settings
@@ -103,16 +104,11 @@ def run_transformers(folder, arguments, prompts, wanted, cache):
 
 
 def measure(once, arguments):
-    once()
-    best = best_cpu = 0.0
-    for _ in range(arguments.repeats):
-        begin, begin_cpu = time.perf_counter(), time.process_time()
-        total = once()
-        if arguments.device != "cpu":
-            torch.cuda.synchronize()
-        best = max(best, total / (time.perf_counter() - begin))
-        best_cpu = max(best_cpu, total / (time.process_time() - begin_cpu))
-    return {"tokens_per_s": round(best), "tokens_per_cpu_s": round(best_cpu), "tokens": total}
+    once = to_its_end(once, arguments.device)
+    # Every repetition gives as many.
+    total = once()
+    seconds, cpu_seconds = map(min, seconds_and_cpu(once, arguments.repeats, warm_up=0))
+    return {"tokens_per_s": round(total / seconds), "tokens_per_cpu_s": round(total / cpu_seconds), "tokens": total}
 
 
 def main():

@@ -1,20 +1,39 @@
-"""Training passes of the torch learner against transformers with a padded batch: tokens per second and peak memory.
+"""Training passes of the torch learner: tokens per second, MFU, peak memory, error, and the time on the wire.
 
     scripts/install-torch
     .venv-torch/bin/python bench/torch_learner.py                          CPU, one thread, 30M parameters
-    python bench/torch_learner.py --device cuda --shape 0.5b --tokens 16384 --recompute
-    python bench/torch_learner.py --device cuda --attention varlen sdpa
+    .venv-torch/bin/python bench/torch_learner.py --forms learner wire --chunk 0 1024 --update --lora 0 8
+    python bench/torch_learner.py --device cuda --attention varlen sdpa --chunk 0 2048
+    python bench/torch_learner.py --device cuda --shape 0.5b --tokens 16384 32768 --update --forms learner wire
+    python bench/torch_learner.py --device cuda --shape 7b --tokens 16384 32768 --lora 16 --recompute --update
 
-One pass is forward, derivatives by log-probabilities and entropies, and backward; no optimizer step. `learner` is
-`forward_hold` and `backward` of tamis.learner, `padded` the model of transformers over right-padded rows with whole
-logits, `log_softmax` and autograd, as a careful author would write it in a few lines. Both compute the same numbers.
-Weights are random. One JSON line for each form; tokens are those of the sequences, without padding.
+One pass is forward, derivatives by log-probabilities and entropies, and backward; with `--update` AdamW's step, too.
+
+    learner   `forward_hold` and `backward` (and `optim_step`) of tamis.learner, in this process
+    wire      the same calls to `python -m tamis.learner` behind a Unix socket; `wire` is the share of the time in
+              which the learner did not compute: messages are written, sent and read
+    padded    the model of transformers over right-padded rows with whole logits, `log_softmax` and autograd, as a
+              careful author would write it in a few lines
+
+All compute the same numbers from the same random weights, each in a process of its own. One JSON line for each; tokens
+are those of the sequences, without padding. `mfu` is the share of the peak that the model's own operations take: 6 for each
+weight of a layer and token (4 with LoRA, whose frozen weights have no gradient), the head at completions alone,
+12 x width for each pair of tokens that see each other, nothing for what is computed twice. The peak is that of bf16
+without sparsity as the maker says (`--peak-tflops` where the GPU is not known here), on a CPU that of a product of two
+matrices in f32 just before. `apart` is the largest and the mean difference of the log-probabilities from the first line's,
+in nats. `peak_gib` is what PyTorch allocated on a GPU, on a CPU the process's memory above what it had when the model
+was loaded.
 """
 
 import argparse
+import http.client
 import json
+import multiprocessing
 import pathlib
+import resource
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,8 +41,13 @@ import time
 import torch
 import transformers
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "python"))
+sys.path.insert(0, str(ROOT / "bench/peers"))
 
+from quiet import seconds_and_cpu
+
+from tamis.learner import protocol
 from tamis.learner.learner import Learner
 from tamis.learner.protocol import Settings
 
@@ -36,6 +60,8 @@ SHAPES = {
 OPTIMIZER = {
     "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "decay_norms_and_biases": True, "max_grad_norm": 1.0,
 }  # fmt: skip
+# Dense bf16, TFLOP/s, by a part of the device's name.
+PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "B200": 2250, "A100": 312, "L40S": 362, "RTX 4090": 165}
 
 
 def make_model(shape, folder):
@@ -75,53 +101,122 @@ def columns(prompts, sequences):
     }  # fmt: skip
 
 
-def learner_pass(folder, wave, arguments, attention):
-    learner = Learner()
-    options = {
-        "device": arguments.device,
-        "attention": attention,
-        "logprob_chunk": arguments.chunk,
-        "threads": arguments.threads,
-    }
-    given = {
-        "policy": folder,
-        "temperature": 1.0,
-        "optimizer": OPTIMIZER,
-        "recompute_activations": arguments.recompute,
-        "options": options,
-    }
-    learner.open(Settings(given), {})
-    network = learner._policy.network
-    assert attention == "auto" or network.is_packed
+def operations(shape, prompts, sequences, with_lora):
+    """Floating-point operations of a training pass that the model itself needs."""
+    hidden, layers, heads, kv_heads, inner, vocabulary, _ = SHAPES[shape]
+    width = hidden // heads * heads
+    of_layer = 2 * hidden * width + 2 * hidden * (hidden // heads * kv_heads) + 3 * hidden * inner
+    a_weight = 4 if with_lora else 6
+    lengths = [prompts[prompt].numel() + completion.numel() for prompt, completion in sequences]
+    completions = sum(completion.numel() for _, completion in sequences)
+    pairs = sum(length * (length + 1) / 2 for length in lengths)
+    dense = a_weight * (of_layer * layers * sum(lengths) + hidden * vocabulary * completions)
+    return dense + 12 * layers * width * pairs
+
+
+def cpu_peak():
+    """Operations per second of a product of two matrices."""
+    left, right = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    torch.mm(left, right)
+    begin = time.perf_counter()
+    for _ in range(5):
+        torch.mm(left, right)
+    return 5 * 2 * 1024**3 / (time.perf_counter() - begin)
+
+
+def peak_of(arguments):
+    if arguments.peak_tflops:
+        return arguments.peak_tflops * 1e12
+    if not arguments.device.startswith("cuda"):
+        return cpu_peak()
+    name = torch.cuda.get_device_name()
+    return next((1e12 * peak for part, peak in PEAKS.items() if part in name), None)
+
+
+class Wire:
+    """Calls to a learner in another process, and how long it says that it computed."""
+
+    def __init__(self, folder, threads):
+        self.path = f"{folder}/socket"
+        command = [sys.executable, "-m", "tamis.learner", "--listen", f"unix:{self.path}"]
+        self.process = subprocess.Popen(command, cwd=ROOT / "python", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not pathlib.Path(self.path).exists():
+            if self.process.poll() is not None:
+                raise SystemExit(f"{' '.join(command)} ended with {self.process.returncode}")
+            time.sleep(0.05)
+        self.connection = http.client.HTTPConnection("localhost")
+        self.connection.sock = socket.socket(socket.AF_UNIX)
+        self.connection.sock.connect(self.path)
+        self.seq, self.incarnation, self.computed = 0, None, 0.0
+
+    def call(self, path, settings, columns=None):
+        kind, body = protocol.encode(settings, columns)
+        headers = {"Content-Type": kind}
+        if self.incarnation:
+            self.seq += 1
+            headers |= {"Tamis-Incarnation": self.incarnation, "Tamis-Seq": str(self.seq)}
+        self.connection.request("POST", path, body, headers)
+        answer = self.connection.getresponse()
+        values, found = protocol.decode(answer.headers["Content-Type"], answer.read())
+        if answer.status != 200:
+            message = values["error"]["message"]
+            raise MemoryError(message) if "out of memory" in message else RuntimeError(message)
+        self.incarnation = values.get("incarnation", self.incarnation)
+        self.computed += values.get("seconds", 0.0)
+        return values, found
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def learner_form(form, folder, wave, arguments, case):
+    """`(run, close, wire)`: `run` passes once and gives log-probabilities and the gradient's norm."""
+    options = {"device": arguments.device, "attention": case["attention"], "threads": arguments.threads}
+    options["logprob_chunk"] = case["chunk"] or wave["completion_token"].numel()
+    if case["chunk"] is None:
+        del options["logprob_chunk"]
+    if case["lora"]:
+        options["lora"] = {"rank": case["lora"], "alpha": 2 * case["lora"]}
+    opening = {
+        "policy": folder, "temperature": 1.0, "optimizer": OPTIMIZER, "recompute_activations": arguments.recompute, "options": options,
+    }  # fmt: skip
+    wire = Wire(tempfile.mkdtemp(), arguments.threads) if form == "wire" else None
+    if wire:
+        call = wire.call
+    else:
+        learner = Learner()
+
+        def call(path, settings, columns=None):
+            return learner.calls[path](Settings(settings), columns or {})
+
+    call("/v1/open", opening)
+    derivatives = {name: torch.full((wave["completion_token"].numel(),), 1e-3) for name in ("logprob", "entropy")}
 
     def run():
-        learner.forward_hold(Settings({"network": "policy"}), dict(wave))
-        derivatives = {name: torch.ones(wave["completion_token"].numel()) / 1000 for name in ("logprob", "entropy")}
-        learner.backward(Settings({}), derivatives)
+        _, held = call("/v1/forward_hold", {"network": "policy"}, dict(wave))
+        call("/v1/backward", {}, dict(derivatives))
+        # The norm also clears the gradient: without a step it costs a pass over it.
+        settings = {"network": "policy"}
+        found = call("/v1/optim_step", settings | {"learning_rate": 0.0}) if arguments.update else call("/v1/grad_norm", settings)
+        return held["logprob"], float(found[1]["grad_norm"])
 
-    return (
-        run,
-        lambda: network.weights.gradient("model.norm.weight"),
-        network.attention,
-        network.weights.clear_gradients,
-    )
+    return run, (wire.close if wire else lambda: None), wire
 
 
-def padded_pass(folder, prompts, sequences, arguments):
+def padded_form(folder, prompts, sequences, arguments):
     device = torch.device(arguments.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = (
-        transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
-        .to(device)
-        .train()
-    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    model = model.to(device).train()
     if arguments.recompute:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, fused=True) if arguments.update else None
     rows = [torch.cat([prompts[prompt], completion]).long() for prompt, completion in sequences]
     tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device)
-    mask = torch.zeros(tokens.shape)
+    mask = torch.zeros(tokens.shape, dtype=torch.bool)
     for i, (prompt, completion) in enumerate(sequences):
-        mask[i, prompts[prompt].numel() : prompts[prompt].numel() + completion.numel()] = 1
+        mask[i, prompts[prompt].numel() : prompts[prompt].numel() + completion.numel()] = True
     mask = mask[:, 1:].to(device)
 
     def run():
@@ -130,45 +225,73 @@ def padded_pass(folder, prompts, sequences, arguments):
         log_p = logits.log_softmax(-1)
         logprob = log_p.gather(-1, tokens[:, 1:, None])[..., 0]
         entropy = -(log_p.exp() * log_p).sum(-1)
-        (((logprob + entropy) * mask).sum() / 1000).backward()
+        (((logprob + entropy) * mask).sum() * 1e-3).backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if optimizer:
+            optimizer.step()
+        model.zero_grad(set_to_none=True)
+        return logprob.detach()[mask].float().cpu(), float(norm)
 
-    return (
-        run,
-        lambda: model.model.norm.weight.grad,
-        f"sdpa, {tokens.numel()} with padding",
-        lambda: model.zero_grad(set_to_none=True),
-    )
+    return run, lambda: None, None
 
 
-def measure(what, made, tokens, arguments):
-    run, gradient, attention, clear = made
+def to_its_end(run, device):
+    """`run` that lasts until the device has computed all of it, and gives what it gives."""
+    if not device.startswith("cuda"):
+        return run
+
+    def whole():
+        found = run()
+        torch.cuda.synchronize()
+        return found
+
+    return whole
+
+
+def resident():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(form, case, folder, arguments, pipe):
+    """One line, sent through `pipe` with the log-probabilities; runs in a process of its own."""
+    torch.set_num_threads(arguments.threads)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    prompts, sequences, tokens = make_wave(case["tokens"], *arguments.lengths, SHAPES[arguments.shape][5])
     on_gpu = arguments.device.startswith("cuda")
-
-    def timed():
-        begin = time.perf_counter(), time.process_time()
-        run()
+    close = None
+    line = {"form": form} | {name: value for name, value in case.items() if form != "padded" or name == "tokens"} | {"tokens": tokens}
+    try:
+        peak = peak_of(arguments)
+        if form == "padded":
+            run, close, wire = padded_form(folder, prompts, sequences, arguments)
+        else:
+            run, close, wire = learner_form(form, folder, columns(prompts, sequences), arguments, case)
+        loaded = resident()
+        run = to_its_end(run, arguments.device)
+        logprobs, norm = run()
         if on_gpu:
-            torch.cuda.synchronize()
-        return time.perf_counter() - begin[0], time.process_time() - begin[1]
-
-    clear()
-    timed()
-    norm = gradient().float().norm().item()
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-    seconds, cpu_seconds = map(statistics.median, zip(*(timed() for _ in range(arguments.repetitions)), strict=True))
-    line = {
-        "form": what,
-        "attention": attention,
-        "tokens_per_s": round(tokens / seconds),
-        "tokens": tokens,
-        "seconds": round(seconds, 3),
-        "cpu_seconds": round(cpu_seconds, 3),
-        "norm_gradient": norm,
-    }
-    if on_gpu:
-        line["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-    print(json.dumps(line), flush=True)
+            torch.cuda.reset_peak_memory_stats()
+        computed, began = (wire.computed if wire else 0.0), time.perf_counter()
+        seconds, cpu_seconds = map(statistics.median, seconds_and_cpu(run, arguments.repetitions, warm_up=0))
+        line |= {"tokens_per_s": round(tokens / seconds), "seconds": round(seconds, 3), "norm_gradient": norm}
+        if peak:
+            needed = operations(arguments.shape, prompts, sequences, case["lora"] and form != "padded")
+            line["mfu"] = float(f"{needed / seconds / peak:.3g}")
+        if wire:
+            whole = time.perf_counter() - began
+            idle = whole - (wire.computed - computed)
+            line |= {"wire": float(f"{idle / whole:.3g}"), "wire_seconds_a_wave": float(f"{idle / arguments.repetitions:.3g}")}
+        else:
+            line["cpu_seconds"] = round(cpu_seconds, 3)
+            used = torch.cuda.max_memory_allocated() if on_gpu else resident() - loaded
+            line["peak_gib"] = round(used / 2**30, 2)
+        pipe.send((line, logprobs.float().numpy()))
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        pipe.send((line | {"failed": f"out of memory: {str(error).splitlines()[0]}"}, None))
+    finally:
+        if close:
+            close()
 
 
 def main():
@@ -176,30 +299,41 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, default="30m")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=4096, help="of a pass, about")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[4096], help="of a pass, about")
     parser.add_argument("--lengths", type=int, nargs=2, default=[32, 128], help="shortest and longest completion")
     parser.add_argument("--attention", nargs="+", default=["auto"])
-    parser.add_argument("--chunk", type=int, default=None)
-    parser.add_argument("--recompute", action="store_true")
+    parser.add_argument("--chunk", type=int, nargs="+", default=[None], help="tokens whose logits exist at once; 0: all")
+    parser.add_argument("--lora", type=int, nargs="+", default=[0], help="ranks; 0: all weights learn")
+    parser.add_argument("--recompute", action="store_true", help="activations are computed again in the backward pass")
+    parser.add_argument("--update", action="store_true", help="with AdamW's step")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--forms", nargs="+", choices=["learner", "padded"], default=["learner", "padded"])
+    parser.add_argument("--peak-tflops", type=float)
+    parser.add_argument("--forms", nargs="+", choices=["learner", "wire", "padded"], default=["learner", "padded"])
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    processes, first = multiprocessing.get_context("spawn"), {}
     with tempfile.TemporaryDirectory() as folder:
         make_model(arguments.shape, folder)
-        prompts, sequences, tokens = make_wave(arguments.tokens, *arguments.lengths, SHAPES[arguments.shape][5])
-        if "learner" in arguments.forms:
-            for attention in arguments.attention:
-                measure(
-                    "learner",
-                    learner_pass(folder, columns(prompts, sequences), arguments, attention),
-                    tokens,
-                    arguments,
-                )
-        if "padded" in arguments.forms:
-            measure("padded", padded_pass(folder, prompts, sequences, arguments), tokens, arguments)
+        of_learner = [
+            (form, {"tokens": tokens, "attention": attention, "chunk": chunk, "lora": lora})
+            for tokens in arguments.tokens for lora in arguments.lora for attention in arguments.attention
+            for chunk in arguments.chunk for form in arguments.forms if form != "padded"
+        ]  # fmt: skip
+        padded = [("padded", {"tokens": tokens, "lora": 0}) for tokens in arguments.tokens if "padded" in arguments.forms]
+        for form, case in of_learner + padded:
+            here, there = processes.Pipe()
+            process = processes.Process(target=measure, args=(form, case, folder, arguments, there))
+            process.start()
+            there.close()
+            try:
+                line, logprobs = here.recv()
+            except EOFError:
+                line, logprobs = {"form": form, **case, "failed": "the process was killed"}, None
+            process.join()
+            if logprobs is not None:
+                expected = first.setdefault(case["tokens"], logprobs)
+                apart = abs(logprobs - expected)
+                line["apart"] = [float(f"{value:.2g}") for value in (apart.max(), apart.mean())]
+            print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

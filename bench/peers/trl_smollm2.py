@@ -33,14 +33,23 @@ def last_number(completions, answer, **_):
 
 
 class Clock(TrainerCallback):
-    """Notes the time at the end of each step, and the mean lengths so far (TRL forgets them when it logs)."""
+    """Notes the times of each step and the mean lengths so far (TRL forgets them when it logs), and keeps models."""
 
-    def __init__(self):
-        self.marks, self.lengths, self.metrics = [], [], None
+    def __init__(self, folder, every):
+        self.steps, self.lengths, self.zero_std, self.metrics = [], [], [], None
+        self.folder, self.every = folder, every
 
-    def on_step_end(self, args, state, control, **kwargs):
-        self.marks.append((time.perf_counter(), time.process_time()))
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.begin = time.perf_counter(), time.process_time()
+
+    def on_step_end(self, args, state, control, model, processing_class, **kwargs):
+        self.steps.append((time.perf_counter() - self.begin[0], time.process_time() - self.begin[1]))
         self.lengths = list(self.metrics["completions/mean_length"])
+        self.zero_std = list(self.metrics["frac_reward_zero_std"])
+        if self.folder and state.global_step % self.every == 0:
+            folder = self.folder / f"step_{state.global_step}"
+            model.save_pretrained(folder)
+            processing_class.save_pretrained(folder)
 
 
 def main():
@@ -50,6 +59,8 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--keep", type=pathlib.Path, help="folder for models, step_N each")
+    parser.add_argument("--keep-every", type=int, default=8, metavar="STEPS")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     torch.set_num_interop_threads(1)
@@ -57,7 +68,7 @@ def main():
     disable_progress_bar()
     rows = [json.loads(line) for line in (given.folder / "train.jsonl").read_text().splitlines()]
     prompts = [[{"role": "user", "content": row["question"]}] for row in rows]
-    clock = Clock()
+    clock = Clock(given.keep, given.keep_every)
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=AutoModelForCausalLM.from_pretrained(given.model or given.folder / "model", dtype=torch.float32),
@@ -89,10 +100,10 @@ def main():
         )
         clock.metrics = trainer._metrics["train"]
         trainer.train()
-    steps = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(clock.marks, clock.marks[1:])]
-    wall, processor = (statistics.median(column) for column in zip(*steps))
+    wall, processor = (statistics.median(column) for column in zip(*clock.steps[1:]))
     length = statistics.mean(clock.lengths[1:])
-    print(json.dumps({"who": "TRL", "wall": wall, "processor": processor, "length": length}))
+    row = {"who": "TRL", "wall": wall, "processor": processor, "length": length}
+    print(json.dumps(row | {"steps": clock.steps, "zero_std": clock.zero_std}))
 
 
 if __name__ == "__main__":

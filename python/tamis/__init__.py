@@ -4,7 +4,9 @@ The parts of the program `tamis` for use from Python, computed by the same code:
 
     Filter       which groups carry signal
     Advantage    how much better than expected a trajectory or a token did
+    Shaping      a change to finished advantages
     Objective    policy loss, divergence and entropy: value and derivatives
+    Correction   weights and masks for a sampler that is not the policy
     ValueLoss    a critic's loss
     Scheduler    what is generated next and what is trained on: events in, commands out
     Config       a configuration, from which all of these can be made
@@ -21,11 +23,15 @@ if TYPE_CHECKING:
     from ._native import (
         Advantage,
         Config,
+        Corrected,
+        Correction,
         Estimate,
         Evaluation,
         Filter,
         Normalisers,
         Objective,
+        Shaped,
+        Shaping,
         ValueEvaluation,
         ValueLoss,
         Verdict,
@@ -39,6 +45,8 @@ __all__ = [
     "ColumnError",
     "Config",
     "ConfigError",
+    "Corrected",
+    "Correction",
     "Estimate",
     "Evaluation",
     "EventError",
@@ -46,6 +54,8 @@ __all__ = [
     "Normalisers",
     "Objective",
     "Scheduler",
+    "Shaped",
+    "Shaping",
     "ValueEvaluation",
     "ValueLoss",
     "Verdict",

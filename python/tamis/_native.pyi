@@ -13,12 +13,16 @@ from typing_extensions import Buffer
 __all__ = [
     "Advantage",
     "Config",
+    "Corrected",
+    "Correction",
     "Estimate",
     "Evaluation",
     "Filter",
     "Machine",
     "Normalisers",
     "Objective",
+    "Shaped",
+    "Shaping",
     "ValueEvaluation",
     "ValueLoss",
     "Verdict",
@@ -44,7 +48,9 @@ class Config:
     def notes(self) -> list[str]: ...
     def filter(self) -> Filter | None: ...
     def advantage(self) -> Advantage: ...
+    def shapings(self) -> list[Shaping]: ...
     def objective(self) -> Objective: ...
+    def correction(self) -> Correction | None: ...
     def value_loss(self) -> ValueLoss: ...
     def to_dict(self) -> dict[str, Any]: ...
     def __getitem__(self, key: str, /) -> Any: ...
@@ -153,6 +159,49 @@ class Estimate:
     def state(self) -> dict[str, Any]: ...
 
 @final
+class Shaping:
+    """One change to finished advantages, with the settings that an entry of `objective.shaping` has."""
+
+    def __new__(cls, kind: str, **settings: Any) -> Shaping: ...
+    @staticmethod
+    def kinds() -> list[str]: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def settings(self) -> dict[str, Any]: ...
+    def apply(
+        self,
+        advantages: Estimate | Shaped,
+        rewards: _Column,
+        *,
+        offsets: _Column | None = None,
+        lengths: _Column | None = None,
+        num_kept: int | None = None,
+        num_generated: int | None = None,
+        group_ids: _Column | None = None,
+        seed: int = 0,
+        step: int = 0,
+    ) -> Shaped: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]: ...
+
+@final
+class Shaped:
+    """Advantages that were changed, and what goes with them."""
+
+    @property
+    def is_per_token(self) -> bool: ...
+    @property
+    def values(self) -> array[float]: ...
+    @property
+    def offsets(self) -> array[int]: ...
+    @property
+    def kept(self) -> array[int] | None: ...
+    @property
+    def policy_factor(self) -> float: ...
+    @property
+    def metrics(self) -> dict[str, float]: ...
+
+@final
 class Objective:
     """A policy loss with its divergence, entropy bonus and masks: the settings of `objective` in a configuration."""
 
@@ -187,6 +236,7 @@ class Objective:
         normalisers: Normalisers | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> Evaluation: ...
+    def merge(self, evaluations: Sequence[Evaluation], *, state: Mapping[str, Any] | None = None) -> Evaluation: ...
     def select(
         self,
         logprob: _Column,
@@ -233,6 +283,38 @@ class Evaluation:
     def state(self) -> dict[str, Any]: ...
     @property
     def normalisers(self) -> Normalisers: ...
+
+@final
+class Correction:
+    """What is done about a sampler that is not the policy: the settings of `objective.correction` in a configuration."""
+
+    def __new__(cls, preset: str | None = None, **settings: Any) -> Correction: ...
+    @staticmethod
+    def presets() -> list[str]: ...
+    @property
+    def settings(self) -> dict[str, Any]: ...
+    @property
+    def mode(self) -> str: ...
+    def correct(
+        self,
+        old: _Column,
+        behaviour: _Column,
+        *,
+        offsets: _Column | None = None,
+        mask: _Column | None = None,
+    ) -> Corrected: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]: ...
+
+@final
+class Corrected:
+    """Weights, mask and metrics of a batch."""
+
+    @property
+    def weight(self) -> array[float] | None: ...
+    @property
+    def mask(self) -> array[int]: ...
+    @property
+    def metrics(self) -> dict[str, float]: ...
 
 @final
 class ValueLoss:

@@ -228,10 +228,39 @@ class Others(Folders):
         for name, tensor in other._critic.network.weights.masters.items():
             self.assert_same(tensor, learner._critic.network.weights.masters[name], name)
         self.assertEqual(other._critic.optimizer.num_steps, 0)
-        critic["folder"] = str(golden_folder("llama"))
+        # What is neither a critic nor a language model is none.
+        config = json.loads((folder / "critic/config.json").read_text())
+        (folder / "critic/config.json").write_text(json.dumps(config | {"id2label": {"0": "no", "1": "yes"}}))
         self.assert_refused(
-            Refused, "holds LlamaForCausalLM, and a critic", opened, golden_folder("llama"), critic=critic
+            Refused, "holds LlamaForTokenClassification, and a critic", opened, golden_folder("llama"), critic=critic
         )
+
+    def test_critic_with_the_layers_of_a_language_model(self):
+        sizes = {"GPT2Config": {"n_embd": 24, "n_head": 4, "n_layer": 1, "n_positions": 64, "n_inner": 40}}
+        for kind in ("Qwen2Config", "LlamaConfig", "GPT2Config"):
+            with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
+                module = save_tiny(folder, tiny_config(kind, **sizes.get(kind, {})), seed=4)
+                critic = {"folder": folder, "optimizer": OPTIMIZER}
+                # Also beside an adapter, whose policy cannot be copied.
+                lora = {"rank": 2, "alpha": 4.0} if kind == "LlamaConfig" else None
+                learner = opened(folder, critic=critic, options={"lora": lora})
+                masters = learner._critic.network.weights.masters
+                expected = {name: one for name, one in module.named_parameters() if not name.startswith("lm_head.")}
+                self.assertEqual(set(masters), {*expected, "score.weight", "score.bias"})
+                for name, master in masters.items():
+                    self.assert_same(master, expected[name] if name in expected else torch.zeros_like(master), name)
+                given = random_columns(50)
+                values = call(learner, "forward", {"network": "critic"}, given)[1]["value"]
+                self.assert_same(values, torch.zeros_like(values))
+                # It learns, is saved as a critic, and is read as one.
+                train(learner, 2, "critic")
+                values = call(learner, "forward", {"network": "critic"}, given)[1]["value"]
+                self.assertGreater(values.abs().min().item(), 0)
+                target = self.empty()
+                save(learner, target)
+                critic["folder"] = str(target / "critic")
+                again = opened(folder, critic=critic)
+                self.assert_same(call(again, "forward", {"network": "critic"}, given)[1]["value"], values)
 
     def test_names_that_are_not_the_usual(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -189,6 +189,29 @@ class Samples(Case):
             told = [number for _, group in groups for sample in group for number in found[sample][name]]
             self.assert_close(told, expected[name], tolerance, name)
 
+    def test_samples_that_begin_after_a_publication_begin_by_the_new_weights(self):
+        learner = self.opened(golden_folder("qwen3"), 2)
+        # The prompt is computed for the first two, and the others wait: it was computed by the old weights.
+        prompt, group = [5, 6, 7], [0, 1, 2, 3]
+        found = {}
+        settings, answer = call(learner, "generate", *asked([(prompt, group)]))
+        take(answer, found)
+        self.assertEqual((sorted(found), settings["num_open"]), ([0, 1], 2))
+        self.assertEqual({one["end"] for one in found.values()}, {2})
+        self.assert_of_the_policy(learner, found, [(prompt, [0, 1])])
+        wave = columns([prompt], [(0, found[0]["token"])])
+        _, held = call(learner, "forward_hold", {"network": "policy"}, wave)
+        call(learner, "backward", {}, {"logprob": torch.sin(held["logprob"])})
+        call(learner, "optim_step", {"network": "policy", "learning_rate": 0.05})
+        call(learner, "publish", {"version": 1})
+        while settings["num_open"]:
+            settings, answer = call(learner, "generate", *asked([]))
+            take(answer, found)
+        self.assert_of_the_policy(learner, found, [(prompt, [2, 3])])
+        # The first two are of other weights, by far.
+        with self.assertRaises(AssertionError):
+            self.assert_of_the_policy(learner, found, [(prompt, [0, 1])], tolerance=1e-2)
+
     def test_log_probabilities_are_those_of_a_pass_over_the_sample(self):
         for architecture in ARCHITECTURES:
             learner = self.opened(golden_folder(architecture), 6)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from unittest import mock
 
 import support
 import torch
@@ -16,6 +17,7 @@ import transformers
 from support import Case
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from tamis.learner.device import DeviceLost
 from tamis.learner.protocol import Refused, RequestError, Settings
 from tamis.reward.scoring import RewardModel
 from tamis.reward.server import ScoringSession
@@ -162,6 +164,87 @@ class RewardModelTest(Case):
         expected = torch.stack([direct(self.folder, text)[0] for text in TEXTS])
         self.assert_close(scores(model, TEXTS), expected, 1e-5)
         self.assertEqual(seen, [4, 2, 1, 1, 2, 1, 1])
+        # A text that does not fit alone says what to do, and costs no other its score.
+
+        def never(batch):
+            if max(map(len, batch)) > 6:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+            return forward(batch)
+
+        model._forward = never
+        found = model.score(TEXTS)
+        self.assertRegex(found[0]["error"], "^out of memory for [0-9]+ tokens: .*`max_length`.*`dtype`.*`batch_size`")
+        self.assertAlmostEqual(found[1]["score"], expected[1].item(), delta=1e-5)
+
+    def test_a_model_that_does_not_fit_is_refused(self):
+        save_reward_model(self.folder)
+        full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        with mock.patch.object(torch.nn.Module, "to", side_effect=full):
+            with self.assertRaisesRegex(Refused, "out of memory: the model in .* does not fit on cpu: CUDA out") as told:
+                opened(self.folder)
+        self.assertIn("`dtype`", told.exception.hint)
+
+    def submitted(self, session, requests):
+        """The answers to requests that wait together, by their place; what is not answered is None."""
+        answers = [None] * len(requests)
+
+        def ask(place):
+            body = json.dumps({"texts": requests[place]}).encode()
+            answers[place] = session.submit("/v1/score", "application/json", body)
+
+        for place in range(len(requests)):
+            threading.Thread(target=ask, args=(place,), daemon=True).start()
+        self.wait_for(lambda: session._jobs.qsize() == len(requests))
+        return answers
+
+    def wait_for(self, condition):
+        until = time.monotonic() + 30
+        while not condition():
+            self.assertLess(time.monotonic(), until, "waited in vain")
+            time.sleep(0.005)
+
+    def test_a_request_that_breaks_off_does_not_fail_the_others(self):
+        save_reward_model(self.folder)
+        model, log = opened(self.folder), []
+        scored = model.score
+        failures = {"5": ValueError("no such text"), "six": MemoryError()}
+
+        def score(texts):
+            for text in texts:
+                if text in failures:
+                    raise failures[text]
+            return scored(texts)
+
+        model.score = score
+        session = ScoringSession(model, log=log.append)
+        answers = self.submitted(session, [["it is 4"], ["5"], [TEXTS[0], TEXTS[2]], ["six"]])
+        threading.Thread(target=session.run, daemon=True).start()
+        self.wait_for(lambda: None not in answers)
+        self.assertEqual([answer.status for answer in answers], [200, 500, 200, 500])
+        for answer, texts in ((answers[0], ["it is 4"]), (answers[2], [TEXTS[0], TEXTS[2]])):
+            found = [one["score"] for one in json.loads(answer.body)["scores"]]
+            self.assert_close(found, torch.stack([direct(self.folder, text)[0] for text in texts]), 1e-5)
+        broken, full = (json.loads(answers[place].body)["error"] for place in (1, 3))
+        self.assertEqual(broken["message"], "ValueError: no such text")
+        self.assertRegex(log[-1], "(?s)^Traceback .*no such text$")
+        self.assertEqual(full["message"], "out of memory: MemoryError")
+        self.assertIn("`batch_size`", full["hint"])
+
+    def test_a_device_that_is_lost_ends_the_process_and_answers_nothing(self):
+        save_reward_model(self.folder)
+        model, calls = opened(self.folder), []
+
+        def forward(batch):
+            calls.append(batch)
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+        model._forward = forward
+        session = ScoringSession(model)
+        answers = self.submitted(session, [["5"], ["it is 4"]])
+        with self.assertRaisesRegex(DeviceLost, "cannot be computed on any more: CUDA error: an illegal memory access"):
+            session.run()
+        self.assertEqual(len(calls), 1, "nothing more is tried on a device that is lost")
+        self.assertEqual(answers, [None, None])
 
     def test_what_is_no_reward_model_is_refused(self):
         language, bare, broken, scripted = (self.folder / name for name in ("language", "bare", "broken", "scripted"))

@@ -231,6 +231,21 @@ class RunTest(unittest.TestCase):
         self.assertEqual(done.returncode, 4, done.stderr[-3000:])
         self.assertIn(why, done.stderr)
 
+    def test_a_critic_begins_with_the_layers_of_a_language_model_as_on_the_native_engine(self):
+        self.native("other", "run.seed=4", "train.total_steps=1", "checkpoint.save_freq=1")
+        folder = "runs/other/checkpoints/step_1"
+        ppo = ["preset=ppo", "~filter", "data.gen_batch_size=4", f"critic.model.path={folder}", "critic.optimizer.learning_rate=0.01"]
+        self.torch("torch", *ppo)
+        self.native("native", *ppo)
+        self.assert_alike("torch", "native")
+        tolerances = {"critic/values/mean": 1e-5, "critic/values/max": 1e-5, "critic/vf_loss": 1e-5, "critic/grad_norm": 1e-4}
+        for one, other in zip(self.rows("torch")[1:], self.rows("native")[1:], strict=True):
+            for name, tolerance in tolerances.items():
+                self.assertAlmostEqual(one[name], other[name], delta=tolerance * max(1.0, abs(one[name])), msg=name)
+        # The first values are those of a head of zeros; it learns.
+        self.assertEqual([self.rows("torch")[1][f"critic/values/{name}"] for name in ("mean", "max")], [0.0, 0.0])
+        self.assertGreater(abs(self.rows("torch")[-1]["critic/values/mean"]), 1e-3)
+
     def test_an_adapter_with_a_critic_is_resumed(self):
         ppo = ["preset=ppo", "~filter", "data.gen_batch_size=4"]
         self.native("whole", "train.total_steps=1", "checkpoint.save_freq=1", *ppo)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 
@@ -40,6 +39,27 @@ train:
   optimizer: {{learning_rate: 1e-3}}
 validate: {{test_freq: 2, before_train: true, save_samples: true}}
 checkpoint: {{save_freq: 2}}
+"""
+
+# Runs `-m MODULE ARGUMENTS` as the interpreter does.
+ENDED = """
+import os, pathlib, runpy, signal, sys
+import torch
+from tamis.reward.scoring import RewardModel
+
+score, calls = RewardModel.score, []
+
+def score_or_end(self, texts):
+    calls.append(texts)
+    mark = pathlib.Path({mark!r})
+    if len(calls) == {at_call} and not mark.exists():
+        mark.touch()
+        {how}
+    return score(self, texts)
+
+RewardModel.score = score_or_end
+sys.argv = sys.argv[2:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
@@ -114,45 +134,37 @@ class RewardRunTest(support.Case):
 
     def test_a_process_that_is_killed_is_started_again_and_nothing_is_lost(self):
         self.train("whole")
-        run = subprocess.Popen(
-            [str(PROGRAM), "train", "config.yaml", "run.name=hurt"],
-            cwd=self.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        said = []
-        reader = threading.Thread(target=lambda: said.extend(run.stderr))
-        reader.start()
-        until = time.monotonic() + 200
-        metrics = self.folder / "runs/hurt/metrics.jsonl"
-        while not (metrics.exists() and metrics.read_text().count("\n") >= 2) and time.monotonic() < until:
-            time.sleep(0.01)
-        children = subprocess.run(["pgrep", "-P", str(run.pid)], capture_output=True, text=True).stdout.split()
-        of_reward = [
-            int(child) for child in children if b"tamis.reward" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
-        self.assertEqual(len(of_reward), 1)
-        os.kill(of_reward[0], signal.SIGKILL)
-        self.assertEqual(run.wait(200), 0, said)
-        reader.join()
-        run.stderr.close()
-        told = "".join(said)
+        python = self.interpreter_that_ends_a_reward_model(at_call=3, how="os.kill(os.getpid(), signal.SIGKILL)")
+        told = self.train("hurt", f"reward[0].python={python}")
         self.assertRegex(told, "the reward model `.*` ended .*signal: 9")
         self.assertIn("restart 1 of at most 10", told)
         self.assertEqual(self.weights("hurt"), self.weights("whole"))
+        # A device that is lost ends it as well: one that went on would answer with errors for ever.
+        (self.folder / "ended-once").unlink()
+        lost = 'raise torch.AcceleratorError("CUDA error: device-side assert triggered")'
+        python = self.interpreter_that_ends_a_reward_model(at_call=3, how=lost)
+        told = self.train("lost", f"reward[0].python={python}")
+        self.assertIn("error: the device cannot be computed on any more: CUDA error: device-side assert triggered", told)
+        self.assertIn("restart 1 of at most 10", told)
+        self.assertEqual(self.weights("lost"), self.weights("whole"))
         # Where it is not started again, the run ends, to be resumed.
-        run = subprocess.Popen(
-            [str(PROGRAM), "train", "config.yaml", "run.name=ended", "reward[0].max_restarts=0"],
-            cwd=self.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        log = self.folder / "runs/ended/reward-rm.log"
-        while not (log.exists() and "listening" in log.read_text()) and time.monotonic() < until + 100:
-            time.sleep(0.01)
-        children = subprocess.run(["pgrep", "-P", str(run.pid)], capture_output=True, text=True).stdout.split()
-        for child in children:
-            if b"tamis.reward" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(int(child), signal.SIGKILL)
-        _, told = run.communicate(timeout=200)
-        self.assertEqual(run.returncode, 1, told)
+        (self.folder / "ended-once").unlink()
+        told = self.train("ended", f"reward[0].python={python}", "reward[0].max_restarts=0", code=1)
         self.assertRegex(told, "reward function `rm` cannot go on")
+        self.run_program("train", "--resume", "runs/ended")
+        self.assertEqual(self.weights("ended"), self.weights("whole"))
+
+    def interpreter_that_ends_a_reward_model(self, at_call, how):
+        """An interpreter under which the first reward model to get so many calls ends in this way before it answers the last.
+
+        The run has been opened by then: it asks for scores only after that.
+        """
+        program = self.folder / "ended.py"
+        program.write_text(ENDED.format(at_call=at_call, how=how, mark=str(self.folder / "ended-once")))
+        python = self.folder / "python"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
+        python.chmod(0o755)
+        return python
 
     def test_what_is_no_reward_model_is_told_before_anything_is_generated(self):
         support.save_tiny(self.folder / "language", support.tiny_config("Qwen3Config"))

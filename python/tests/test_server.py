@@ -14,18 +14,33 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
+from unittest import mock
 
 # First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import ROOT, Case, golden_folder, open_settings, random_columns
 
 import torch
-from tamis.learner import protocol, server
+from tamis.learner import connections, protocol, server
 from tamis.learner.learner import Learner
 
 WAVE = random_columns(50)
 NUM_TOKENS = WAVE["completion_token"].numel()
 POLICY = golden_folder("qwen2")
+
+
+# `python -m tamis.learner` whose device is lost when it is asked to check its weights.
+LOST = """
+import runpy, torch
+from tamis.learner.learner import Learner
+
+def check(self, settings, columns):
+    raise {error}
+
+Learner.check = check
+runpy.run_module("tamis.learner", run_name="__main__", alter_sys=True)
+"""
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -110,7 +125,7 @@ class Served(Case):
         self.learner = Counting()
         self.log = []
         self.session = server.Session(self.learner, max_body_bytes=1 << 20, log=self.log.append)
-        self.server, self.address = server.listen("127.0.0.1:0", self.session, self.token)
+        self.server, self.address = connections.listen("127.0.0.1:0", self.session, self.token)
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         threading.Thread(target=self.run_session, daemon=True).start()
         self.addCleanup(self.server.server_close)
@@ -228,10 +243,9 @@ class OnceAndOnlyOnce(Served):
         for sender in senders:
             sender.start()
         self.wait_for(lambda: self.count("forward") == 1)
-        begin = time.monotonic()
+        # Answered while the call stands at its gate.
         self.assertEqual(client.get("health")[1], {"phase": "busy", "seq": 0})
         self.assertEqual(client.get("info")[0], 200)
-        self.assertLess(time.monotonic() - begin, 1)
         self.assert_error(client.post("check", seq=2), 409, "sequence", expected=1)
         time.sleep(0.05)
         self.assertEqual(answers, [])
@@ -305,7 +319,9 @@ class OnceAndOnlyOnce(Served):
             (RuntimeError("first line\nsecond line"), "RuntimeError: first line"),
             (OSError("odd"), "failed to read or write: odd"),
             (torch.OutOfMemoryError("CUDA out of memory"), "out of memory: CUDA out of memory"),
-            (MemoryError(), "out of memory: no message"),
+            (MemoryError(), "out of memory: MemoryError"),
+            (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory: DefaultCPUAllocator: can't allocate memory"),
+            (torch.AcceleratorError("CUDA error: out of memory"), "out of memory: CUDA error: out of memory"),
         ]
         for failure, message in cases:
             self.assert_error(client.post("check"), 500, "failed", message=message)
@@ -331,16 +347,20 @@ class OnceAndOnlyOnce(Served):
     def test_orphan(self):
         client = self.client()
         self.assert_error(client.open(orphan_timeout=0), 400, "request")
-        self.assertEqual(client.open(orphan_timeout=1.5)[0], 200)
+        # A clock that a busy machine cannot move.
+        now = [0.0]
+        self.enterContext(mock.patch.object(server, "time", types.SimpleNamespace(monotonic=lambda: now[0])))
+        self.assertEqual(client.open(orphan_timeout=60.0)[0], 200)
         run = [thread for thread in threading.enumerate() if thread._target == self.run_session]
-        end = time.monotonic() + 4
-        while time.monotonic() < end:
+        for _ in range(3):
+            now[0] += 50.0
             client.get("health")
-            time.sleep(0.2)
+        run[0].join(2.5)
         self.assertTrue(run[0].is_alive(), "somebody asks for its health")
-        run[0].join(5)
+        now[0] += 61.0
+        run[0].join(30)
         self.assertFalse(run[0].is_alive())
-        self.assertEqual(self.log[-1], "no request for 1.5 s: the learner ends")
+        self.assertEqual(self.log[-1], "no request for 60.0 s: the learner ends")
 
 
 class Malformed(Served):
@@ -400,8 +420,8 @@ class Malformed(Served):
         self.assert_answers()
 
     def test_a_connection_that_stands_still_is_ended(self):
-        before, server.STALL_SECONDS = server.STALL_SECONDS, 0.3
-        self.addCleanup(setattr, server, "STALL_SECONDS", before)
+        before, connections.STALL_SECONDS = connections.STALL_SECONDS, 0.3
+        self.addCleanup(setattr, connections, "STALL_SECONDS", before)
         begin = time.monotonic()
         self.exchange(b"POST /v1/open HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", ends=False)
         self.exchange(b"POST /v1/open HTTP/1.1\r\nContent-", ends=False)
@@ -466,12 +486,12 @@ class Tokens(Served):
     def test_no_address_that_others_reach_without_one(self):
         for where in ("0.0.0.0:0", "[::]:0"):
             with contextlib.suppress(OSError):
-                with self.assertRaisesRegex(server.ListenError, "token-file|failed to listen"):
-                    server.listen(where, self.session)
-        listener, _ = server.listen("0.0.0.0:0", self.session, "secret-token")
+                with self.assertRaisesRegex(connections.ListenError, "api-key-file|failed to listen"):
+                    connections.listen(where, self.session)
+        listener, _ = connections.listen("0.0.0.0:0", self.session, "secret-token")
         listener.server_close()
         for where in ("here", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", ":8"):
-            self.assertRaises(server.ListenError, server.listen, where, self.session)
+            self.assertRaises(connections.ListenError, connections.listen, where, self.session)
 
 
 class Program(Case):
@@ -544,19 +564,42 @@ class Program(Case):
     def test_arguments(self):
         child = self.start("--listen", "0.0.0.0:0")
         self.assertEqual(child.wait(30), 2)
-        self.assertIn("token-file", child.stderr.read())
+        self.assertIn("api-key-file", child.stderr.read())
         empty = self.folder / "token"
         empty.write_text("\n")
-        child = self.start("--listen", "127.0.0.1:0", "--token-file", str(empty))
+        child = self.start("--listen", "127.0.0.1:0", "--api-key-file", str(empty))
         self.assertEqual(child.wait(30), 2)
-        self.assertIn("holds no token", child.stderr.read())
+        self.assertIn("holds no key", child.stderr.read())
         empty.write_text("abc\n")
-        child = self.start("--listen", "127.0.0.1:0", "--token-file", str(empty))
+        child = self.start("--listen", "127.0.0.1:0", "--api-key-file", str(empty))
         address = self.listening(child)
         for token, status in ((None, 401), ("abc", 200)):
             client = Client(address, token=token)
             self.assertEqual(client.get("info")[0], status)
             client.close()
+
+    def test_a_device_that_is_lost_ends_the_process_after_its_answer(self):
+        for error in (
+            "torch.AcceleratorError('CUDA error: device-side assert triggered')",
+            "RuntimeError('CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasSgemm')",
+        ):
+            with self.subTest(error):
+                program = self.folder / "lost.py"
+                program.write_text(LOST.format(error=error))
+                command = [sys.executable, str(program), "--listen", "127.0.0.1:0"]
+                environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
+                child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                self.addCleanup(child.communicate)
+                self.addCleanup(child.kill)
+                client = Client(self.listening(child))
+                self.assertEqual(client.open()[0], 200)
+                status, answer, _ = client.post("check")
+                self.assertEqual(status, 500)
+                self.assertRegex(answer["error"]["message"], "CUDA error")
+                self.assertIn("the learner ends", answer["error"]["hint"])
+                client.close()
+                self.assertEqual(child.wait(30), 1)
+                self.assertRegex(child.stderr.read(), "error: the device cannot be computed on any more: CUDA error")
 
     def test_nothing_heavy_is_imported_early(self):
         program = "import sys, tamis, tamis.learner; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"
@@ -565,10 +608,13 @@ class Program(Case):
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
         )
         self.assertEqual(found.stdout.strip(), "[]")
-        begin = time.monotonic()
-        child = self.start("--help")
-        self.assertEqual(child.wait(20), 0)
-        self.assertLess(time.monotonic() - begin, 2)
+        told = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "tamis.learner", "--help"], env=environment, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        self.assertIn("--listen", told.stdout)
+        self.assertNotIn(" torch\n", told.stderr)
+        self.assertIn(" argparse\n", told.stderr)
 
 
 if __name__ == "__main__":

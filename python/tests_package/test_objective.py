@@ -123,6 +123,40 @@ def test_micro_batches_add_up():
     ).loss == pytest.approx(2 * whole.loss)
 
 
+def test_micro_batches_are_merged():
+    adaptive = {"coefficient": 0.1, "adaptive": {"target": 0.5, "delta": 0.01}}
+    objective = tamis.Objective("clip", entropy=adaptive, kl={"coefficient": 0.1})
+    logprob, old = [[-1.0, -2.0, -0.3], [-0.5], [-0.1, -0.9]], [[-1.1, -1.4, -0.3], [-0.9], [-0.2, -0.9]]
+    entropy, advantage = [[1.0, 1.1, 0.9], [0.5], [0.3, 0.2]], [1.0, -1.0, 0.5]
+    state = objective.initial_state()
+    state["entropy"]["coef"] = 0.07
+
+    def evaluated(part, objective=objective, **more):
+        return objective.evaluate(
+            logprob[part], advantage[part], old=old[part], reference=old[part], entropy=entropy[part], state=state, **more
+        )
+
+    whole = evaluated(slice(None))
+    parts = [evaluated(part, normalisers=whole.normalisers) for part in (slice(0, 2), slice(2, 3))]
+    merged = objective.merge(parts, state=state)
+    assert (merged.loss, merged.state) == (whole.loss, whole.state)
+    # Some are NaN, for there is no sampler here.
+    assert repr(merged.metrics) == repr(whole.metrics)
+    assert (merged.dlogprob, merged.dentropy) == (whole.dlogprob, whole.dentropy)
+    assert merged.normalisers == whole.normalisers
+    # A part's own metrics are not those of the whole.
+    assert parts[0].metrics["actor/ratio_mean"] != whole.metrics["actor/ppo_kl"]
+    with pytest.raises(tamis.ColumnError, match="evaluation 1 was divided by other counts than the first"):
+        objective.merge([parts[0], evaluated(slice(2, 3))])
+    with pytest.raises(tamis.ColumnError, match="no evaluations"):
+        objective.merge([])
+    numpy = pytest.importorskip("numpy")
+    single = tamis.Objective().evaluate(numpy.float32([[-1.0]]), [1.0], normalisers=whole.normalisers)
+    double = tamis.Objective().evaluate([[-1.0]], [1.0], normalisers=whole.normalisers)
+    with pytest.raises(tamis.ColumnError, match="another precision"):
+        tamis.Objective().merge([single, double])
+
+
 def test_state_is_carried():
     objective = tamis.Objective("clip", entropy={"coefficient": 0.1, "adaptive": {"target": 0.5, "delta": 0.01}})
     state = objective.initial_state()

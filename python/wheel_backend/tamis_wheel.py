@@ -4,6 +4,10 @@ maturin builds the native module. The program is a binary of its own and not a f
 processes of itself, handles signals and looks beside its own file, none of which may depend on a Python around it. So
 it is built first and goes into the wheel as a script, which pip puts into the `bin` folder of the environment.
 
+On Linux the wheel's tag says how old a system may be (`manylinux_2_N`, which PyPI asks for). maturin finds N for the
+native module; where the program needs a newer glibc, its N is taken. Where either is linked with a library that not
+every system has, the tag is `linux`, which fits this machine and its like and is not taken by PyPI.
+
 Variables of the environment:
 
     TAMIS_WHEEL_PROFILE   cargo's profile of both, `release` unless set; `dev` builds fast and runs slowly
@@ -15,11 +19,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 
 import maturin
+from elf_needs import read_needs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROFILE = os.environ.get("TAMIS_WHEEL_PROFILE", "release")
@@ -46,8 +52,8 @@ def _build_program() -> pathlib.Path:
     return pathlib.Path(executables[-1])
 
 
-def _stage_program() -> None:
-    """Puts the program where maturin takes it from."""
+def _stage_program() -> pathlib.Path:
+    """Puts the program where maturin takes it from; its place there."""
     ready = os.environ.get("TAMIS_WHEEL_PROGRAM")
     program = pathlib.Path(ready) if ready else _build_program()
     shutil.rmtree(SCRIPTS.parent, ignore_errors=True)
@@ -58,11 +64,24 @@ def _stage_program() -> None:
     if strip is not None:
         # A third of the file is names of symbols.
         subprocess.run([strip, str(staged)], check=False)
+    return staged
 
 
-def _with_profile() -> None:
-    """Tells maturin the profile."""
-    os.environ["MATURIN_PEP517_ARGS"] = f"--profile {PROFILE}"
+def _with_options(compatibility: str = "off") -> None:
+    """Tells maturin the profile, and the tag of the platform: `off` is that of this machine, nothing the oldest that fits."""
+    os.environ["MATURIN_PEP517_ARGS"] = f"--profile {PROFILE} --auditwheel check --compatibility {compatibility}".strip()
+
+
+def _newer_tag(wheel: str, program: pathlib.Path) -> str | None:
+    """What the program makes of a wheel's tag: None where it stays as it is."""
+    needs = read_needs(program)
+    fits = re.search(r"manylinux_2_([0-9]+)_", wheel)
+    if needs is None or fits is None:
+        return None
+    if needs.foreign:
+        print(f"the program needs {', '.join(needs.foreign)}: the wheel is for this machine alone", file=sys.stderr)
+        return "linux"
+    return f"manylinux_2_{needs.glibc_minor}" if needs.glibc_minor > int(fits[1]) else None
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
@@ -73,15 +92,22 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """The wheel: Python modules, native module, program."""
-    _stage_program()
-    _with_profile()
+    program = _stage_program()
+    _with_options(compatibility="")
+    wheel = maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+    tag = _newer_tag(wheel, program)
+    if tag is None:
+        return wheel
+    # What is compiled is kept: this packs it again.
+    (pathlib.Path(wheel_directory) / wheel).unlink()
+    _with_options(tag)
     return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
     """A wheel whose Python modules are those of the repository."""
     _stage_program()
-    _with_profile()
+    _with_options()
     return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
 
 

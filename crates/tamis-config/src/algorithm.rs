@@ -1,6 +1,7 @@
-//! Objects of tamis-core that follow from a configuration alone: the objective, the critic's loss, the settings of
-//! the scheduling machine.
+//! Objects of tamis-core that follow from a configuration alone: the objective, the correction for a sampler, the
+//! critic's loss, the settings of the scheduling machine.
 
+use tamis_core::correction::{Correction, CorrectionError, CorrectionPreset, ImportanceWeights, Rejection};
 use tamis_core::filter::{GroupFilter, Metric};
 use tamis_core::objective::{
     EntropyBonus, KlController, KlEstimator, KlTerm, LengthDivisors, LossMasks, Objective, ObjectiveError,
@@ -35,6 +36,37 @@ impl Config {
         };
         objective.check()?;
         Ok(objective)
+    }
+
+    /// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that
+    /// sampled, and nothing else.
+    ///
+    /// # Errors
+    /// A setting out of range, a statistic or a threshold that verl does not write so.
+    pub fn policy_correction(&self) -> Result<Option<Correction>, CorrectionError> {
+        let settings = &self.objective.correction;
+        let preset = self.correction_preset();
+        if preset.is_none() && settings.weights.is_none() && settings.rejections.is_empty() {
+            return Ok(None);
+        }
+        let mut correction = preset.map(CorrectionPreset::correction).unwrap_or_default();
+        if let Some(weights) = &settings.weights {
+            correction.importance = Some(ImportanceWeights {
+                level: weights.level,
+                outside: weights.outside,
+                min: weights.min,
+                max: Some(weights.max),
+                batch_normalize: weights.batch_normalize,
+            });
+        }
+        if !settings.rejections.is_empty() {
+            correction.rejections.clear();
+            for rejection in &settings.rejections {
+                correction.rejections.extend(Rejection::verl(&rejection.statistic, &rejection.threshold)?);
+            }
+        }
+        correction.check()?;
+        Ok(Some(correction))
     }
 
     /// Coefficient of the divergence from the reference, constant or adaptive.

@@ -43,14 +43,27 @@ impl Advantage {
 }
 
 /// The columns of a batch, as they are cut.
-struct Cutter<'py> {
+pub(crate) struct Cutter<'py> {
     py: Python<'py>,
     groups: Option<Vec<usize>>,
     tokens: Option<Vec<usize>>,
 }
 
-impl Cutter<'_> {
-    fn of_groups(&self, rewards: &Bound<'_, PyAny>, name: &str) -> PyResult<Ragged<f64>> {
+impl<'py> Cutter<'py> {
+    /// By the offsets of groups and of trajectories, where they were passed.
+    pub(crate) fn of(
+        py: Python<'py>,
+        offsets: Option<&Bound<'_, PyAny>>,
+        token_offsets: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let cuts = |offsets: Option<&Bound<'_, PyAny>>, name: &str| {
+            let offsets = offsets.map(|offsets| flat::<usize>(offsets, name)).transpose()?;
+            offsets.map(|offsets| lengths_of(&offsets, name, py)).transpose()
+        };
+        Ok(Self { py, groups: cuts(offsets, "offsets")?, tokens: cuts(token_offsets, "token_offsets")? })
+    }
+
+    pub(crate) fn of_groups(&self, rewards: &Bound<'_, PyAny>, name: &str) -> PyResult<Ragged<f64>> {
         read::<f64>(rewards, name)?.cut(name, self.groups.as_deref(), "offsets", self.py)
     }
 
@@ -172,12 +185,7 @@ impl Advantage {
         generated_components: Option<&Bound<'_, PyDict>>,
         state: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Estimate> {
-        let cuts = |offsets: Option<&Bound<'_, PyAny>>, name: &str| {
-            let offsets = offsets.map(|offsets| flat::<usize>(offsets, name)).transpose()?;
-            offsets.map(|offsets| lengths_of(&offsets, name, py)).transpose()
-        };
-        let cutter =
-            Cutter { py, groups: cuts(offsets, "offsets")?, tokens: cuts(token_offsets, "token_offsets")? };
+        let cutter = Cutter::of(py, offsets, token_offsets)?;
         let rewards = cutter.of_groups(rewards, "rewards")?;
         let lengths = lengths.map(|column| flat::<usize>(column, "lengths")).transpose()?;
         let mask = cutter.of_tokens::<bool>(mask, "mask")?;
@@ -237,6 +245,12 @@ impl Advantage {
         let estimate = py.detach(|| self.estimator.estimate(&batch, &state));
         let estimate = estimate.map_err(|error| column_error(py, &error))?;
         Ok(Estimate { advantages: estimate.advantages, returns: estimate.returns, state: estimate.state })
+    }
+}
+
+impl Estimate {
+    pub(crate) fn advantages(&self) -> &Advantages {
+        &self.advantages
     }
 }
 

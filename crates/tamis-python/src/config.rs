@@ -10,9 +10,11 @@ use tamis_config::source::{Source, SourceKind};
 use tamis_config::{ConfigErrors, Loaded, load_sections, load_sources_to_show, load_to_show};
 
 use crate::advantage::Advantage;
+use crate::correction::Correction;
 use crate::error::{not_loaded, refused};
 use crate::filter::Filter;
 use crate::objective::Objective;
+use crate::shaping::Shaping;
 use crate::value::{keys_of, to_json, to_python};
 use crate::value_loss::ValueLoss;
 
@@ -109,9 +111,19 @@ impl Config {
         Advantage::of(py, self.config.objective.advantage.clone())
     }
 
+    /// The changes to finished advantages, in their order.
+    fn shapings(&self, py: Python<'_>) -> PyResult<Vec<Shaping>> {
+        Shaping::all_of(py, &self.config)
+    }
+
     /// The policy's loss, with divergence, entropy bonus and masks.
     fn objective(&self, py: Python<'_>) -> PyResult<Objective> {
         Objective::of(py, &self.config)
+    }
+
+    /// The correction for a sampler that is not the policy; None where there is none.
+    fn correction(&self, py: Python<'_>) -> PyResult<Option<Correction>> {
+        Correction::of(py, &self.config)
     }
 
     /// The critic's loss.

@@ -6,7 +6,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `config` | a whole configuration, from files, overrides or a mapping |
-//! | `filter`, `advantage`, `objective`, `value_loss`, `machine` | the classes of that name |
+//! | `filter`, `advantage`, `shaping`, `objective`, `correction`, `value_loss`, `machine` | the classes of that name |
+//! | `batch` | what the losses read alike: cuts, and what means divide by |
 //! | `rows` | columns of numbers: buffers, arrays, sequences, rows of either |
 //! | `array` | columns of numbers on their way out |
 //! | `value` | settings and events as Python has them, and as JSON has them |
@@ -14,12 +15,15 @@
 
 mod advantage;
 mod array;
+mod batch;
 mod config;
+mod correction;
 mod error;
 mod filter;
 mod machine;
 mod objective;
 mod rows;
+mod shaping;
 mod value;
 mod value_loss;
 
@@ -34,9 +38,13 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<filter::Verdict>()?;
     module.add_class::<advantage::Advantage>()?;
     module.add_class::<advantage::Estimate>()?;
+    module.add_class::<shaping::Shaping>()?;
+    module.add_class::<shaping::Shaped>()?;
     module.add_class::<objective::Objective>()?;
-    module.add_class::<objective::Normalisers>()?;
+    module.add_class::<batch::Normalisers>()?;
     module.add_class::<objective::Evaluation>()?;
+    module.add_class::<correction::Correction>()?;
+    module.add_class::<correction::Corrected>()?;
     module.add_class::<value_loss::ValueLoss>()?;
     module.add_class::<value_loss::ValueEvaluation>()?;
     module.add_class::<machine::Machine>()

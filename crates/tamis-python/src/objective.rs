@@ -6,14 +6,16 @@ use serde_json::{Map, Value, json};
 use tamis_config::reader::Setting as _;
 use tamis_core::objective::{
     self as core, AdvantageColumn, Aggregation, Columns, ObjectiveState, Outcome, PolicyLoss, Real,
+    SequenceSums,
 };
 use tamis_core::ragged::Ragged;
 use tamis_core::random::{Key, Purpose};
 
 use crate::array::array;
+use crate::batch::{Counts, Cuts, Normalisers, divides_by_scale, metrics_of, require_scale};
 use crate::config::sections;
 use crate::error::{column_error, refused};
-use crate::rows::{Cell, Rows, flat, lengths_of, read};
+use crate::rows::{Cell, Rows, read};
 use crate::value::{keys_of, to_json, to_python};
 
 /// Keys of `objective` in a configuration that an [`Objective`] has.
@@ -22,8 +24,8 @@ const KEYS: [&str; 7] = ["loss", "importance", "aggregation", "loss_scale_factor
 /// The other keys of `objective`, and what has them here.
 const ELSEWHERE: [(&str, &str); 4] = [
     ("advantage", "`tamis.Advantage` computes advantages; pass them as `advantage`"),
-    ("shaping", "change the advantages before you pass them"),
-    ("correction", "pass its weights as `weight`, and leave out of `mask` what it rejects"),
+    ("shaping", "`tamis.Shaping` changes the advantages before you pass them"),
+    ("correction", "`tamis.Correction` gives the `weight` and the `mask` to pass"),
     ("zero_groups", "pass `normalisers` that count the groups you mean"),
 ];
 
@@ -37,29 +39,17 @@ pub(crate) struct Objective {
     settings: Value,
 }
 
-/// What the means of a loss divide by: tokens, trajectories and groups with an unmasked token, counted over the whole
-/// optimizer batch. Loss and derivatives are multiplied by `dp_size`, for ranks whose gradients are averaged.
-#[pyclass(module = "tamis._native", frozen, get_all, eq)]
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) struct Normalisers {
-    /// Unmasked tokens.
-    tokens: f64,
-    /// Trajectories with an unmasked token.
-    sequences: f64,
-    /// Groups with an unmasked token.
-    groups: f64,
-    /// Data-parallel ranks whose gradients are averaged.
-    dp_size: f64,
-}
-
 /// Loss, derivatives, metrics and next state of a batch.
 #[pyclass(module = "tamis._native", frozen)]
 pub(crate) struct Evaluation {
     outcome: Outcome,
     derivatives: Derivatives,
     normalisers: core::Normalisers,
+    /// Of each trajectory.
+    sequences: Vec<SequenceSums>,
 }
 
+#[derive(Clone)]
 enum Derivatives {
     Single(core::Derivatives<f32>),
     Double(core::Derivatives<f64>),
@@ -86,14 +76,17 @@ impl Objective {
     }
 }
 
+impl Objective {
+    fn state_of(&self, py: Python<'_>, state: Option<&Bound<'_, PyAny>>) -> PyResult<ObjectiveState> {
+        let Some(state) = state else { return Ok(self.objective.initial_state()) };
+        serde_json::from_value(to_json(state)?)
+            .map_err(|error| column_error(py, &format!("`state` is none of an objective: {error}")))
+    }
+}
+
 /// Aggregations of an objective: of the loss, and of the entropy bonus where it has its own.
 fn objective_aggregations(objective: &core::Objective) -> impl Iterator<Item = Aggregation> {
     std::iter::once(objective.aggregation).chain(objective.entropy.and_then(|bonus| bonus.aggregation))
-}
-
-/// Whether it reads `loss_scale_factor`.
-pub(crate) fn divides_by_scale(aggregation: Aggregation) -> bool {
-    aggregation == Aggregation::SeqMeanTokenSumNorm
 }
 
 /// Columns of a batch, read from what Python passed.
@@ -129,100 +122,6 @@ struct Passed<'a, 'py> {
     group_tokens: Option<&'a Bound<'py, PyAny>>,
     group_sequences: Option<&'a Bound<'py, PyAny>>,
     normalisers: Option<&'a Normalisers>,
-}
-
-/// Cuts of a batch: how long each trajectory is, and which of its tokens are trained on.
-pub(crate) struct Cuts {
-    pub(crate) offsets: Vec<usize>,
-    pub(crate) lengths: Vec<usize>,
-    pub(crate) mask: Ragged<bool>,
-}
-
-impl Cuts {
-    /// From the first column's own rows, otherwise from offsets.
-    pub(crate) fn of(
-        py: Python<'_>,
-        (name, num_values, rows): (&str, usize, Option<&[usize]>),
-        offsets: Option<&Bound<'_, PyAny>>,
-        mask: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
-        let given = match offsets {
-            None => None,
-            Some(offsets) => Some(lengths_of(&flat::<usize>(offsets, "offsets")?, "offsets", py)?),
-        };
-        let Some(lengths) = given.or_else(|| rows.map(<[usize]>::to_vec)) else {
-            let message = format!("column `{name}` has no rows: pass one row per trajectory, or `offsets`");
-            return Err(column_error(py, &message));
-        };
-        let mut offsets = vec![0];
-        for length in &lengths {
-            offsets.push(offsets.last().copied().unwrap_or(0) + length);
-        }
-        let expected = offsets.last().copied().unwrap_or(0);
-        if expected != num_values {
-            let message = format!("column `{name}` has {num_values} values, expected {expected}");
-            return Err(column_error(py, &message));
-        }
-        let mask = match mask {
-            None => Ragged::from_lengths(vec![true; num_values], &lengths),
-            Some(mask) => Ragged::from_lengths(read::<bool>(mask, "mask")?.values, &lengths),
-        };
-        let mask = mask.map_err(|error| column_error(py, &format!("column `mask`: {error}")))?;
-        Ok(Self { offsets, lengths, mask })
-    }
-}
-
-/// What means divide by, and the counts of each trajectory's group; those that were passed come first.
-pub(crate) struct Counts {
-    pub(crate) normalisers: core::Normalisers,
-    pub(crate) group_tokens: Option<Vec<f64>>,
-    pub(crate) group_sequences: Option<Vec<f64>>,
-}
-
-impl Counts {
-    pub(crate) fn of(
-        py: Python<'_>,
-        cuts: &Cuts,
-        aggregations: &[Aggregation],
-        group_sizes: Option<&Bound<'_, PyAny>>,
-        normalisers: Option<&Normalisers>,
-        (group_tokens, group_sequences): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
-    ) -> PyResult<Self> {
-        let sizes = group_sizes.map(|sizes| flat::<usize>(sizes, "group_sizes")).transpose()?;
-        let needs_groups = aggregations
-            .iter()
-            .find(|kind| matches!(kind, Aggregation::GroupTokenMean | Aggregation::GroupSeqMean));
-        if let (Some(aggregation), None, None) = (needs_groups, &sizes, normalisers) {
-            let message = format!("`group_sizes` is missing; aggregation `{aggregation}` needs it");
-            return Err(column_error(py, &message));
-        }
-        // Where no mean is over groups, each trajectory may stand for one.
-        let counted = sizes.is_some();
-        let sizes = sizes.unwrap_or_else(|| vec![1; cuts.lengths.len()]);
-        let count = |error| column_error(py, &format!("`group_sizes`: {error}"));
-        let (own, tokens) = core::Normalisers::of(&cuts.mask, &sizes).map_err(count)?;
-        let sequences = core::Normalisers::group_sequences(&cuts.mask, &sizes).map_err(count)?;
-        let passed = |column: Option<&Bound<'_, PyAny>>, name| {
-            column.map(|column| flat::<f64>(column, name)).transpose()
-        };
-        Ok(Self {
-            normalisers: normalisers.map_or(own, Normalisers::inner),
-            group_tokens: passed(group_tokens, "group_tokens")?.or(counted.then_some(tokens)),
-            group_sequences: passed(group_sequences, "group_sequences")?.or(counted.then_some(sequences)),
-        })
-    }
-}
-
-impl Normalisers {
-    fn inner(&self) -> core::Normalisers {
-        let Self { tokens, sequences, groups, dp_size } = *self;
-        core::Normalisers { tokens, sequences, groups, dp_size }
-    }
-
-    pub(crate) fn of_counts(counts: core::Normalisers) -> Self {
-        let core::Normalisers { tokens, sequences, groups, dp_size } = counts;
-        Self { tokens, sequences, groups, dp_size }
-    }
 }
 
 impl<T: Cell + Real> Batch<T> {
@@ -301,9 +200,31 @@ fn evaluated<T: Cell + Real>(
     objective: &core::Objective,
     batch: &Batch<T>,
     state: &ObjectiveState,
-) -> PyResult<(Outcome, core::Derivatives<T>)> {
-    let result = py.detach(|| objective.value_and_gradient(&batch.columns(), &batch.normalisers, state));
-    result.map_err(|error| column_error(py, &error))
+    wrap: fn(core::Derivatives<T>) -> Derivatives,
+) -> PyResult<Evaluation> {
+    let mut found = core::Evaluation::default();
+    let result = py.detach(|| objective.evaluate(&batch.columns(), &batch.normalisers, state, &mut found));
+    result.map_err(|error| column_error(py, &error))?;
+    let core::Evaluation { derivatives, sequences } = found;
+    let outcome = Outcome::of(&sequences, objective, state);
+    Ok(Evaluation { outcome, derivatives: wrap(derivatives), normalisers: batch.normalisers, sequences })
+}
+
+impl Derivatives {
+    /// Those of one micro-batch after those of another, where both have the same precision.
+    fn extend(&mut self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Single(own), Self::Single(other)) => append(own, other),
+            (Self::Double(own), Self::Double(other)) => append(own, other),
+            _ => return false,
+        }
+        true
+    }
+}
+
+fn append<T: Copy>(own: &mut core::Derivatives<T>, other: &core::Derivatives<T>) {
+    own.logprob.extend_from_slice(&other.logprob);
+    own.entropy.extend_from_slice(&other.entropy);
 }
 
 /// Whether a column is a buffer of single precision, which is then the precision of the derivatives.
@@ -365,11 +286,7 @@ impl Objective {
         let config =
             sections(py, &Value::Object(Map::from_iter([("objective".to_owned(), Value::Object(section))])))?;
         let objective = Self::of(py, &config)?;
-        if objective_aggregations(&objective.objective).any(divides_by_scale) && !has_scale {
-            let message = "the aggregation `seq-mean-token-sum-norm` needs `objective.loss_scale_factor`";
-            let hint = "set it to the response limit in tokens";
-            return Err(refused(py, &message, Some(hint.to_owned())));
-        }
+        require_scale(py, objective_aggregations(&objective.objective), has_scale)?;
         Ok(objective)
     }
 
@@ -466,25 +383,53 @@ impl Objective {
             group_sequences,
             normalisers,
         };
-        let state = match state {
-            None => self.objective.initial_state(),
-            Some(state) => serde_json::from_value(to_json(state)?)
-                .map_err(|error| column_error(py, &format!("`state` is none of an objective: {error}")))?,
-        };
+        let state = self.state_of(py, state)?;
         match logprobs(logprob)? {
             Ok(logprob) => {
                 let batch = Batch::of(py, logprob, &passed, &self.objective)?;
-                let (outcome, derivatives) = evaluated(py, &self.objective, &batch, &state)?;
-                let derivatives = Derivatives::Single(derivatives);
-                Ok(Evaluation { outcome, derivatives, normalisers: batch.normalisers })
+                evaluated(py, &self.objective, &batch, &state, Derivatives::Single)
             }
             Err(logprob) => {
                 let batch = Batch::of(py, logprob, &passed, &self.objective)?;
-                let (outcome, derivatives) = evaluated(py, &self.objective, &batch, &state)?;
-                let derivatives = Derivatives::Double(derivatives);
-                Ok(Evaluation { outcome, derivatives, normalisers: batch.normalisers })
+                evaluated(py, &self.objective, &batch, &state, Derivatives::Double)
             }
         }
+    }
+
+    /// The evaluation of a whole optimizer batch from those of its micro-batches, in their order: loss, metrics, derivatives and
+    /// next state are to the bit those of one call for all of it. Each must have been given the `normalisers` of the whole, and
+    /// the `state` that is passed here.
+    #[pyo3(signature = (evaluations, *, state=None))]
+    #[expect(clippy::needless_pass_by_value, reason = "what a sequence of Python becomes")]
+    fn merge(
+        &self,
+        py: Python<'_>,
+        evaluations: Vec<PyRef<'_, Evaluation>>,
+        state: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Evaluation> {
+        let mut parts = evaluations.iter();
+        let Some(first) = parts.next() else {
+            return Err(column_error(py, &"there are no evaluations to merge"));
+        };
+        let normalisers = first.normalisers;
+        let (mut derivatives, mut sequences) = (first.derivatives.clone(), first.sequences.clone());
+        for (place, part) in parts.enumerate() {
+            if part.normalisers != normalisers {
+                let message = format!(
+                    "evaluation {} was divided by other counts than the first: pass the `normalisers` of the whole \
+                     optimizer batch to each",
+                    place + 1
+                );
+                return Err(column_error(py, &message));
+            }
+            if !derivatives.extend(&part.derivatives) {
+                let message = format!("evaluation {} has another precision than the first", place + 1);
+                return Err(column_error(py, &message));
+            }
+            sequences.extend_from_slice(&part.sequences);
+        }
+        let outcome = Outcome::of(&sequences, &self.objective, &self.state_of(py, state)?);
+        Ok(Evaluation { outcome, derivatives, normalisers, sequences })
     }
 
     /// Flags of the tokens chosen over the whole optimizer batch [N], for `evaluate(selection=...)`; draws are keyed by
@@ -518,31 +463,13 @@ impl Objective {
             group_tokens: None,
             group_sequences: None,
             // Nothing is divided.
-            normalisers: Some(&Normalisers { tokens: 1.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 }),
+            normalisers: Some(&Normalisers::ones()),
         };
         let logprob = read::<f64>(logprob, "logprob")?;
         let batch = Batch::of(py, logprob, &passed, &self.objective)?;
         let key = Key::new(seed, Purpose::Objective);
         let selection = self.objective.select(&batch.columns(), key);
         array(py, &selection.map_err(|error| column_error(py, &error))?.flags)
-    }
-}
-
-#[pymethods]
-impl Normalisers {
-    #[new]
-    #[pyo3(signature = (tokens, sequences, groups, dp_size=1.0))]
-    fn new(tokens: f64, sequences: f64, groups: f64, dp_size: f64) -> Self {
-        Self { tokens, sequences, groups, dp_size }
-    }
-
-    fn __getnewargs__(&self) -> (f64, f64, f64, f64) {
-        (self.tokens, self.sequences, self.groups, self.dp_size)
-    }
-
-    fn __repr__(&self) -> String {
-        let Self { tokens, sequences, groups, dp_size } = self;
-        format!("Normalisers(tokens={tokens}, sequences={sequences}, groups={groups}, dp_size={dp_size})")
     }
 }
 
@@ -578,11 +505,7 @@ impl Evaluation {
     /// Metrics by their names in a run's `metrics.jsonl`; NaN where their column was not given.
     #[getter]
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let metrics = PyDict::new(py);
-        for (name, value) in self.outcome.metrics.to_pairs() {
-            metrics.set_item(name, value)?;
-        }
-        Ok(metrics)
+        metrics_of(py, self.outcome.metrics.to_pairs())
     }
 
     /// State for the next optimizer batch.

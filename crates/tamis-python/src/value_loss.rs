@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use tamis_core::objective::{CriticColumns, ValueColumns, ValueMetrics, ValueTerm};
 
 use crate::array::array;
+use crate::batch::{Counts, Cuts, Normalisers, divides_by_scale, metrics_of, require_scale};
 use crate::config::sections;
 use crate::error::{column_error, refused};
-use crate::objective::{Counts, Cuts, Normalisers, divides_by_scale};
 use crate::rows::read;
 use crate::value::{keys_of, to_python};
 
@@ -52,11 +52,7 @@ impl ValueLoss {
             return Err(refused(py, &message, Some(hint.to_owned())));
         }
         let loss = Self::of(py, &config)?;
-        if divides_by_scale(loss.term.aggregation) && !has_scale {
-            let message = "`critic.aggregation: seq-mean-token-sum-norm` needs `objective.loss_scale_factor`";
-            let hint = "set `loss_scale_factor` to the response limit in tokens";
-            return Err(refused(py, &message, Some(hint.to_owned())));
-        }
+        require_scale(py, std::iter::once(loss.term.aggregation), has_scale)?;
         Ok(loss)
     }
 
@@ -138,11 +134,7 @@ impl ValueEvaluation {
     /// Metrics by their names in a run's `metrics.jsonl`.
     #[getter]
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let metrics = PyDict::new(py);
-        for (name, value) in self.metrics.to_pairs() {
-            metrics.set_item(name, value)?;
-        }
-        Ok(metrics)
+        metrics_of(py, self.metrics.to_pairs())
     }
 
     fn __repr__(&self) -> String {

@@ -5,9 +5,11 @@
 The controller (tamis) computes objectives and sends one derivative per token; this package runs a decoder of
 transformers forward and backward and steps its optimizer. As data flows through it:
 
-    server      HTTP, tokens, incarnations and sequence numbers: each call carried out once
+    connections HTTP on a socket, keys, ending on a signal; a reward model's, too
+    server      incarnations and sequence numbers: each call carried out once
     protocol    bodies to settings and waves, answers to bodies, errors as exceptions
     learner     the calls of the page
+    device      the device that is computed on, and what its errors mean
     packing     a wave becomes one row of tokens without padding
     loading     folders in Hugging Face layout to networks, placed and checked
     model       a decoder with its head, forward over waves; which attention it may use

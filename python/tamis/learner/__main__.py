@@ -13,26 +13,30 @@ def main():
     )
     parser.add_argument("--listen", required=True, metavar="HOST:PORT|unix:/PATH", help="port 0 takes any free one")
     parser.add_argument(
-        "--token-file", type=pathlib.Path, help="file with the bearer token that every caller must have"
+        "--api-key-file", type=pathlib.Path, help="file with the key that every caller must send as its bearer token"
     )
     arguments = parser.parse_args()
-    token = None
-    if arguments.token_file is not None:
+    key = None
+    if arguments.api_key_file is not None:
         try:
-            token = arguments.token_file.read_text().strip()
+            key = arguments.api_key_file.read_text().strip()
         except OSError as error:
-            parser.error(f"failed to read {arguments.token_file}: {error.strerror}")
-        if not token or not token.isascii() or not token.isprintable():
-            parser.error(f"{arguments.token_file} holds no token: one line of printable ASCII")
+            parser.error(f"failed to read {arguments.api_key_file}: {error.strerror}")
+        if not key or not key.isascii() or not key.isprintable():
+            parser.error(f"{arguments.api_key_file} holds no key: one line of printable ASCII")
     try:
-        from .server import ListenError, serve
+        from .connections import ListenError
+        from .device import DeviceLost
+        from .server import serve
     except ImportError as error:
         sys.exit(f"the torch learner needs {error.name}, which is not installed\nhint: scripts/install-torch")
     try:
-        serve(arguments.listen, token)
+        serve(arguments.listen, key)
     except ListenError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except DeviceLost as error:
+        sys.exit(f"error: {error}")
 
 
 main()

@@ -2,7 +2,8 @@
 
 Its files are those of the native engine and of transformers' `...ForTokenClassification` with one label: the
 decoder's tensors under the policy's names, `score.weight` [1, D] and `score.bias` [1]. The head computes in
-f32, whatever the decoder computes in.
+f32, whatever the decoder computes in. A critic that begins with the layers of a language model has a head of
+zeros: it gives 0 for everything until it has learned.
 """
 
 import copy
@@ -11,11 +12,14 @@ import torch
 from transformers import AutoModel
 
 from .checkpoint import read_tensors
-from .loading import Source, is_spare, load_module, place
+from .loading import Source, is_spare, load_module, load_policy, place
 from .model import Network
 from .protocol import Refused
+from .vision import is_vision
 
 SCORE = ("score.weight", "score.bias")
+# How transformers' classes of language models end, and of critics.
+LANGUAGE_MODEL, CRITIC = ("ForCausalLM", "LMHeadModel"), "ForTokenClassification"
 
 
 class ValueHead(torch.nn.Linear):
@@ -57,17 +61,24 @@ def _as_critic(source):
     """The configuration of a critic beside that of its policy."""
     config = dict(source.config)
     names = config.get("architectures") or []
-    config["architectures"] = [name.replace("ForCausalLM", "ForTokenClassification") for name in names]
+    config["architectures"] = [_critic_name(name) for name in names]
     # `transformers` drops activations here in training unless told otherwise.
     config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "classifier_dropout": 0.0}
     return Source(source.folder, config, source.generation)
+
+
+def _critic_name(name):
+    for ending in LANGUAGE_MODEL:
+        if name.endswith(ending):
+            return name.removesuffix(ending) + CRITIC
+    return name
 
 
 def critic_from_policy(policy):
     """A critic with the policy's layers as they are, its value head zero."""
     if len(policy.weights.masters) != sum(1 for _ in policy.module.parameters()):
         # Only its adapter is trained.
-        raise Refused("a critic cannot begin with the layers of a policy with an adapter", "name a folder for it")
+        raise Refused("a critic cannot begin with the layers of a policy with an adapter", "name the policy's folder for it")
     if policy.vision is not None:
         raise Refused("a critic cannot see images yet", "choose an advantage without a critic, such as grpo")
     decoder = copy.deepcopy(policy.decoder)
@@ -81,11 +92,17 @@ def critic_from_policy(policy):
 
 
 def load_critic(folder, options):
-    """A critic from its folder."""
+    """A critic from the folder of one, or with the layers of the language model there, its value head zero."""
     source = Source.read(folder)
     name = (source.config.get("architectures") or ["nothing"])[0]
-    if not name.endswith("ForTokenClassification") or len(source.config.get("id2label", {})) != 1:
-        message = f"{folder} holds {name}, and a critic is a ...ForTokenClassification with one label"
+    if is_vision(source.config):
+        raise Refused(f"{folder} holds {name}, and a critic cannot see images yet", "name a model of text alone")
+    if name.endswith(LANGUAGE_MODEL):
+        critic = _network(load_policy(folder, options).decoder, source, options)
+        place(critic)
+        return critic
+    if not name.endswith(CRITIC) or len(source.config.get("id2label", {})) != 1:
+        message = f"{folder} holds {name}, and a critic is a ...{CRITIC} with one label, or a language model (...ForCausalLM)"
         raise Refused(message, "begin the critic with the policy's layers")
     decoder, unexpected = load_module(source, AutoModel, torch.float32)
     foreign = [name for name in unexpected if name not in SCORE and not is_spare(name)]

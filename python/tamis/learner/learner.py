@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from . import checkpoint, critic, handles, loading, lora, model, protocol
+from .device import read_device
 from .generate import Generation
 from .optimizer import AdamW, AdamWSettings
 from .protocol import Refused, RequestError, Settings, StateError, Wave
@@ -189,7 +190,7 @@ class Learner:
         adapter = settings.object("lora", None)
         adapter = adapter and lora.LoraOptions.read(adapter)
         settings.finish()
-        device = model.read_device(device)
+        device = read_device(device)
         if dtype == "auto":
             dtype = "bf16" if device.type == "cuda" else "f32"
         options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute, freezes)

@@ -27,7 +27,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from . import attention, rotary
 from .head import VocabularyHead, is_close, tolerance
 from .packing import Pack, pack, pack_one_by_one
-from .protocol import Refused, RequestError
+from .protocol import Refused
 from .vision import Vision
 from .weights import TrainedWeights
 
@@ -45,19 +45,6 @@ _MOST_APART = 0.6
 _LONGEST_PROBE = 1024
 # What a user may name; anything else is passed on to transformers.
 ATTENTIONS = {"varlen": attention.VARLEN, "sequences": attention.SEQUENCES}
-
-
-def read_device(name):
-    """The device of a name: `auto` (a GPU where there is one), `cpu`, `cuda`, `cuda:N`."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise RequestError(f"`device` must be auto, cpu or cuda, and is {name}") from None
-    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
-        raise Refused(f"this machine has no device {device}", "choose `device: auto`")
-    return device
 
 
 @dataclass

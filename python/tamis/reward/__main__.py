@@ -19,8 +19,9 @@ def main():
     except OSError as error:
         parser.error(f"failed to read {arguments.settings}: {error.strerror}")
     try:
+        from ..learner.connections import ListenError
+        from ..learner.device import DeviceLost
         from ..learner.protocol import LearnerError
-        from ..learner.server import ListenError
         from .server import serve
     except ImportError as error:
         sys.exit(f"error: a reward model needs {error.name}, which is not installed\nhint: scripts/install-torch")
@@ -29,7 +30,7 @@ def main():
     except LearnerError as error:
         hint = f"\nhint: {error.hint}" if error.hint else ""
         sys.exit(f"error: {error.message}{hint}")
-    except ListenError as error:
+    except (DeviceLost, ListenError) as error:
         sys.exit(f"error: {error}")
 
 

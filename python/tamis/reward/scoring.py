@@ -13,7 +13,8 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from ..learner.model import first_line, read_device
+from ..learner.device import is_out_of_memory, read_device
+from ..learner.model import first_line
 from ..learner.protocol import Refused, RequestError
 from ..learner.weights import first_not_finite
 
@@ -57,7 +58,16 @@ class RewardModel:
             raise Refused(f"the tokenizer in {folder} has no chat template", hint)
         self._set_padding()
         self.max_length = self._limit(max_length)
-        self.module.to(self.device)
+        self._place()
+
+    def _place(self):
+        try:
+            self.module.to(self.device)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            message = f"out of memory: the model in {self.folder} does not fit on {self.device}: {first_line(error)}"
+            raise Refused(message, "choose a smaller `dtype` (bf16), or another `device`") from None
 
     @property
     def num_labels(self):
@@ -159,9 +169,12 @@ class RewardModel:
         """Logits of each row in f64, or a message where its memory is not enough."""
         try:
             return list(self._forward(batch).double().cpu())
-        except (MemoryError, torch.OutOfMemoryError) as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             if len(batch) == 1:
-                return [f"out of memory for {len(batch[0])} tokens: {first_line(error)}"]
+                advice = "lower `max_length`, or choose a smaller `dtype` (`batch_size` was 1 in the end)"
+                return [f"out of memory for {len(batch[0])} tokens: {first_line(error)}; {advice}"]
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         half = len(batch) // 2

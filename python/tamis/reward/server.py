@@ -1,21 +1,21 @@
-"""The reward model's server: the learner's HTTP, without its incarnations and numbers.
+"""The reward model behind its connections, which are the learner's without incarnations and numbers.
 
 A connection's thread reads a request and waits; the main thread takes all requests that wait, scores their texts
 together, and answers them. So the model has full batches though each completion is sent as soon as it ends.
 """
 
 import contextlib
-import os
 import queue
-import signal
 import sys
 import threading
 import traceback
 from dataclasses import dataclass, field
 
+from ..learner import connections
+from ..learner.connections import Answer
+from ..learner.device import DeviceLost, is_device_lost, is_out_of_memory
 from ..learner.model import first_line
 from ..learner.protocol import Failed, LearnerError, PathError, RequestError, Settings, decode, parse_json
-from ..learner.server import Answer, listen
 from .scoring import RewardModel, read_texts
 
 MAX_BODY_BYTES = 1 << 28
@@ -30,7 +30,7 @@ class _Job:
 
 
 class ScoringSession:
-    """What the learner's handler of connections asks of a session, for a reward model."""
+    """What connections ask of a session, for a reward model."""
 
     max_body_bytes = MAX_BODY_BYTES
 
@@ -64,7 +64,7 @@ class ScoringSession:
         return job.answer
 
     def run(self):
-        """Scores what is asked, for ever."""
+        """Scores what is asked, until `DeviceLost` is raised: what is not answered then is asked of the next process."""
         while True:
             jobs = [self._jobs.get()]
             with contextlib.suppress(queue.Empty):
@@ -77,47 +77,32 @@ class ScoringSession:
         try:
             scores = iter(self.model.score([text for job in jobs for text in job.texts]))
             answers = [Answer.of({"scores": [next(scores) for _ in job.texts]}) for job in jobs]
-        except LearnerError as error:
-            answers = [Answer.of_error(error)] * len(jobs)
         except Exception as error:
+            if is_device_lost(error):
+                self.log(traceback.format_exc().rstrip())
+                raise DeviceLost(f"the device cannot be computed on any more: {first_line(error)}") from None
             if len(jobs) > 1:
                 # What one request asks for is no reason to fail the others.
                 for job in jobs:
                     self.carry_out([job])
                 return
-            self.log(traceback.format_exc().rstrip())
-            failed = Failed(f"{type(error).__name__}: {first_line(error)}", "the reward model's log has the details")
-            answers = [Answer.of_error(failed)] * len(jobs)
+            answers = [Answer.of_error(self._failure(error))]
         for job, answer in zip(jobs, answers, strict=True):
             job.answer = answer
             job.ended.set()
 
-
-class _Ended(BaseException):
-    """A signal asked the process to end."""
-
-
-def _end(*_):
-    raise _Ended
+    def _failure(self, error):
+        """What is answered where a request breaks off."""
+        if isinstance(error, LearnerError):
+            return error
+        if is_out_of_memory(error):
+            return Failed(f"out of memory: {first_line(error)}", "lower `batch_size` or `max_length` of the reward")
+        self.log(traceback.format_exc().rstrip())
+        return Failed(f"{type(error).__name__}: {first_line(error)}", "the reward model's log has the details")
 
 
 def serve(where, settings):
     """Loads the model of these settings (JSON), then listens until a signal."""
     model = RewardModel(Settings(parse_json(settings, "the settings"), "the settings"))
     print(model.describe(), file=sys.stderr, flush=True)
-    session = ScoringSession(model, log=lambda line: print(line, file=sys.stderr, flush=True))
-    server, address = listen(where, session)
-    try:
-        signal.signal(signal.SIGTERM, _end)
-        signal.signal(signal.SIGINT, _end)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        print(f"listening on {address}", flush=True)
-        session.run()
-    except _Ended:
-        pass
-    finally:
-        # No second signal may break off the tidying.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if where.startswith("unix:"):
-            os.unlink(where.removeprefix("unix:"))
+    connections.serve(where, ScoringSession(model, log=lambda line: print(line, file=sys.stderr, flush=True)))

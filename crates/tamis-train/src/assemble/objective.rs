@@ -1,7 +1,7 @@
 //! The objective and its correction.
 
 use tamis_config::{Config, KlPlace};
-use tamis_core::correction::{Correction, CorrectionPreset, ImportanceWeights, Mode, Rejection};
+use tamis_core::correction::{Correction, Mode};
 use tamis_core::objective::{KlController, KlEstimator, Objective};
 
 use super::AssembleError;
@@ -22,31 +22,9 @@ pub enum Divergence {
     },
 }
 
-/// The correction for a sampler that is not the policy; `None`: the loss's ratio is to the policy that
-/// sampled, and nothing else.
+/// The correction for a sampler that is not the policy, where it goes with the loss; `None`: there is none.
 pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> {
-    let settings = &config.objective.correction;
-    let preset = config.correction_preset();
-    if preset.is_none() && settings.weights.is_none() && settings.rejections.is_empty() {
-        return Ok(None);
-    }
-    let mut correction = preset.map(CorrectionPreset::correction).unwrap_or_default();
-    if let Some(weights) = &settings.weights {
-        correction.importance = Some(ImportanceWeights {
-            level: weights.level,
-            outside: weights.outside,
-            min: weights.min,
-            max: Some(weights.max),
-            batch_normalize: weights.batch_normalize,
-        });
-    }
-    if !settings.rejections.is_empty() {
-        correction.rejections.clear();
-        for rejection in &settings.rejections {
-            correction.rejections.extend(Rejection::verl(&rejection.statistic, &rejection.threshold)?);
-        }
-    }
-    correction.check()?;
+    let Some(correction) = config.policy_correction()? else { return Ok(None) };
     if correction.mode == Mode::Decoupled
         && correction.importance.is_some()
         && config.objective.loss.weighs_behaviour()
@@ -61,7 +39,7 @@ pub fn correction(config: &Config) -> Result<Option<Correction>, AssembleError> 
         ));
     }
     if correction.mode == Mode::BypassReinforce && !config.objective.loss.is_plain_gradient() {
-        let preset = settings.preset.map_or("bypass_pg", |preset| preset.as_str());
+        let preset = config.objective.correction.preset.map_or("bypass_pg", |preset| preset.as_str());
         return Err(AssembleError::setting(
             format!(
                 "objective.correction.preset: `{preset}` weights the plain policy gradient, and objective.loss.kind is `{}`",

@@ -20,6 +20,7 @@ pub mod warm_start;
 pub mod wire;
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::PolicyVersion;
@@ -388,6 +389,12 @@ pub struct Saved {
 
 /// A learner that a run drives: it also keeps, saves and publishes what it learned.
 pub trait RunLearner: Learner {
+    /// Time since this was last asked that calls to a learner in another process took beyond what it computed:
+    /// writing, sending and reading messages. `None` of a learner in this process.
+    fn take_wire_time(&mut self) -> Option<Duration> {
+        None
+    }
+
     /// How far the updates of the step are.
     fn progress(&mut self) -> &mut UpdateProgress;
 

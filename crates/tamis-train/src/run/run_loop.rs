@@ -93,6 +93,7 @@ impl Run {
         }
         self.attempts = Attempts::new();
         self.recorder.progress.steps_begin();
+        self.workers.learner.take_wire_time();
         loop {
             if let Some(reason) = self.measurement.early_stop.stop_reason() {
                 return self.stop_early(reason);
@@ -122,6 +123,8 @@ impl Run {
                 End::Ready => {
                     self.train(collected)?;
                     self.attempts = Attempts::new();
+                    // That of a checkpoint is of no step.
+                    self.workers.learner.take_wire_time();
                     self.check_rewards(step)?;
                 }
                 End::Skipped(why) => {
@@ -254,6 +257,9 @@ impl Run {
         }
         self.state = after;
         self.workers.learner.progress().end();
+        if let Some(time) = self.workers.learner.take_wire_time() {
+            timings.add("wire", time);
+        }
         timings.add(STEP, self.attempts.began.elapsed());
         found.put_times(&timings);
         found.metrics.add_aliases();

@@ -19,7 +19,7 @@ use super::message::{Message, MessageError};
 use super::{
     BackwardRequest, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody, ForwardRequest,
     INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer, OpenRequest, PROTOCOL,
-    PublishRequest, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
+    PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
 };
 use crate::checkpoint::SaveError;
 use crate::interrupt::{Halt, Interrupt};
@@ -73,6 +73,8 @@ pub(super) struct Calls {
     next: u64,
     incarnation: Option<String>,
     seq: u64,
+    /// Time of calls in which the learner did not compute, since it was last taken.
+    wire_time: Duration,
     /// Samples that were begun so far: each has the number of those before it.
     pub(super) num_samples: u64,
     /// A call that was not waited for to its end.
@@ -113,6 +115,7 @@ impl Calls {
             next: 0,
             incarnation: None,
             seq: 0,
+            wire_time: Duration::ZERO,
             num_samples: 0,
             abandoned: None,
             process,
@@ -208,13 +211,21 @@ impl Calls {
             // What became of it concerns nobody any more, only that it came to its end.
             self.exchange(&call, None).map_err(|unanswered| self.unanswered(unanswered))?;
         }
+        let began = Instant::now();
         let (content_type, body) = message.to_body();
         self.seq += 1;
         let incarnation = self.incarnation.clone().unwrap_or_default();
         let headers = vec![(INCARNATION, incarnation), (SEQUENCE, self.seq.to_string())];
         let call = Call { body, content_type, headers, ..Call::post_empty(path) };
         match self.exchange(&call, stop) {
-            Ok(answer) => Ok(self.read(&answer)?),
+            Ok(answer) => {
+                let answer = self.read(&answer)?;
+                if let Some(computed) = answer.number(SECONDS) {
+                    let computed = Duration::try_from_secs_f64(computed).unwrap_or_default();
+                    self.wire_time += began.elapsed().saturating_sub(computed);
+                }
+                Ok(answer)
+            }
             Err(unanswered) => {
                 self.abandoned = Some(call);
                 Err(self.unanswered(unanswered))
@@ -485,6 +496,10 @@ impl Learner for WireLearner {
 }
 
 impl RunLearner for WireLearner {
+    fn take_wire_time(&mut self) -> Option<Duration> {
+        Some(std::mem::take(&mut lock(&self.calls).wire_time))
+    }
+
     fn progress(&mut self) -> &mut UpdateProgress {
         &mut self.progress
     }

@@ -90,6 +90,20 @@ impl Message {
         self
     }
 
+    /// With a number more among the settings.
+    #[must_use]
+    pub fn with_number(mut self, key: &str, number: f64) -> Self {
+        if let serde_json::Value::Object(settings) = &mut self.settings {
+            settings.insert(key.to_owned(), json!(number));
+        }
+        self
+    }
+
+    /// A number among the settings, if there is one of this key.
+    pub fn number(&self, key: &str) -> Option<f64> {
+        self.settings.get(key)?.as_f64()
+    }
+
     /// The settings.
     pub fn settings<S: DeserializeOwned>(&self) -> Result<S, MessageError> {
         serde_json::from_value(self.settings.clone()).map_err(|error| MessageError(error.to_string()))

@@ -25,6 +25,8 @@ pub const PROTOCOL: &str = "tamis-learner/1";
 pub(crate) const INCARNATION: &str = "tamis-incarnation";
 /// Header with the number of a call.
 pub(crate) const SEQUENCE: &str = "tamis-seq";
+/// Number in an answer's settings: the seconds that the learner computed.
+pub(crate) const SECONDS: &str = "seconds";
 
 /// Constants of an optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ use super::message::{Column, Message, MessageError};
 use super::{
     BackwardRequest, Capabilities, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody,
     ForwardRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer,
-    OpenRequest, PROTOCOL, PublishRequest, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
+    OpenRequest, PROTOCOL, PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
 };
 use crate::checkpoint::SaveError;
 use crate::interrupt::Halt;
@@ -259,7 +259,9 @@ impl<'a> LearnerService<'a> {
         if let Some(last) = self.last.as_ref().filter(|last| last.number == number) {
             return last.answer.clone();
         }
+        let began = Instant::now();
         let called = message.map_err(Refusal::from).and_then(|message| self.call(&question.path, message));
+        let called = called.map(|answer| answer.with_number(SECONDS, began.elapsed().as_secs_f64()));
         // Without one it cannot have one; otherwise there is none yet.
         let called = called.map_err(|refusal| match refusal {
             Refusal { is_no_critic: true, .. } if !self.has_critic => {

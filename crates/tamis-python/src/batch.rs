@@ -1,0 +1,175 @@
+//! What the losses of policy and critic read alike: how a batch is cut, what its means divide by, and whether the
+//! aggregation needs a length.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tamis_core::objective::{self as core, Aggregation};
+use tamis_core::ragged::Ragged;
+
+use crate::error::{column_error, refused};
+use crate::rows::{flat, lengths_of, read};
+
+/// What the means of a loss divide by: tokens, trajectories and groups with an unmasked token, counted over the whole
+/// optimizer batch. Loss and derivatives are multiplied by `dp_size`, for ranks whose gradients are averaged.
+#[pyclass(module = "tamis._native", frozen, get_all, eq)]
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Normalisers {
+    /// Unmasked tokens.
+    tokens: f64,
+    /// Trajectories with an unmasked token.
+    sequences: f64,
+    /// Groups with an unmasked token.
+    groups: f64,
+    /// Data-parallel ranks whose gradients are averaged.
+    dp_size: f64,
+}
+
+/// Cuts of a batch: how long each trajectory is, and which of its tokens are trained on.
+pub(crate) struct Cuts {
+    pub(crate) offsets: Vec<usize>,
+    pub(crate) lengths: Vec<usize>,
+    pub(crate) mask: Ragged<bool>,
+}
+
+impl Cuts {
+    /// From the first column's own rows, otherwise from offsets.
+    pub(crate) fn of(
+        py: Python<'_>,
+        (name, num_values, rows): (&str, usize, Option<&[usize]>),
+        offsets: Option<&Bound<'_, PyAny>>,
+        mask: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let given = match offsets {
+            None => None,
+            Some(offsets) => Some(lengths_of(&flat::<usize>(offsets, "offsets")?, "offsets", py)?),
+        };
+        let Some(lengths) = given.or_else(|| rows.map(<[usize]>::to_vec)) else {
+            let message = format!("column `{name}` has no rows: pass one row per trajectory, or `offsets`");
+            return Err(column_error(py, &message));
+        };
+        let mut offsets = vec![0];
+        for length in &lengths {
+            offsets.push(offsets.last().copied().unwrap_or(0) + length);
+        }
+        let expected = offsets.last().copied().unwrap_or(0);
+        if expected != num_values {
+            let message = format!("column `{name}` has {num_values} values, expected {expected}");
+            return Err(column_error(py, &message));
+        }
+        let mask = match mask {
+            None => Ragged::from_lengths(vec![true; num_values], &lengths),
+            Some(mask) => Ragged::from_lengths(read::<bool>(mask, "mask")?.values, &lengths),
+        };
+        let mask = mask.map_err(|error| column_error(py, &format!("column `mask`: {error}")))?;
+        Ok(Self { offsets, lengths, mask })
+    }
+}
+
+/// What means divide by, and the counts of each trajectory's group; those that were passed come first.
+pub(crate) struct Counts {
+    pub(crate) normalisers: core::Normalisers,
+    pub(crate) group_tokens: Option<Vec<f64>>,
+    pub(crate) group_sequences: Option<Vec<f64>>,
+}
+
+impl Counts {
+    pub(crate) fn of(
+        py: Python<'_>,
+        cuts: &Cuts,
+        aggregations: &[Aggregation],
+        group_sizes: Option<&Bound<'_, PyAny>>,
+        normalisers: Option<&Normalisers>,
+        (group_tokens, group_sequences): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
+    ) -> PyResult<Self> {
+        let sizes = group_sizes.map(|sizes| flat::<usize>(sizes, "group_sizes")).transpose()?;
+        let needs_groups = aggregations
+            .iter()
+            .find(|kind| matches!(kind, Aggregation::GroupTokenMean | Aggregation::GroupSeqMean));
+        if let (Some(aggregation), None, None) = (needs_groups, &sizes, normalisers) {
+            let message = format!("`group_sizes` is missing; aggregation `{aggregation}` needs it");
+            return Err(column_error(py, &message));
+        }
+        // Where no mean is over groups, each trajectory may stand for one.
+        let counted = sizes.is_some();
+        let sizes = sizes.unwrap_or_else(|| vec![1; cuts.lengths.len()]);
+        let count = |error| column_error(py, &format!("`group_sizes`: {error}"));
+        let (own, tokens) = core::Normalisers::of(&cuts.mask, &sizes).map_err(count)?;
+        let sequences = core::Normalisers::group_sequences(&cuts.mask, &sizes).map_err(count)?;
+        let passed = |column: Option<&Bound<'_, PyAny>>, name| {
+            column.map(|column| flat::<f64>(column, name)).transpose()
+        };
+        Ok(Self {
+            normalisers: normalisers.map_or(own, Normalisers::inner),
+            group_tokens: passed(group_tokens, "group_tokens")?.or(counted.then_some(tokens)),
+            group_sequences: passed(group_sequences, "group_sequences")?.or(counted.then_some(sequences)),
+        })
+    }
+}
+
+impl Normalisers {
+    pub(crate) fn inner(&self) -> core::Normalisers {
+        let Self { tokens, sequences, groups, dp_size } = *self;
+        core::Normalisers { tokens, sequences, groups, dp_size }
+    }
+
+    /// Where nothing is divided.
+    pub(crate) fn ones() -> Self {
+        Self { tokens: 1.0, sequences: 1.0, groups: 1.0, dp_size: 1.0 }
+    }
+
+    pub(crate) fn of_counts(counts: core::Normalisers) -> Self {
+        let core::Normalisers { tokens, sequences, groups, dp_size } = counts;
+        Self { tokens, sequences, groups, dp_size }
+    }
+}
+
+#[pymethods]
+impl Normalisers {
+    #[new]
+    #[pyo3(signature = (tokens, sequences, groups, dp_size=1.0))]
+    fn new(tokens: f64, sequences: f64, groups: f64, dp_size: f64) -> Self {
+        Self { tokens, sequences, groups, dp_size }
+    }
+
+    fn __getnewargs__(&self) -> (f64, f64, f64, f64) {
+        (self.tokens, self.sequences, self.groups, self.dp_size)
+    }
+
+    fn __repr__(&self) -> String {
+        let Self { tokens, sequences, groups, dp_size } = self;
+        format!("Normalisers(tokens={tokens}, sequences={sequences}, groups={groups}, dp_size={dp_size})")
+    }
+}
+
+/// Whether an aggregation reads `loss_scale_factor`.
+pub(crate) fn divides_by_scale(aggregation: Aggregation) -> bool {
+    aggregation == Aggregation::SeqMeanTokenSumNorm
+}
+
+/// Refuses an aggregation that divides by a length which nobody gave: in a run it is the response limit.
+pub(crate) fn require_scale(
+    py: Python<'_>,
+    mut aggregations: impl Iterator<Item = Aggregation>,
+    has_scale: bool,
+) -> PyResult<()> {
+    match aggregations.find(|kind| divides_by_scale(*kind)) {
+        Some(aggregation) if !has_scale => {
+            let message = format!("the aggregation `{aggregation}` needs `objective.loss_scale_factor`");
+            let hint = "set `loss_scale_factor` to the response limit in tokens";
+            Err(refused(py, &message, Some(hint.to_owned())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Metrics by their names.
+pub(crate) fn metrics_of(
+    py: Python<'_>,
+    pairs: impl IntoIterator<Item = (impl AsRef<str>, f64)>,
+) -> PyResult<Bound<'_, PyDict>> {
+    let metrics = PyDict::new(py);
+    for (name, value) in pairs {
+        metrics.set_item(name.as_ref(), value)?;
+    }
+    Ok(metrics)
+}

@@ -1,0 +1,46 @@
+"""The device that is computed on: which one, and what its errors mean.
+
+After an out-of-memory error the device goes on. After other errors of CUDA (an illegal access, an assertion that
+fails on the device, a device that fell off the bus) every later call of the process fails, too: nothing but a new
+process computes again.
+"""
+
+import torch
+
+from .protocol import Refused, RequestError
+
+# Errors of memory that PyTorch raises as any other error: the host's, of CUDA beside PyTorch's own allocator, and
+# where cuBLAS finds no room.
+_OUT_OF_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+class DeviceLost(Exception):
+    """The device computes nothing more for this process, which ends so that another one is started."""
+
+
+def read_device(name):
+    """The device of a name: `auto` (a GPU where there is one), `cpu`, `cuda`, `cuda:N`."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise RequestError(f"`device` must be auto, cpu or cuda, and is {name}") from None
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
+        raise Refused(f"this machine has no device {device}", "choose `device: auto`")
+    return device
+
+
+def is_out_of_memory(error):
+    """Whether an exception says that memory was not enough, of the host or of the device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in _OUT_OF_MEMORY)
+
+
+def is_device_lost(error):
+    """Whether after this exception nothing can be computed on the device by this process."""
+    if not isinstance(error, RuntimeError) or is_out_of_memory(error):
+        return False
+    # Those of cuBLAS have no class of their own.
+    return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
