@@ -6,12 +6,14 @@
 
 Neither builds a mask of M x M. Both learn where sequences begin from the keyword arguments with which
 transformers drives its own flash kernels (`cu_seq_lens_q`, `max_length_q`), which reach every layer and are
-held by recomputed ones. What else flash kernels are told by keyword (a sliding window, soft-capping, sinks)
+held by recomputed ones. Where sequences share prompts, the argument is the pack's `Layout`: a completion's
+queries see the keys and values of its prompt, which are computed once, and its own. What else flash kernels are told by keyword (a sliding window, soft-capping, sinks)
 is honoured or refused, never passed over: only models that can use flash kernels are given these functions
 (`model.choose_attention`), for the others know of it through masks.
 """
 
 import inspect
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +21,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface
 from transformers.utils import is_flash_attn_2_available
 
+from .packing import Layout
+
 VARLEN = "tamis_varlen"
 SEQUENCES = "tamis_sequences"
 FLASH = "flash_attention_2"
+# Those in which sequences may share the rows of a prompt.
+SHARING = (VARLEN, SEQUENCES)
 
 # Keyword arguments that change nothing in a causal training pass.
 _HARMLESS = {
@@ -51,6 +57,9 @@ def keywords(pack, attention):
     """What a decoder must be told beside tokens and positions."""
     if attention in ("eager", "sdpa", "flex_attention"):
         return {}
+    if pack.layout is not None:
+        assert attention in SHARING, attention
+        return dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), pack.layout)
     longest = max(pack.lengths)
     # `tamis_sequences` cuts on the host: it takes lengths where the others take offsets on the device.
     offsets = pack.lengths if attention == SEQUENCES else pack.offsets
@@ -74,8 +83,15 @@ def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropo
     from torch.nn.attention.varlen import varlen_attn
 
     _check(VARLEN, query, key, attention_mask, dropout, more)
-    offsets, longest, window = more["cu_seq_lens_q"], more["max_length_q"], more.get("sliding_window")
+    offsets, window = more["cu_seq_lens_q"], more.get("sliding_window")
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    if isinstance(offsets, Layout):
+        layout, key, value = offsets, key[offsets.key_rows], value[offsets.key_rows]
+        begins, longest = (layout.query_offsets, layout.key_offsets), (layout.longest_query, layout.longest_key)
+    else:
+        # Q and K must be given the same offsets, as one object: only then is the causal diagonal each sequence's own,
+        # whatever kernel computes.
+        begins, longest = (offsets, offsets), (more["max_length_q"], more["max_length_q"])
     gqa = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
     if gqa and "enable_gqa" not in inspect.signature(varlen_attn).parameters:
         # Older releases want a key and a value for each query head.
@@ -83,13 +99,12 @@ def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropo
         key, value, gqa = (*(states.repeat_interleave(num_queries, 1) for states in (key, value)), {})
     # A window of w tokens is the token itself and w - 1 before it.
     left = -1 if window is None else window - 1
-    # Q and K must be given the same offsets, as one object: only then is the causal diagonal each sequence's own.
     # One kernel for all passes. Left to itself, torch takes cuDNN's or the flash kernel by the GPU, the width of heads,
     # the longest sequence, and whether there will be a backward pass: log-probabilities with and without a graph, which
     # are compared with each other, would differ.
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         attended = varlen_attn(
-            query, key, value, offsets, offsets, longest, longest,
+            query, key, value, *begins, *longest,
             scale=scaling, window_size=(left, 0), **gqa,
         )  # fmt: skip
     return attended.unsqueeze(0), None
@@ -99,14 +114,25 @@ def attend_sequences(module, query, key, value, attention_mask, scaling=None, dr
     """Query [1, H, M, D], key and value [1, K, M, D] to [1, M, H, D]."""
     _check(SEQUENCES, query, key, attention_mask, dropout, more)
     window = more.get("sliding_window")
-    lengths = more["cu_seq_lens_q"]
+    pieces = more["cu_seq_lens_q"]
     gqa = query.shape[1] != key.shape[1]
+    if isinstance(pieces, Layout):
+        pieces = [(*branch.prompt, branch.begin, branch.end) for branch in pieces.branches]
+    else:
+        ends = list(accumulate(pieces))
+        pieces = [(end, end, end - length, end) for length, end in zip(pieces, ends, strict=True)]
     attended = []
-    for q, k, v in zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True):
-        length = q.shape[2]
+    for prompt, prompt_end, begin, end in pieces:
+        before, length = prompt_end - prompt, end - begin
+        q, k, v = (states[:, :, begin:end] for states in (query, key, value))
+        if before:
+            k, v = (
+                torch.cat([states[:, :, prompt:prompt_end], own], 2) for states, own in ((key, k), (value, v))
+            )
         mask = None
-        if window is not None and window < length:
-            mask = torch.ones(length, length, dtype=torch.bool, device=q.device).tril().triu(1 - window)
+        if before or (window is not None and window < length):
+            mask = torch.ones(length, before + length, dtype=torch.bool, device=q.device).tril(before)
+            mask = mask if window is None else mask.triu(before + 1 - window)
         one = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=gqa
         )

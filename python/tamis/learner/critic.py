@@ -83,7 +83,7 @@ def critic_from_policy(policy):
         raise Refused("a critic cannot see images yet", "choose an advantage without a critic, such as grpo")
     decoder = copy.deepcopy(policy.decoder)
     critic = _network(decoder, policy.source, policy.options)
-    critic.attention, critic.is_packed = policy.attention, policy.is_packed
+    critic.computes_as(policy)
     critic.module.eval()
     masters = policy.weights.masters
     prefix = _prefix(decoder) + "."

@@ -109,8 +109,7 @@ class Learner:
         return {
             "critic": True,
             "lora": has_peft,
-            # Rows are packed whole: a prompt passes again with each of its sequences.
-            "shares_prompts": False,
+            "shares_prompts": self._shares_prompts(),
             "publish": publish,
             "generate": True,
             "dtypes": dtypes,
@@ -201,6 +200,11 @@ class Learner:
             return None if trained is None else trained.network.sizes()
 
         return {"policy": of(self._policy), "critic": of(self._critic), "num_steps": self._policy.optimizer.num_steps}
+
+    def _shares_prompts(self):
+        """Whether a prompt is computed once for all of its sequences, by every network."""
+        networks = [trained.network for trained in self._all_trained()] + [self._reference]
+        return all(network.shares_prompts for network in networks if network is not None) and self._policy is not None
 
     def _set_critic(self, network):
         if network.options.recompute:

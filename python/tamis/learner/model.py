@@ -10,6 +10,7 @@ it, and compared with its plain (`eager`) attention over one sequence alone and 
 - a position sees nothing that comes later (else the model is refused);
 - an attention gives the same hidden states and the same gradient (else the next one is tried);
 - packed sequences have the numbers they have alone (else they are passed one by one);
+- so have sequences that share a prompt (else each has its own);
 - the logits are the head's as `logprob` computes them (else the model is refused).
 
 Dropout is off: the decoder is never put in training mode, and its configuration's rates are set to 0.
@@ -26,7 +27,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from . import attention, rotary
 from .head import VocabularyHead, is_close, tolerance
-from .packing import Pack, pack, pack_one_by_one
+from .packing import Branch, Layout, Pack, pack, pack_one_by_one
 from .protocol import Refused
 from .vision import Vision
 from .weights import TrainedWeights
@@ -71,6 +72,8 @@ class Network:
         self.weights = None
         self.attention = None
         self.is_packed = True
+        # Whether a prompt stands in a pack once, however many sequences have it.
+        self.shares_prompts = False
         # Attentions that were tried in vain, with the reasons.
         self.passed_over = {}
         self.vision = None
@@ -102,6 +105,7 @@ class Network:
         """What it is and how it computes, in lines for a log."""
         dtype = next(name for name, one in DTYPES.items() if one == self.options.dtype)
         passed = "packed" if self.is_packed else "sequences one by one"
+        passed += ", prompts shared" if self.shares_prompts else ""
         sizes = self.sizes()
         trained = f"{sizes['num_trained']:,} of {sizes['num_parameters']:,} parameters are trained"
         where = f"{self.source.folder}: "
@@ -142,7 +146,7 @@ class Network:
         if not wave.num_sequences:
             return tuple(torch.zeros(0, device=self.options.device) for _ in self.head.columns)
         device = self.options.device
-        packs = [pack(wave, device)] if self.is_packed else pack_one_by_one(wave, device)
+        packs = [pack(wave, device, self.shares_prompts)] if self.is_packed else pack_one_by_one(wave, device)
         hidden = self._hidden_of(wave, packs)
         parts = [self.head(states[one.rows], one.targets, factor) for one, states in zip(packs, hidden, strict=True)]
         return tuple(torch.cat(column) if len(column) > 1 else column[0] for column in zip(*parts, strict=True))
@@ -227,6 +231,7 @@ class Network:
                 if why is None:
                     self.is_packed = is_packed
                     self.passed_over = {other: why for other, why in failed.items() if not is_packed or other != name}
+                    self.shares_prompts = is_packed and self._can_share(name, lengths[1], margins)
                     return
                 failed.setdefault(name, why)
         message = f"attention `{wanted}` cannot be used with {type(self.decoder).__name__}: {failed[candidates[-1]]}"
@@ -267,18 +272,41 @@ class Network:
             return "its gradients are not those of the model's plain attention"
         return None
 
-    def _probe(self, name, one, seed=None):
-        """Last hidden states of a pack, f32 [M, D], and the gradient by embeddings [M, D] of a sum over them.
+    def _can_share(self, name, length, margins):
+        """Whether two sequences that share a prompt in a pack have the numbers of two that do not."""
+        # What images change is a matter of whole sequences.
+        if name not in attention.SHARING or self.vision is not None:
+            return False
+        shared, apart, row_of = made_up_branches(self.vocab_size, length)
+        truths = [self._probe("eager", one) for one in apart]
+        truth, gradient = (torch.cat(parts) for parts in zip(*truths, strict=True))
+        row_of = row_of.to(gradient.device)
+        summed = torch.zeros(len(shared.position_ids[0]), gradient.shape[1], device=gradient.device)
+        summed.index_add_(0, row_of, gradient)
+        self._set_attention(name)
+        try:
+            found, found_gradient = self._probe(name, shared, rows=row_of)
+        except _CANNOT_ATTEND:
+            return False
+        return _apart(truth, found) <= margins[0] and _apart_by_norm(summed, found_gradient) <= margins[1]
 
-        With a seed, embeddings are rounded otherwise: each number is larger or smaller by 2^-8.
-        """
+    def _set_attention(self, name):
         # A vision tower, whose attention is not causal, keeps its own.
         attending = self.decoder if self.vision is None else self.vision.text
         attending.set_attn_implementation(name)
         self.attention = name
+
+    def _probe(self, name, one, seed=None, rows=None):
+        """Last hidden states of a pack, f32 [M, D], and the gradient by embeddings [M, D] of a sum over them.
+
+        With a seed, embeddings are rounded otherwise: each number is larger or smaller by 2^-8. With `rows`, the
+        states are these rows' [R, D], and so is the sum.
+        """
+        self._set_attention(name)
         device = self.options.device
+        layout = one.layout and Layout(one.layout.branches, device)
         one = Pack(
-            one.input_ids.to(device), one.position_ids.to(device), one.offsets.to(device), one.lengths, None, None
+            one.input_ids.to(device), one.position_ids.to(device), one.offsets.to(device), one.lengths, None, None, layout
         )
         embedded = []
 
@@ -295,14 +323,17 @@ class Network:
         try:
             with torch.enable_grad():
                 hidden = self.hidden(one).float()
+                positions = one.position_ids[0]
+                if rows is not None:
+                    hidden, positions = hidden[rows], positions[rows]
                 # What a position counts for depends on its place in its sequence alone.
                 width = torch.arange(hidden.shape[1], device=device)
-                factors = torch.sin(one.position_ids[0, :, None] * 7.0 + width * 3.0)
+                factors = torch.sin(positions[:, None] * 7.0 + width * 3.0)
                 # By the embeddings alone: no parameter is given a gradient.
                 (gradient,) = torch.autograd.grad((hidden * factors).sum(), embedded)
         finally:
             hook.remove()
-        return hidden.detach(), gradient.float().reshape(hidden.shape[0], -1)
+        return hidden.detach(), gradient.float().reshape(one.position_ids.shape[1], -1)
 
     def agrees(self, truth, found):
         """Whether two ways to compute the same numbers agree, in the type that is computed in."""
@@ -325,12 +356,16 @@ class Network:
             # Layers recompute in training mode alone. The flag is the layer's own, not its parts'.
             layer.training = True
 
+    def computes_as(self, other):
+        """Takes the attention of another network of the same layers."""
+        self.attention, self.is_packed, self.shares_prompts = other.attention, other.is_packed, other.shares_prompts
+
     def freeze(self):
         """A frozen copy as it is now."""
         module = copy.deepcopy(self.module).requires_grad_(False)
         head = VocabularyHead(module, self.options.logprob_chunk)
         frozen = Network(module, module.base_model, head, self.source, self.options)
-        frozen.attention, frozen.is_packed = self.attention, self.is_packed
+        frozen.computes_as(self)
         if self.vision is not None:
             frozen.vision = Vision(frozen.decoder, self.vision.images)
         return frozen
@@ -342,6 +377,27 @@ def made_up(vocab_size, lengths):
     positions = torch.cat([torch.arange(n) for n in lengths])
     offsets = torch.tensor([0, *lengths]).cumsum(0).int()
     return Pack(tokens[None], positions[None], offsets, lengths, None, None)
+
+
+def made_up_branches(vocab_size, length):
+    """Two made-up sequences of about `length` tokens with one prompt, which stands once.
+
+    Gives that pack, packs of each with a prompt of its own, and the row of the first for each row of the others.
+    """
+    prompt, first, second = length * 2 // 3, length - length * 2 // 3, max(1, length // 5)
+    whole = made_up(vocab_size, [prompt + first + second])
+    tokens, positions = whole.input_ids[0], torch.arange(prompt)
+    ends = [(prompt, prompt + first), (prompt + first, prompt + first + second)]
+    positions = torch.cat([positions, *(prompt + torch.arange(end - begin) for begin, end in ends)])
+    row_of = [torch.cat([torch.arange(prompt), torch.arange(*end)]) for end in ends]
+    branches = [Branch((0, 0), 0, prompt), *(Branch((0, prompt), *end) for end in ends)]
+    lengths = [branch.end - branch.begin for branch in branches]
+    shared = Pack(tokens[None], positions[None], whole.offsets, lengths, None, None, Layout(branches, None))
+    apart = [
+        Pack(tokens[rows][None], torch.arange(len(rows))[None], torch.tensor([0, len(rows)]).int(), [len(rows)], None, None)
+        for rows in row_of
+    ]
+    return shared, apart, torch.cat(row_of)
 
 
 def _apart(truth, found):

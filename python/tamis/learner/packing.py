@@ -1,15 +1,74 @@
 """A wave as one row of tokens without padding.
 
-    prompt a | completion 1 | prompt a | completion 2 | prompt b | completion 3
-    0 1 2 .. |              | 0 1 2 .. |              | 0 1 ..   |               position_ids
+Sequences of a prompt follow it, which stands in the row once (`shares`, where the decoder's attention can):
 
-Each sequence is its prompt and its completion but for the last token, which predicts nothing that is asked
-for. Position ids begin anew with each sequence; attention keeps to a sequence (see `attention`).
+    prompt a | completion 1 | completion 2 | prompt b, completion 3
+    0 1 2    | 3 4 5        | 3 4          | 0 1 2 3 4               position_ids
+
+A completion sees its prompt and itself. Otherwise each sequence has a prompt of its own:
+
+    prompt a, completion 1 | prompt a, completion 2 | prompt b, completion 3
+    0 1 2 3 4 5            | 0 1 2 3 4              | 0 1 2 3 4
+
+The last token of a completion is left out: it predicts nothing that is asked for. Attention keeps to a sequence
+(see `attention`).
 """
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, groupby
 
 import torch
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Neighbouring rows, `begin` to `end`, that see the rows of their prompt and then their own."""
+
+    prompt: tuple
+    begin: int
+    end: int
+
+
+class Layout:
+    """What the pieces of a row see before themselves, where some share a prompt: `branches`, in the row's order."""
+
+    def __init__(self, branches, device):
+        self.branches = branches
+        self._device = device
+
+    def _offsets(self, lengths):
+        return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=self._device)
+
+    @cached_property
+    def query_offsets(self):
+        """i32 [B+1], begin of each branch in the row."""
+        return self._offsets([branch.end - branch.begin for branch in self.branches])
+
+    @cached_property
+    def key_offsets(self):
+        """i32 [B+1], begin of what each branch sees in `key_rows`."""
+        return self._offsets([sum(end - begin for begin, end in _seen(branch)) for branch in self.branches])
+
+    @cached_property
+    def key_rows(self):
+        """i64, the rows that each branch sees, one branch after the other."""
+        seen = [torch.arange(*part) for branch in self.branches for part in _seen(branch)]
+        return torch.cat(seen).to(self._device)
+
+    @cached_property
+    def longest_query(self):
+        """Rows of the longest branch."""
+        return max(branch.end - branch.begin for branch in self.branches)
+
+    @cached_property
+    def longest_key(self):
+        """Most rows that a branch sees."""
+        return max(sum(end - begin for begin, end in _seen(branch)) for branch in self.branches)
+
+
+def _seen(branch):
+    return [branch.prompt, (branch.begin, branch.end)]
 
 
 @dataclass
@@ -17,10 +76,11 @@ class Pack:
     """Sequences in one row of M tokens, of which N predict a completion's token.
 
     input_ids, position_ids: i64 [1, M]
-    offsets:  i32 [S+1], begin of each sequence in the row
+    offsets:  i32 [S+1], begin of each sequence in the row; of a prompt that is shared and of each of its branches
     lengths:  the S differences of the offsets, as numbers
     rows:     i64 [N], position in the row that predicts each completion token
     targets:  i64 [N], the completions' tokens, in the order of the wave
+    layout:   of a row in which sequences share prompts, otherwise `None`
     """
 
     input_ids: torch.Tensor
@@ -29,40 +89,72 @@ class Pack:
     lengths: list
     rows: torch.Tensor
     targets: torch.Tensor
+    layout: Layout | None = None
 
 
-def pack(wave, device):
+def pack(wave, device, shares=False):
     """The whole wave as one pack; at least one sequence."""
-    return _pack(wave, 0, wave.num_sequences, device)
+    return _pack(wave, 0, wave.num_sequences, device, shares)
 
 
 def pack_one_by_one(wave, device):
     """A pack for each sequence, for decoders in which packed sequences are not independent."""
-    return [_pack(wave, s, s + 1, device) for s in range(wave.num_sequences)]
+    return [_pack(wave, s, s + 1, device, False) for s in range(wave.num_sequences)]
 
 
-def _pack(wave, first, end, device):
-    prompt_offset, completion_offset = wave.prompt_offset.tolist(), wave.completion_offset.tolist()
+def _pack(wave, first, end, device, shares):
+    prompts, completions = wave.prompt_offset.tolist(), wave.completion_offset.tolist()
     prompt_of = wave.prompt_of.tolist()
-    tokens, positions, rows, lengths, offset = [], [], [], [], 0
-    for s in range(first, end):
-        prompt = wave.prompt_token[prompt_offset[prompt_of[s]] : prompt_offset[prompt_of[s] + 1]]
-        completion = wave.completion_token[completion_offset[s] : completion_offset[s + 1]]
-        length = prompt.numel() + completion.numel() - 1
-        tokens += [prompt, completion[:-1]]
-        positions.append(torch.arange(length))
-        rows.append(torch.arange(offset + prompt.numel() - 1, offset + length))
-        lengths.append(length)
-        offset += length
-    begins = [0]
-    for length in lengths:
-        begins.append(begins[-1] + length)
-    targets = wave.completion_token[completion_offset[first] : completion_offset[end]]
-    return Pack(
-        input_ids=torch.cat(tokens).long().unsqueeze(0).to(device),
-        position_ids=torch.cat(positions).unsqueeze(0).to(device),
-        offsets=torch.tensor(begins, dtype=torch.int32).to(device),
-        lengths=lengths,
-        rows=torch.cat(rows).to(device),
-        targets=targets.long().to(device),
-    )
+    row = _Row()
+    # Sequences of a prompt are neighbours.
+    for place, members in groupby(range(first, end), lambda s: prompt_of[s] if shares else s):
+        members = list(members)
+        at = place if shares else prompt_of[place]
+        prompt = wave.prompt_token[prompts[at] : prompts[at + 1]]
+        row.add(prompt, [wave.completion_token[completions[s] : completions[s + 1]] for s in members])
+    targets = wave.completion_token[completions[first] : completions[end]]
+    return row.pack(targets.long(), device)
+
+
+class _Row:
+    """A row in the making."""
+
+    def __init__(self):
+        self.tokens, self.positions, self.rows, self.branches = [], [], [], []
+        self.length, self.is_shared = 0, False
+
+    def _append(self, tokens, position, prompt):
+        begin, self.length = self.length, self.length + tokens.numel()
+        self.tokens.append(tokens)
+        self.positions.append(torch.arange(position, position + tokens.numel()))
+        self.branches.append(Branch(prompt or (begin, begin), begin, self.length))
+        return begin
+
+    def add(self, prompt, completions):
+        """A prompt with all of its completions."""
+        P = prompt.numel()
+        if len(completions) == 1:
+            begin = self._append(torch.cat([prompt, completions[0][:-1]]), 0, None)
+            self.rows.append(torch.arange(begin + P - 1, self.length))
+            return
+        self.is_shared = True
+        begin = self._append(prompt, 0, None)
+        for completion in completions:
+            # Its first token is predicted by the prompt's last.
+            self.rows.append(torch.tensor([begin + P - 1]))
+            if completion.numel() > 1:
+                own = self._append(completion[:-1], P, (begin, begin + P))
+                self.rows.append(torch.arange(own, self.length))
+
+    def pack(self, targets, device):
+        """The row."""
+        lengths = [branch.end - branch.begin for branch in self.branches]
+        return Pack(
+            input_ids=torch.cat(self.tokens).long().unsqueeze(0).to(device),
+            position_ids=torch.cat(self.positions).unsqueeze(0).to(device),
+            offsets=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32).to(device),
+            lengths=lengths,
+            rows=torch.cat(self.rows).to(device),
+            targets=targets.to(device),
+            layout=Layout(self.branches, device) if self.is_shared else None,
+        )

@@ -31,7 +31,7 @@ pub type Opener<'a> = Box<dyn FnMut(&OpenRequest) -> Result<Box<dyn RunLearner>,
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Refusal {
     status: u16,
-    error: ErrorBody,
+    error: Box<ErrorBody>,
     /// Whether a critic is missing.
     is_no_critic: bool,
 }
@@ -39,11 +39,11 @@ struct Refusal {
 impl Refusal {
     fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
         let error = ErrorBody { kind: kind.to_owned(), message: message.into(), ..ErrorBody::default() };
-        Self { status, error, is_no_critic: false }
+        Self { status, error: Box::new(error), is_no_critic: false }
     }
 
     fn answer(self) -> Answer {
-        answer(self.status, &Message::new(&ErrorAnswer { error: self.error }))
+        answer(self.status, &Message::new(&ErrorAnswer { error: *self.error }))
     }
 }
 
@@ -69,15 +69,17 @@ impl From<LearnerError> for Refusal {
 
 impl From<SaveError> for Refusal {
     fn from(error: SaveError) -> Self {
-        let mut refusal = Self::new(422, "files", with_causes(&error));
-        refusal.error.hint = error.hint();
-        if let SaveError::Disk(DiskError { operation, path, cause }) = error {
-            refusal.status = 500;
-            refusal.error.kind = "disk".to_owned();
-            refusal.error.operation = Some(operation);
-            refusal.error.path = Some(path);
-            refusal.error.errno = cause.raw_os_error();
-        }
+        let (message, hint) = (with_causes(&error), error.hint());
+        let SaveError::Disk(DiskError { operation, path, cause }) = error else {
+            let mut refusal = Self::new(422, "files", message);
+            refusal.error.hint = hint;
+            return refusal;
+        };
+        let mut refusal = Self::new(500, "disk", message);
+        refusal.error.hint = hint;
+        refusal.error.operation = Some(operation);
+        refusal.error.path = Some(path);
+        refusal.error.errno = cause.raw_os_error();
         refusal
     }
 }
