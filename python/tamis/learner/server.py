@@ -37,6 +37,7 @@ from .protocol import (
     Failed,
     IncarnationError,
     LearnerError,
+    MethodError,
     PageError,
     PathError,
     RequestError,
@@ -292,8 +293,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         # Without a version that it knows the base class would answer as HTTP/0.9 did, without a head.
         self.request_version = self.protocol_version
-        known = code not in (405, 501)
-        kind = RequestError if known else PathError
+        # 501 is the base class's word for a method that has no function here.
+        kind = MethodError if code in (405, 501) else RequestError
         self._send(Answer.of_error(kind(message or "the request cannot be read")))
 
     def _send(self, answer):

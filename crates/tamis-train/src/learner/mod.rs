@@ -185,6 +185,15 @@ pub enum LearnerError {
     /// A critic is asked for, and the learner has none.
     #[error("the learner has no critic")]
     NoCritic,
+    /// The reference is asked for, and there is none.
+    #[error("the learner has no reference")]
+    NoReference,
+    /// What is asked for breaks the rules of the call.
+    #[error("{reason}")]
+    Misused {
+        /// The message.
+        reason: String,
+    },
     /// Samples are asked for of a learner that was not opened to generate.
     #[error("the learner was not opened to generate")]
     NoGeneration,
@@ -251,6 +260,8 @@ impl LearnerError {
             | Self::Correction(_)
             | Self::Engine { .. }
             | Self::NoCritic
+            | Self::NoReference
+            | Self::Misused { .. }
             | Self::NoAdapter
             | Self::NoGpu
             | Self::NoGeneration
