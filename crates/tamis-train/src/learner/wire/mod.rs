@@ -313,12 +313,22 @@ enum WireDtype {
     F16,
 }
 
+impl From<SaveDtype> for WireDtype {
+    fn from(dtype: SaveDtype) -> Self {
+        match dtype {
+            SaveDtype::F32 => Self::F32,
+            SaveDtype::Bf16 => Self::Bf16,
+            SaveDtype::F16 => Self::F16,
+        }
+    }
+}
+
 impl SaveRequest {
     fn new(folder: &Path, content: SaveContent) -> Self {
         let folder = folder.to_owned();
         match content {
-            SaveContent::Weights { untied } => {
-                Self { folder, content: WireSaveContent::Weights, dtype: WireDtype::F32, untied }
+            SaveContent::Weights { untied, dtype } => {
+                Self { folder, content: WireSaveContent::Weights, dtype: dtype.into(), untied }
             }
             SaveContent::Adapter => {
                 Self { folder, content: WireSaveContent::Adapter, dtype: WireDtype::F32, untied: false }
@@ -327,12 +337,7 @@ impl SaveRequest {
                 Self { folder, content: WireSaveContent::Handles, dtype: WireDtype::F32, untied }
             }
             SaveContent::Checkpoint { dtype } => {
-                let dtype = match dtype {
-                    SaveDtype::F32 => WireDtype::F32,
-                    SaveDtype::Bf16 => WireDtype::Bf16,
-                    SaveDtype::F16 => WireDtype::F16,
-                };
-                Self { folder, content: WireSaveContent::Checkpoint, dtype, untied: false }
+                Self { folder, content: WireSaveContent::Checkpoint, dtype: dtype.into(), untied: false }
             }
         }
     }
@@ -344,7 +349,7 @@ impl SaveRequest {
             WireDtype::F16 => SaveDtype::F16,
         };
         match self.content {
-            WireSaveContent::Weights => SaveContent::Weights { untied: self.untied },
+            WireSaveContent::Weights => SaveContent::Weights { untied: self.untied, dtype },
             WireSaveContent::Adapter => SaveContent::Adapter,
             WireSaveContent::Handles => SaveContent::Handles { untied: self.untied },
             WireSaveContent::Checkpoint => SaveContent::Checkpoint { dtype },
