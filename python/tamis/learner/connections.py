@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from . import protocol
 from .device import DeviceLost
-from .protocol import LearnerError, PageError, PathError, RequestError, TokenError, TooLongError
+from .protocol import LearnerError, MethodError, PageError, PathError, RequestError, TokenError, TooLongError
 
 # Seconds that a request may stand still between its first line and its end.
 STALL_SECONDS = 60.0
@@ -100,8 +100,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         # Without a version that it knows the base class would answer as HTTP/0.9 did, without a head.
         self.request_version = self.protocol_version
-        known = code not in (405, 501)
-        kind = RequestError if known else PathError
+        # 501 is the base class's word for a method that has no function here.
+        kind = MethodError if code in (405, 501) else RequestError
         self._send(Answer.of_error(kind(message or "the request cannot be read")))
 
     def _send(self, answer):

@@ -415,7 +415,7 @@ class Learner:
         protocol.refuse_columns(columns)
         folder = settings.text("folder")
         content = settings.choice("content", ["weights", "adapter", "handles", "checkpoint"])
-        dtype = settings.choice("dtype", list(checkpoint.DTYPES))
+        dtype = settings.choice("dtype", list(checkpoint.DTYPES), "f32")
         untied = settings.flag("untied", False)
         settings.finish()
         policy, critics = self._policy, ()

@@ -55,6 +55,12 @@ class TooLongError(RequestError):
     status = 413
 
 
+class MethodError(RequestError):
+    """A request is neither `GET` nor `POST`."""
+
+    status = 405
+
+
 class PageError(RequestError):
     """A web page asks, through the browser of somebody on this machine."""
 

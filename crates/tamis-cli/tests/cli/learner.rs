@@ -99,7 +99,8 @@ fn a_run_goes_on_with_another_kind_of_learner() {
     }
 }
 
-/// A run of two steps with a critic: every kind of call but those of early parts.
+/// A run of two steps with a critic: every kind of call but those of a resume, of early parts (which
+/// `servers.rs` tests) and of the analysis of gradients.
 fn short() -> String {
     TINY.replaced("total_steps: 6", "total_steps: 2")
         .replaced("warm_start: {steps: 40", "warm_start: {steps: 3")
@@ -151,6 +152,60 @@ fn with_a_fault_at_every_call(fault: &str, samples: bool, check: impl Fn(&Folder
     let calls = [&calls[..], if samples { &["generate"] } else { &[] }].concat();
     let calls = [&calls[..], &["open", "optim_step", "publish", "reset_optimizer", "save"]].concat();
     assert_eq!(met, calls.iter().map(|call| format!("/v1/{call}")).collect::<Vec<_>>(), "{places:?}");
+}
+
+/// A resumed run, which loads a checkpoint, and measures the gradients of its groups: with a fault at every
+/// call in turn.
+#[test]
+fn faults_at_any_call_of_a_resumed_run_lose_nothing() {
+    let kind = ["objective.advantage.kind=optimal_token_baseline", "train.gradient_analysis={}"];
+    let folder = Folder::new().with("config.yaml", TINY);
+    train(&folder, &[&kind[..], &["run.name=whole", "train.total_steps=4"]].concat()).succeeds();
+    train(&folder, &[&kind[..], &["run.name=begun", "train.total_steps=2"]].concat()).succeeds();
+    let whole = Left::by(&folder.join("runs/whole"));
+    let resume = |url: &str| {
+        let arguments = ["train", "--resume", "runs/run", "train.total_steps=4", url];
+        folder.tamis(&[&arguments[..], &["learner.lost_timeout=20ms"]].concat())
+    };
+    let mut met = std::collections::BTreeSet::new();
+    for fault in ["killed-before", "killed-after", "broken-before", "broken-after"] {
+        for at in 1.. {
+            let copied = std::process::Command::new("cp")
+                .args(["-R", "runs/begun", "runs/run"])
+                .current_dir(folder.path())
+                .status();
+            assert!(copied.unwrap().success());
+            let at = at.to_string();
+            let arguments = ["--listen", "unix:l.sock", "--test-fault", fault, "--test-fault-at", &at];
+            let mut learner = Listening::learner(&folder, &arguments);
+            let ended = resume("learner.url=unix:l.sock");
+            let _ = learner.child.kill();
+            let mut printed = String::new();
+            learner.child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+            let place = printed.split("a fault at ").nth(1).and_then(|text| text.split(',').next());
+            let expected = if place.is_some() && fault.starts_with("killed") { 3 } else { 0 };
+            // The last answer may be one that nobody needs.
+            assert!(matches!(ended.code, Some(code) if code == 0 || code == expected), "{}", ended.shown());
+            if ended.code != Some(0) {
+                resume("learner.url=null").succeeds();
+            }
+            let run = Left::by(&folder.join("runs/run"));
+            assert_eq!(run.metrics, whole.metrics, "{fault} at {place:?}");
+            for file in ["model.safetensors", "optimizer.safetensors"] {
+                let name = format!("checkpoints/step_4/{file}");
+                assert!(run.files[&name] == whole.files[&name], "{fault} at {place:?}: {name}");
+            }
+            std::fs::remove_dir_all(folder.join("runs/run")).unwrap();
+            match place {
+                Some(place) => met.insert(place.to_owned()),
+                // It would come after the last call.
+                None => break,
+            };
+        }
+    }
+    for call in ["load", "grad_norm"] {
+        assert!(met.contains(&format!("/v1/{call}")), "{met:?}");
+    }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -105,22 +107,26 @@ fn completions_of_a_form_over_servers_are_those_without() {
     assert!(!ended.stderr.contains("computes them again"), "{}", ended.shown());
 }
 
-/// A server like vLLM that completes with digits, a function of the seed.
+/// Completions of digits, a function of the seed.
+fn digits(folder: &Folder) -> Answers {
+    let tokenizer: serde_json::Value =
+        serde_json::from_str(&folder.read("first/checkpoints/step_1/tokenizer.json")).unwrap();
+    let id = |digit: u8| tokenizer["model"]["vocab"][char::from(digit).to_string()].as_u64().unwrap();
+    let digits: Vec<u32> = (b'0'..=b'9').map(|digit| id(digit) as u32).collect();
+    Arc::new(move |asked: &Asked| {
+        let digit = |place: u64| digits[(asked.seed >> (8 * place)) as usize % 10];
+        let token_ids = vec![digit(0), digit(1), asked.ends[0]];
+        Answer { token_ids, delay: Duration::from_millis(1) }
+    })
+}
+
+/// A server like vLLM that completes with digits.
 fn vllm_of_digits(folder: &Folder) -> FakeVllm {
     vllm_of_digits_like(folder, Behaviour::default())
 }
 
 fn vllm_of_digits_like(folder: &Folder, behaviour: Behaviour) -> FakeVllm {
-    let tokenizer: serde_json::Value =
-        serde_json::from_str(&folder.read("first/checkpoints/step_1/tokenizer.json")).unwrap();
-    let id = |digit: u8| tokenizer["model"]["vocab"][char::from(digit).to_string()].as_u64().unwrap();
-    let digits: Vec<u32> = (b'0'..=b'9').map(|digit| id(digit) as u32).collect();
-    let answers: Answers = Arc::new(move |asked: &Asked| {
-        let digit = |place: u64| digits[(asked.seed >> (8 * place)) as usize % 10];
-        let token_ids = vec![digit(0), digit(1), asked.ends[0]];
-        Answer { token_ids, delay: Duration::from_millis(1) }
-    });
-    FakeVllm::start(Behaviour { answers: Some(answers), ..behaviour })
+    FakeVllm::start(Behaviour { answers: Some(digits(folder)), ..behaviour })
 }
 
 /// ReMax samples a greedy completion of each prompt that it trains on: servers go to sleep after these, and
@@ -193,7 +199,8 @@ impl Relay {
         let (learner, noted) = (learner.trim_start_matches("http://").to_owned(), Arc::clone(&calls));
         std::thread::spawn(move || {
             for caller in listener.incoming() {
-                let (caller, learner) = (caller.unwrap(), TcpStream::connect(&learner).unwrap());
+                // One that was killed is there no more.
+                let (Ok(caller), Ok(learner)) = (caller, TcpStream::connect(&learner)) else { continue };
                 let back = (learner.try_clone().unwrap(), caller.try_clone().unwrap());
                 let (noted, is_asleep) = (Arc::clone(&noted), Arc::clone(&is_asleep));
                 std::thread::spawn(move || {
@@ -233,8 +240,13 @@ fn a_learner_computes_while_servers_sleep() {
     let state = Arc::clone(&vllm.state);
     let relay = Relay::begin(&learner.address, move || !state.lock().unwrap().asleep.is_empty());
     let url = format!("learner.url={}", relay.url);
-    let further =
-        [&*url, "rollout.sleep_level=1", "rollout.top_p=0.9", "publish.verify=off", "validate.before_train=false"];
+    let further = [
+        &*url,
+        "rollout.sleep_level=1",
+        "rollout.top_p=0.9",
+        "publish.verify=off",
+        "validate.before_train=false",
+    ];
     let kl = ["objective.kl.in=reward", "objective.kl.coefficient=0.01"];
     let served = from_the_policy(&[&vllm.server.url()]);
     let ended = train(&folder, "slept", &served, &[&further[..], &kl].concat()).succeeds();
@@ -244,6 +256,79 @@ fn a_learner_computes_while_servers_sleep() {
     let computed: Vec<_> = calls.iter().filter(|(call, _)| computing.contains(&&**call)).collect();
     assert!(computed.iter().any(|(call, _)| call == "forward"), "{calls:?}");
     assert!(computed.iter().all(|(_, slept)| *slept), "{calls:?}");
+}
+
+/// As [`vllm_of_digits`], that answers no more after so many samples.
+fn vllm_that_sticks(folder: &Folder, most: usize) -> FakeVllm {
+    let (answers, asked) = (digits(folder), AtomicUsize::new(0));
+    let answers: Answers = Arc::new(move |one: &Asked| {
+        let sticks = asked.fetch_add(1, Ordering::SeqCst) >= most;
+        let delay = if sticks { Duration::from_secs(3600) } else { Duration::from_millis(1) };
+        Answer { delay, ..answers(one) }
+    });
+    FakeVllm::start(Behaviour { answers: Some(answers), ..Behaviour::default() })
+}
+
+/// A step is kept before a part of it is trained on, and given up where Ctrl-C comes before the rest is
+/// there: whatever befalls the learner at these two calls, a resume comes to the run that was left alone.
+#[test]
+fn faults_of_a_learner_as_a_step_is_kept_and_given_up_lose_nothing() {
+    let folder = with_a_policy();
+    let settings = [
+        "schedule.mode=streaming",
+        "~filter",
+        "rollout.max_in_flight=4",
+        "validate.before_train=false",
+        "validate.test_freq=0",
+        "checkpoint.save_freq=1",
+        "train.total_steps=2",
+    ];
+    let whole = vllm_of_digits(&folder);
+    let url = whole.server.url();
+    train(&folder, "whole", &from_the_policy(&[&url]), &settings).succeeds();
+    let weights = |run: &str| {
+        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_2/model.safetensors"))).unwrap()
+    };
+    let calls_of = |relay: &Relay| -> Vec<String> {
+        relay.calls.lock().unwrap().iter().map(|(call, _)| call.clone()).collect()
+    };
+    // The first step has 4 groups of 4 samples; of the second a mini-batch of 2 comes.
+    let broken_off = |fault: &[&str]| {
+        let vllm = vllm_that_sticks(&folder, 16 + 8);
+        let learner = Listening::learner(&folder, &[&["--listen", "127.0.0.1:0"], fault].concat());
+        let relay = Relay::begin(&learner.address, || false);
+        let learns = format!("learner.url={}", relay.url);
+        let mut arguments = ["train", "tiny.yaml", "run.name=run", &learns, "learner.lost_timeout=20ms"]
+            .map(str::to_owned)
+            .to_vec();
+        arguments.extend(from_the_policy(&[&vllm.server.url()]));
+        arguments.extend(settings.map(str::to_owned));
+        let mut run = folder.start(&arguments);
+        let steps = |calls: &[String]| calls.iter().filter(|call| *call == "optim_step").count();
+        while run.try_wait().unwrap().is_none() && steps(&calls_of(&relay)) < 3 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = Command::new("kill").args(["-INT", &run.id().to_string()]).stderr(Stdio::null()).status();
+        let ended = folder.wait(run);
+        let resume =
+            ["train", "--resume", "runs/run", "learner.url=null", &format!("rollout.servers=[{url}]")];
+        folder.tamis(&resume).succeeds();
+        assert!(weights("run") == weights("whole"), "{fault:?}: {}", ended.shown());
+        std::fs::remove_dir_all(folder.join("runs/run")).unwrap();
+        (ended, calls_of(&relay))
+    };
+    let (ended, calls) = broken_off(&[]);
+    assert_eq!(ended.code, Some(130), "{}", ended.shown());
+    for call in ["keep", "restore"] {
+        let Some(place) = calls.iter().rposition(|one| one == call) else { panic!("no {call} in {calls:?}") };
+        for fault in ["killed-before", "killed-after", "broken-before", "broken-after"] {
+            let at = (place + 1).to_string();
+            let (ended, made) = broken_off(&["--test-fault", fault, "--test-fault-at", &at]);
+            assert_eq!(made[place], call, "{made:?}");
+            let expected = if fault.starts_with("killed") { 3 } else { 130 };
+            assert_eq!(ended.code, Some(expected), "{fault} at {call}: {}", ended.shown());
+        }
+    }
 }
 
 /// A setting that trains on the sampler's own log-probabilities is refused where they are of another

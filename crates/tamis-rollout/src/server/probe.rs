@@ -22,6 +22,10 @@ pub struct Probe {
     pub logprobs: Vec<f64>,
     /// Largest mean absolute difference that the server's rounding may make, in nats.
     pub tolerance: f64,
+    /// Whether the log-probabilities themselves were computed in 16 bits: a server that rounds by less than that
+    /// is then no nearer to them.
+    #[serde(default)]
+    pub is_rounded: bool,
 }
 
 /// A probe that cannot be read or written.
@@ -79,7 +83,7 @@ impl Probe {
     ///
     /// ```
     /// use tamis_rollout::server::Probe;
-    /// let probe = Probe { token_ids: vec![1, 2, 3], logprobs: vec![-1.0, -2.0], tolerance: 0.05 };
+    /// let probe = Probe { token_ids: vec![1, 2, 3], logprobs: vec![-1.0, -2.0], tolerance: 0.05, is_rounded: false };
     /// assert_eq!(probe.difference(&[-1.5, -2.0]), 0.25);
     /// ```
     pub fn difference(&self, logprobs: &[f64]) -> f64 {
@@ -92,7 +96,7 @@ impl Probe {
     ///
     /// ```
     /// use tamis_rollout::server::Probe;
-    /// let probe = Probe { token_ids: vec![1, 2, 3], logprobs: vec![-1.0, -2.0], tolerance: 0.05 };
+    /// let probe = Probe { token_ids: vec![1, 2, 3], logprobs: vec![-1.0, -2.0], tolerance: 0.05, is_rounded: false };
     /// assert_eq!(probe.spread(), 0.5);
     /// ```
     pub fn spread(&self) -> f64 {

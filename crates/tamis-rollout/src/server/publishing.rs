@@ -317,7 +317,8 @@ impl<P: Protocol> HttpServer<P> {
                 let spread = probe.spread();
                 let rounding = self.rounding.map(|part| part * spread);
                 let known = rounding.map(|rounding| (ROUNDING_VARIES * rounding).max(LEAST_TOLERANCE));
-                let tolerance = [known, self.protocol.rounding()]
+                let own = self.protocol.rounding().filter(|_| !probe.is_rounded);
+                let tolerance = [known, own]
                     .into_iter()
                     .flatten()
                     .fold(probe.tolerance, f64::min);

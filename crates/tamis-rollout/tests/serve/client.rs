@@ -186,22 +186,28 @@ fn a_server_shows_that_it_holds_what_was_published() {
     let hear = Box::new(move |message: FleetMessage| hear.lock().unwrap().push(message.to_string()));
     let mut fleet = fleet_that_says(&[&serving], hear);
     let token_ids: Vec<u32> = (0..24).map(|place| place * 11 % 300).collect();
-    let folder = |published: u64, probed: u64| {
+    let probing = |published: u64, probed: u64, off: f64, is_rounded: bool| {
         let folder = tempfile::tempdir().unwrap();
         model(published).save(folder.path(), SaveDtype::F32).unwrap();
-        let logprobs = scored(probed, &token_ids).iter().map(|&logprob| f64::from(logprob)).collect();
-        Probe { token_ids: token_ids.clone(), logprobs, tolerance: 100.0 }.write(folder.path()).unwrap();
+        let logprobs = scored(probed, &token_ids).iter().map(|&logprob| f64::from(logprob) + off).collect();
+        let probe = Probe { token_ids: token_ids.clone(), logprobs, tolerance: 100.0, is_rounded };
+        probe.write(folder.path()).unwrap();
         folder
     };
+    let folder = |published: u64, probed: u64| probing(published, probed, 0.0, false);
     let publish = |fleet: &mut Fleet, version: u64, folder: &tempfile::TempDir| {
         let weights = Weights::Folder(folder.path().to_owned());
         fleet.publish(&Publication { version: PolicyVersion(version), weights }, InFlight::Wait).unwrap();
     };
-    let good = folder(2, 2);
-    publish(&mut fleet, 1, &good);
+    // What a learner computed in 16 bits is off by its own rounding.
+    let rounded = probing(2, 2, 0.01, true);
+    publish(&mut fleet, 1, &rounded);
     assert_eq!(fleet.next(Wait::Forever).unwrap(), [GeneratorEvent::Published { version: PolicyVersion(1) }]);
+    let good = folder(2, 2);
+    publish(&mut fleet, 2, &good);
+    assert_eq!(fleet.next(Wait::Forever).unwrap(), [GeneratorEvent::Published { version: PolicyVersion(2) }]);
     let other = folder(3, 2);
-    publish(&mut fleet, 2, &other);
+    publish(&mut fleet, 3, &other);
     let end = Instant::now() + PATIENCE;
     while answered.lock().unwrap().is_empty() && Instant::now() < end {
         let soon = Wait::Until(Instant::now() + Duration::from_millis(50));

@@ -104,7 +104,9 @@ fn vllm(behaviour: Behaviour, change: impl Fn(&mut ServerSettings)) -> (FakeVllm
 /// Writes beside the weights of that name the log-probabilities that the fake server gives under them.
 fn write_probe(weights: &str, folder: &Path) {
     let logprobs = vec![logprob(weights, 1), logprob(weights, 2)];
-    Probe { token_ids: vec![2, 3, 4], logprobs, tolerance: 0.01 }.write(folder).expect("written");
+    Probe { token_ids: vec![2, 3, 4], logprobs, tolerance: 0.01, is_rounded: false }
+        .write(folder)
+        .expect("written");
 }
 
 fn sampling() -> Sampling {

@@ -48,10 +48,7 @@ impl Cut {
 
 /// Waves of sequences whose order is free (the gradient is a sum over them), each with the places of its
 /// sequences: as many micro-batches at a time as there are ranks.
-pub(crate) fn waves<'a>(
-    sequences: &[LearnerSequence<'a>],
-    cut: Cut,
-) -> Vec<(Vec<usize>, Wave<'a>)> {
+pub(crate) fn waves<'a>(sequences: &[LearnerSequence<'a>], cut: Cut) -> Vec<(Vec<usize>, Wave<'a>)> {
     let of_wave = |parts: &[Vec<usize>]| {
         let ranks = parts.iter().zip(0..).flat_map(|(part, rank)| std::iter::repeat_n(rank, part.len()));
         let places = parts.concat();
@@ -250,7 +247,9 @@ mod tests {
             for share in &shares {
                 let tokens = of(&share.iter().map(|&place| sequences[place]).collect::<Vec<_>>(), |own| {
                     let cut = shared(MicroBatch::Balanced(limit));
-                    own.chunk_by(LearnerSequence::shares_prompt).map(|group| cut.tokens_of(group)).sum::<usize>()
+                    own.chunk_by(LearnerSequence::shares_prompt)
+                        .map(|group| cut.tokens_of(group))
+                        .sum::<usize>()
                 });
                 assert!(tokens <= limit || share.len() == 1, "limit {limit}: {share:?}");
             }

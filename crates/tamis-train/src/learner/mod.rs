@@ -168,6 +168,19 @@ pub struct LearnerInfo {
     pub num_steps: u64,
 }
 
+impl LearnerInfo {
+    /// Whether passes compute in 16 bits: log-probabilities are then rounded by some 0.01 nats.
+    pub fn is_rounded(&self) -> bool {
+        self.dtype != "f32"
+    }
+
+    /// Format of weights that are published: the one that passes compute in, so that servers hold what the
+    /// learner computes with.
+    pub fn published_dtype(&self) -> SaveDtype {
+        if self.dtype == "bf16" { SaveDtype::Bf16 } else { SaveDtype::F32 }
+    }
+}
+
 /// The learner cannot go on.
 #[derive(Debug, Error)]
 pub enum LearnerError {
@@ -186,6 +199,15 @@ pub enum LearnerError {
     /// A critic is asked for, and the learner has none.
     #[error("the learner has no critic")]
     NoCritic,
+    /// The reference is asked for, and there is none.
+    #[error("the learner has no reference")]
+    NoReference,
+    /// What is asked for breaks the rules of the call.
+    #[error("{reason}")]
+    Misused {
+        /// The message.
+        reason: String,
+    },
     /// Samples are asked for of a learner that was not opened to generate.
     #[error("the learner was not opened to generate")]
     NoGeneration,
@@ -252,6 +274,8 @@ impl LearnerError {
             | Self::Correction(_)
             | Self::Engine { .. }
             | Self::NoCritic
+            | Self::NoReference
+            | Self::Misused { .. }
             | Self::NoAdapter
             | Self::NoGpu
             | Self::NoGeneration
@@ -337,11 +361,13 @@ pub enum CopyTo {
 /// What a learner writes into a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SaveContent {
-    /// The policy's weights in f32 with their configuration, as other programs load them; `untied`: an output
-    /// head that is the embedding is written as a tensor of its own, which servers reload.
+    /// The policy's weights with their configuration, as other programs load them; `untied`: an output head that
+    /// is the embedding is written as a tensor of its own, which servers reload.
     Weights {
         /// Write a head of its own.
         untied: bool,
+        /// Their number format.
+        dtype: SaveDtype,
     },
     /// The adapter alone (LoRA) in f32, as peft saves it, for servers that put it onto their own model. Refused
     /// where the whole policy learns.

@@ -43,31 +43,38 @@ pub(crate) fn critic_shape(folder: &Path) -> Result<TransformerConfig, SaveError
     Ok(TransformerConfig::load_any(&folder).map_err(|source| CheckpointError::Config { folder, source })?)
 }
 
+/// The format that a model is written in: f32 where the one that is asked for has no room for its weights, with
+/// the first tensor of these.
+fn fitting(model: &Model, dtype: SaveDtype) -> (SaveDtype, Option<Overflow>) {
+    match model.overflow(dtype) {
+        None => (dtype, None),
+        Some((tensor, largest)) => (SaveDtype::F32, Some(Overflow { tensor: tensor.to_owned(), largest })),
+    }
+}
+
 impl NativeEngine {
     pub(super) fn save_files(&self, folder: &Path, content: SaveContent) -> Result<Saved, LearnerError> {
         match content {
-            SaveContent::Weights { untied } => Ok(self.save_weights(folder, untied)?),
+            SaveContent::Weights { untied, dtype } => Ok(self.save_weights(folder, untied, dtype)?),
             SaveContent::Adapter => Err(LearnerError::NoAdapter),
             SaveContent::Handles { .. } => Err(LearnerError::NoGpu),
             SaveContent::Checkpoint { dtype } => Ok(self.save_checkpoint(folder, dtype)?),
         }
     }
 
-    fn save_weights(&self, folder: &Path, untied: bool) -> Result<Saved, SaveError> {
+    fn save_weights(&self, folder: &Path, untied: bool, dtype: SaveDtype) -> Result<Saved, SaveError> {
         let mut out = SummedFolder::new(&self.disk, folder);
         let model = &self.policy.model;
+        let (dtype, overflow) = fitting(model, dtype);
         let untied = untied.then(|| model.to_untied());
-        write_model(&mut out, "", untied.as_ref().unwrap_or(model), SaveDtype::F32)?;
-        Ok(Saved { files: out.into_files(), overflow: None })
+        write_model(&mut out, "", untied.as_ref().unwrap_or(model), dtype)?;
+        Ok(Saved { files: out.into_files(), overflow })
     }
 
     fn save_checkpoint(&self, folder: &Path, dtype: SaveDtype) -> Result<Saved, SaveError> {
         let mut out = SummedFolder::new(&self.disk, folder);
         let model = &self.policy.model;
-        // What the type has no room for is written as it is.
-        let overflow = model.overflow(dtype);
-        let overflow = overflow.map(|(tensor, largest)| Overflow { tensor: tensor.to_owned(), largest });
-        let dtype = if overflow.is_some() { SaveDtype::F32 } else { dtype };
+        let (dtype, overflow) = fitting(model, dtype);
         write_model(&mut out, "", model, dtype)?;
         if dtype != SaveDtype::F32 {
             out.folder(MASTER)?;

@@ -57,7 +57,7 @@ impl OpenSamples {
     fn begin(&mut self, group: BeginningGroup, refused: &mut Vec<RefusedSample>) -> Result<(), LearnerError> {
         let BeginningGroup { prompt, drawing, samples } = group;
         if let Some((taken, _)) = samples.iter().find(|(sample, _)| self.open.contains_key(sample)) {
-            return Err(LearnerError::Engine { reason: format!("sample {taken} is open already") });
+            return Err(LearnerError::Misused { reason: format!("sample {taken} is open already") });
         }
         let (numbers, keys): (Vec<u64>, Vec<_>) = samples.into_iter().unzip();
         let submitted = self.engine.submit(GenerationRequest {

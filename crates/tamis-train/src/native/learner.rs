@@ -89,7 +89,7 @@ impl Learner for NativeEngine {
             Network::Policy => &self.policy.model,
             Network::Before => self.kept.as_ref().map_or(&self.policy.model, |kept| &kept.policy.0),
             Network::Base => return Err(Halt::Failed(LearnerError::NoAdapter)),
-            Network::Reference => self.reference.as_ref().unwrap_or(&self.policy.model),
+            Network::Reference => self.reference.as_ref().ok_or(LearnerError::NoReference)?,
         };
         let temperature = (self.settings.temperature / sharpness) as f32;
         let scores = score(&threads, policy, workspace, &batch, temperature);
@@ -231,6 +231,8 @@ impl RunLearner for NativeEngine {
             CopyTo::Critic => {
                 let critic = self.begin_critic(self.policy.model.critic());
                 self.critic = Some(critic.ok_or(LearnerError::NoCritic)?);
+                // A pass through the one before has no gradient here.
+                self.held.take_if(|(network, _)| *network == Trained::Critic);
             }
         }
         self.note_sizes();

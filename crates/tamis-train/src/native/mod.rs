@@ -131,7 +131,7 @@ pub fn open(
     interrupt: &Interrupt,
 ) -> Result<Box<dyn RunLearner>, LearnerError> {
     if let Some(option) = request.options.keys().next() {
-        return Err(LearnerError::Engine { reason: format!("the native engine has no option `{option}`") });
+        return Err(LearnerError::Misused { reason: format!("the native engine has no option `{option}`") });
     }
     let settings = EngineSettings {
         threads,

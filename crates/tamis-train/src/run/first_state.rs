@@ -11,6 +11,7 @@ use crate::learner::{CopyTo, LoadContent, Network, SaveContent, Trained};
 use crate::measure::validation::{self, OutcomeKind, ValidationSettings};
 use crate::workers::Workers;
 use crate::workers::servers::{RunSampler, publish_to};
+use tamis_model::SaveDtype;
 
 /// Key of the learning rate to lower where a warm start diverges.
 const RATE: &str = "warm_start.learning_rate";
@@ -124,7 +125,7 @@ impl Run {
             learner.load(&kept, LoadContent::Reference)?;
         } else if is_beginning {
             checkpoint::write_folder::<RunError>(self.recorder.directory.disk(), &kept, None, |folder| {
-                Ok(learner.save(folder, SaveContent::Weights { untied: false })?.files)
+                Ok(learner.save(folder, SaveContent::Weights { untied: false, dtype: SaveDtype::F32 })?.files)
             })?;
             learner.copy_policy(CopyTo::Reference)?;
         } else {

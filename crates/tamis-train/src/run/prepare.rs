@@ -210,7 +210,9 @@ impl Preparation<'_> {
         let trouble = match (begun, read) {
             (None, read) => return Ok(Some(read.map_err(RunError::from)?)),
             (Some(begun), Ok(found)) if begun == found => return Ok(Some(found)),
-            (Some(_), Ok(_)) => "is not the one that the run was begun with: its files have changed".to_owned(),
+            (Some(_), Ok(_)) => {
+                "is not the one that the run was begun with: its files have changed".to_owned()
+            }
             (Some(_), Err(error)) => format!("is gone: failed to {error}"),
         };
         Err(Halt::Failed(RunError::Mismatch {

@@ -10,7 +10,7 @@ use tamis_rollout::{Publication, Weights};
 use crate::checkpoint;
 use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::learner::{LearnerSequence, Network, RunLearner, SaveContent, Wave};
+use crate::learner::{LearnerInfo, LearnerSequence, Network, RunLearner, SaveContent, Wave};
 use crate::prompts::codec::Codec;
 use tamis_run::checksum::crc32;
 use tamis_run::durable::Disk;
@@ -107,14 +107,14 @@ impl PublishedFolders {
         })
     }
 
-    fn whole(&self) -> SaveContent {
-        SaveContent::Weights { untied: self.are_for_servers }
+    fn whole(&self, info: &LearnerInfo) -> SaveContent {
+        SaveContent::Weights { untied: self.are_for_servers, dtype: info.published_dtype() }
     }
 
     /// What is published: what the learner writes, and what servers make of it.
-    fn content(&self) -> (SaveContent, fn(PathBuf) -> Weights) {
+    fn content(&self, info: &LearnerInfo) -> (SaveContent, fn(PathBuf) -> Weights) {
         match self.intake {
-            Intake::Folders => (self.whole(), Weights::Folder),
+            Intake::Folders => (self.whole(info), Weights::Folder),
             Intake::Adapters(_) => (SaveContent::Adapter, Weights::Adapter),
             Intake::GpuMemory => (SaveContent::Handles { untied: true }, Weights::Handles),
         }
@@ -135,7 +135,8 @@ impl PublishedFolders {
             return Ok(base.clone());
         }
         let folder = self.start();
-        self.write_weights(learner, codec, &folder, self.whole())?;
+        let content = self.whole(learner.info());
+        self.write_weights(learner, codec, &folder, content)?;
         Ok(folder)
     }
 
@@ -153,7 +154,7 @@ impl PublishedFolders {
         version: PolicyVersion,
     ) -> Result<Publication, Halt<RunError>> {
         let folder = self.folder(version.0);
-        let (content, weights) = self.content();
+        let (content, weights) = self.content(learner.info());
         self.write_weights(learner, codec, &folder, content)?;
         if let Some(old) = version.0.checked_sub(self.keep) {
             self.disk.remove_folder(&self.folder(old))?;
@@ -169,7 +170,8 @@ impl PublishedFolders {
         // At temperature 1, whatever that of the rollouts is.
         let scores = learner.forward(Network::Policy, &Wave::of(&[sequence]), self.temperature)?;
         let logprobs = scores.logprobs.iter().map(|&logprob| f64::from(logprob)).collect();
-        let probe = Probe { token_ids, logprobs, tolerance: PROBE_TOLERANCE };
+        let is_rounded = learner.info().is_rounded();
+        let probe = Probe { token_ids, logprobs, tolerance: PROBE_TOLERANCE, is_rounded };
         probe
             .write(&folder)
             .map_err(|error| Halt::Failed(RunError::Publish { reason: error.to_string() }))?;

@@ -18,8 +18,8 @@ use super::generator::WireGenerator;
 use super::message::{Message, MessageError};
 use super::{
     BackwardRequest, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody, ForwardRequest,
-    INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer, OpenRequest, PROTOCOL,
-    PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
+    HoldRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer,
+    OpenRequest, PROTOCOL, PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
 };
 use crate::checkpoint::SaveError;
 use crate::interrupt::{Halt, Interrupt};
@@ -319,8 +319,8 @@ pub struct WireLearner {
     interrupt: Interrupt,
     info: LearnerInfo,
     progress: UpdateProgress,
-    /// Columns and tokens of the held pass.
-    num_held: usize,
+    /// Network of the held pass.
+    held: Option<Trained>,
 }
 
 impl WireLearner {
@@ -382,7 +382,7 @@ impl WireLearner {
         networks.note(&mut info);
         let (calls, interrupt) = (Arc::new(Mutex::new(calls)), interrupt.clone());
         let progress = UpdateProgress::new(&interrupt);
-        Ok(Self { calls, codec: None, interrupt, info, progress, num_held: 0 })
+        Ok(Self { calls, codec: None, interrupt, info, progress, held: None })
     }
 
     /// With generators that sample through it, which needs the tokenizer.
@@ -451,28 +451,27 @@ impl Learner for WireLearner {
     }
 
     fn forward(&mut self, network: Network, wave: &Wave<'_>, sharpness: f64) -> Pass<TokenColumns> {
-        let message = Message::new(&ForwardRequest { network, sharpness }).with_wave(wave);
+        let message = Message::new(&ForwardRequest { network, sharpness, images: None }).with_wave(wave);
         self.columns("/v1/forward", network, &message, wave.num_tokens())
     }
 
     fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns> {
-        let message = Message::new(&NetworkRequest { network }).with_wave(wave);
-        self.num_held = 0;
+        let message = Message::new(&HoldRequest { network, images: None }).with_wave(wave);
+        self.held = None;
         let columns = self.columns("/v1/forward_hold", network.into(), &message, wave.num_tokens())?;
-        self.num_held = wave.num_tokens();
+        self.held = Some(network);
         Ok(columns)
     }
 
     fn backward(&mut self, derivatives: TokenColumns) -> Pass<()> {
-        if std::mem::take(&mut self.num_held) == 0 {
-            return Err(Halt::Failed(LearnerError::NothingHeld));
-        }
-        let message = Message::new(&BackwardRequest { discard: false }).with_tokens(derivatives);
+        let network = self.held.take().ok_or(LearnerError::NothingHeld)?;
+        let message = Message::new(&BackwardRequest { discard: false });
+        let message = message.with_derivatives(network.into(), derivatives);
         self.pass("/v1/backward", &message).map(|_| ())
     }
 
     fn discard(&mut self) -> Result<(), LearnerError> {
-        self.num_held = 0;
+        self.held = None;
         self.ask("/v1/backward", &BackwardRequest { discard: true }).map(|_| ())
     }
 

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Number, Value, json};
 use tamis_core::random::Key;
 
-use super::{GenerateAnswer, GenerateRequest};
+use super::{GenerateAnswer, GenerateRequest, find_bad};
 use crate::learner::generate::{BeginningGroup, Drawing, Generate, Generated, SampleEnd, SampleGrowth};
-use crate::learner::{LearnerSequence, TokenColumns, Wave};
+use crate::learner::{LearnerSequence, Network, TokenColumns, Wave};
 
 /// Media type of a body without columns.
 pub(crate) const JSON: &str = "application/json";
@@ -69,6 +69,75 @@ fn numbers<T, const N: usize>(data: &[u8], from: impl Fn([u8; N]) -> T) -> Vec<T
 pub struct Message {
     settings: serde_json::Value,
     columns: HashMap<String, Column>,
+}
+
+/// JSON in which no key stands twice in one object: which of its values is meant nobody could say.
+struct Strict(Value);
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Strict;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("JSON")
+            }
+
+            fn visit_unit<E>(self) -> Result<Strict, E> {
+                Ok(Strict(Value::Null))
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Strict, E> {
+                Ok(Strict(Value::Bool(value)))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Strict, E> {
+                Ok(Strict(Value::Number(value.into())))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Strict, E> {
+                Ok(Strict(Value::Number(value.into())))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Strict, E> {
+                Ok(Strict(Number::from_f64(value).map_or(Value::Null, Value::Number)))
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Strict, E> {
+                Ok(Strict(Value::String(value.to_owned())))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Strict, A::Error> {
+                let mut list = Vec::new();
+                while let Some(Strict(item)) = items.next_element()? {
+                    list.push(item);
+                }
+                Ok(Strict(Value::Array(list)))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Strict, A::Error> {
+                let mut object = Map::new();
+                while let Some((name, Strict(value))) = entries.next_entry::<String, Strict>()? {
+                    if object.contains_key(&name) {
+                        return Err(A::Error::custom(format!("key `{name}` stands twice in one object")));
+                    }
+                    object.insert(name, value);
+                }
+                Ok(Strict(Value::Object(object)))
+            }
+        }
+
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+/// A JSON object of settings.
+fn read_settings(text: &[u8], what: &str) -> Result<Value, MessageError> {
+    let Strict(settings) =
+        serde_json::from_slice(text).map_err(|error| MessageError(format!("no JSON{what}: {error}")))?;
+    if settings.is_object() { Ok(settings) } else { Err(MessageError(format!("no JSON object{what}"))) }
 }
 
 /// A body that cannot be understood.
@@ -131,16 +200,16 @@ impl Message {
         let kind = content_type.split(';').next().unwrap_or_default().trim();
         if kind != SAFETENSORS {
             let empty: &[u8] = b"{}";
-            let text = if body.is_empty() { empty } else { body };
-            let settings: serde_json::Value =
-                serde_json::from_slice(text).map_err(|error| failed(&format!("no JSON: {error}")))?;
+            let settings = read_settings(if body.is_empty() { empty } else { body }, "")?;
             return Ok(Self { settings, columns: HashMap::new() });
         }
-        let (_, header) =
+        let (header_bytes, header) =
             SafeTensors::read_metadata(body).map_err(|error| failed(&format!("no safetensors: {error}")))?;
         let text = header.metadata().as_ref().and_then(|notes| notes.get(SETTINGS).cloned());
-        let settings = serde_json::from_str(text.as_deref().unwrap_or("{}"))
-            .map_err(|error| failed(&format!("no JSON under `{SETTINGS}`: {error}")))?;
+        let settings =
+            read_settings(text.as_deref().unwrap_or("{}").as_bytes(), &format!(" under `{SETTINGS}`"))?;
+        // Eight bytes with the header's length come before it. Of columns of one name one would be lost.
+        read_settings(&body[8..8 + header_bytes], " as header")?;
         let tensors =
             SafeTensors::deserialize(body).map_err(|error| failed(&format!("no safetensors: {error}")))?;
         let mut columns = HashMap::new();
@@ -195,20 +264,55 @@ impl Message {
         }
     }
 
-    /// With the columns of a pass, or the derivatives by them; empty ones are left out.
-    #[must_use]
-    pub(crate) fn with_tokens(mut self, columns: TokenColumns) -> Self {
-        let TokenColumns { logprobs, entropies, values } = columns;
-        for (name, column) in [("logprob", logprobs), ("entropy", entropies), ("value", values)] {
-            if !column.is_empty() {
-                self = self.with(name, Column::F32(column));
-            }
+    /// Refuses columns that nobody has taken.
+    pub(crate) fn refuse_columns(&self) -> Result<(), MessageError> {
+        match self.columns.keys().min() {
+            None => Ok(()),
+            Some(name) => Err(MessageError(format!("the call has no column `{name}`"))),
         }
-        self
     }
 
-    /// The columns of a pass over `num_tokens` tokens, or the derivatives by them; those that are not there
-    /// are empty.
+    /// With the columns of a pass through a network.
+    #[must_use]
+    pub(crate) fn with_tokens(self, network: Network, columns: TokenColumns) -> Self {
+        let TokenColumns { logprobs, entropies, values } = columns;
+        match network {
+            Network::Critic => self.with("value", Column::F32(values)),
+            _ => self.with("logprob", Column::F32(logprobs)).with("entropy", Column::F32(entropies)),
+        }
+    }
+
+    /// With the derivatives by the columns of a pass through a network; entropies may be left out.
+    #[must_use]
+    pub(crate) fn with_derivatives(self, network: Network, derivatives: TokenColumns) -> Self {
+        let TokenColumns { logprobs, entropies, values } = derivatives;
+        match network {
+            Network::Critic => self.with("value", Column::F32(values)),
+            _ if entropies.is_empty() => self.with("logprob", Column::F32(logprobs)),
+            _ => self.with("logprob", Column::F32(logprobs)).with("entropy", Column::F32(entropies)),
+        }
+    }
+
+    /// The derivatives by the columns of a pass of `num_tokens` tokens through a network.
+    pub(crate) fn take_derivatives(
+        &mut self,
+        network: Network,
+        num_tokens: usize,
+    ) -> Result<TokenColumns, MessageError> {
+        let name = if network == Network::Critic { "value" } else { "logprob" };
+        let needed = self.take_tokens(name, num_tokens)?;
+        let needed = needed.ok_or_else(|| MessageError(format!("there is no column `{name}`")))?;
+        let derivatives = if network == Network::Critic {
+            TokenColumns { values: needed, ..TokenColumns::default() }
+        } else {
+            let entropies = self.take_tokens("entropy", num_tokens)?.unwrap_or_default();
+            TokenColumns { logprobs: needed, entropies, values: Vec::new() }
+        };
+        self.refuse_columns()?;
+        Ok(derivatives)
+    }
+
+    /// The columns of a pass over `num_tokens` tokens; those that are not there are empty.
     pub(crate) fn take_token_columns(&mut self, num_tokens: usize) -> Result<TokenColumns, MessageError> {
         Ok(TokenColumns {
             logprobs: self.take_tokens("logprob", num_tokens)?.unwrap_or_default(),
@@ -249,11 +353,6 @@ impl Message {
             .with("rank", Column::I32(ranks))
     }
 
-    /// Whether a wave comes with images.
-    pub(crate) fn has_images(&self) -> bool {
-        self.settings.get(IMAGES).is_some()
-    }
-
     /// The wave.
     pub(crate) fn take_wave(&mut self) -> Result<OwnedWave, MessageError> {
         let prompts = Rows::take(self, "prompt_token", "prompt_offset")?;
@@ -277,7 +376,24 @@ impl Message {
         };
         let prompt_of = of("prompt_of", prompt_of, prompts.len())?;
         let ranks = of("rank", rank, 1 << 20)?.into_iter().map(|rank| rank as u32).collect();
+        self.refuse_columns()?;
         Ok(OwnedWave { prompts, completions, prompt_of, ranks })
+    }
+}
+
+impl Drawing {
+    /// Refuses what no token can be drawn by.
+    fn check(&self) -> Result<(), MessageError> {
+        let &Self { temperature, top_p, min_p, repetition_penalty, max_tokens, .. } = self;
+        let is_warm = temperature == 0.0 || (1e-6..=1e6).contains(&temperature);
+        let is_penalty = repetition_penalty > 0.0 && repetition_penalty.is_finite();
+        find_bad(&[
+            (is_warm, "temperature", "0, or from 1e-6 to 1e6"),
+            (top_p > 0.0 && top_p <= 1.0, "top_p", "above 0 and at most 1"),
+            ((0.0..=1.0).contains(&min_p), "min_p", "from 0 to 1"),
+            (is_penalty, "repetition_penalty", "above 0"),
+            (max_tokens > 0, "max_tokens", "at least 1"),
+        ])
     }
 }
 
@@ -343,6 +459,9 @@ impl Message {
         if !(seconds >= 0.0 && seconds.is_finite()) {
             return Err(MessageError(format!("seconds is {seconds}, and must not be below 0")));
         }
+        for drawing in &drawing {
+            drawing.check()?;
+        }
         let prompts = Rows::take(self, "prompt_token", "prompt_offset")?;
         let (drawn_by, prompt_of) = (self.take_i32("prompt_drawing")?, self.take_i32("prompt_of")?);
         let samples: Vec<u64> = as_u64(self.take_i64("sample")?).collect();
@@ -357,6 +476,11 @@ impl Message {
                 .filter(|places| places.iter().all(|&place| place < end))
                 .ok_or_else(|| MessageError(format!("column `{name}` must be below {end}")))
         };
+        let mut numbers = samples.clone();
+        numbers.sort_unstable();
+        if let Some(twice) = numbers.array_windows().find(|[one, next]| one == next) {
+            return Err(MessageError(format!("sample {} stands twice", twice[0])));
+        }
         let drawn_by = places("prompt_drawing", drawn_by, drawing.len())?;
         let prompt_of = places("prompt_of", prompt_of, prompts.len())?;
         let mut begin: Vec<BeginningGroup> = drawn_by
@@ -372,7 +496,9 @@ impl Message {
             begin[prompt].samples.push((sample, Key::from_bits(key)));
         }
         begin.retain(|group| !group.samples.is_empty());
-        Ok(Generate { begin, abort: as_u64(self.take_i64("abort")?).collect(), seconds })
+        let abort = as_u64(self.take_i64("abort")?).collect();
+        self.refuse_columns()?;
+        Ok(Generate { begin, abort, seconds })
     }
 
     /// What was generated.
@@ -536,8 +662,7 @@ mod tests {
         let message = round(&Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&sequences)));
         assert_eq!(message.columns["prompt_of"], Column::I32(vec![0, 0, 1, 2]));
         assert_eq!(message.settings["images"], json!([["/a.png"], ["/b.png"], []]));
-        assert!(message.has_images());
-        assert!(!Message::new(&json!({})).with_wave(&wave()).has_images());
+        assert_eq!(Message::new(&json!({})).with_wave(&wave()).settings, json!({}));
     }
 
     #[test]
@@ -655,5 +780,15 @@ mod tests {
         body.truncate(body.len() - 1);
         assert!(error(SAFETENSORS, &body).starts_with("no safetensors"));
         assert_eq!(Message::read("", b"").expect("nothing").settings, json!({}));
+        insta::assert_snapshot!(error(JSON, b"[]"), @"no JSON object");
+        insta::assert_snapshot!(error(JSON, br#"{"a": {"b": 1, "b": 2}}"#), @"no JSON: key `b` stands twice in one object at line 1 column 20");
+        let exact = [0.1, 1e-300, -0.0, 12345678901234567.0, f64::MIN_POSITIVE];
+        let body =
+            json!({"all": exact, "large": u64::MAX, "negative": i64::MIN, "text": "\u{e9}", "none": null})
+                .to_string();
+        assert_eq!(Message::read(JSON, body.as_bytes()).expect("JSON").settings.to_string(), body);
+        let column = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+        let body = [&(column.len() as u64).to_le_bytes()[..], column.as_bytes(), &[0; 4]].concat();
+        assert!(error(SAFETENSORS, &body).contains("key `a` stands twice"), "{}", error(SAFETENSORS, &body));
     }
 }

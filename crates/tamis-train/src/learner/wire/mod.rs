@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tamis_model::{AdamWConfig, SaveDtype};
 use tamis_run::durable::DiskOperation;
 
+use self::message::MessageError;
 use super::generate::{Drawing, RefusedSample};
 use super::{CopyTo, LearnerInfo, LoadContent, Network, NetworkSizes, NotFinite, SaveContent, Trained};
 
@@ -51,6 +52,25 @@ impl WireOptimizer {
     pub fn new(constants: AdamWConfig, max_grad_norm: Option<f64>) -> Self {
         let AdamWConfig { beta1, beta2, eps, weight_decay, decay_norms_and_biases } = constants;
         Self { beta1, beta2, epsilon: eps, weight_decay, decay_norms_and_biases, max_grad_norm }
+    }
+
+    /// Refuses constants by which no step can be taken.
+    fn check(&self) -> Result<(), MessageError> {
+        let &Self { beta1, beta2, epsilon, weight_decay, max_grad_norm, .. } = self;
+        let is_share = |value: f64| (0.0..1.0).contains(&value);
+        let from_zero = |value: f64| value >= 0.0 && value.is_finite();
+        let checks = [
+            (is_share(beta1), "beta1", "from 0 to below 1"),
+            (is_share(beta2), "beta2", "from 0 to below 1"),
+            (from_zero(epsilon), "epsilon", "0 or above"),
+            (from_zero(weight_decay), "weight_decay", "0 or above"),
+            (
+                max_grad_norm.is_none_or(|norm| norm > 0.0 && norm.is_finite()),
+                "max_grad_norm",
+                "above 0, or null",
+            ),
+        ];
+        find_bad(&checks)
     }
 
     /// The engine's constants.
@@ -106,6 +126,42 @@ pub struct OpenRequest {
     /// Settings of one implementation alone.
     #[serde(default)]
     pub options: serde_json::Map<String, serde_json::Value>,
+}
+
+impl OpenRequest {
+    /// Refuses settings outside their ranges, and paths that mean something else on another machine.
+    fn check(&self) -> Result<(), MessageError> {
+        let is_positive = |value: f64| value > 0.0 && value.is_finite();
+        find_bad(&[
+            (is_positive(self.temperature), "temperature", "above 0"),
+            (self.orphan_timeout.is_none_or(is_positive), "orphan_timeout", "above 0, or null"),
+            (self.generation.is_none_or(|one| one.max_sequences > 0), "max_sequences", "at least 1"),
+        ])?;
+        self.optimizer.check()?;
+        if let Some(critic) = &self.critic {
+            critic.optimizer.check()?;
+        }
+        let critic = self.critic.as_ref().and_then(|critic| critic.folder.as_ref());
+        for path in [Some(&self.policy), self.reference.as_ref(), critic].into_iter().flatten() {
+            check_absolute(path)?;
+        }
+        Ok(())
+    }
+}
+
+/// The first of some settings that is not as it must be.
+fn find_bad(checks: &[(bool, &str, &str)]) -> Result<(), MessageError> {
+    match checks.iter().find(|(is_good, ..)| !is_good) {
+        None => Ok(()),
+        Some((_, name, range)) => Err(MessageError(format!("`{name}` must be {range}"))),
+    }
+}
+
+fn check_absolute(path: &Path) -> Result<(), MessageError> {
+    if path.is_absolute() {
+        return Ok(());
+    }
+    Err(MessageError(format!("the path {} is not absolute", path.display())))
 }
 
 /// Sizes of a learner's networks, and the steps of its policy's optimizer.
@@ -166,6 +222,18 @@ struct ForwardRequest {
     network: Network,
     #[serde(default = "one")]
     sharpness: f64,
+    /// Paths of each prompt's images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    images: Option<Vec<Vec<String>>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HoldRequest {
+    network: Trained,
+    /// Paths of each prompt's images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    images: Option<Vec<Vec<String>>>,
 }
 
 fn one() -> f64 {
@@ -251,12 +319,22 @@ enum WireDtype {
     F16,
 }
 
+impl From<SaveDtype> for WireDtype {
+    fn from(dtype: SaveDtype) -> Self {
+        match dtype {
+            SaveDtype::F32 => Self::F32,
+            SaveDtype::Bf16 => Self::Bf16,
+            SaveDtype::F16 => Self::F16,
+        }
+    }
+}
+
 impl SaveRequest {
     fn new(folder: &Path, content: SaveContent) -> Self {
         let folder = folder.to_owned();
         match content {
-            SaveContent::Weights { untied } => {
-                Self { folder, content: WireSaveContent::Weights, dtype: WireDtype::F32, untied }
+            SaveContent::Weights { untied, dtype } => {
+                Self { folder, content: WireSaveContent::Weights, dtype: dtype.into(), untied }
             }
             SaveContent::Adapter => {
                 Self { folder, content: WireSaveContent::Adapter, dtype: WireDtype::F32, untied: false }
@@ -265,12 +343,7 @@ impl SaveRequest {
                 Self { folder, content: WireSaveContent::Handles, dtype: WireDtype::F32, untied }
             }
             SaveContent::Checkpoint { dtype } => {
-                let dtype = match dtype {
-                    SaveDtype::F32 => WireDtype::F32,
-                    SaveDtype::Bf16 => WireDtype::Bf16,
-                    SaveDtype::F16 => WireDtype::F16,
-                };
-                Self { folder, content: WireSaveContent::Checkpoint, dtype, untied: false }
+                Self { folder, content: WireSaveContent::Checkpoint, dtype: dtype.into(), untied: false }
             }
         }
     }
@@ -282,7 +355,7 @@ impl SaveRequest {
             WireDtype::F16 => SaveDtype::F16,
         };
         match self.content {
-            WireSaveContent::Weights => SaveContent::Weights { untied: self.untied },
+            WireSaveContent::Weights => SaveContent::Weights { untied: self.untied, dtype },
             WireSaveContent::Adapter => SaveContent::Adapter,
             WireSaveContent::Handles => SaveContent::Handles { untied: self.untied },
             WireSaveContent::Checkpoint => SaveContent::Checkpoint { dtype },

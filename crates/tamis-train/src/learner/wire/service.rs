@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -9,17 +10,20 @@ use serde_json::json;
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::call_server::{Answer, AnswerAtOnce, Question};
 use tamis_rollout::wire::HttpMethod;
-use tamis_run::durable::DiskError;
+use tamis_run::durable::{DiskError, DiskOperation};
 
 use super::message::{Column, Message, MessageError};
 use super::{
     BackwardRequest, Capabilities, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody,
-    ForwardRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer,
-    OpenRequest, PROTOCOL, PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
+    ForwardRequest, HoldRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer,
+    OpenAnswer, OpenRequest, PROTOCOL, PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer,
+    StepRequest, check_absolute,
 };
 use crate::checkpoint::SaveError;
 use crate::interrupt::Halt;
-use crate::learner::{LearnerError, LearnerInfo, LearnerSequence, RunLearner, Trained, Wave};
+use crate::learner::{
+    CopyTo, LearnerError, LearnerInfo, LearnerSequence, LoadContent, Network, RunLearner, Trained, Wave,
+};
 
 /// Most bytes of a request.
 pub const MAX_BODY_BYTES: usize = 1 << 30;
@@ -57,11 +61,14 @@ impl From<LearnerError> for Refusal {
     fn from(error: LearnerError) -> Self {
         let message = error.to_string();
         match error {
-            LearnerError::NothingHeld => Self::new(409, "state", message),
+            LearnerError::NothingHeld | LearnerError::NoReference => Self::new(409, "state", message),
+            LearnerError::Misused { reason } => Self::new(400, "request", reason),
             LearnerError::NoCritic => Self { is_no_critic: true, ..Self::new(409, "state", message) },
             LearnerError::Files(error) => error.into(),
             LearnerError::Engine { reason } => Self::new(422, "refused", reason),
-            LearnerError::NoAdapter | LearnerError::NoGeneration => Self::new(422, "refused", message),
+            LearnerError::NoAdapter | LearnerError::NoGeneration | LearnerError::NoGpu => {
+                Self::new(422, "refused", message)
+            }
             _ => Self::new(500, "failed", message),
         }
     }
@@ -247,6 +254,10 @@ impl<'a> LearnerService<'a> {
     fn answer_post(&mut self, question: &Question) -> Answer {
         let message = Message::read(&question.content_type, &question.body);
         if question.path == "/v1/open" {
+            if [INCARNATION, SEQUENCE].iter().any(|name| question.header(name).is_some()) {
+                let message = "`open` carries no Tamis-Incarnation and no Tamis-Seq";
+                return Refusal::new(400, "request", message).answer();
+            }
             let opened = message.map_err(Refusal::from).and_then(|message| self.open(&message));
             return opened.map_or_else(Refusal::answer, |opened| answer(200, &opened));
         }
@@ -291,7 +302,8 @@ impl<'a> LearnerService<'a> {
             };
             return Err(Refusal::new(410, "incarnation", message));
         };
-        let number = question.header(SEQUENCE).and_then(|text| text.parse::<u64>().ok());
+        let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = question.header(SEQUENCE).filter(is_number).and_then(|text| text.parse::<u64>().ok());
         let number =
             number.ok_or_else(|| Refusal::new(400, "request", "there is no number in a header Tamis-Seq"))?;
         let last = self.last.as_ref();
@@ -315,6 +327,8 @@ impl<'a> LearnerService<'a> {
         // What was open before is over, also where this one fails; its memory is free for the next.
         (self.learner, self.incarnation, self.last, self.held) = (None, None, None, None);
         let request: OpenRequest = message.settings()?;
+        message.refuse_columns()?;
+        request.check()?;
         let learner = (self.open)(&request)?;
         self.has_critic = request.critic.is_some();
         let mut hasher = self.random.build_hasher();
@@ -333,40 +347,46 @@ impl<'a> LearnerService<'a> {
     fn call(&mut self, path: &str, mut message: Message) -> Result<Message, Refusal> {
         let gone = || Refusal::new(410, "incarnation", "nothing is open");
         let learner = self.learner.as_mut().ok_or_else(gone)?;
-        if message.has_images() {
-            let message = "the native engine sees no images: a learner in PyTorch does";
-            return Err(Refusal::new(422, "refused", message));
+        // Others take the columns that they need, and refuse the rest.
+        if !["/v1/forward", "/v1/forward_hold", "/v1/backward", "/v1/generate"].contains(&path) {
+            message.refuse_columns()?;
         }
         let empty = |()| Message::new(&EmptyRequest {});
         Ok(match path {
             "/v1/forward" => {
-                let ForwardRequest { network, sharpness } = message.settings()?;
+                let ForwardRequest { network, sharpness, images } = message.settings()?;
+                refuse_images(images.as_deref())?;
                 if !(sharpness > 0.0 && sharpness.is_finite()) {
                     let message = format!("sharpness is {sharpness}, and must be above 0");
                     return Err(Refusal::new(400, "request", message));
                 }
+                if network == Network::Critic && sharpness != 1.0 {
+                    return Err(Refusal::new(400, "request", "values have no sharpness"));
+                }
                 let wave = message.take_wave()?;
                 check_tokens(&wave.wave(), learner.info())?;
                 let columns = learner.forward(network, &wave.wave(), sharpness)?;
-                Message::new(&EmptyRequest {}).with_tokens(columns)
+                Message::new(&EmptyRequest {}).with_tokens(network, columns)
             }
             "/v1/forward_hold" => {
-                let NetworkRequest { network } = message.settings()?;
+                let HoldRequest { network, images } = message.settings()?;
+                refuse_images(images.as_deref())?;
                 let wave = message.take_wave()?;
                 check_tokens(&wave.wave(), learner.info())?;
                 self.held = None;
                 let columns = learner.forward_hold(network, &wave.wave())?;
                 self.held = Some((network, wave.wave().num_tokens()));
-                Message::new(&EmptyRequest {}).with_tokens(columns)
+                Message::new(&EmptyRequest {}).with_tokens(network.into(), columns)
             }
             "/v1/backward" => {
                 let BackwardRequest { discard } = message.settings()?;
                 if discard {
+                    message.refuse_columns()?;
                     self.held = None;
                     return Ok(empty(learner.discard()?));
                 }
-                let (_, num_tokens) = self.held.ok_or(LearnerError::NothingHeld)?;
-                let derivatives = message.take_token_columns(num_tokens)?;
+                let (network, num_tokens) = self.held.ok_or(LearnerError::NothingHeld)?;
+                let derivatives = message.take_derivatives(network.into(), num_tokens)?;
                 self.held = None;
                 empty(learner.backward(derivatives)?)
             }
@@ -394,13 +414,19 @@ impl<'a> LearnerService<'a> {
             }
             "/v1/restore" => {
                 let EmptyRequest {} = message.settings()?;
+                // Where nothing was kept, nothing is put back, and a held graph stays.
+                if learner.progress().can_restore() {
+                    self.held = None;
+                }
                 learner.restore()?;
-                self.held = None;
                 Message::new(&NetworksAnswer::of(learner.info()))
             }
             "/v1/copy" => {
                 let CopyRequest { to } = message.settings()?;
                 learner.copy_policy(to)?;
+                if to == CopyTo::Critic {
+                    self.held.take_if(|(network, _)| *network == Trained::Critic);
+                }
                 Message::new(&NetworksAnswer::of(learner.info()))
             }
             "/v1/reset_optimizer" => {
@@ -418,13 +444,16 @@ impl<'a> LearnerService<'a> {
             "/v1/save" => {
                 let request: SaveRequest = message.settings()?;
                 check_absolute(&request.folder)?;
+                check_empty(&request.folder)?;
                 Message::new(&learner.save(&request.folder, request.content())?)
             }
             "/v1/load" => {
                 let LoadRequest { folder, content } = message.settings()?;
                 check_absolute(&folder)?;
                 learner.load(&folder, content)?;
-                self.held = None;
+                if content == LoadContent::Checkpoint {
+                    self.held = None;
+                }
                 Message::new(&NetworksAnswer::of(learner.info()))
             }
             "/v1/generate" => {
@@ -471,12 +500,22 @@ fn check_vocabulary(mut tokens: impl Iterator<Item = u32>, known: usize) -> Resu
     }
 }
 
-fn check_absolute(folder: &std::path::Path) -> Result<(), Refusal> {
-    if folder.is_absolute() {
-        return Ok(());
+fn refuse_images(images: Option<&[Vec<String>]>) -> Result<(), Refusal> {
+    if images.is_some_and(|images| images.iter().any(|of_prompt| !of_prompt.is_empty())) {
+        let message = "the native engine sees no images: a learner in PyTorch does";
+        return Err(Refusal::new(422, "refused", message));
     }
-    let message = format!("folder {} is not absolute", folder.display());
-    Err(Refusal::new(400, "request", message))
+    Ok(())
+}
+
+/// Refuses a folder that is not there, and one in which there is something.
+fn check_empty(folder: &Path) -> Result<(), Refusal> {
+    let read = |cause| SaveError::Disk(DiskError::new(DiskOperation::Open, folder, cause));
+    if folder.read_dir().map_err(read)?.next().is_some() {
+        let message = format!("the folder {} is not empty", folder.display());
+        return Err(Refusal::new(400, "request", message));
+    }
+    Ok(())
 }
 
 fn unknown_path(path: &str) -> Refusal {

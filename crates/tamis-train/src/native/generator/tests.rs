@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use tamis_core::random::{Key, Purpose};
-use tamis_model::{AdamWConfig, Architecture, TransformerConfig};
+use tamis_model::{AdamWConfig, Architecture, SaveDtype, TransformerConfig};
 use tamis_rollout::Sampling;
 use tamis_text::regex_mask::WholeRegex;
 
@@ -275,7 +275,9 @@ fn weights_in_a_folder_sample_as_those_in_memory() {
     for version in 1..3 {
         train(&mut learner);
         let folder = tempfile::tempdir().expect("a folder");
-        learner.save(folder.path(), SaveContent::Weights { untied: false }).expect("saved");
+        learner
+            .save(folder.path(), SaveContent::Weights { untied: false, dtype: SaveDtype::F32 })
+            .expect("saved");
         let weights = Weights::Folder(folder.path().to_owned());
         apart
             .publish(&Publication { version: PolicyVersion(version), weights }, InFlight::Wait)
