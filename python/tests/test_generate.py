@@ -112,6 +112,13 @@ def drawn_plainly(logits, drawing, number, seen):
     return kept[-1]
 
 
+def log_probabilities(module, tokens, cache=None):
+    """Those of the next token after these, f64 [V], by transformers' own cache, and the cache."""
+    with torch.no_grad():
+        output = module(torch.tensor([tokens]), past_key_values=cache, use_cache=True)
+    return output.logits[0, -1].double().log_softmax(0), output.past_key_values
+
+
 class RandomKeys(Case):
     def test_numbers_are_those_of_the_core(self):
         table = json.loads(pathlib.Path(__file__).with_name("random_keys.json").read_text())
@@ -371,23 +378,49 @@ class Samples(Case):
         self.assert_of_the_policy(learner, after, groups)
 
     def test_samples_go_on_by_new_weights(self):
-        learner = self.opened(golden_folder("llama"))
-        groups = [([5, 6, 7], [0])]
+        """Tokens after a publication are drawn from the new weights, over a cache of what the old ones computed."""
+        learner = self.opened(golden_folder("llama"), 1)
+        groups = [([5, 6, 7], [0, 1])]
+        untouched, _ = to_the_end(learner, groups)
         call(learner, "generate", *asked(groups, seconds=0.0))
         generation = learner._generation
         with torch.no_grad(), generation._computing():
             generation._admit()
             generation._step()
+            generation._step()
         settings, answer = call(learner, "generate", *asked([], seconds=0.0))
         found = {}
         take(answer, found)
+        module = transformers.AutoModelForCausalLM.from_pretrained(golden_folder("llama"), attn_implementation="eager").eval()
+        _, cache = log_probabilities(module, [5, 6, 7, *found[0]["token"][:-1]])
+        generator = torch.Generator().manual_seed(3)
+        weights = learner._policy.network.weights
         with torch.no_grad():
-            for parameter in learner._policy.network.module.parameters():
-                parameter.mul_(1.2)
+            for name, master in weights.masters.items():
+                master.add_(torch.randn(master.shape, generator=generator) * 0.02)
+                module.get_parameter(name).copy_(master)
+        weights.refresh()
+        call(learner, "publish", {"version": 1})
         while settings["num_open"]:
             settings, answer = call(learner, "generate", *asked([]))
             take(answer, found)
-        self.assertEqual(len(found[0]["token"]), 12)
+        # The one in flight: transformers goes on over its own cache of the old weights, with the keys' own numbers.
+        self.assertEqual(found[0]["token"][:3], untouched[0]["token"][:3])
+        key = asked([([1], [0])])[1]["key"][0]
+        for place, token in enumerate(found[0]["token"]):
+            if place < 3:
+                continue
+            logp, cache = log_probabilities(module, found[0]["token"][place - 1 : place], cache)
+            self.assertAlmostEqual(found[0]["logprob"][place], float(logp[token]), delta=1e-5)
+            self.assertAlmostEqual(found[0]["entropy"][place], float(-(logp.exp() * logp).sum()), delta=1e-5)
+            drawing = Drawing(1.0, 0, 1.0, 0.0, 1.0, 12, frozenset())
+            number = float(uniform(key[None], torch.tensor([place]))[0])
+            self.assertEqual(token, drawn_plainly(logp.tolist(), drawing, number, set()))
+        self.assertNotEqual(found[0]["logprob"][3:], untouched[0]["logprob"][3:])
+        # The one that waited has nothing of the old weights, neither of the prompt that both have.
+        alone = [([5, 6, 7], [1])]
+        self.assert_of_the_policy(learner, found, alone)
+        self.assertEqual(found[1], to_the_end(learner, alone)[0][1])
 
     def test_in_bf16(self):
         learner = self.opened(golden_folder("qwen3"), options={"dtype": "bf16"})

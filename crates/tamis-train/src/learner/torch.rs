@@ -36,6 +36,7 @@ const FILES: &[(&str, &str)] = &[
     ("learner/packing.py", include_str!("../../../../python/tamis/learner/packing.py")),
     ("learner/protocol.py", include_str!("../../../../python/tamis/learner/protocol.py")),
     ("learner/random_keys.py", include_str!("../../../../python/tamis/learner/random_keys.py")),
+    ("learner/rotary.py", include_str!("../../../../python/tamis/learner/rotary.py")),
     ("learner/row_cache.py", include_str!("../../../../python/tamis/learner/row_cache.py")),
     ("learner/server.py", include_str!("../../../../python/tamis/learner/server.py")),
     ("learner/vision.py", include_str!("../../../../python/tamis/learner/vision.py")),
