@@ -22,8 +22,9 @@ from support import (
 
 import torch
 import transformers
-from tamis.learner import attention, model
-from tamis.learner.protocol import Refused, RequestError
+from tamis.learner import attention, model, packing
+from tamis.learner.learner import Learner
+from tamis.learner.protocol import Refused, RequestError, Wave
 
 
 def policy(learner):
@@ -33,6 +34,11 @@ def policy(learner):
 def grads(learner, name="policy"):
     weights = learner._named(name).network.weights
     return {one: None if weights.gradient(one) is None else weights.gradient(one).clone() for one in weights.masters}
+
+
+def packing_wave(given):
+    """The wave of these columns."""
+    return Wave.from_columns(dict(given), 1, None)
 
 
 def sequences_of(given):
@@ -264,15 +270,17 @@ class WholeLogits(Case):
 
 
 def varlen_by_hand(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size, enable_gqa=False):
-    """What torch documents of `varlen_attn`, one sequence after another: it runs on GPUs alone."""
-    assert cu_seq_q is cu_seq_k and cu_seq_q.dtype == torch.int32 and window_size[1] == 0
-    assert max_q == max_k == int(cu_seq_q.diff().max())
+    """`varlen_attn`'s flash kernel, one sequence after another: the last query sees the last key. It runs on GPUs alone."""
+    assert cu_seq_q.dtype == cu_seq_k.dtype == torch.int32 and window_size[1] == 0
+    assert (max_q, max_k) == (int(cu_seq_q.diff().max()), int(cu_seq_k.diff().max()))
     attended = []
-    for begin, end in zip(cu_seq_q[:-1].tolist(), cu_seq_q[1:].tolist()):
-        q, k, v = (states[begin:end].transpose(0, 1) for states in (query, key, value))
+    ranges = [list(zip(offsets[:-1].tolist(), offsets[1:].tolist())) for offsets in (cu_seq_q, cu_seq_k)]
+    for own, seen in zip(*ranges, strict=True):
+        q, k, v = (states[slice(*part)].transpose(0, 1) for states, part in ((query, own), (key, seen), (value, seen)))
         assert enable_gqa or q.shape[0] == k.shape[0]
         k, v = (states.repeat_interleave(q.shape[0] // k.shape[0], 0) for states in (k, v))
-        distance = torch.arange(end - begin)[:, None] - torch.arange(end - begin)
+        places = torch.arange(k.shape[1])
+        distance = places[-q.shape[1] :, None] - places
         seen = (distance >= 0) & ((window_size[0] < 0) | (distance <= window_size[0]))
         scores = (q @ k.transpose(1, 2) * scale).masked_fill(~seen, -torch.inf)
         attended.append((scores.softmax(-1) @ v).transpose(0, 1))
@@ -282,6 +290,104 @@ def varlen_by_hand(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale
 def varlen_of_old(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size):
     """That of torch 2.11, which wants as many keys as queries."""
     return varlen_by_hand(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=scale, window_size=window_size)
+
+
+class SharedPrompts(Case):
+    """Sequences of a prompt follow it in a row, and have the numbers that they have behind prompts of their own."""
+
+    def passes(self, learner, name, given):
+        _, scores = call(learner, "forward_hold", {"network": name}, given)
+        by = derivatives(next(iter(scores.values())).numel())
+        call(learner, "backward", {}, dict(zip(scores, by)))
+        found = grads(learner, name)
+        learner._named(name).network.weights.clear_gradients()
+        return scores, found
+
+    def test_a_prompt_stands_once(self):
+        given = columns([[1, 2, 3], [4, 5]], [(0, [6, 7, 8]), (0, [9]), (0, [10, 11]), (1, [12, 13])])
+        wave = packing_wave(given)
+        one = packing.pack(wave, "cpu", shares=True)
+        self.assertEqual(one.input_ids.tolist(), [[1, 2, 3, 6, 7, 10, 4, 5, 12]])
+        self.assertEqual(one.position_ids.tolist(), [[0, 1, 2, 3, 4, 3, 0, 1, 2]])
+        self.assertEqual(one.rows.tolist(), [2, 3, 4, 2, 2, 5, 7, 8])
+        self.assertEqual(one.targets.tolist(), [6, 7, 8, 9, 10, 11, 12, 13])
+        layout = one.layout
+        self.assertEqual(layout.query_offsets.tolist(), [0, 3, 5, 6, 9])
+        self.assertEqual(layout.key_offsets.tolist(), [0, 3, 8, 12, 15])
+        self.assertEqual(layout.key_rows.tolist(), [0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 5, 6, 7, 8])
+        self.assertEqual((layout.longest_query, layout.longest_key), (3, 5))
+        # Where nothing is shared there is nothing to tell.
+        self.assertIsNone(packing.pack(packing_wave(columns([[1], [2]], [(0, [3, 4]), (1, [5])])), "cpu", shares=True).layout)
+        self.assertIsNone(packing.pack(wave, "cpu").layout)
+
+    def test_numbers_and_gradients_are_those_behind_prompts_of_their_own(self):
+        shape = ((9, (7, 1, 12, 3)), (1, (4, 4)), (30, (20,)), (6, (1, 2)))
+        windowed = {"sliding_window": 5}
+        kinds = [("Qwen2Config", {}), ("Qwen3Config", {}), ("LlamaConfig", {}), ("MistralConfig", windowed)]
+        for kind, more in kinds:
+            for options in ({}, {"lora": {"rank": 2, "alpha": 4.0}}, {"attention": "varlen"}):
+                with (
+                    self.subTest(kind, options=options),
+                    tempfile.TemporaryDirectory() as folder,
+                    unittest.mock.patch("torch.nn.attention.varlen.varlen_attn", varlen_by_hand),
+                ):
+                    save_tiny(folder, tiny_config(kind, **more))
+                    critic = {} if options.get("lora") else {"critic": {"folder": None, "optimizer": OPTIMIZER}}
+                    learner = opened(folder, options=options, recompute_activations=kind == "LlamaConfig", **critic)
+                    names = ["policy"]
+                    if critic:
+                        call(learner, "copy", {"to": "critic"})
+                        learner._critic.network.head.weight.data.normal_(generator=torch.Generator().manual_seed(3))
+                        names.append("critic")
+                    given = random_columns(50, shape=shape)
+                    for name in names:
+                        network = learner._named(name).network
+                        self.assertTrue(network.shares_prompts)
+                        scores, gradients = self.passes(learner, name, given)
+                        _, again = call(learner, "forward", {"network": name}, given)
+                        network.shares_prompts = False
+                        expected, expected_gradients = self.passes(learner, name, given)
+                        network.shares_prompts = True
+                        for column, numbers in expected.items():
+                            self.assert_close(scores[column], numbers, 1e-5, column)
+                            self.assert_same(again[column], scores[column])
+                        for tensor, gradient in expected_gradients.items():
+                            self.assert_close(gradients[tensor], gradient, 1e-5, tensor)
+
+    def test_what_cannot_share_has_a_prompt_for_each(self):
+        def one_kind_of_offsets(query, key, value, cu_seq_q, cu_seq_k, *more, **settings):
+            if cu_seq_q is not cu_seq_k:
+                raise RuntimeError("causal attention requires the same offsets")
+            return varlen_by_hand(query, key, value, cu_seq_q, cu_seq_k, *more, **settings)
+
+        def from_the_first_key(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size, enable_gqa=False):
+            """Causal by the first key: a completion sees the begin of its prompt alone."""
+            begins, lengths = cu_seq_k[:-1].tolist(), cu_seq_q.diff().tolist()
+            rows = torch.cat([torch.arange(begin, begin + length) for begin, length in zip(begins, lengths)])
+            return varlen_by_hand(
+                query, key[rows], value[rows], cu_seq_q, cu_seq_q, max_q, max_q,
+                scale=scale, window_size=window_size, enable_gqa=enable_gqa,
+            )  # fmt: skip
+
+        given = random_columns(50)
+        folder = golden_folder("qwen3")
+        plain = opened(folder)
+        self.assertIn("prompts shared", plain.describe()[0])
+        self.assertFalse(Learner().capabilities()["shares_prompts"])
+        self.assertTrue(plain.capabilities()["shares_prompts"])
+        _, expected = call(plain, "forward", {"network": "policy"}, given)
+        for kernel in (one_kind_of_offsets, from_the_first_key):
+            with (
+                self.subTest(kernel.__name__),
+                unittest.mock.patch("torch.nn.attention.varlen.varlen_attn", kernel),
+            ):
+                learner = opened(folder, options={"attention": "varlen"})
+                self.assertEqual((policy(learner).attention, policy(learner).is_packed), ("tamis_varlen", True))
+                self.assertFalse(learner.capabilities()["shares_prompts"])
+                self.assertNotIn("prompts shared", learner.describe()[0])
+                _, found = call(learner, "forward", {"network": "policy"}, given)
+                self.assert_close(found["logprob"], expected["logprob"], 1e-5)
+        self.assertFalse(opened(folder, options={"attention": "sdpa"}).capabilities()["shares_prompts"])
 
 
 class Kernels(Case):
