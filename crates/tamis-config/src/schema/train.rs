@@ -77,7 +77,8 @@ section! {
         ppo_epochs: usize = "1", AtLeast(1.0), Fixed;
         /// Tokens of one forward and backward pass, at most (a longer trajectory passes alone): of each rank
         /// where there are several. The prompt of a group is computed once, and counts once, unless PyTorch must
-        /// compute it with each member (models that see images): then it counts with each. Used unless `micro_batch_size` is set.
+        /// compute it with each member (models that see images): then it counts with each. Used unless
+        /// `micro_batch_size` is set.
         micro_batch_tokens: usize = "8192", Between(1.0, 1e9), Fixed;
         /// Share the groups of a mini-batch out over its micro-batches so that they hold nearly equal numbers
         /// of tokens (Karmarkar and Karp's method), instead of cutting them in order. Which groups share an
