@@ -40,6 +40,13 @@ validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
 checkpoint: {save_freq: 2}
 """
 
+# The two sides of the accounting of a step.
+SOURCES = ("generated", "carried_in", "in_flight_in")
+ENDS = (
+    "trained", "left_out", "dropped", "surplus", "stale", "failed", "aborted", "carried_out", "in_flight_out",
+)  # fmt: skip
+ACCOUNTS = ("groups/", "trajectories/", "tokens/", "schedule/max_lag")
+
 
 @unittest.skipUnless(PROGRAM.exists(), f"there is no program {PROGRAM}: cargo build -p tamis-cli")
 class RunTest(unittest.TestCase):
@@ -63,8 +70,9 @@ class RunTest(unittest.TestCase):
         return self.train("config.yaml", f"run.name={name}", *arguments)
 
     def rows(self, name):
-        lines = (self.folder / "runs" / name / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        lines = (self.folder / "runs" / name / "metrics.jsonl").read_text().splitlines(keepends=True)
+        # A run that was killed may have left half of one.
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def weights(self, name, step=4):
         return (self.folder / "runs" / name / f"checkpoints/step_{step}/model.safetensors").read_bytes()
@@ -161,14 +169,44 @@ class RunTest(unittest.TestCase):
             "schedule.rounds_in_flight=3",
         ]  # fmt: skip
         self.torch("carries", *carries)
-        lags = [row.get("schedule/max_lag", 0) for row in self.rows("carries")]
-        self.assertEqual(len(lags), 5)
-        self.assertLessEqual(max(lags), 2)
-        self.kill("killed", *carries, seconds=0.3)
-        self.train("--resume", "runs/killed")
-        self.assertEqual(len(self.rows("killed")), 5)
+        rows = self.rows("carries")
+        self.assertEqual([row["step"] for row in rows], [0, 1, 2, 3, 4])
+        self.assertLessEqual(max(row.get("schedule/max_lag", 0) for row in rows), 2)
+        self.assert_accounted(rows)
+        places = ("groups/carried_out", "groups/in_flight_out")
+        self.assertGreater(sum(row[place] for row in rows[1:] for place in places), 0, "nothing was carried")
+        for number, seconds in enumerate((0.0, 0.3)):
+            name = f"killed_{number}"
+            self.kill(name, *carries, seconds=seconds)
+            before = self.rows(name)
+            self.assertGreaterEqual(len(before), 3)
+            self.train("--resume", f"runs/{name}")
+            rows = self.rows(name)
+            self.assertEqual([row["step"] for row in rows], [0, 1, 2, 3, 4])
+            self.assert_accounted(rows)
+            # What had been trained on before the end is trained on again, of the same samples.
+            for one, other in zip(before, rows, strict=False):
+                self.assertEqual(*({key: row[key] for key in row if key.startswith(ACCOUNTS)} for row in (one, other)))
+                for key in ("loss", "actor/grad_norm", "response_length/mean", "critic/score/mean"):
+                    self.assertAlmostEqual(one.get(key, 0.0), other.get(key, 0.0), delta=1e-5, msg=f"{key} of {one['step']}")
         said = self.failed("publish.pause=wait", *carries)
         self.assertIn("`publish.pause: wait` cannot be had", said)
+
+    def assert_accounted(self, rows):
+        """Everything that was generated is in one place, step by step and over the run (docs/schedules.md)."""
+        told = [row for row in rows if "trajectories/generated" in row]
+        self.assertEqual([row["step"] for row in told], [1, 2, 3, 4])
+        for unit in ("groups", "trajectories"):
+            for before, row in zip([None, *told[:-1]], told, strict=True):
+                count = {place: row.get(f"{unit}/{place}", 0) for place in (*SOURCES, *ENDS)}
+                self.assertEqual(
+                    sum(count[place] for place in SOURCES), sum(count[place] for place in ENDS), f"{unit} of step {row['step']}"
+                )
+                for place in ("carried", "in_flight"):
+                    handed = 0 if before is None else before.get(f"{unit}/{place}_out", 0)
+                    self.assertEqual(count[f"{place}_in"], handed, f"{unit}, {place} into step {row['step']}")
+            self.assertEqual({row["groups/trained"] for row in told}, {4}, "the batch")
+            self.assertEqual({row["trajectories/trained"] + row["trajectories/left_out"] for row in told}, {16})
 
     def failed(self, *arguments):
         done = subprocess.run(

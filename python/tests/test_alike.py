@@ -1,0 +1,121 @@
+"""Both learners over the public wire: the same log-probabilities, entropies and gradients, every number of them.
+
+An optimizer that keeps nothing of the step before (beta1 = 0) notes the gradient itself as its first moment, and a
+step of length 0 changes nothing: so a checkpoint shows the gradient of every parameter, whoever learns.
+
+Needs the program `tamis`: TAMIS_PROGRAM, or what cargo has built under target/.
+"""
+
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+# First: it says so, and leaves the tests out, where PyTorch is missing.
+from support import ARCHITECTURES, OPTIMIZER, Case, call, golden_folder, open_settings, random_columns
+
+import torch
+from safetensors.torch import load_file
+from tamis.learner.learner import Learner
+
+# It says so, and leaves the tests out, where there is no program.
+from test_native import PROGRAM
+from test_server import Client
+
+NOTES_GRADIENTS = {**OPTIMIZER, "beta1": 0.0, "weight_decay": 0.0, "max_grad_norm": None}
+# Of the largest number of each tensor.
+TOLERANCE = 1e-5
+SHAPE = ((9, (12, 1, 30)), (3, (5,)), (17, (22, 7)))
+
+
+class Learners(Case):
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.number = 0
+
+    def native(self):
+        """Calls of a native learner in a process of its own."""
+        address = f"unix:{self.folder}/socket"
+        process = subprocess.Popen(
+            [PROGRAM, "learner", "--threads", "1", "--listen", address], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.terminate)
+        self.assertIn(b"listening", process.stdout.readline())
+        client = Client(address)
+        self.addCleanup(client.close)
+
+        def post(name, settings, given=None):
+            status, values, answer = client.post(name, settings, given)
+            self.assertEqual(status, 200, values)
+            return answer
+
+        return post
+
+    def torch(self):
+        """Calls of a PyTorch learner in this process."""
+        learner = Learner()
+        self.addCleanup(learner.close)
+        return lambda name, settings, given=None: call(learner, name, settings, given)[1]
+
+    def gradients(self, post, derivatives):
+        """The columns of a held pass, and the gradient of every parameter for these derivatives of the loss."""
+        self.number += 1
+        folder = self.folder / str(self.number)
+        folder.mkdir()
+        found = post("forward_hold", {"network": "policy"}, self.wave)
+        post("backward", {}, derivatives)
+        post("optim_step", {"network": "policy", "learning_rate": 0.0})
+        post("save", {"folder": str(folder), "content": "checkpoint", "dtype": "f32"})
+        moments = load_file(folder / "optimizer.safetensors")
+        return found, {name.removeprefix("first."): one for name, one in moments.items() if name.startswith("first.")}
+
+    def check(self, architecture, temperature):
+        generator = torch.Generator().manual_seed(7)
+        self.wave = random_columns(96, 11, SHAPE)
+        num_tokens = self.wave["completion_token"].numel()
+        by_logprob, by_entropy = (torch.randn(num_tokens, generator=generator) for _ in range(2))
+        settings = open_settings(golden_folder(architecture), temperature=temperature, optimizer=NOTES_GRADIENTS)
+        cases = {
+            "log-probabilities": {"logprob": by_logprob},
+            "entropies": {"logprob": torch.zeros(num_tokens), "entropy": by_entropy},
+            "both": {"logprob": by_logprob, "entropy": by_entropy},
+        }
+        native, ours = self.native(), self.torch()
+        # What is of one kind of learner alone.
+        native("open", {name: value for name, value in settings.items() if name != "options"})
+        ours("open", settings)
+        before, compared = None, set()
+        for what, derivatives in cases.items():
+            (expected, theirs), (found, own) = (self.gradients(post, derivatives) for post in (native, ours))
+            self.assert_close(found["logprob"], expected["logprob"], TOLERANCE, architecture)
+            # Where a model is sure of itself, an entropy of 1e-4 nats is a difference of logits of 50: rounding.
+            nats = max(1.0, expected["entropy"].max().item())
+            self.assertLessEqual((found["entropy"] - expected["entropy"]).abs().max().item(), TOLERANCE * nats)
+            self.assertEqual(set(own), set(theirs))
+            if what == "entropies" and expected["entropy"].max() < 0.1:
+                continue
+            compared.add(what)
+            for name, gradient in theirs.items():
+                self.assertTrue(gradient.any(), name)
+                self.assert_close(own[name], gradient, TOLERANCE, f"{architecture}, {what}, {name}")
+            if before is not None:
+                self.assertFalse(torch.equal(before, own["model.norm.weight"]), "each has a gradient of its own")
+            before = own["model.norm.weight"]
+        return compared
+
+    def test_every_number_is_the_same_up_to_rounding(self):
+        for architecture in ARCHITECTURES:
+            compared = []
+            # Qwen2's is sure of itself: at a high temperature its entropies count, too.
+            for temperature in (1.0, 0.6, *([8.0] if architecture == "qwen2" else [])):
+                with self.subTest(architecture, temperature=temperature):
+                    compared.append(self.check(architecture, temperature))
+                self.doCleanups()
+                self.setUp()
+            self.assertIn({"log-probabilities", "entropies", "both"}, compared, architecture)
+
+
+if __name__ == "__main__":
+    unittest.main()
