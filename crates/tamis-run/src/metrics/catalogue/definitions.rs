@@ -458,8 +458,8 @@ pub const CATALOGUE: &[Section] = &[
                 "Time in the reward function `name`, over everything scored for the step, \
                  validation aside.").by_the_clock(),
             tamis("timing_s/wire", "s",
-                "Time that calls to a learner in another process took beyond what it computed: writing, \
-                 sending and reading messages. It is part of the other stages' times.").by_the_clock(),
+                "Time of calls to a learner in another process beyond what it computed; part of the stages.")
+                .by_the_clock(),
             verl("timing_s/{stage}", "s", "Time spent in a stage, summed over the step.").by_the_clock(),
             trl("step_time", "s", "Time of the step.").alias_of("timing_s/step").by_the_clock(),
             verl("timing_per_token_ms/gen", "ms",
