@@ -277,7 +277,10 @@ pub fn sum_of_model(folder: &Path) -> Result<u32, DiskError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed(folder))? {
         let name = entry.map_err(failed(folder))?.file_name().to_string_lossy().into_owned();
-        if name == "config.json" || name.ends_with(".safetensors") || name.ends_with(".bin") {
+        let is_weights = ["safetensors", "bin"]
+            .iter()
+            .any(|kind| Path::new(&name).extension().is_some_and(|own| own == *kind));
+        if name == "config.json" || is_weights {
             names.push(name);
         }
     }

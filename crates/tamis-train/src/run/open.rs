@@ -209,7 +209,7 @@ impl Run {
         let schedule = ScheduleState::of(&workers.dispatcher, &workers.pool);
         let state = if let Some((state, _)) = state {
             // Nothing of it has changed but the length that the run is to have, and the logs that were cut.
-            RunState { schedule, logs, base_crc32, ..state }
+            RunState { base_crc32, schedule, logs, ..state }
         } else {
             let objective = recipe.objective.initial_state();
             RunState::first(schedule, objective, data_crc32, base_crc32, recipe.critic.is_some())

@@ -478,8 +478,8 @@ impl Message {
         };
         let mut numbers = samples.clone();
         numbers.sort_unstable();
-        if let Some(twice) = numbers.array_windows().find(|[one, next]| one == next) {
-            return Err(MessageError(format!("sample {} stands twice", twice[0])));
+        if let Some((twice, _)) = numbers.iter().zip(numbers.iter().skip(1)).find(|(one, next)| one == next) {
+            return Err(MessageError(format!("sample {twice} stands twice")));
         }
         let drawn_by = places("prompt_drawing", drawn_by, drawing.len())?;
         let prompt_of = places("prompt_of", prompt_of, prompts.len())?;
@@ -782,7 +782,7 @@ mod tests {
         assert_eq!(Message::read("", b"").expect("nothing").settings, json!({}));
         insta::assert_snapshot!(error(JSON, b"[]"), @"no JSON object");
         insta::assert_snapshot!(error(JSON, br#"{"a": {"b": 1, "b": 2}}"#), @"no JSON: key `b` stands twice in one object at line 1 column 20");
-        let exact = [0.1, 1e-300, -0.0, 12345678901234567.0, f64::MIN_POSITIVE];
+        let exact = [0.1, 1e-300, -0.0, 12_345_678_901_234_567.0, f64::MIN_POSITIVE];
         let body =
             json!({"all": exact, "large": u64::MAX, "negative": i64::MIN, "text": "\u{e9}", "none": null})
                 .to_string();

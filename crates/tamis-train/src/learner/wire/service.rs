@@ -360,7 +360,7 @@ impl<'a> LearnerService<'a> {
                     let message = format!("sharpness is {sharpness}, and must be above 0");
                     return Err(Refusal::new(400, "request", message));
                 }
-                if network == Network::Critic && sharpness != 1.0 {
+                if network == Network::Critic && sharpness.to_bits() != 1.0_f64.to_bits() {
                     return Err(Refusal::new(400, "request", "values have no sharpness"));
                 }
                 let wave = message.take_wave()?;
