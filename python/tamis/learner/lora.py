@@ -2,9 +2,9 @@
 
     y = W x + (alpha / rank) B A x      A: [rank, inputs], B: [outputs, rank], zero at first
 
-peft makes the layers; those of fused experts have an A and a B for each expert. The policy's own weights are kept in the type that is computed in and take neither
-gradient nor moments; A and B are trained weights like any other. The policy without its adapter (the network
-`base`) is a reference that costs no memory.
+peft makes the layers; those of fused experts have an A and a B for each expert. The policy's own weights are kept
+in the type that is computed in and take neither gradient nor moments; A and B are trained weights like any other.
+The policy without its adapter (the network `base`) is a reference that costs no memory.
 
 Names and files of an adapter are peft's: `adapter_config.json` and `adapter_model.safetensors`.
 """
