@@ -338,7 +338,7 @@ class RewardModelTest(Case):
             self.assert_close(found, expected, 1e-5)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(300)
             process.stdout.close()
         self.assertFalse(path.exists(), "a process that is told to end leaves no socket")
         settings.write_text(json.dumps({"folder": str(self.folder / "nowhere")}))

@@ -25,6 +25,8 @@ import torch
 from tamis.learner import connections, protocol, server
 from tamis.learner.learner import Learner
 
+# Seconds for what must come to its end: a process needs many to import PyTorch on a busy machine.
+LIMIT = 300
 WAVE = random_columns(50)
 NUM_TOKENS = WAVE["completion_token"].numel()
 POLICY = golden_folder("qwen2")
@@ -57,7 +59,7 @@ class UnixConnection(http.client.HTTPConnection):
 class Client:
     """A controller on one connection."""
 
-    def __init__(self, address, token=None, timeout=60):
+    def __init__(self, address, token=None, timeout=LIMIT):
         if address.startswith("unix:"):
             self.http = UnixConnection(address.removeprefix("unix:"), timeout)
         else:
@@ -110,7 +112,7 @@ class Counting(Learner):
     def counted(self, path, function):
         def carry_out(settings, columns):
             self.counts[path] = self.counts.get(path, 0) + 1
-            assert self.gate.wait(30)
+            assert self.gate.wait(LIMIT)
             return function(settings, columns)
 
         return carry_out
@@ -144,7 +146,7 @@ class Served(Case):
         return self.learner.counts.get(f"/v1/{name}", 0)
 
     def wait_for(self, condition):
-        end = time.monotonic() + 20
+        end = time.monotonic() + LIMIT
         while not condition():
             self.assertLess(time.monotonic(), end, "waited in vain")
             time.sleep(0.005)
@@ -251,7 +253,7 @@ class OnceAndOnlyOnce(Served):
         self.assertEqual(answers, [])
         self.learner.gate.set()
         for sender in senders:
-            sender.join(30)
+            sender.join(LIMIT)
         self.assertEqual([answer[0] for answer in answers], [200] * 4)
         for answer in answers:
             self.assert_same(answer[2]["logprob"], answers[0][2]["logprob"])
@@ -291,7 +293,7 @@ class OnceAndOnlyOnce(Served):
         third = self.client()
         self.assert_error(third.post("check", seq=1, incarnation=client.incarnation), 410, "incarnation")
         self.learner.gate.set()
-        running.join(30), opening.join(30)
+        running.join(LIMIT), opening.join(LIMIT)
         self.assertEqual((answers["running"][0], answers["opening"][0]), (200, 200))
         self.assertEqual(other.post("check")[0], 200)
 
@@ -358,7 +360,7 @@ class OnceAndOnlyOnce(Served):
         run[0].join(2.5)
         self.assertTrue(run[0].is_alive(), "somebody asks for its health")
         now[0] += 61.0
-        run[0].join(30)
+        run[0].join(LIMIT)
         self.assertFalse(run[0].is_alive())
         self.assertEqual(self.log[-1], "no request for 60.0 s: the learner ends")
 
@@ -367,7 +369,7 @@ class Malformed(Served):
     def exchange(self, data, ends=True):
         """What comes back for raw bytes, until the server closes."""
         host, port = self.server.server_address[:2]
-        with socket.create_connection((host, port), timeout=10) as raw:
+        with socket.create_connection((host, port), timeout=LIMIT) as raw:
             with contextlib.suppress(ConnectionError):
                 raw.sendall(data)
                 if ends:
@@ -408,7 +410,7 @@ class Malformed(Served):
 
     def test_a_body_that_waits_to_be_asked_for(self):
         host, port = self.server.server_address[:2]
-        with socket.create_connection((host, port), timeout=10) as raw:
+        with socket.create_connection((host, port), timeout=LIMIT) as raw:
             raw.sendall(b"POST /v1/open HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n")
             self.assertEqual(raw.recv(100), b"HTTP/1.1 100 Continue\r\n\r\n")
             raw.sendall(b"{}")
@@ -425,7 +427,7 @@ class Malformed(Served):
         begin = time.monotonic()
         self.exchange(b"POST /v1/open HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", ends=False)
         self.exchange(b"POST /v1/open HTTP/1.1\r\nContent-", ends=False)
-        self.assertLess(time.monotonic() - begin, 8)
+        self.assertLess(time.monotonic() - begin, before)
         # One between two requests may stand still.
         client = self.client()
         client.get("health")
@@ -531,7 +533,7 @@ class Program(Case):
         self.assertEqual(client.open()[0], 200)
         client.close()
         again.send_signal(signal.SIGTERM)
-        self.assertEqual(again.wait(20), 0)
+        self.assertEqual(again.wait(LIMIT), 0)
         self.assertRegex(
             again.stderr.read(),
             "^.*hf/qwen2: 51,120 of 51,120 parameters are trained, f32 on cpu, attention tamis_sequences, packed\n$",
@@ -550,7 +552,7 @@ class Program(Case):
         client.close()
         # A second one there is refused; one after a crash takes its place.
         other = self.start("--listen", where)
-        self.assertEqual(other.wait(30), 2)
+        self.assertEqual(other.wait(LIMIT), 2)
         self.assertIn("another program listens", other.stderr.read())
         child.kill()
         child.wait()
@@ -558,17 +560,17 @@ class Program(Case):
         child = self.start("--listen", where)
         self.listening(child)
         child.send_signal(signal.SIGINT)
-        self.assertEqual(child.wait(20), 0)
+        self.assertEqual(child.wait(LIMIT), 0)
         self.assertFalse(path.exists())
 
     def test_arguments(self):
         child = self.start("--listen", "0.0.0.0:0")
-        self.assertEqual(child.wait(30), 2)
+        self.assertEqual(child.wait(LIMIT), 2)
         self.assertIn("api-key-file", child.stderr.read())
         empty = self.folder / "token"
         empty.write_text("\n")
         child = self.start("--listen", "127.0.0.1:0", "--api-key-file", str(empty))
-        self.assertEqual(child.wait(30), 2)
+        self.assertEqual(child.wait(LIMIT), 2)
         self.assertIn("holds no key", child.stderr.read())
         empty.write_text("abc\n")
         child = self.start("--listen", "127.0.0.1:0", "--api-key-file", str(empty))
@@ -598,7 +600,7 @@ class Program(Case):
                 self.assertRegex(answer["error"]["message"], "CUDA error")
                 self.assertIn("the learner ends", answer["error"]["hint"])
                 client.close()
-                self.assertEqual(child.wait(30), 1)
+                self.assertEqual(child.wait(LIMIT), 1)
                 self.assertRegex(child.stderr.read(), "error: the device cannot be computed on any more: CUDA error")
 
     def test_nothing_heavy_is_imported_early(self):
