@@ -109,6 +109,16 @@ fn short() -> String {
         .replaced("gen_batch_size: 8", "gen_batch_size: 4")
 }
 
+/// How long a run waits for a sign of life: it is not to wait for a learner that is killed, and is not to take
+/// one for lost on a busy machine whose connections break.
+fn lost_timeout(fault: &str) -> &'static str {
+    match fault.split('-').next() {
+        Some("killed") => "learner.lost_timeout=20ms",
+        Some("silent") => "learner.lost_timeout=1s",
+        _ => "learner.lost_timeout=20s",
+    }
+}
+
 /// With a fault at every call in turn, until one comes after the last call: what the run came to each time,
 /// and where it failed a resume with a new learner.
 fn with_a_fault_at_every_call(fault: &str, samples: bool, check: impl Fn(&Folder, &Ended)) {
@@ -122,7 +132,7 @@ fn with_a_fault_at_every_call(fault: &str, samples: bool, check: impl Fn(&Folder
         let at = at.to_string();
         let arguments = ["--listen", "unix:l.sock", "--test-fault", fault, "--test-fault-at", &at];
         let mut learner = Listening::learner(&folder, &arguments);
-        let begin = ["run.name=run", "learner.url=unix:l.sock", "learner.lost_timeout=20ms"];
+        let begin = ["run.name=run", "learner.url=unix:l.sock", lost_timeout(fault)];
         let ended = train(&folder, &begin);
         let _ = learner.child.kill();
         let mut printed = String::new();
@@ -163,9 +173,8 @@ fn faults_at_any_call_of_a_resumed_run_lose_nothing() {
     train(&folder, &[&kind[..], &["run.name=whole", "train.total_steps=4"]].concat()).succeeds();
     train(&folder, &[&kind[..], &["run.name=begun", "train.total_steps=2"]].concat()).succeeds();
     let whole = Left::by(&folder.join("runs/whole"));
-    let resume = |url: &str| {
-        let arguments = ["train", "--resume", "runs/run", "train.total_steps=4", url];
-        folder.tamis(&[&arguments[..], &["learner.lost_timeout=20ms"]].concat())
+    let resume = |url: &str, timeout: &str| {
+        folder.tamis(&["train", "--resume", "runs/run", "train.total_steps=4", url, timeout])
     };
     let mut met = std::collections::BTreeSet::new();
     for fault in ["killed-before", "killed-after", "broken-before", "broken-after"] {
@@ -178,7 +187,7 @@ fn faults_at_any_call_of_a_resumed_run_lose_nothing() {
             let at = at.to_string();
             let arguments = ["--listen", "unix:l.sock", "--test-fault", fault, "--test-fault-at", &at];
             let mut learner = Listening::learner(&folder, &arguments);
-            let ended = resume("learner.url=unix:l.sock");
+            let ended = resume("learner.url=unix:l.sock", lost_timeout(fault));
             let _ = learner.child.kill();
             let mut printed = String::new();
             learner.child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
@@ -187,7 +196,7 @@ fn faults_at_any_call_of_a_resumed_run_lose_nothing() {
             // The last answer may be one that nobody needs.
             assert!(matches!(ended.code, Some(code) if code == 0 || code == expected), "{}", ended.shown());
             if ended.code != Some(0) {
-                resume("learner.url=null").succeeds();
+                resume("learner.url=null", "learner.lost_timeout=20s").succeeds();
             }
             let run = Left::by(&folder.join("runs/run"));
             assert_eq!(run.metrics, whole.metrics, "{fault} at {place:?}");
