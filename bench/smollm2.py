@@ -132,6 +132,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, help="of each; default 4, the first of which does not count, with --accuracy 16")
     parser.add_argument("--accuracy", action="store_true", help="what was learned, too")
+    parser.add_argument("--only", choices=["tamis", "trl"], help="one of the two")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/tamis")
     parser.add_argument("--learner", choices=["native", "torch"], default="native", help="where tamis learns")
     parser.add_argument("--sampler", choices=["native", "learner"], default="native", help="where tamis samples")
@@ -167,15 +168,16 @@ def make_model(given, folder):
 def compare(given):
     if given.accuracy:
         print(f"{'':14} {'steps':>5} {'seconds':>8} {'accuracy':>9} {'groups with signal a second':>28}")
-        for who, learn in ((f"tamis ({given.learner})", our_accuracy), ("TRL", their_accuracy)):
+        sides = {"tamis": (f"tamis ({given.learner})", our_accuracy), "trl": ("TRL", their_accuracy)}
+        for who, learn in (side for name, side in sides.items() if given.only in (None, name)):
             for steps, seconds, accuracy, kept in learn(given):
                 print(f"{who:14} {steps:>5} {seconds:>8.0f} {accuracy:>9.1%} {kept:>28.3f}", flush=True)
         return
-    rows = [ours(given), theirs(given)]
+    rows = [side(given) for name, side in (("tamis", ours), ("trl", theirs)) if given.only in (None, name)]
     for row in rows:
         figures = f"{row['wall']:7.1f} s a step, {row['processor']:7.1f} s of the processor"
         print(f"{row['who']:14} {figures}, completions of {row['length']:.1f} tokens")
-    for clock in ("wall", "processor"):
+    for clock in ("wall", "processor") if len(rows) == 2 else ():
         print(f"TRL over tamis by the {clock}: {rows[1][clock] / rows[0][clock]:.2f}")
 
 
