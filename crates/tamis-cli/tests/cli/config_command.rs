@@ -197,14 +197,11 @@ fn every_shipped_configuration_is_sound() {
                     .write("rows.jsonl", "{\"question\": \"1 + 1?\", \"answer\": \"<<1+1=2>>2\\n#### 2\"}\n");
                 let file = path.display().to_string();
                 let mut arguments = vec!["config", "check", file.as_str()];
-                let checked = folder.tamis(&arguments);
-                if checked.stderr.contains("there is no file")
-                    || checked.stderr.contains("there is no folder")
-                {
-                    arguments.extend(["data.train=rows.jsonl", "data.val=rows.jsonl"]);
-                }
-                if checked.stderr.contains("there is no folder") {
+                if folder.tamis(&arguments).stderr.contains("there is no folder") {
                     arguments.push("model.path=path/to/model");
+                }
+                if folder.tamis(&arguments).stderr.contains("there is no file") {
+                    arguments.extend(["data.train=rows.jsonl", "data.val=rows.jsonl"]);
                 }
                 let ended = folder.tamis(&arguments).succeeds();
                 assert!(

@@ -15,7 +15,7 @@ const KINDS: [&[&str]; 5] = [
     &["preset=ppo", "~filter", "data.gen_batch_size=4", "critic.warmup_steps=1"],
     &["objective.kl.in=reward", "objective.kl.coefficient=0.01", "filter.metric=seq_final_reward"],
     &["schedule.mode=streaming", "schedule.surplus=carry", "schedule.max_lag=1", "model.save_dtype=bf16"],
-    &["objective.advantage.kind=optimal_token_baseline", "train.gradient_analysis={}"],
+    &["objective.advantage.kind=optimal_token_baseline", "train.gradient_analysis={every: 1}"],
 ];
 
 #[test]
