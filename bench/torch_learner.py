@@ -18,7 +18,8 @@ One pass is forward, derivatives by log-probabilities and entropies, and backwar
 All compute the same numbers from the same random weights, each in a process of its own. One JSON line for each; tokens
 are those of the sequences, without padding. `mfu` is the share of the peak that the model's own operations take: 6 for each
 weight of a layer and token (4 with LoRA, whose frozen weights have no gradient), the head at completions alone,
-12 x width for each pair of tokens that see each other, nothing for what is computed twice. The peak is that of bf16
+12 x width for each pair of tokens that see each other; a prompt counts once for its sequences, and what is computed
+twice once. The peak is that of bf16
 without sparsity as the maker says (`--peak-tflops` where the GPU is not known here), on a CPU that of a product of two
 matrices in f32 just before. `apart` is the largest and the mean difference of the log-probabilities from the first line's,
 in nats. `peak_gib` is what PyTorch allocated on a GPU, on a CPU the process's memory above what it had when the model
@@ -107,10 +108,11 @@ def operations(shape, prompts, sequences, with_lora):
     width = hidden // heads * heads
     of_layer = 2 * hidden * width + 2 * hidden * (hidden // heads * kv_heads) + 3 * hidden * inner
     a_weight = 4 if with_lora else 6
-    lengths = [prompts[prompt].numel() + completion.numel() for prompt, completion in sequences]
+    before = [prompt.numel() for prompt in prompts]
     completions = sum(completion.numel() for _, completion in sequences)
-    pairs = sum(length * (length + 1) / 2 for length in lengths)
-    dense = a_weight * (of_layer * layers * sum(lengths) + hidden * vocabulary * completions)
+    pairs = sum(length * (length + 1) / 2 for length in before)
+    pairs += sum(completion.numel() * (before[prompt] + (completion.numel() + 1) / 2) for prompt, completion in sequences)
+    dense = a_weight * (of_layer * layers * (sum(before) + completions) + hidden * vocabulary * completions)
     return dense + 12 * layers * width * pairs
 
 
