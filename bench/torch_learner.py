@@ -15,6 +15,9 @@ One pass is forward, derivatives by log-probabilities and entropies, and backwar
     padded    the model of transformers over right-padded rows with whole logits, `log_softmax` and autograd, as a
               careful author would write it in a few lines
 
+On a GPU `padded` holds weights and moments in bf16 alone, where the learner has them in f32, too: its memory and its
+time with `--update` are those of less.
+
 All compute the same numbers from the same random weights, each in a process of its own. One JSON line for each; tokens
 are those of the sequences, without padding. `mfu` is the share of the peak that the model's own operations take: 6 for each
 weight of a layer and token (4 with LoRA, whose frozen weights have no gradient), the head at completions alone,
@@ -250,8 +253,12 @@ def to_its_end(run, device):
     return whole
 
 
-def resident():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def resident(most):
+    """Bytes of memory that this process holds, or the most that it held."""
+    if most:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    held = pathlib.Path("/proc/self/statm").read_text().split()[1]
+    return int(held) * resource.getpagesize()
 
 
 def measure(form, case, folder, arguments, pipe):
@@ -269,7 +276,7 @@ def measure(form, case, folder, arguments, pipe):
             run, close, wire = padded_form(folder, prompts, sequences, arguments)
         else:
             run, close, wire = learner_form(form, folder, columns(prompts, sequences), arguments, case)
-        loaded = resident()
+        loaded = 0 if on_gpu else resident(most=False)
         run = to_its_end(run, arguments.device)
         logprobs, norm = run()
         if on_gpu:
@@ -286,7 +293,7 @@ def measure(form, case, folder, arguments, pipe):
             line |= {"wire": float(f"{idle / whole:.3g}"), "wire_seconds_a_wave": float(f"{idle / arguments.repetitions:.3g}")}
         else:
             line["cpu_seconds"] = round(cpu_seconds, 3)
-            used = torch.cuda.max_memory_allocated() if on_gpu else resident() - loaded
+            used = torch.cuda.max_memory_allocated() if on_gpu else resident(most=True) - loaded
             line["peak_gib"] = round(used / 2**30, 2)
         pipe.send((line, logprobs.float().numpy()))
     except (MemoryError, torch.OutOfMemoryError) as error:

@@ -387,7 +387,64 @@ class SharedPrompts(Case):
                 self.assertNotIn("prompts shared", learner.describe()[0])
                 _, found = call(learner, "forward", {"network": "policy"}, given)
                 self.assert_close(found["logprob"], expected["logprob"], 1e-5)
+                self.assertIn("prompts are computed for each sequence: ", "\n".join(learner.describe()))
         self.assertFalse(opened(folder, options={"attention": "sdpa"}).capabilities()["shares_prompts"])
+
+    def test_gradients_of_a_row_that_is_taken_often_add_up_in_f32(self):
+        generator = torch.Generator().manual_seed(1)
+        states = torch.randn(3, 8, generator=generator).bfloat16().requires_grad_()
+        rows = torch.tensor([0] * 64 + [2])
+        gradient = torch.randn(65, 8, generator=generator).bfloat16()
+        packing.take_rows(states, rows).backward(gradient)
+        expected = torch.stack([gradient[:64].float().sum(0), torch.zeros(8), gradient[64].float()]).bfloat16()
+        self.assert_same(states.grad, expected)
+
+    def test_layers_that_mix_neighbours_are_found_out_in_bf16_too(self):
+        """Convolutions reach over the end of a sequence: packed, the next one would begin with its numbers."""
+        config = transformers.Lfm2Config(
+            vocab_size=300, hidden_size=64, intermediate_size=128, num_hidden_layers=8, num_attention_heads=4,
+            num_key_value_heads=2, layer_types=["conv", "conv", "full_attention", "conv"] * 2, initializer_range=0.05,
+            block_auto_adjust_ff_dim=False,
+        )  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            torch.manual_seed(0)
+            transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+            for dtype in ("f32", "bf16"):
+                network = policy(opened(folder, options={"dtype": dtype}))
+                self.assertEqual((network.is_packed, network.shares_prompts), (False, False), dtype)
+
+    def test_windows_that_only_masks_tell_of_are_kept(self):
+        sizes = {
+            "vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "sliding_window": 160, "initializer_range": 0.2,
+        }  # fmt: skip
+        configs = {
+            "told by mask": transformers.PhimoeConfig(**sizes, num_local_experts=4, num_experts_per_tok=2),
+            "told": transformers.MistralConfig(**sizes, head_dim=8),
+        }
+        given = random_columns(50, shape=((300, (20, 9)),))
+        for kind, config in configs.items():
+            with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
+                torch.manual_seed(0)
+                module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+                module.save_pretrained(folder)
+                learner = opened(folder)
+                self.assertEqual(policy(learner).attention in attention.SHARING, kind == "told")
+                _, found = call(learner, "forward", {"network": "policy"}, given)
+                with torch.no_grad():
+                    expected, _ = whole_logits(module, given)
+                self.assert_close(found["logprob"], expected, 1e-5)
+
+    def test_a_device_that_is_lost_is_no_matter_of_the_attention(self):
+        def lost(*_, **__):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        def full(*_, **__):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        for kernel, kind in ((lost, RuntimeError), (full, torch.OutOfMemoryError)):
+            with unittest.mock.patch("torch.nn.attention.varlen.varlen_attn", kernel):
+                self.assertRaises(kind, opened, golden_folder("qwen3"), options={"attention": "varlen"})
 
 
 class Kernels(Case):

@@ -13,6 +13,7 @@ is honoured or refused, never passed over: only models that can use flash kernel
 """
 
 import inspect
+from contextlib import contextmanager
 from itertools import accumulate
 
 import torch
@@ -21,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface
 from transformers.utils import is_flash_attn_2_available
 
-from .packing import Layout
+from .packing import Layout, take_rows
 
 VARLEN = "tamis_varlen"
 SEQUENCES = "tamis_sequences"
@@ -37,8 +38,36 @@ _HARMLESS = {
 }  # fmt: skip
 
 
+# Windows that layers told these functions of, while somebody asks (`telling_windows`).
+_told = None
+
+
 class AttentionRefused(Exception):
     """The model asks for something that these functions do not compute."""
+
+
+@contextmanager
+def telling_windows():
+    """A list to which every call of these functions adds the window that it was told of, or `None`."""
+    global _told
+    _told = []
+    try:
+        yield _told
+    finally:
+        _told = None
+
+
+def windowed_layers(config):
+    """Number of layers in which a sequence of the model's longest sees less than all before it."""
+    kinds = getattr(config, "layer_types", None)
+    window, longest = getattr(config, "sliding_window", None), getattr(config, "max_position_embeddings", None)
+    if window is not None and longest is not None and window >= longest:
+        window = None
+    if kinds:
+        return sum(
+            kind == "chunked_attention" or (kind == "sliding_attention" and window is not None) for kind in kinds
+        )
+    return config.num_hidden_layers if window is not None and getattr(config, "use_sliding_window", True) else 0
 
 
 def candidates(decoder, device_type, dtype):
@@ -67,6 +96,8 @@ def keywords(pack, attention):
 
 
 def _check(name, query, key, attention_mask, dropout, more):
+    if _told is not None:
+        _told.append(more.get("sliding_window"))
     if attention_mask is not None or dropout or more.get("is_causal") is False or query.shape[0] != 1:
         raise AttentionRefused(f"{name} is causal, without mask and dropout, over one row")
     if query.shape[2] != key.shape[2]:
@@ -86,7 +117,8 @@ def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropo
     offsets, window = more["cu_seq_lens_q"], more.get("sliding_window")
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
     if isinstance(offsets, Layout):
-        layout, key, value = offsets, key[offsets.key_rows], value[offsets.key_rows]
+        layout = offsets
+        key, value = (take_rows(states, layout.key_rows) for states in (key, value))
         begins, longest = (layout.query_offsets, layout.key_offsets), (layout.longest_query, layout.longest_key)
     else:
         # Q and K must be given the same offsets, as one object: only then is the causal diagonal each sequence's own,

@@ -18,7 +18,7 @@ Dropout is off: the decoder is never put in training mode, and its configuration
 
 import copy
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -26,8 +26,9 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from . import attention, rotary
+from .device import is_device_lost, is_out_of_memory
 from .head import VocabularyHead, is_close, tolerance
-from .packing import Branch, Layout, Pack, pack, pack_one_by_one
+from .packing import Branch, Layout, Pack, pack, pack_one_by_one, take_rows
 from .protocol import Refused
 from .vision import Vision
 from .weights import TrainedWeights
@@ -74,6 +75,8 @@ class Network:
         self.is_packed = True
         # Whether a prompt stands in a pack once, however many sequences have it.
         self.shares_prompts = False
+        # Why not, where sequences are packed.
+        self.unshared = None
         # Attentions that were tried in vain, with the reasons.
         self.passed_over = {}
         self.vision = None
@@ -111,6 +114,8 @@ class Network:
         where = f"{self.source.folder}: "
         lines = [f"{trained}, {dtype} on {self.options.device}, attention {self.attention}, {passed}"]
         lines += [f"attention {name} is not used: {why}" for name, why in self.passed_over.items()]
+        if self.unshared:
+            lines.append(f"prompts are computed for each sequence: {self.unshared}")
         if rotary.depends_on_length(self.decoder):
             lines.append("its rotary positions depend on the length of a row, so sequences are not packed")
         return [where + line for line in lines]
@@ -148,7 +153,7 @@ class Network:
         device = self.options.device
         packs = [pack(wave, device, self.shares_prompts)] if self.is_packed else pack_one_by_one(wave, device)
         hidden = self._hidden_of(wave, packs)
-        parts = [self.head(states[one.rows], one.targets, factor) for one, states in zip(packs, hidden, strict=True)]
+        parts = [self.head(take_rows(states, one.rows), one.targets, factor) for one, states in zip(packs, hidden, strict=True)]
         return tuple(torch.cat(column) if len(column) > 1 else column[0] for column in zip(*parts, strict=True))
 
     def _hidden_of(self, wave, packs):
@@ -228,10 +233,13 @@ class Network:
                 continue
             for name in candidates:
                 why = self._try(name, [both] if is_packed else [first, second], truths, margins)
+                if why is None and is_packed and not self._stands_apart(name, both, (0, lengths[0])):
+                    why = "packed sequences change each other's numbers"
                 if why is None:
                     self.is_packed = is_packed
                     self.passed_over = {other: why for other, why in failed.items() if not is_packed or other != name}
-                    self.shares_prompts = is_packed and self._can_share(name, lengths[1], margins)
+                    self.unshared = self._cannot_share(name, lengths[1], margins) if is_packed else None
+                    self.shares_prompts = is_packed and self.unshared is None
                     return
                 failed.setdefault(name, why)
         message = f"attention `{wanted}` cannot be used with {type(self.decoder).__name__}: {failed[candidates[-1]]}"
@@ -260,9 +268,14 @@ class Network:
     def _try(self, name, probes, truths, margins):
         """Why an attention is not what it should be over these packs, or `None`."""
         try:
-            found = [self._probe(name, one) for one in probes]
+            with attention.telling_windows() as told:
+                found = [self._probe(name, one) for one in probes]
         except _CANNOT_ATTEND as error:
+            _pass_on(error)
             return first_line(error)
+        num_windows = sum(window is not None for window in told)
+        if name in attention.SHARING and num_windows < attention.windowed_layers(self.config) * len(probes):
+            return "the model tells it of a window by masks alone"
         hidden, gradient = (torch.cat(parts) for parts in zip(*found, strict=True))
         true_hidden, true_gradient = (torch.cat(parts) for parts in zip(*truths, strict=True))
         # Said so that what is not a number is too far.
@@ -272,11 +285,12 @@ class Network:
             return "its gradients are not those of the model's plain attention"
         return None
 
-    def _can_share(self, name, length, margins):
-        """Whether two sequences that share a prompt in a pack have the numbers of two that do not."""
-        # What images change is a matter of whole sequences.
-        if name not in attention.SHARING or self.vision is not None:
-            return False
+    def _cannot_share(self, name, length, margins):
+        """Why two sequences that share a prompt in a pack have not the numbers of two that do not, or `None`."""
+        if name not in attention.SHARING:
+            return f"{name} does not know of it"
+        if self.vision is not None:
+            return "the model sees images"
         shared, apart, row_of = made_up_branches(self.vocab_size, length)
         truths = [self._probe("eager", one) for one in apart]
         truth, gradient = (torch.cat(parts) for parts in zip(*truths, strict=True))
@@ -286,9 +300,24 @@ class Network:
         self._set_attention(name)
         try:
             found, found_gradient = self._probe(name, shared, rows=row_of)
-        except _CANNOT_ATTEND:
-            return False
-        return _apart(truth, found) <= margins[0] and _apart_by_norm(summed, found_gradient) <= margins[1]
+        except _CANNOT_ATTEND as error:
+            _pass_on(error)
+            return first_line(error)
+        if not _apart(truth, found) <= margins[0] or not _apart_by_norm(summed, found_gradient) <= margins[1]:
+            return "the numbers are not those behind a prompt of their own"
+        _, first, _ = shared.layout.branches
+        if not self._stands_apart(name, shared, (first.begin, first.end)):
+            return "completions change each other's numbers"
+        return None
+
+    def _stands_apart(self, name, one, rows):
+        """Whether what stands behind these rows of a pack has the same numbers, row by row, with other tokens in them."""
+        begin, end = rows
+        tokens = one.input_ids.clone()
+        tokens[:, begin:end] = (tokens[:, begin:end] + 1) % self.vocab_size
+        truth, found = (self._probe(name, each)[0][end:] for each in (one, replace(one, input_ids=tokens)))
+        apart = (truth - found).norm(dim=1) / truth.norm(dim=1).clamp_min(1e-6)
+        return float(apart.max()) <= tolerance(self.options.dtype)
 
     def _set_attention(self, name):
         # A vision tower, whose attention is not causal, keeps its own.
@@ -413,6 +442,12 @@ def _with_other_end(one, begin, vocab_size):
     """A pack of one sequence, as long as it was, with other tokens from here on."""
     tokens = torch.cat([one.input_ids[:, :begin], (one.input_ids[:, begin:] + 1) % vocab_size], 1)
     return Pack(tokens, one.position_ids, one.offsets, one.lengths, None, None)
+
+
+def _pass_on(error):
+    """Raises again what is no matter of the attention: a device that is lost, or too little memory."""
+    if is_device_lost(error) or is_out_of_memory(error):
+        raise error
 
 
 def first_line(error):

@@ -67,6 +67,25 @@ class Layout:
         return max(sum(end - begin for begin, end in _seen(branch)) for branch in self.branches)
 
 
+class _TakeRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, states, rows):
+        ctx.save_for_backward(rows)
+        ctx.num_rows = states.shape[0]
+        return states[rows]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (rows,) = ctx.saved_tensors
+        summed = torch.zeros(ctx.num_rows, *gradient.shape[1:], dtype=torch.float32, device=gradient.device)
+        return summed.index_add_(0, rows, gradient.float()).to(gradient.dtype), None
+
+
+def take_rows(states, rows):
+    """Rows of states [M, ...], some of them several times: their gradients add up in f32, whatever the type."""
+    return _TakeRows.apply(states, rows)
+
+
 def _seen(branch):
     return [branch.prompt, (branch.begin, branch.end)]
 

@@ -250,6 +250,22 @@ error: servers that sleep while the policy learns sample nothing meanwhile, as `
         "objective.kl.coefficient=0.1",
         "filter={kind: variance, metric: seq_final_reward}",
     ];
-    assert_snapshot!(errors(&after_kl), @"");
+    assert_snapshot!(errors(&after_kl), @r#"
+error: the filter looks at rewards after the KL, which the learner computes between rounds of sampling, and servers sleep only after the last of them
+ --> command line
+  |
+1 | rollout.sleep_level=1
+  |                     ^
+  hint: use `filter.metric: seq_reward`, the same before the KL, or set `rollout.sleep_level: 0`
+
+warning: the filter looks at `seq_final_reward` with the KL in the reward: that varies in every group, so nothing is filtered
+ --> command line
+  |
+1 | filter={kind: variance, metric: seq_final_reward}
+  |                                 ^^^^^^^^^^^^^^^^
+  hint: use `filter.metric: seq_reward`, the same before the KL, or `acc`
+
+1 error in the configuration
+"#);
     assert_snapshot!(errors(&["publish.mode=adapter", "learner.lora={}", "rollout.sleep_level=1"]), @"");
 }
