@@ -36,6 +36,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "target" / "smollm2"
 KEEP_EVERY = 8
+# Of SmolLM2's tokenizer.
+NUM_TOKENS = 49152
 
 
 def environment(threads):
@@ -158,7 +160,7 @@ def main():
 
 def make_model(given, folder):
     """A model of a shape with random weights that reads and writes SmolLM2's tokens."""
-    make = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import torch_learner; torch_learner.make_model({given.shape!r}, {str(folder)!r})"
+    make = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import torch_learner; torch_learner.make_model({given.shape!r}, {str(folder)!r}, {NUM_TOKENS})"
     subprocess.run([ROOT / ".venv-bench/bin/python", "-c", make], check=True, stderr=subprocess.DEVNULL)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
         shutil.copy(FOLDER / "model" / name, folder / name)

@@ -68,8 +68,10 @@ OPTIMIZER = {
 PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "B200": 2250, "A100": 312, "L40S": 362, "RTX 4090": 165}
 
 
-def make_model(shape, folder):
-    hidden, layers, heads, kv_heads, inner, vocabulary, tied = SHAPES[shape]
+def make_model(shape, folder, vocabulary=None):
+    """A model of a shape with random weights; with as many tokens as the shape says, or as are named."""
+    hidden, layers, heads, kv_heads, inner, known, tied = SHAPES[shape]
+    vocabulary = vocabulary or known
     config = transformers.Qwen3Config(
         hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=hidden // heads,
         intermediate_size=inner, vocab_size=vocabulary, tie_word_embeddings=tied, max_position_embeddings=32768,

@@ -1,15 +1,15 @@
 """Attention within each sequence of a pack, as functions that transformers calls by name.
 
     tamis_varlen     torch's `varlen_attn` (flash kernels): CUDA, bf16 or f16
-    tamis_sequences  one causal `scaled_dot_product_attention` after another: any device, any type, and a
-                     sequence's numbers are those it has alone
+    tamis_sequences  one causal `scaled_dot_product_attention` after another: any device, any type
 
 Neither builds a mask of M x M. Both learn where sequences begin from the keyword arguments with which
 transformers drives its own flash kernels (`cu_seq_lens_q`, `max_length_q`), which reach every layer and are
 held by recomputed ones. Where sequences share prompts, the argument is the pack's `Layout`: a completion's
-queries see the keys and values of its prompt, which are computed once, and its own. What else flash kernels are told by keyword (a sliding window, soft-capping, sinks)
-is honoured or refused, never passed over: only models that can use flash kernels are given these functions
-(`model.choose_attention`), for the others know of it through masks.
+queries see the keys and values of its prompt, which are computed once, and its own.
+
+What else flash kernels are told by keyword (a sliding window, soft-capping, sinks) is honoured or refused. Models
+that tell it by masks alone are not given these functions (`model.choose_attention`).
 """
 
 import inspect
