@@ -20,14 +20,8 @@ from support import OPTIMIZER, ROOT, columns, golden_folder
 import torch
 from tamis.learner import protocol
 
-PROGRAM = next(
-    (
-        path
-        for path in (os.environ.get("TAMIS_PROGRAM"), ROOT / "target/release/tamis", ROOT / "target/debug/tamis")
-        if path and pathlib.Path(path).exists()
-    ),
-    None,
-)
+BUILT = [path for path in (ROOT / "target/release/tamis", ROOT / "target/debug/tamis") if path.exists()]
+PROGRAM = os.environ.get("TAMIS_PROGRAM") or max(BUILT, key=lambda path: path.stat().st_mtime, default=None)
 POLICY = str(golden_folder("qwen2"))
 
 # Two completions of one prompt, one of another: four tokens.
@@ -113,6 +107,8 @@ class Conformance:
         answer = self.connection.getresponse()
         read = answer.read()
         values, found = protocol.decode(answer.headers.get("Content-Type", ""), read) if read else ({}, {})
+        # How long it computed is asked of `test_how_long_it_computed`.
+        self.seconds = values.pop("seconds", None)
         return answer.status, values, found
 
     def tamis(self, number=None):
@@ -259,6 +255,12 @@ class Conformance:
         self.assertEqual(status, 200, "any other type is JSON")
 
     # Passes
+
+    def test_how_long_it_computed(self):
+        self.open()
+        self.call("check")
+        self.assertGreaterEqual(self.seconds, 0.0)
+        self.assertLess(self.seconds, 60.0)
 
     def test_waves(self):
         self.open()

@@ -255,7 +255,8 @@ class RunTest(unittest.TestCase):
         self.torch("moved", "model.init=null", "model.path=base", *lora, "train.total_steps=2")
         (self.folder / "base/checksums.json").unlink()
         weights = self.folder / "base/model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+        *rest, last = weights.read_bytes()
+        weights.write_bytes(bytes([*rest, last ^ 1]))
         self.refuses_to_resume("runs/moved", "is not the one that the run was begun with: its files have changed")
         shutil.rmtree(self.folder / "base")
         self.refuses_to_resume("runs/moved", "base (model.path), is gone")
@@ -307,6 +308,12 @@ class RunTest(unittest.TestCase):
         self.torch("bf16", "learner.dtype=bf16", *once)
         # One update a step: the policy that is trained is the one that is compared with.
         self.assertEqual(self.rows("bf16")[1]["actor/ratio_max"], 1.0)
+        # Who samples is given the weights as they are computed with.
+        self.torch("f32", *once)
+        for name, dtype in (("bf16", "bfloat16"), ("f32", "float32")):
+            configs = list((self.folder / "runs" / name / "published").glob("version_*/config.json"))
+            self.assertTrue(configs)
+            self.assertEqual({json.loads(path.read_text())["dtype"] for path in configs}, {dtype})
 
     def test_what_is_wrong_with_the_learner_is_told(self):
         def failed(*arguments):

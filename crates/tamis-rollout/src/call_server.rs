@@ -15,9 +15,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
@@ -222,24 +223,26 @@ fn bind_unix(path: &Path) -> io::Result<tokio::net::UnixListener> {
     tokio::net::UnixListener::from_std(listener)
 }
 
-/// A request with its body, or the refusal of it.
+/// A request with its body, or the refusal of it: `{"error": {"kind": "request", "message", "hint": null}}`.
 async fn read(request: Request<Incoming>, most: usize) -> Result<Question, Answer> {
     let (head, body) = request.into_parts();
-    let refuse = |status: u16, text: String| Answer {
-        status,
-        content_type: "text/plain; charset=utf-8",
-        body: text.into(),
+    let refuse = |status: u16, message: String| {
+        let error = json!({"error": {"kind": "request", "message": message, "hint": null}});
+        Answer { status, content_type: "application/json", body: error.to_string().into() }
     };
     let method = match head.method {
         Method::GET => HttpMethod::Get,
         Method::POST => HttpMethod::Post,
         other => return Err(refuse(405, format!("{other} is not understood: GET or POST"))),
     };
+    let too_long = || Err(refuse(413, format!("the body is longer than {most} bytes")));
+    // One that says so is not waited for.
+    if body.size_hint().lower() > most as u64 {
+        return too_long();
+    }
     let body = match Limited::new(body, most).collect().await {
         Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => {
-            return Err(refuse(413, format!("the body is longer than {most} bytes")));
-        }
+        Err(error) if error.is::<LengthLimitError>() => return too_long(),
         Err(error) => return Err(refuse(400, format!("the body did not come whole: {error}"))),
     };
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());

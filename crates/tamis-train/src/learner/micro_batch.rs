@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(cut_packed(&groups, MicroBatch::Tokens(36)), [0..6; 1]);
         assert_eq!(cut_packed(&groups, MicroBatch::Tokens(35)), [0..3, 3..6]);
         assert_eq!(cut_packed(&groups, MicroBatch::Tokens(18)), [0..3, 3..6]);
-        assert_eq!(cut_packed(&groups, MicroBatch::Tokens(17)), [0..2, 2..3, 3..5, 5..6]);
+        assert_eq!(cut_packed(&groups, MicroBatch::Tokens(17)), [0..2, 2..4, 4..6]);
         assert_eq!(cut_packed(&groups, MicroBatch::Tokens(10)), [0..1, 1..2, 2..3, 3..4, 4..5, 5..6]);
         let packed = |limit| Cut { shares_prompts: false, ..shared(MicroBatch::Balanced(limit)) };
         assert_eq!(of(&groups, |sequences| parts(sequences, packed(18), 1)), [vec![3, 4, 5], vec![0, 1, 2]]);

@@ -17,7 +17,7 @@ use super::{
     BackwardRequest, Capabilities, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody,
     ForwardRequest, HoldRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer,
     OpenAnswer, OpenRequest, PROTOCOL, PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer,
-    StepRequest, check_absolute,
+    StepRequest, check_absolute, one,
 };
 use crate::checkpoint::SaveError;
 use crate::interrupt::Halt;
@@ -360,7 +360,7 @@ impl<'a> LearnerService<'a> {
                     let message = format!("sharpness is {sharpness}, and must be above 0");
                     return Err(Refusal::new(400, "request", message));
                 }
-                if network == Network::Critic && sharpness.to_bits() != 1.0_f64.to_bits() {
+                if network == Network::Critic && sharpness.to_bits() != one().to_bits() {
                     return Err(Refusal::new(400, "request", "values have no sharpness"));
                 }
                 let wave = message.take_wave()?;

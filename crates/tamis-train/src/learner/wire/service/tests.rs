@@ -160,7 +160,7 @@ fn what_a_call_says_wrong_is_told() {
     400 request: "unknown field `deep`, there are no fields"
     "#);
     insta::assert_snapshot!(next("/v1/save", &Message::new(&json!({"folder": "here", "content": "weights"}))), @r#"
-    400 request: "folder here is not absolute"
+    400 request: "the path here is not absolute"
     "#);
     insta::assert_snapshot!(next("/v1/copy", &Message::new(&json!({"to": "critic"}))), @r#"
     422 refused: "the learner has no critic"
@@ -176,7 +176,7 @@ fn what_a_call_says_wrong_is_told() {
     assert_eq!(served.next("/v1/backward", &slopes(2)).0, 200, "the pass is still held");
     let option = served.open(&json!({"options": {"dtype": "bf16"}}));
     insta::assert_snapshot!(error(option), @r#"
-    422 refused: "the native engine has no option `dtype`"
+    400 request: "the native engine has no option `dtype`"
     "#);
 }
 
@@ -188,10 +188,7 @@ fn what_the_disk_refuses_is_told_with_path_and_number() {
     let (status, answer) = served.next("/v1/save", &save);
     let error = &answer["error"];
     assert_eq!((status, &error["kind"], &error["errno"]), (500, &json!("disk"), &json!(2)), "{error}");
-    assert_eq!(
-        (&error["operation"], &error["path"]),
-        (&json!("create_file"), &json!(nowhere.join("model.safetensors")))
-    );
+    assert_eq!((&error["operation"], &error["path"]), (&json!("open"), &json!(nowhere)));
     let load = Message::new(&json!({"folder": nowhere, "content": "checkpoint"}));
     let (status, answer) = served.next("/v1/load", &load);
     assert_eq!((status, &answer["error"]["kind"]), (422, &json!("files")), "{answer}");
@@ -227,7 +224,7 @@ fn who_may_not_ask_hears_nothing() {
 fn a_learner_that_nobody_asks_is_an_orphan() {
     let mut served = Served::new();
     assert!(!served.service.is_orphan(), "nobody said when");
-    assert_eq!(served.open(&json!({"orphan_timeout": 0.0})).0, 200);
+    assert_eq!(served.open(&json!({"orphan_timeout": 1e-9})).0, 200);
     assert!(served.service.is_orphan());
     assert_eq!(served.open(&json!({"orphan_timeout": 600.0})).0, 200);
     assert!(!served.service.is_orphan());
@@ -264,7 +261,7 @@ fn samples_are_begun_once_and_grow_over_calls() {
     let seconds = begun.1["seconds"].as_f64().expect("how long it computed");
     assert!((0.0..60.0).contains(&seconds), "{seconds}");
     assert_eq!(served.numbered(1, "/v1/generate", &generate(0.0)).1["num_open"], json!(3));
-    insta::assert_snapshot!(error(served.next("/v1/generate", &generate(0.0))), @r#"422 refused: "sample 0 is open already""#);
+    insta::assert_snapshot!(error(served.next("/v1/generate", &generate(0.0))), @r#"400 request: "sample 0 is open already""#);
     let more =
         Message::of_generate(&crate::learner::generate::Generate { seconds: 9.0, ..Default::default() });
     let two = served.next("/v1/generate", &more);
@@ -281,4 +278,33 @@ fn the_native_engine_sees_no_images() {
     let message = Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&[sequence]));
     insta::assert_snapshot!(error(served.next("/v1/forward", &message)), @r#"422 refused: "the native engine sees no images: a learner in PyTorch does""#);
     assert_eq!(served.next("/v1/forward", &wave(&[3, 4])).0, 200);
+}
+
+/// The other statuses of the page are asked for by `python/tests/test_conformance.py`, of both learners.
+#[test]
+fn a_refused_call_leaves_what_there_is_and_makes_nothing_up() {
+    let mut served = Served::new();
+    let of = |network: &str| {
+        let wave = Wave::of(&[LearnerSequence::of_text(&[1, 2], &[3, 4])]);
+        Message::new(&json!({"network": network})).with_wave(&wave)
+    };
+    insta::assert_snapshot!(error(served.next("/v1/forward", &of("reference"))), @r#"409 state: "the learner has no reference""#);
+    assert_eq!(served.next("/v1/forward_hold", &of("policy")).0, 200);
+    let without = Message::new(&json!({})).with("entropy", Column::F32(vec![0.0; 2]));
+    insta::assert_snapshot!(error(served.next("/v1/backward", &without)), @r#"400 request: "there is no column `logprob`""#);
+    assert_eq!(served.next("/v1/restore", &Message::new(&json!({}))).0, 200);
+    assert_eq!(served.next("/v1/backward", &slopes(2)).0, 200, "the graph is still there");
+    let folder = tempfile::tempdir().expect("a folder");
+    let handles = Message::new(&json!({"folder": folder.path(), "content": "handles"}));
+    insta::assert_snapshot!(error(served.next("/v1/save", &handles)), @r#"422 refused: "the learner has no GPU""#);
+    for dtype in ["bf16", "f32"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let asked = json!({"folder": folder.path(), "content": "weights", "dtype": dtype});
+        let (status, answer) = served.next("/v1/save", &Message::new(&asked));
+        assert_eq!(status, 200, "{answer}");
+        let file = std::fs::read(folder.path().join("model.safetensors")).expect("weights");
+        let (_, header) = safetensors::SafeTensors::read_metadata(&file).expect("safetensors");
+        let wanted = if dtype == "f32" { safetensors::Dtype::F32 } else { safetensors::Dtype::BF16 };
+        assert!(header.tensors().values().all(|tensor| tensor.dtype == wanted), "{dtype}");
+    }
 }
