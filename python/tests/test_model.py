@@ -353,6 +353,46 @@ class SharedPrompts(Case):
                             self.assert_same(again[column], scores[column])
                         for tensor, gradient in expected_gradients.items():
                             self.assert_close(gradients[tensor], gradient, 1e-5, tensor)
+                        # Keys for a branch or a few at a time, as where many see a long prompt.
+                        for gathered in (0, 1) if options.get("attention") else ():
+                            with unittest.mock.patch("tamis.learner.packing._GATHERED", gathered):
+                                in_blocks, gradients_in_blocks = self.passes(learner, name, given)
+                            for column, numbers in scores.items():
+                                self.assert_close(in_blocks[column], numbers, 1e-6, column)
+                            for tensor, gradient in gradients.items():
+                                self.assert_close(gradients_in_blocks[tensor], gradient, 1e-5, tensor)
+
+    def test_keys_that_many_see_are_gathered_in_blocks(self):
+        # Rows of the pack: 10 + 6 x 2. Seen: 10, then 12 by each completion; four times 22 is 88.
+        given = columns([list(range(10))], [(0, [1, 2, 3])] * 6)
+        layout = packing.pack(packing_wave(given), "cpu", shares=True).layout
+        self.assertEqual([block.rows for block in layout.blocks], [slice(0, 22)])
+        with unittest.mock.patch("tamis.learner.packing._GATHERED", 2):
+            layout = packing.pack(packing_wave(given), "cpu", shares=True).layout
+            self.assertEqual([block.rows for block in layout.blocks], [slice(0, 14), slice(14, 20), slice(20, 22)])
+            second = layout.blocks[1]
+        self.assertEqual(second.key_rows.tolist(), [row for own in (14, 16, 18) for row in (*range(10), own, own + 1)])
+        self.assertEqual((second.query_offsets.tolist(), second.key_offsets.tolist()), ([0, 2, 4, 6], [0, 12, 24, 36]))
+
+    def test_rounded_they_are_as_near_as_behind_prompts_of_their_own(self):
+        given = random_columns(50, shape=((9, (7, 1, 12, 3)), (30, (20, 4))))
+        for recompute in (False, True):
+            exact = self.passes(opened(golden_folder("qwen3")), "policy", given)
+            learner = opened(golden_folder("qwen3"), options={"dtype": "bf16"}, recompute_activations=recompute)
+            self.assertTrue(policy(learner).shares_prompts)
+            shared = self.passes(learner, "policy", given)
+            policy(learner).shares_prompts = False
+            apart = self.passes(learner, "policy", given)
+
+            def distance(found, expected=exact):
+                return [
+                    float((torch.cat([one.flatten() for one in part.values()]) - truth).norm() / truth.norm())
+                    for part, truth in zip(found, (torch.cat([one.flatten() for one in part.values()]) for part in expected))
+                ]
+
+            for one, other in zip(distance(shared), distance(apart)):
+                self.assertGreater(one, 0.0)
+                self.assertLess(one, 1.5 * other)
 
     def test_what_cannot_share_has_a_prompt_for_each(self):
         def one_kind_of_offsets(query, key, value, cu_seq_q, cu_seq_k, *more, **settings):

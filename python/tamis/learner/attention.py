@@ -6,7 +6,8 @@
 Neither builds a mask of M x M. Both learn where sequences begin from the keyword arguments with which
 transformers drives its own flash kernels (`cu_seq_lens_q`, `max_length_q`), which reach every layer and are
 held by recomputed ones. Where sequences share prompts, the argument is the pack's `Layout`: a completion's
-queries see the keys and values of its prompt, which are computed once, and its own.
+queries see the keys and values of its prompt, which are computed once, and its own. A sequence's numbers are then
+those of its prompt's own copy but for rounding (1e-5 in f32), which depends on what passes beside it.
 
 What else flash kernels are told by keyword (a sliding window, soft-capping, sinks) is honoured or refused. Models
 that tell it by masks alone are not given these functions (`model.choose_attention`).
@@ -22,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface
 from transformers.utils import is_flash_attn_2_available
 
-from .packing import Layout, take_rows
+from .packing import Layout, add_rows, take_rows
 
 VARLEN = "tamis_varlen"
 SEQUENCES = "tamis_sequences"
@@ -116,30 +117,69 @@ def attend_varlen(module, query, key, value, attention_mask, scaling=None, dropo
     _check(VARLEN, query, key, attention_mask, dropout, more)
     offsets, window = more["cu_seq_lens_q"], more.get("sliding_window")
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    # A window of w tokens is the token itself and w - 1 before it.
+    left = -1 if window is None else window - 1
+    has_gqa = "enable_gqa" in inspect.signature(varlen_attn).parameters
+
+    def attend(query, key, value, *places):
+        gqa = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
+        if gqa and not has_gqa:
+            # Older releases want a key and a value for each query head.
+            num_queries = query.shape[1] // key.shape[1]
+            key, value, gqa = (*(states.repeat_interleave(num_queries, 1) for states in (key, value)), {})
+        # One kernel for all passes. Left to itself, torch takes cuDNN's or the flash kernel by the GPU, the width of
+        # heads, the longest sequence, and whether there will be a backward pass: log-probabilities with and without a
+        # graph, which are compared with each other, would differ.
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return varlen_attn(query, key, value, *places, scale=scaling, window_size=(left, 0), **gqa)
+
     if isinstance(offsets, Layout):
-        layout = offsets
-        key, value = (take_rows(states, layout.key_rows) for states in (key, value))
-        begins, longest = (layout.query_offsets, layout.key_offsets), (layout.longest_query, layout.longest_key)
+        attended = _attend_shared(attend, offsets, query, key, value)
     else:
         # Q and K must be given the same offsets, as one object: only then is the causal diagonal each sequence's own,
         # whatever kernel computes.
-        begins, longest = (offsets, offsets), (more["max_length_q"], more["max_length_q"])
-    gqa = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
-    if gqa and "enable_gqa" not in inspect.signature(varlen_attn).parameters:
-        # Older releases want a key and a value for each query head.
-        num_queries = query.shape[1] // key.shape[1]
-        key, value, gqa = (*(states.repeat_interleave(num_queries, 1) for states in (key, value)), {})
-    # A window of w tokens is the token itself and w - 1 before it.
-    left = -1 if window is None else window - 1
-    # One kernel for all passes. Left to itself, torch takes cuDNN's or the flash kernel by the GPU, the width of heads,
-    # the longest sequence, and whether there will be a backward pass: log-probabilities with and without a graph, which
-    # are compared with each other, would differ.
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        attended = varlen_attn(
-            query, key, value, *begins, *longest,
-            scale=scaling, window_size=(left, 0), **gqa,
-        )  # fmt: skip
+        attended = attend(query, key, value, offsets, offsets, more["max_length_q"], more["max_length_q"])
     return attended.unsqueeze(0), None
+
+
+def _attend_shared(attend, layout, query, key, value):
+    """Branches of a layout with the keys and values that each sees, gathered: [M, H, D]."""
+    if len(layout.blocks) > 1:
+        return _AttendInBlocks.apply(attend, layout, query, key, value)
+    seen = (take_rows(states, layout.key_rows) for states in (key, value))
+    return attend(query, *seen, *_places(layout))
+
+
+def _places(layout):
+    return layout.query_offsets, layout.key_offsets, layout.longest_query, layout.longest_key
+
+
+class _AttendInBlocks(torch.autograd.Function):
+    """Attention block by block, computed again in the backward pass: what is gathered is one block's at a time."""
+
+    @staticmethod
+    def forward(ctx, attend, layout, query, key, value):
+        ctx.attend, ctx.layout = attend, layout
+        ctx.save_for_backward(query, key, value)
+        return torch.cat([attend(*_parts(block, query, key, value), *_places(block)) for block in layout.blocks])
+
+    @staticmethod
+    def backward(ctx, gradient):
+        saved = ctx.saved_tensors
+        of_query, of_seen = torch.empty_like(saved[0]), [torch.zeros_like(one, dtype=torch.float32) for one in saved[1:]]
+        for block in ctx.layout.blocks:
+            parts = [part.detach().requires_grad_() for part in _parts(block, *saved)]
+            with torch.enable_grad():
+                attended = ctx.attend(*parts, *_places(block))
+            own, *seen = torch.autograd.grad(attended, parts, gradient[block.rows])
+            of_query[block.rows] = own
+            for summed, part in zip(of_seen, seen, strict=True):
+                add_rows(summed, block.key_rows, part)
+        return None, None, of_query, *(one.to(of_query.dtype) for one in of_seen)
+
+
+def _parts(block, query, key, value):
+    return query[block.rows], key[block.key_rows], value[block.key_rows]
 
 
 def attend_sequences(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **more):

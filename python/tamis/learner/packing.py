@@ -30,12 +30,41 @@ class Branch:
     end: int
 
 
+# Rows of keys that are gathered at once, as a multiple of the pack's rows: 64 completions behind a long prompt see
+# it 64 times.
+_GATHERED = 4
+# Rows of gradients that are made f32 at once.
+_ADDED = 1 << 15
+
+
 class Layout:
     """What the pieces of a row see before themselves, where some share a prompt: `branches`, in the row's order."""
 
     def __init__(self, branches, device):
         self.branches = branches
         self._device = device
+
+    @property
+    def rows(self):
+        """The rows of the branches, which are neighbours, as a slice."""
+        return slice(self.branches[0].begin, self.branches[-1].end)
+
+    @cached_property
+    def blocks(self):
+        """Neighbouring branches at a time, as layouts: together they see few times as many rows as there are.
+
+        A branch that sees more than that is a block of its own.
+        """
+        limit = _GATHERED * (self.rows.stop - self.rows.start)
+        blocks, num_seen = [[]], 0
+        for branch in self.branches:
+            more = _num_seen(branch)
+            if blocks[-1] and num_seen + more > limit:
+                blocks.append([])
+                num_seen = 0
+            blocks[-1].append(branch)
+            num_seen += more
+        return [self] if len(blocks) == 1 else [Layout(branches, self._device) for branches in blocks]
 
     def _offsets(self, lengths):
         return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=self._device)
@@ -48,7 +77,7 @@ class Layout:
     @cached_property
     def key_offsets(self):
         """i32 [B+1], begin of what each branch sees in `key_rows`."""
-        return self._offsets([sum(end - begin for begin, end in _seen(branch)) for branch in self.branches])
+        return self._offsets([_num_seen(branch) for branch in self.branches])
 
     @cached_property
     def key_rows(self):
@@ -64,7 +93,7 @@ class Layout:
     @cached_property
     def longest_key(self):
         """Most rows that a branch sees."""
-        return max(sum(end - begin for begin, end in _seen(branch)) for branch in self.branches)
+        return max(_num_seen(branch) for branch in self.branches)
 
 
 class _TakeRows(torch.autograd.Function):
@@ -78,7 +107,8 @@ class _TakeRows(torch.autograd.Function):
     def backward(ctx, gradient):
         (rows,) = ctx.saved_tensors
         summed = torch.zeros(ctx.num_rows, *gradient.shape[1:], dtype=torch.float32, device=gradient.device)
-        return summed.index_add_(0, rows, gradient.float()).to(gradient.dtype), None
+        add_rows(summed, rows, gradient)
+        return summed.to(gradient.dtype), None
 
 
 def take_rows(states, rows):
@@ -86,8 +116,19 @@ def take_rows(states, rows):
     return _TakeRows.apply(states, rows)
 
 
+def add_rows(summed, rows, gradient):
+    """Adds gradients [R, ...] of rows that were taken to f32 [M, ...], a part at a time."""
+    for begin in range(0, rows.shape[0], _ADDED):
+        part = slice(begin, begin + _ADDED)
+        summed.index_add_(0, rows[part], gradient[part].float())
+
+
 def _seen(branch):
     return [branch.prompt, (branch.begin, branch.end)]
+
+
+def _num_seen(branch):
+    return sum(end - begin for begin, end in _seen(branch))
 
 
 @dataclass
@@ -95,8 +136,8 @@ class Pack:
     """Sequences in one row of M tokens, of which N predict a completion's token.
 
     input_ids, position_ids: i64 [1, M]
-    offsets:  i32 [S+1], begin of each sequence in the row; of a prompt that is shared and of each of its branches
-    lengths:  the S differences of the offsets, as numbers
+    offsets:  i32 [B+1], begin of each piece in the row: a sequence, a prompt that is shared, a branch behind it
+    lengths:  the B differences of the offsets, as numbers
     rows:     i64 [N], position in the row that predicts each completion token
     targets:  i64 [N], the completions' tokens, in the order of the wave
     layout:   of a row in which sequences share prompts, otherwise `None`
