@@ -5,13 +5,15 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 # First: it says so, and leaves the tests out, where PyTorch is missing.
-from support import ARCHITECTURES, OPTIMIZER, Case, call, golden_folder, opened, random_columns
+from support import ARCHITECTURES, OPTIMIZER, ROOT, Case, call, golden_folder, opened, random_columns
 
 import torch
 from test_checkpoint import state, train
 from test_logprob import draw, gradients, whole
+from tamis.learner.device import is_device_lost
 from tamis.learner.logprob import logprob_and_entropy
 
 if not torch.cuda.is_available():
@@ -84,6 +86,26 @@ class Handles(Case):
         self.assertEqual(json.loads(read.stdout), held)
 
 
+class Device(Case):
+    def test_what_the_device_survives_is_told_from_what_it_does_not(self):
+        with self.assertRaises(RuntimeError) as refused:
+            torch.cuda.set_device(torch.cuda.device_count())
+        self.assertIn("CUDA error", str(refused.exception))
+        self.assertFalse(is_device_lost(refused.exception))
+        # In a process of its own, which computes nothing after it.
+        fails = (
+            "import torch; from tamis.learner.device import is_device_lost\n"
+            "try:\n"
+            "    torch.zeros(2, device='cuda')[torch.tensor([5], device='cuda')].cpu()\n"
+            "except RuntimeError as error:\n"
+            "    print(is_device_lost(error))\n"
+        )
+        told = subprocess.run(
+            [sys.executable, "-c", fails], capture_output=True, text=True, timeout=300, cwd=ROOT / "python", check=False
+        )
+        self.assertEqual(told.stdout.strip(), "True", told.stderr)
+
+
 class Policies(Case):
     def test_near_the_cpu(self):
         for architecture in ARCHITECTURES:
@@ -113,6 +135,27 @@ class Policies(Case):
         other = on_gpu(golden_folder("qwen3"), attention="sdpa")
         one, two = (call(each, "forward", {"network": "policy"}, WAVE)[1]["logprob"].cpu() for each in (learner, other))
         self.assert_close(one, two, 3e-2)
+
+    def test_prompts_are_shared_and_give_the_same_gradients(self):
+        given = random_columns(50, shape=((200, (70, 1, 40, 9)), (6, (12, 5))))
+        for recompute in (False, True):
+            learner = opened(golden_folder("qwen3"), options={"device": "cuda"}, recompute_activations=recompute)
+            network = learner._policy.network
+            self.assertEqual((network.attention, network.shares_prompts), ("tamis_varlen", True), network.unshared)
+            found = []
+            for shares, gathered in ((False, 4), (True, 4), (True, 0)):
+                network.shares_prompts = shares
+                with unittest.mock.patch("tamis.learner.packing._GATHERED", gathered):
+                    _, scores = call(learner, "forward_hold", {"network": "policy"}, given)
+                    call(learner, "backward", {}, {"logprob": torch.sin(torch.arange(scores["logprob"].numel()) * 3.0)})
+                weights = network.weights
+                own = {name: weights.gradient(name).cpu() for name in weights.masters}
+                weights.clear_gradients()
+                found.append((scores["logprob"].cpu(), own))
+            for logprob, own in found[1:]:
+                self.assert_close(logprob, found[0][0], 3e-2)
+                for name, gradient in own.items():
+                    self.assert_close(gradient, found[0][1][name], 0.1, name)
 
     def test_steps_keep_and_restore(self):
         learner = on_gpu(golden_folder("qwen3"), offload_reference=True)

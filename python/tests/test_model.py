@@ -413,8 +413,7 @@ class SharedPrompts(Case):
         folder = golden_folder("qwen3")
         plain = opened(folder)
         self.assertIn("prompts shared", plain.describe()[0])
-        self.assertFalse(Learner().capabilities()["shares_prompts"])
-        self.assertTrue(plain.capabilities()["shares_prompts"])
+        self.assertTrue(call(plain, "restore")[0]["shares_prompts"])
         _, expected = call(plain, "forward", {"network": "policy"}, given)
         for kernel in (one_kind_of_offsets, from_the_first_key):
             with (
@@ -423,12 +422,12 @@ class SharedPrompts(Case):
             ):
                 learner = opened(folder, options={"attention": "varlen"})
                 self.assertEqual((policy(learner).attention, policy(learner).is_packed), ("tamis_varlen", True))
-                self.assertFalse(learner.capabilities()["shares_prompts"])
+                self.assertFalse(call(learner, "restore")[0]["shares_prompts"])
                 self.assertNotIn("prompts shared", learner.describe()[0])
                 _, found = call(learner, "forward", {"network": "policy"}, given)
                 self.assert_close(found["logprob"], expected["logprob"], 1e-5)
                 self.assertIn("prompts are computed for each sequence: ", "\n".join(learner.describe()))
-        self.assertFalse(opened(folder, options={"attention": "sdpa"}).capabilities()["shares_prompts"])
+        self.assertFalse(call(opened(folder, options={"attention": "sdpa"}), "restore")[0]["shares_prompts"])
 
     def test_gradients_of_a_row_that_is_taken_often_add_up_in_f32(self):
         generator = torch.Generator().manual_seed(1)
@@ -632,11 +631,16 @@ class Choice(Case):
 
     def test_a_deep_model_in_bf16_may_make_much_of_rounding(self):
         """And a kernel whose gradient is wrong is found out beside that."""
-        config = tiny_config("LlamaConfig", num_hidden_layers=24, hidden_size=32, head_dim=8, max_position_embeddings=256)
+        config = tiny_config("LlamaConfig", num_hidden_layers=48, hidden_size=32, head_dim=8, max_position_embeddings=256)
         with tempfile.TemporaryDirectory() as folder:
             save_tiny(folder, config)
             learner = opened(folder, options={"dtype": "bf16"})
             self.assertEqual((policy(learner).attention, policy(learner).passed_over), ("tamis_sequences", {}))
+            # By what rounding makes of a shallow model it would have been passed over.
+            shallow = model._Margins(model.tolerance(torch.bfloat16), 2 * model.tolerance(torch.bfloat16))
+            with unittest.mock.patch.object(model.Network, "_margins", lambda *_: shallow):
+                network = policy(opened(folder, options={"dtype": "bf16"}))
+            self.assertIn("are not those of the model's plain attention", network.passed_over["tamis_sequences"])
 
             def wrong_backward(*arguments, plainly=attention.attend_sequences, **more):
                 found, _ = plainly(*arguments, **more)

@@ -23,6 +23,7 @@ from support import ROOT, Case, golden_folder, open_settings, random_columns
 
 import torch
 from tamis.learner import connections, protocol, server
+from tamis.learner.device import is_device_lost
 from tamis.learner.learner import Learner
 
 # Seconds for what must come to its end: a process needs many to import PyTorch on a busy machine.
@@ -604,6 +605,16 @@ class Program(Case):
                 client.close()
                 self.assertEqual(child.wait(LIMIT), 1)
                 self.assertRegex(child.stderr.read(), "error: the device cannot be computed on any more: CUDA error")
+
+    def test_a_device_that_computes_on_is_not_lost(self):
+        refused = RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling cublasGemmEx")
+        # A device played on the CPU: it answers, or fails whatever it is asked.
+        with mock.patch("torch.cuda.is_available", lambda: True):
+            with mock.patch("torch.ones", lambda *_, plainly=torch.ones, **__: plainly(1)):
+                self.assertFalse(is_device_lost(refused))
+            with mock.patch("torch.ones", side_effect=torch.AcceleratorError("CUDA error: unspecified")):
+                self.assertTrue(is_device_lost(refused))
+        self.assertFalse(is_device_lost(ValueError("CUDA error")))
 
     def test_nothing_heavy_is_imported_early(self):
         program = "import sys, tamis, tamis.learner; print([m for m in ('torch', 'transformers', 'numpy') if m in sys.modules])"

@@ -205,7 +205,8 @@ impl Config {
         let is_unset = settings.weights.is_none() && settings.rejections.is_empty();
         // Old log-probabilities of the native engine's carried groups are those that they were sampled with,
         // so that the loss's ratio says how old they are; those of servers, and of a learner in another number
-        // format than its sampler's, are computed at the start of the step.
+        // format than its sampler's, are computed at the start of the step. `learner.device`, which may
+        // change on resume, says nothing here.
         let is_rounded =
             self.learner.backend == LearnerBackend::Torch && self.learner.dtype != LearnerDtype::F32;
         let lags = self.schedule.surplus == SurplusKind::Carry

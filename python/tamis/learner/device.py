@@ -1,8 +1,8 @@
 """The device that is computed on: which one, and what its errors mean.
 
-After an out-of-memory error the device goes on. After other errors of CUDA (an illegal access, an assertion that
-fails on the device, a device that fell off the bus) every later call of the process fails, too: nothing but a new
-process computes again.
+After an out-of-memory error the device goes on, and after one of a library that was asked for what it does not do.
+After other errors of CUDA (an illegal access, an assertion that fails on the device, a device that fell off the bus)
+every later call of the process fails, too: nothing but a new process computes again.
 """
 
 import torch
@@ -43,4 +43,13 @@ def is_device_lost(error):
     if not isinstance(error, RuntimeError) or is_out_of_memory(error):
         return False
     # Those of cuBLAS have no class of their own.
-    return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
+    is_of_device = isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
+    return is_of_device and not _computes()
+
+
+def _computes():
+    """Whether the GPU still does what it is asked: an error that stays is raised by every later call, too."""
+    try:
+        return torch.cuda.is_available() and torch.ones(1, device="cuda").item() == 1.0
+    except RuntimeError:
+        return False

@@ -18,7 +18,7 @@ import torch
 from . import attention, rotary
 from .drawing import Drawing, Drawings, draw
 from .logprob import logits
-from .model import first_line, made_up
+from .model import first_line, made_up, pass_on
 from .packing import Pack
 from .protocol import Refused, RequestError, refuse_columns, take_column
 from .random_keys import uniform
@@ -396,6 +396,7 @@ class Generation:
                     given = torch.tensor([one[place] for one, place in zip(tokens, at.tolist(), strict=True)], device=device)
                     found.append(self._decode(given, at, int(at.max())).float())
         except _CANNOT as error:
+            pass_on(error)
             raise Refused(f"{name} cannot be sampled from here: {first_line(error)}", hint) from None
         truth = torch.cat([one[length:].float() for one, length in zip(whole, lengths, strict=True)])
         found = torch.stack(found, 1).flatten(0, 1)

@@ -15,8 +15,8 @@ from . import checkpoint
 from .protocol import Refused
 
 
-def save(folder, untied, policy):
-    """Writes `handles.json` into an empty folder; returns the answer of `save`, and the tensors to be held.
+def save(output, untied, policy):
+    """Writes `handles.json` to a `checkpoint.Output`; returns the tensors to be held.
 
     They are copies in the type that is computed in, so that an update does not change what a server reads.
     """
@@ -26,10 +26,9 @@ def save(folder, untied, policy):
     gpu = str(torch.cuda.get_device_properties(device).uuid)
     tensors = copy_tensors(policy, untied, policy.options.dtype)
     torch.cuda.synchronize(device)
-    output = checkpoint.Output(checkpoint.empty_folder(folder))
     output.write("handles.json", [describe(tensors, gpu, lambda tensor: reduce_tensor(tensor)[1])])
     output.flush_folder()
-    return {"files": output.files, "overflow": None}, tensors
+    return tensors
 
 
 def copy_tensors(policy, untied, dtype):

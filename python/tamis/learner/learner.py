@@ -109,7 +109,6 @@ class Learner:
         return {
             "critic": True,
             "lora": has_peft,
-            "shares_prompts": self._shares_prompts(),
             "publish": publish,
             "generate": True,
             "dtypes": dtypes,
@@ -199,12 +198,13 @@ class Learner:
         def of(trained):
             return None if trained is None else trained.network.sizes()
 
-        return {"policy": of(self._policy), "critic": of(self._critic), "num_steps": self._policy.optimizer.num_steps}
-
-    def _shares_prompts(self):
-        """Whether a prompt is computed once for all of its sequences, by every network."""
         networks = [trained.network for trained in self._all_trained()] + [self._reference]
-        return all(network.shares_prompts for network in networks if network is not None) and self._policy is not None
+        return {
+            "policy": of(self._policy),
+            "critic": of(self._critic),
+            "num_steps": self._policy.optimizer.num_steps,
+            "shares_prompts": all(network.shares_prompts for network in networks if network is not None),
+        }
 
     def _set_critic(self, network):
         if network.options.recompute:
@@ -420,10 +420,11 @@ class Learner:
         settings.finish()
         policy, critics = self._policy, ()
         if content == "handles":
-            # Nobody reads the last copies any more.
+            output = checkpoint.Output(checkpoint.empty_folder(folder))
+            # Nobody reads the last copies any more, and there is no room for both.
             self._shared = None
-            answer, self._shared = handles.save(folder, untied, policy.network)
-            return answer, {}
+            self._shared = handles.save(output, untied, policy.network)
+            return {"files": output.files, "overflow": None}, {}
         if self._critic is not None:
             critics = self._critic.network, self._critic.optimizer
         answer = checkpoint.save(folder, content, dtype, untied, policy.network, policy.optimizer, *critics)

@@ -41,7 +41,7 @@ _CANNOT_ATTEND = (
 )  # fmt: skip
 # Lengths of the sequences that are tried: kernels go by blocks of 64 or 128 tokens, some for long rows alone.
 _PROBED = (5, 133)
-# How far gradients may lie apart at most, as a part of their norm, however much the model makes of rounding.
+# How far hidden states and gradients may lie apart at most (`_Margins`), however much the model makes of rounding.
 _MOST_APART = 0.6
 # Where other factors of rotary positions begin behind so many tokens at most, it is a sequence with both that is tried.
 _LONGEST_PROBE = 1024
@@ -251,19 +251,19 @@ class Network:
         return first, original + 5 if second < original + 5 <= _LONGEST_PROBE else second
 
     def _margins(self, one, truth):
-        """How far hidden states and gradients of two attentions may lie apart, each as a part of what they are.
+        """How far what two attentions give may lie apart.
 
         In bf16 a deep model may make much of rounding (gradients that differ by a quarter were seen behind 30 layers):
         it is tried what the plain attention makes of embeddings that are rounded otherwise.
         """
         hidden, gradient = tolerance(self.options.dtype), 2 * tolerance(self.options.dtype)
         if self.options.dtype == torch.float32:
-            return hidden, gradient
+            return _Margins(hidden, gradient)
         for seed in (1, 2):
             nudged = self._probe("eager", one, seed)
-            hidden = max(hidden, 3 * _apart(truth[0], nudged[0]))
-            gradient = max(gradient, 4 * _apart_by_norm(truth[1], nudged[1]))
-        return min(hidden, _MOST_APART), min(gradient, _MOST_APART)
+            hidden = max(hidden, 3 * _distance(truth[0], nudged[0]))
+            gradient = max(gradient, 4 * _distance_by_norm(truth[1], nudged[1]))
+        return _Margins(min(hidden, _MOST_APART), min(gradient, _MOST_APART))
 
     def _try(self, name, probes, truths, margins):
         """Why an attention is not what it should be over these packs, or `None`."""
@@ -271,7 +271,7 @@ class Network:
             with attention.telling_windows() as told:
                 found = [self._probe(name, one) for one in probes]
         except _CANNOT_ATTEND as error:
-            _pass_on(error)
+            pass_on(error)
             return first_line(error)
         num_windows = sum(window is not None for window in told)
         if name in attention.SHARING and num_windows < attention.windowed_layers(self.config) * len(probes):
@@ -279,9 +279,9 @@ class Network:
         hidden, gradient = (torch.cat(parts) for parts in zip(*found, strict=True))
         true_hidden, true_gradient = (torch.cat(parts) for parts in zip(*truths, strict=True))
         # Said so that what is not a number is too far.
-        if not _apart(true_hidden, hidden) <= margins[0]:
+        if not _distance(true_hidden, hidden) <= margins.hidden:
             return "its numbers are not those of the model's plain attention"
-        if not _apart_by_norm(true_gradient, gradient) <= margins[1]:
+        if not _distance_by_norm(true_gradient, gradient) <= margins.gradient:
             return "its gradients are not those of the model's plain attention"
         return None
 
@@ -301,9 +301,10 @@ class Network:
         try:
             found, found_gradient = self._probe(name, shared, rows=row_of)
         except _CANNOT_ATTEND as error:
-            _pass_on(error)
+            pass_on(error)
             return first_line(error)
-        if not _apart(truth, found) <= margins[0] or not _apart_by_norm(summed, found_gradient) <= margins[1]:
+        is_near = _distance(truth, found) <= margins.hidden
+        if not (is_near and _distance_by_norm(summed, found_gradient) <= margins.gradient):
             return "the numbers are not those behind a prompt of their own"
         _, first, _ = shared.layout.branches
         if not self._stands_apart(name, shared, (first.begin, first.end)):
@@ -316,8 +317,8 @@ class Network:
         tokens = one.input_ids.clone()
         tokens[:, begin:end] = (tokens[:, begin:end] + 1) % self.vocab_size
         truth, found = (self._probe(name, each)[0][end:] for each in (one, replace(one, input_ids=tokens)))
-        apart = (truth - found).norm(dim=1) / truth.norm(dim=1).clamp_min(1e-6)
-        return float(apart.max()) <= tolerance(self.options.dtype)
+        distance = (truth - found).norm(dim=1) / truth.norm(dim=1).clamp_min(1e-6)
+        return float(distance.max()) <= tolerance(self.options.dtype)
 
     def _set_attention(self, name):
         # A vision tower, whose attention is not causal, keeps its own.
@@ -429,12 +430,21 @@ def made_up_branches(vocab_size, length):
     return shared, apart, torch.cat(row_of)
 
 
-def _apart(truth, found):
+@dataclass(frozen=True)
+class _Margins:
+    """How far two ways to compute the same may lie apart: `_distance` of hidden states, `_distance_by_norm` of gradients."""
+
+    hidden: float
+    gradient: float
+
+
+def _distance(truth, found):
     """Largest difference, as a part of the largest number."""
     return float((truth - found).abs().max() / truth.abs().max().clamp_min(1e-6))
 
 
-def _apart_by_norm(truth, found):
+def _distance_by_norm(truth, found):
+    """Norm of the difference, as a part of the norm."""
     return float((truth - found).norm() / truth.norm().clamp_min(1e-6))
 
 
@@ -444,7 +454,7 @@ def _with_other_end(one, begin, vocab_size):
     return Pack(tokens, one.position_ids, one.offsets, one.lengths, None, None)
 
 
-def _pass_on(error):
+def pass_on(error):
     """Raises again what is no matter of the attention: a device that is lost, or too little memory."""
     if is_device_lost(error) or is_out_of_memory(error):
         raise error

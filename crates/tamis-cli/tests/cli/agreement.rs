@@ -143,6 +143,7 @@ const REFUSED: &[(&[&str], &str)] = &[
         "prompt 1 of the training data cannot be prepared: character '<' (at character 0 of",
     ),
     (&["data.task=gsm8k_calculator", "validate.test_freq=0", "data.train=rows.jsonl"], "`data.train`: "),
+    (&["data.task=gsm8k_calculator", "data.train=calculated.jsonl", "data.val=rows.jsonl"], "`data.val`: "),
     // Rewards.
     (&["reward=[{kind: number},{kind: format, pattern: '('}]"], "unclosed group"),
     (&["reward=[{kind: number},{kind: length, min_length: 9, max_length: 3}]"], "reward `length` needs"),
@@ -232,6 +233,7 @@ const LONG_NAME: &str = concat!(
 fn folder() -> Folder {
     let folder = Folder::tiny()
         .with("rows.jsonl", "{\"question\": \"1+1=\", \"answer\": \"2\"}\n")
+        .with("calculated.jsonl", "{\"answer\": \"<<1+1=2>>2\"}\n")
         .with("empty.jsonl", "\n")
         .with("other.jsonl", "{\"text\": \"1+1=\"}\n")
         .with("lines.jsonl", "{\"question\": \"1+1=\", \"answer\": \"2\"}\n{\n")

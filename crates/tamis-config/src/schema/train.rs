@@ -76,8 +76,9 @@ section! {
         /// Passes of the policy over each batch.
         ppo_epochs: usize = "1", AtLeast(1.0), Fixed;
         /// Tokens of one forward and backward pass, at most (a longer trajectory passes alone): of each rank
-        /// where there are several. The prompt of a group is computed once, and counts once, unless PyTorch must
-        /// compute it with each member (models that see images): then it counts with each. Used unless
+        /// where there are several. Where the learner computes the prompt of a group once, it counts once. In
+        /// PyTorch some models must compute it with each member (those that see images, and those for which no
+        /// attention of ours stands): it then counts with each, and the learner's log says why. Used unless
         /// `micro_batch_size` is set.
         micro_batch_tokens: usize = "8192", Between(1.0, 1e9), Fixed;
         /// Share the groups of a mini-batch out over its micro-batches so that they hold nearly equal numbers

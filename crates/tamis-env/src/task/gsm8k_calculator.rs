@@ -158,7 +158,7 @@ fn read_side(paths: &[PathBuf], train: &Places) -> Result<(Vec<Entry>, Places, C
     }
     if entries.is_empty() {
         let path = paths.first().map_or_else(|| Path::new("(no file)").to_owned(), Clone::clone);
-        return Err(TaskError::NoAnnotation { path });
+        return Err(TaskError::NoAnnotation { path, in_train: counts.occurs_in_train });
     }
     counts.kept = entries.len();
     counts.inexact = entries.iter().filter(|entry| !entry.is_exact).count();
@@ -327,6 +327,7 @@ mod tests {
         insta::assert_snapshot!(message(Some("\n{\"answer\": ")), @"rows.jsonl, line 2: expected a JSON object with a text field `answer`: EOF while parsing a value at line 1 column 11");
         insta::assert_snapshot!(message(Some("{\"question\": \"q\"}")), @"rows.jsonl, line 1: expected a JSON object with a text field `answer`: there is no field `answer`");
         insta::assert_snapshot!(message(Some("{\"answer\": \"no annotation\"}")), @"no usable calculator annotation like <<48/2=24>> in rows.jsonl");
+        insta::assert_snapshot!(message(Some("{\"answer\": \"<<1+1=2>>, <<2*2=4>>\"}")), @"no usable calculator annotation like <<48/2=24>> in rows.jsonl that is not in the training files, too (2 are)");
     }
 
     #[test]

@@ -5,7 +5,7 @@ pub mod expression;
 pub mod gsm8k_calculator;
 
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tamis_core::choice;
 use tamis_data::prompt::Prompt;
@@ -138,9 +138,25 @@ pub enum TaskError {
         reason: String,
     },
     /// A file holds no usable annotation.
-    #[error("no usable calculator annotation like <<48/2=24>> in {}", path.display())]
+    #[error("no usable calculator annotation like <<48/2=24>> in {}{}", path.display(), but_in_train(*.in_train))]
     NoAnnotation {
         /// The file (the first of a list).
         path: PathBuf,
+        /// Annotations that it has, all of which the training files have, too.
+        in_train: usize,
     },
+}
+
+impl TaskError {
+    /// The file that is at fault; `None` where none is.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Read { path, .. } | Self::Row { path, .. } | Self::NoAnnotation { path, .. } => Some(path),
+            Self::Parquet(_) | Self::NoLevel | Self::Difficulty { .. } | Self::NoExpression { .. } => None,
+        }
+    }
+}
+
+fn but_in_train(count: usize) -> String {
+    if count == 0 { String::new() } else { format!(" that is not in the training files, too ({count} are)") }
 }

@@ -260,10 +260,17 @@ fn first_of_task(
         return Ok(Vec::new());
     }
     let files = TaskFiles::of(data);
-    let made = task.prompts(&task_source(config, &files), FIRST_DRAWN).map_err(|error| Unfit {
-        keys: task.keys().iter().map(|&key| key.to_owned()).collect(),
-        file: None,
-        error: error.into(),
+    let made = task.prompts(&task_source(config, &files), FIRST_DRAWN).map_err(|error| {
+        let mut keys: Vec<String> = task.keys().iter().map(|&key| key.to_owned()).collect();
+        let names = |DataSources(sources): &DataSources| {
+            sources
+                .iter()
+                .any(|source| source.files().iter().any(|file| Some(file.as_path()) == error.path()))
+        };
+        if names(&data.val) && !names(&data.train) {
+            keys.sort_by_key(|key| key != "data.val");
+        }
+        Unfit { keys, file: None, error: error.into() }
     })?;
     let first = |split, prompts: Vec<Prompt>| First {
         split,

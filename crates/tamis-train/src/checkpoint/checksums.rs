@@ -277,8 +277,7 @@ pub fn sum_of_model(folder: &Path) -> Result<u32, DiskError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed(folder))? {
         let name = entry.map_err(failed(folder))?.file_name().to_string_lossy().into_owned();
-        let is_weights =
-            Path::new(&name).extension().is_some_and(|kind| kind == "safetensors" || kind == "bin");
+        let is_weights = Path::new(&name).extension().is_some_and(|kind| kind == "safetensors");
         if name == "config.json" || is_weights {
             names.push(name);
         }

@@ -156,7 +156,7 @@ pub struct LearnerInfo {
     pub device: String,
     /// Data-parallel ranks: micro-batches of one wave.
     pub num_ranks: usize,
-    /// Whether a prompt that neighbours of a wave share is computed once.
+    /// Whether a prompt that neighbours of a wave share is computed once, by every network.
     pub shares_prompts: bool,
     /// Number format that passes compute in: `f32`, `bf16`.
     pub dtype: String,

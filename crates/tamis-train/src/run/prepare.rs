@@ -202,6 +202,7 @@ impl Preparation<'_> {
     pub(super) fn check_base(&self) -> Result<Option<u32>, Halt<RunError>> {
         let named = self.config.model.path.as_ref().filter(|_| self.config.learner.lora.is_some());
         let Some(folder) = named.map(ModelSource::folder) else { return Ok(None) };
+        self.ui.stage("reading the model under the adapter");
         let read = {
             let folder = folder.clone();
             self.interrupt.or_abandon(move || sum_of_model(&folder))?

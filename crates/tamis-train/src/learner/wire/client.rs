@@ -377,8 +377,8 @@ impl WireLearner {
         calls.incarnation = Some(incarnation);
         let where_it_is = if calls.process.is_some() { String::new() } else { format!(" at {url}") };
         let device = format!("learner{where_it_is}: {} on {}", known.implementation, known.device);
-        let (num_ranks, shares_prompts) = (known.num_ranks.max(1), known.capabilities.shares_prompts);
-        let mut info = LearnerInfo { device, num_ranks, shares_prompts, dtype, ..LearnerInfo::default() };
+        let num_ranks = known.num_ranks.max(1);
+        let mut info = LearnerInfo { device, num_ranks, dtype, ..LearnerInfo::default() };
         networks.note(&mut info);
         let (calls, interrupt) = (Arc::new(Mutex::new(calls)), interrupt.clone());
         let progress = UpdateProgress::new(&interrupt);

@@ -164,21 +164,25 @@ fn check_absolute(path: &Path) -> Result<(), MessageError> {
     Err(MessageError(format!("the path {} is not absolute", path.display())))
 }
 
-/// Sizes of a learner's networks, and the steps of its policy's optimizer.
+/// Sizes of a learner's networks, the steps of its policy's optimizer, and whether prompts are shared.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct NetworksAnswer {
     policy: NetworkSizes,
     critic: Option<NetworkSizes>,
     num_steps: u64,
+    #[serde(default)]
+    shares_prompts: bool,
 }
 
 impl NetworksAnswer {
     fn of(info: &LearnerInfo) -> Self {
-        Self { policy: info.policy, critic: info.critic, num_steps: info.num_steps }
+        let &LearnerInfo { policy, critic, num_steps, shares_prompts, .. } = info;
+        Self { policy, critic, num_steps, shares_prompts }
     }
 
     fn note(self, info: &mut LearnerInfo) {
-        (info.policy, info.critic, info.num_steps) = (self.policy, self.critic, self.num_steps);
+        let Self { policy, critic, num_steps, shares_prompts } = self;
+        *info = LearnerInfo { policy, critic, num_steps, shares_prompts, ..std::mem::take(info) };
     }
 }
 
@@ -207,9 +211,6 @@ struct InfoAnswer {
 struct Capabilities {
     critic: bool,
     lora: bool,
-    /// Whether a prompt that neighbours of a wave share is computed once.
-    #[serde(default)]
-    shares_prompts: bool,
     publish: Vec<String>,
     generate: bool,
     dtypes: Vec<String>,

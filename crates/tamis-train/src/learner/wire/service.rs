@@ -169,7 +169,6 @@ impl<'a> LearnerService<'a> {
             capabilities: Capabilities {
                 critic: true,
                 lora: false,
-                shares_prompts: true,
                 publish: vec!["folder".to_owned()],
                 generate: true,
                 dtypes: dtypes.iter().map(|&dtype| dtype.to_owned()).collect(),
