@@ -182,7 +182,7 @@ impl NetworksAnswer {
 
     fn note(self, info: &mut LearnerInfo) {
         let Self { policy, critic, num_steps, shares_prompts } = self;
-        *info = LearnerInfo { policy, critic, num_steps, shares_prompts, ..std::mem::take(info) };
+        *info = LearnerInfo { shares_prompts, policy, critic, num_steps, ..std::mem::take(info) };
     }
 }
 
