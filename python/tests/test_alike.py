@@ -1,4 +1,4 @@
-"""Both learners over the public wire: the same log-probabilities, entropies and gradients, every number of them.
+"""Both learners over the public wire: the same log-probabilities, entropies, gradients, steps, every number of them.
 
 An optimizer that keeps nothing of the step before (beta1 = 0) notes the gradient itself as its first moment, and a
 step of length 0 changes nothing: so a checkpoint shows the gradient of every parameter, whoever learns.
@@ -23,6 +23,9 @@ from test_native import PROGRAM
 from test_server import Client
 
 NOTES_GRADIENTS = {**OPTIMIZER, "beta1": 0.0, "weight_decay": 0.0, "max_grad_norm": None}
+# Gradients are clipped. AdamW divides a gradient by its own size, so that one which is nothing but rounding, a millionth
+# of the tensor's largest, moves a weight as far as any other: with this epsilon it does not.
+STEPS = {**OPTIMIZER, "epsilon": 1e-3, "weight_decay": 0.1, "max_grad_norm": 0.5}
 # Of the largest number of each tensor.
 TOLERANCE = 1e-5
 SHAPE = ((9, (12, 1, 30)), (3, (5,)), (17, (22, 7)))
@@ -35,7 +38,8 @@ class Learners(Case):
 
     def native(self):
         """Calls of a native learner in a process of its own."""
-        address = f"unix:{self.folder}/socket"
+        self.number += 1
+        address = f"unix:{self.folder}/socket_{self.number}"
         process = subprocess.Popen(
             [PROGRAM, "learner", "--threads", "1", "--listen", address], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
@@ -71,21 +75,26 @@ class Learners(Case):
         moments = load_file(folder / "optimizer.safetensors")
         return found, {name.removeprefix("first."): one for name, one in moments.items() if name.startswith("first.")}
 
+    def begin(self, architecture, optimizer, temperature=1.0):
+        """Both learners, opened with the same policy."""
+        settings = open_settings(golden_folder(architecture), temperature=temperature, optimizer=optimizer)
+        native, ours = self.native(), self.torch()
+        # What is of one kind of learner alone.
+        native("open", {name: value for name, value in settings.items() if name != "options"})
+        ours("open", settings)
+        return native, ours
+
     def check(self, architecture, temperature):
         generator = torch.Generator().manual_seed(7)
         self.wave = random_columns(96, 11, SHAPE)
         num_tokens = self.wave["completion_token"].numel()
         by_logprob, by_entropy = (torch.randn(num_tokens, generator=generator) for _ in range(2))
-        settings = open_settings(golden_folder(architecture), temperature=temperature, optimizer=NOTES_GRADIENTS)
         cases = {
             "log-probabilities": {"logprob": by_logprob},
             "entropies": {"logprob": torch.zeros(num_tokens), "entropy": by_entropy},
             "both": {"logprob": by_logprob, "entropy": by_entropy},
         }
-        native, ours = self.native(), self.torch()
-        # What is of one kind of learner alone.
-        native("open", {name: value for name, value in settings.items() if name != "options"})
-        ours("open", settings)
+        native, ours = self.begin(architecture, NOTES_GRADIENTS, temperature)
         before, compared = None, set()
         for what, derivatives in cases.items():
             (expected, theirs), (found, own) = (self.gradients(post, derivatives) for post in (native, ours))
@@ -112,9 +121,39 @@ class Learners(Case):
             for temperature in (1.0, 0.6, *([8.0] if architecture == "qwen2" else [])):
                 with self.subTest(architecture, temperature=temperature):
                     compared.append(self.check(architecture, temperature))
-                self.doCleanups()
-                self.setUp()
             self.assertIn({"log-probabilities", "entropies", "both"}, compared, architecture)
+
+    def test_three_steps_of_adamw_are_the_same(self):
+        self.wave = random_columns(96, 11, SHAPE)
+        num_tokens = self.wave["completion_token"].numel()
+        for architecture in ARCHITECTURES:
+            generator = torch.Generator().manual_seed(8)
+            learners = self.begin(architecture, STEPS)
+            for learning_rate in (1e-2, 3e-3, 1e-3):
+                derivatives = {"logprob": torch.randn(num_tokens, generator=generator)}
+                norms = []
+                for post in learners:
+                    post("forward_hold", {"network": "policy"}, self.wave)
+                    post("backward", {}, derivatives)
+                    answer = post("optim_step", {"network": "policy", "learning_rate": learning_rate})
+                    norms.append(answer["grad_norm"].item())
+                self.assertGreater(norms[0], STEPS["max_grad_norm"], "it is clipped")
+                self.assertLess(abs(norms[1] - norms[0]), TOLERANCE * norms[0])
+            saved = []
+            for number, post in enumerate(learners):
+                folder = self.folder / f"{architecture}_{number}"
+                folder.mkdir()
+                post("save", {"folder": str(folder), "content": "checkpoint", "dtype": "f32"})
+                saved.append([load_file(folder / name) for name in ("model.safetensors", "optimizer.safetensors")])
+            begun = load_file(golden_folder(architecture) / "model.safetensors")
+            for theirs, own in zip(*saved, strict=True):
+                self.assertEqual(set(theirs), set(own))
+                for name, tensor in theirs.items():
+                    # Second moments are squares, which lie twice as far apart.
+                    found, tensor = (one.sqrt() if name.startswith("second.") else one for one in (own[name], tensor))
+                    self.assert_close(found, tensor, TOLERANCE, f"{architecture}, {name}")
+            for name, tensor in saved[0][0].items():
+                self.assertGreater((tensor - begun[name]).abs().max().item(), 1e-3, name)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ validate: {test_freq: 2, before_train: true, num_samples_shown: 1}
 checkpoint: {save_freq: 2}
 """
 
+PPO = ["preset=ppo", "~filter", "data.gen_batch_size=4"]
+
 # The two sides of the accounting of a step.
 SOURCES = ("generated", "carried_in", "in_flight_in")
 ENDS = (
@@ -74,20 +76,20 @@ class RunTest(unittest.TestCase):
         # A run that was killed may have left half of one.
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def weights(self, name, step=4):
-        return (self.folder / "runs" / name / f"checkpoints/step_{step}/model.safetensors").read_bytes()
+    def weights(self, name, step=4, network=""):
+        return (self.folder / "runs" / name / f"checkpoints/step_{step}/{network}model.safetensors").read_bytes()
 
-    def assert_alike(self, first, second, tolerance=1e-4):
+    def assert_alike(self, first, second, tolerance=1e-4, num_rows=3):
         """The first steps agree to rounding; the same prompts and completions make them."""
-        names = ["loss", "actor/grad_norm", "actor/entropy", "critic/score/mean", "response_length/mean"]
-        for one, other in zip(self.rows(first)[:3], self.rows(second)[:3], strict=True):
+        names = ["loss", "actor/grad_norm", "actor/entropy", "critic/score/mean", "response_length/mean", "critic/vf_loss"]
+        for one, other in zip(self.rows(first)[:num_rows], self.rows(second)[:num_rows], strict=True):
             for name in [name for name in names if name in one]:
                 self.assertAlmostEqual(one[name], other[name], delta=tolerance * max(1.0, abs(one[name])), msg=name)
 
     def test_a_run_in_pytorch_is_that_on_the_native_engine_up_to_rounding(self):
         kinds = {
             "plain": [],
-            "critic": ["preset=ppo", "~filter", "data.gen_batch_size=4"],
+            "critic": PPO,
             # Log-probabilities that differ in their last bits are a divergence of 1e-8, where there is none to the bit.
             "reference": [
                 "objective.kl.in=reward", "objective.kl.coefficient=0.01", "filter.metric=seq_final_reward",
@@ -125,12 +127,16 @@ class RunTest(unittest.TestCase):
         ]
 
     def test_a_run_that_is_killed_and_resumed_is_the_run_that_was_not(self):
-        self.torch("whole")
-        # PyTorch on a CPU gives the same bits for the same calls.
-        self.kill("killed")
-        self.train("--resume", "runs/killed")
-        self.assertEqual(self.weights("killed"), self.weights("whole"))
-        self.assertEqual(self.timeless("killed"), self.timeless("whole"))
+        for kind, arguments in (("plain", []), ("critic", PPO)):
+            with self.subTest(kind):
+                whole, killed = f"whole_{kind}", f"killed_{kind}"
+                self.torch(whole, *arguments)
+                # PyTorch on a CPU gives the same bits for the same calls.
+                self.kill(killed, *arguments)
+                self.train("--resume", f"runs/{killed}")
+                for network in ("", "critic/") if arguments else ("",):
+                    self.assertEqual(self.weights(killed, network=network), self.weights(whole, network=network))
+                self.assertEqual(self.timeless(killed), self.timeless(whole))
 
     def test_a_learner_that_samples_samples_what_the_native_engine_does(self):
         samples = ["rollout.backend=learner"]
@@ -139,7 +145,7 @@ class RunTest(unittest.TestCase):
                 "rollout.top_k=9", "rollout.top_p=0.9", "rollout.min_p=0.02", "rollout.temperature=0.8",
                 "rollout.repetition_penalty=1.2", "rollout.max_num_seqs=7",
             ],
-            "critic": ["preset=ppo", "~filter", "data.gen_batch_size=4", "validate.temperature=0.5", "validate.n=2"],
+            "critic": [*PPO, "validate.temperature=0.5", "validate.n=2"],
             "stop": ["rollout.stop=['1']", "schedule.mode=streaming"],
         }  # fmt: skip
         for kind, arguments in kinds.items():
@@ -228,13 +234,20 @@ class RunTest(unittest.TestCase):
             self.assert_alike(f"killed_{place}", "whole", 1e-5)
 
     def test_a_run_goes_on_with_the_other_learner(self):
-        self.native("native")
-        self.torch("first", "train.total_steps=2")
-        shutil.copytree(self.folder / "runs/first", self.folder / "runs/second")
-        self.train("--resume", "runs/first", "train.total_steps=4", "learner.backend=native")
-        self.assert_alike("first", "native")
-        self.train("--resume", "runs/second", "train.total_steps=4")
-        self.assert_alike("second", "first")
+        in_torch = ["learner.backend=torch", "learner.device=cpu", f"learner.python={sys.executable}"]
+        for kind, arguments in (("plain", []), ("critic", PPO)):
+            with self.subTest(kind):
+                whole, first, second, third = (f"{name}_{kind}" for name in ("whole", "first", "second", "third"))
+                self.native(whole, *arguments)
+                self.torch(first, "train.total_steps=2", *arguments)
+                shutil.copytree(self.folder / "runs" / first, self.folder / "runs" / second)
+                self.train("--resume", f"runs/{first}", "train.total_steps=4", "learner.backend=native")
+                self.train("--resume", f"runs/{second}", "train.total_steps=4")
+                self.native(third, "train.total_steps=2", *arguments)
+                self.train("--resume", f"runs/{third}", "train.total_steps=4", *in_torch)
+                for name in (first, second, third):
+                    self.assertEqual([row["step"] for row in self.rows(name)], [0, 1, 2, 3, 4])
+                    self.assert_alike(name, whole, num_rows=5)
 
     def test_an_adapter_learns_and_its_reference_is_the_policy_without_it(self):
         self.native("whole", "train.total_steps=1", "checkpoint.save_freq=1")
@@ -273,7 +286,7 @@ class RunTest(unittest.TestCase):
     def test_a_critic_begins_with_the_layers_of_a_language_model_as_on_the_native_engine(self):
         self.native("other", "run.seed=4", "train.total_steps=1", "checkpoint.save_freq=1")
         folder = "runs/other/checkpoints/step_1"
-        ppo = ["preset=ppo", "~filter", "data.gen_batch_size=4", f"critic.model.path={folder}", "critic.optimizer.learning_rate=0.01"]
+        ppo = [*PPO, f"critic.model.path={folder}", "critic.optimizer.learning_rate=0.01"]
         self.torch("torch", *ppo)
         self.native("native", *ppo)
         self.assert_alike("torch", "native")
@@ -286,10 +299,9 @@ class RunTest(unittest.TestCase):
         self.assertGreater(abs(self.rows("torch")[-1]["critic/values/mean"]), 1e-3)
 
     def test_an_adapter_with_a_critic_is_resumed(self):
-        ppo = ["preset=ppo", "~filter", "data.gen_batch_size=4"]
-        self.native("whole", "train.total_steps=1", "checkpoint.save_freq=1", *ppo)
+        self.native("whole", "train.total_steps=1", "checkpoint.save_freq=1", *PPO)
         begun = "runs/whole/checkpoints/step_1"
-        start = ["model.init=null", f"model.path={begun}", f"critic.model.path={begun}/critic", *ppo]
+        start = ["model.init=null", f"model.path={begun}", f"critic.model.path={begun}/critic", *PPO]
         lora = ["learner.lora={rank: 4, alpha: 8}"]
         self.torch("adapter", *start, *lora)
         self.torch("resumed", *start, *lora, "train.total_steps=2")
