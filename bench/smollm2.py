@@ -123,7 +123,7 @@ def their_accuracy(given):
 
 
 def theirs(given, options=()):
-    command = [ROOT / ".venv-bench/bin/python", ROOT / "bench/peers/trl_smollm2.py", FOLDER, "--model", given.model]
+    command = [given.peer_python, ROOT / "bench/peers/trl_smollm2.py", FOLDER, "--model", given.model]
     command += ["--threads", str(given.threads), "--steps", str(given.steps), "--device", given.device, *options]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment(given.threads))
     return json.loads(done.stdout.splitlines()[-1])
@@ -142,11 +142,12 @@ def main():
     parser.add_argument("--model", type=pathlib.Path, default=FOLDER / "model")
     parser.add_argument("--shape", choices=["30m", "0.5b", "7b"], help="a model of this shape with random weights in place of --model")
     parser.add_argument("--python", type=pathlib.Path, default=ROOT / ".venv-torch/bin/python", help="with PyTorch")
+    parser.add_argument("--peer-python", type=pathlib.Path, default=ROOT / ".venv-bench/bin/python", help="with PyTorch and TRL")
     given = parser.parse_args()
     given.steps = given.steps or (16 if given.accuracy else 4)
     if given.device == "cuda" and (given.learner, given.sampler) != ("torch", "learner"):
         raise SystemExit("--device cuda needs --learner torch --sampler learner: nothing else of tamis computes on a GPU")
-    needed = {FOLDER / "model": "scripts/smollm2", ROOT / ".venv-bench": "bench/install_peers.sh"}
+    needed = {FOLDER / "model": "scripts/smollm2", given.peer_python: "bench/install_peers.sh"}
     if given.learner == "torch":
         needed |= {given.python: "scripts/install-torch"}
     for path, command in (needed | {given.program: "cargo build --release"}).items():
@@ -161,7 +162,7 @@ def main():
 def make_model(given, folder):
     """A model of a shape with random weights that reads and writes SmolLM2's tokens."""
     make = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import torch_learner; torch_learner.make_model({given.shape!r}, {str(folder)!r}, {NUM_TOKENS})"
-    subprocess.run([ROOT / ".venv-bench/bin/python", "-c", make], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([given.peer_python, "-c", make], check=True, stderr=subprocess.DEVNULL)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
         shutil.copy(FOLDER / "model" / name, folder / name)
     return folder

@@ -3,7 +3,7 @@
     scripts/install-torch
     .venv-torch/bin/python bench/torch_learner.py                          CPU, one thread, 30M parameters
     .venv-torch/bin/python bench/torch_learner.py --forms learner wire --chunk 0 1024 --update --lora 0 8
-    python bench/torch_learner.py --device cuda --attention varlen sdpa --chunk 0 2048
+    python bench/torch_learner.py --device cuda --attention varlen sdpa --prompts shared apart --chunk 0 2048
     python bench/torch_learner.py --device cuda --shape 0.5b --tokens 16384 32768 --update --forms learner wire
     python bench/torch_learner.py --device cuda --shape 7b --tokens 16384 32768 --lora 16 --recompute --update
 
@@ -14,6 +14,9 @@ One pass is forward, derivatives by log-probabilities and entropies, and backwar
               which the learner did not compute: messages are written, sent and read
     padded    the model of transformers over right-padded rows with whole logits, `log_softmax` and autograd, as a
               careful author would write it in a few lines
+
+With `--prompts apart` the learner computes a prompt again for each of its sequences, as attentions that cannot share it
+(`sdpa`) always do: what is left between two lines is the kernel's alone. `prompts` says what was computed.
 
 On a GPU `padded` holds weights and moments in bf16 alone, where the learner has them in f32, too: its memory and its
 time with `--update` are those of less.
@@ -197,7 +200,10 @@ def learner_form(form, folder, wave, arguments, case):
         def call(path, settings, columns=None):
             return learner.calls[path](Settings(settings), columns or {})
 
-    call("/v1/open", opening)
+    answer, _ = call("/v1/open", opening)
+    if case["prompts"] == "apart":
+        learner._policy.network.shares_prompts = False
+    case["prompts"] = "shared" if answer["shares_prompts"] and case["prompts"] == "shared" else "apart"
     derivatives = {name: torch.full((wave["completion_token"].numel(),), 1e-3) for name in ("logprob", "entropy")}
 
     def run():
@@ -271,13 +277,15 @@ def measure(form, case, folder, arguments, pipe):
     prompts, sequences, tokens = make_wave(case["tokens"], *arguments.lengths, SHAPES[arguments.shape][5])
     on_gpu = arguments.device.startswith("cuda")
     close = None
-    line = {"form": form} | {name: value for name, value in case.items() if form != "padded" or name == "tokens"} | {"tokens": tokens}
+    line = {"form": form}
     try:
         peak = peak_of(arguments)
         if form == "padded":
             run, close, wire = padded_form(folder, prompts, sequences, arguments)
         else:
             run, close, wire = learner_form(form, folder, columns(prompts, sequences), arguments, case)
+            line |= case
+        line |= {"tokens": tokens}
         loaded = 0 if on_gpu else resident(most=False)
         run = to_its_end(run, arguments.device)
         logprobs, norm = run()
@@ -299,7 +307,7 @@ def measure(form, case, folder, arguments, pipe):
             line["peak_gib"] = round(used / 2**30, 2)
         pipe.send((line, logprobs.float().numpy()))
     except (MemoryError, torch.OutOfMemoryError) as error:
-        pipe.send((line | {"failed": f"out of memory: {str(error).splitlines()[0]}"}, None))
+        pipe.send((line | case | {"failed": f"out of memory: {str(error).splitlines()[0]}"}, None))
     finally:
         if close:
             close()
@@ -313,6 +321,7 @@ def main():
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096], help="of a pass, about")
     parser.add_argument("--lengths", type=int, nargs=2, default=[32, 128], help="shortest and longest completion")
     parser.add_argument("--attention", nargs="+", default=["auto"])
+    parser.add_argument("--prompts", nargs="+", choices=["shared", "apart"], default=["shared"], help="`apart`: of the form `learner`")
     parser.add_argument("--chunk", type=int, nargs="+", default=[None], help="tokens whose logits exist at once; 0: all")
     parser.add_argument("--lora", type=int, nargs="+", default=[0], help="ranks; 0: all weights learn")
     parser.add_argument("--recompute", action="store_true", help="activations are computed again in the backward pass")
@@ -325,9 +334,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         make_model(arguments.shape, folder)
         of_learner = [
-            (form, {"tokens": tokens, "attention": attention, "chunk": chunk, "lora": lora})
+            (form, {"tokens": tokens, "attention": attention, "prompts": prompts, "chunk": chunk, "lora": lora})
             for tokens in arguments.tokens for lora in arguments.lora for attention in arguments.attention
-            for chunk in arguments.chunk for form in arguments.forms if form != "padded"
+            for prompts in arguments.prompts for chunk in arguments.chunk for form in arguments.forms
+            if form == "learner" or (form == "wire" and prompts == "shared")
         ]  # fmt: skip
         padded = [("padded", {"tokens": tokens, "lora": 0}) for tokens in arguments.tokens if "padded" in arguments.forms]
         for form, case in of_learner + padded:

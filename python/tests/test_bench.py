@@ -1,0 +1,45 @@
+"""The benchmarks of the torch learner run, and say what they should, at the smallest size on a CPU; no time is looked at."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+
+# First: it says so, and leaves the tests out, where PyTorch is missing.
+from support import ROOT, Case
+
+
+class Benchmarks(Case):
+    def lines(self, name, *arguments):
+        done = subprocess.run(
+            [sys.executable, str(pathlib.Path(ROOT) / "bench" / name), *arguments], capture_output=True, text=True, timeout=900, check=False
+        )
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_training_passes(self):
+        lines = self.lines(
+            "torch_learner.py", "--tokens", "200", "--lengths", "4", "8", "--repetitions", "1", "--update",
+            "--forms", "learner", "wire", "padded", "--prompts", "shared", "apart", "--chunk", "16",
+        )  # fmt: skip
+        found = [(line["form"], line.get("prompts")) for line in lines]
+        self.assertEqual(found, [("learner", "shared"), ("wire", "shared"), ("learner", "apart"), ("padded", None)])
+        for line in lines:
+            self.assertNotIn("failed", line)
+            self.assertLess(line["apart"][0], 1e-4)
+            self.assertAlmostEqual(line["norm_gradient"], lines[0]["norm_gradient"], delta=1e-3 * lines[0]["norm_gradient"])
+            self.assertGreater(line["mfu"], 0.0)
+            self.assertIn("wire" if line["form"] == "wire" else "peak_gib", line)
+
+    def test_generation(self):
+        lines = self.lines(
+            "torch_generation.py", "--prompts", "2", "--prompt", "8", "--completion", "4", "--repeats", "1",
+            "--lengths", "equal", "--forms", "learner", "static",
+        )  # fmt: skip
+        self.assertEqual([line["form"] for line in lines], ["learner", "static"])
+        self.assertEqual([line["tokens"] for line in lines], [2 * 8 * 4] * 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
