@@ -68,7 +68,7 @@ OPTIMIZER = {
     "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "decay_norms_and_biases": True, "max_grad_norm": 1.0,
 }  # fmt: skip
 # Dense bf16, TFLOP/s, by a part of the device's name.
-PEAKS = {"H100 PCIe": 756, "H100": 989, "H200": 989, "B200": 2250, "A100": 312, "L40S": 362, "RTX 4090": 165}
+PEAKS = {"H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "B200": 2250, "A100": 312, "L40S": 362, "RTX 4090": 165}
 
 
 def make_model(shape, folder, vocabulary=None):
@@ -212,7 +212,7 @@ def learner_form(form, folder, wave, arguments, case):
         # The norm also clears the gradient: without a step it costs a pass over it.
         settings = {"network": "policy"}
         found = call("/v1/optim_step", settings | {"learning_rate": 0.0}) if arguments.update else call("/v1/grad_norm", settings)
-        return held["logprob"], float(found[1]["grad_norm"])
+        return held["logprob"].cpu(), float(found[1]["grad_norm"])
 
     return run, (wire.close if wire else lambda: None), wire
 

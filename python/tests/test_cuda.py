@@ -137,7 +137,7 @@ class Policies(Case):
         self.assert_close(one, two, 3e-2)
 
     def test_prompts_are_shared_and_give_the_same_gradients(self):
-        given = random_columns(50, shape=((200, (70, 1, 40, 9)), (6, (12, 5))))
+        given = random_columns(50, shape=((150, (70, 1, 40, 9)), (6, (12, 5))))
         for recompute in (False, True):
             learner = opened(golden_folder("qwen3"), options={"device": "cuda"}, recompute_activations=recompute)
             network = learner._policy.network

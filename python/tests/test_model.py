@@ -481,6 +481,8 @@ class SharedPrompts(Case):
         def full(*_, **__):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
+        # A GPU that there is here would still answer.
+        self.enterContext(unittest.mock.patch("tamis.learner.device._computes", lambda: False))
         for kernel, kind in ((lost, RuntimeError), (full, torch.OutOfMemoryError)):
             with unittest.mock.patch("torch.nn.attention.varlen.varlen_attn", kernel):
                 self.assertRaises(kind, opened, golden_folder("qwen3"), options={"attention": "varlen"})

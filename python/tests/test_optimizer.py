@@ -2,6 +2,7 @@
 
 import math
 import unittest
+import unittest.mock
 
 # First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import Case
@@ -131,6 +132,13 @@ class Steps(Case):
         weights = TrainedWeights({"huge": torch.nn.Parameter(torch.zeros(4))})
         weights.parameters["huge"].grad = torch.full((4,), 1e30)
         self.assertAlmostEqual(AdamW(weights, settings()).grad_norm() / 2e30, 1.0, places=6)
+
+
+class Fused(Steps):
+    """PyTorch's one kernel, which is taken on a GPU: there is one for CPUs, too."""
+
+    def setUp(self):
+        self.enterContext(unittest.mock.patch.object(AdamW, "_step_by_tensor", AdamW._step_fused))
 
 
 class Rounded(Case):

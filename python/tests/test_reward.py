@@ -241,6 +241,8 @@ class RewardModelTest(Case):
         model._forward = forward
         session = ScoringSession(model)
         answers = self.submitted(session, [["5"], ["it is 4"]])
+        # A GPU that there is here would still answer.
+        self.enterContext(mock.patch("tamis.learner.device._computes", lambda: False))
         with self.assertRaisesRegex(DeviceLost, "cannot be computed on any more: CUDA error: an illegal memory access"):
             session.run()
         self.assertEqual(len(calls), 1, "nothing more is tried on a device that is lost")

@@ -141,7 +141,9 @@ class RewardRunTest(support.Case):
         self.assertEqual(self.weights("hurt"), self.weights("whole"))
         # A device that is lost ends it as well: one that went on would answer with errors for ever.
         (self.folder / "ended-once").unlink()
-        lost = 'raise torch.AcceleratorError("CUDA error: device-side assert triggered")'
+        # A GPU that there is here would still answer.
+        lost = "import tamis.learner.device; tamis.learner.device._computes = lambda: False; "
+        lost += 'raise torch.AcceleratorError("CUDA error: device-side assert triggered")'
         python = self.interpreter_that_ends_a_reward_model(at_call=3, how=lost)
         told = self.train("lost", f"reward[0].python={python}")
         self.assertIn("error: the device cannot be computed on any more: CUDA error: device-side assert triggered", told)

@@ -18,16 +18,27 @@ class DeviceLost(Exception):
     """The device computes nothing more for this process, which ends so that another one is started."""
 
 
-def read_device(name):
-    """The device of a name: `auto` (a GPU where there is one), `cpu`, `cuda`, `cuda:N`."""
+def take_device(name):
+    """The device of a name, which this process computes on from now: `auto` (a GPU where there is one), `cpu`, `cuda`,
+    `cuda:N`.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
         raise RequestError(f"`device` must be auto, cpu or cuda, and is {name}") from None
-    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
+    is_there = device.type == "cpu"
+    if device.type == "cuda" and torch.cuda.is_available():
+        is_there = (device.index or 0) < torch.cuda.device_count()
+    if not is_there:
         raise Refused(f"this machine has no device {device}", "choose `device: auto`")
+    if device.type == "cuda":
+        # What names no device, as a wait for it, means this one.
+        torch.cuda.set_device(device)
+        # PyTorch's first choice on an H100 makes a plan for every new shape, tens of milliseconds each; rows of
+        # sequences have new shapes all the time.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     return device
 
 

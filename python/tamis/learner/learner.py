@@ -12,11 +12,20 @@ from dataclasses import dataclass
 import torch
 
 from . import checkpoint, critic, handles, loading, lora, model, protocol
-from .device import read_device
+from .device import take_device
 from .generate import Generation
 from .optimizer import AdamW, AdamWSettings
 from .protocol import Refused, RequestError, Settings, StateError, Wave
 from .weights import first_not_finite
+
+
+@dataclass
+class _Kept:
+    """Weights in f32 on the host, as they are computed with where they are computed with, and the optimizer's state."""
+
+    masters: dict
+    parameters: dict
+    state: tuple
 
 
 @dataclass
@@ -25,7 +34,7 @@ class _Trained:
 
     network: model.Network
     optimizer: AdamW
-    kept: tuple | None = None
+    kept: _Kept | None = None
 
     @classmethod
     def new(cls, network, settings):
@@ -33,12 +42,13 @@ class _Trained:
 
     def keep(self):
         if self.kept is None:
-            self.kept = self.network.weights.copy_masters(), self.optimizer.copy_state()
+            weights = self.network.weights
+            masters = weights.copy_masters()
+            self.kept = _Kept(masters, weights.copy_parameters(masters), self.optimizer.copy_state())
 
     def restore(self):
-        masters, state = self.kept
-        self.network.weights.set_masters(masters)
-        self.optimizer.set_state(state)
+        self.network.weights.set_masters(self.kept.masters)
+        self.optimizer.set_state(self.kept.state)
         self.network.weights.clear_gradients()
         self.kept = None
 
@@ -95,6 +105,11 @@ class Learner:
             return torch.cuda.get_device_name()
         threads = torch.get_num_threads()
         return f"cpu, {threads} thread" + "s" * (threads != 1)
+
+    def wait(self):
+        """Until the device has computed what it was given: a GPU computes on while the host goes ahead."""
+        if self._policy is not None and self._policy.network.options.device.type == "cuda":
+            torch.cuda.synchronize()
 
     def describe(self):
         """What it holds, in lines for a log."""
@@ -188,7 +203,7 @@ class Learner:
         adapter = settings.object("lora", None)
         adapter = adapter and lora.LoraOptions.read(adapter)
         settings.finish()
-        device = read_device(device)
+        device = take_device(device)
         if dtype == "auto":
             dtype = "bf16" if device.type == "cuda" else "f32"
         options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute, freezes)
@@ -256,7 +271,7 @@ class Learner:
             with network.without_adapter():
                 return {}, _columns(network, network.forward(wave, factor))
         if name == "before" and trained.kept is not None:
-            with network.weights.swapped(trained.kept[0]):
+            with network.weights.swapped(trained.kept.parameters):
                 return {}, _columns(network, network.forward(wave, factor))
         return {}, _columns(network, network.forward(wave, factor))
 
@@ -451,7 +466,7 @@ class Learner:
         if self._generation is None:
             raise Refused("the learner was not opened to generate", "open it with `generation`")
         kept = self._policy.kept
-        with contextlib.nullcontext() if kept is None else self._policy.network.weights.swapped(kept[0]):
+        with contextlib.nullcontext() if kept is None else self._policy.network.weights.swapped(kept.parameters):
             return self._generation.call(settings, columns)
 
     def _load_checkpoint(self, folder):

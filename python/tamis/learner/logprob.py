@@ -60,7 +60,9 @@ class _LogProb(torch.autograd.Function):
         num_tokens = hidden.shape[0]
         logprob, entropy, top, log_sum = hidden.new_empty(4, num_tokens, dtype=torch.float32)
         for part in _parts(num_tokens, chunk):
-            z = logits(hidden[part], weight, bias, scale, cap).mul_(factor)
+            z = logits(hidden[part], weight, bias, scale, cap)
+            if factor != 1.0:
+                z *= factor
             # Everything relative to the largest: where one token has almost all probability its small entropy
             # is not the difference of two large numbers.
             top[part] = z.amax(1)
@@ -70,7 +72,7 @@ class _LogProb(torch.autograd.Function):
             total = p.sum(1)
             log_sum[part] = total.log()
             logprob[part] = at_target - log_sum[part]
-            entropy[part] = log_sum[part] - p.mul_(z).sum(1).div_(total)
+            entropy[part] = log_sum[part] - torch.linalg.vecdot(p, z).div_(total)
         ctx.save_for_backward(hidden, weight, bias, targets, top, log_sum, entropy)
         ctx.constants = scale, cap, factor, chunk
         ctx.set_materialize_grads(False)
@@ -89,18 +91,19 @@ class _LogProb(torch.autograd.Function):
         for part in _parts(hidden.shape[0], chunk):
             z = logits(hidden[part], weight, bias, scale, cap)
             slope = z.div(cap).square_().neg_().add_(1) if cap is not None else None
-            z = z.mul_(factor).sub_(top[part, None]).sub_(log_sum[part, None])
+            z = torch.add(-top[part, None], z, alpha=factor, out=z).sub_(log_sum[part, None])
             p = z.exp()
-            if d_entropy is not None:
-                d = z.add_(entropy[part, None]).mul_(-d_entropy[part, None])
-                if d_logprob is not None:
-                    d -= d_logprob[part, None]
-                d *= p
+            # By the logits before they are scaled.
+            by_logprob, by_entropy = (None if one is None else one[part] * (factor * scale) for one in (d_logprob, d_entropy))
+            if by_entropy is not None:
+                rest = by_entropy * entropy[part]
+                rest = rest if by_logprob is None else rest + by_logprob
+                # p (-by_entropy log p - rest)
+                d = torch.addcmul(-rest[:, None], z, -by_entropy[:, None], out=z).mul_(p)
             else:
-                d = p.mul_(-d_logprob[part, None])
-            if d_logprob is not None:
-                d.scatter_add_(1, targets[part, None], d_logprob[part, None])
-            d *= factor * scale
+                d = p.mul_(-by_logprob[:, None])
+            if by_logprob is not None:
+                d.scatter_add_(1, targets[part, None], by_logprob[:, None])
             if slope is not None:
                 d *= slope
             if wants_bias:

@@ -221,6 +221,7 @@ class Network:
             changed, _ = self._probe("eager", _with_other_end(second, half, self.vocab_size))
             truths = [self._probe("eager", first), truth]
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+            pass_on(error)
             name = type(self.decoder).__name__
             raise Refused(f"{name} cannot be run over tokens and positions alone: {first_line(error)}") from None
         if not self.agrees(truth[0][:half], changed[:half]):
@@ -344,7 +345,8 @@ class Network:
             output = output.detach()
             if seed is not None:
                 signs = torch.randint(2, output.shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
-                output = output * (1 + signs * 2.0**-8).to(output)
+                # In f32: 1 + 2^-8 is 1 in bf16.
+                output = (output.float() * (1 + signs * 2.0**-8).to(output.device)).to(output.dtype)
             embedded.append(output.requires_grad_())
             # Some decoders go on in place.
             return embedded[0].clone()

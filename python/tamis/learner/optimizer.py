@@ -7,13 +7,15 @@ With gradient g after clipping, moments m and v, step count t from 1, learning r
     weight = weight (1 - a w) - a / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 
 Weights, gradients and moments are f32, the norm is summed in f64. It goes tensor by tensor, so that the only
-temporary is one of the largest tensor's size.
+temporary is one of the largest tensor's size; on a GPU one kernel of PyTorch's does all of it (`_step_fused`).
 """
 
 import math
 from dataclasses import dataclass
 
 import torch
+
+from .weights import SetAside
 
 # Numbers that are squared in f64 at a time: bounds the temporary to 128 MB.
 _CHUNK = 1 << 24
@@ -54,6 +56,7 @@ class AdamW:
         self.first = {name: torch.zeros_like(master) for name, master in weights.masters.items()}
         self.second = {name: torch.zeros_like(master) for name, master in weights.masters.items()}
         self.num_steps = 0
+        self._aside = SetAside(), SetAside()
 
     def reset(self):
         """Moments and step count zero."""
@@ -86,6 +89,19 @@ class AdamW:
         own = self.settings
         clip = 1.0 if own.max_grad_norm is None else min(1.0, own.max_grad_norm / (norm + 1e-6))
         self.num_steps += 1
+        if all(master.is_cuda for master in self.weights.masters.values()):
+            self._step_fused(learning_rate, clip)
+        else:
+            self._step_by_tensor(learning_rate, clip)
+        self.weights.clear_gradients()
+        self.weights.refresh()
+        return norm, False
+
+    def _decays(self, master):
+        return self.settings.weight_decay and (self.settings.decay_norms_and_biases or master.dim() > 1)
+
+    def _step_by_tensor(self, learning_rate, clip):
+        own = self.settings
         step_size = learning_rate / (1.0 - own.beta1**self.num_steps)
         root = math.sqrt(1.0 - own.beta2**self.num_steps)
         for name, master in self.weights.masters.items():
@@ -97,22 +113,36 @@ class AdamW:
                 gradient.mul_(clip)
             first.lerp_(gradient, 1.0 - own.beta1)
             second.mul_(own.beta2).addcmul_(gradient, gradient, value=1.0 - own.beta2)
-            if own.weight_decay and (own.decay_norms_and_biases or master.dim() > 1):
+            if self._decays(master):
                 master.mul_(1.0 - learning_rate * own.weight_decay)
             # The gradient is spent: its memory holds the denominator.
             denominator = torch.sqrt(second, out=gradient).div_(root).add_(own.epsilon)
             master.addcdiv_(first, denominator, value=-step_size)
-        self.weights.clear_gradients()
-        self.weights.refresh()
-        return norm, False
+
+    def _step_fused(self, learning_rate, clip):
+        own, masters = self.settings, self.weights.masters
+        device = next(iter(masters.values())).device
+        # As `torch.optim.AdamW(fused=True)` calls it; a gradient is divided by the scale.
+        num_steps, scale = (torch.tensor(float(value), device=device) for value in (self.num_steps, 1.0 / clip))
+        for decays in (True, False):
+            names = [name for name, master in masters.items() if bool(self._decays(master)) == decays]
+            if not names:
+                continue
+            gradients = [self.weights.gradient(name) for name in names]
+            gradients = [
+                torch.zeros_like(masters[name]) if gradient is None else gradient
+                for name, gradient in zip(names, gradients, strict=True)
+            ]
+            torch._fused_adamw_(
+                [masters[name] for name in names], gradients, [self.first[name] for name in names],
+                [self.second[name] for name in names], [], [num_steps] * len(names), lr=learning_rate, beta1=own.beta1,
+                beta2=own.beta2, weight_decay=own.weight_decay if decays else 0.0, eps=own.epsilon, amsgrad=False,
+                maximize=False, grad_scale=scale, found_inf=None,
+            )  # fmt: skip
 
     def copy_state(self):
         """Moments and step count as they are, in the host's memory."""
-        copies = [
-            {name: moment.to("cpu", copy=True) for name, moment in moments.items()}
-            for moments in (self.first, self.second)
-        ]
-        return (*copies, self.num_steps)
+        return self._aside[0].copy(self.first), self._aside[1].copy(self.second), self.num_steps
 
     def set_state(self, state):
         """Puts back what `copy_state` gave."""

@@ -187,9 +187,7 @@ class Session:
             if job.path != OPEN:
                 began = time.perf_counter()
                 values, columns = self.learner.calls[job.path](settings, columns)
-                # A GPU computes on while the host goes ahead.
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
+                self.learner.wait()
                 return Answer.of({**values, "seconds": time.perf_counter() - began}, columns)
             orphan_timeout = settings.number("orphan_timeout", None, above=0.0)
             answer, columns = self.learner.open(settings, columns)

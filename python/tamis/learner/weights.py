@@ -23,6 +23,7 @@ class TrainedWeights:
         """Around parameters by name; `exact` has the f32 values of those that are held rounded."""
         self.parameters = parameters
         self.masters = {}
+        self._aside = SetAside()
         self._gradients = {}
         for name, parameter in parameters.items():
             parameter.requires_grad_(True)
@@ -66,7 +67,14 @@ class TrainedWeights:
 
     def copy_masters(self):
         """The f32 weights as they are, in the host's memory."""
-        return {name: _set_aside(master) for name, master in self.masters.items()}
+        return self._aside.copy(self.masters)
+
+    def copy_parameters(self, masters):
+        """What is computed with as it is, for `swapped`, on the device; `masters` is what `copy_masters` gave just now."""
+        return {
+            name: masters[name] if parameter.device.type == "cpu" and parameter.dtype == torch.float32 else parameter.detach().clone()
+            for name, parameter in self.parameters.items()
+        }
 
     def set_masters(self, masters):
         """Puts back what `copy_masters` gave."""
@@ -74,28 +82,45 @@ class TrainedWeights:
             master.copy_(masters[name])
         self.refresh()
 
-    def swapped(self, masters):
+    def swapped(self, parameters):
         """Inside this context the decoder computes with other weights; a graph held outside stays good."""
-        return _Swapped(self, masters)
+        return _Swapped(self.parameters, parameters)
 
 
 class _Swapped:
-    def __init__(self, weights, masters):
-        self.weights, self.masters, self.own = weights, masters, {}
+    def __init__(self, parameters, others):
+        self.parameters, self.others, self.own = parameters, others, {}
 
     def __enter__(self):
-        for name, parameter in self.weights.parameters.items():
+        for name, parameter in self.parameters.items():
             # Another tensor under the same parameter: in place, the change would count against held graphs.
             self.own[name] = parameter.data
-            parameter.data = self.masters[name].to(parameter.device, parameter.dtype)
+            parameter.data = self.others[name]
 
     def __exit__(self, *_):
-        for name, parameter in self.weights.parameters.items():
+        for name, parameter in self.parameters.items():
             parameter.data = self.own[name]
 
 
-def _set_aside(tensor):
-    return tensor.detach().to("cpu", copy=True)
+class SetAside:
+    """Copies of tensors in the host's memory, one set at a time; of a GPU's, in pages that stay locked for the next."""
+
+    def __init__(self):
+        self._room = {}
+
+    def copy(self, tensors):
+        """Copies by name."""
+        copies = {}
+        for name, tensor in tensors.items():
+            if tensor.is_cuda:
+                if name not in self._room:
+                    self._room[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+                copies[name] = self._room[name].copy_(tensor, non_blocking=True)
+            else:
+                copies[name] = tensor.detach().to("cpu", copy=True)
+        if self._room:
+            torch.cuda.synchronize()
+        return copies
 
 
 def first_not_finite(tensors):

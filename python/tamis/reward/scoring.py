@@ -13,7 +13,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from ..learner.device import is_out_of_memory, read_device
+from ..learner.device import is_out_of_memory, take_device
 from ..learner.model import first_line
 from ..learner.protocol import Refused, RequestError
 from ..learner.weights import first_not_finite
@@ -34,7 +34,7 @@ class RewardModel:
 
     def __init__(self, settings):
         folder = Path(settings.text("folder"))
-        self.device = read_device(settings.text("device", "auto"))
+        self.device = take_device(settings.text("device", "auto"))
         dtype = settings.choice("dtype", ["auto", *DTYPES], "auto")
         self.label = settings.count("label", 0)
         self.activation = settings.choice("activation", ACTIVATIONS, "none")
