@@ -14,11 +14,11 @@ enum Look {
     Health,
     Program,
     Models,
-    /// A run that ended while its policy learned has left it asleep.
+    /// A publication that came to no end has left it paused, or one goes on.
+    IsPaused,
+    /// A run that ended while its policy learned has left it asleep. To vLLM what is paused sleeps, too.
     IsSleeping,
     Wake,
-    /// A publication that came to no end has left it paused.
-    IsPaused,
     Resume,
     Mode,
     Label,
@@ -56,9 +56,9 @@ impl<P: Protocol> HttpServer<P> {
             Look::Health,
             Look::Program,
             Look::Models,
+            Look::IsPaused,
             Look::IsSleeping,
             Look::Wake,
-            Look::IsPaused,
             Look::Resume,
             Look::Mode,
             Look::Label,
@@ -122,8 +122,9 @@ impl<P: Protocol> HttpServer<P> {
                 }
             }
             Ok(ControlReply::IsSleeping(true)) => {
-                // What it holds when it wakes is anyone's.
+                // What it holds when it wakes is anyone's, maybe nothing to sample from.
                 (self.label, self.adapter, self.is_asleep) = (None, None, false);
+                checking.left.retain(|&look| look != Look::Mode);
                 None
             }
             Ok(ControlReply::IsSleeping(false)) => {
@@ -141,7 +142,8 @@ impl<P: Protocol> HttpServer<P> {
                 None
             }
             Ok(ControlReply::IsPaused(false)) => {
-                checking.left.retain(|&look| look != Look::Resume);
+                self.is_asleep = false;
+                checking.left.retain(|look| !matches!(look, Look::IsSleeping | Look::Wake | Look::Resume));
                 None
             }
             Ok(ControlReply::Mode(mode)) => {

@@ -50,11 +50,13 @@ pub(super) enum Stage {
     ResetCache,
     SetLabel,
     Resume,
+    /// Of which distribution its log-probabilities are, where no check could ask: it held nothing.
+    Mode,
     Probe,
 }
 
 impl Stage {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Emptying,
         Self::WakeWeights,
         Self::Pause,
@@ -66,6 +68,7 @@ impl Stage {
         Self::ResetCache,
         Self::SetLabel,
         Self::Resume,
+        Self::Mode,
         Self::Probe,
     ];
 
@@ -99,6 +102,8 @@ pub(super) struct Publishing {
     pub(super) label: String,
     /// Whether the server slept.
     pub(super) was_asleep: bool,
+    /// Whether its log-probabilities' distribution is not known yet.
+    pub(super) asks_mode: bool,
     pub(super) in_flight: InFlight,
     pub(super) probe: Option<Probe>,
     pub(super) stage: Stage,
@@ -109,7 +114,7 @@ pub(super) struct Publishing {
 
 impl Publishing {
     pub(super) fn may_be_paused(&self) -> bool {
-        self.stops() && !matches!(self.stage, Stage::Emptying | Stage::Probe)
+        self.stops() && !matches!(self.stage, Stage::Emptying | Stage::Mode | Stage::Probe)
     }
 
     /// Whether the server stops sampling for it. It does not for an adapter: what it computes and has cached
@@ -152,6 +157,8 @@ impl Publishing {
             Stage::ResetCache => Control::ResetCache,
             Stage::SetLabel => Control::SetLabel(&self.label),
             Stage::Resume => Control::Resume,
+            Stage::Mode if !self.asks_mode => return None,
+            Stage::Mode => Control::LogprobsMode,
             Stage::Probe => Control::Score(&self.probe.as_ref()?.token_ids),
         })
     }
@@ -244,6 +251,7 @@ impl<P: Protocol> HttpServer<P> {
             loaded,
             label,
             was_asleep: self.is_asleep,
+            asks_mode: self.mode.is_none() && !P::IS_TEXT_ONLY,
             in_flight,
             probe,
             stage: if in_flight == InFlight::Keep { Stage::WakeWeights } else { Stage::Emptying },
@@ -336,6 +344,10 @@ impl<P: Protocol> HttpServer<P> {
                 );
                 Some(Fault::new(FaultClass::Probe, detail))
             }),
+            Ok(ControlReply::Mode(mode)) => {
+                self.mode = Some(mode);
+                None
+            }
             Ok(_) => None,
             Err(fault)
                 if fault.class == FaultClass::Refused

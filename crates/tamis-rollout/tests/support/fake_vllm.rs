@@ -239,7 +239,11 @@ async fn answer(
             Reply::json(200, &json!({"status": "sleeping"}))
         }
         "/sleep" => error(500, "InternalServerError", "Sleep mode is not enabled"),
-        "/is_sleeping" => Reply::json(200, &json!({"is_sleeping": !state.lock().unwrap().asleep.is_empty()})),
+        // As vLLM has it, also of what is paused alone.
+        "/is_sleeping" => {
+            let state = state.lock().unwrap();
+            Reply::json(200, &json!({"is_sleeping": !state.asleep.is_empty() || state.paused.is_some()}))
+        }
         "/wake_up" => {
             let state = &mut state.lock().unwrap();
             let tag = request.path.split("tags=").nth(1);
