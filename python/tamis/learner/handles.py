@@ -6,6 +6,7 @@ The file `handles.json` says where they are, as vLLM's `/update_weights` is told
 
 import base64
 import json
+import os
 import pickle
 
 import torch
@@ -23,6 +24,10 @@ def save(output, untied, policy):
     device = policy.module.get_input_embeddings().weight.device
     if device.type != "cuda":
         raise Refused("the learner has no GPU", "set publish.mode to folder, or learner.device to a GPU")
+    allocator = [os.environ.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")]
+    if any("expandable_segments:true" in setting.lower() for setting in allocator):
+        message = "memory in expandable segments cannot be shared with a server"
+        raise Refused(message, "unset PYTORCH_CUDA_ALLOC_CONF, or set publish.mode to folder")
     gpu = str(torch.cuda.get_device_properties(device).uuid)
     tensors = copy_tensors(policy, untied, policy.options.dtype)
     torch.cuda.synchronize(device)
