@@ -8,10 +8,11 @@ import unittest
 import unittest.mock
 
 # First: it says so, and leaves the tests out, where PyTorch is missing.
-from support import ARCHITECTURES, OPTIMIZER, ROOT, Case, call, golden_folder, opened, random_columns
+from support import ARCHITECTURES, OPTIMIZER, ROOT, Case, call, columns, golden_folder, opened, random_columns
 
 import torch
 from test_checkpoint import state, train
+from test_generate import PLAIN, numbered, to_the_end
 from test_logprob import draw, gradients, whole
 from tamis.learner.device import is_device_lost
 from tamis.learner.logprob import logprob_and_entropy
@@ -176,6 +177,23 @@ class Policies(Case):
             call(learner, "forward", {"network": "reference"}, WAVE)[1]["logprob"].cpu(), first.cpu(), 1e-6
         )
         self.assertEqual(call(learner, "check")[0], {"not_finite": None})
+
+    def test_samples_have_the_log_probabilities_of_a_pass(self):
+        for dtype, tolerance in (("f32", 1e-4), ("bf16", 5e-2)):
+            for cut in ({}, {"top_k": 9, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.2}):
+                learner = opened(
+                    golden_folder("qwen3"), options={"device": "cuda", "dtype": dtype}, generation={"max_sequences": 6},
+                    recompute_activations=True,
+                )  # fmt: skip
+                groups = numbered()
+                found, _ = to_the_end(learner, groups, drawings=({**PLAIN, **cut},))
+                samples = [(place, number) for place, (_, members) in enumerate(groups) for number in members]
+                self.assertEqual({len(found[number]["token"]) for _, number in samples}, {PLAIN["max_tokens"]})
+                wave = columns([prompt for prompt, _ in groups], [(place, found[number]["token"]) for place, number in samples])
+                _, scores = call(learner, "forward", {"network": "policy"}, wave)
+                for name in ("logprob", "entropy"):
+                    drawn = torch.tensor([value for _, number in samples for value in found[number][name]])
+                    self.assert_close(drawn, scores[name].cpu(), tolerance, f"{dtype} {name}")
 
     def test_adapter(self):
         learner = on_gpu(golden_folder("qwen3"), lora={"rank": 4, "alpha": 8.0})
