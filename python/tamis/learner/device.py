@@ -42,6 +42,12 @@ def take_device(name):
     return device
 
 
+def free_memory():
+    """Bytes of the GPU's memory that may be taken: free ones, and what PyTorch holds and does not use."""
+    free, _ = torch.cuda.mem_get_info()
+    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+
+
 def is_out_of_memory(error):
     """Whether an exception says that memory was not enough, of the host or of the device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

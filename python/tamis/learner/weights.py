@@ -12,6 +12,8 @@ a cast per weight to every pass, and a recomputed layer casts again outside its 
 
 import torch
 
+from .device import free_memory
+
 
 class TrainedWeights:
     """The parameters of a network that are trained, by their names in its weights' file, each tensor once.
@@ -70,11 +72,15 @@ class TrainedWeights:
         return self._aside.copy(self.masters)
 
     def copy_parameters(self, masters):
-        """What is computed with as it is, for `swapped`, on the device; `masters` is what `copy_masters` gave just now."""
-        return {
-            name: masters[name] if parameter.device.type == "cpu" and parameter.dtype == torch.float32 else parameter.detach().clone()
-            for name, parameter in self.parameters.items()
-        }
+        """What is computed with as it is, for `swapped`; `masters` is what `copy_masters` gave just now.
+
+        On a GPU it is a copy there, unless that would take more than a quarter of the free memory.
+        """
+        parameters = self.parameters.values()
+        needed = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        if not all(parameter.is_cuda for parameter in parameters) or 4 * needed > free_memory():
+            return masters
+        return {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
 
     def set_masters(self, masters):
         """Puts back what `copy_masters` gave."""
@@ -95,7 +101,7 @@ class _Swapped:
         for name, parameter in self.parameters.items():
             # Another tensor under the same parameter: in place, the change would count against held graphs.
             self.own[name] = parameter.data
-            parameter.data = self.others[name]
+            parameter.data = self.others[name].to(parameter.device, parameter.dtype)
 
     def __exit__(self, *_):
         for name, parameter in self.parameters.items():
