@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import stat
@@ -343,6 +344,26 @@ class OnceAndOnlyOnce(Served):
         # The log has what the controller is not bothered with.
         self.assertRegex(self.log[-1], "(?s)^Traceback .*second line$")
         self.assertEqual(client.post("keep")[0], 200)
+
+    def test_no_memory_is_told_with_what_takes_less(self):
+        def fail(settings, columns):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        client = self.client()
+        client.open()
+        passes = ["train.micro_batch_tokens", "model.recompute_activations", "learner.logprob_chunk"]
+        weights = ["learner.lora", "learner.offload_reference", "learner.dtype"]
+        cases = {"forward": passes, "forward_hold": passes, "backward": passes, "generate": ["rollout.max_num_seqs"]}
+        cases |= {"copy": weights, "load": weights, "optim_step": weights, "open": weights}
+        for call, keys in cases.items():
+            self.learner.calls[f"/v1/{call}"] = fail
+            if call == "open":
+                self.learner.open = fail
+            answer = client.post(call, open_settings(POLICY) if call == "open" else {})
+            self.assert_error(answer, 500, "failed", message="out of memory: CUDA out of memory")
+            hint = answer[1]["error"]["hint"]
+            found = re.findall(r"`([a-z_]+\.[a-z_]+)", hint)
+            self.assertEqual(sorted(found), sorted(keys), hint)
 
     def test_curl(self):
         client = self.client()

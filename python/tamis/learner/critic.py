@@ -48,7 +48,8 @@ class Critic(torch.nn.Module):
 
 def _prefix(decoder):
     if not decoder.base_model_prefix:
-        raise Refused(f"{type(decoder).__name__} names no prefix of its tensors, so a critic of it has no file")
+        message = f"{type(decoder).__name__} names no prefix of its tensors, so a critic of it has no file"
+        raise Refused(message, "name a critic of another architecture in `critic.model.path`")
     return decoder.base_model_prefix
 
 
@@ -103,11 +104,12 @@ def load_critic(folder, options):
         return critic
     if not name.endswith(CRITIC) or len(source.config.get("id2label", {})) != 1:
         message = f"{folder} holds {name}, and a critic is a ...{CRITIC} with one label, or a language model (...ForCausalLM)"
-        raise Refused(message, "begin the critic with the policy's layers")
+        raise Refused(message, "leave `critic.model.path` out: the critic then begins with the policy's layers")
     decoder, unexpected = load_module(source, AutoModel, torch.float32)
     foreign = [name for name in unexpected if name not in SCORE and not is_spare(name)]
     if foreign:
-        raise Refused(f"tensor `{foreign[0]}` in {folder} does not belong to a critic")
+        message = f"tensor `{foreign[0]}` in {folder} does not belong to a critic"
+        raise Refused(message, f"name a folder in `critic.model.path` that holds a ...{CRITIC} and nothing else")
     critic = _network(decoder, source, options)
     score = {name: list(parameter.shape) for name, parameter in critic.head.named_parameters(prefix="score")}
     values = read_tensors(source.folder, score, others=True)

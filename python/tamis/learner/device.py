@@ -18,21 +18,21 @@ class DeviceLost(Exception):
     """The device computes nothing more for this process, which ends so that another one is started."""
 
 
-def take_device(name):
+def take_device(name, key="learner.device"):
     """The device of a name, which this process computes on from now: `auto` (a GPU where there is one), `cpu`, `cuda`,
-    `cuda:N`.
+    `cuda:N`. Errors call it `key`.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise RequestError(f"`device` must be auto, cpu or cuda, and is {name}") from None
+        raise RequestError(f"`{key}` must be auto, cpu or cuda, and is {name}") from None
     is_there = device.type == "cpu"
     if device.type == "cuda" and torch.cuda.is_available():
         is_there = (device.index or 0) < torch.cuda.device_count()
     if not is_there:
-        raise Refused(f"this machine has no device {device}", "choose `device: auto`")
+        raise Refused(f"this machine has no device {device}", f"set `{key}: auto`")
     if device.type == "cuda":
         # What names no device, as a wait for it, means this one.
         torch.cuda.set_device(device)

@@ -30,7 +30,8 @@ class VocabularyHead:
     def __init__(self, module, chunk):
         output = module.get_output_embeddings()
         if not isinstance(output, torch.nn.Linear):
-            raise Refused(f"{type(module).__name__} has no linear output head")
+            message = f"{type(module).__name__} has no linear output head"
+            raise Refused(message, "name a language model (`...ForCausalLM`)")
         self.output = output
         config = module.config.get_text_config()
         self.cap = getattr(config, "final_logit_softcapping", None)

@@ -243,7 +243,7 @@ class Learner:
     def _named(self, name):
         trained = self._policy if name == "policy" else self._critic
         if trained is None and self._critic_settings is None:
-            raise Refused("the learner was opened without a critic")
+            raise Refused("the learner was opened without a critic", "open it with `critic`")
         if trained is None:
             raise StateError("the critic has no weights yet", "begin it with `copy`")
         return trained
@@ -382,7 +382,7 @@ class Learner:
             self._set_reference(self._policy.network.freeze())
         else:
             if self._critic_settings is None:
-                raise Refused("the learner was opened without a critic")
+                raise Refused("the learner was opened without a critic", "open it with `critic`")
             if self._held is not None and self._held.name == "critic":
                 self._held = None
             self._critic = None

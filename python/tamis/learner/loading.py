@@ -52,7 +52,8 @@ def read_config(source):
     try:
         config = AutoConfig.from_pretrained(source.folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises what it likes
-        raise Refused(f"failed to read the configuration in {source.folder}: {first_line(error)}") from None
+        message = f"failed to read the configuration in {source.folder}: {first_line(error)}"
+        raise Refused(message, "name a model that the installed transformers knows, or install a newer one") from None
     for part in {id(part): part for part in (config, config.get_text_config())}.values():
         for name, value in part.to_dict().items():
             if ("dropout" in name or "pdrop" in name) and isinstance(value, float):

@@ -149,12 +149,12 @@ def add_adapter(network, lora):
             adapted = peft.get_peft_model(network.module, config, autocast_adapter_dtype=False)
         except (ValueError, TypeError) as error:
             raise Refused(
-                f"the adapter does not fit the policy: {str(error).splitlines()[0]}", "see `targets`"
+                f"the adapter does not fit the policy: {str(error).splitlines()[0]}", "see `learner.lora.targets`"
             ) from None
     module = network.module.eval()
     if module.get_output_embeddings() is not head or module.get_input_embeddings() is not embedding:
         raise Refused(
-            "an adapter of the output head or of the embedding cannot be trained", "leave it out of `targets`"
+            "an adapter of the output head or of the embedding cannot be trained", "leave it out of `learner.lora.targets`"
         )
     own = AdapterNetwork(module, module.base_model, network.head, network.source, network.options)
     own.adapted = adapted
@@ -166,5 +166,6 @@ def add_adapter(network, lora):
         raise Refused(message, "leave it out of `learner.lora.targets`")
     unknown = [name for name, one in module.named_parameters() if one.requires_grad and ".lora_" not in name]
     if unknown:
-        raise Refused(f"the adapter would train `{unknown[0]}`, which is none of its own")
+        message = f"the adapter would train `{unknown[0]}`, which is none of its own"
+        raise Refused(message, "name linear layers alone in `learner.lora.targets`")
     return own

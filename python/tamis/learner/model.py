@@ -223,7 +223,8 @@ class Network:
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:
             pass_on(error)
             name = type(self.decoder).__name__
-            raise Refused(f"{name} cannot be run over tokens and positions alone: {first_line(error)}") from None
+            message = f"{name} cannot be run over tokens and positions alone: {first_line(error)}"
+            raise Refused(message, "name a model that transformers runs so, such as a Llama or a Qwen") from None
         if not self.agrees(truth[0][:half], changed[:half]):
             message = f"{type(self.decoder).__name__} is no decoder: its positions see what comes after them"
             raise Refused(message, "name a decoder-only model")
@@ -244,7 +245,7 @@ class Network:
                     return
                 failed.setdefault(name, why)
         message = f"attention `{wanted}` cannot be used with {type(self.decoder).__name__}: {failed[candidates[-1]]}"
-        raise Refused(message, "choose `attention: auto`")
+        raise Refused(message, "set `learner.attention: auto`")
 
     def _probe_lengths(self):
         original = rotary.original_length(self.config)
@@ -381,7 +382,7 @@ class Network:
         layers = [layer for layer in self.decoder.modules() if isinstance(layer, GradientCheckpointingLayer)]
         if not layers:
             name = type(self.decoder).__name__
-            raise Refused(f"the layers of {name} cannot be computed again", "set recompute_activations to false")
+            raise Refused(f"the layers of {name} cannot be computed again", "set `model.recompute_activations: false`")
         for layer in layers:
             layer.gradient_checkpointing = True
             layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)

@@ -35,6 +35,19 @@ from .protocol import (
 
 MAX_BODY_BYTES = 1 << 30
 OPEN = "/v1/open"
+# What takes less memory, by the call that found none, as keys of tamis that a resumed run may change.
+_LESS_MEMORY = {
+    **dict.fromkeys(
+        ("/v1/forward", "/v1/forward_hold", "/v1/backward"),
+        "lower `train.micro_batch_tokens`, set `model.recompute_activations: true`, or lower `learner.logprob_chunk`; a "
+        "resumed run may change them",
+    ),
+    "/v1/generate": "lower `rollout.max_num_seqs`; a resumed run may change it",
+}
+_LESS_WEIGHTS = (
+    "set `learner.offload_reference: true` or `learner.dtype: bf16`, which a resumed run may change, or begin a run that "
+    "trains an adapter (`learner.lora`)"
+)
 
 
 @dataclass
@@ -207,7 +220,7 @@ class Session:
             return Answer.of_error(Failed(f"failed to read or write: {error.strerror or first_line(error)}"))
         except Exception as error:
             if is_out_of_memory(error):
-                hint = "lower micro_batch_tokens, or set recompute_activations"
+                hint = _LESS_MEMORY.get(job.path, _LESS_WEIGHTS)
                 return Answer.of_error(Failed(f"out of memory: {first_line(error)}", hint))
             self.log(traceback.format_exc().rstrip())
             message = f"{type(error).__name__}: {first_line(error)}"

@@ -34,7 +34,7 @@ class RewardModel:
 
     def __init__(self, settings):
         folder = Path(settings.text("folder"))
-        self.device = take_device(settings.text("device", "auto"))
+        self.device = take_device(settings.text("device", "auto"), "device")
         dtype = settings.choice("dtype", ["auto", *DTYPES], "auto")
         self.label = settings.count("label", 0)
         self.activation = settings.choice("activation", ACTIVATIONS, "none")
@@ -67,7 +67,8 @@ class RewardModel:
             if not is_out_of_memory(error):
                 raise
             message = f"out of memory: the model in {self.folder} does not fit on {self.device}: {first_line(error)}"
-            raise Refused(message, "choose a smaller `dtype` (bf16), or another `device`") from None
+            hint = "set the reward's `dtype` to bf16, or another `device`"
+            raise Refused(message, hint) from None
 
     @property
     def num_labels(self):
@@ -198,9 +199,10 @@ def load_module(folder, dtype):
     try:
         written = json.loads(config_file.read_text())
     except OSError as error:
-        raise Refused(f"failed to read {config_file}: {error.strerror}") from None
+        hint = "name a folder with the model's `config.json`, weights and tokenizer"
+        raise Refused(f"failed to read {config_file}: {error.strerror}", hint) from None
     except ValueError as error:
-        raise Refused(f"{config_file} is not JSON: {error}") from None
+        raise Refused(f"{config_file} is not JSON: {error}", "download or save the model again") from None
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     hint = (
@@ -228,7 +230,8 @@ def load_module(folder, dtype):
         raise Refused(message, "write the number of labels into its config.json (`num_labels`)")
     broken = first_not_finite(module.named_parameters())
     if broken is not None:
-        raise Refused(f"tensor `{broken}` in {folder} holds numbers that are not finite")
+        hint = "take a model whose training did not diverge, or download it again"
+        raise Refused(f"tensor `{broken}` in {folder} holds numbers that are not finite", hint)
     return module.eval().requires_grad_(False)
 
 

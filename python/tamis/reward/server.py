@@ -96,7 +96,7 @@ class ScoringSession:
         if isinstance(error, LearnerError):
             return error
         if is_out_of_memory(error):
-            return Failed(f"out of memory: {first_line(error)}", "lower `batch_size` or `max_length` of the reward")
+            return Failed(f"out of memory: {first_line(error)}", "lower the reward's `batch_size` or `max_length`")
         self.log(traceback.format_exc().rstrip())
         return Failed(f"{type(error).__name__}: {first_line(error)}", "the reward model's log has the details")
 

@@ -4,6 +4,8 @@
 
 use std::time::{Duration, Instant};
 
+use tamis_data::records::Records;
+
 use crate::kills::{Dice, begun, killed_when, num_kills, start_run, writes_a_checkpoint};
 use crate::tamis::{Folder, Left, Replaced as _, TINY, without_checksums};
 
@@ -318,6 +320,62 @@ fn a_run_without_its_checkpoints_is_left_as_it_is() {
     std::fs::rename(moved, run.join("checkpoints")).expect("moved back");
     folder.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=8"]).succeeds();
     assert_eq!(folder.read("runs/tiny/metrics.jsonl").lines().count(), 9);
+}
+
+/// Every sampled row of a run's steps, without the numbers that rounding moves.
+fn sampled(folder: &Folder, num_steps: usize) -> Vec<serde_json::Value> {
+    let mut rows = Vec::new();
+    for step in 1..=num_steps {
+        let path = folder.join(&format!("runs/tiny/rollouts/step_{step}.parquet"));
+        for record in Records::open(&path).expect("rollouts") {
+            let mut row = serde_json::to_value(record.expect("a row").values).expect("JSON");
+            row.as_object_mut().expect("an object").remove("logprobs").expect("log-probabilities");
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+/// A run that was short of memory goes on with smaller micro-batches: the same prompts, completions, verdicts
+/// and advantages, and sums in another order.
+#[test]
+fn micro_batches_may_be_others_after_a_kill() {
+    let config = TINY
+        .replaced("total_steps: 6", "total_steps: 8")
+        .replaced("save_freq: 2", "save_freq: 1")
+        .replaced("ppo_mini_batch_size: 2", "ppo_mini_batch_size: 4");
+    let rows = |folder: &Folder| -> Vec<serde_json::Value> {
+        let text = folder.read("runs/tiny/metrics.jsonl");
+        let rows = text.lines().map(|line| serde_json::from_str(line).expect("a row"));
+        rows.filter(|row: &serde_json::Value| row.get("actor/grad_norm").is_some()).collect()
+    };
+    let whole = Folder::new().with("config.yaml", &config);
+    whole.tamis(&["train", "config.yaml"]).succeeds();
+    for change in [
+        &["train.micro_batch_tokens=40", "train.balance_micro_batches=true"][..],
+        &["train.micro_batch_size=2"],
+        &["train.micro_batch_tokens=1", "model.recompute_activations=true"],
+    ] {
+        let killed = Folder::new().with("config.yaml", &config);
+        let ended = killed_when(&killed, &[], || {
+            begun(&killed).is_some_and(|run| run.join("checkpoints/step_1").is_dir())
+        });
+        assert!(ended.is_none(), "it ended before it was killed: {ended:?}");
+        let resumed = killed.tamis(&[&["train", "--resume", "runs/tiny"], change].concat()).succeeds();
+        assert!(resumed.stderr.contains("changed on resume: train.micro_batch_"), "{}", resumed.stderr);
+        assert_eq!(sampled(&killed, 8), sampled(&whole, 8), "{change:?}");
+        let (ours, theirs) = (rows(&killed), rows(&whole));
+        assert_eq!((ours.len(), theirs.len()), (8, 8));
+        let norm = |row: &serde_json::Value| row["actor/grad_norm"].as_f64().expect("a norm");
+        for (one, other) in ours.iter().zip(&theirs) {
+            for name in ["tokens/trained", "train/num_loss_tokens", "num_tokens"] {
+                assert_eq!(one[name], other[name], "{name}");
+            }
+            assert!((norm(one) - norm(other)).abs() <= 1e-3 * norm(other), "{} {}", norm(one), norm(other));
+        }
+        let is_same = ours.iter().zip(&theirs).all(|(one, other)| norm(one) == norm(other));
+        assert!(!is_same, "{change:?} cut nothing otherwise");
+    }
 }
 
 /// An edited `config.yaml` is a change like an override: allowed ones hold, others are refused with both

@@ -80,14 +80,15 @@ section! {
         /// PyTorch some models must compute it with each member (those that see images, and those for which no
         /// attention of ours stands): it then counts with each, and the learner's log says why. Used unless
         /// `micro_batch_size` is set.
-        micro_batch_tokens: usize = "8192", Between(1.0, 1e9), Fixed;
+        micro_batch_tokens: usize = "8192", Between(1.0, 1e9), Free;
         /// Share the groups of a mini-batch out over its micro-batches so that they hold nearly equal numbers
         /// of tokens (Karmarkar and Karp's method), instead of cutting them in order. Which groups share an
-        /// update stays as it is; the gradient is summed in another order.
-        balance_micro_batches: bool = "false", Any, Fixed;
+        /// update stays as it is; the gradient is summed in another order. Null: where the learner has
+        /// several ranks, which wait for the slowest of them.
+        balance_micro_batches: Option<bool> = "null", Any, Free;
         /// Trajectories of one forward and backward pass, a divisor of `ppo_mini_batch_size * rollout.n`.
         /// Null: cut by tokens.
-        micro_batch_size: Option<usize> = "null", AtLeast(1.0), Fixed;
+        micro_batch_size: Option<usize> = "null", AtLeast(1.0), Free;
         /// Shuffle the groups before they are cut into mini-batches, by `run.seed`.
         shuffle_mini_batches: bool = "false", Any, Fixed;
         /// AdamW with decoupled weight decay.

@@ -601,6 +601,10 @@ fn resumption() {
             "filter={}",
             "validate.test_freq=2",
             "run.threads=2",
+            "train.micro_batch_tokens=4096",
+            "train.balance_micro_batches=true",
+            "train.micro_batch_size=2",
+            "model.recompute_activations=true",
         ],
     )
     .config;
@@ -612,10 +616,14 @@ fn resumption() {
     assert_snapshot!(text.join("\n"), @"
 allowed run.threads: null in the run, 2 now
 allowed run.loggers: [console, jsonl, tensorboard] in the run, [console] now
+allowed model.recompute_activations: false in the run, true now
 refused data.gen_batch_size: null in the run, 64 now
 refused rollout.n: 8 in the run, 4 now
 refused filter: null in the run, {kind: variance, tolerance: 0.0, singleton: keep, metric: acc} now
 refused schedule.rounds_in_flight: null in the run, 1 now
+allowed train.micro_batch_tokens: 8192 in the run, 4096 now
+allowed train.balance_micro_batches: null in the run, true now
+allowed train.micro_batch_size: null in the run, 2 now
 allowed train.total_steps: 10 in the run, 20 now
 allowed validate.test_freq: 0 in the run, 2 now
 ");

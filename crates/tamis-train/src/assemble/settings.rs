@@ -119,10 +119,11 @@ pub(crate) fn update_settings(config: &Config) -> Result<UpdateSettings, Assembl
         mini_batch_size: NonZeroUsize::new(mini).unwrap_or(NonZeroUsize::MIN),
         epochs: train.ppo_epochs,
         shuffle: train.shuffle_mini_batches.then(|| Key::new(config.run.seed, Purpose::MiniBatch)),
-        micro_batch: match train.micro_batch_size {
-            Some(size) => MicroBatch::Sequences(size),
-            None if train.balance_micro_batches => MicroBatch::Balanced(train.micro_batch_tokens),
-            None => MicroBatch::Tokens(train.micro_batch_tokens),
+        micro_batch: match (train.micro_batch_size, train.balance_micro_batches) {
+            (Some(size), _) => MicroBatch::Sequences(size),
+            (None, Some(true)) => MicroBatch::Balanced(train.micro_batch_tokens),
+            (None, Some(false)) => MicroBatch::Tokens(train.micro_batch_tokens),
+            (None, None) => MicroBatch::ByRanks(train.micro_batch_tokens),
         },
         mask_truncated: config.objective.masks.truncated,
         correction: objective::correction(config)?,

@@ -18,6 +18,10 @@ pub enum MicroBatch {
     /// As [`Self::Tokens`], and of nearly equal numbers of tokens where the order of the sequences is free:
     /// whole groups shared out by Karmarkar and Karp's method.
     Balanced(usize),
+    /// As [`Self::Balanced`] for a learner with several ranks: they wait for each other in every wave, so that
+    /// it takes as long as its longest micro-batch. As [`Self::Tokens`] for one with a single rank: it would
+    /// gain nothing, and the gradient would be summed in another order, to other last bits.
+    ByRanks(usize),
     /// A fixed number of sequences.
     Sequences(usize),
 }
@@ -67,8 +71,12 @@ fn parts(sequences: &[LearnerSequence<'_>], cut: Cut, least: usize) -> Vec<Vec<u
         let ranges = micro_batches(&sequences[range.clone()], Cut { micro_batch, ..cut }).into_iter();
         ranges.map(move |part| (range.start + part.start..range.start + part.end).collect::<Vec<usize>>())
     };
-    let MicroBatch::Balanced(limit) = cut.micro_batch else {
-        return in_order(0..sequences.len(), cut.micro_batch).collect();
+    let limit = match cut.micro_batch {
+        MicroBatch::Balanced(limit) => limit,
+        MicroBatch::ByRanks(limit) if cut.num_ranks > 1 => limit,
+        MicroBatch::Tokens(_) | MicroBatch::ByRanks(_) | MicroBatch::Sequences(_) => {
+            return in_order(0..sequences.len(), cut.micro_batch).collect();
+        }
     };
     let (mut whole, mut lengths, mut oversized) = (Vec::new(), Vec::new(), Vec::new());
     let mut start = 0;
@@ -100,7 +108,7 @@ fn parts(sequences: &[LearnerSequence<'_>], cut: Cut, least: usize) -> Vec<Vec<u
 /// may compute once) stay together where a micro-batch holds them all.
 fn micro_batches(sequences: &[LearnerSequence<'_>], cut: Cut) -> Vec<Range<usize>> {
     let limit = match cut.micro_batch {
-        MicroBatch::Tokens(limit) | MicroBatch::Balanced(limit) => limit,
+        MicroBatch::Tokens(limit) | MicroBatch::Balanced(limit) | MicroBatch::ByRanks(limit) => limit,
         MicroBatch::Sequences(limit) => {
             let (limit, len) = (limit.max(1), sequences.len());
             return (0..len).step_by(limit).map(|start| start..len.min(start + limit)).collect();
@@ -271,7 +279,12 @@ mod tests {
             [(vec![0, 1, 2, 3, 4], vec![0, 0, 1, 1, 1]), (vec![5], vec![0])]
         );
         // One micro-batch would do, and there is work for both ranks.
-        assert_eq!(cut(MicroBatch::Balanced(100), 2), [(vec![2, 3, 5, 0, 1, 4], vec![0, 0, 0, 1, 1, 1])]);
+        let both = [(vec![2, 3, 5, 0, 1, 4], vec![0, 0, 0, 1, 1, 1])];
+        assert_eq!(cut(MicroBatch::Balanced(100), 2), both);
+        // Unless a configuration says otherwise, ranks are balanced, and one rank computes in order.
+        assert_eq!(cut(MicroBatch::ByRanks(100), 2), both);
+        assert_eq!(cut(MicroBatch::ByRanks(13), 1), cut(MicroBatch::Tokens(13), 1));
+        assert_ne!(cut(MicroBatch::ByRanks(13), 1), cut(MicroBatch::Balanced(13), 1));
         let in_order = of(&groups, |sequences| {
             let cut = Cut { num_ranks: 4, ..shared(MicroBatch::Sequences(1)) };
             let waves = waves_in_order(sequences, cut).into_iter();
