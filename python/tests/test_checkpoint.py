@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import struct
 import tempfile
 import unittest
 import zlib
@@ -300,6 +301,34 @@ class Fused(Folders):
                     self.assert_same(tensor, learner._policy.network.weights.masters[name].bfloat16().float(), name)
                 for name, tensor in other._critic.network.weights.masters.items():
                     self.assert_same(tensor, learner._critic.network.weights.masters[name], name)
+
+
+class Order(Folders):
+    """Servers read layer after layer: so the tensors stand in the file."""
+
+    def layers(self, path):
+        """The layer of each tensor by its place in the file: -1 before the layers, 99 after them."""
+        content = path.read_bytes()
+        (length,) = struct.unpack_from("<Q", content)
+        header = json.loads(content[8 : 8 + length])
+        header.pop("__metadata__")
+        self.assertEqual(sorted(header, key=lambda name: header[name]["data_offsets"]), list(header))
+        ends = {"model.embed_tokens.weight": -1, "model.norm.weight": 99, "lm_head.weight": 99}
+        return [ends[name] if name in ends else int(name.split(".")[2]) for name in header]
+
+    def test_tensors_rise_by_layer(self):
+        experts = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+        # Eleven: 10 comes before 2 where names are sorted.
+        for kind, more in (("Qwen3Config", {}), ("Qwen3MoeConfig", experts), ("MixtralConfig", dict(num_local_experts=4))):
+            for tied in (True, False):
+                with self.subTest(kind, tied=tied), tempfile.TemporaryDirectory() as folder:
+                    save_tiny(folder, tiny_config(kind, num_hidden_layers=11, tie_word_embeddings=tied, **more))
+                    target = self.empty()
+                    save(opened(folder), target, content="weights", dtype="bf16", untied=True)
+                    found = self.layers(target / "model.safetensors")
+                    self.assertEqual(found, sorted(found))
+                    self.assertEqual(set(found), {-1, *range(11), 99})
+                    self.assertEqual(found[-2:], [99, 99])
 
 
 class Overflow(Folders):

@@ -45,12 +45,6 @@ pub enum RunError {
     /// Servers that the run is to start itself.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// Weights could not be published.
-    #[error("failed to publish weights: {reason}")]
-    Publish {
-        /// The reason.
-        reason: String,
-    },
     /// Learning.
     #[error(transparent)]
     Learner(LearnerError),

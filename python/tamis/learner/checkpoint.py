@@ -112,7 +112,20 @@ def _unfuse(network, tensors, dtype, device):
     from transformers.core_model_loading import revert_weight_conversion
 
     fused = {name: make().detach().to(device, dtype) for name, _, make in tensors}
-    return _as_they_are("", revert_weight_conversion(network.module, fused))
+    apart = _as_they_are("", revert_weight_conversion(network.module, fused))
+    # They come sorted by name, with layer 10 before layer 2 and the head before the embedding. A server that reads
+    # layer after layer finds each of them in one place.
+    places = {}
+    for place, name in enumerate(fused):
+        places.setdefault(_layer_of(name), place)
+    return sorted(apart, key=lambda tensor: places.get(_layer_of(tensor[0]), len(fused)))
+
+
+def _layer_of(name):
+    """The name of the layer that a tensor is of (`model.layers.3`); its own where it is of none."""
+    words = name.split(".")
+    number = next((place for place, word in enumerate(words) if word.isdigit()), len(words))
+    return ".".join(words[: number + 1])
 
 
 def _write_model(output, where, network, tensors, dtype, untied, max_bytes):

@@ -99,6 +99,43 @@ fn a_run_goes_on_with_another_kind_of_learner() {
     }
 }
 
+#[test]
+fn a_learner_ends_when_its_run_is_gone_and_not_while_it_does_other_things() {
+    // The run is silent for longer than the learner waits: it scores.
+    let slow = "\
+import time
+def score(completions, **kwargs):
+    time.sleep(1.2)
+    return [float(len(completion) % 3) for completion in completions]
+";
+    let config = TINY
+        .replaced("reward: [{kind: number}]", "reward: [{kind: python, path: slow.py, function: score}]")
+        .replaced("total_steps: 6", "total_steps: 1")
+        .replaced("validate: {test_freq: 2, before_train: true,", "validate: {")
+        .replaced("filter: {kind: variance}\n", "")
+        .replaced("  gen_batch_size: 8\n", "")
+        .replaced("schedule: {max_num_gen_batches: 50}\n", "");
+    let folder = Folder::new().with("config.yaml", &config).with("slow.py", slow);
+    let mut learner = Listening::learner(&folder, &["--listen", "unix:l.sock"]);
+    let url = format!("learner.url={}", learner.address);
+    train(&folder, &[&url, "learner.orphan_timeout=600ms"]).succeeds();
+    let began = std::time::Instant::now();
+    let status = loop {
+        if let Some(status) = learner.child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(began.elapsed().as_secs() < 60, "the learner waits for ever");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    assert!(status.success(), "{status}");
+    // Without one it waits for the next run.
+    let mut patient = Listening::learner(&folder, &["--listen", "unix:p.sock"]);
+    let url = format!("learner.url={}", patient.address);
+    train(&folder, &[&url, "run.name=patient"]).succeeds();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert!(patient.child.try_wait().unwrap().is_none());
+}
+
 /// A run of two steps with a critic: every kind of call but those of a resume, of early parts (which
 /// `servers.rs` tests) and of the analysis of gradients.
 fn short() -> String {

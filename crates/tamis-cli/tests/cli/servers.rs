@@ -1,7 +1,9 @@
 //! Runs that sample at servers: `tamis train` against `tamis serve`.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -60,8 +62,31 @@ fn a_run_over_servers_is_the_run_without() {
     folder.tamis(&["train", "--resume", "runs/part", "train.total_steps=4"]).succeeds();
     assert!(weights("alone") == weights("part"));
     // What servers read is not left to grow.
-    let published = std::fs::read_dir(folder.join("runs/served/published")).unwrap().count();
-    assert_eq!(published, 2);
+    let published = std::fs::read_dir(folder.join("runs/served/published")).unwrap();
+    let published: Vec<_> = published.map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(published.len(), 2);
+    for version in published {
+        has_every_sum(&version);
+    }
+}
+
+/// Checks that the manifest of published weights has every file of the folder with its checksum.
+fn has_every_sum(version: &Path) {
+    let sums: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(version.join("checksums.json")).unwrap()).unwrap();
+    let found: BTreeMap<String, String> = std::fs::read_dir(version)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_name() != "checksums.json")
+        .map(|entry| {
+            let sum = tamis_run::checksum::crc32(&std::fs::read(entry.path()).unwrap());
+            (entry.file_name().into_string().unwrap(), format!("{sum:08x}"))
+        })
+        .collect();
+    for name in ["model.safetensors", "config.json", "tokenizer.json", "probe.json"] {
+        assert!(found.contains_key(name), "{name} is not in {found:?}");
+    }
+    assert_eq!(sums["crc32"], serde_json::to_value(&found).unwrap(), "{}", version.display());
 }
 
 /// Streaming, mini-batches are trained on while the servers generate the rest: the weights are those of whole

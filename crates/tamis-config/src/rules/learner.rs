@@ -1,7 +1,7 @@
 //! Rules about where the policy learns.
 
 use super::Checker;
-use crate::schema::LearnerBackend;
+use crate::schema::{KlPlace, LearnerBackend};
 
 impl Checker<'_> {
     pub(super) fn learner(&mut self) {
@@ -25,6 +25,15 @@ impl Checker<'_> {
                 "learner.freeze_vision",
             ];
             self.warn_ignored(&keys, "`learner.backend` is `native`");
+        } else {
+            self.reference_in_torch();
+            if has_adapter {
+                let reason = "an adapter is of the text alone, and all else stays as it is";
+                self.warn_ignored(&["learner.freeze_vision"], reason);
+            }
+        }
+        if self.config.learns_elsewhere() {
+            self.warn_ignored(&["model.memory_limit"], "the policy learns in another process");
         }
         self.learner_address();
         if has_adapter && self.config.warm_start.steps > 0 {
@@ -49,7 +58,8 @@ impl Checker<'_> {
             );
         }
         if !has_url {
-            self.warn_ignored(&["learner.api_key_file", "learner.api_key_env"], "`learner.url` is not set");
+            let keys = ["learner.api_key_file", "learner.api_key_env", "learner.orphan_timeout"];
+            self.warn_ignored(&keys, "`learner.url` is not set");
             if !is_torch {
                 let keys = ["learner.timeout", "learner.lost_timeout"];
                 self.warn_ignored(&keys, "the policy learns in this process");
@@ -61,6 +71,21 @@ impl Checker<'_> {
             self.warn_ignored(&["learner.python", "learner.startup_timeout"], why);
         }
     }
+
+    /// Looks whether there is a reference that could be kept elsewhere than on the GPU.
+    fn reference_in_torch(&mut self) {
+        let reason = if self.config.objective.kl.place == KlPlace::None {
+            "no KL term is on, so there is no reference"
+        } else if self.config.learner.lora.is_some() && self.config.model.reference.is_none() {
+            "the reference is the policy without its adapter"
+        } else if self.config.learner.device == "cpu" {
+            "`learner.device` is `cpu`"
+        } else {
+            return;
+        };
+        self.warn_ignored(&["learner.offload_reference"], reason);
+    }
+
     /// Checks how the learner and its device are named.
     fn learner_address(&mut self) {
         let learner = &self.config.learner;

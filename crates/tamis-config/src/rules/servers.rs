@@ -78,6 +78,9 @@ impl Checker<'_> {
                 learner.backend, rollout.backend
             );
             self.error(&["publish.mode", "learner.backend", "rollout.backend"], message, hint);
+        } else if learner.device == "cpu" {
+            let message = "`publish.mode: ipc` shares the memory of a GPU, and `learner.device` is `cpu`";
+            self.error(&["publish.mode", "learner.device"], message, hint);
         } else if rollout.launch.as_ref().is_some_and(|launch| launch.replicas * launch.tensor_parallel > 1) {
             let message = "`publish.mode: ipc` needs one server on the learner's GPU, and `rollout.launch` starts them on \
                            several";
@@ -189,6 +192,9 @@ impl Checker<'_> {
                     "`rollout.servers` names servers that are running already",
                 );
             }
+            let reason =
+                "`rollout.servers` names servers that are running already, each with a limit of its own";
+            self.warn_ignored(&["rollout.max_num_seqs"], reason);
             return;
         }
         // Servers with a model of their own are started by whoever has them.
@@ -232,6 +238,11 @@ impl Checker<'_> {
                 );
             }
         }
-        self.warn_ignored(&["rollout.launch.args"], "`rollout.launch.command` is the whole command");
+        let keys = ["rollout.launch.args", "rollout.max_num_seqs"];
+        self.warn_ignored(&keys, "`rollout.launch.command` is the whole command");
+        if launch.replicas == 1 {
+            let reason = "`rollout.launch.command` is the whole command, and a single server sees every GPU";
+            self.warn_ignored(&["rollout.launch.tensor_parallel"], reason);
+        }
     }
 }

@@ -68,6 +68,9 @@ section! {
         timeout: Duration = "1800s", Any, Free;
         /// Longest time without a sign of life from it; the run then ends, to be resumed.
         lost_timeout: Duration = "60s", Any, Free;
+        /// Time without a request after which the learner at `learner.url` ends by itself, so that a run that is
+        /// killed leaves none behind. A run asks it for a sign of life all the time. Null: never.
+        orphan_timeout: Option<Duration> = "null", Any, Free;
         /// Device of PyTorch: `cuda`, `cuda:1`, `cpu`. `auto`: a GPU where there is one.
         device: String = "auto", NotEmpty, Free;
         /// Number format that PyTorch computes in.

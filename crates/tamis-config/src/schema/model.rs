@@ -85,9 +85,9 @@ section! {
         chat_template: Option<PathBuf> = "null", NotEmpty, Fixed;
         /// Recompute activations in the backward pass: about a third more computation, much less memory.
         recompute_activations: bool = "false", Any, Free;
-        /// Memory that the run may take, in bytes or with a unit (`8GiB`). A run that could take more is
-        /// refused at the start. Null: refuse only a run that cannot fit into the free memory even with the
-        /// shortest completions.
+        /// Memory that a run whose policy learns in this process may take, in bytes or with a unit (`8GiB`). A run
+        /// that could take more is refused at the start. Null: refuse only a run that cannot fit into the free
+        /// memory even with the shortest completions.
         memory_limit: Option<ByteSize> = "null", Any, Free;
     }
 }

@@ -117,7 +117,8 @@ section! {
         /// text of `stop` ends is the beginning of a match. Log-probabilities stay those of the whole
         /// distribution. Null: none.
         regex: Option<String> = "null", NotEmpty, Fixed;
-        /// Most sequences generated at once. Results do not depend on this number.
+        /// Most sequences generated at once: by the engine or the learner that samples, or by each server that the
+        /// run starts without a command of your own. Results do not depend on this number.
         max_num_seqs: usize = "256", AtLeast(1.0), Free;
         /// Trajectories that are written to the run folder.
         save: SaveRollouts = "all", Any, Free;

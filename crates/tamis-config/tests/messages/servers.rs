@@ -83,6 +83,46 @@ warning: `publish.keep` has no effect: `rollout.backend` is `native`
 }
 
 #[test]
+fn limits_of_servers_that_others_start() {
+    let served =
+        |rollout: &str| show_errors(&format!("rollout: {{backend: vllm, max_num_seqs: 64, {rollout}}}"), &[]);
+    assert_eq!(served("launch: {tensor_parallel: 2}"), "");
+    assert_snapshot!(served("servers: ['http://h:1']"), @r#"
+warning: `rollout.max_num_seqs` has no effect: `rollout.servers` names servers that are running already, each with a limit of its own
+ --> run.yaml:1:40
+  |
+1 | rollout: {backend: vllm, max_num_seqs: 64, servers: ['http://h:1']}
+  |                                        ^^
+  hint: remove `rollout.max_num_seqs`
+"#);
+    let own = |more: &str| served(&format!("launch: {{command: [serve, '{{model}}', '{{port}}'], {more}}}"));
+    assert_snapshot!(own("tensor_parallel: 2"), @r#"
+warning: `rollout.max_num_seqs` has no effect: `rollout.launch.command` is the whole command
+ --> run.yaml:1:40
+  |
+1 | rollout: {backend: vllm, max_num_seqs: 64, launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2}}
+  |                                        ^^
+  hint: remove `rollout.max_num_seqs`
+
+warning: `rollout.launch.tensor_parallel` has no effect: `rollout.launch.command` is the whole command, and a single server sees every GPU
+ --> run.yaml:1:109
+  |
+1 | rollout: {backend: vllm, max_num_seqs: 64, launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2}}
+  |                                                                                                             ^
+  hint: remove `rollout.launch.tensor_parallel`
+"#);
+    // Each of several servers gets as many GPUs.
+    assert_snapshot!(own("tensor_parallel: 2, replicas: 2"), @r#"
+warning: `rollout.max_num_seqs` has no effect: `rollout.launch.command` is the whole command
+ --> run.yaml:1:40
+  |
+1 | rollout: {backend: vllm, max_num_seqs: 64, launch: {command: [serve, '{model}', '{port}'], tensor_parallel: 2, replicas:...
+  |                                        ^^
+  hint: remove `rollout.max_num_seqs`
+"#);
+}
+
+#[test]
 fn publications() {
     let served = ["rollout.backend=vllm", "rollout.servers=[http://h:1]"];
     assert_snapshot!(show_errors("publish: {keep: 1}", &served), @r#"
@@ -230,6 +270,16 @@ error: `publish.mode: ipc` needs one server on the learner's GPU, and `rollout.l
   |
 1 | rollout.launch={replicas: 2}
   | ^^^^^^^^^^^^^^
+  hint: set `publish.mode: folder`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["publish.mode=ipc", "learner.device=cpu"]), @r#"
+error: `publish.mode: ipc` shares the memory of a GPU, and `learner.device` is `cpu`
+ --> command line
+  |
+1 | publish.mode=ipc
+  |              ^^^
   hint: set `publish.mode: folder`
 
 1 error in the configuration

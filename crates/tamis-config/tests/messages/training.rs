@@ -204,4 +204,82 @@ error: `learner.device` is no device of PyTorch: `gpu`
 2 errors in the configuration
 "#);
     assert_snapshot!(errors(&["learner.url=unix:l.sock", "learner.device=cuda:1"]), @"");
+    assert_snapshot!(errors(&["learner.url=unix:l.sock", "learner.orphan_timeout=0s"]), @r#"
+error: `learner.orphan_timeout` must be a duration such as 500ms, 30s, 5m, 1h, or a number of seconds or null, not the text "0s"
+ --> command line
+  |
+1 | learner.orphan_timeout=0s
+  |                        ^^
+  hint: `tamis config explain learner.orphan_timeout` says more
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["learner.url=unix:l.sock", "learner.orphan_timeout=60s"]), @"");
+    assert_snapshot!(errors(&["learner.orphan_timeout=60s"]), @r#"
+warning: `learner.orphan_timeout` has no effect: `learner.url` is not set
+ --> command line
+  |
+1 | learner.orphan_timeout=60s
+  |                        ^^^
+  hint: remove `learner.orphan_timeout`
+"#);
+}
+
+#[test]
+fn keys_that_do_nothing_for_this_learner_are_told() {
+    let errors = |more: &[&str]| show_errors("learner: {backend: torch}", more);
+    assert_snapshot!(errors(&["model.memory_limit=8GiB"]), @r#"
+warning: `model.memory_limit` has no effect: the policy learns in another process
+ --> command line
+  |
+1 | model.memory_limit=8GiB
+  |                    ^^^^
+  hint: remove `model.memory_limit`
+"#);
+    assert_eq!(show_errors("", &["model.memory_limit=8GiB"]), "");
+    assert_snapshot!(show_errors("", &["model.memory_limit=8GiB", "learner.url=unix:l.sock"]), @r#"
+warning: `model.memory_limit` has no effect: the policy learns in another process
+ --> command line
+  |
+1 | model.memory_limit=8GiB
+  |                    ^^^^
+  hint: remove `model.memory_limit`
+"#);
+    let kl = ["objective.kl.in=loss", "objective.kl.coefficient=0.1", "learner.offload_reference=true"];
+    assert_eq!(errors(&kl), "");
+    assert_snapshot!(errors(&kl[2..]), @r#"
+warning: `learner.offload_reference` has no effect: no KL term is on, so there is no reference
+ --> command line
+  |
+1 | learner.offload_reference=true
+  |                           ^^^^
+  hint: remove `learner.offload_reference`
+"#);
+    let with = |more: &[&'static str]| errors(&[&kl[..], more].concat());
+    assert_snapshot!(with(&["learner.lora={}"]), @r#"
+warning: `learner.offload_reference` has no effect: the reference is the policy without its adapter
+ --> command line
+  |
+1 | learner.offload_reference=true
+  |                           ^^^^
+  hint: remove `learner.offload_reference`
+"#);
+    assert_eq!(with(&["learner.lora={}", "model.reference=r"]), "");
+    assert_snapshot!(with(&["learner.device=cpu"]), @r#"
+warning: `learner.offload_reference` has no effect: `learner.device` is `cpu`
+ --> command line
+  |
+1 | learner.offload_reference=true
+  |                           ^^^^
+  hint: remove `learner.offload_reference`
+"#);
+    assert_eq!(errors(&["learner.freeze_vision=true"]), "");
+    assert_snapshot!(errors(&["learner.freeze_vision=true", "learner.lora={}"]), @r#"
+warning: `learner.freeze_vision` has no effect: an adapter is of the text alone, and all else stays as it is
+ --> command line
+  |
+1 | learner.freeze_vision=true
+  |                       ^^^^
+  hint: remove `learner.freeze_vision`
+"#);
 }

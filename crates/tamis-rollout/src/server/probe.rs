@@ -28,10 +28,10 @@ pub struct Probe {
     pub is_rounded: bool,
 }
 
-/// A probe that cannot be read or written.
+/// A probe that cannot be read.
 #[derive(Debug, Error)]
 pub enum ProbeError {
-    /// The file could not be read or written.
+    /// The file could not be read.
     #[error("{path}: {source}")]
     File {
         /// Path of the file.
@@ -67,15 +67,10 @@ impl Probe {
         Ok(Some(probe))
     }
 
-    /// Writes it into a folder of weights that nobody reads yet.
-    pub fn write(&self, folder: &Path) -> Result<(), ProbeError> {
-        let path = folder.join(FILE);
-        let text = serde_json::to_vec(self).map_err(|error| ProbeError::NoProbe {
-            path: path.display().to_string(),
-            reason: error.to_string(),
-        })?;
-        std::fs::write(&path, text)
-            .map_err(|source| ProbeError::File { path: path.display().to_string(), source })
+    /// The content of the file that carries it.
+    pub fn to_json(&self) -> Vec<u8> {
+        // Lists of numbers: that cannot fail.
+        serde_json::to_vec(self).unwrap_or_default()
     }
 
     /// Mean absolute difference of a server's log-probabilities from those expected, in nats; NaN where one

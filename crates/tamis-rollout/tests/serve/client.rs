@@ -15,7 +15,7 @@ use tamis_rollout::fleet::FleetMessage;
 use tamis_rollout::fleet::{Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpSettings};
 use tamis_rollout::native::{StopText, engine_params, token_mask};
-use tamis_rollout::server::{OtherLogprobs, Probe, Server, ServerSettings, VllmServer};
+use tamis_rollout::server::{OtherLogprobs, PROBE_FILE, Probe, Server, ServerSettings, VllmServer};
 use tamis_rollout::{
     Generator, GeneratorEvent, InFlight, Publication, Sample, SampleId, SamplePurpose, SampleRequest,
     Sampling, Wait, Weights,
@@ -191,7 +191,7 @@ fn a_server_shows_that_it_holds_what_was_published() {
         model(published).save(folder.path(), SaveDtype::F32).unwrap();
         let logprobs = scored(probed, &token_ids).iter().map(|&logprob| f64::from(logprob) + off).collect();
         let probe = Probe { token_ids: token_ids.clone(), logprobs, tolerance: 100.0, is_rounded };
-        probe.write(folder.path()).unwrap();
+        std::fs::write(folder.path().join(PROBE_FILE), probe.to_json()).unwrap();
         folder
     };
     let folder = |published: u64, probed: u64| probing(published, probed, 0.0, false);

@@ -25,7 +25,7 @@ use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{Fleet, FleetMessage, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpSettings, Transport};
 use tamis_rollout::server::{
-    HttpServer, OpenAi, OtherLogprobs, Probe, Protocol, Server, ServerSettings, Sglang, Vllm,
+    HttpServer, OpenAi, OtherLogprobs, PROBE_FILE, Probe, Protocol, Server, ServerSettings, Sglang, Vllm,
 };
 use tamis_rollout::wire::{Call, FaultClass};
 use tamis_rollout::{
@@ -104,9 +104,8 @@ fn vllm(behaviour: Behaviour, change: impl Fn(&mut ServerSettings)) -> (FakeVllm
 /// Writes beside the weights of that name the log-probabilities that the fake server gives under them.
 fn write_probe(weights: &str, folder: &Path) {
     let logprobs = vec![logprob(weights, 1), logprob(weights, 2)];
-    Probe { token_ids: vec![2, 3, 4], logprobs, tolerance: 0.01, is_rounded: false }
-        .write(folder)
-        .expect("written");
+    let probe = Probe { token_ids: vec![2, 3, 4], logprobs, tolerance: 0.01, is_rounded: false };
+    std::fs::write(folder.join(PROBE_FILE), probe.to_json()).expect("written");
 }
 
 fn sampling() -> Sampling {

@@ -7,7 +7,8 @@ use super::*;
 fn write_probe_off(difference: f64, num: usize, folder: &Path) {
     let logprobs = (1..=num).map(|place| logprob("initial", place) - difference).collect();
     let token_ids = (2..).take(num + 1).collect();
-    Probe { token_ids, logprobs, tolerance: 0.05, is_rounded: false }.write(folder).expect("written");
+    let probe = Probe { token_ids, logprobs, tolerance: 0.05, is_rounded: false };
+    std::fs::write(folder.join(PROBE_FILE), probe.to_json()).expect("written");
 }
 
 /// A folder has another path at the server.

@@ -505,8 +505,9 @@ impl Checker<'_> {
         {
             self.refuse(&["rollout.backend", "model.path"].map(str::to_owned), &message, Some(&hint));
         }
-        if self.config.learner.freeze_vision && self.config.learner.backend == LearnerBackend::Torch && !sees
-        {
+        let learner = &self.config.learner;
+        let learns_whole = learner.backend == LearnerBackend::Torch && learner.lora.is_none();
+        if learner.freeze_vision && learns_whole && !sees {
             let reason = format!("the model in {} sees no images", folder.display());
             self.found.push(self.loaded.ignore("learner.freeze_vision", &reason));
         }

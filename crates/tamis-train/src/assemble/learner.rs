@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tamis_config::{BackendKind, Config, LearnerBackend, LearnerConfig, ModelSource};
+use tamis_config::{BackendKind, Config, LearnerBackend, LearnerConfig, ModelSource, PublishMode};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_rollout::launch::Say;
@@ -114,7 +114,10 @@ fn learner_elsewhere(
         critic,
         reference: reference.as_deref().map(absolute),
         recompute_activations: engine.recompute_activations,
-        orphan_timeout: None,
+        // One that the run started ends with it.
+        orphan_timeout: (config.learner.orphan_timeout)
+            .filter(|_| config.learner.url.is_some())
+            .map(|time| time.as_secs_f64()),
         generation,
         options: match config.learner.backend {
             LearnerBackend::Native => serde_json::Map::new(),
@@ -161,6 +164,13 @@ fn open(
         )?,
         timeout: config.learner.timeout,
         lost_timeout: config.learner.lost_timeout,
+        backend: config.learner.backend,
+        publish: if config.samples_at_servers() {
+            Some(config.publish_mode())
+        } else {
+            // The native engine reads folders.
+            (!config.samples_through_learner()).then_some(PublishMode::Folder)
+        },
     };
     Ok(WireLearner::open(settings, process, request, interrupt)?)
 }

@@ -63,7 +63,12 @@ pub fn estimate(
     let warm_rows = warm.saturating_mul((prompt + lengths.gold).min(reach));
     let round = config.gen_batch_size().saturating_mul(n);
     let generation = |sequences: usize, group_size: usize| GenerationPlan {
-        num_sequences: config.rollout.max_num_seqs.min(sequences),
+        // Servers sample in processes of their own.
+        num_sequences: if config.samples_at_servers() {
+            0
+        } else {
+            config.rollout.max_num_seqs.min(sequences)
+        },
         group_size,
         prompt_tokens: prompt,
         response_tokens: response,

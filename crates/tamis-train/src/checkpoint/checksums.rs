@@ -152,7 +152,7 @@ impl<'a> SummedFolder<'a> {
     }
 
     /// With files that are in it already.
-    pub(super) fn with(disk: &'a Disk, root: &'a Path, files: Vec<SavedFile>) -> Self {
+    pub(crate) fn with(disk: &'a Disk, root: &'a Path, files: Vec<SavedFile>) -> Self {
         Self { disk, root, files }
     }
 

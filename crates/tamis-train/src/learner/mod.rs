@@ -23,6 +23,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tamis_config::LearnerBackend;
 use tamis_core::group::PolicyVersion;
 use tamis_model::SaveDtype;
 use tamis_rollout::Generator;
@@ -247,7 +248,17 @@ pub enum LearnerError {
         reason: String,
         /// Whether the run started it.
         is_own: bool,
+        /// The kind of learner that the configuration names.
+        backend: LearnerBackend,
     },
+}
+
+/// The command that starts a learner of this kind.
+pub(crate) fn command_of(backend: LearnerBackend) -> &'static str {
+    match backend {
+        LearnerBackend::Native => "tamis learner",
+        LearnerBackend::Torch => "python -m tamis.learner",
+    }
 }
 
 impl LearnerError {
@@ -260,11 +271,17 @@ impl LearnerError {
                  which starts another"
                     .to_owned(),
             ),
-            Self::Lost { .. } => Some(
-                "start one (`tamis learner`) and name its address in learner.url, or learn in this process \
-                 (`learner.url=null`); a run that had begun goes on with --resume"
-                    .to_owned(),
-            ),
+            Self::Lost { backend, .. } => {
+                let otherwise = match backend {
+                    LearnerBackend::Native => "learn in this process",
+                    LearnerBackend::Torch => "let the run start one itself",
+                };
+                Some(format!(
+                    "start one (`{}`) and name its address in learner.url, or {otherwise} (`learner.url=null`); a \
+                     run that had begun goes on with --resume",
+                    command_of(*backend)
+                ))
+            }
             Self::Files(error) => error.hint(),
             Self::Launch(_) => Some(
                 "learner.python names the interpreter: one that has PyTorch, transformers and safetensors"

@@ -308,8 +308,9 @@ fn remedy(config: &Config) -> String {
         Some(_) => "raise model.memory_limit",
         None => "free some memory",
     };
+    let sequences = if config.samples_at_servers() { "" } else { "rollout.max_num_seqs, " };
     format!(
-        "lower {micro_batch}, rollout.max_num_seqs, data.gen_batch_size, validate.n or \
+        "lower {micro_batch}, {sequences}data.gen_batch_size, validate.n or \
          validate.max_prompts, {recompute}take a smaller model, \
          or {limit}"
     )

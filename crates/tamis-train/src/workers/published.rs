@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use tamis_config::{Config, Intake, PublishVerify};
 use tamis_core::group::PolicyVersion;
-use tamis_rollout::server::Probe;
+use tamis_rollout::server::{PROBE_FILE, Probe};
 use tamis_rollout::{Publication, Weights};
 
-use crate::checkpoint;
+use crate::checkpoint::{self, SummedFolder};
 use crate::error::RunError;
 use crate::interrupt::Halt;
-use crate::learner::{LearnerInfo, LearnerSequence, Network, RunLearner, SaveContent, Wave};
+use crate::learner::{LearnerInfo, LearnerSequence, Network, Pass, RunLearner, SaveContent, Wave};
 use crate::prompts::codec::Codec;
 use tamis_run::checksum::crc32;
 use tamis_run::durable::Disk;
@@ -97,14 +97,32 @@ impl PublishedFolders {
         codec: &Codec,
         folder: &Path,
         content: SaveContent,
+        probe: Option<&Probe>,
     ) -> Result<(), RunError> {
         self.disk.create_folder(&self.root)?;
         self.disk.remove_folder(folder)?;
         // What is not a model of its own needs no tokenizer.
         let tokenizer = matches!(content, SaveContent::Weights { .. }).then(|| codec.tokenizer());
         checkpoint::write_folder(&self.disk, folder, tokenizer, |folder| {
-            Ok(learner.save(folder, content)?.files)
+            let mut out = SummedFolder::with(&self.disk, folder, learner.save(folder, content)?.files);
+            if let Some(probe) = probe {
+                out.file(PROBE_FILE, |file| file.write_all(&probe.to_json()))?;
+            }
+            Ok(out.into_files())
         })
+    }
+
+    /// What the weights as they are say of a text.
+    fn probe(&self, learner: &mut dyn RunLearner) -> Pass<Probe> {
+        let vocabulary = learner.info().policy.vocab_size;
+        let token_ids: Vec<u32> =
+            (0..PROBE_TOKENS).map(|place| (place * vocabulary / PROBE_TOKENS) as u32).collect();
+        let sequence = LearnerSequence::of_text(&token_ids[..1], &token_ids[1..]);
+        // At temperature 1, whatever that of the rollouts is.
+        let scores = learner.forward(Network::Policy, &Wave::of(&[sequence]), self.temperature)?;
+        let logprobs = scores.logprobs.iter().map(|&logprob| f64::from(logprob)).collect();
+        let is_rounded = learner.info().is_rounded();
+        Ok(Probe { token_ids, logprobs, tolerance: PROBE_TOLERANCE, is_rounded })
     }
 
     fn whole(&self, info: &LearnerInfo) -> SaveContent {
@@ -136,7 +154,7 @@ impl PublishedFolders {
         }
         let folder = self.start();
         let content = self.whole(learner.info());
-        self.write_weights(learner, codec, &folder, content)?;
+        self.write_weights(learner, codec, &folder, content, None)?;
         Ok(folder)
     }
 
@@ -155,27 +173,16 @@ impl PublishedFolders {
     ) -> Result<Publication, Halt<RunError>> {
         let folder = self.folder(version.0);
         let (content, weights) = self.content(learner.info());
-        self.write_weights(learner, codec, &folder, content)?;
+        let probe = if self.has_probe {
+            Some(self.probe(learner).map_err(|halt| halt.map(RunError::from))?)
+        } else {
+            None
+        };
+        self.write_weights(learner, codec, &folder, content, probe.as_ref())?;
         if let Some(old) = version.0.checked_sub(self.keep) {
             self.disk.remove_folder(&self.folder(old))?;
         }
-        let publication = Publication { version, weights: weights(folder.clone()) };
-        if !self.has_probe {
-            return Ok(publication);
-        }
-        let vocabulary = learner.info().policy.vocab_size;
-        let token_ids: Vec<u32> =
-            (0..PROBE_TOKENS).map(|place| (place * vocabulary / PROBE_TOKENS) as u32).collect();
-        let sequence = LearnerSequence::of_text(&token_ids[..1], &token_ids[1..]);
-        // At temperature 1, whatever that of the rollouts is.
-        let scores = learner.forward(Network::Policy, &Wave::of(&[sequence]), self.temperature)?;
-        let logprobs = scores.logprobs.iter().map(|&logprob| f64::from(logprob)).collect();
-        let is_rounded = learner.info().is_rounded();
-        let probe = Probe { token_ids, logprobs, tolerance: PROBE_TOLERANCE, is_rounded };
-        probe
-            .write(&folder)
-            .map_err(|error| Halt::Failed(RunError::Publish { reason: error.to_string() }))?;
-        Ok(publication)
+        Ok(Publication { version, weights: weights(folder) })
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tamis_config::{LearnerBackend, PublishMode};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_rollout::clock::Bell;
@@ -19,7 +21,7 @@ use super::message::{Message, MessageError};
 use super::{
     BackwardRequest, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody, ForwardRequest,
     HoldRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer,
-    OpenRequest, PROTOCOL, PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
+    OpenRequest, PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
 };
 use crate::checkpoint::SaveError;
 use crate::interrupt::{Halt, Interrupt};
@@ -28,7 +30,7 @@ use crate::learner::progress::UpdateProgress;
 use crate::learner::torch::TorchProcess;
 use crate::learner::{
     CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport, Pass,
-    RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave,
+    RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave, command_of,
 };
 use crate::prompts::codec::Codec;
 
@@ -58,6 +60,40 @@ pub struct WireSettings {
     pub timeout: Duration,
     /// Longest time without a sign of life: a connection, or an answer to a health check.
     pub lost_timeout: Duration,
+    /// The kind of learner that the configuration names.
+    pub backend: LearnerBackend,
+    /// Weights that it is to publish; `None` where it samples itself.
+    pub publish: Option<PublishMode>,
+}
+
+/// Shows a learner that ends when nobody asks it for anything that its run is there, while the run does other
+/// things than calling it. Ends with this value.
+struct SignsOfLife {
+    #[expect(dead_code, reason = "the thread ends when it is dropped")]
+    end: Sender<()>,
+}
+
+impl SignsOfLife {
+    /// For a learner that waits so long for a request.
+    fn begin(url: &str, orphan_timeout: Duration) -> Result<Self, HttpError> {
+        let address = Address::parse(url)?;
+        let mut client = HttpClient::start(HttpSettings::default(), address.is_encrypted())?;
+        let mut line = client.line(address, None, Bell::default())?;
+        let every = (orphan_timeout / 4).max(LOOK_EVERY);
+        let (end, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let _client = client;
+            for number in 0.. {
+                if ended.recv_timeout(every) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                // A learner that is lost is found to be so by the next call.
+                drop(line.receive());
+                line.send(number, Call::get("/v1/health"), CHECK_TIMEOUT);
+            }
+        });
+        Ok(Self { end })
+    }
 }
 
 /// Calls to a learner, each carried out once.
@@ -125,7 +161,7 @@ impl Calls {
     fn lost(&self, reason: impl std::fmt::Display) -> LearnerError {
         let what = if self.incarnation.is_some() { "is lost" } else { "cannot be reached" };
         let (url, reason) = (self.settings.url.clone(), format!("{what}: {reason}"));
-        LearnerError::Lost { url, reason, is_own: self.process.is_some() }
+        LearnerError::Lost { url, reason, is_own: self.process.is_some(), backend: self.settings.backend }
     }
 
     fn send(&mut self, call: Call, timeout: Duration) -> u64 {
@@ -286,7 +322,7 @@ impl Calls {
             url: self.settings.url.clone(),
             what: "gave an answer that breaks the protocol",
             message: error.to_string(),
-            hint: None,
+            hint: Some("take the learner from the same build as `tamis`; its log may say more".to_owned()),
         }
     }
 
@@ -321,6 +357,8 @@ pub struct WireLearner {
     progress: UpdateProgress,
     /// Network of the held pass.
     held: Option<Trained>,
+    #[expect(dead_code, reason = "its thread ends with it")]
+    signs_of_life: Option<SignsOfLife>,
 }
 
 impl WireLearner {
@@ -335,45 +373,32 @@ impl WireLearner {
         request: &OpenRequest,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LearnerError>> {
-        let url = settings.url.clone();
-        let wrong = |message: String| {
+        let (url, backend, publish) = (settings.url.clone(), settings.backend, settings.publish);
+        let wrong = |message: String, hint: String| {
             let url = url.clone();
-            Halt::Failed(LearnerError::Remote { url, what: "cannot be used", message, hint: None })
+            Halt::Failed(LearnerError::Remote { url, what: "cannot be used", message, hint: Some(hint) })
         };
-        let mut calls = Calls::new(settings, process, interrupt).map_err(|error| wrong(error.to_string()))?;
+        let no_address = |error: HttpError| {
+            wrong(error.to_string(), "set learner.url to http://HOST:PORT or unix:PATH".to_owned())
+        };
+        let command = command_of(backend);
+        let no_learner = |error: MessageError| {
+            wrong(error.to_string(), format!("set learner.url to the address that `{command}` prints"))
+        };
+        let mut calls = Calls::new(settings, process, interrupt).map_err(no_address)?;
         let flag = interrupt.flag();
         let mut ask = |call: &Call| -> Pass<Message> {
             let answer = calls.exchange(call, Some(&flag)).map_err(|error| calls.unanswered(error))?;
             Ok(calls.read(&answer)?)
         };
-        let known: InfoAnswer =
-            ask(&Call::get("/v1/info"))?.settings().map_err(|error| wrong(error.to_string()))?;
-        if known.protocol != PROTOCOL {
-            return Err(wrong(format!("it speaks {}, this build {PROTOCOL}", known.protocol)));
-        }
-        if !request.options.is_empty() && known.implementation.ends_with(" native") {
-            return Err(Halt::Failed(LearnerError::Remote {
-                url: url.clone(),
-                what: "cannot be used",
-                message: format!("it is {}, and takes no settings of PyTorch", known.implementation),
-                hint: Some(
-                    "set `learner.backend: native`, or name a learner that `python -m tamis.learner` started"
-                        .to_owned(),
-                ),
-            }));
-        }
-        if request.generation.is_some() && !known.capabilities.generate {
-            return Err(wrong(format!(
-                "it does not sample ({}), as `rollout.backend: learner` asks",
-                known.implementation
-            )));
+        let known: InfoAnswer = ask(&Call::get("/v1/info"))?.settings().map_err(no_learner)?;
+        if let Some((message, hint)) = known.find_unfit(request, publish) {
+            return Err(wrong(message, hint));
         }
         let (content_type, body) = Message::new(request).to_body();
         let opened = ask(&Call { body, content_type, ..Call::post_empty("/v1/open") })?;
-        let OpenAnswer { incarnation, dtype, networks } =
-            opened.settings().map_err(|error| wrong(error.to_string()))?;
-        let known: InfoAnswer =
-            ask(&Call::get("/v1/info"))?.settings().map_err(|error| wrong(error.to_string()))?;
+        let OpenAnswer { incarnation, dtype, networks } = opened.settings().map_err(no_learner)?;
+        let known: InfoAnswer = ask(&Call::get("/v1/info"))?.settings().map_err(no_learner)?;
         calls.incarnation = Some(incarnation);
         let where_it_is = if calls.process.is_some() { String::new() } else { format!(" at {url}") };
         let device = format!("learner{where_it_is}: {} on {}", known.implementation, known.device);
@@ -382,7 +407,10 @@ impl WireLearner {
         networks.note(&mut info);
         let (calls, interrupt) = (Arc::new(Mutex::new(calls)), interrupt.clone());
         let progress = UpdateProgress::new(&interrupt);
-        Ok(Self { calls, codec: None, interrupt, info, progress, held: None })
+        let orphan_timeout = request.orphan_timeout.and_then(|time| Duration::try_from_secs_f64(time).ok());
+        let signs_of_life = orphan_timeout.map(|time| SignsOfLife::begin(&url, time)).transpose();
+        let signs_of_life = signs_of_life.map_err(no_address)?;
+        Ok(Self { calls, codec: None, interrupt, info, progress, held: None, signs_of_life })
     }
 
     /// With generators that sample through it, which needs the tokenizer.

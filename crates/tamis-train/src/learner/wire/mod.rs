@@ -12,6 +12,7 @@ pub mod service;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tamis_config::PublishMode;
 use tamis_model::{AdamWConfig, SaveDtype};
 use tamis_run::durable::DiskOperation;
 
@@ -217,6 +218,52 @@ struct Capabilities {
     max_body_bytes: u64,
 }
 
+impl InfoAnswer {
+    /// Why a learner that says this of itself cannot be opened for a run that publishes so, and the fix.
+    fn find_unfit(&self, request: &OpenRequest, publish: Option<PublishMode>) -> Option<(String, String)> {
+        let Self { implementation, capabilities, .. } = self;
+        let unfit = |message: &str, hint: &str| Some((message.to_owned(), hint.to_owned()));
+        if self.protocol != PROTOCOL {
+            let message = format!("it speaks {}, this build {PROTOCOL}", self.protocol);
+            return unfit(&message, "take the learner from the same build as `tamis`");
+        }
+        if !request.options.is_empty() && implementation.ends_with(" native") {
+            return unfit(
+                &format!("it is {implementation}, and takes no settings of PyTorch"),
+                "set `learner.backend: native`, or name a learner that `python -m tamis.learner` started",
+            );
+        }
+        if request.generation.is_some() && !capabilities.generate {
+            return unfit(
+                &format!("it does not sample ({implementation}), as `rollout.backend: learner` asks"),
+                "sample on the built-in engine (`rollout.backend: native`) or at servers (`rollout.backend: vllm`)",
+            );
+        }
+        if request.critic.is_some() && !capabilities.critic {
+            return unfit(
+                &format!("it trains no critic ({implementation}), which `objective.advantage.kind` needs"),
+                "choose an advantage without a critic, such as `grpo`, or another learner",
+            );
+        }
+        let peft = "install peft beside its PyTorch (scripts/install-torch does)";
+        if request.options.contains_key("lora") && !capabilities.lora {
+            return unfit(
+                &format!("it trains no adapters ({implementation}), as `learner.lora` asks"),
+                &format!("{peft}, or take `learner.lora` out"),
+            );
+        }
+        let mode = publish.filter(|mode| !capabilities.publish.contains(&mode.to_string()))?;
+        let message = format!("it does not publish as `publish.mode: {mode}` asks ({implementation})");
+        match mode {
+            PublishMode::Folder => unfit(&message, "sample in it (`rollout.backend: learner`)"),
+            PublishMode::Adapter => unfit(&message, &format!("{peft}, or set `publish.mode: folder`")),
+            PublishMode::Ipc => {
+                unfit(&message, "set `publish.mode: folder`, or start it where PyTorch finds a GPU")
+            }
+        }
+    }
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ForwardRequest {
@@ -412,4 +459,82 @@ struct ErrorBody {
     /// Number that Linux has for the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     errno: Option<i32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::*;
+
+    #[test]
+    fn a_learner_is_refused_for_what_it_cannot_do() {
+        let can = Capabilities {
+            critic: true,
+            lora: true,
+            publish: ["folder", "adapter", "ipc"].map(str::to_owned).to_vec(),
+            generate: true,
+            dtypes: vec!["f32".to_owned()],
+            max_body_bytes: 1 << 30,
+        };
+        let constants = WireOptimizer::new(AdamWConfig::default(), None);
+        let request = OpenRequest {
+            policy: PathBuf::from("/p"),
+            temperature: 1.0,
+            optimizer: constants,
+            critic: Some(WireCritic { folder: None, optimizer: constants }),
+            reference: None,
+            recompute_activations: false,
+            orphan_timeout: None,
+            generation: Some(WireGeneration { max_sequences: 1 }),
+            options: Map::from_iter([("lora".to_owned(), json!({"rank": 1}))]),
+        };
+        let unfit = |implementation: &str, capabilities: &Capabilities, publish| {
+            let known = InfoAnswer {
+                protocol: PROTOCOL.to_owned(),
+                implementation: implementation.to_owned(),
+                incarnation: None,
+                seq: 0,
+                num_ranks: 1,
+                device: "here".to_owned(),
+                capabilities: capabilities.clone(),
+            };
+            known.find_unfit(&request, publish).map(|(message, hint)| format!("{message}\n  hint: {hint}"))
+        };
+        for mode in [PublishMode::Folder, PublishMode::Adapter, PublishMode::Ipc] {
+            assert_eq!(unfit("mine 1", &can, Some(mode)), None);
+        }
+        let of =
+            |capabilities: Capabilities, publish| unfit("mine 1", &capabilities, publish).unwrap_or_default();
+        let found = [
+            unfit("tamis 0.1.0 native", &can, None).unwrap_or_default(),
+            of(Capabilities { generate: false, ..can.clone() }, None),
+            of(Capabilities { critic: false, ..can.clone() }, None),
+            of(Capabilities { lora: false, ..can.clone() }, None),
+            of(Capabilities { publish: Vec::new(), ..can.clone() }, Some(PublishMode::Folder)),
+            of(
+                Capabilities { publish: vec!["folder".to_owned()], ..can.clone() },
+                Some(PublishMode::Adapter),
+            ),
+            of(Capabilities { publish: vec!["folder".to_owned()], ..can.clone() }, Some(PublishMode::Ipc)),
+        ];
+        // What samples itself publishes nothing.
+        assert_eq!(unfit("mine 1", &Capabilities { publish: Vec::new(), ..can }, None), None);
+        insta::assert_snapshot!(found.join("\n"), @r#"
+it is tamis 0.1.0 native, and takes no settings of PyTorch
+  hint: set `learner.backend: native`, or name a learner that `python -m tamis.learner` started
+it does not sample (mine 1), as `rollout.backend: learner` asks
+  hint: sample on the built-in engine (`rollout.backend: native`) or at servers (`rollout.backend: vllm`)
+it trains no critic (mine 1), which `objective.advantage.kind` needs
+  hint: choose an advantage without a critic, such as `grpo`, or another learner
+it trains no adapters (mine 1), as `learner.lora` asks
+  hint: install peft beside its PyTorch (scripts/install-torch does), or take `learner.lora` out
+it does not publish as `publish.mode: folder` asks (mine 1)
+  hint: sample in it (`rollout.backend: learner`)
+it does not publish as `publish.mode: adapter` asks (mine 1)
+  hint: install peft beside its PyTorch (scripts/install-torch does), or set `publish.mode: folder`
+it does not publish as `publish.mode: ipc` asks (mine 1)
+  hint: set `publish.mode: folder`, or start it where PyTorch finds a GPU
+"#);
+    }
 }
