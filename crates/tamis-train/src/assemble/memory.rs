@@ -228,6 +228,10 @@ mod tests {
         let few = of(8, 4);
         let expected = MemoryEstimate { generation: few.generation.max(of(6, 1).generation), ..few };
         assert_eq!(estimated(&["rollout.max_num_seqs=8"]), expected);
+        // Servers sample in memory of their own.
+        let served = estimated(&["rollout.backend=vllm", "rollout.servers=[http://h:1]"]);
+        assert_eq!(served, by_hand(MemoryPlan { generation: GenerationPlan::default(), ..plan }));
+        assert_eq!(served.generation, 0);
     }
 
     #[test]

@@ -475,3 +475,22 @@ pub trait RunLearner: Learner {
     /// one.
     fn generator(&self, version: PolicyVersion) -> Option<Box<dyn Generator>>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_for_a_lost_learner_starts_one_of_its_kind() {
+        let hint = |backend, is_own| {
+            let (url, reason) = ("unix:/l".to_owned(), "is lost".to_owned());
+            LearnerError::Lost { url, reason, is_own, backend }.hint().unwrap_or_default()
+        };
+        let (native, torch) = (hint(LearnerBackend::Native, false), hint(LearnerBackend::Torch, false));
+        assert!(native.starts_with("start one (`tamis learner`) and"), "{native}");
+        assert!(native.contains("or learn in this process (`learner.url=null`)"), "{native}");
+        assert!(torch.starts_with("start one (`python -m tamis.learner`) and"), "{torch}");
+        assert!(torch.contains("or let the run start one itself (`learner.url=null`)"), "{torch}");
+        assert!(hint(LearnerBackend::Torch, true).contains("learner.log"));
+    }
+}
