@@ -8,7 +8,13 @@ impl Checker<'_> {
         let learner = &self.config.learner;
         let (is_torch, has_url, has_adapter) =
             (learner.backend == LearnerBackend::Torch, learner.url.is_some(), learner.lora.is_some());
-        if !is_torch {
+        if is_torch {
+            self.reference_in_torch();
+            if has_adapter {
+                let reason = "an adapter is of the text alone, and all else stays as it is";
+                self.warn_ignored(&["learner.freeze_vision"], reason);
+            }
+        } else {
             if has_adapter {
                 self.error(
                     &["learner.lora"],
@@ -25,12 +31,6 @@ impl Checker<'_> {
                 "learner.freeze_vision",
             ];
             self.warn_ignored(&keys, "`learner.backend` is `native`");
-        } else {
-            self.reference_in_torch();
-            if has_adapter {
-                let reason = "an adapter is of the text alone, and all else stays as it is";
-                self.warn_ignored(&["learner.freeze_vision"], reason);
-            }
         }
         if self.config.learns_elsewhere() {
             self.warn_ignored(&["model.memory_limit"], "the policy learns in another process");
