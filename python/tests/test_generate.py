@@ -13,7 +13,7 @@ from support import (
 
 import torch
 import transformers
-from tamis.learner import generate
+from tamis.learner import generate, samples
 from tamis.learner.drawing import Drawing, Drawings, draw
 from tamis.learner.protocol import Refused, RequestError
 from tamis.learner.random_keys import uniform
@@ -316,7 +316,7 @@ class Samples(Case):
         ways = [{**PLAIN, "repetition_penalty": 1.5}, PLAIN]
         groups = [([5, 6, 7], [0, 1]), ([9, 9], [2]), ([3], [3])]
         calls, held = [], []
-        gather, take_in = generate._seen, generate._Inputs.take
+        gather, take_in = samples.seen_tokens, generate._Inputs.take
 
         def counted(rows, *arguments):
             calls.append(len(rows))
@@ -330,7 +330,7 @@ class Samples(Case):
             self.assertTrue(expected is None or torch.equal(inputs.seen, expected))
 
         with (
-            unittest.mock.patch.object(generate, "_seen", counted),
+            unittest.mock.patch.object(samples, "seen_tokens", counted), unittest.mock.patch.object(generate, "seen_tokens", counted),
             unittest.mock.patch.object(generate._Inputs, "take", checked),
         ):
             found, _ = to_the_end(learner, groups, drawings=ways, drawn_by=[0, 1, 0])
