@@ -1,5 +1,6 @@
 """transformers' continuous batching: what rows promise, kept by it; and what it may not share."""
 
+import logging
 import unittest
 import unittest.mock
 
@@ -86,7 +87,7 @@ class Continuous(test_generate.Samples):
             generation = learner._generation
             groups = [(LONG * 2, [0, 1, 2, 3]), ([5], [4])]
             whole, _ = to_the_end(learner, groups)
-            with unittest.mock.patch.object(continuous, "_CPU_TOKENS", 8):
+            with unittest.mock.patch.object(continuous, "_SDPA_TOKENS", 8):
                 call(learner, "generate", *asked(groups, seconds=0.0))
                 with torch.no_grad(), generation._computing():
                     generation._admit()
@@ -219,6 +220,71 @@ class Continuous(test_generate.Samples):
         with unittest.mock.patch.object(continuous.ContinuousGeneration, "_compute", nearer):
             self.assert_refused(Refused, "one by one are not those of a whole", generate.make_generation, learner._policy.network, 4, True)
 
+    def played_flash(self):
+        """Inside a test, flash kernels computed by hand on the CPU; how often each was called."""
+        calls = {"varlen": 0, "with_kvcache": 0}
+
+        def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False, window_size=(-1, -1)):
+            calls["varlen"] += 1
+            self.assertTrue(causal)
+            ends = list(zip(cu_seqlens_q.tolist(), cu_seqlens_k.tolist(), strict=True))
+            return torch.cat([
+                by_hand(q[begin:end], k[first:last], v[first:last], softmax_scale, window_size)
+                for (begin, first), (end, last) in zip(ends, ends[1:], strict=False)
+            ])  # fmt: skip
+
+        def with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=None, block_table=None, softmax_scale=None, causal=False, window_size=(-1, -1)):
+            calls["with_kvcache"] += 1
+            self.assertTrue(causal)
+            page, found = k_cache.shape[1], []
+            for row, length in enumerate(cache_seqlens.tolist()):
+                table = block_table[row].long()
+                for cache, new in ((k_cache, k), (v_cache, v)):
+                    cache[table[length // page], length % page] = new[row, 0]
+                keys, values = (cache[table[: length // page + 1]].flatten(0, 1)[: length + 1] for cache in (k_cache, v_cache))
+                found.append(by_hand(q[row], keys, values, softmax_scale, window_size))
+            return torch.stack(found)
+
+        resolve = continuous.resolve_continuous_batching_config
+
+        def resolved(config, settings, *more):
+            found = resolve(config, settings, *more)
+            # It asks for a GPU.
+            found.max_blocks_per_request = settings.max_blocks_per_request
+            return found
+
+        # It says that there is no GPU.
+        self.enterContext(unittest.mock.patch.object(logging.getLogger("ContinuousBatchingLogger"), "disabled", True))
+        flash = transformers.modeling_flash_attention_utils
+        for target, name, value in (
+            (flash, "_lazy_imports", lambda *_, **__: (None, varlen, with_kvcache, None, None)),
+            (flash, "_loaded_implementation", None),
+            (transformers.PreTrainedModel, "_check_and_adjust_attn_implementation", lambda _, name, *__, **___: name),
+            (continuous, "paged_attention", lambda *_: "flash_attention_2"),
+            (continuous, "_FLASH_PAGE", 16),
+            (continuous, "resolve_continuous_batching_config", resolved),
+        ):
+            self.enterContext(unittest.mock.patch.object(target, name, value))
+        return calls
+
+    def test_over_flash_kernels_that_are_played(self):
+        """What flash-attention is given on a GPU: tables of pages for single tokens, offsets where prompts are beside."""
+        rows = super().opened(golden_folder("qwen3"), 64)
+        expected, _ = to_the_end(rows, self.groups())
+        windowed = self.folder(tiny_config("Gemma3TextConfig", sliding_window=4, query_pre_attn_scalar=6))
+        calls = self.played_flash()
+        for max_sequences in (3, 64):
+            learner = self.opened(golden_folder("qwen3"), max_sequences)
+            found, _ = to_the_end(learner, self.groups())
+            self.assertEqual({k: one["token"] for k, one in found.items()}, {k: one["token"] for k, one in expected.items()})
+            self.assert_of_the_policy(learner, found, self.groups())
+        self.assertGreater(calls["varlen"], 4)
+        self.assertGreater(calls["with_kvcache"], 20)
+        held = calls["with_kvcache"]
+        learner = self.opened(windowed, 6)
+        self.assert_of_the_policy(learner, to_the_end(learner, self.groups())[0], self.groups())
+        self.assertEqual(calls["with_kvcache"], held, "tables of pages know no windows")
+
     def test_a_gpu_needs_flash_attention_and_bf16(self):
         device = torch.device("cuda")
         with self.assertRaisesRegex(Refused, "needs flash-attention, which is not installed"):
@@ -238,6 +304,18 @@ class Continuous(test_generate.Samples):
                 self.opened(golden_folder("llama"))
         with self.assertRaisesRegex(RequestError, "continuous_batching"):
             self.opened(golden_folder("llama"), options={"continuous_batching": 1})
+
+
+def by_hand(query, keys, values, scale, window):
+    """The last of the keys, which see what is before them within a window: query [n, H, D], keys [m, K, D]."""
+    queries, places = query.shape[0], torch.arange(keys.shape[0])
+    ends = places[-queries:, None]
+    is_seen = places <= ends
+    if window[0] >= 0:
+        is_seen &= places >= ends - window[0]
+    keys, values = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (keys, values))
+    scores = torch.einsum("qhd,khd->hqk", query, keys) * scale
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~is_seen, float("-inf")).softmax(-1), values)
 
 
 def _allocators(generation):

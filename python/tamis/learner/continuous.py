@@ -46,9 +46,9 @@ from .protocol import Refused
 from .samples import MEMORY_PART, PREFILL_TOKENS, DrawInputs, Prompt, Sample, Samples, pack_tokens
 
 # Tokens of a page: flash kernels want 256; elsewhere small pages leave less unused.
-_PAGE = {"cuda": 256, "cpu": 16}
-# Tokens of a batch on a CPU, where each has a row in a mask over the whole cache.
-_CPU_TOKENS = 256
+_FLASH_PAGE, _SDPA_PAGE = 256, 16
+# Tokens of a batch where each has a row in a mask over the whole cache.
+_SDPA_TOKENS = 256
 # Bytes that a sector is a multiple of.
 _ALIGNMENT = 128
 # A cache grows by so much at least, for it is copied.
@@ -102,7 +102,8 @@ class ContinuousGeneration(Samples):
     def __init__(self, network, max_sequences):
         options = network.options
         self._paged = paged_attention(options.device, options.dtype)
-        self._page = _PAGE.get(options.device.type, _PAGE["cpu"])
+        self._is_flash = self._paged != "sdpa"
+        self._page = _FLASH_PAGE if self._is_flash else _SDPA_PAGE
         self._names = itertools.count()
         # Hidden states that samples were drawn from, while they are asked for.
         self._told = None
@@ -260,7 +261,7 @@ class ContinuousGeneration(Samples):
         of_token = 2 * heads * width * size * config.num_hidden_layers
         # Gathered for a layer where a prompt is computed beside; numbers of the places.
         of_token += 2 * heads * width * size + 8 * len(group_layers_by_attn_type(config))
-        if options.device.type != "cuda":
+        if not self._is_flash:
             of_token += (2 * config.num_attention_heads * width + 2 * self._max_tokens) * size
         return of_token * self._page
 
@@ -274,7 +275,7 @@ class ContinuousGeneration(Samples):
     @property
     def _max_tokens(self):
         """Tokens of a batch."""
-        return max(PREFILL_TOKENS if self.network.options.device.type == "cuda" else _CPU_TOKENS, self.max_sequences)
+        return max(PREFILL_TOKENS if self._is_flash else _SDPA_TOKENS, self.max_sequences)
 
     def _make(self, num_blocks, of_one):
         """transformers' processor of batches over a cache of so many blocks, of which a sample takes `of_one` at most."""
@@ -288,7 +289,7 @@ class ContinuousGeneration(Samples):
                 page_size=self._page, num_blocks=num_blocks, max_batch_tokens=self._max_tokens, max_memory_percent=1.0,
                 max_requests_per_batch=self.max_sequences, allow_block_sharing=True, use_async_batching=False,
                 use_cuda_graph=False, safety_margin=0.0, auto_switch_to_flash=False, cpu_offload_space=0.0, seed=0,
-                max_blocks_per_request=of_one if options.device.type == "cuda" and not has_windows else 0,
+                max_blocks_per_request=of_one if self._is_flash and not has_windows else 0,
             ),
             None, True, options.device,
         )  # fmt: skip
