@@ -127,6 +127,9 @@ class Continuous(test_generate.Samples):
             generation._admit()
             generation._step()
         self.assertEqual([len(row.tokens) for row in generation._rows], [4, 4, 0, 0])
+        (allocator,) = generation._batches.cache.cache_allocators.values()
+        self.assertEqual(len(allocator.block_table), 4)
+        self.assertFalse(allocator.ledger.hash_to_block, "nothing is found by content")
         found = {}
         self.change(learner)
         settings, answer = call(learner, "generate", *asked([(LONG, [4, 5])]))
@@ -144,7 +147,6 @@ class Continuous(test_generate.Samples):
             learner, "forward", {"network": "before"}, test_generate.columns([LONG], [(0, found[0]["token"])])
         )
         self.assertGreater(float((torch.tensor(found[0]["logprob"][4:]) - expected["logprob"][4:]).abs().max()), 1e-3)
-        self.assertFalse(any(allocator.ledger.hash_to_block for allocator in _allocators(generation)), "nothing is found by content")
 
     def test_a_cache_grows_beneath_samples_in_flight(self):
         rows = super().opened(golden_folder("qwen3"), 64)
@@ -184,6 +186,19 @@ class Continuous(test_generate.Samples):
                 found, _ = to_the_end(learner, self.groups())
             self.assertEqual({k: one["token"] for k, one in found.items()}, {k: one["token"] for k, one in expected.items()})
             self.assertLess(max(most), 11)
+
+    def test_what_fails_in_the_middle_of_a_step_leaves_nothing(self):
+        learner = self.opened(golden_folder("qwen2"), 8)
+        generation = learner._generation
+        call(learner, "generate", *asked(self.groups(), seconds=0.0))
+        self.draw_some(generation, 2)
+        with unittest.mock.patch.object(generation, "_logits", unittest.mock.Mock(side_effect=torch.OutOfMemoryError("no room"))):
+            with self.assertRaises(torch.OutOfMemoryError):
+                call(learner, "generate", *asked([]))
+        self.assertEqual((self.num_held(generation), generation._open), (0, {}))
+        self.assertEqual(learner._policy.network.decoder.config._attn_implementation, learner._policy.network.attention)
+        found, _ = to_the_end(learner, self.groups())
+        self.assert_of_the_policy(learner, found, self.groups())
 
     def test_the_generator_of_pytorch_is_left_alone(self):
         learner = self.opened(golden_folder("qwen2"))
@@ -316,10 +331,6 @@ def by_hand(query, keys, values, scale, window):
     keys, values = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (keys, values))
     scores = torch.einsum("qhd,khd->hqk", query, keys) * scale
     return torch.einsum("hqk,khd->qhd", scores.masked_fill(~is_seen, float("-inf")).softmax(-1), values)
-
-
-def _allocators(generation):
-    return [] if generation._batches is None else generation._batches.cache.cache_allocators.values()
 
 
 if __name__ == "__main__":

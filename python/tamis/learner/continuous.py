@@ -317,10 +317,15 @@ class ContinuousGeneration(Samples):
     def _step(self):
         """One more token of each sample, or some of a prompt; those that ended."""
         self._attend(self._paged)
-        if not self._batches.prepare_next_batch():
-            raise RuntimeError(f"continuous batching computes none of {len(self._rows)} samples")
-        self._batches._generation_step(_Policy(self))
-        self._batches.update_batch()
+        try:
+            if not self._batches.prepare_next_batch():
+                raise RuntimeError(f"continuous batching computes none of {len(self._rows)} samples")
+            self._batches._generation_step(_Policy(self))
+            self._batches.update_batch()
+        except BaseException:
+            # Requests count what was to be computed as computed: nothing can go on from them.
+            self._clear()
+            raise
         return self._leave([row for row in self._rows if row.end])
 
     def _prepare(self, names):
