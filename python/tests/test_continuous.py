@@ -7,6 +7,7 @@ import unittest.mock
 # First: it says so, and leaves the tests out, where PyTorch is missing.
 from support import ARCHITECTURES, call, golden_folder, opened, tiny_config
 
+import played_flash
 import test_generate
 import torch
 import transformers
@@ -237,29 +238,6 @@ class Continuous(test_generate.Samples):
 
     def played_flash(self):
         """Inside a test, flash kernels computed by hand on the CPU; how often each was called."""
-        calls = {"varlen": 0, "with_kvcache": 0}
-
-        def varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False, window_size=(-1, -1)):
-            calls["varlen"] += 1
-            self.assertTrue(causal)
-            ends = list(zip(cu_seqlens_q.tolist(), cu_seqlens_k.tolist(), strict=True))
-            return torch.cat([
-                by_hand(q[begin:end], k[first:last], v[first:last], softmax_scale, window_size)
-                for (begin, first), (end, last) in zip(ends, ends[1:], strict=False)
-            ])  # fmt: skip
-
-        def with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=None, block_table=None, softmax_scale=None, causal=False, window_size=(-1, -1)):
-            calls["with_kvcache"] += 1
-            self.assertTrue(causal)
-            page, found = k_cache.shape[1], []
-            for row, length in enumerate(cache_seqlens.tolist()):
-                table = block_table[row].long()
-                for cache, new in ((k_cache, k), (v_cache, v)):
-                    cache[table[length // page], length % page] = new[row, 0]
-                keys, values = (cache[table[: length // page + 1]].flatten(0, 1)[: length + 1] for cache in (k_cache, v_cache))
-                found.append(by_hand(q[row], keys, values, softmax_scale, window_size))
-            return torch.stack(found)
-
         resolve = continuous.resolve_continuous_batching_config
 
         def resolved(config, settings, *more):
@@ -270,17 +248,8 @@ class Continuous(test_generate.Samples):
 
         # It says that there is no GPU.
         self.enterContext(unittest.mock.patch.object(logging.getLogger("ContinuousBatchingLogger"), "disabled", True))
-        flash = transformers.modeling_flash_attention_utils
-        for target, name, value in (
-            (flash, "_lazy_imports", lambda *_, **__: (None, varlen, with_kvcache, None, None)),
-            (flash, "_loaded_implementation", None),
-            (transformers.PreTrainedModel, "_check_and_adjust_attn_implementation", lambda _, name, *__, **___: name),
-            (continuous, "paged_attention", lambda *_: "flash_attention_2"),
-            (continuous, "_FLASH_PAGE", 16),
-            (continuous, "resolve_continuous_batching_config", resolved),
-        ):
-            self.enterContext(unittest.mock.patch.object(target, name, value))
-        return calls
+        self.enterContext(unittest.mock.patch.object(continuous, "resolve_continuous_batching_config", resolved))
+        return self.enterContext(played_flash.playing_flash())
 
     def test_over_flash_kernels_that_are_played(self):
         """What flash-attention is given on a GPU: tables of pages for single tokens, offsets where prompts are beside."""
@@ -319,18 +288,6 @@ class Continuous(test_generate.Samples):
                 self.opened(golden_folder("llama"))
         with self.assertRaisesRegex(RequestError, "continuous_batching"):
             self.opened(golden_folder("llama"), options={"continuous_batching": 1})
-
-
-def by_hand(query, keys, values, scale, window):
-    """The last of the keys, which see what is before them within a window: query [n, H, D], keys [m, K, D]."""
-    queries, places = query.shape[0], torch.arange(keys.shape[0])
-    ends = places[-queries:, None]
-    is_seen = places <= ends
-    if window[0] >= 0:
-        is_seen &= places >= ends - window[0]
-    keys, values = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (keys, values))
-    scores = torch.einsum("qhd,khd->hqk", query, keys) * scale
-    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~is_seen, float("-inf")).softmax(-1), values)
 
 
 if __name__ == "__main__":

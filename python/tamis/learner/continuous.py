@@ -301,8 +301,8 @@ class ContinuousGeneration(Samples):
         processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([_Draw(self)]))
         # The row of arguments that it is given.
         processors.tensors_required = 1
-        # It seeds PyTorch's generator.
-        with torch.random.fork_rng(devices=[options.device] if options.device.type == "cuda" else []):
+        # It seeds PyTorch's generator. That of a GPU draws nothing in a learner.
+        with torch.random.fork_rng(devices=[]):
             batches = ContinuousBatchProcessor(
                 cache, config, GenerationConfig(do_sample=False), settings, processors, None, None, _Nobody(),
                 BackgroundThreadStatus(), options.device, options.dtype,
