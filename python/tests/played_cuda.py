@@ -2,7 +2,7 @@
 
 Tensors of the played device say that they are on `cuda:0`, hold their numbers on the CPU, and refuse to be mixed with
 tensors of the CPU as CUDA does. So what is shown is that nothing is on the wrong device and that the passes written for
-CUDA (bf16, `varlen_attn`, products with another type of output, the fused AdamW) give what they should; nothing is said
+CUDA (bf16, `varlen_attn`, flash-attention over pages, products with another type of output, the fused AdamW) give what they should; nothing is said
 of kernels, speed or memory, or of what a GPU says of itself. Private parts of PyTorch are used: it is for the version
 of requirements-torch.txt.
 """
@@ -218,7 +218,9 @@ def playing():
 
 
 def main():
-    with playing():
+    from played_flash import playing_flash
+
+    with playing(), playing_flash():
         import test_cuda
 
         every = unittest.defaultTestLoader.loadTestsFromModule(test_cuda)

@@ -35,10 +35,10 @@ class Benchmarks(Case):
     def test_generation(self):
         lines = self.lines(
             "torch_generation.py", "--prompts", "2", "--prompt", "8", "--completion", "4", "--repeats", "1",
-            "--lengths", "equal", "--forms", "learner", "static",
+            "--lengths", "equal", "--forms", "learner", "continuous", "static",
         )  # fmt: skip
-        self.assertEqual([line["form"] for line in lines], ["learner", "static"])
-        self.assertEqual([line["tokens"] for line in lines], [2 * 8 * 4] * 2)
+        self.assertEqual([line["form"] for line in lines], ["learner", "continuous", "static"])
+        self.assertEqual([line["tokens"] for line in lines], [2 * 8 * 4] * 3)
 
 
 if __name__ == "__main__":

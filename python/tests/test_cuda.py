@@ -16,6 +16,7 @@ from test_generate import PLAIN, numbered, to_the_end
 from test_logprob import draw, gradients, whole
 from tamis.learner.device import is_device_lost
 from tamis.learner.logprob import logprob_and_entropy
+from tamis.learner.protocol import Refused
 
 if not torch.cuda.is_available():
     print("\nSKIPPED: there is no GPU, so kernels of CUDA were not tried\n", file=sys.stderr)
@@ -194,6 +195,23 @@ class Policies(Case):
                 for name in ("logprob", "entropy"):
                     drawn = torch.tensor([value for _, number in samples for value in found[number][name]])
                     self.assert_close(drawn, scores[name].cpu(), tolerance, f"{dtype} {name}")
+
+    def test_continuous_batching_has_the_log_probabilities_of_a_pass(self):
+        try:
+            learner = opened(
+                golden_folder("qwen3"), options={"device": "cuda", "continuous_batching": True}, generation={"max_sequences": 6}
+            )
+        except Refused as error:
+            self.assertIn("needs flash-attention", str(error))
+            self.skipTest(str(error))
+        groups = [([1 + place % 40 for place in range(40)], [0, 1, 2]), *((prompt, [10 + one for one in group]) for prompt, group in numbered())]
+        found, _ = to_the_end(learner, groups)
+        samples = [(place, number) for place, (_, members) in enumerate(groups) for number in members]
+        wave = columns([prompt for prompt, _ in groups], [(place, found[number]["token"]) for place, number in samples])
+        _, scores = call(learner, "forward", {"network": "policy"}, wave)
+        for name in ("logprob", "entropy"):
+            drawn = torch.tensor([value for _, number in samples for value in found[number][name]])
+            self.assert_close(drawn, scores[name].cpu(), 5e-2, name)
 
     def test_adapter(self):
         learner = on_gpu(golden_folder("qwen3"), lora={"rank": 4, "alpha": 8.0})

@@ -13,7 +13,7 @@ from support import (
 
 import torch
 import transformers
-from tamis.learner import generate
+from tamis.learner import generate, samples
 from tamis.learner.drawing import Drawing, Drawings, draw
 from tamis.learner.protocol import Refused, RequestError
 from tamis.learner.random_keys import uniform
@@ -187,6 +187,17 @@ class Samples(Case):
     def opened(self, folder, max_sequences=64, **more):
         return opened(folder, generation={"max_sequences": max_sequences}, **more)
 
+    def num_held(self, generation):
+        """How many samples there is room for in memory that is held."""
+        return generation._cache.num_rows
+
+    def draw_some(self, generation, num_tokens):
+        """Samples until one has so many tokens, as a call does that is over then."""
+        with torch.no_grad(), generation._computing():
+            generation._admit()
+            while max(len(row.tokens) for row in generation._rows) < num_tokens:
+                generation._step()
+
     def assert_of_the_policy(self, learner, found, groups, tolerance=1e-5):
         """What was told of the samples is what a pass over them says."""
         sequences = [(place, found[sample]["token"]) for place, (_, group) in enumerate(groups) for sample in group]
@@ -253,12 +264,11 @@ class Samples(Case):
         # A little of some of them, then without those.
         found = {}
         generation = learner._generation
-        with torch.no_grad(), generation._computing():
-            generation._admit()
-            generation._step()
+        self.draw_some(generation, 2)
         settings, answer = call(learner, "generate", *asked([], seconds=0.0))
         take(answer, found)
-        self.assertEqual({len(one["token"]) for one in found.values()}, {2})
+        self.assertEqual(len(found), 3)
+        self.assertEqual(max(len(one["token"]) for one in found.values()), 2)
         gone = sorted(found)[:2]
         settings, _ = call(learner, "generate", *asked([], abort=gone, seconds=0.0))
         self.assertEqual(settings["num_open"], 6)
@@ -271,7 +281,7 @@ class Samples(Case):
         self.assertEqual(sorted(found), sorted({*range(10)} - {0, 9, *gone}))
         for sample, one in found.items():
             self.assertEqual(one["token"], whole[sample]["token"])
-        self.assertEqual(generation._cache.num_rows, 0, "the memory is free")
+        self.assertEqual(self.num_held(generation), 0, "the memory is free")
 
     def test_ends(self):
         learner = self.opened(golden_folder("llama"))
@@ -316,7 +326,7 @@ class Samples(Case):
         ways = [{**PLAIN, "repetition_penalty": 1.5}, PLAIN]
         groups = [([5, 6, 7], [0, 1]), ([9, 9], [2]), ([3], [3])]
         calls, held = [], []
-        gather, take_in = generate._seen, generate._Inputs.take
+        gather, take_in = samples.seen_tokens, generate._Inputs.take
 
         def counted(rows, *arguments):
             calls.append(len(rows))
@@ -330,7 +340,7 @@ class Samples(Case):
             self.assertTrue(expected is None or torch.equal(inputs.seen, expected))
 
         with (
-            unittest.mock.patch.object(generate, "_seen", counted),
+            unittest.mock.patch.object(samples, "seen_tokens", counted), unittest.mock.patch.object(generate, "seen_tokens", counted),
             unittest.mock.patch.object(generate._Inputs, "take", checked),
         ):
             found, _ = to_the_end(learner, groups, drawings=ways, drawn_by=[0, 1, 0])
@@ -384,10 +394,7 @@ class Samples(Case):
         untouched, _ = to_the_end(learner, groups)
         call(learner, "generate", *asked(groups, seconds=0.0))
         generation = learner._generation
-        with torch.no_grad(), generation._computing():
-            generation._admit()
-            generation._step()
-            generation._step()
+        self.draw_some(generation, 3)
         settings, answer = call(learner, "generate", *asked([], seconds=0.0))
         found = {}
         take(answer, found)

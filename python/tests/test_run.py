@@ -169,6 +169,18 @@ class RunTest(unittest.TestCase):
         self.assertEqual(found["learner"]["metrics"], found["native"]["metrics"])
         self.assertEqual(found["learner"]["samples"], found["native"]["samples"])
 
+    def test_continuous_batching_samples_what_rows_do(self):
+        samples = ["rollout.backend=learner", "rollout.max_num_seqs=7", "rollout.temperature=0.8", "rollout.top_k=9"]
+        self.torch("rows", *samples)
+        self.torch("continuous", *samples, "learner.continuous_batching=true")
+        self.assertIn("continuous batching", (self.folder / "runs/continuous/learner.log").read_text())
+        self.assert_alike("continuous", "rows")
+        carries = ["schedule.mode=streaming", "schedule.surplus=carry", "schedule.max_lag=2", "schedule.rounds_in_flight=3"]
+        self.torch("carries", *samples, *carries, "learner.continuous_batching=true")
+        rows = self.rows("carries")
+        self.assertEqual([row["step"] for row in rows], [0, 1, 2, 3, 4])
+        self.assert_accounted(rows)
+
     def test_samples_in_flight_go_on_by_new_weights_and_say_which_drew_what(self):
         carries = [
             "rollout.backend=learner", "schedule.mode=streaming", "schedule.surplus=carry", "schedule.max_lag=2",

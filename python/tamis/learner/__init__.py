@@ -22,6 +22,10 @@ transformers forward and backward and steps its optimizer. As data flows through
     critic      a decoder with a value head
     lora        adapters
     checkpoint  folders in Hugging Face layout with the optimizer's state
+    samples     samples that are open: begun, drawn, told of, given up
+    generate    samples as rows of a cache (`row_cache`)
+    continuous  samples by transformers' continuous batching
+    drawing     a token from logits, at a keyed number (`random_keys`)
 
 What `options` of `open` may hold:
 
@@ -31,6 +35,7 @@ What `options` of `open` may hold:
     logprob_chunk      tokens whose logits exist at once; null: as many as take 512 MB on a GPU, 8 MB on a CPU
     offload_reference  whether the reference waits in the host's memory between passes: false
     freeze_vision      whether the vision tower of a model that sees images stays as it is: false
+    continuous_batching  whether samples go through transformers' continuous batching, on a GPU with flash-attention: false
     threads            of the CPU; null: as PyTorch finds them
     lora               {rank, alpha, targets: null (every linear layer), seed: 0, dropout: 0}; null: all is trained
 

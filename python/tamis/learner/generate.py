@@ -1,225 +1,50 @@
-"""Generation: samples that a controller begins, that grow call by call, and that leave when they have ended.
+"""Samples as rows of a preallocated cache.
 
     begin -> waiting -> the prompt, once for all its samples -> a row of the cache for each -> ended
              (no room)   (`PromptStates`)                        (`RowCache`, one token a step)
 
-Rows that end leave, and waiting samples take their places. A sample's tokens are drawn with its own key
-(`random_keys`), so that they depend on its prompt and the weights, and on its neighbours by rounding alone.
+Rows that end leave, and waiting samples take their places.
 """
 
-import contextlib
-import os
-import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
+import transformers
 
-from . import attention, rotary
-from .drawing import Drawing, Drawings, draw
-from .logprob import logits
-from .model import first_line, made_up, pass_on
-from .packing import Pack
-from .protocol import Refused, RequestError, refuse_columns, take_column
-from .random_keys import uniform
+from . import attention
+from .drawing import Drawing, Drawings
+from .model import made_up
+from .protocol import Refused
 from .row_cache import CACHED, COLUMNS, CacheRefused, PromptStates, RowCache
+from .samples import MEMORY_PART, PREFILL_TOKENS, DrawInputs, Prompt, Sample, Samples, pack_tokens, seen_tokens
 
-# Tokens of prompts computed in one go.
-PREFILL_TOKENS = 8192
-_ENDS = {"stop": 1, "length": 2}
-_CANNOT = (
-    CacheRefused, attention.AttentionRefused, AttributeError, ImportError, IndexError, KeyError, NotImplementedError,
-    RuntimeError, TypeError, ValueError,
-)  # fmt: skip
+# The release of transformers whose continuous batching is known: parts of it are called that are no interface.
+CONTINUOUS_RELEASE = "5.23."
 
 
-@dataclass
-class _Prompt:
+@dataclass(eq=False)
+class _Prompt(Prompt):
     """A prompt, and what its samples share of it until the last of them has begun."""
 
-    tokens: list
-    drawing: Drawing
-    most: int
-    waiting: deque
     states: dict | None = None
     logits: torch.Tensor | None = None
 
 
-@dataclass
-class _Row:
-    """A sample that has begun. What it has told the controller of is not held twice."""
+class Generation(Samples):
+    """Samples that are computed together, a row of keys and values each."""
 
-    sample: int
-    key: int
-    prompt: _Prompt
-    tokens: list = field(default_factory=list)
-    logprobs: list = field(default_factory=list)
-    entropies: list = field(default_factory=list)
-    num_told: int = 0
-    end: str | None = None
-
-    @property
-    def length(self):
-        """Tokens in the cache: all but the last, which is computed next."""
-        return len(self.prompt.tokens) + len(self.tokens) - 1
-
-    def take(self, token, logprob, entropy):
-        """One more token."""
-        self.tokens.append(int(token))
-        self.logprobs.append(logprob)
-        self.entropies.append(entropy)
-        if self.tokens[-1] in self.prompt.drawing.end_tokens:
-            self.end = "stop"
-        elif len(self.tokens) >= self.prompt.most:
-            self.end = "length"
-
-
-class Generation:
-    """Samples of one network, whatever its weights are at the time."""
-
-    def __init__(self, network, max_sequences):
-        self.network, self.max_sequences = network, max_sequences
-        self._attention = network.attention
-        self._check()
-        self._clear()
+    prompt_kind = _Prompt
 
     def _clear(self):
-        self._prompts, self._rows, self._open = deque(), [], {}
+        super()._clear()
         self._cache = RowCache()
         self._inputs = None
-
-    # Calls
 
     def forget_prompts(self):
         """Has what waits begin by the weights as they are: nothing that others computed of its prompt is used."""
         for prompt in self._prompts:
             prompt.states = prompt.logits = None
-
-    def call(self, settings, columns):
-        """Gives samples up, begins samples, and samples on: `(settings, columns)` of the answer."""
-        seconds = settings.number("seconds", least=0.0)
-        drawings = [Drawing.read(one) for one in settings.objects("drawing", [])]
-        settings.finish()
-        prompts, aborted = self._read(columns, drawings)
-        for sample in aborted:
-            self._abort(sample)
-        refused = [one for prompt in prompts for one in self._begin(prompt)]
-        ended = self._sample(time.monotonic() + seconds)
-        grown = ended + [row for row in self._rows if row.num_told < len(row.tokens)]
-        answer = self._tell(grown)
-        if not self._open:
-            # Its memory is free for what learns.
-            self._clear()
-            if self.network.options.device.type == "cuda":
-                torch.cuda.empty_cache()
-        return {"num_open": len(self._open), "refused": refused}, answer
-
-    def _read(self, columns, drawings):
-        tokens, offsets = take_column(columns, "prompt_token", torch.int32), take_column(columns, "prompt_offset", torch.int64)
-        drawn_by = take_column(columns, "prompt_drawing", torch.int32).tolist()
-        prompt_of = take_column(columns, "prompt_of", torch.int32).tolist()
-        samples = take_column(columns, "sample", torch.int64).tolist()
-        keys = take_column(columns, "key", torch.int64).tolist()
-        aborted = take_column(columns, "abort", torch.int64).tolist()
-        refuse_columns(columns)
-        tokens, offsets = tokens.tolist(), offsets.tolist()
-        if not offsets or offsets[0] != 0 or offsets[-1] != len(tokens) or offsets != sorted(set(offsets)):
-            raise RequestError(f"`prompt_offset` must begin with 0, end with {len(tokens)} and rise")
-        if len(drawn_by) != len(offsets) - 1 or not len(prompt_of) == len(samples) == len(keys):
-            raise RequestError("`prompt_drawing` has a number for each prompt; `prompt_of` and `key` for each `sample`")
-        for name, places, end in (("prompt_drawing", drawn_by, len(drawings)), ("prompt_of", prompt_of, len(drawn_by))):
-            if any(not 0 <= place < end for place in places):
-                raise RequestError(f"`{name}` must lie between 0 and {end - 1}")
-        vocab_size = self.network.vocab_size
-        outside = next((token for token in tokens if not 0 <= token < vocab_size), None)
-        if outside is not None:
-            raise RequestError(f"`prompt_token` holds {outside}, and the vocabulary has {vocab_size} tokens")
-        taken = [sample for sample in samples if sample in self._open]
-        if taken or len(set(samples)) < len(samples):
-            raise RequestError(f"sample {(taken or samples)[0]} is open already, or stands twice")
-        prompts = [
-            _Prompt(tokens[begin:end], drawings[place], self._most(drawings[place], end - begin), deque())
-            for begin, end, place in zip(offsets, offsets[1:], drawn_by, strict=False)
-        ]
-        for place, sample, key in zip(prompt_of, samples, keys, strict=True):
-            prompts[place].waiting.append((sample, key))
-        return [prompt for prompt in prompts if prompt.waiting], aborted
-
-    def _begin(self, prompt):
-        """Queues a prompt's samples, or refuses them."""
-        limit = self.network.max_positions
-        if limit is not None and len(prompt.tokens) >= limit:
-            reason = f"the prompt has {len(prompt.tokens)} tokens, which leaves no room within {limit} positions"
-            return [{"sample": sample, "reason": reason} for sample, _ in prompt.waiting]
-        self._prompts.append(prompt)
-        self._open.update((sample, prompt) for sample, _ in prompt.waiting)
-        return []
-
-    def _abort(self, sample):
-        prompt = self._open.pop(sample, None)
-        if prompt is None:
-            return
-        prompt.waiting = deque(one for one in prompt.waiting if one[0] != sample)
-        if not prompt.waiting and prompt in self._prompts:
-            self._prompts.remove(prompt)
-        self._leave([row for row in self._rows if row.sample == sample])
-
-    def _tell(self, grown):
-        parts = [slice(row.num_told, len(row.tokens)) for row in grown]
-
-        def flat(name, dtype):
-            numbers = [number for row, part in zip(grown, parts, strict=True) for number in getattr(row, name)[part]]
-            return torch.tensor(numbers, dtype=dtype)
-
-        lengths = torch.tensor([0] + [part.stop - part.start for part in parts])
-        columns = {
-            "sample": torch.tensor([row.sample for row in grown], dtype=torch.int64),
-            "end": torch.tensor([_ENDS.get(row.end, 0) for row in grown], dtype=torch.int32),
-            "token": flat("tokens", torch.int32),
-            "token_offset": lengths.cumsum(0),
-            "logprob": flat("logprobs", torch.float32),
-            "entropy": flat("entropies", torch.float32),
-        }
-        for row in grown:
-            row.num_told = len(row.tokens)
-        return columns
-
-    # Sampling
-
-    @torch.no_grad()
-    def _sample(self, until):
-        """Samples until one ends or the time is over: those that ended, in their order."""
-        ended = []
-        with self._computing():
-            while not ended and self._open and time.monotonic() < until:
-                ended += self._admit()
-                if not ended and self._rows:
-                    ended += self._step()
-        return ended
-
-    @contextlib.contextmanager
-    def _computing(self):
-        """Inside, layers keep keys and values: those that are computed again in a backward pass would not."""
-        layers = [layer for layer in self.network.decoder.modules() if getattr(layer, "gradient_checkpointing", False)]
-        was = [layer.training for layer in layers]
-        for layer in layers:
-            layer.training = False
-        try:
-            yield
-        finally:
-            for layer, training in zip(layers, was, strict=True):
-                layer.training = training
-            self._attend(self.network.attention)
-
-    def _attend(self, name):
-        if self._attention != name:
-            self.network.decoder.set_attn_implementation(name)
-            self._attention = name
-
-    def _most(self, drawing, num_tokens):
-        """Tokens that a completion of a prompt of so many may have."""
-        limit = self.network.max_positions
-        return drawing.max_tokens if limit is None else min(drawing.max_tokens, limit - num_tokens)
 
     def _columns(self, prompt):
         """Columns that a row of it may take."""
@@ -242,7 +67,7 @@ class Generation:
             prompt = self._prompts[0]
             while prompt.waiting and len(begun) < room:
                 sample, key = prompt.waiting.popleft()
-                begun.append(_Row(sample, key, prompt))
+                begun.append(Sample(sample, key, prompt))
             if not prompt.waiting:
                 self._prompts.popleft()
         self._cache.reserve(begun[0].prompt.states, len(self._rows) + len(begun), columns)
@@ -253,7 +78,7 @@ class Generation:
         self._inputs = None
         drawings = Drawings([row.prompt.drawing for row in begun], self.network.options.device)
         logits_of = torch.stack([row.prompt.logits for row in begun])
-        self._extend(begun, drawings, [logits_of], _seen(begun, drawings, logits_of.shape[1], logits_of.device))
+        self._extend(begun, drawings, [logits_of], seen_tokens(begun, drawings, logits_of.shape[1], logits_of.device))
         for row in begun:
             if not row.prompt.waiting:
                 row.prompt.states = row.prompt.logits = None
@@ -261,16 +86,10 @@ class Generation:
 
     def _affordable_rows(self, columns):
         """Rows of so many columns that there is memory for; what a row takes is known once there is one."""
-        device, cache = self.network.options.device, self._cache
-        of_column = self._bytes_per_column
-        if device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(device)
-            free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        else:
-            free = _available_memory()
+        cache, of_column = self._cache, self._bytes_per_column
         held = cache.num_rows * cache.num_columns * of_column
         # A cache that grows is copied.
-        fits = int(0.8 * (free + held)) // (columns * of_column)
+        fits = int(MEMORY_PART * (self._free_memory() + held)) // (columns * of_column)
         return max(1, cache.num_rows if columns <= cache.num_columns else 1, fits)
 
     def _compute_prompts(self, room):
@@ -289,7 +108,7 @@ class Generation:
         is_packed = network.is_packed and network.attention in (attention.VARLEN, attention.SEQUENCES)
         packs = [chosen] if is_packed else [[prompt] for prompt in chosen]
         for prompts in packs if chosen else []:
-            one = _pack([prompt.tokens for prompt in prompts], network.options.device)
+            one = pack_tokens([prompt.tokens for prompt in prompts], network.options.device)
             states = PromptStates()
             hidden = network.hidden(one, states=states)
             begins = torch.tensor(one.lengths).cumsum(0)
@@ -297,10 +116,6 @@ class Generation:
             for place, (prompt, end) in enumerate(zip(prompts, begins.tolist(), strict=True)):
                 prompt.states = states.part(end - len(prompt.tokens), end)
                 prompt.logits = found[place]
-
-    def _logits(self, hidden):
-        head = self.network.head
-        return logits(hidden, head.output.weight, head.output.bias, head.scale, head.cap)
 
     def _step(self):
         """One more token of each row; those that ended."""
@@ -327,22 +142,6 @@ class Generation:
         )
         return output.last_hidden_state[:, 0]
 
-    def _extend(self, rows, drawings, parts, seen):
-        """Draws a token for each row, from its logits [V]; they come in parts of several rows. The tokens, i64 [n]."""
-        uniforms = _uniforms(rows).to(self.network.options.device)
-        found, begin = [], 0
-        for part in parts:
-            end = begin + part.shape[0]
-            known = None if seen is None else seen[begin:end]
-            tokens, logprobs, entropies = draw(part, drawings.part(begin, end), uniforms[begin:end], known)
-            # One transfer: a token is exact as a double.
-            found.append(torch.stack([tokens.double(), logprobs.double(), entropies.double()]))
-            begin = end
-        found = torch.cat(found, 1)
-        for row, drawn in zip(rows, zip(*found.tolist(), strict=True), strict=True):
-            row.take(*drawn)
-        return found[0].long()
-
     def _leave(self, leaving):
         """Takes rows out; the last ones take their places."""
         for row in leaving:
@@ -355,73 +154,39 @@ class Generation:
             self._inputs = None
         return leaving
 
-    # Whether it can be done
-
-    @torch.no_grad()
-    def _check(self):
-        """Refuses a network whose tokens one by one, over the cache, are not what they are in a whole sequence."""
-        network, name = self.network, type(self.network.decoder).__name__
-        hint = "sample at servers, or on the built-in engine where it knows the model"
-        if not getattr(network.decoder, "_supports_flash_attn", False):
-            raise Refused(f"{name} cannot be sampled from here: its attention is told of windows by masks alone", hint)
-        if rotary.depends_on_length(network.decoder):
-            raise Refused(
-                f"{name} cannot be sampled from here: its rotary positions depend on the length of the whole sequence "
-                "(longrope, dynamic), and tokens that the cache holds would have those of a shorter one", hint,
-            )  # fmt: skip
-        lengths, num_steps = (3, 6), 3
-        sequences = [made_up(network.vocab_size, [length + num_steps]) for length in lengths]
-        device = network.options.device
-        tokens = [one.input_ids[0].tolist() for one in sequences]
+    def _try(self, num_steps):
+        network, device = self.network, self.network.options.device
+        lengths = (3, 6)
+        tokens = [made_up(network.vocab_size, [length + num_steps]).input_ids[0].tolist() for length in lengths]
         drawing = Drawing(1.0, 0, 1.0, 0.0, 1.0, num_steps, frozenset())
-        try:
-            with self._computing():
-                whole = [network.hidden(_pack([one], device)) for one in tokens]
-                self._clear()
-                prompts = [_Prompt(one[:length], drawing, num_steps, deque([(0, 0)])) for one, length in zip(tokens, lengths, strict=True)]
-                self._prompts.extend(prompts)
-                self._compute_prompts(len(prompts))
-                states = prompts[0].states
-                if not states:
-                    raise CacheRefused("it keeps no keys and values")
-                self._bytes_per_column = sum(
-                    one.shape[0] * one.shape[2] * one.element_size() for pair in states.values() for one in pair
-                )
-                self._cache.reserve(states, len(prompts), COLUMNS)
-                for row, prompt in enumerate(prompts):
-                    self._cache.place(row, prompt.states, len(prompt.tokens))
-                found = []
-                for step in range(num_steps):
-                    at = torch.tensor([length + step for length in lengths], device=device)
-                    given = torch.tensor([one[place] for one, place in zip(tokens, at.tolist(), strict=True)], device=device)
-                    found.append(self._decode(given, at, int(at.max())).float())
-        except _CANNOT as error:
-            pass_on(error)
-            raise Refused(f"{name} cannot be sampled from here: {first_line(error)}", hint) from None
+        whole = [network.hidden(pack_tokens([one], device)) for one in tokens]
+        prompts = [_Prompt(one[:length], drawing, num_steps, deque([(0, 0)])) for one, length in zip(tokens, lengths, strict=True)]
+        self._prompts.extend(prompts)
+        self._compute_prompts(len(prompts))
+        states = prompts[0].states
+        if not states:
+            raise CacheRefused("it keeps no keys and values")
+        self._bytes_per_column = sum(one.shape[0] * one.shape[2] * one.element_size() for pair in states.values() for one in pair)
+        self._cache.reserve(states, len(prompts), COLUMNS)
+        for row, prompt in enumerate(prompts):
+            self._cache.place(row, prompt.states, len(prompt.tokens))
+        found = []
+        for step in range(num_steps):
+            at = torch.tensor([length + step for length in lengths], device=device)
+            given = torch.tensor([one[place] for one, place in zip(tokens, at.tolist(), strict=True)], device=device)
+            found.append(self._decode(given, at, int(at.max())).float())
         truth = torch.cat([one[length:].float() for one, length in zip(whole, lengths, strict=True)])
-        found = torch.stack(found, 1).flatten(0, 1)
-        if not network.agrees(truth, found):
-            raise Refused(f"{name} cannot be sampled from here: its tokens one by one are not those of a whole sequence", hint)
+        return truth, torch.stack(found, 1).flatten(0, 1)
 
 
-def _available_memory():
-    """Bytes of main memory that may be taken; pages that hold files count, where the system tells of them."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-class _Inputs:
+class _Inputs(DrawInputs):
     """What the rows' next step reads, on the device, while the rows stay the same."""
 
     def __init__(self, rows, vocab_size, device):
+        super().__init__(rows, vocab_size, device)
         self.tokens = torch.tensor([row.tokens[-1] for row in rows]).to(device)
         lengths = [row.length for row in rows]
         self.lengths, self.longest = torch.tensor(lengths).to(device), max(lengths)
-        self.drawings = Drawings([row.prompt.drawing for row in rows], device)
-        self.seen = _seen(rows, self.drawings, vocab_size, device)
 
     def advance(self):
         """Each row is longer by one."""
@@ -430,35 +195,22 @@ class _Inputs:
 
     def take(self, tokens):
         """What was drawn, i64 [n], comes in next."""
+        super().take(tokens)
         self.tokens = tokens
-        if self.seen is not None:
-            self.seen.scatter_(1, tokens[:, None], True)
 
 
-def _pack(sequences, device):
-    """Prompts in one row."""
-    lengths = [len(tokens) for tokens in sequences]
-    begins = torch.tensor([0, *lengths]).cumsum(0)
-    positions = torch.cat([torch.arange(length) for length in lengths])
-    tokens = torch.tensor([token for tokens in sequences for token in tokens])
-    return Pack(tokens[None].to(device), positions[None].to(device), begins.int().to(device), lengths, None, None)
+def make_generation(network, max_sequences, is_continuous):
+    """What samples from a network: rows, or transformers' continuous batching."""
+    if not is_continuous:
+        return Generation(network, max_sequences)
+    if not transformers.__version__.startswith(CONTINUOUS_RELEASE):
+        raise Refused(
+            f"continuous batching is known of transformers {CONTINUOUS_RELEASE}*, and this is {transformers.__version__}",
+            "install the release of python/requirements-torch.txt, or leave `continuous_batching` out",
+        )
+    from .continuous import ContinuousGeneration
+
+    return ContinuousGeneration(network, max_sequences)
 
 
-def _uniforms(rows):
-    """The number that each row draws with, f64 [n]."""
-    keys = torch.tensor([row.key for row in rows])
-    return uniform(keys, torch.tensor([len(row.tokens) for row in rows]))
-
-
-def _seen(rows, drawings, vocab_size, device):
-    """Tokens of prompt and completion, bool [n, V] on the device; `None` where no row has a penalty."""
-    if drawings.penalty is None:
-        return None
-    seen = torch.zeros(len(rows), vocab_size, dtype=torch.bool, device=device)
-    held = [row.prompt.tokens + row.tokens for row in rows]
-    places = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(tokens) for tokens in held]))
-    seen[places.to(device), torch.tensor([token for tokens in held for token in tokens]).to(device)] = True
-    return seen
-
-
-__all__ = ["Generation"]
+__all__ = ["Generation", "make_generation"]

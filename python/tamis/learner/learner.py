@@ -13,7 +13,7 @@ import torch
 
 from . import checkpoint, critic, handles, loading, lora, model, protocol
 from .device import take_device
-from .generate import Generation
+from .generate import make_generation
 from .optimizer import AdamW, AdamWSettings
 from .protocol import Refused, RequestError, Settings, StateError, Wave
 from .weights import first_not_finite
@@ -114,7 +114,8 @@ class Learner:
     def describe(self):
         """What it holds, in lines for a log."""
         networks = [trained.network for trained in self._all_trained()]
-        return [line for network in (*networks, self._reference) if network is not None for line in network.describe()]
+        lines = [line for network in (*networks, self._reference) if network is not None for line in network.describe()]
+        return lines + (self._generation.describe() if self._generation is not None else [])
 
     def capabilities(self):
         """What `info` says this learner can do."""
@@ -156,7 +157,7 @@ class Learner:
             max_sequences = generation.count("max_sequences", least=1)
             generation.finish()
         recompute = settings.flag("recompute_activations", False)
-        options, adapter, offloads, threads = self._options(settings.object("options", None), recompute)
+        options, adapter, offloads, threads, is_continuous = self._options(settings.object("options", None), recompute)
         settings.finish()
         self.close()
         if threads is not None:
@@ -182,7 +183,7 @@ class Learner:
                         "the learner does not sample from models that see images",
                         "sample at vLLM servers (rollout.backend: vllm)",
                     )
-                self._generation = Generation(policy, max_sequences)
+                self._generation = make_generation(policy, max_sequences, is_continuous)
             if reference is not None:
                 self._set_reference(loading.load_reference(reference, options))
         except BaseException:
@@ -200,6 +201,7 @@ class Learner:
         threads = settings.count("threads", None, least=1)
         offloads = settings.flag("offload_reference", False)
         freezes = settings.flag("freeze_vision", False)
+        is_continuous = settings.flag("continuous_batching", False)
         adapter = settings.object("lora", None)
         adapter = adapter and lora.LoraOptions.read(adapter)
         settings.finish()
@@ -207,7 +209,7 @@ class Learner:
         if dtype == "auto":
             dtype = "bf16" if device.type == "cuda" else "f32"
         options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute, freezes)
-        return options, adapter, offloads, threads
+        return options, adapter, offloads, threads, is_continuous
 
     def _networks(self):
         def of(trained):

@@ -1,7 +1,7 @@
 //! Rules about where the policy learns.
 
 use super::Checker;
-use crate::schema::{KlPlace, LearnerBackend};
+use crate::schema::{BackendKind, KlPlace, LearnerBackend};
 
 impl Checker<'_> {
     pub(super) fn learner(&mut self) {
@@ -28,12 +28,17 @@ impl Checker<'_> {
                 "learner.attention",
                 "learner.logprob_chunk",
                 "learner.offload_reference",
+                "learner.continuous_batching",
                 "learner.freeze_vision",
             ];
             self.warn_ignored(&keys, "`learner.backend` is `native`");
         }
         if self.config.learns_elsewhere() {
             self.warn_ignored(&["model.memory_limit"], "the policy learns in another process");
+        }
+        if is_torch && self.config.rollout.backend != BackendKind::Learner {
+            let why = format!("`rollout.backend` is `{}`, so that no learner samples", self.config.rollout.backend);
+            self.warn_ignored(&["learner.continuous_batching"], &why);
         }
         self.learner_address();
         if has_adapter && self.config.warm_start.steps > 0 {

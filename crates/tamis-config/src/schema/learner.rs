@@ -82,6 +82,10 @@ section! {
         logprob_chunk: Option<usize> = "null", AtLeast(1.0), Free;
         /// Keep the reference in the main memory while it is not used, not on the GPU.
         offload_reference: bool = "false", Any, Free;
+        /// Sample in PyTorch through the continuous batching of transformers, whose cache has pages
+        /// (`rollout.backend: learner`). On a GPU it needs flash-attention; on a CPU it is slow. False: rows of a
+        /// cache of the learner's own.
+        continuous_batching: bool = "false", Any, Free;
         /// Leave the vision tower of a model that sees images as it is (PyTorch). False: it learns with the rest.
         freeze_vision: bool = "false", Any, Fixed;
         /// An adapter that is trained in place of the whole policy (PyTorch). Null: the whole policy.

@@ -283,3 +283,28 @@ warning: `learner.freeze_vision` has no effect: an adapter is of the text alone,
   hint: remove `learner.freeze_vision`
 "#);
 }
+
+#[test]
+fn continuous_batching_is_of_a_learner_in_pytorch_that_samples() {
+    let told = |backend: &str, rollout: &str| {
+        let rollout = format!("rollout.backend={rollout}");
+        show_errors(&format!("learner: {{backend: {backend}, continuous_batching: true}}"), &[rollout.as_str()])
+    };
+    assert_snapshot!(told("native", "learner"), @r#"
+warning: `learner.continuous_batching` has no effect: `learner.backend` is `native`
+ --> run.yaml:1:49
+  |
+1 | learner: {backend: native, continuous_batching: true}
+  |                                                 ^^^^
+  hint: remove `learner.continuous_batching`
+"#);
+    assert_snapshot!(told("torch", "native"), @r#"
+warning: `learner.continuous_batching` has no effect: `rollout.backend` is `native`, so that no learner samples
+ --> run.yaml:1:48
+  |
+1 | learner: {backend: torch, continuous_batching: true}
+  |                                                ^^^^
+  hint: remove `learner.continuous_batching`
+"#);
+    assert_eq!(told("torch", "learner"), "");
+}

@@ -21,6 +21,7 @@ const FILES: &[(&str, &str)] = &[
     ("learner/attention.py", include_str!("../../../../python/tamis/learner/attention.py")),
     ("learner/checkpoint.py", include_str!("../../../../python/tamis/learner/checkpoint.py")),
     ("learner/connections.py", include_str!("../../../../python/tamis/learner/connections.py")),
+    ("learner/continuous.py", include_str!("../../../../python/tamis/learner/continuous.py")),
     ("learner/critic.py", include_str!("../../../../python/tamis/learner/critic.py")),
     ("learner/device.py", include_str!("../../../../python/tamis/learner/device.py")),
     ("learner/drawing.py", include_str!("../../../../python/tamis/learner/drawing.py")),
@@ -38,6 +39,7 @@ const FILES: &[(&str, &str)] = &[
     ("learner/random_keys.py", include_str!("../../../../python/tamis/learner/random_keys.py")),
     ("learner/rotary.py", include_str!("../../../../python/tamis/learner/rotary.py")),
     ("learner/row_cache.py", include_str!("../../../../python/tamis/learner/row_cache.py")),
+    ("learner/samples.py", include_str!("../../../../python/tamis/learner/samples.py")),
     ("learner/server.py", include_str!("../../../../python/tamis/learner/server.py")),
     ("learner/vision.py", include_str!("../../../../python/tamis/learner/vision.py")),
     ("learner/weights.py", include_str!("../../../../python/tamis/learner/weights.py")),
@@ -231,6 +233,9 @@ pub fn options(config: &LearnerConfig, threads: usize, seed: u64) -> Map<String,
         ("threads".to_owned(), json!(threads)),
         ("offload_reference".to_owned(), json!(config.offload_reference)),
     ]);
+    if config.continuous_batching {
+        options.insert("continuous_batching".to_owned(), json!(true));
+    }
     if config.freeze_vision {
         options.insert("freeze_vision".to_owned(), json!(true));
     }
