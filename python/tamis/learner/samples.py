@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 
 from . import attention, rotary
+from .device import free_memory
 from .drawing import Drawing, Drawings, draw
 from .logprob import logits
 from .model import first_line, pass_on
@@ -270,11 +271,7 @@ class Samples(ABC):
 
     def _free_memory(self):
         """Bytes that may be taken where it is computed."""
-        device = self.network.options.device
-        if device.type != "cuda":
-            return _available_memory()
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free_memory() if self.network.options.device.type == "cuda" else _available_memory()
 
     # Whether it can be done
 

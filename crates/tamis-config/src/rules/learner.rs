@@ -37,7 +37,8 @@ impl Checker<'_> {
             self.warn_ignored(&["model.memory_limit"], "the policy learns in another process");
         }
         if is_torch && self.config.rollout.backend != BackendKind::Learner {
-            let why = format!("`rollout.backend` is `{}`, so that no learner samples", self.config.rollout.backend);
+            let why =
+                format!("`rollout.backend` is `{}`, so that no learner samples", self.config.rollout.backend);
             self.warn_ignored(&["learner.continuous_batching"], &why);
         }
         self.learner_address();

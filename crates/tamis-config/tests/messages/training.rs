@@ -288,7 +288,10 @@ warning: `learner.freeze_vision` has no effect: an adapter is of the text alone,
 fn continuous_batching_is_of_a_learner_in_pytorch_that_samples() {
     let told = |backend: &str, rollout: &str| {
         let rollout = format!("rollout.backend={rollout}");
-        show_errors(&format!("learner: {{backend: {backend}, continuous_batching: true}}"), &[rollout.as_str()])
+        show_errors(
+            &format!("learner: {{backend: {backend}, continuous_batching: true}}"),
+            &[rollout.as_str()],
+        )
     };
     assert_snapshot!(told("native", "learner"), @r#"
 warning: `learner.continuous_batching` has no effect: `learner.backend` is `native`
