@@ -5,14 +5,14 @@
     python bench/torch_generation.py --device cuda --shape 0.5b --prompts 32 --completion 512
 
 The same prompts, eight samples of each, at temperature 1, all of their full length (`equal`) or of lengths spread
-evenly from a quarter on (`spread`: each prompt has a length of its own). `learner` is the call
-`generate` of tamis.learner, which computes each prompt once and takes ended samples out; `continuous` is that call
-through transformers' continuous batching (`learner.continuous_batching`; on a GPU with flash-attention alone, and not
-among the forms unless it is named, for a CPU computes it slowly); `static` and `dynamic` are
-`model.generate` with these caches over the prompts, each eight times (it goes on with all rows
-until the last has ended, so that of `spread` it computes more than the tokens that are asked for and counted). `generate` gives no
-log-probability of the whole distribution; the learner gives it and the entropy. Weights are random. One JSON line for
-each, the best of `--repeats`.
+evenly from a quarter on (`spread`: each prompt has a length of its own). `learner` is the call `generate` of
+tamis.learner, which computes each prompt once and takes ended samples out; `continuous` is that call through
+transformers' continuous batching (`learner.continuous_batching`; on a GPU with flash-attention alone, and not among
+the forms unless it is named, for a CPU computes it slowly); `static` and `dynamic` are `model.generate` with these
+caches over the prompts, each eight times (it goes on with all rows until the last has ended, so that of `spread` it
+computes more than the tokens that are asked for and counted). `generate` gives no log-probability of the whole
+distribution; the learner gives it and the entropy. Weights are random. One JSON line for each, the best of
+`--repeats`.
 """
 
 import argparse
@@ -124,7 +124,8 @@ def main():
     parser.add_argument("--completion", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--forms", nargs="+", default=["learner", "static", "dynamic"], choices=["learner", "continuous", "static", "dynamic"])
+    forms = ["learner", "continuous", "static", "dynamic"]
+    parser.add_argument("--forms", nargs="+", default=["learner", "static", "dynamic"], choices=forms)
     parser.add_argument("--lengths", nargs="+", default=["equal", "spread"], choices=["equal", "spread"])
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -2,8 +2,8 @@
 
 Tensors of the played device say that they are on `cuda:0`, hold their numbers on the CPU, and refuse to be mixed with
 tensors of the CPU as CUDA does. So what is shown is that nothing is on the wrong device and that the passes written for
-CUDA (bf16, `varlen_attn`, flash-attention over pages, products with another type of output, the fused AdamW) give what they should; nothing is said
-of kernels, speed or memory, or of what a GPU says of itself. Private parts of PyTorch are used: it is for the version
+CUDA (bf16, `varlen_attn`, flash-attention over pages, products with another type of output, the fused AdamW) give what
+they should; nothing is said of kernels, speed or memory, or of what a GPU says of itself. Private parts of PyTorch are used: it is for the version
 of requirements-torch.txt.
 """
 

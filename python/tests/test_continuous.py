@@ -44,7 +44,8 @@ class Continuous(test_generate.Samples):
         return [(LONG, [0, 1, 2]), ([9, 8], [3, 4]), ([3], [5, 6, 7]), (LONG[:17], [8]), (LONG, [9, 10])]
 
     def test_tokens_are_those_of_rows(self):
-        ways = [PLAIN, {**PLAIN, "temperature": 0.7, "top_k": 9, "top_p": 0.9, "repetition_penalty": 1.3}, {**PLAIN, "max_tokens": 30}]
+        cut = {"temperature": 0.7, "top_k": 9, "top_p": 0.9, "repetition_penalty": 1.3}
+        ways = [PLAIN, {**PLAIN, **cut}, {**PLAIN, "max_tokens": 30}]
         for architecture in ARCHITECTURES:
             rows = super().opened(golden_folder(architecture), 64)
             given = {"drawings": ways, "drawn_by": [0, 1, 1, 2, 0]}

@@ -66,12 +66,12 @@ def paged_attention(device, dtype):
             if dtype == torch.float32:
                 raise Refused(
                     "continuous batching on a GPU goes by flash-attention, which does not compute in f32",
-                    "set `dtype` to bf16, or leave `continuous_batching` out",
+                    "set `learner.dtype` to bf16, or `learner.continuous_batching` to false",
                 )
             return name
     raise Refused(
         "continuous batching on a GPU needs flash-attention, which is not installed",
-        "install flash-attn for this PyTorch and this GPU, or leave `continuous_batching` out",
+        "install flash-attn for this PyTorch and this GPU, or set `learner.continuous_batching` to false",
     )
 
 
@@ -97,7 +97,7 @@ class _Request:
 class ContinuousGeneration(Samples):
     """Samples that transformers' continuous batching computes."""
 
-    hint = "leave `continuous_batching` out: another way to sample in the learner may do"
+    hint = "set `learner.continuous_batching` to false: the other way to sample in the learner may do"
 
     def __init__(self, network, max_sequences):
         options = network.options
@@ -268,7 +268,8 @@ class ContinuousGeneration(Samples):
     def _spare_blocks(self):
         """Blocks beside those that samples take: layers with a window, and others, are given whole sectors each."""
         config = self.network.config
-        of_page = 2 * find_num_key_value_heads(config) * find_head_dim(config) * self.network.options.dtype.itemsize * self._page
+        of_token = 2 * find_num_key_value_heads(config) * find_head_dim(config) * self.network.options.dtype.itemsize
+        of_page = of_token * self._page
         blocks = [of_page * len(layers) for layers in group_layers_by_attn_type(config).values()]
         return len(blocks) * -(-lcm(*blocks, _ALIGNMENT) // sum(blocks))
 

@@ -206,7 +206,7 @@ def make_generation(network, max_sequences, is_continuous):
     if not transformers.__version__.startswith(CONTINUOUS_RELEASE):
         raise Refused(
             f"continuous batching is known of transformers {CONTINUOUS_RELEASE}*, and this is {transformers.__version__}",
-            "install the release of python/requirements-torch.txt, or leave `continuous_batching` out",
+            "install the release of python/requirements-torch.txt, or set `learner.continuous_batching` to false",
         )
     from .continuous import ContinuousGeneration
 
