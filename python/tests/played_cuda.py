@@ -199,13 +199,15 @@ def playing():
         return made if device is None or torch.device(device).type == "cpu" else made.to(device)
 
     says = {
-        "is_available": True, "synchronize": None, "empty_cache": None, "get_device_name": "a played GPU", "set_device": None,
+        "is_available": True, "synchronize": None, "empty_cache": None, "get_device_name": "a played GPU", "current_device": 0,
         "mem_get_info": (10**10, 10**10), "memory_reserved": 0, "memory_allocated": 0, "device_count": 1, "_lazy_init": None,
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
         for name, value in says.items():
             stack.enter_context(mock.patch(f"torch.cuda.{name}", lambda *_, value=value: value))
         stack.enter_context(mock.patch("torch._C._cuda_init", lambda *_: None, create=True))
+        stack.enter_context(mock.patch("torch._C._cuda_setDevice", lambda *_: None, create=True))
+        stack.enter_context(mock.patch("torch.cuda._check_stray_context", lambda *_: None, create=True))
         stack.enter_context(mock.patch("torch.tensor", tensor))
         stack.enter_context(mock.patch("torch.empty", lambda *args, pin_memory=False, **kwargs: empty(*args, **kwargs)))
         stack.enter_context(mock.patch("torch.nn.attention.varlen.varlen_attn", varlen))

@@ -40,6 +40,7 @@ from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 from transformers.generation.continuous_batching.utils import find_head_dim, find_num_key_value_heads
 from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
 
+from .device import is_out_of_memory
 from .drawing import Drawing
 from .model import made_up
 from .protocol import Refused
@@ -248,7 +249,15 @@ class ContinuousGeneration(Samples):
         wanted = max(min(wanted, fits), of_one + spare if not self._rows else 0)
         if wanted <= held:
             return False
-        batches = self._make(wanted, of_one)
+        # A table of pages is as wide as the longest sample that may come.
+        limit = self.network.max_positions
+        try:
+            batches = self._make(wanted, of_one if limit is None else -(-limit // self._page))
+        except Exception as error:
+            if self._rows and is_out_of_memory(error):
+                # Those that are computed make room as they end.
+                return False
+            raise
         if self._batches is not None:
             _move(self._batches, batches)
         self._batches = batches

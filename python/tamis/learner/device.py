@@ -34,6 +34,7 @@ def take_device(name, key="learner.device"):
     if not is_there:
         raise Refused(f"this machine has no device {device}", f"set `{key}: auto`")
     if device.type == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         # What names no device, as a wait for it, means this one.
         torch.cuda.set_device(device)
         # PyTorch's first choice on an H100 makes a plan for every new shape, tens of milliseconds each; rows of
@@ -68,5 +69,7 @@ def _computes():
     """Whether the GPU still does what it is asked: an error that stays is raised by every later call, too."""
     try:
         return torch.cuda.is_available() and torch.ones(1, device="cuda").item() == 1.0
+    except torch.OutOfMemoryError:
+        return True
     except RuntimeError:
         return False

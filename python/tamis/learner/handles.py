@@ -24,10 +24,10 @@ def save(output, untied, policy):
     device = policy.module.get_input_embeddings().weight.device
     if device.type != "cuda":
         raise Refused("the learner has no GPU", "set publish.mode to folder, or learner.device to a GPU")
-    allocator = [os.environ.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")]
-    if any("expandable_segments:true" in setting.lower() for setting in allocator):
-        message = "memory in expandable segments cannot be shared with a server"
-        raise Refused(message, "unset PYTORCH_CUDA_ALLOC_CONF, or set publish.mode to folder")
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        if "expandable_segments:true" in os.environ.get(name, "").replace(" ", "").lower():
+            message = "memory in expandable segments cannot be shared with a server"
+            raise Refused(message, f"unset {name}, or set publish.mode to folder")
     gpu = str(torch.cuda.get_device_properties(device).uuid)
     tensors = copy_tensors(policy, untied, policy.options.dtype)
     torch.cuda.synchronize(device)

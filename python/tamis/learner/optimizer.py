@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .weights import SetAside
+from .weights import set_aside
 
 # Numbers that are squared in f64 at a time: bounds the temporary to 128 MB.
 _CHUNK = 1 << 24
@@ -56,7 +56,6 @@ class AdamW:
         self.first = {name: torch.zeros_like(master) for name, master in weights.masters.items()}
         self.second = {name: torch.zeros_like(master) for name, master in weights.masters.items()}
         self.num_steps = 0
-        self._aside = SetAside(), SetAside()
 
     def reset(self):
         """Moments and step count zero."""
@@ -142,7 +141,7 @@ class AdamW:
 
     def copy_state(self):
         """Moments and step count as they are, in the host's memory."""
-        return self._aside[0].copy(self.first), self._aside[1].copy(self.second), self.num_steps
+        return set_aside(self.first), set_aside(self.second), self.num_steps
 
     def set_state(self, state):
         """Puts back what `copy_state` gave."""

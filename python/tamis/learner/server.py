@@ -39,14 +39,14 @@ OPEN = "/v1/open"
 _LESS_MEMORY = {
     **dict.fromkeys(
         ("/v1/forward", "/v1/forward_hold", "/v1/backward"),
-        "lower `train.micro_batch_tokens`, set `model.recompute_activations: true`, or lower `learner.logprob_chunk`; a "
+        "lower `train.micro_batch_tokens` (or `train.micro_batch_size`, where it is set), set `model.recompute_activations: true`, or lower `learner.logprob_chunk`; a "
         "resumed run may change them",
     ),
     "/v1/generate": "lower `rollout.max_num_seqs`; a resumed run may change it",
 }
 _LESS_WEIGHTS = (
-    "set `learner.offload_reference: true` or `learner.dtype: bf16`, which a resumed run may change, or begin a run that "
-    "trains an adapter (`learner.lora`)"
+    "set `learner.offload_reference: true`, which a resumed run may change, or begin a run that trains an adapter "
+    "(`learner.lora`)"
 )
 
 

@@ -25,7 +25,6 @@ class TrainedWeights:
         """Around parameters by name; `exact` has the f32 values of those that are held rounded."""
         self.parameters = parameters
         self.masters = {}
-        self._aside = SetAside()
         self._gradients = {}
         for name, parameter in parameters.items():
             parameter.requires_grad_(True)
@@ -69,7 +68,7 @@ class TrainedWeights:
 
     def copy_masters(self):
         """The f32 weights as they are, in the host's memory."""
-        return self._aside.copy(self.masters)
+        return set_aside(self.masters)
 
     def copy_parameters(self, masters):
         """What is computed with as it is, for `swapped`; `masters` is what `copy_masters` gave just now.
@@ -108,25 +107,9 @@ class _Swapped:
             parameter.data = self.own[name]
 
 
-class SetAside:
-    """Copies of tensors in the host's memory, one set at a time; of a GPU's, in pages that stay locked for the next."""
-
-    def __init__(self):
-        self._room = {}
-
-    def copy(self, tensors):
-        """Copies by name."""
-        copies = {}
-        for name, tensor in tensors.items():
-            if tensor.is_cuda:
-                if name not in self._room:
-                    self._room[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-                copies[name] = self._room[name].copy_(tensor, non_blocking=True)
-            else:
-                copies[name] = tensor.detach().to("cpu", copy=True)
-        if self._room:
-            torch.cuda.synchronize()
-        return copies
+def set_aside(tensors):
+    """Copies of tensors by name, in the host's memory."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def first_not_finite(tensors):

@@ -383,7 +383,9 @@ impl WireLearner {
         };
         let command = command_of(backend);
         let no_learner = |error: MessageError| {
-            wrong(error.to_string(), format!("set learner.url to the address that `{command}` prints"))
+            let hint =
+                format!("is it of this build of `tamis`? `{command}` starts one and prints its address");
+            wrong(error.to_string(), hint)
         };
         let mut calls = Calls::new(settings, process, interrupt).map_err(no_address)?;
         let flag = interrupt.flag();
