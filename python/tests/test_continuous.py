@@ -265,6 +265,16 @@ class Continuous(test_generate.Samples):
             self.assert_of_the_policy(learner, found, self.groups())
         self.assertGreater(calls["varlen"], 4)
         self.assertGreater(calls["with_kvcache"], 20)
+        # A longer sample that comes while another is open, and for which there are pages, has room in the table, too.
+        learner = self.opened(golden_folder("qwen3"), 16)
+        drawings = [{**PLAIN, "max_tokens": length} for length in (100, 2)]
+        groups = [([1, 2], [0]), ([3, 4], list(range(7, 16)))]
+        left, _ = call(learner, "generate", *asked(groups, drawings=drawings, drawn_by=[0, 1], seconds=0.0))
+        while left["num_open"] > 1:
+            left, _ = call(learner, "generate", *asked([]))
+        held = dict(calls)
+        to_the_end(learner, [([7] * 100, [5, 6])], drawings=({**PLAIN, "max_tokens": 100},))
+        self.assertGreater(calls["with_kvcache"] - held["with_kvcache"], calls["varlen"] - held["varlen"])
         held = calls["with_kvcache"]
         learner = self.opened(windowed, 6)
         self.assert_of_the_policy(learner, to_the_end(learner, self.groups())[0], self.groups())
