@@ -351,7 +351,7 @@ class OnceAndOnlyOnce(Served):
 
         client = self.client()
         client.open()
-        passes = ["train.micro_batch_tokens", "model.recompute_activations", "learner.logprob_chunk"]
+        passes = ["train.micro_batch_tokens", "train.micro_batch_size", "model.recompute_activations", "learner.logprob_chunk"]
         weights = ["learner.lora", "learner.offload_reference"]
         cases = {"forward": passes, "forward_hold": passes, "backward": passes, "generate": ["rollout.max_num_seqs"]}
         cases |= {"copy": weights, "load": weights, "optim_step": weights, "open": weights}
