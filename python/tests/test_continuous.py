@@ -13,7 +13,7 @@ import torch
 import transformers
 from tamis.learner import generate
 from tamis.learner.protocol import Refused, RequestError
-from test_generate import PLAIN, asked, numbered, take, to_the_end
+from test_generate import KINDS, PLAIN, asked, numbered, take, to_the_end
 
 if not transformers.__version__.startswith(generate.CONTINUOUS_RELEASE):
     raise unittest.SkipTest(f"transformers is {transformers.__version__}")
@@ -209,14 +209,7 @@ class Continuous(test_generate.Samples):
         self.assert_same(torch.random.get_rng_state(), state)
 
     def test_windows_and_experts(self):
-        kinds = {
-            "MistralConfig": {"sliding_window": 4},
-            "Gemma3TextConfig": {"sliding_window": 4, "query_pre_attn_scalar": 6},
-            "Qwen2Config": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
-            "Qwen3MoeConfig": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
-            "Phi3Config": {}, "GraniteConfig": {"logits_scaling": 4.0},
-        }  # fmt: skip
-        for kind, more in kinds.items():
+        for kind, more in KINDS.items():
             with self.subTest(kind):
                 learner = self.opened(self.folder(tiny_config(kind, **more)), 6)
                 found, _ = to_the_end(learner, self.groups())
