@@ -251,6 +251,12 @@ pub enum LearnerError {
         /// The kind of learner that the configuration names.
         backend: LearnerBackend,
     },
+    /// A learner elsewhere was opened by another run, and does not hold this one any more.
+    #[error("the learner at {url} was taken by another run, and does not hold this one any more")]
+    Taken {
+        /// Its address.
+        url: String,
+    },
 }
 
 /// The command that starts a learner of this kind.
@@ -282,6 +288,11 @@ impl LearnerError {
                     command_of(*backend)
                 ))
             }
+            Self::Taken { .. } => Some(
+                "one learner serves one run: end the other run, or name a learner of its own in learner.url; \
+                 this one goes on with --resume"
+                    .to_owned(),
+            ),
             Self::Files(error) => error.hint(),
             Self::Launch(_) => Some(
                 "learner.python names the interpreter: one that has PyTorch, transformers and safetensors"

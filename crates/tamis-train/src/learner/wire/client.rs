@@ -41,6 +41,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Number of health checks in a row that find nothing running before a call whose answer does not come is
 /// sent again; it doubles with every time.
 const FIRST_IDLE: u32 = 2;
+/// Pause between two checks for a learner that is waited for.
+const CHECK_AGAIN: Duration = Duration::from_millis(500);
 /// Longest time of a health check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before a call is sent again whose connection broke; it doubles up to [`LONGEST_PAUSE`].
@@ -48,6 +50,52 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Most bytes of an answer.
 const MAX_ANSWER_BYTES: usize = 1 << 30;
+
+/// Status of an answer to a controller whose learner is another one now.
+const GONE: u16 = 410;
+
+/// Waits until something answers health checks at a learner's address; whether it does within the time.
+///
+/// # Errors
+/// An address that is none.
+pub fn wait_until_it_answers(
+    url: &str,
+    timeout: Duration,
+    interrupt: &Interrupt,
+) -> Result<bool, Halt<LearnerError>> {
+    let no_address = |error: HttpError| LearnerError::Remote {
+        url: url.to_owned(),
+        what: "cannot be used",
+        message: error.to_string(),
+        hint: None,
+    };
+    let address = Address::parse(url).map_err(no_address)?;
+    let mut client =
+        HttpClient::start(HttpSettings::default(), address.is_encrypted()).map_err(no_address)?;
+    let bell = Bell::default();
+    let mut line = client.line(address, None, bell.clone()).map_err(no_address)?;
+    let began = Instant::now();
+    let (mut number, mut is_open, mut ask_at) = (0, false, began);
+    while began.elapsed() < timeout {
+        if interrupt.is_requested() {
+            return Err(Halt::Interrupted);
+        }
+        if !is_open && Instant::now() >= ask_at {
+            number += 1;
+            line.send(number, Call::get("/v1/health"), CHECK_TIMEOUT);
+            is_open = true;
+        }
+        bell.wait(LOOK_EVERY);
+        for (_, exchange) in line.receive() {
+            // A refusal for want of a token is a sign of life, too; of one that ends there is none.
+            if exchange.is_ok_and(|answer| answer.status < 500) {
+                return Ok(true);
+            }
+            (is_open, ask_at) = (false, Instant::now() + CHECK_AGAIN);
+        }
+    }
+    Ok(false)
+}
 
 /// Where a learner is, and how long it may take.
 #[derive(Debug, Clone)]
@@ -255,7 +303,12 @@ impl Calls {
         let call = Call { body, content_type, headers, ..Call::post_empty(path) };
         match self.exchange(&call, stop) {
             Ok(answer) => {
-                let answer = self.read(&answer)?;
+                let answer = match self.read(&answer) {
+                    Err(LearnerError::Lost { .. }) if answer.status == GONE && self.is_taken() => {
+                        return Err(LearnerError::Taken { url: self.settings.url.clone() }.into());
+                    }
+                    answer => answer?,
+                };
                 if let Some(computed) = answer.number(SECONDS) {
                     let computed = Duration::try_from_secs_f64(computed).unwrap_or_default();
                     self.wire_time += began.elapsed().saturating_sub(computed);
@@ -267,6 +320,16 @@ impl Calls {
                 Err(self.unanswered(unanswered))
             }
         }
+    }
+
+    /// Whether another controller has opened the learner; one that was started again has not been opened.
+    fn is_taken(&mut self) -> bool {
+        #[derive(Deserialize)]
+        struct Info {
+            incarnation: Option<String>,
+        }
+        let answer = self.exchange(&Call::get("/v1/info"), None);
+        answer.is_ok_and(|answer| answer.json::<Info>().is_ok_and(|info| info.incarnation.is_some()))
     }
 
     fn unanswered(&self, unanswered: Unanswered) -> Halt<LearnerError> {
@@ -301,10 +364,9 @@ impl Calls {
         }
         let what = match kind.as_str() {
             "incarnation" => {
-                return Err(self.lost(format!(
-                    "it was started again, or another run took it, and does not hold this run any more ({message})"
-                )));
+                return Err(self.lost("it was started again, and does not hold this run any more"));
             }
+            "lost" => return Err(self.lost(message)),
             "failed" | "disk" => "failed",
             _ => "refused",
         };
