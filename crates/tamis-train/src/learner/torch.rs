@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, json};
 use tamis_config::{LearnerConfig, LearnerDtype};
-use tamis_rollout::launch::{LaunchError, LaunchedServers, Place, Say, ServerProcess};
+use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess};
 use tamis_rollout::reward_model::ModelProcess;
 use tempfile::TempDir;
 
@@ -59,8 +59,7 @@ struct ModuleProcess<'a> {
     /// A file that it is given (`--settings`).
     settings: Option<&'a serde_json::Value>,
     log: PathBuf,
-    startup_timeout: Duration,
-    most_restarts: u32,
+    limits: LaunchLimits,
 }
 
 /// A process of the PyTorch learner or of a reward model; it ends with the value.
@@ -89,8 +88,8 @@ impl TorchProcess {
             what: "learner",
             settings: None,
             log: logs.join("learner.log"),
-            startup_timeout: config.startup_timeout,
-            most_restarts: 0,
+            // Another one is not the one that was opened: the run looks after it.
+            limits: LaunchLimits::once(config.startup_timeout),
         };
         Self::launch(&process, say, interrupt).map_err(|halt| halt.map(LearnerError::from))
     }
@@ -109,7 +108,8 @@ impl TorchProcess {
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LaunchError>> {
         let (module, what, settings) = ("tamis.reward", "reward model", Some(settings));
-        let process = ModuleProcess { python, module, what, settings, log, startup_timeout, most_restarts };
+        let limits = LaunchLimits { restarts: most_restarts, ..LaunchLimits::once(startup_timeout) };
+        let process = ModuleProcess { python, module, what, settings, log, limits };
         Self::launch(&process, say, interrupt)
     }
 
@@ -158,13 +158,7 @@ impl TorchProcess {
             place: Place::Socket(socket),
             log: process.log.clone(),
         };
-        let started = LaunchedServers::start_with(
-            vec![server],
-            process.startup_timeout,
-            process.most_restarts,
-            &interrupt.flag(),
-            say.clone(),
-        );
+        let started = LaunchedServers::start(vec![server], process.limits, &interrupt.flag(), say.clone());
         match started.map_err(Halt::Failed)? {
             Some(launched) => Ok(Self { launched, folder }),
             None => Err(Halt::Interrupted),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tamis_config::Config;
-use tamis_rollout::launch::LaunchedServers;
+use tamis_rollout::launch::{LaunchError, LaunchedServers};
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
@@ -128,7 +128,7 @@ pub fn train(
     interrupt: &Interrupt,
 ) -> Result<Trained, RunError> {
     let disk = Disk::new();
-    let given = begin.config().clone();
+    let (given, is_new) = (begin.config().clone(), matches!(begin, RunStart::New(_)));
     let most = given.config.learner.max_restarts;
     let (mut standing, mut losses, mut console) = (Standing::default(), Losses::default(), None);
     loop {
@@ -138,16 +138,16 @@ pub fn train(
             Err((_, error)) if !may_go_on(&error, &losses) => return Err(error),
             Err(lost) => lost,
         };
-        // A run that did not begin leaves no folder.
-        let (Some(run), Some(ui)) = (standing.run.clone().filter(|run| run.is_dir()), &console) else {
-            return Err(error);
-        };
-        let directory = RunDirectory::open(&disk, &run)?;
-        let is_further = losses.add(directory.last_logged_step().unwrap_or(0), one_line(&error));
+        let (Some(run), Some(ui)) = (&standing.run, &console) else { return Err(error) };
+        // A run that did not begin leaves no folder, and begins anew.
+        let is_begun = !is_new || run.is_dir();
+        let directory = if is_begun { Some(RunDirectory::open(&disk, run)?) } else { None };
+        let step = directory.as_ref().and_then(RunDirectory::last_logged_step).unwrap_or(0);
+        let (reason, is_further) = (one_line(&error), losses.add(step, one_line(&error)));
         if losses.num() > most {
             return Err(losses.into_error(error));
         }
-        ui.warn(&one_line(&error));
+        ui.warn(&reason);
         let again = format!("restart {} of at most {most} in a row", losses.num());
         match wait(&given.config, losses.pause(), &again, ui, interrupt) {
             Ok(true) => {}
@@ -158,11 +158,15 @@ pub fn train(
         if standing.recovery.is_none() || is_further {
             standing.recovery = Some(Recovery { began: lost_at, step: losses.step, until_open: None });
         }
-        let reason = one_line(&error);
-        let reason = reason.lines().next().unwrap_or("");
-        let note = format!("the learner was lost after step {} ({reason}): {again}", losses.step);
-        let now = ConfigText { notes: vec![note], ..given.clone() };
-        begin = RunStart::Resume { directory, was: Box::new(given.config.clone()), now };
+        begin = match directory {
+            None => RunStart::New(given.clone()),
+            Some(directory) => {
+                let reason = reason.lines().next().unwrap_or("");
+                let note = format!("the learner was lost after step {} ({reason}): {again}", losses.step);
+                let now = ConfigText { notes: vec![note], ..given.clone() };
+                RunStart::Resume { directory, was: Box::new(given.config.clone()), now }
+            }
+        };
     }
 }
 
@@ -188,6 +192,7 @@ fn attempt(
 fn may_go_on(error: &RunError, losses: &Losses) -> bool {
     match error {
         RunError::Learner(LearnerError::Lost { .. }) => true,
+        RunError::Learner(LearnerError::Launch(LaunchError::Ended { by_signal: true, .. })) => true,
         // One that cannot be started at all is no loss.
         RunError::Learner(LearnerError::Launch(_)) => losses.num() > 0,
         _ => false,

@@ -10,7 +10,7 @@ use tamis_core::group::PolicyVersion;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings};
-use tamis_rollout::launch::{LaunchError, LaunchedServers, Place, ServerProcess, free_ports};
+use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, ServerProcess, free_ports};
 use tamis_rollout::server::{
     OpenAi, OpenAiServer, OtherLogprobs, Protocol as _, Server, ServerSettings, Sglang, SglangServer, Vllm,
     VllmServer,
@@ -210,11 +210,12 @@ pub(crate) fn launch(
             log: logs.join(format!("server_{}.log", place + 1)),
         });
     }
+    let limits = LaunchLimits::of_servers(launch.startup_timeout, launch.lost_timeout);
     let say = {
         let ui = ui.clone();
         Arc::new(move |message: &str| ui.say(message))
     };
-    match LaunchedServers::start(processes, launch.startup_timeout, &interrupt.flag(), say) {
+    match LaunchedServers::start(processes, limits, &interrupt.flag(), say) {
         Ok(Some(servers)) => Ok(Some(servers)),
         ended => {
             // Nobody reads them; a run that did not begin leaves nothing, and where that cannot be nothing is
