@@ -80,6 +80,18 @@ impl Config {
         self.learner.url.is_some() || self.learner.backend == LearnerBackend::Torch
     }
 
+    /// Whether servers are started for the run.
+    pub fn launches_servers(&self) -> bool {
+        let is_of_servers = matches!(self.rollout.backend, BackendKind::Vllm | BackendKind::Sglang);
+        is_of_servers && self.rollout.servers.is_empty() && self.rollout.launch.is_some()
+    }
+
+    /// Number of GPUs of the servers that are started.
+    pub fn num_server_gpus(&self) -> usize {
+        let launch = self.rollout.launch.as_ref().filter(|_| self.launches_servers());
+        launch.map_or(0, |launch| launch.replicas * launch.tensor_parallel)
+    }
+
     /// Whether servers sample, beside the learner and at a time of their own.
     pub fn samples_at_servers(&self) -> bool {
         !matches!(self.rollout.backend, BackendKind::Native | BackendKind::Learner)

@@ -1,7 +1,7 @@
 //! Rules about where the policy learns.
 
 use super::Checker;
-use crate::schema::{BackendKind, KlPlace, LearnerBackend};
+use crate::schema::{BackendKind, KlPlace, LauncherKind, LearnerBackend};
 
 impl Checker<'_> {
     pub(super) fn learner(&mut self) {
@@ -74,7 +74,11 @@ impl Checker<'_> {
         if has_url || !is_torch {
             let why =
                 if has_url { "the learner at `learner.url` runs already" } else { "no learner is started" };
-            self.warn_ignored(&["learner.python", "learner.startup_timeout"], why);
+            self.warn_ignored(&["learner.startup_timeout"], why);
+            // It runs the launcher, too.
+            if self.config.cluster.launcher == LauncherKind::None {
+                self.warn_ignored(&["learner.python"], why);
+            }
         }
     }
 

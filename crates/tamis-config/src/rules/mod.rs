@@ -4,6 +4,7 @@
 //! A rule is one place: its condition, and under it the keys that it is about, the message and the hint. The
 //! files are cut by what the rules are about.
 
+mod cluster;
 mod critic;
 mod filter;
 mod learner;
@@ -53,6 +54,7 @@ pub(crate) fn check(config: &Config, tree: &Node, reader: &Reader, purpose: Load
     }
     checker.servers();
     checker.learner();
+    checker.cluster();
     checker.filter();
     checker.schedule();
     checker.objective();

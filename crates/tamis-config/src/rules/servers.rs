@@ -6,7 +6,7 @@ use crate::hub_name::ModelSource;
 
 use super::Checker;
 use crate::schema::{
-    BackendKind, FilterConfig, KlPlace, LearnerBackend, PublishMode, ScheduleMode, SurplusKind,
+    BackendKind, FilterConfig, KlPlace, LauncherKind, LearnerBackend, PublishMode, ScheduleMode, SurplusKind,
 };
 use crate::server_command::{MOST_ADAPTER_RANK, ServerCommand};
 use crate::source::SourceKind;
@@ -240,7 +240,7 @@ impl Checker<'_> {
         }
         let keys = ["rollout.launch.args", "rollout.max_num_seqs"];
         self.warn_ignored(&keys, "`rollout.launch.command` is the whole command");
-        if launch.replicas == 1 {
+        if launch.replicas == 1 && self.config.cluster.launcher == LauncherKind::None {
             let reason = "`rollout.launch.command` is the whole command, and a single server sees every GPU";
             self.warn_ignored(&["rollout.launch.tensor_parallel"], reason);
         }

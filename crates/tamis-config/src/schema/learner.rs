@@ -59,9 +59,19 @@ section! {
         api_key_env: Option<String> = "null", NotEmpty, Free;
         /// Python interpreter with PyTorch, transformers and safetensors, which the run starts. A bare `python3` is
         /// the one beside the program where there is one, as in an environment that the Python package is
-        /// installed in; otherwise that of `PATH`.
+        /// installed in; otherwise that of `PATH`. It runs the launcher, too (`cluster.launcher`), which needs Ray
+        /// in it for `ray`; on the nodes of Ray a bare `python3` is the interpreter of Ray's workers.
         python: String = "python3", NotEmpty, Free;
-        /// Longest time that the started learner may take until it answers.
+        /// Machines that the learner in PyTorch is started on (`cluster.launcher: ray`).
+        nodes: usize = "1", Between(1.0, 4096.0), Free;
+        /// GPUs that it has on each of them, one for each of its ranks. Null: all that are there and that no
+        /// server of `rollout.launch` needs. With `learner.device: cpu` the number of ranks on each machine, 1
+        /// where it is null. Without a launcher (`cluster.launcher: none`) there is one rank.
+        gpus_per_node: Option<usize> = "null", Between(1.0, 1024.0), Free;
+        /// Interval at which each of several ranks shows that it is alive; one that is silent for several of them
+        /// counts as lost.
+        heartbeat: Duration = "5s", Any, Free;
+        /// Longest time that the started learner may take until it answers, waiting for machines included.
         startup_timeout: Duration = "300s", Any, Free;
         /// Longest time of one call to a learner in another process: a pass over a wave, a checkpoint, loading
         /// the model.

@@ -4,6 +4,7 @@
 //! from these definitions.
 
 mod checkpoint;
+mod cluster;
 mod correction;
 mod critic;
 mod data;
@@ -21,6 +22,7 @@ mod validate;
 mod warm_start;
 
 pub use checkpoint::{CheckpointConfig, KeepBestConfig};
+pub use cluster::{ClusterConfig, LauncherKind};
 pub use correction::{CorrectionConfig, CorrectionWeightsConfig, RejectionConfig};
 pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
 pub use data::{ColumnsConfig, DataConfig, GoldCheck};
@@ -57,7 +59,7 @@ use crate::setting::owned;
 owned! {
     AdaptiveEntropy, Advantage, Aggregation, ArithmeticSettings, BackendKind, BadRows, BinaryColumns,
     CheckpointDtype, CorrectionLevel, CorrectionPreset, EarlyStopSettings, FillOrder, GoldCheck, Importance,
-    InFlight, InitArchitecture, KlKind, KlPlace, LearnerBackend, LearnerDtype, LoggerKind, LrScheduleKind, OnExhausted, OnLimit,
+    InFlight, InitArchitecture, KlKind, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, LoggerKind, LrScheduleKind, OnExhausted, OnLimit,
     OutsideBounds, OverlongPrompts, PolicyLoss, PromptFormat, PublishMode, PublishVerify, SaveRollouts, ScheduleMode,
     SelectorKind, Shaping, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,
 }
@@ -80,6 +82,8 @@ section! {
         rollout: RolloutConfig = "{}", Any, Fixed;
         /// Where the policy learns.
         learner: LearnerConfig = "{}", Any, Fixed;
+        /// The launcher of the learner and of the servers: the run itself, one on this machine, or Ray.
+        cluster: ClusterConfig = "{}", Any, Free;
         /// How new weights reach the servers that sample.
         publish: PublishConfig = "{}", Any, Fixed;
         /// The functions that score completions. The reward that is trained on is the weighted sum of their

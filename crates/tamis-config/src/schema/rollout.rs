@@ -39,7 +39,7 @@ choice! {
 }
 
 section! {
-    /// Servers that a run starts itself, on this machine, and ends with itself.
+    /// Servers that a run starts itself, on this machine or through `cluster.launcher`, and ends with itself.
     pub struct LaunchConfig {
         /// Number of servers to start.
         replicas: usize = "1", Between(1.0, 1024.0), Free;
@@ -49,7 +49,8 @@ section! {
         /// Further arguments of the server (`[--gpu-memory-utilization, '0.8']`).
         args: Vec<String> = "[]", Any, Free;
         /// The command in place of vLLM's or SGLang's own, without a shell: in it `{model}` stands for the
-        /// folder of the first weights, `{port}` for the port of 127.0.0.1 to answer on. Empty:
+        /// folder of the first weights, `{host}` for the address to answer on, which is 127.0.0.1 unless Ray starts
+        /// it (`cluster.launcher: ray`), and `{port}` for the port. Empty:
         /// `vllm serve {model} ...` or `python3 -m sglang.launch_server --model-path {model} ...`.
         command: Vec<String> = "[]", Any, Free;
         /// Longest time that the started servers may take to answer.

@@ -97,7 +97,7 @@ data.rollout_batch_size=512 -> data.train_batch_size: 512
 worker.actor.model.model_path=m -> model.path: m
 worker.critic.optim.lr=3e-6 -> critic.optimizer.learning_rate: 3e-6
 worker.critic.global_batch_size=64 -> critic.ppo_mini_batch_size: 64
-worker.critic.offload.offload_params=true has no effect: it sets up GPUs or several machines, and tamis trains on the CPU of one
+worker.critic.offload.offload_params=true has no effect: devices and machines are set up by the sections `learner` and `cluster`
 data.prompt_key is not given -> data.columns.prompt: prompt (EasyR1's default)
 data.answer_key is not given -> data.columns.ground_truth: answer (EasyR1's default)
 the form of prompts is not given -> data.prompt_format: chat (EasyR1's default)

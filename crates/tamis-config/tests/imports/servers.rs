@@ -49,12 +49,50 @@ fn options_of_verl_s_engine_are_arguments_of_the_server() {
     assert_snapshot!(note_on(&import, "actor_rollout_ref.rollout.gpu_memory_utilization"), @r#"actor_rollout_ref.rollout.gpu_memory_utilization=0.8 -> rollout.launch.args: + "--gpu-memory-utilization=0.8""#);
     assert_snapshot!(note_on(&import, "actor_rollout_ref.rollout.engine_kwargs.sglang"), @"actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend=fa3 has no effect: it is an option of another engine");
     assert_snapshot!(note_on(&import, "actor_rollout_ref.rollout.enable_chunked"), @"actor_rollout_ref.rollout.enable_chunked_prefill=True has no effect: the server does so anyway, or has no such option");
-    assert_snapshot!(note_on(&import, "trainer.nnodes"), @"trainer.nnodes=2 has no effect: there is one machine: servers on others are started there, and named in `rollout.servers`");
+    assert_snapshot!(note_on(&import, "trainer.nnodes"), @"trainer.nnodes=2 has no effect: the native engine learns on one machine, and the run starts servers there alone; `learner.backend: torch` reads it, as `learner.nodes`");
     // As `train` takes them, over what the user has.
     let arguments = VERL.iter().chain(&options).chain(&["reward=[{kind: math}]", "train.total_epochs=1"]);
     let arguments: Vec<String> = arguments.map(|&argument| argument.to_owned()).collect();
     let train = load_sources(&[], &arguments).unwrap_or_else(|errors| panic!("{errors}")).config;
     assert_eq!(command(&train), command(&loaded(&import)));
+}
+
+/// Machines and GPUs of verl are those of a learner in PyTorch, which its servers share.
+#[test]
+fn machines_of_verl() {
+    let options = [
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=4",
+        "trainer.n_gpus_per_node=8",
+        "trainer.nnodes=2",
+    ];
+    let of = |options: &[&str], more: &[&str]| {
+        let import = with(&VERL, &[options, more].concat());
+        let config = loaded(&import);
+        let shown = ["/learner/nodes", "/learner/gpus_per_node", "/cluster", "/rollout/launch"]
+            .map(|key| value_at(&config, key));
+        (shown.join(" "), note_on(&import, "trainer.nnodes"), note_on(&import, "trainer.n_gpus"))
+    };
+    let (shown, nodes, gpus) = of(&options, &["learner.backend=torch"]);
+    assert_snapshot!(shown, @r#"2 8 {"launcher":"ray","address":"auto","colocate":true} {"replicas":4,"tensor_parallel":4,"args":[],"command":[],"startup_timeout":"900s"}"#);
+    assert_snapshot!(nodes, @"trainer.nnodes=2 -> learner.nodes: 2, cluster.launcher: ray");
+    assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 -> learner.gpus_per_node: 8, rollout.launch.replicas: 4, cluster.colocate: true (learner and servers share GPUs, as many for each server as share a model)");
+    let (shown, _, gpus) =
+        of(&options, &["learner.backend=torch", "cluster.launcher=ray", "trainer.nnodes=1"]);
+    assert_snapshot!(shown, @r#"1 8 {"launcher":"ray","address":"auto","colocate":true} {"replicas":2,"tensor_parallel":4,"args":[],"command":[],"startup_timeout":"900s"}"#);
+    assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 -> learner.gpus_per_node: 8, rollout.launch.replicas: 2, cluster.colocate: true (learner and servers share GPUs, as many for each server as share a model)");
+    let (shown, _, gpus) = of(&options[2..], &["learner.backend=torch"]);
+    assert_snapshot!(shown, @r#"2 8 {"launcher":"ray","address":"auto","colocate":false} null"#);
+    assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 -> learner.gpus_per_node: 8");
+    let (shown, nodes, gpus) = of(&options[2..], &[]);
+    assert_snapshot!(shown, @r#"1 null {"launcher":"none","address":"auto","colocate":false} null"#);
+    assert_snapshot!(nodes, @"trainer.nnodes=2 has no effect: the native engine learns on one machine, and the run starts servers there alone; `learner.backend: torch` reads it, as `learner.nodes`");
+    assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 has no effect: the native engine learns and samples on the CPU of one machine; `learner.backend: torch` reads it, as `learner.gpus_per_node`");
+    let import =
+        with(&VERL, &["learner.backend=torch", "trainer.nnodes=2", "ray_kwargs.ray_init.address=h:6379"]);
+    assert_eq!(loaded(&import).cluster.address, "h:6379");
+    let named = with(&VERL, &["learner.url=unix:l", "trainer.nnodes=2"]);
+    assert_snapshot!(note_on(&named, "trainer.nnodes"), @"trainer.nnodes=2 has no effect: the learner at `learner.url` has the ranks that it was started with");
 }
 
 #[test]

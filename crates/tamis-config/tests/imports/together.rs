@@ -141,6 +141,7 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
     let engine = "actor_rollout_ref.rollout.name=vllm";
     add(engine, &[]);
     add("trainer.n_gpus_per_node=4", &[engine]);
+    add("trainer.nnodes=2", &["learner.backend=torch"]);
     for option in [
         "tensor_model_parallel_size=4",
         "gpu_memory_utilization=0.8",

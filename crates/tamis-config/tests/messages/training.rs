@@ -306,3 +306,154 @@ warning: `learner.continuous_batching` has no effect: `rollout.backend` is `nati
 "#);
     assert_eq!(told("torch", "learner"), "");
 }
+
+/// What a launcher cannot start, and ranks that nobody would start.
+#[test]
+fn ranks_need_a_launcher_that_can_start_them() {
+    let torch = |more: &[&str]| show_errors("learner: {backend: torch}", more);
+    assert_snapshot!(torch(&["learner.gpus_per_node=2"]), @r#"
+error: `learner.gpus_per_node` is 2, and without a launcher the learner is one process
+ --> command line
+  |
+1 | learner.gpus_per_node=2
+  |                       ^
+  hint: set `cluster.launcher: local`, or `ray` on a Ray cluster
+
+1 error in the configuration
+"#);
+    assert_snapshot!(torch(&["learner.nodes=2", "cluster.launcher=local"]), @r#"
+error: `learner.nodes` is 2, and `cluster.launcher: local` starts processes on this machine alone
+ --> command line
+  |
+1 | learner.nodes=2
+  |               ^
+  hint: set `cluster.launcher: ray`; or start the learner on the machines (torchrun, Slurm) and name it by `learner.url`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(torch(&["learner.heartbeat=1s", "cluster.address=10.0.0.1:6379", "cluster.colocate=true"]), @r#"
+warning: `cluster.address` has no effect: `cluster.launcher` is `none`
+ --> command line
+  |
+1 | cluster.address=10.0.0.1:6379
+  |                 ^^^^^^^^^^^^^
+  hint: remove `cluster.address`
+
+warning: `cluster.colocate` has no effect: `cluster.launcher` is `none`: learner and servers are started side by side
+ --> command line
+  |
+1 | cluster.colocate=true
+  |                  ^^^^
+  hint: remove `cluster.colocate`
+
+warning: `learner.heartbeat` has no effect: without a launcher the learner is one process
+ --> command line
+  |
+1 | learner.heartbeat=1s
+  |                   ^^
+  hint: remove `learner.heartbeat`
+"#);
+    assert_snapshot!(torch(&["cluster.launcher=local", "learner.device=cuda:1"]), @r#"
+error: `learner.device: cuda:1` names a GPU, and `cluster.launcher: local` gives each rank its own
+ --> command line
+  |
+1 | learner.device=cuda:1
+  |                ^^^^^^
+  hint: set `learner.device: cuda`; `CUDA_VISIBLE_DEVICES` says which GPUs there are
+
+1 error in the configuration
+"#);
+    assert_snapshot!(torch(&["cluster.launcher=ray", "cluster.address=ray://h:10001"]), @r#"
+error: `cluster.address` is one of Ray's client, through which a run cannot stand on its own
+ --> command line
+  |
+1 | cluster.address=ray://h:10001
+  |                 ^^^^^^^^^^^^^
+  hint: start the run on a node of the cluster (`ray job submit -- tamis train ...`), with `cluster.address: auto`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(torch(&["learner.url=unix:l", "learner.nodes=2", "cluster.launcher=ray"]), @r#"
+error: `cluster.launcher: ray` has nothing to start: no learner in PyTorch, and no servers
+ --> command line
+  |
+1 | cluster.launcher=ray
+  |                  ^^^
+  hint: take `cluster.launcher` out: what runs already is named by `learner.url` and `rollout.servers`
+
+warning: `learner.nodes` has no effect: the learner at `learner.url` has the ranks that it was started with
+ --> command line
+  |
+1 | learner.nodes=2
+  |               ^
+  hint: remove `learner.nodes`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(show_errors("", &["learner.nodes=2", "cluster.launcher=ray"]), @r#"
+error: `cluster.launcher: ray` has nothing to start: no learner in PyTorch, and no servers
+ --> command line
+  |
+1 | cluster.launcher=ray
+  |                  ^^^
+  hint: set `learner.backend: torch`, or `rollout.launch`, or take `cluster.launcher` out
+
+error: a learner of several ranks needs `learner.backend: torch`: the native engine learns in one process
+ --> command line
+  |
+1 | learner.nodes=2
+  |               ^
+  hint: set `learner.backend: torch` and `cluster.launcher: local` (or `ray`), or take the key out
+
+2 errors in the configuration
+"#);
+    for fine in [
+        &["learner.gpus_per_node=1"][..],
+        &["cluster.launcher=local", "learner.gpus_per_node=8", "learner.heartbeat=1s"],
+        &["cluster.launcher=ray", "learner.nodes=2", "cluster.address=10.0.0.1:6379"],
+    ] {
+        assert_eq!(torch(fine), "");
+    }
+    let served = |more: &[&str]| {
+        show_errors("learner: {backend: torch}\nrollout: {backend: vllm, launch: {replicas: 3}}", more)
+    };
+    assert_eq!(served(&["cluster.launcher=ray"]), "");
+    assert_snapshot!(served(&["cluster.launcher=ray", "publish.mode=ipc", "rollout.launch.replicas=1"]), @r#"
+error: `publish.mode: ipc` shares the memory of a GPU, and with `cluster.launcher: ray` learner and servers have GPUs of their own
+ --> command line
+  |
+1 | publish.mode=ipc
+  |              ^^^
+  hint: set `cluster.colocate: true`, or `publish.mode: folder`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(served(&["cluster.launcher=local", "cluster.colocate=true", "learner.gpus_per_node=2"]), @r#"
+error: `cluster.colocate` puts the servers onto the learner's GPUs: they need 3 (`rollout.launch`), and the learner has 2
+ --> command line
+  |
+1 | cluster.colocate=true
+  |                  ^^^^
+  hint: lower `rollout.launch.replicas`, or raise `learner.gpus_per_node`
+
+warning: servers on the learner's GPUs keep their memory while the policy learns: `rollout.sleep_level` is 0
+ --> command line
+  |
+1 | cluster.colocate=true
+  |                  ^^^^
+  hint: set `rollout.sleep_level: 1` (vLLM), or see that both fit
+
+1 error in the configuration
+"#);
+    assert_eq!(served(&["cluster.launcher=local", "cluster.colocate=true", "rollout.sleep_level=1"]), "");
+    assert_snapshot!(served(&["cluster.launcher=ray", "rollout.launch.command=[s, '{model}', '{port}']"]), @r#"
+error: `rollout.launch.command` has no `{host}` in it: a server on another node would not be reached
+ --> command line
+  |
+1 | rollout.launch.command=[s, '{model}', '{port}']
+  |                        ^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: write `{host}` where it belongs, such as `[tamis, serve, '{model}', --host, '{host}', --port, '{port}']`
+
+1 error in the configuration
+"#);
+}

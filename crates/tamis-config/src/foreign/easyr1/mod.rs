@@ -9,7 +9,7 @@ use super::key::Becomes::{By, Key, NoEffect, Unless};
 use super::key::{ForeignKey, key};
 use super::shared::images;
 
-const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
+const DEVICES: &str = "devices and machines are set up by the sections `learner` and `cluster`";
 const ENGINE: &str =
     "it tunes the engine that samples in verl: that of tamis, and the servers that a run starts, do without";
 const PYTORCH: &str = "it tunes PyTorch, and tamis trains with an engine of its own";
@@ -325,12 +325,12 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("trainer.logger", "[console, wandb]", By(rules::LOGGERS, "run.loggers")),
     key("trainer.project_name", "easy_r1", By(rules::NAMES, "run.dir")),
     key("trainer.experiment_name", "demo", By(rules::NAMES, "run.name")),
-    key("trainer.n_gpus_per_node", "8", By(rules::SERVERS, "rollout.launch.replicas")),
     key(
-        "trainer.nnodes",
-        "1",
-        NoEffect("there is one machine: servers on others are started there, and named in `rollout.servers`"),
+        "trainer.n_gpus_per_node",
+        "8",
+        By(rules::SERVERS, "learner.gpus_per_node rollout.launch.replicas cluster.launcher cluster.colocate"),
     ),
+    key("trainer.nnodes", "1", By(rules::SERVERS, "learner.nodes cluster.launcher")),
     key("trainer.critic_warmup", "0", By(rules::CRITIC, "critic.warmup_steps")),
     key("trainer.ray_timeline", "null", NoEffect(DEVICES)),
 ];

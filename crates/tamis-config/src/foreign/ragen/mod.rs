@@ -73,7 +73,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("lora.alpha", "64", By(rules::ADAPTER, "learner.lora")),
     key("lora.target_modules", "all-linear", By(rules::ADAPTER, "learner.lora")),
     key("lora.*", "", NoEffect("an adapter has a rank, a scale and layers, and nothing else")),
-    key("system.*", "", NoEffect("it sets up GPUs or several machines, and tamis trains on the CPU of one")),
+    key("system.*", "", NoEffect("devices and machines are set up by the sections `learner` and `cluster`")),
     key(
         "collapse_detection.*",
         "",
@@ -139,7 +139,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "actor_rollout_ref.rollout.tp_size_check",
         "True",
-        NoEffect("it sets up GPUs or several machines, and tamis trains on the CPU of one"),
+        NoEffect("devices and machines are set up by the sections `learner` and `cluster`"),
     ),
     key("agent_proxy.max_turn", "5", Unless(&["1"], TURNS)),
     key("agent_proxy.context_window_mode", "full", NoEffect(ONE_TURN)),

@@ -1,13 +1,13 @@
 //! Engines of other systems as servers: those that they start, which the run starts here.
 
 use crate::foreign::owner::Owner;
+use crate::foreign::shared::learner::is_torch;
 use crate::foreign::translator::{Translator, quote, show};
 
 /// Reason for ignoring an engine's keys where no engine is named.
 const ENGINE: &str = "the native engine generates, and needs no tuning of memory or parallelism";
 
-/// Reason for ignoring keys about machines.
-const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
+const LAUNCHER: &str = "cluster.launcher";
 
 /// Options of an engine, with the flags of vLLM and of SGLang that they become; a flag that is empty is none.
 struct Flag {
@@ -76,9 +76,44 @@ pub(in crate::foreign) fn sweep(t: &mut Translator, rule: &str, reason: impl Fn(
 /// The name of the rule of every owner that translates its engine.
 pub(in crate::foreign) const RULE: &str = "servers";
 
-/// verl's, RAGEN's and EasyR1's engine.
+const NODES: &str = "trainer.nnodes";
+const GPUS: &str = "trainer.n_gpus_per_node";
+
+/// The machines and GPUs that the policy learns on. Returns whether it does so in PyTorch there.
+fn machines(t: &mut Translator) -> bool {
+    if t.text_of("learner.url").is_some() {
+        for key in [NODES, GPUS] {
+            t.no_effect(key, "the learner at `learner.url` has the ranks that it was started with");
+        }
+        return false;
+    }
+    if !is_torch(t) {
+        t.no_effect(
+            NODES,
+            "the native engine learns on one machine, and the run starts servers there alone; `learner.backend: torch` \
+             reads it, as `learner.nodes`",
+        );
+        return false;
+    }
+    let (nodes, gpus) = (t.number(NODES), t.number(GPUS));
+    for (key, ours, value) in [(NODES, "learner.nodes", nodes), (GPUS, "learner.gpus_per_node", gpus)] {
+        if let Some(value) = value {
+            t.set(&[key], ours, &value.to_string());
+        }
+    }
+    let is_many = |value: Option<f64>| value.is_some_and(|value| value > 1.0);
+    let says_none = t.text_of(LAUNCHER).is_none_or(|launcher| launcher == "none");
+    if says_none && is_many(nodes) {
+        t.set(&[NODES], LAUNCHER, "ray");
+    } else if says_none && is_many(gpus) {
+        t.set(&[GPUS], LAUNCHER, "local");
+    }
+    true
+}
+
+/// verl's, RAGEN's and EasyR1's engine, and the machines that it shares with the learner.
 pub(in crate::foreign) fn servers(owner: Owner, t: &mut Translator) {
-    const GPUS: &str = "trainer.n_gpus_per_node";
+    let learns_on_gpus = machines(t);
     let prefix = if owner == Owner::EasyR1 { "worker.rollout." } else { "actor_rollout_ref.rollout." };
     let of = |name: &str| format!("{prefix}{name}");
     let name = of("name");
@@ -98,7 +133,9 @@ pub(in crate::foreign) fn servers(owner: Owner, t: &mut Translator) {
     };
     if backend == "native" {
         return sweep(t, RULE, |key| match key.rsplit('.').next() {
-            _ if key.starts_with("trainer.") => DEVICES,
+            _ if key == GPUS => {
+                "the native engine learns and samples on the CPU of one machine; `learner.backend: torch` reads it, as `learner.gpus_per_node`"
+            }
             Some("dtype" | "quantization") => "computation is in f32",
             Some("enable_prefix_caching") => "the prompt of a group is always shared",
             _ => ENGINE,
@@ -130,12 +167,18 @@ pub(in crate::foreign) fn servers(owner: Owner, t: &mut Translator) {
         t.default(owner, &cut, "rollout.launch.tensor_parallel", &each.to_string());
     }
     if let Some(gpus) = gpus {
-        let replicas = (gpus / each.max(1.0)).floor().max(1.0);
+        let nodes = if learns_on_gpus { t.number(NODES).unwrap_or(1.0) } else { 1.0 };
+        let replicas = (nodes * gpus / each.max(1.0)).floor().max(1.0);
         t.set(&[GPUS], "rollout.launch.replicas", &replicas.to_string());
-        t.remark(
-            GPUS,
-            "the GPUs of this machine, as many for each server as share a model; the learner is on the CPU",
-        );
+        if !learns_on_gpus {
+            t.remark(
+                GPUS,
+                "the GPUs of this machine, as many for each server as share a model; the learner is on the CPU",
+            );
+        } else if t.text_of(LAUNCHER).is_some_and(|launcher| launcher != "none") {
+            t.set(&[GPUS], "cluster.colocate", "true");
+            t.remark(GPUS, "learner and servers share GPUs, as many for each server as share a model");
+        }
     }
     sweep(t, RULE, |_| "the server does so anyway, or has no such option");
 }

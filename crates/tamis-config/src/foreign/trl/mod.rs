@@ -14,7 +14,7 @@ pub(super) use rules::defaults;
 use super::key::Becomes::{By, Key, NoEffect, Unless};
 use super::key::{ForeignKey, key};
 
-const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
+const DEVICES: &str = "devices and machines are set up by the sections `learner` and `cluster`";
 const ONE: &str = "there is one process";
 const F32: &str =
     "trained weights and moments are held in f32; `learner.dtype` says what PyTorch computes in";

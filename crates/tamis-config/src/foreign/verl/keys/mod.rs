@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use crate::foreign::key::ForeignKey;
 
-const DEVICES: &str = "it sets up GPUs or several machines, and tamis trains on the CPU of one";
+const DEVICES: &str = "devices and machines are set up by the sections `learner` and `cluster`";
 const RAGGED: &str = "it is about padding, and tamis keeps every sequence at its own length";
 const KEPT: &str = "the native engine's log-probabilities are the learner's, bit for bit; of what servers \
     sampled the learner computes them in its own micro-batches";

@@ -8,6 +8,7 @@ use crate::foreign::key::Becomes::{By, Key, NoEffect, Unless};
 use crate::foreign::key::{ForeignKey, key};
 use crate::foreign::verl::rules;
 
+const RAY: &str = "Ray runs before the run is started, which finds it by `cluster.address`";
 const NO_TEACHER: &str = "there is no distillation";
 const IN_STEP: &str = "a step trains on what its own policy sampled: nothing is asynchronous";
 const CRITIC_SIZES: &str = "the critic is run with the policy's micro-batches";
@@ -38,12 +39,12 @@ pub(super) const KEYS: &[ForeignKey] = &[
         ),
     ),
     key("trainer.validation_data_dir", "null", By(rules::VALIDATION, "validate.save_samples")),
-    key("trainer.n_gpus_per_node", "8", By(rules::SERVERS, "rollout.launch.replicas")),
     key(
-        "trainer.nnodes",
-        "1",
-        NoEffect("there is one machine: servers on others are started there, and named in `rollout.servers`"),
+        "trainer.n_gpus_per_node",
+        "8",
+        By(rules::SERVERS, "learner.gpus_per_node rollout.launch.replicas cluster.launcher cluster.colocate"),
     ),
+    key("trainer.nnodes", "1", By(rules::SERVERS, "learner.nodes cluster.launcher")),
     key("trainer.device", "", NoEffect(DEVICES)),
     key(
         "trainer.balance_batch",
@@ -210,8 +211,10 @@ pub(super) const KEYS: &[ForeignKey] = &[
         NoEffect("`train.total_steps` or `train.total_epochs` says how long the run is"),
     ),
     key("model_engine", "", NoEffect(DEVICES)),
-    key("ray_init.*", "", NoEffect(DEVICES)),
-    key("ray_kwargs.*", "", NoEffect(DEVICES)),
+    key("ray_init.address", "", Key("cluster.address")),
+    key("ray_init.*", "", NoEffect(RAY)),
+    key("ray_kwargs.ray_init.address", "", Key("cluster.address")),
+    key("ray_kwargs.*", "", NoEffect(RAY)),
     key("global_profiler.*", "", NoEffect(DEVICES)),
     key("profile.*", "", NoEffect(DEVICES)),
     key("hydra.*", "", NoEffect("configurations are layered by tamis itself")),

@@ -1,0 +1,140 @@
+//! Rules about what starts learner and servers, and about ranks.
+
+use super::Checker;
+use crate::schema::{LauncherKind, LearnerBackend, PublishMode};
+
+impl Checker<'_> {
+    pub(super) fn cluster(&mut self) {
+        let (learner, launcher) = (&self.config.learner, self.config.cluster.launcher);
+        let starts_learner = learner.backend == LearnerBackend::Torch && learner.url.is_none();
+        let starts_servers = self.config.launches_servers();
+        if launcher != LauncherKind::Ray {
+            let why = format!("`cluster.launcher` is `{launcher}`");
+            self.warn_ignored(&["cluster.address"], &why);
+        }
+        if launcher == LauncherKind::None {
+            let why = "`cluster.launcher` is `none`: learner and servers are started side by side";
+            self.warn_ignored(&["cluster.colocate"], why);
+        } else if !starts_learner && !starts_servers {
+            let message = format!(
+                "`cluster.launcher: {launcher}` has nothing to start: no learner in PyTorch, and no servers"
+            );
+            let hint = if learner.url.is_some() {
+                "take `cluster.launcher` out: what runs already is named by `learner.url` and `rollout.servers`"
+            } else {
+                "set `learner.backend: torch`, or `rollout.launch`, or take `cluster.launcher` out"
+            };
+            self.error(&["cluster.launcher"], message, hint);
+        } else {
+            self.launched(starts_learner, starts_servers);
+        }
+        self.ranks(starts_learner);
+    }
+
+    /// Checks what a launcher starts.
+    fn launched(&mut self, starts_learner: bool, starts_servers: bool) {
+        let (learner, cluster) = (&self.config.learner, &self.config.cluster);
+        let launcher = cluster.launcher;
+        if starts_learner && learner.device.starts_with("cuda:") {
+            let message = format!(
+                "`learner.device: {}` names a GPU, and `cluster.launcher: {launcher}` gives each rank its own",
+                learner.device
+            );
+            let hint = "set `learner.device: cuda`; `CUDA_VISIBLE_DEVICES` says which GPUs there are";
+            self.error(&["learner.device", "cluster.launcher"], message, hint);
+        }
+        if launcher == LauncherKind::Ray {
+            if cluster.address.starts_with("ray://") {
+                self.error(
+                    &["cluster.address"],
+                    "`cluster.address` is one of Ray's client, through which a run cannot stand on its own",
+                    "start the run on a node of the cluster (`ray job submit -- tamis train ...`), with `cluster.address: auto`",
+                );
+            }
+            let command = self.config.rollout.launch.as_ref().map_or(&[][..], |launch| &launch.command);
+            if starts_servers && !command.is_empty() && !command.iter().any(|word| word.contains("{host}")) {
+                self.error(
+                    &["rollout.launch.command", "cluster.launcher"],
+                    "`rollout.launch.command` has no `{host}` in it: a server on another node would not be reached",
+                    "write `{host}` where it belongs, such as `[tamis, serve, '{model}', --host, '{host}', --port, '{port}']`",
+                );
+            }
+        }
+        if !(starts_learner && starts_servers) {
+            let why = if starts_learner { "no server is started" } else { "no learner is started" };
+            self.warn_ignored(&["cluster.colocate"], why);
+            return;
+        }
+        let needed = self.config.num_server_gpus();
+        if !cluster.colocate {
+            if self.config.publish_mode() == PublishMode::Ipc {
+                let message = format!(
+                    "`publish.mode: ipc` shares the memory of a GPU, and with `cluster.launcher: {launcher}` learner and \
+                     servers have GPUs of their own"
+                );
+                let hint = "set `cluster.colocate: true`, or `publish.mode: folder`";
+                self.error(&["publish.mode", "cluster.launcher"], message, hint);
+            }
+            return;
+        }
+        if let Some(each) = learner.gpus_per_node.filter(|each| each * learner.nodes < needed) {
+            let message = format!(
+                "`cluster.colocate` puts the servers onto the learner's GPUs: they need {needed} \
+                 (`rollout.launch`), and the learner has {}",
+                each * learner.nodes
+            );
+            let hint = "lower `rollout.launch.replicas`, or raise `learner.gpus_per_node`";
+            self.error(&["cluster.colocate", "rollout.launch"], message, hint);
+        }
+        if self.config.rollout.sleep_level == 0 && learner.device != "cpu" {
+            self.warn(
+                &["cluster.colocate"],
+                "servers on the learner's GPUs keep their memory while the policy learns: `rollout.sleep_level` is 0",
+                "set `rollout.sleep_level: 1` (vLLM), or see that both fit",
+            );
+        }
+    }
+
+    /// Checks that the ranks that are asked for can be started.
+    fn ranks(&mut self, starts_learner: bool) {
+        let (learner, launcher) = (&self.config.learner, self.config.cluster.launcher);
+        let keys = ["learner.gpus_per_node", "learner.nodes", "learner.heartbeat"];
+        if learner.backend != LearnerBackend::Torch {
+            if learner.nodes > 1 || learner.gpus_per_node.is_some_and(|each| each > 1) {
+                self.error(
+                    &keys[..2],
+                    "a learner of several ranks needs `learner.backend: torch`: the native engine learns in one process",
+                    "set `learner.backend: torch` and `cluster.launcher: local` (or `ray`), or take the key out",
+                );
+            } else {
+                self.warn_ignored(&keys, "`learner.backend` is `native`");
+            }
+            return;
+        }
+        if !starts_learner {
+            self.warn_ignored(&keys, "the learner at `learner.url` has the ranks that it was started with");
+            return;
+        }
+        if learner.nodes > 1 && launcher != LauncherKind::Ray {
+            let message = format!(
+                "`learner.nodes` is {}, and `cluster.launcher: {launcher}` starts processes on this machine alone",
+                learner.nodes
+            );
+            let hint = "set `cluster.launcher: ray`; or start the learner on the machines (torchrun, Slurm) and name \
+                        it by `learner.url`";
+            self.error(&["learner.nodes", "cluster.launcher"], message, hint);
+        } else if let Some(each) = learner.gpus_per_node.filter(|each| *each > 1)
+            && launcher == LauncherKind::None
+        {
+            self.error(
+                &["learner.gpus_per_node", "cluster.launcher"],
+                format!(
+                    "`learner.gpus_per_node` is {each}, and without a launcher the learner is one process"
+                ),
+                "set `cluster.launcher: local`, or `ray` on a Ray cluster",
+            );
+        } else if launcher == LauncherKind::None {
+            self.warn_ignored(&["learner.heartbeat"], "without a launcher the learner is one process");
+        }
+    }
+}
