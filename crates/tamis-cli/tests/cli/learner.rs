@@ -1,10 +1,9 @@
 //! Runs whose policy learns in another process (`tamis learner`).
 
 use std::io::Read as _;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use crate::listening::Listening;
+use crate::lost_learner::train_with_followers;
 use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
 
 fn train(folder: &Folder, arguments: &[&str]) -> Ended {
@@ -158,28 +157,6 @@ fn lost_timeout(fault: &str) -> &'static str {
     }
 }
 
-/// A run whose learner, where it ends, is followed by another at its place, as a cluster would do.
-fn train_with_followers(folder: &Folder, learner: &mut Listening, arguments: &[&str]) -> Ended {
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while learner.child.try_wait().unwrap().is_none() {
-                if is_over.load(Ordering::SeqCst) {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            let _follower = Listening::learner(folder, &["--listen", "unix:l.sock"]);
-            while !is_over.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        });
-        let ended = train(folder, arguments);
-        is_over.store(true, Ordering::SeqCst);
-        ended
-    })
-}
-
 /// With a fault at every call in turn, until one comes after the last call: what the run came to each time,
 /// and where it failed a resume with a new learner. `goes_on`: another learner follows one that is killed, and
 /// the run waits for it.
@@ -197,7 +174,7 @@ fn with_a_fault_at_every_call(fault: &str, samples: bool, goes_on: bool, check: 
         let restarts = if goes_on { "learner.max_restarts=1" } else { "learner.max_restarts=0" };
         let begin = ["run.name=run", "learner.url=unix:l.sock", lost_timeout(fault), restarts];
         let ended = if goes_on {
-            train_with_followers(&folder, &mut learner, &begin)
+            train_with_followers(&folder, &mut learner, &[], &begin)
         } else {
             train(&folder, &begin)
         };
