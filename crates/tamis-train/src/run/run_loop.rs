@@ -261,6 +261,12 @@ impl Run {
         if let Some(time) = self.workers.learner.take_wire_time() {
             timings.add("wire", time);
         }
+        if let Some(balance) = self.workers.learner.take_rank_balance() {
+            found.put_balance(&balance);
+            if let Some(time) = balance.idle_time() {
+                timings.add("rank_idle", time);
+            }
+        }
         timings.add(STEP, self.attempts.began.elapsed());
         found.put_times(&timings);
         found.metrics.add_aliases();

@@ -506,6 +506,7 @@ mod tests {
             args: Vec::new(),
             command: Vec::new(),
             startup_timeout: Duration::from_secs(1),
+            lost_timeout: None,
         };
         visible_gpus(&launch, visible).map_err(|error| error.to_string())
     }

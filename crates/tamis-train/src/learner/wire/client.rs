@@ -21,12 +21,13 @@ use super::message::{Message, MessageError};
 use super::{
     BackwardRequest, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody, ForwardRequest,
     HoldRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer,
-    OpenRequest, PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
+    OpenRequest, PublishRequest, RANK_SECONDS, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
 };
 use crate::checkpoint::SaveError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::generate::{Generate, Generated};
 use crate::learner::progress::UpdateProgress;
+use crate::learner::rank_balance::RankBalance;
 use crate::learner::torch::TorchProcess;
 use crate::learner::{
     CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport, Pass,
@@ -419,6 +420,7 @@ pub struct WireLearner {
     progress: UpdateProgress,
     /// Network of the held pass.
     held: Option<Trained>,
+    balance: RankBalance,
     #[expect(dead_code, reason = "its thread ends with it")]
     signs_of_life: Option<SignsOfLife>,
 }
@@ -474,7 +476,16 @@ impl WireLearner {
         let orphan_timeout = request.orphan_timeout.and_then(|time| Duration::try_from_secs_f64(time).ok());
         let signs_of_life = orphan_timeout.map(|time| SignsOfLife::begin(&url, time)).transpose();
         let signs_of_life = signs_of_life.map_err(no_address)?;
-        Ok(Self { calls, codec: None, interrupt, info, progress, held: None, signs_of_life })
+        Ok(Self {
+            calls,
+            codec: None,
+            interrupt,
+            info,
+            progress,
+            held: None,
+            balance: RankBalance::default(),
+            signs_of_life,
+        })
     }
 
     /// With generators that sample through it, which needs the tokenizer.
@@ -514,6 +525,7 @@ impl WireLearner {
         num_tokens: usize,
     ) -> Pass<TokenColumns> {
         let mut answer = self.pass(path, message)?;
+        self.note_pass(&answer);
         let columns =
             answer.take_token_columns(num_tokens).map_err(|error| lock(&self.calls).misunderstood(&error))?;
         let is_whole = match network {
@@ -525,6 +537,13 @@ impl WireLearner {
         }
         let error = MessageError("a column of the tokens is missing".to_owned());
         Err(Halt::Failed(lock(&self.calls).misunderstood(&error)))
+    }
+
+    /// Counts a pass whose answer says how long each rank computed.
+    fn note_pass(&mut self, answer: &Message) {
+        if let Some(seconds) = answer.numbers(RANK_SECONDS) {
+            self.balance.add_pass(&seconds);
+        }
     }
 
     fn note_networks(&mut self, answer: &Message) -> Result<(), LearnerError> {
@@ -550,6 +569,7 @@ impl Learner for WireLearner {
     fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns> {
         let message = Message::new(&HoldRequest { network, images: None }).with_wave(wave);
         self.held = None;
+        self.balance.add_wave(wave, self.info.num_ranks);
         let columns = self.columns("/v1/forward_hold", network.into(), &message, wave.num_tokens())?;
         self.held = Some(network);
         Ok(columns)
@@ -559,7 +579,9 @@ impl Learner for WireLearner {
         let network = self.held.take().ok_or(LearnerError::NothingHeld)?;
         let message = Message::new(&BackwardRequest { discard: false });
         let message = message.with_derivatives(network.into(), derivatives);
-        self.pass("/v1/backward", &message).map(|_| ())
+        let answer = self.pass("/v1/backward", &message)?;
+        self.note_pass(&answer);
+        Ok(())
     }
 
     fn discard(&mut self) -> Result<(), LearnerError> {
@@ -589,6 +611,11 @@ impl Learner for WireLearner {
 impl RunLearner for WireLearner {
     fn take_wire_time(&mut self) -> Option<Duration> {
         Some(std::mem::take(&mut lock(&self.calls).wire_time))
+    }
+
+    fn take_rank_balance(&mut self) -> Option<RankBalance> {
+        let balance = std::mem::take(&mut self.balance);
+        (self.info.num_ranks > 1).then_some(balance)
     }
 
     fn progress(&mut self) -> &mut UpdateProgress {
