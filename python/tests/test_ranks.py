@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
 
 # First: it says so, and leaves the tests out, where PyTorch is missing.
@@ -15,8 +16,9 @@ from support import ROOT, Case, call, golden_folder, open_settings, random_colum
 
 import torch
 from safetensors.torch import load_file
+from tamis.learner.checkpoint import RankOutput
 from tamis.learner.learner import Learner
-from tamis.learner.protocol import Wave
+from tamis.learner.protocol import DiskError
 from test_server import Client
 
 # Seconds for what must come to its end.
@@ -240,8 +242,9 @@ class Ranks(Case):
                         told, _, last = play(Alone(), self.folder(), **opening(kind))
                         of_gang, first_of_gang, last_of_gang = play(gang, self.folder(), **opening(kind))
                         for place, (one, other) in enumerate(zip(of_gang, told, strict=True)):
-                            # AdamW makes much of a small number's last bits: what comes after a step differs by more.
-                            tolerance = TOLERANCE if place == 0 else 10 * TOLERANCE
+                            # The first update of each network; AdamW makes much of a small number's last bits, so
+                            # that what comes after a step differs by more.
+                            tolerance = TOLERANCE if place <= ("critic" in kind) else 1e-2
                             for found, expected in zip(flat(one), flat(other), strict=True):
                                 self.assert_close(found, expected, tolerance, kind)
                         # Moments are the gradients' sums; a step divides by their roots.
@@ -343,17 +346,28 @@ class Losses(Case):
         _, after = gang.call("forward", {"network": "policy"}, WAVES[0])
         self.assert_same(before["logprob"], after["logprob"])
 
-    def test_a_disk_that_takes_no_more_is_told_and_the_ranks_go_on(self):
-        gang = self.ready()
+    def test_a_disk_that_takes_no_more_ends_nobody_s_wait(self):
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        # Nothing is written where a folder has the file's name already: it is made while the ranks gather.
-        folder.chmod(0o500)
-        if os.access(folder, os.W_OK):
-            self.skipTest("root may write everywhere")
-        with self.assertRaises(Refusal) as raised:
-            gang.call("save", {"folder": str(folder), "content": "weights", "dtype": "f32", "untied": False})
-        self.assertEqual(raised.exception.kind, "disk")
-        gang.call("forward", {"network": "policy"}, WAVES[0])
+        (folder / "second").mkdir()
+        for rank in (0, 1):
+            output, gathered = RankOutput(folder, types.SimpleNamespace(rank=rank)), []
+
+            def parts(name, gathered=gathered):
+                for number in range(3):
+                    gathered.append((name, number))
+                    yield b"part"
+
+            for name in ("first", "second", "third"):
+                output.write(name, parts(name))
+            # The first of them writes, and gathers with the others what it cannot write.
+            self.assertEqual(len(gathered), 9)
+            if rank == 0:
+                with self.assertRaisesRegex(DiskError, "second"):
+                    output.finish()
+                (folder / "first").unlink()
+            else:
+                self.assertEqual(output.finish(), [])
+            self.assertEqual([path.name for path in folder.iterdir()], ["second"])
 
     def test_a_rank_that_never_comes_is_named(self):
         with Gang(3, startup_timeout=3.0, missing=(1,)) as gang:

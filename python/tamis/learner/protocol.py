@@ -38,9 +38,19 @@ class LearnerError(Exception):
         self.hint = hint
         self.more = more
 
+    def __reduce__(self):
+        # Other ranks send theirs to the first: classes are made in many ways, and what they hold is enough.
+        return _as_it_was, (type(self), self.args, self.__dict__)
+
     def body(self):
         """The error as the wire has it."""
         return {"error": {"kind": self.kind, "message": self.message, "hint": self.hint, **self.more}}
+
+
+def _as_it_was(kind, args, held):
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(held)
+    return error
 
 
 class RequestError(LearnerError):

@@ -324,15 +324,15 @@ def follow(learner, ranks):
     # No wait of PyTorch hears of a signal: the system's own answer to one ends the process.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     pulse = _Pulse(ranks)
-    while (call := ranks.hear()) is not None:
+    while (call := pulse.unless_lost(ranks.hear)) is not None:
         try:
             outcome = carry_out(learner, *call)
-        except BaseException as error:
+        except Exception as error:
             # The others wait for this rank in the middle of the call.
             text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             pulse.fail(text, call[0] if is_out_of_memory(error) else None)
             raise
-        ranks.gather(outcome)
+        pulse.unless_lost(lambda: ranks.gather(outcome))
 
 
 class _Pulse:
@@ -367,6 +367,14 @@ class _Pulse:
             why = "is gone"
         print(f"rank {self._ranks.rank} ends: rank 0 {why}", file=sys.stderr, flush=True)
         os._exit(EXIT_LOST)
+
+    def unless_lost(self, act):
+        """What `act` gives, which waits for rank 0. Where that is gone, the thread that listens to it says so."""
+        try:
+            return act()
+        except RuntimeError:
+            time.sleep(2 * _SILENCES_OF_THE_FIRST * self._ranks.heartbeat)
+            raise
 
     def fail(self, what, full_at):
         """Says why this rank goes no further, and for which call it had not enough memory."""
