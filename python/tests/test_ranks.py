@@ -288,14 +288,14 @@ class Losses(Case):
         self.assertIsInstance(error, Refusal, str(error))
         self.assertEqual((error.status, error.kind), (503, "lost"))
         self.assertIn(f"rank {victim} (", str(error))
-        self.assertIn(f"process {gang.processes[victim].pid}) is lost: {what}", str(error))
+        self.assertIn(f"process {gang.processes[victim].pid}) {what}", str(error))
 
     def test_a_rank_that_is_killed_is_told_and_all_end(self):
         for victim in (1, 2):
             with self.subTest(victim=victim):
                 gang = self.ready(3)
                 gang.processes[victim].kill()
-                self.assert_lost(gang, victim, "it")
+                self.assert_lost(gang, victim, "has ")
                 codes = gang.wait()
                 self.assertEqual(codes[victim], -signal.SIGKILL)
                 self.assertTrue(all(code != 0 for code in codes), codes)
@@ -304,7 +304,7 @@ class Losses(Case):
     def test_a_rank_that_stands_still_is_told_and_the_others_end(self):
         gang = self.ready()
         gang.processes[1].send_signal(signal.SIGSTOP)
-        self.assert_lost(gang, 1, "it has given no sign of life for 1 s")
+        self.assert_lost(gang, 1, "has given no sign of life for 1 s")
         self.assertEqual(gang.processes[0].wait(LIMIT), 75)
         gang.processes[1].send_signal(signal.SIGCONT)
         self.assertNotEqual(gang.processes[1].wait(LIMIT), 0)

@@ -624,7 +624,7 @@ class Program(Case):
                 client = Client(self.listening(child))
                 self.assertEqual(client.open()[0], 200)
                 status, answer, _ = client.post("check")
-                self.assertEqual(status, 500)
+                self.assertEqual(status, 503)
                 self.assertRegex(answer["error"]["message"], "CUDA error")
                 self.assertIn("the learner ends", answer["error"]["hint"])
                 client.close()

@@ -272,7 +272,7 @@ class Watch:
 
     def _listen(self, connection):
         connection.settimeout(self._ranks.heartbeat)
-        peer, ended, full_at = None, "its connection broke", None
+        peer, ended, full_at = None, "has broken its connection", None
         try:
             with connection.makefile("rw") as lines:
                 secret, _, rank = lines.readline().strip().partition(" ")
@@ -284,25 +284,26 @@ class Watch:
                     peer.heard = time.monotonic()
                     said = json.loads(line)
                     if said:
-                        ended, full_at = said
+                        what, full_at = said
+                        ended = f"failed: {what}"
                         break
                     lines.write("0\n")
                     lines.flush()
                 else:
-                    ended = "it ended"
+                    ended = "has ended"
         except TimeoutError:
-            ended = f"it has given no sign of life for {self._ranks.heartbeat:g} s"
+            ended = f"has given no sign of life for {self._ranks.heartbeat:g} s"
         except (OSError, ValueError):
             pass
         if peer is not None:
-            self._tell(f"{peer} is lost: {ended}", full_at)
+            self._tell(f"{peer} {ended}", full_at)
 
     def _look(self):
         """A rank that has not connected gives no sign of life, either."""
         time.sleep(max(30.0, self._ranks.heartbeat))
         for peer in self._peers[1:]:
             if peer.connection is None:
-                self._tell(f"{peer} is lost: it has given no sign of life since it began")
+                self._tell(f"{peer} has given no sign of life since it began")
 
     def lose(self, what, full_at=None):
         """Says that this rank goes no further, unless it is another one's loss that shows here first.

@@ -105,7 +105,9 @@ class Session:
         return last.seq if last.ended.is_set() else last.seq - 1
 
     def health(self):
-        """The answer of `health`."""
+        """The answer of `health`; the error of a learner that is lost."""
+        if self._gone is not None:
+            raise self._gone
         with self._lock:
             phase = "busy" if self._running else "held" if self._is_holding else "idle"
             health = {"phase": phase, "seq": self._seq()}
@@ -242,7 +244,7 @@ class Session:
             if is_out_of_memory(error):
                 hint = _LESS_MEMORY.get(job.path, _LESS_WEIGHTS)
                 if self.watch is not None:
-                    self.watch.lose(f"rank 0 is lost: out of memory: {first_line(error)}", job.path)
+                    self.watch.lose(f"rank 0 is out of memory: {first_line(error)}", job.path)
                 return Answer.of_error(Failed(f"out of memory: {first_line(error)}", hint))
             self.log(traceback.format_exc().rstrip())
             message = f"{type(error).__name__}: {first_line(error)}"
@@ -252,7 +254,7 @@ class Session:
                 return Answer.of_error(Lost(message, hint))
             if self.watch is not None:
                 # Where a rank is gone, the watch knows more of it in a moment; otherwise this one is.
-                self.watch.lose(f"rank 0 is lost: {message}")
+                self.watch.lose(f"rank 0 failed: {message}")
                 return Answer.of_error(Lost(message, hint))
             return Answer.of_error(Failed(message, "the learner's log has the details"))
 
