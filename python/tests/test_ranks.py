@@ -59,8 +59,13 @@ class Gang:
         self.number = number
         self.address = f"unix:{self.folder.name}/socket"
         self.logs = [pathlib.Path(self.folder.name, f"rank_{rank}") for rank in range(number)]
+        self.client, self.processes = None, []
+        self.start = lambda: self.start_processes(number, heartbeat, startup_timeout, missing)
+        self.start()
+
+    def start_processes(self, number, heartbeat, startup_timeout, missing):
         master = str(port())
-        self.processes, self.client = [], None
+        self.processes = []
         for rank in range(number):
             if rank in missing:
                 continue
@@ -70,7 +75,7 @@ class Gang:
             }  # fmt: skip
             command = [sys.executable, "-m", "tamis.learner", "--listen", self.address, "--heartbeat", str(heartbeat)]
             command += ["--startup-timeout", str(startup_timeout)]
-            with open(self.logs[rank], "w") as log:
+            with open(self.logs[rank], "a") as log:
                 self.processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
 
     def __enter__(self):
@@ -79,11 +84,25 @@ class Gang:
     def __exit__(self, *_):
         if self.client is not None:
             self.client.close()
+        self.kill()
+        self.folder.cleanup()
+
+    def kill(self):
         for process in self.processes:
             process.send_signal(signal.SIGCONT)
             process.kill()
             process.wait()
-        self.folder.cleanup()
+
+    def wait_for_others(self, victim):
+        """Until all ranks but this one have ended."""
+        for rank, process in enumerate(self.processes):
+            if rank != victim:
+                process.wait(LIMIT)
+
+    def start_again(self):
+        """All ranks, as a cluster does that finds one lost."""
+        self.kill()
+        self.start()
 
     def connect(self):
         until = time.monotonic() + LIMIT
