@@ -82,6 +82,29 @@ class RankedRuns(Runs):
                 self.assertEqual(self.timeless(name), self.timeless("whole"))
                 self.assertEqual(self.weights(name, 60), self.weights("whole", 60))
 
+    def test_ranks_whose_run_is_killed_wait_for_the_resume(self):
+        steps = ["train.total_steps=40", "checkpoint.save_freq=5", "learner.orphan_timeout=60s"]
+        with Gang(2).connect() as gang:
+            self.ranked("whole", gang, *steps)
+            pids = [rank["pid"] for rank in gang.health()["ranks"]]
+            learner = ["learner.backend=torch", "learner.device=cpu", f"learner.url={gang.address}"]
+            run = subprocess.Popen(
+                self.command("config.yaml", "run.name=killed", *learner, *steps), cwd=self.folder, stderr=subprocess.DEVNULL
+            )
+            while len(self.logged("killed")) < 12 and run.poll() is None:
+                time.sleep(0.002)
+            run.kill()
+            run.wait()
+            said = self.train("--resume", "runs/killed")
+            self.assertIn("the learner has waited for this run, and keeps what it has loaded", said)
+            self.assertIn("a run goes on with what is loaded", gang.log())
+            self.assertEqual([rank["pid"] for rank in gang.health()["ranks"]], pids)
+            self.assertEqual(self.timeless("killed"), self.timeless("whole"))
+            self.assertEqual(self.weights("killed", 40), self.weights("whole", 40))
+            # Another run has nothing of it.
+            self.assertNotIn("keeps what it has loaded", self.ranked("other", gang, *steps))
+            self.assertEqual(self.timeless("other"), self.timeless("whole"))
+
     def logged(self, name):
         try:
             return self.rows(name)

@@ -95,6 +95,8 @@ class Learner:
         self._policy = self._critic = self._critic_settings = None
         self._reference = self._held = self._shared = self._generation = None
         self._offloads = False
+        # The settings that it was opened with, but for folders, and the files of the checkpoint that it holds unchanged.
+        self._opened = self._saved = None
 
     @property
     def is_holding(self):
@@ -153,9 +155,15 @@ class Learner:
 
     # Opening
 
-    def open(self, settings, columns):
-        """Loads policy, critic and reference."""
+    def open(self, settings, columns, may_adopt=False):
+        """Loads policy, critic and reference.
+
+        `may_adopt`: the run goes on that opened what is loaded, which stays where it was opened with the same settings.
+        """
         protocol.refuse_columns(columns)
+        opened = _but_for_folders(settings)
+        if may_adopt and self._policy is not None and self._generation is None and opened == self._opened:
+            return self._adopt(), {}
         folder = settings.text("policy")
         temperature = settings.number("temperature", above=0.0)
         optimizer = AdamWSettings.read(settings.object("optimizer"))
@@ -203,8 +211,21 @@ class Learner:
         except BaseException:
             self.close()
             raise
-        dtype = next(name for name, one in model.DTYPES.items() if one == options.dtype)
-        return {"dtype": dtype, **self._networks()}, {}
+        self._opened = opened
+        return self._describe_open(adopted=False), {}
+
+    def _describe_open(self, adopted):
+        own = self._policy.network.options.dtype
+        dtype = next(name for name, one in model.DTYPES.items() if one == own)
+        return {"dtype": dtype, "adopted": adopted, "holds": self._saved, **self._networks()}
+
+    def _adopt(self):
+        """Forgets what was under way, and keeps what is loaded."""
+        self._held = None
+        for trained in self._all_trained():
+            trained.kept = None
+            trained.network.weights.clear_gradients()
+        return self._describe_open(adopted=True)
 
     def _options(self, settings, recompute):
         settings = settings or Settings({}, "`options`")
@@ -371,6 +392,8 @@ class Learner:
         trained = self._trained(settings)
         self._refuse_held(trained)
         norm, skipped = trained.optimizer.step(learning_rate)
+        if not skipped:
+            self._saved = None
         return {"skipped": skipped, "num_steps": trained.optimizer.num_steps}, _norm_column(norm)
 
     def grad_norm(self, settings, columns):
@@ -396,7 +419,7 @@ class Learner:
         _finish(settings, columns)
         for trained in self._all_trained():
             if trained.kept is not None:
-                self._held = None
+                self._held = self._saved = None
                 trained.restore()
         return self._networks(), {}
 
@@ -405,6 +428,7 @@ class Learner:
         protocol.refuse_columns(columns)
         to = settings.choice("to", ["reference", "critic"])
         settings.finish()
+        self._saved = None
         if to == "reference":
             self._reference = None
             self._set_reference(self._policy.network.freeze())
@@ -420,6 +444,7 @@ class Learner:
     def reset_optimizer(self, settings, columns):
         """Moments and step count zero."""
         protocol.refuse_columns(columns)
+        self._saved = None
         self._trained(settings).optimizer.reset()
         return {}, {}
 
@@ -471,6 +496,8 @@ class Learner:
         if self._critic is not None:
             critics = self._critic.network, self._critic.optimizer
         answer = checkpoint.save(folder, content, dtype, untied, policy.network, policy.optimizer, *critics)
+        if content == "checkpoint":
+            self._saved = {file["name"]: file["crc32"] for file in answer["files"]}
         return answer, {}
 
     def load(self, settings, columns):
@@ -483,6 +510,7 @@ class Learner:
             self._reference = None
             self._set_reference(loading.load_reference(folder, self._policy.network.options))
         else:
+            self._saved = None
             self._load_checkpoint(folder)
             self._held = None
         return self._networks(), {}
@@ -514,6 +542,14 @@ class Learner:
             raise
         for trained in self._all_trained():
             trained.kept = None
+
+
+def _but_for_folders(settings):
+    """The settings of `open` by which two of them ask for the same learner, whatever it begins with."""
+    opened = settings.others_than("policy", "critic", "adopt")
+    critic = settings.others_than().get("critic")
+    opened["critic"] = {name: value for name, value in critic.items() if name != "folder"} if isinstance(critic, dict) else critic
+    return opened
 
 
 def _columns(network, outputs):

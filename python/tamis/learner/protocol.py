@@ -190,6 +190,10 @@ class Settings:
         found = found if len(found) <= 60 else found[:57] + "..."
         raise RequestError(f"`{name}` of {self._what} must be {expected}, and is {found}")
 
+    def others_than(self, *names):
+        """What it holds, without these keys."""
+        return {name: value for name, value in self._values.items() if name not in names}
+
     def text(self, name, default=_REQUIRED):
         """A text."""
         return self._take(name, default, "a text", lambda value: isinstance(value, str))

@@ -171,13 +171,13 @@ class Gang:
         self.num_ranks = ranks.number
         self.calls = {path: lambda *asked, path=path: self._call(path, *asked) for path in learner.calls}
 
-    def open(self, settings, columns):
+    def open(self, *asked):
         """As that of a learner."""
-        return self.calls["/v1/open"](settings, columns)
+        return self.calls["/v1/open"](*asked)
 
-    def _call(self, path, settings, columns):
-        self.ranks.tell((path, settings, columns))
-        outcome = carry_out(self._learner, path, settings, columns)
+    def _call(self, path, *asked):
+        self.ranks.tell((path, *asked))
+        outcome = carry_out(self._learner, path, *asked)
         outcomes = self.ranks.gather(outcome)
         errors = [(rank, one.error) for rank, one in enumerate(outcomes) if one.error is not None]
         if errors:
@@ -203,11 +203,11 @@ class _Outcome:
     seconds: float | None = None
 
 
-def carry_out(learner, path, settings, columns):
+def carry_out(learner, path, *asked):
     """Carries a call out on this rank."""
     began = time.process_time()
     try:
-        values, columns = learner.calls[path](settings, columns)
+        values, columns = learner.calls[path](*asked)
         learner.wait()
     except LearnerError as error:
         return _Outcome(error=error)

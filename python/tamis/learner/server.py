@@ -64,6 +64,8 @@ class _Job:
     seq: int
     incarnation: str | None
     what: tuple
+    # The incarnation that an `open` ends.
+    before: str | None = None
     answer: Answer | None = None
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -140,8 +142,8 @@ class Session:
                 raise RequestError("`open` carries no Tamis-Incarnation and no Tamis-Seq")
             with self._lock:
                 # From here on the earlier controller is not answered; what it has running is waited for.
-                self.incarnation = None
-                job = self._last = _Job(path, content_type, body, 0, None, what)
+                before, self.incarnation = self.incarnation, None
+                job = self._last = _Job(path, content_type, body, 0, None, what, before)
                 self._jobs.put(job)
         else:
             job = self._take(path, content_type, body, incarnation, seq, what)
@@ -225,8 +227,9 @@ class Session:
                 self.learner.wait()
                 return Answer.of({**values, "seconds": time.perf_counter() - began}, columns)
             orphan_timeout = settings.number("orphan_timeout", None, above=0.0)
-            answer, columns = self.learner.open(settings, columns)
-            for line in self.learner.describe():
+            adopted = settings.text("adopt", None)
+            answer, columns = self.learner.open(settings, columns, adopted is not None and adopted == job.before)
+            for line in ["a run goes on with what is loaded"] if answer["adopted"] else self.learner.describe():
                 self.log(line)
             incarnation = secrets.token_hex(8)
             with self._lock:

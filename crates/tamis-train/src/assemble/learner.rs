@@ -24,6 +24,9 @@ use crate::learner::{LoadContent, RunLearner};
 use crate::native::{self, NativeModels};
 use crate::prompts::codec::Codec;
 
+/// File of a run directory: the incarnation that its learner at `learner.url` had last.
+const INCARNATION: &str = ".learner";
+
 /// The learner that goes on from a checkpoint, or begins as the configuration says: with its policy, the
 /// reference that it names where there is a divergence, and the critic that it names. What it writes goes
 /// through `disk`; a learner elsewhere finds a model of random weights in the folder of the `run`.
@@ -107,6 +110,8 @@ fn learner_elsewhere(
     });
     let samples = config.rollout.backend == BackendKind::Learner;
     let generation = samples.then_some(WireGeneration { max_sequences: config.rollout.max_num_seqs });
+    // What a learner at an address has in memory outlives this process.
+    let kept = config.learner.url.is_some().then(|| run.join(INCARNATION));
     let request = OpenRequest {
         policy: absolute(policy),
         temperature: engine.temperature,
@@ -119,6 +124,9 @@ fn learner_elsewhere(
             .filter(|_| config.learner.url.is_some())
             .map(|time| time.as_secs_f64()),
         generation,
+        // Without a checkpoint to go on from what it holds is of no use.
+        adopt: (kept.as_deref().filter(|_| checkpoint.is_some()))
+            .and_then(|path| std::fs::read_to_string(path).ok()),
         options: match config.learner.backend {
             LearnerBackend::Native => serde_json::Map::new(),
             LearnerBackend::Torch => torch::options(&config.learner, engine.threads, config.run.seed),
@@ -130,8 +138,14 @@ fn learner_elsewhere(
     if samples {
         learner = learner.with_generators(codec);
     }
-    if let Some(folder) = checkpoint {
+    if learner.is_adopted() {
+        ui.say("the learner has waited for this run, and keeps what it has loaded");
+    }
+    if let Some(folder) = checkpoint.filter(|folder| !learner.holds(folder)) {
         learner.load(folder, LoadContent::Checkpoint)?;
+    }
+    if let Some(kept) = kept {
+        disk.write_file(&kept, learner.incarnation().as_bytes())?;
     }
     disk.remove_folder(&random)?;
     Ok(Box::new(learner))
@@ -198,6 +212,7 @@ pub(crate) fn holder_in_torch(
         reference: None,
         recompute_activations: false,
         orphan_timeout: None,
+        adopt: None,
         generation: config
             .samples_through_learner()
             .then_some(WireGeneration { max_sequences: config.rollout.max_num_seqs }),

@@ -265,6 +265,15 @@ pub fn verify(folder: &Path, extent: Extent) -> Result<(), ChecksumError> {
     Ok(())
 }
 
+/// Whether a checkpoint has all of these files, each with this CRC-32; not where it says nothing of them.
+pub fn covers(checkpoint: &Path, files: &BTreeMap<String, Hexadecimal>) -> bool {
+    let manifest = std::fs::read(checkpoint.join(CHECKSUMS)).ok();
+    let manifest = manifest.and_then(|bytes| serde_json::from_slice::<Manifest>(&bytes).ok());
+    manifest.is_some_and(|Manifest { crc32 }| {
+        !files.is_empty() && files.iter().all(|(name, sum)| crc32.get(name) == Some(sum))
+    })
+}
+
 /// CRC-32 of a model: names and contents of its `config.json` and of the files of its weights.
 ///
 /// # Errors

@@ -245,6 +245,7 @@ mod tests {
             recompute_activations: false,
             orphan_timeout: None,
             generation: Some(WireGeneration { max_sequences: 1 }),
+            adopt: None,
             options: serde_json::Map::new(),
         };
         native::open(&request, 1, &Disk::new(), &Interrupt::new()).expect("opened")

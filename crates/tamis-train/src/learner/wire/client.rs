@@ -1,5 +1,6 @@
 //! A learner in another process.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender};
@@ -23,7 +24,7 @@ use super::{
     HoldRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer,
     OpenRequest, PublishRequest, RANK_SECONDS, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
 };
-use crate::checkpoint::SaveError;
+use crate::checkpoint::{Hexadecimal, SaveError, covers};
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::generate::{Generate, Generated};
 use crate::learner::progress::UpdateProgress;
@@ -410,6 +411,13 @@ pub(super) fn lock(calls: &SharedCalls) -> MutexGuard<'_, Calls> {
     calls.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What a learner said when it was opened.
+struct Opened {
+    incarnation: String,
+    adopted: bool,
+    holds: Option<BTreeMap<String, Hexadecimal>>,
+}
+
 /// A learner that another process holds.
 pub struct WireLearner {
     calls: SharedCalls,
@@ -421,6 +429,7 @@ pub struct WireLearner {
     /// Network of the held pass.
     held: Option<Trained>,
     balance: RankBalance,
+    opened: Opened,
     #[expect(dead_code, reason = "its thread ends with it")]
     signs_of_life: Option<SignsOfLife>,
 }
@@ -463,9 +472,10 @@ impl WireLearner {
         }
         let (content_type, body) = Message::new(request).to_body();
         let opened = ask(&Call { body, content_type, ..Call::post_empty("/v1/open") })?;
-        let OpenAnswer { incarnation, dtype, networks } = opened.settings().map_err(no_learner)?;
+        let OpenAnswer { incarnation, dtype, networks, adopted, holds } =
+            opened.settings().map_err(no_learner)?;
         let known: InfoAnswer = ask(&Call::get("/v1/info"))?.settings().map_err(no_learner)?;
-        calls.incarnation = Some(incarnation);
+        calls.incarnation = Some(incarnation.clone());
         let where_it_is = if calls.process.is_some() { String::new() } else { format!(" at {url}") };
         let device = format!("learner{where_it_is}: {} on {}", known.implementation, known.device);
         let num_ranks = known.num_ranks.max(1);
@@ -476,16 +486,24 @@ impl WireLearner {
         let orphan_timeout = request.orphan_timeout.and_then(|time| Duration::try_from_secs_f64(time).ok());
         let signs_of_life = orphan_timeout.map(|time| SignsOfLife::begin(&url, time)).transpose();
         let signs_of_life = signs_of_life.map_err(no_address)?;
-        Ok(Self {
-            calls,
-            codec: None,
-            interrupt,
-            info,
-            progress,
-            held: None,
-            balance: RankBalance::default(),
-            signs_of_life,
-        })
+        let opened = Opened { incarnation, adopted, holds };
+        let balance = RankBalance::default();
+        Ok(Self { calls, codec: None, interrupt, info, progress, held: None, balance, opened, signs_of_life })
+    }
+
+    /// The name of the state in its memory, by which a later process of the run may [adopt](OpenRequest::adopt) it.
+    pub fn incarnation(&self) -> &str {
+        &self.opened.incarnation
+    }
+
+    /// Whether it kept what an earlier process of the run had it load.
+    pub fn is_adopted(&self) -> bool {
+        self.opened.adopted
+    }
+
+    /// Whether it held this checkpoint when it was opened, to the bit.
+    pub fn holds(&self, checkpoint: &Path) -> bool {
+        self.opened.holds.as_ref().is_some_and(|files| covers(checkpoint, files))
     }
 
     /// With generators that sample through it, which needs the tokenizer.

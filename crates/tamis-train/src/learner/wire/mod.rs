@@ -9,6 +9,7 @@ pub mod generator;
 pub mod message;
 pub mod service;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,8 @@ use tamis_run::durable::DiskOperation;
 
 use self::message::MessageError;
 use super::generate::{Drawing, RefusedSample};
+use crate::checkpoint::Hexadecimal;
+
 use super::{CopyTo, LearnerInfo, LoadContent, Network, NetworkSizes, NotFinite, SaveContent, Trained};
 
 /// Name and version of the wire.
@@ -126,6 +129,10 @@ pub struct OpenRequest {
     /// How it generates; `None`: not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<WireGeneration>,
+    /// The incarnation that an earlier process of this run had of the learner: one that still is it may keep what
+    /// it has loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopt: Option<String>,
     /// Settings of one implementation alone.
     #[serde(default)]
     pub options: serde_json::Map<String, serde_json::Value>,
@@ -194,6 +201,12 @@ struct OpenAnswer {
     incarnation: String,
     /// Number format that passes compute in.
     dtype: String,
+    /// Whether it kept what it had loaded.
+    #[serde(default)]
+    adopted: bool,
+    /// Where it holds a checkpoint unchanged, the CRC-32 of its files by name.
+    #[serde(default)]
+    holds: Option<BTreeMap<String, Hexadecimal>>,
     #[serde(flatten)]
     networks: NetworksAnswer,
 }
@@ -489,6 +502,7 @@ mod tests {
             recompute_activations: false,
             orphan_timeout: None,
             generation: Some(WireGeneration { max_sequences: 1 }),
+            adopt: None,
             options: Map::from_iter([("lora".to_owned(), json!({"rank": 1}))]),
         };
         let unfit = |implementation: &str, capabilities: &Capabilities, publish| {

@@ -340,7 +340,7 @@ impl<'a> LearnerService<'a> {
         self.orphan_timeout = request.orphan_timeout;
         self.learner = Some(learner);
         self.incarnation = Some(incarnation.clone());
-        Ok(Message::new(&OpenAnswer { incarnation, dtype, networks }))
+        Ok(Message::new(&OpenAnswer { incarnation, dtype, networks, adopted: false, holds: None }))
     }
 
     fn call(&mut self, path: &str, mut message: Message) -> Result<Message, Refusal> {
