@@ -204,6 +204,7 @@ mod tests {
             args: vec!["--dtype=bfloat16".to_owned()],
             command: Vec::new(),
             startup_timeout: std::time::Duration::from_secs(1),
+            lost_timeout: None,
         }
     }
 

@@ -22,12 +22,14 @@ use thiserror::Error;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Longest time for a server's answer to a health check.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same of a server that has answered before, and the pause between two such checks: they hold up the look
+/// at the others.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(1);
+const WATCH_EVERY: Duration = Duration::from_secs(3);
 /// When it is first said that servers are waited for; then whenever that time has doubled.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Longest time for processes to end once they are asked to.
 const GRACE: Duration = Duration::from_secs(5);
-/// Most restarts, of all processes together.
-const MOST_RESTARTS: u32 = 8;
 /// Pause before a server is started again; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause before a server is started again.
@@ -100,6 +102,8 @@ pub enum LaunchError {
         command: String,
         /// Exit status in words.
         status: String,
+        /// Whether a signal ended it, and not itself.
+        by_signal: bool,
         /// The last lines of its output.
         output: String,
     },
@@ -150,6 +154,9 @@ struct Running {
     restarts: u32,
     /// When it is started again.
     again_at: Option<Instant>,
+    /// When it last answered, and when it is asked next.
+    heard_at: Instant,
+    ask_at: Instant,
 }
 
 impl Running {
@@ -183,7 +190,21 @@ impl Running {
             is_over: false,
             restarts: 0,
             again_at: None,
+            heard_at: Instant::now(),
+            ask_at: Instant::now(),
         })
+    }
+
+    /// Whether it has not answered for too long, since it first did. One that starts is not asked.
+    fn is_silent(&mut self, longest: Duration) -> bool {
+        if self.is_over || Instant::now() < self.ask_at {
+            return false;
+        }
+        if answers(&self.process.place, WATCH_TIMEOUT) {
+            (self.has_answered, self.heard_at) = (true, Instant::now());
+        }
+        self.ask_at = Instant::now() + WATCH_EVERY.min(longest / 4);
+        self.has_answered && self.heard_at.elapsed() >= longest
     }
 
     /// Returns the process's exit status once, when it has ended. Its workers, which would keep their GPU,
@@ -212,6 +233,14 @@ impl Running {
         }
     }
 
+    /// Has the group end at once; [`Self::poll_end`] finds that it did.
+    fn end_group(&mut self) {
+        #[cfg(unix)]
+        self.signal(nix::sys::signal::Signal::SIGKILL);
+        let _ = self.child.kill();
+        self.heard_at = Instant::now();
+    }
+
     /// Ends what is left of the group at once.
     fn kill(&mut self) {
         if std::mem::replace(&mut self.is_over, true) {
@@ -227,6 +256,29 @@ impl Running {
     }
 }
 
+/// How long servers may take, and how often they are started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchLimits {
+    /// Longest time until all answer for the first time.
+    pub startup: Duration,
+    /// Longest time for which one that has answered may leave health checks unanswered; `None`: any.
+    pub silence: Option<Duration>,
+    /// Most restarts, of all of them together.
+    pub restarts: u32,
+}
+
+impl LaunchLimits {
+    /// Of servers that are started again where they end.
+    pub fn of_servers(startup: Duration, silence: Option<Duration>) -> Self {
+        Self { startup, silence, restarts: 8 }
+    }
+
+    /// Of a process that somebody else looks after.
+    pub fn once(startup: Duration) -> Self {
+        Self { startup, silence: None, restarts: 0 }
+    }
+}
+
 /// What became of a process that ended and is not started again.
 type Ended = Arc<Mutex<Option<String>>>;
 
@@ -239,27 +291,14 @@ pub struct LaunchedServers {
 }
 
 impl LaunchedServers {
-    /// Starts servers and waits until each answers `GET /health`; `None` where the wait is given up.
+    /// Starts servers and waits until each answers `GET /health`; `None` where the wait is given up. Those that
+    /// end later, or that a signal ends before, are started again.
     ///
     /// # Errors
-    /// Where one cannot be started, ends, or does not answer in time. None of them is left then.
+    /// Where one cannot be started, ends by itself, or does not answer in time. None of them is left then.
     pub fn start(
         processes: Vec<ServerProcess>,
-        startup_timeout: Duration,
-        interrupted: &AtomicBool,
-        say: Say,
-    ) -> Result<Option<Self>, LaunchError> {
-        Self::start_with(processes, startup_timeout, MOST_RESTARTS, interrupted, say)
-    }
-
-    /// [`Self::start`]; those that end are started again so many times at most, all of them together.
-    ///
-    /// # Errors
-    /// As of [`Self::start`].
-    pub fn start_with(
-        processes: Vec<ServerProcess>,
-        startup_timeout: Duration,
-        most_restarts: u32,
+        limits: LaunchLimits,
         interrupted: &AtomicBool,
         say: Say,
     ) -> Result<Option<Self>, LaunchError> {
@@ -269,13 +308,13 @@ impl LaunchedServers {
             say(&format!("starting a {}: {}", process.what, process.shown));
             servers.0.push(Running::start(process)?);
         }
-        if !servers.wait_until_they_answer(startup_timeout, interrupted, &say)? {
+        let Some(restarts) = servers.wait_until_they_answer(limits, interrupted, &say)? else {
             return Ok(None);
-        }
+        };
         let (is_over, ended) = (Arc::new(AtomicBool::new(false)), Ended::default());
         let watch = {
             let (is_over, ended) = (is_over.clone(), ended.clone());
-            let watch = move || servers.watch(most_restarts, &is_over, &ended, &say);
+            let watch = move || servers.watch((limits, restarts), &is_over, &ended, &say);
             std::thread::Builder::new().name("launched".to_owned()).spawn(watch)
         };
         let watch = watch.map_err(|source| LaunchError::Surroundings {
@@ -310,32 +349,51 @@ impl Drop for LaunchedServers {
 struct Servers(Vec<Running>);
 
 impl Servers {
-    /// Whether they do; false where the wait is given up.
+    /// The number of restarts that it took until they did; `None` where the wait is given up.
     fn wait_until_they_answer(
         &mut self,
-        timeout: Duration,
+        limits: LaunchLimits,
         interrupted: &AtomicBool,
         say: &Say,
-    ) -> Result<bool, LaunchError> {
-        let began = Instant::now();
-        let mut patience = PATIENCE;
+    ) -> Result<Option<u32>, LaunchError> {
+        let (began, timeout) = (Instant::now(), limits.startup);
+        let (mut patience, mut restarts) = (PATIENCE, 0);
         loop {
             for server in self.0.iter_mut().filter(|server| !server.has_answered) {
                 let command = server.process.shown.clone();
                 if interrupted.load(Ordering::SeqCst) {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 if let Some(status) = server.poll_end() {
+                    // A person or the system ended it; what ends by itself will do so again.
+                    let by_signal = status.code().is_none();
+                    if by_signal && restarts < limits.restarts {
+                        restarts += 1;
+                        let what = server.process.what;
+                        say(&format!(
+                            "the {what} `{command}` ended ({status}) before it answered, and is started again"
+                        ));
+                        *server = Running::start(server.process.clone())?;
+                        continue;
+                    }
                     let output = last_lines(&server.process.log);
-                    return Err(LaunchError::Ended { command, status: status.to_string(), output });
+                    return Err(LaunchError::Ended {
+                        command,
+                        status: status.to_string(),
+                        by_signal,
+                        output,
+                    });
                 }
-                server.has_answered = answers(&server.process.place);
+                server.has_answered = answers(&server.process.place, HEALTH_TIMEOUT);
+                server.heard_at = Instant::now();
                 if !server.has_answered && began.elapsed() >= timeout {
                     let output = last_lines(&server.process.log);
                     return Err(LaunchError::Late { command, timeout, output });
                 }
             }
-            let Some(open) = self.0.iter().find(|server| !server.has_answered) else { return Ok(true) };
+            let Some(open) = self.0.iter().find(|server| !server.has_answered) else {
+                return Ok(Some(restarts));
+            };
             if began.elapsed() >= patience {
                 patience *= 2;
                 say(&format!(
@@ -348,11 +406,28 @@ impl Servers {
         }
     }
 
-    /// Starts again what ends, each server after a pause that grows, until all is over.
-    fn watch(mut self, most_restarts: u32, is_over: &AtomicBool, ended: &Ended, say: &Say) {
-        let mut restarts = 0;
+    /// Starts again what ends or hangs, each server after a pause that grows, until all is over; so many
+    /// restarts were made before.
+    fn watch(
+        mut self,
+        (limits, mut restarts): (LaunchLimits, u32),
+        is_over: &AtomicBool,
+        ended: &Ended,
+        say: &Say,
+    ) {
+        let most_restarts = limits.restarts;
         while !is_over.load(Ordering::SeqCst) {
             for server in &mut self.0 {
+                let hangs = limits.silence.filter(|&longest| server.is_silent(longest));
+                if let Some(longest) = hangs {
+                    let ServerProcess { what, shown, .. } = &server.process;
+                    say(&format!(
+                        "the {what} `{shown}` has not answered a health check for {} s, and is ended",
+                        longest.as_secs()
+                    ));
+                    // The group keeps its number until this process has asked for its end.
+                    server.end_group();
+                }
                 if let Some(status) = server.poll_end() {
                     let output = tail(&last_lines(&server.process.log));
                     let ServerProcess { what, shown, .. } = &server.process;
@@ -410,8 +485,8 @@ impl Drop for Servers {
     }
 }
 
-/// Whether something answers there.
-fn answers(place: &Place) -> bool {
+/// Whether something answers there in time.
+fn answers(place: &Place, timeout: Duration) -> bool {
     let ask = || -> io::Result<bool> {
         let port = match place {
             Place::Port(port) => *port,
@@ -421,9 +496,9 @@ fn answers(place: &Place) -> bool {
             Place::Socket(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut stream = TcpStream::connect_timeout(&address, HEALTH_TIMEOUT)?;
-        stream.set_read_timeout(Some(HEALTH_TIMEOUT))?;
-        stream.set_write_timeout(Some(HEALTH_TIMEOUT))?;
+        let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
         write!(stream, "GET /health HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n")?;
         let mut line = [0; 12];
         stream.read_exact(&mut line)?;
@@ -476,6 +551,10 @@ mod tests {
         (Arc::new(move |line: &str| lines.lock().expect("lock").push(line.to_owned())), heard)
     }
 
+    fn limits(startup: u64) -> LaunchLimits {
+        LaunchLimits::of_servers(Duration::from_secs(startup), None)
+    }
+
     fn never() -> AtomicBool {
         AtomicBool::new(false)
     }
@@ -499,14 +578,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let child = folder.path().join("child");
         let script = format!("echo $GREETING; sleep 1000 & echo $! > {}; SERVE", child.display());
-        let servers = LaunchedServers::start(
-            vec![server(folder.path(), &script)],
-            Duration::from_secs(60),
-            &never(),
-            listen().0,
-        )
-        .expect("it answers")
-        .expect("waited for");
+        let servers =
+            LaunchedServers::start(vec![server(folder.path(), &script)], limits(60), &never(), listen().0)
+                .expect("it answers")
+                .expect("waited for");
         assert!(servers.addresses()[0].starts_with("http://127.0.0.1:"));
         let child = std::fs::read_to_string(child).expect("a number");
         assert!(is_alive(&child));
@@ -521,8 +596,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let start = |script: &str, timeout: u64| {
             let process = server(folder.path(), script);
-            let started =
-                LaunchedServers::start(vec![process], Duration::from_secs(timeout), &never(), listen().0);
+            let started = LaunchedServers::start(vec![process], limits(timeout), &never(), listen().0);
             started.err().expect("it does not come up").to_string()
         };
         assert_eq!(
@@ -540,7 +614,8 @@ mod tests {
         assert!(late.ends_with("never"), "{late}");
         let mut nothing = server(folder.path(), "");
         nothing.words = vec!["no-such-program".to_owned()];
-        let error = LaunchedServers::start(vec![nothing], GRACE, &never(), listen().0).err().expect("none");
+        let error =
+            LaunchedServers::start(vec![nothing], limits(5), &never(), listen().0).err().expect("none");
         assert!(
             matches!(&error, LaunchError::Start { source, .. } if source.kind() == io::ErrorKind::NotFound),
             "{error}"
@@ -548,7 +623,7 @@ mod tests {
         let interrupted = AtomicBool::new(true);
         let given_up = LaunchedServers::start(
             vec![server(folder.path(), "sleep 1000")],
-            GRACE,
+            limits(5),
             &interrupted,
             listen().0,
         );
@@ -583,8 +658,14 @@ mod tests {
             let is_over = AtomicBool::new(false);
             let began = Instant::now();
             std::thread::scope(|scope| {
-                scope
-                    .spawn(|| Servers(vec![running]).watch(most_restarts, &is_over, &Ended::default(), &say));
+                scope.spawn(|| {
+                    Servers(vec![running]).watch(
+                        (LaunchLimits { restarts: most_restarts, ..limits(0) }, 0),
+                        &is_over,
+                        &Ended::default(),
+                        &say,
+                    )
+                });
                 soon("its end", || !heard.lock().expect("lock").is_empty());
                 soon("the end of its worker", || {
                     !is_alive(&std::fs::read_to_string(&worker).unwrap_or_default())
@@ -605,13 +686,13 @@ mod tests {
         let (say, heard) = listen();
         let process = server(folder.path(), &script);
         let place = process.place.clone();
-        let servers = LaunchedServers::start(vec![process], Duration::from_secs(60), &never(), say)
+        let servers = LaunchedServers::start(vec![process], limits(60), &never(), say)
             .expect("up")
             .expect("waited for");
         let numbers = || std::fs::read_to_string(&pids).unwrap_or_default();
         let first = numbers();
         assert!(Command::new("kill").args(["-KILL", first.trim()]).status().expect("kill").success());
-        soon("the second start", || numbers().lines().count() == 2 && answers(&place));
+        soon("the second start", || numbers().lines().count() == 2 && answers(&place, HEALTH_TIMEOUT));
         drop(servers);
         let heard = heard.lock().expect("lock").join("\n");
         assert!(heard.contains("ended (signal: 9 (SIGKILL))"), "{heard}");
@@ -630,7 +711,7 @@ mod tests {
         process.words[0] = program.display().to_string();
         let place = process.place.clone();
         let (say, heard) = listen();
-        let servers = LaunchedServers::start(vec![process], Duration::from_secs(60), &never(), say);
+        let servers = LaunchedServers::start(vec![process], limits(60), &never(), say);
         let servers = servers.expect("answers");
         std::fs::remove_file(&program).expect("gone");
         let first = std::fs::read_to_string(&pids).expect("a number");
@@ -640,7 +721,51 @@ mod tests {
         soon("the try that fails", || has("next attempt in 2 s"));
         assert!(has("the server cannot be started again: cannot start `a server`: No such file"));
         appear();
-        soon("the next start", || answers(&place));
+        soon("the next start", || answers(&place, HEALTH_TIMEOUT));
         drop(servers);
+    }
+
+    /// One that is stopped is there, takes connections, and says nothing.
+    #[test]
+    fn a_server_that_hangs_is_ended_and_started_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pids = folder.path().join("pids");
+        let process = server(folder.path(), &format!("echo $$ >> {}; SERVE", pids.display()));
+        let place = process.place.clone();
+        let (say, heard) = listen();
+        let limits = LaunchLimits { silence: Some(Duration::from_secs(2)), ..limits(60) };
+        let servers = LaunchedServers::start(vec![process], limits, &never(), say).expect("up");
+        let numbers = || std::fs::read_to_string(&pids).unwrap_or_default();
+        let stopped = Command::new("kill").args(["-STOP", numbers().trim()]).status().expect("kill");
+        assert!(stopped.success());
+        soon("the second start", || numbers().lines().count() == 2 && answers(&place, HEALTH_TIMEOUT));
+        drop(servers);
+        let heard = heard.lock().expect("lock").join("\n");
+        assert!(heard.contains("has not answered a health check for 2 s, and is ended"), "{heard}");
+        assert!(heard.contains("is started again in 1 s, restart 1 of at most 8"), "{heard}");
+    }
+
+    /// As where the system wants its memory back while models are loaded.
+    #[test]
+    fn a_server_that_is_killed_before_it_answers_is_started_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let first = folder.path().join("first");
+        let script = format!("[ -e {0} ] || {{ touch {0}; kill -9 $$; }}; SERVE", first.display());
+        let (say, heard) = listen();
+        let process = server(folder.path(), &script);
+        drop(
+            LaunchedServers::start(vec![process], limits(60), &never(), say)
+                .expect("up")
+                .expect("waited for"),
+        );
+        let heard = heard.lock().expect("lock").join("\n");
+        assert!(heard.contains("(signal: 9 (SIGKILL)) before it answered, and is started again"), "{heard}");
+        // One that is looked after by somebody else is not.
+        std::fs::remove_file(first).expect("gone");
+        let limits = LaunchLimits::once(Duration::from_secs(60));
+        let error =
+            LaunchedServers::start(vec![server(folder.path(), &script)], limits, &never(), listen().0);
+        let error = error.err().expect("ended");
+        assert!(matches!(error, LaunchError::Ended { by_signal: true, .. }), "{error}");
     }
 }

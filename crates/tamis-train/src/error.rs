@@ -48,6 +48,19 @@ pub enum RunError {
     /// Learning.
     #[error(transparent)]
     Learner(LearnerError),
+    /// The learner was lost time after time.
+    #[error(
+        "the learner was lost {} times in a row after step {step}, and the run goes no further:{}",
+        reasons.len(), describe_losses(reasons)
+    )]
+    LostAgain {
+        /// The last finished step.
+        step: u64,
+        /// What was said of each loss.
+        reasons: Vec<String>,
+        /// The last loss.
+        last: Box<RunError>,
+    },
     /// The warm start.
     #[error(transparent)]
     WarmStart(WarmStartError),
@@ -302,6 +315,16 @@ impl From<DispatchError> for Halt<RunError> {
     }
 }
 
+/// The first line of each loss, and the last with all that was said of it.
+fn describe_losses(reasons: &[String]) -> String {
+    let describe = |(place, reason): (usize, &String)| {
+        let whole = reason.replace('\n', "\n     ");
+        let shown = if place + 1 == reasons.len() { &*whole } else { reason.lines().next().unwrap_or("") };
+        format!("\n  {}. {shown}", place + 1)
+    };
+    reasons.iter().enumerate().map(describe).collect()
+}
+
 fn upto(last_step: Option<u64>) -> String {
     last_step.map_or_else(String::new, |step| format!(" (metrics.jsonl goes up to step {step})"))
 }
@@ -362,6 +385,15 @@ impl RunError {
                  begun goes on with --resume".to_owned(),
             ),
             Self::Learner(error) => error.hint(),
+            Self::LostAgain { reasons, last, .. } => {
+                let is_same = reasons.windows(2).all(|pair| pair[0] == pair[1]);
+                let cause = if is_same {
+                    "it is the same every time, so that another start alone will not help"
+                } else {
+                    "learner.max_restarts is how often it is tried"
+                };
+                Some(last.hint().map_or_else(|| cause.to_owned(), |hint| format!("{cause}; {hint}")))
+            }
             Self::Assemble(error) => error.hint(),
             Self::Directory(error) => error.hint(),
             Self::Journal(error) => error.hint().map(str::to_owned),

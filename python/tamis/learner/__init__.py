@@ -9,6 +9,8 @@ transformers forward and backward and steps its optimizer. As data flows through
     server      incarnations and sequence numbers: each call carried out once
     protocol    bodies to settings and waves, answers to bodies, errors as exceptions
     learner     the calls of the page
+    ranks       several processes as one learner: calls to all, signs of life
+    sharding    weights shared out over ranks (FSDP2)
     device      the device that is computed on, and what its errors mean
     packing     a wave becomes one row of tokens without padding
     loading     folders in Hugging Face layout to networks, placed and checked
@@ -39,5 +41,5 @@ What `options` of `open` may hold:
     threads            of the CPU; null: as PyTorch finds them
     lora               {rank, alpha, targets: null (every linear layer), seed: 0, dropout: 0}; null: all is trained
 
-One process on one device. Nothing here is imported before it is needed.
+One process on one device, or several under torchrun. Nothing here is imported before it is needed.
 """

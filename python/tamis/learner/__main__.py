@@ -15,7 +15,15 @@ def main():
     parser.add_argument(
         "--api-key-file", type=pathlib.Path, help="file with the key that every caller must send as its bearer token"
     )
+    parser.add_argument(
+        "--heartbeat", type=float, default=5.0, metavar="SECONDS", help="silence after which one of several ranks is lost"
+    )
+    parser.add_argument(
+        "--startup-timeout", type=float, default=600.0, metavar="SECONDS", help="longest wait for the other ranks"
+    )
     arguments = parser.parse_args()
+    if not (arguments.heartbeat > 0.0 and arguments.startup_timeout > 0.0):
+        parser.error("--heartbeat and --startup-timeout must be above 0")
     key = None
     if arguments.api_key_file is not None:
         try:
@@ -27,12 +35,17 @@ def main():
     try:
         from .connections import ListenError
         from .device import DeviceLost
-        from .server import serve
+        from .ranks import GangError, Ranks, follow, number_of_ranks
+        from .server import Learner, serve
     except ImportError as error:
         sys.exit(f"the torch learner needs {error.name}, which is not installed\nhint: scripts/install-torch")
     try:
-        serve(arguments.listen, key)
-    except ListenError as error:
+        ranks = Ranks.join(arguments.heartbeat, arguments.startup_timeout) if number_of_ranks() > 1 else None
+        if ranks is None or ranks.rank == 0:
+            serve(arguments.listen, key, ranks)
+        else:
+            follow(Learner(ranks), ranks)
+    except (ListenError, GangError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except DeviceLost as error:

@@ -44,6 +44,11 @@ class Output:
         self.folder = folder
         self.files = []
 
+    def finish(self):
+        """The files that were written."""
+        self.flush_folder()
+        return self.files
+
     def write(self, name, parts):
         """Writes one file whole and to the disk; `parts` gives its bytes."""
         path = self.folder / name
@@ -151,7 +156,7 @@ def _write_model(output, where, network, tensors, dtype, untied, max_bytes):
 
 
 def _write_adapter(output, where, network, dtype):
-    tensors = _as_they_are("", network.weights.masters)
+    tensors = _whole("", network.weights, network.weights.masters)
     output.write(where + "adapter_model.safetensors", _file_parts(tensors, dtype, {}))
     output.write(where + "adapter_config.json", [network.adapter_config().encode()])
 
@@ -160,8 +165,18 @@ def _as_they_are(prefix, tensors):
     return [(prefix + name, list(tensor.shape), lambda tensor=tensor: tensor) for name, tensor in tensors.items()]
 
 
+def _whole(prefix, weights, parts):
+    """Weights or moments by name, whole."""
+
+    def make(name):
+        return lambda: weights.full(name, parts[name])
+
+    return [(prefix + name, list(weights.shape(name)), make(name)) for name in parts]
+
+
 def _write_optimizer(output, where, optimizer):
-    tensors = _as_they_are("first.", optimizer.first) + _as_they_are("second.", optimizer.second)
+    weights = optimizer.weights
+    tensors = _whole("first.", weights, optimizer.first) + _whole("second.", weights, optimizer.second)
     metadata = {"step": str(optimizer.num_steps)}
     output.write(where + "optimizer.safetensors", _file_parts(tensors, torch.float32, metadata))
 
@@ -193,15 +208,15 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
     Returns the answer of `save`: names, bytes and CRC-32 of the files, and what had no room in `dtype` (all was
     written in f32 then).
     """
-    output = Output(empty_folder(folder))
+    ranks = policy.options.ranks
+    output = Output(empty_folder(folder)) if ranks is None else RankOutput(ranks.agree(lambda: empty_folder(folder)), ranks)
     has_adapter = isinstance(policy, AdapterNetwork)
     if content == "adapter":
         if not has_adapter:
             raise Refused("the policy has no adapter", "save its weights")
-        overflow = _overflow(_as_they_are("", policy.weights.masters), DTYPES[dtype])
+        overflow = _overflow(_whole("", policy.weights, policy.weights.masters), DTYPES[dtype])
         _write_adapter(output, "", policy, torch.float32 if overflow else DTYPES[dtype])
-        output.flush_folder()
-        return {"files": output.files, "overflow": overflow}
+        return {"files": output.finish(), "overflow": overflow}
     tensors = policy.file_tensors()
     overflow = _overflow(tensors, DTYPES[dtype])
     written = torch.float32 if overflow else DTYPES[dtype]
@@ -223,8 +238,43 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
             _write_model(output, "critic/", critic, critic.file_tensors(), torch.float32, False, max_bytes)
             _write_optimizer(output, "critic/", critic_optimizer)
             output.flush_folder("critic")
-    output.flush_folder()
-    return {"files": output.files, "overflow": overflow}
+    return {"files": output.finish(), "overflow": overflow}
+
+
+class RankOutput(Output):
+    """The output of one of several ranks, all of which gather tensor by tensor: the first of them writes.
+
+    Where it cannot, it goes on gathering with the others, and says so at the end.
+    """
+
+    def __init__(self, folder, ranks):
+        super().__init__(folder)
+        self._writes, self._error = ranks.rank == 0, None
+
+    def _try(self, act):
+        if self._writes and self._error is None:
+            try:
+                act()
+            except DiskError as error:
+                self._error = error
+
+    def write(self, name, parts):
+        parts = iter(parts)
+        self._try(lambda: super(RankOutput, self).write(name, parts))
+        for _ in parts:
+            pass
+
+    def folder_within(self, name):
+        self._try(lambda: super(RankOutput, self).folder_within(name))
+
+    def flush_folder(self, name="."):
+        self._try(lambda: super(RankOutput, self).flush_folder(name))
+
+    def finish(self):
+        files = super().finish()
+        if self._error is not None:
+            raise self._error
+        return files
 
 
 def servable_tensors(policy, tensors, untied, dtype, device="cpu"):
@@ -332,7 +382,7 @@ def _read_step(path):
 def _prepare(folder, network, optimizer):
     """Checks a network's files; what is returned copies them into weights and optimizer."""
     weights, frozen = network.weights, {}
-    shapes = {name: master.shape for name, master in weights.masters.items()}
+    shapes = {name: weights.shape(name) for name in weights.masters}
     if isinstance(network, AdapterNetwork):
         values = _read_files([folder / "adapter" / "adapter_model.safetensors"], shapes, "")
     else:
@@ -349,9 +399,9 @@ def _prepare(folder, network, optimizer):
     def put():
         with torch.no_grad():
             for name, own in weights.masters.items():
-                own.copy_(values[name]())
-                optimizer.first[name].copy_(first[name]())
-                optimizer.second[name].copy_(second[name]())
+                weights.put(name, own, values[name]())
+                weights.put(name, optimizer.first[name], first[name]())
+                weights.put(name, optimizer.second[name], second[name]())
         for name in frozen:
             network.put_frozen(name, values[name]())
         optimizer.num_steps = step

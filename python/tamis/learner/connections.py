@@ -282,7 +282,7 @@ def _end(*_):
 def serve(where, session, key=None):
     """Listens, and has the session compute in this thread until it is done or a signal comes.
 
-    Raises `DeviceLost` where the session does, after what is answered has been sent.
+    Whether it was done. Raises `DeviceLost` where the session does, after what is answered has been sent.
     """
     server, address = listen(where, session, key)
     try:
@@ -291,8 +291,9 @@ def serve(where, session, key=None):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         print(f"listening on {address}", flush=True)
         session.run()
+        return True
     except _Ended:
-        pass
+        return False
     except DeviceLost:
         server.wait_until_answered(LAST_SECONDS)
         raise

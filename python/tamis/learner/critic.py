@@ -12,9 +12,10 @@ import torch
 from transformers import AutoModel
 
 from .checkpoint import read_tensors
-from .loading import Source, is_spare, load_module, load_policy, place
+from .loading import CRITIC_HEAD, Source, is_spare, load_module, load_policy, place
 from .model import Network
 from .protocol import Refused
+from .sharding import plain_copy
 from .vision import is_vision
 
 SCORE = ("score.weight", "score.bias")
@@ -34,7 +35,8 @@ class ValueHead(torch.nn.Linear):
 
     def forward(self, hidden, targets, factor):
         """The column of values of hidden states [N, D]: f32 [N], of the states before the targets."""
-        return (super().forward(hidden.float())[:, 0],)
+        # A copy: PyTorch's sharding puts hooks on what a module gives, and warns of them on a view.
+        return (super().forward(hidden.float())[:, 0].clone(),)
 
 
 class Critic(torch.nn.Module):
@@ -82,13 +84,14 @@ def critic_from_policy(policy):
         raise Refused("a critic cannot begin with the layers of a policy with an adapter", "name the policy's folder for it")
     if policy.vision is not None:
         raise Refused("a critic cannot see images yet", "choose an advantage without a critic, such as grpo")
-    decoder = copy.deepcopy(policy.decoder)
+    decoder = copy.deepcopy(policy.decoder) if policy.root is None else plain_copy(policy).base_model
     critic = _network(decoder, policy.source, policy.options)
     critic.computes_as(policy)
     critic.module.eval()
     masters = policy.weights.masters
     prefix = _prefix(decoder) + "."
-    critic.train({name: masters[name].clone() for name in critic.trained_parameters() if name.startswith(prefix)})
+    names = [name for name in critic.trained_parameters() if name.startswith(prefix)]
+    critic.train({name: policy.weights.full(name, masters[name]).clone() for name in names}, CRITIC_HEAD)
     return critic
 
 

@@ -59,15 +59,19 @@ class _Held:
 
     name: str
     num_tokens: int
+    # Those of this rank.
+    tokens: slice
     outputs: tuple
 
 
 class Learner:
-    """Holds what `open` loaded. `num_ranks` is the number of ranks that a wave may name: this is one process."""
+    """Holds what `open` loaded; with several `ranks`, this one's part of it.
 
-    num_ranks = 1
+    `num_ranks` is the number of ranks that a wave may name.
+    """
 
-    def __init__(self):
+    def __init__(self, ranks=None):
+        self.ranks, self.num_ranks = ranks, 1 if ranks is None else ranks.number
         self.calls = {
             "/v1/open": self.open,
             "/v1/forward": self.forward,
@@ -97,8 +101,17 @@ class Learner:
         """Whether a graph is kept for `backward`."""
         return self._held is not None
 
+    @property
+    def computes_on_cpu(self):
+        """Whether what it holds is computed on the host."""
+        return self._policy is None or self._policy.network.options.device.type == "cpu"
+
     def device(self):
         """What it computes on, for people."""
+        ranks = f"{self.num_ranks} ranks, each on " if self.ranks is not None else ""
+        return ranks + self._own_device()
+
+    def _own_device(self):
         if self._policy is not None and self._policy.network.options.device.type == "cuda":
             return torch.cuda.get_device_name(self._policy.network.options.device)
         if self._policy is None and torch.cuda.is_available():
@@ -121,12 +134,13 @@ class Learner:
         """What `info` says this learner can do."""
         has_peft = importlib.util.find_spec("peft") is not None
         dtypes = list(model.DTYPES)
-        publish = ["folder", *(["adapter"] if has_peft else []), *(["ipc"] if torch.cuda.is_available() else [])]
+        has_handles = torch.cuda.is_available() and self.ranks is None
+        publish = ["folder", *(["adapter"] if has_peft else []), *(["ipc"] if has_handles else [])]
         return {
             "critic": True,
             "lora": has_peft,
             "publish": publish,
-            "generate": True,
+            "generate": self.ranks is None,
             "dtypes": dtypes,
         }
 
@@ -208,7 +222,9 @@ class Learner:
         device = take_device(device)
         if dtype == "auto":
             dtype = "bf16" if device.type == "cuda" else "f32"
-        options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute, freezes)
+        options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute, freezes, self.ranks)
+        if offloads and self.ranks is not None:
+            raise Refused("several ranks share the reference out and keep it", "set `learner.offload_reference: false`")
         return options, adapter, offloads, threads, is_continuous
 
     def _networks(self):
@@ -271,11 +287,19 @@ class Learner:
             if not isinstance(network, lora.AdapterNetwork):
                 raise Refused("the policy has no adapter", "ask for the reference")
             with network.without_adapter():
-                return {}, _columns(network, network.forward(wave, factor))
+                return {}, _columns(network, self._pass(network, wave, factor))
         if name == "before" and trained.kept is not None:
             with network.weights.swapped(trained.kept.parameters):
-                return {}, _columns(network, network.forward(wave, factor))
-        return {}, _columns(network, network.forward(wave, factor))
+                return {}, _columns(network, self._pass(network, wave, factor))
+        return {}, _columns(network, self._pass(network, wave, factor))
+
+    def _pass(self, network, wave, factor):
+        """The head's columns over this rank's part of a wave."""
+        if self.ranks is not None:
+            # What is wrong with another rank's part is found by all.
+            wave.check_fits(network.vocab_size, network.max_positions)
+            wave, _ = wave.of_rank(self.ranks.rank)
+        return network.forward(wave, factor)
 
     def _forward_reference(self, wave, factor):
         network = self._reference
@@ -284,7 +308,7 @@ class Learner:
         if self._offloads:
             network.module.to(network.options.device)
         try:
-            return _columns(network, network.forward(wave, factor))
+            return _columns(network, self._pass(network, wave, factor))
         finally:
             self._rest_reference()
 
@@ -302,8 +326,9 @@ class Learner:
         wave = self._wave(columns, images)
         self._held = None
         with torch.enable_grad():
-            outputs = trained.network.forward(wave, 1.0 / self._temperature)
-        self._held = _Held(name, wave.num_tokens, outputs)
+            outputs = self._pass(trained.network, wave, 1.0 / self._temperature)
+        tokens = slice(None) if self.ranks is None else wave.of_rank(self.ranks.rank)[1]
+        self._held = _Held(name, wave.num_tokens, tokens, outputs)
         return {}, _columns(trained.network, tuple(output.detach() for output in outputs))
 
     def backward(self, settings, columns):
@@ -324,12 +349,13 @@ class Learner:
         protocol.refuse_columns(columns)
         self._held = None
         pairs = [
-            (output, derivative.to(output.device))
+            (output, derivative[held.tokens].to(output.device))
             for output, derivative in zip(held.outputs, derivatives, strict=True)
             if derivative is not None and output.requires_grad
         ]
         if pairs:
             torch.autograd.backward(*zip(*pairs, strict=True))
+            self._named(held.name).network.weights.note_backward()
         return {}, {}
 
     # Steps

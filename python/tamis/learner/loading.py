@@ -16,7 +16,7 @@ from .vision import Images, Vision, is_vision
 from .weights import first_not_finite
 
 # Modules that stay in f32: the head of a critic.
-_CRITIC_HEAD = ("score",)
+CRITIC_HEAD = ("score",)
 
 
 @dataclass
@@ -124,14 +124,15 @@ def place(network):
     # Rounded on the host, so that the device never holds more than it needs: f32 weights of their own are there for
     # those alone that are rounded and learn. Buffers keep their type: the frequencies of rotary positions must not be
     # rounded. So do a value head, and what the model's authors name.
-    kept = {*(getattr(module, "_keep_in_fp32_modules_strict", None) or ()), *_CRITIC_HEAD}
+    kept = {*(getattr(module, "_keep_in_fp32_modules_strict", None) or ()), *CRITIC_HEAD}
     names = {id(one): name for name, one in network.trained_parameters().items()}
     exact = {}
     for name, parameter in module.named_parameters():
         if options.dtype == torch.float32 or kept & set(name.split(".")):
             continue
         if id(parameter) in names:
-            exact[names[id(parameter)]] = parameter.data.to(options.device, torch.float32)
+            # What is shared out goes to the device layer by layer.
+            exact[names[id(parameter)]] = parameter.data.to(options.device if options.ranks is None else "cpu", torch.float32)
         elif network.vision is not None:
             network.keep_exact(name, parameter.data)
         parameter.data = parameter.data.to(options.dtype)
@@ -141,7 +142,7 @@ def place(network):
         # While the model has the plain attention that it was loaded with.
         network.head.check(module)
     network.choose_attention()
-    network.train(exact)
+    network.train(exact, kept)
 
 
 def load_reference(folder, options):

@@ -17,6 +17,7 @@ import torch
 
 from .model import Network
 from .protocol import Refused, RequestError
+from .sharding import full
 from .vision import Vision
 
 _PREFIX = "base_model.model."
@@ -68,7 +69,7 @@ class AdapterNetwork(Network):
                     continue
                 seen.add(id(parameter))
                 adding = [layer for layer in layers if getattr(layer, "parameter_name", "weight") == own]
-                make = self._merger(adding, parameter) if adding else parameter.data.float
+                make = self._merger(adding, parameter) if adding else lambda one=parameter: full(one.data).float()
                 tensors.append((f"{prefix}.{own}" if prefix else own, list(parameter.shape), make))
         return tensors
 
@@ -85,6 +86,8 @@ class AdapterNetwork(Network):
 
     def _merger(self, layers, parameter):
         names = {id(one): name for name, one in self.weights.parameters.items()}
+        if self.root is not None:
+            return self._merger_of_parts(layers, parameter, names)
         pairs = [(one, names[id(one)]) for layer in layers for one in _factors(layer)]
 
         @torch.no_grad()
@@ -104,6 +107,27 @@ class AdapterNetwork(Network):
                     one.data = data
 
         return merge
+
+    def _merger_of_parts(self, layers, parameter, names):
+        """The same where each rank holds a part of all of them: linear layers alone (`check_ranks`)."""
+        weights = self.weights
+
+        @torch.no_grad()
+        def merge():
+            merged = full(parameter.data).float()
+            for layer in layers:
+                a, b = (weights.full(names[id(one)], weights.masters[names[id(one)]]) for one in _factors(layer))
+                merged = merged + layer.scaling["default"] * (b @ a)
+            return merged
+
+        return merge
+
+    def check_ranks(self):
+        """Refuses, for several ranks, adapters of what is no plain linear layer."""
+        for name, layer in self.module.named_modules():
+            if hasattr(layer, "lora_A") and not isinstance(layer.get_base_layer(), torch.nn.Linear):
+                message = f"an adapter of `{name}` is trained by one rank"
+                raise Refused(message, "leave it out of `learner.lora.targets`, or set `learner.gpus_per_node: 1`")
 
     def adapter_config(self):
         """The content of `adapter_config.json`."""
@@ -168,4 +192,6 @@ def add_adapter(network, lora):
     if unknown:
         message = f"the adapter would train `{unknown[0]}`, which is none of its own"
         raise Refused(message, "name linear layers alone in `learner.lora.targets`")
+    if network.options.ranks is not None:
+        own.check_ranks()
     return own

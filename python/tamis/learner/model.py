@@ -16,7 +16,6 @@ it, and compared with its plain (`eager`) attention over one sequence alone and 
 Dropout is off: the decoder is never put in training mode, and its configuration's rates are set to 0.
 """
 
-import copy
 import textwrap
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,11 +24,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from . import attention, rotary
+from . import attention, rotary, sharding
 from .device import is_device_lost, is_out_of_memory
 from .head import VocabularyHead, is_close, tolerance
 from .packing import Branch, Layout, Pack, pack, pack_one_by_one, take_rows
-from .protocol import Refused
+from .protocol import Refused, Wave
 from .vision import Vision
 from .weights import TrainedWeights
 
@@ -59,6 +58,8 @@ class ComputeOptions:
     logprob_chunk: int | None
     recompute: bool
     freeze_vision: bool = False
+    # The ranks that weights are shared out over; `None`: this process has all.
+    ranks: object = None
 
 
 class Network:
@@ -80,6 +81,8 @@ class Network:
         # Attentions that were tried in vain, with the reasons.
         self.passed_over = {}
         self.vision = None
+        # What passes go through, and the module without its values, where weights are shared out over ranks.
+        self.root = self.skeleton = None
         # Of what is frozen and held rounded: the f32 values, on the host, which are saved.
         self.exact = {}
 
@@ -148,6 +151,22 @@ class Network:
     def forward(self, wave, factor=1.0):
         """The head's columns over a wave, f32 [N] each; `factor` multiplies logits (1 / temperature)."""
         wave.check_fits(self.vocab_size, self.max_positions)
+        if self.root is None:
+            return self._forward(wave, factor)
+        # Every rank runs through all layers, also one that has nothing to compute.
+        if not wave.num_sequences:
+            return self.pass_nothing()
+        return self._forward_together(wave, factor, wave.num_tokens)
+
+    def pass_nothing(self):
+        """Columns of no token, f32 [0] each, by a pass over one that counts for nothing."""
+        return self._forward_together(Wave.of_one_token(), 1.0, 0)
+
+    def _forward_together(self, wave, factor, num_tokens):
+        # Copies in either case: backwards, each rank comes to its units in the order in which the others do.
+        return self.root(lambda: tuple(column[:num_tokens].clone() for column in self._forward(wave, factor)))
+
+    def _forward(self, wave, factor):
         if not wave.num_sequences:
             return tuple(torch.zeros(0, device=self.options.device) for _ in self.head.columns)
         device = self.options.device
@@ -191,15 +210,18 @@ class Network:
         if parameter.dtype != torch.float32:
             self.keep_exact(name, values)
         with torch.no_grad():
-            parameter.copy_(values)
+            sharding.put_frozen(parameter, values, self.options.ranks)
 
     def file_tensors(self):
         """What a weights' file holds: `(name, shape, make)` of each tensor once, `make()` its f32 values."""
-        masters = {**self.exact, **(self.weights.masters if self.weights else {})}
-        return [
-            (name, list(parameter.shape), lambda name=name, parameter=parameter: masters.get(name, parameter.data))
-            for name, parameter in self.module.named_parameters()
-        ]
+        weights = self.weights
+
+        def make(name, parameter):
+            if weights and name in weights.masters:
+                return lambda: weights.full(name, weights.masters[name])
+            return lambda: self.exact.get(name, sharding.full(parameter.data))
+
+        return [(name, list(one.shape), make(name, one)) for name, one in self.module.named_parameters()]
 
     def choose_attention(self):
         """Takes the first attention that gives what the model's plain one gives, forward and backward.
@@ -372,8 +394,14 @@ class Network:
         """Whether two ways to compute the same numbers agree, in the type that is computed in."""
         return truth.shape == found.shape and is_close(truth, found, self.options.dtype)
 
-    def train(self, exact):
-        """Makes trained weights of what takes gradients; `exact` has their f32 values."""
+    def train(self, exact, kept=()):
+        """Makes trained weights of what takes gradients; `exact` has their f32 values.
+
+        With several ranks all weights are shared out; `kept` are the names of modules that stay in f32.
+        """
+        if self.options.ranks is not None:
+            sharding.shard(self, exact, kept)
+            return
         parameters = self.trained_parameters()
         self.weights = TrainedWeights(parameters, exact) if parameters else None
 
@@ -395,12 +423,13 @@ class Network:
 
     def freeze(self):
         """A frozen copy as it is now."""
-        module = copy.deepcopy(self.module).requires_grad_(False)
+        module = sharding.plain_copy(self).requires_grad_(False)
         head = VocabularyHead(module, self.options.logprob_chunk)
         frozen = Network(module, module.base_model, head, self.source, self.options)
         frozen.computes_as(self)
         if self.vision is not None:
             frozen.vision = Vision(frozen.decoder, self.vision.images)
+        frozen.train({})
         return frozen
 
 

@@ -66,6 +66,7 @@ class AdamW:
 
     def grad_norm(self):
         """Global norm of the gradients, which stay; not finite where one of their numbers is not."""
+        self.weights.gather_gradients()
         squares = [
             part.double().square_().sum()
             for name in self.weights.masters
@@ -73,7 +74,7 @@ class AdamW:
             for part in gradient.reshape(-1).split(_CHUNK)
         ]
         # The largest f32 squared is far from the end of f64: finite numbers have a finite norm.
-        return math.sqrt(float(torch.stack(squares).sum())) if squares else 0.0
+        return math.sqrt(self.weights.total(float(torch.stack(squares).sum()) if squares else 0.0))
 
     @torch.no_grad()
     def step(self, learning_rate):
@@ -124,7 +125,8 @@ class AdamW:
         # As `torch.optim.AdamW(fused=True)` calls it; a gradient is divided by the scale.
         num_steps, scale = (torch.tensor(float(value), device=device) for value in (self.num_steps, 1.0 / clip))
         for decays in (True, False):
-            names = [name for name, master in masters.items() if bool(self._decays(master)) == decays]
+            # Of small tensors a rank may hold nothing.
+            names = [name for name, one in masters.items() if bool(self._decays(one)) == decays and one.numel()]
             if not names:
                 continue
             gradients = [self.weights.gradient(name) for name in names]

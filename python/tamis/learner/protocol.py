@@ -38,9 +38,19 @@ class LearnerError(Exception):
         self.hint = hint
         self.more = more
 
+    def __reduce__(self):
+        # Other ranks send theirs to the first: classes are made in many ways, and what they hold is enough.
+        return _as_it_was, (type(self), self.args, self.__dict__)
+
     def body(self):
         """The error as the wire has it."""
         return {"error": {"kind": self.kind, "message": self.message, "hint": self.hint, **self.more}}
+
+
+def _as_it_was(kind, args, held):
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(held)
+    return error
 
 
 class RequestError(LearnerError):
@@ -83,6 +93,12 @@ class SequenceError(LearnerError):
     """A gap in the sequence numbers."""
 
     status, kind = 409, "sequence"
+
+
+class Lost(LearnerError):
+    """The learner is gone, or a part of it: it ends, and is to be started again."""
+
+    status, kind = 503, "lost"
 
 
 class StateError(LearnerError):
@@ -371,6 +387,31 @@ class Wave:
             if not any(images):
                 wave.images = None
         return wave
+
+    @classmethod
+    def of_one_token(cls):
+        """One made-up sequence with one completion token."""
+        columns = {"prompt_token": [0], "prompt_offset": [0, 1], "prompt_of": [0], "completion_token": [0]}
+        columns |= {"completion_offset": [0, 1], "rank": [0]}
+        return cls(**{name: torch.tensor(values, dtype=_WAVE[name]) for name, values in columns.items()})
+
+    def of_rank(self, rank):
+        """The sequences of one rank, and the range of their completion tokens in the whole wave."""
+        begin, end = (int(torch.searchsorted(self.rank, value)) for value in (rank, rank + 1))
+        tokens = slice(int(self.completion_offset[begin]), int(self.completion_offset[end]))
+        places = self.prompt_of[begin:end]
+        first, last = (int(places[0]), int(places[-1]) + 1) if end > begin else (0, 0)
+        prompts = slice(int(self.prompt_offset[first]), int(self.prompt_offset[last]))
+        part = Wave(
+            prompt_token=self.prompt_token[prompts],
+            prompt_offset=self.prompt_offset[first : last + 1] - prompts.start,
+            prompt_of=places - first,
+            completion_token=self.completion_token[tokens],
+            completion_offset=self.completion_offset[begin : end + 1] - tokens.start,
+            rank=torch.zeros_like(places),
+            images=None if self.images is None else self.images[first:last],
+        )
+        return part, tokens
 
     @property
     def num_sequences(self):

@@ -5,7 +5,9 @@
       writes the answer <----------  keeps the answer of the last call
 """
 
+import contextlib
 import hmac
+import os
 import queue
 import secrets
 import sys
@@ -27,11 +29,13 @@ from .protocol import (
     Failed,
     IncarnationError,
     LearnerError,
+    Lost,
     PathError,
     RequestError,
     SequenceError,
     Settings,
 )
+from .ranks import EXIT_LOST, Gang, Watch
 
 MAX_BODY_BYTES = 1 << 30
 OPEN = "/v1/open"
@@ -82,6 +86,9 @@ class Session:
         self._running = None
         self._is_holding = False
         self._lost = None
+        # What watches the other ranks, where there are some.
+        self.watch = None
+        self._gone = None
         self._heard = time.monotonic()
         self._facts = self._gather_facts()
 
@@ -101,7 +108,8 @@ class Session:
         """The answer of `health`."""
         with self._lock:
             phase = "busy" if self._running else "held" if self._is_holding else "idle"
-            return {"phase": phase, "seq": self._seq()}
+            health = {"phase": phase, "seq": self._seq()}
+        return health if self.watch is None else {**health, "ranks": self.watch.describe()}
 
     def info(self):
         """The answer of `info`."""
@@ -122,6 +130,8 @@ class Session:
         """The answer of a `POST`; waits until it is there."""
         if path not in self.learner.calls:
             raise PathError(f"there is no call POST {path}")
+        if self._gone is not None:
+            raise self._gone
         what = (path, content_type, len(body), zlib.crc32(body))
         if path == OPEN:
             if incarnation is not None or seq is not None:
@@ -162,6 +172,15 @@ class Session:
             self._jobs.put(self._last)
             return self._last
 
+    def lose(self, error):
+        """Answers with an error what runs, and whatever comes, for what computes will not end any more."""
+        with self._lock:
+            self._gone = error
+            running = self._last
+            if running is not None and not running.ended.is_set():
+                running.answer = Answer.of_error(error)
+                running.ended.set()
+
     # The thread that computes
 
     def run(self):
@@ -187,8 +206,9 @@ class Session:
                 self._running = None
                 self._is_holding = self.learner.is_holding
                 self._facts = self._gather_facts()
-                job.answer = answer
-                job.ended.set()
+                if not job.ended.is_set():
+                    job.answer = answer
+                    job.ended.set()
             self.hear()
             if self._lost is not None:
                 raise self._lost
@@ -221,20 +241,51 @@ class Session:
         except Exception as error:
             if is_out_of_memory(error):
                 hint = _LESS_MEMORY.get(job.path, _LESS_WEIGHTS)
+                if self.watch is not None:
+                    self.watch.lose(f"rank 0 is lost: out of memory: {first_line(error)}", job.path)
                 return Answer.of_error(Failed(f"out of memory: {first_line(error)}", hint))
             self.log(traceback.format_exc().rstrip())
             message = f"{type(error).__name__}: {first_line(error)}"
+            hint = "the learner ends, to be started again; its log has the details"
             if is_device_lost(error):
                 self._lost = DeviceLost(f"the device cannot be computed on any more: {first_line(error)}")
-                hint = "the learner ends, to be started again; its log has the details"
-                return Answer.of_error(Failed(message, hint))
+                return Answer.of_error(Lost(message, hint))
+            if self.watch is not None:
+                # Where a rank is gone, the watch knows more of it in a moment; otherwise this one is.
+                self.watch.lose(f"rank 0 is lost: {message}")
+                return Answer.of_error(Lost(message, hint))
             return Answer.of_error(Failed(message, "the learner's log has the details"))
 
 
-def serve(where, key=None):
-    """Listens and computes until a signal, or until nobody calls any more."""
-    session = Session(Learner(), log=lambda line: print(line, file=sys.stderr, flush=True))
-    connections.serve(where, session, key)
+def serve(where, key=None, ranks=None):
+    """Listens and computes until a signal, or until nobody calls any more.
+
+    With several ranks this is the first of them.
+    """
+    learner = Learner(ranks)
+    session = Session(
+        learner if ranks is None else Gang(learner, ranks), log=lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    if ranks is None:
+        connections.serve(where, session, key)
+        return
+
+    def lose(what, full_at):
+        """Ends the process, whose main thread may wait for ever, once it is said why."""
+        session.log(what)
+        hint = "all ranks end, to be started again"
+        session.lose(Lost(what, hint) if full_at is None else Failed(what, _LESS_MEMORY.get(full_at, _LESS_WEIGHTS)))
+        time.sleep(connections.LAST_SECONDS / 2)
+        if where.startswith("unix:"):
+            with contextlib.suppress(OSError):
+                os.unlink(where.removeprefix("unix:"))
+        os._exit(EXIT_LOST)
+
+    session.watch = Watch(ranks, lose)
+    if connections.serve(where, session, key):
+        # The others end as well as this one does.
+        ranks.tell(None)
+        time.sleep(connections.LAST_SECONDS / 2)
 
 
-__all__ = ["Session", "serve"]
+__all__ = ["Learner", "Session", "serve"]

@@ -34,6 +34,28 @@ class TrainedWeights:
                 self.masters[name] = exact[name] if exact else parameter.data.float()
                 parameter.register_post_accumulate_grad_hook(self._adder(name))
 
+    def note_backward(self):
+        """A backward pass has added to the gradients."""
+
+    def gather_gradients(self):
+        """Completes the gradients, before they are looked at."""
+
+    def total(self, value):
+        """A sum over all that learns, of which this process has summed its own."""
+        return value
+
+    def shape(self, name):
+        """The shape of a trained weight."""
+        return self.masters[name].shape
+
+    def full(self, name, part):
+        """The whole of a weight or a moment, given what this process holds of it."""
+        return part
+
+    def put(self, name, part, values):
+        """Copies into `part`, a weight or a moment, what it holds of these whole values."""
+        part.copy_(values)
+
     def _adder(self, name):
         def add(parameter):
             gradient, parameter.grad = parameter.grad, None

@@ -18,7 +18,7 @@ use tamis_train::interrupt::{Interrupt, Reaction};
 use tamis_train::learner::LearnerError;
 use tamis_train::learner::warm_start::WarmStartError;
 use tamis_train::measure::validation::{OutcomeKind, ValidationReport};
-use tamis_train::run::{ConfigText, Ending, Opened, Run, RunStart, RunSummary, Unbegun};
+use tamis_train::run::{ConfigText, Ending, RunStart, RunSummary, Trained, Unbegun, train};
 
 use super::{follow_checked, new_errors, notes, show};
 use crate::arguments::TrainArguments;
@@ -43,12 +43,11 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<u8, Failure> {
         notes.extend(followed);
         RunStart::New(ConfigText::of(loaded, notes))
     };
-    let begun = Run::open(begin, Console::on_stderr, interrupt).map_err(|error| fail(&error))?;
-    let run = match begun {
-        Opened::Ready(run) => run,
-        Opened::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),
+    let trained = train(begin, Console::on_stderr, &interrupt).map_err(|error| fail(&error))?;
+    let summary = match trained {
+        Trained::Ended(summary) => summary,
+        Trained::Interrupted(interrupted) => return Err(fail_unbegun(&interrupted)),
     };
-    let summary = run.run().map_err(|error| fail(&error))?;
     show(&format_closing(&summary))?;
     Ok(match summary.ending {
         Ending::Finished(_) | Ending::StoppedEarly(_) => 0,
@@ -130,7 +129,10 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
         RunError::Assemble(AssembleError::Checksum(_)) => FAILED,
         RunError::Assemble(AssembleError::Judge(_))
         | RunError::Servers(GeneratorError::Unreachable { .. })
-        | RunError::Learner(LearnerError::Lost { .. } | LearnerError::Launch(_))
+        | RunError::LostAgain { .. }
+        | RunError::Learner(
+            LearnerError::Lost { .. } | LearnerError::Taken { .. } | LearnerError::Launch(_),
+        )
         | RunError::Launch(_) => UNREACHABLE,
         RunError::Assemble(_)
         | RunError::WarmStart(WarmStartError::Example { .. } | WarmStartError::NoExamples)

@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use crate::tamis::{Ended, Folder};
 
 /// A policy that was warm-started before, for servers serve a checkpoint.
-const SERVED: [&str; 3] = ["~model.init", "+model.path=first/checkpoints/step_1", "warm_start.steps=0"];
+pub(crate) const SERVED: [&str; 3] =
+    ["~model.init", "+model.path=first/checkpoints/step_1", "warm_start.steps=0"];
 
-fn first(folder: &Folder) {
+pub(crate) fn first(folder: &Folder) {
     folder.tamis(&["train", "tiny.yaml", "run.dir=.", "run.name=first", "train.total_steps=1"]).succeeds();
 }
 
 /// A program `vllm` in `bin`, which writes its number and its arguments to files and becomes `tamis serve`.
-fn vllm(folder: &Folder) -> (&'static str, PathBuf) {
+pub(crate) fn vllm(folder: &Folder) -> (&'static str, PathBuf) {
     let script = format!(
         "#!/bin/sh\necho $$ >> '{pids}'\necho \"$VLLM_SERVER_DEV_MODE $CUDA_VISIBLE_DEVICES $*\" >> '{arguments}'\n\
          [ \"$1\" = serve ] || exit 9\nexec '{tamis}' serve \"$2\" --host \"$4\" --port \"$6\" --threads 1\n",
@@ -36,7 +37,7 @@ fn run(folder: &Folder, arguments: &[&str], path: (&str, PathBuf)) -> Ended {
     ended
 }
 
-fn pids(folder: &Folder) -> Vec<String> {
+pub(crate) fn pids(folder: &Folder) -> Vec<String> {
     std::fs::read_to_string(folder.join("pids")).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 

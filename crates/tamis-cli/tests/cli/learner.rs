@@ -3,6 +3,7 @@
 use std::io::Read as _;
 
 use crate::listening::Listening;
+use crate::lost_learner::train_with_followers;
 use crate::tamis::{Ended, Folder, Left, Replaced as _, TINY};
 
 fn train(folder: &Folder, arguments: &[&str]) -> Ended {
@@ -157,8 +158,9 @@ fn lost_timeout(fault: &str) -> &'static str {
 }
 
 /// With a fault at every call in turn, until one comes after the last call: what the run came to each time,
-/// and where it failed a resume with a new learner.
-fn with_a_fault_at_every_call(fault: &str, samples: bool, check: impl Fn(&Folder, &Ended)) {
+/// and where it failed a resume with a new learner. `goes_on`: another learner follows one that is killed, and
+/// the run waits for it.
+fn with_a_fault_at_every_call(fault: &str, samples: bool, goes_on: bool, check: impl Fn(&Folder, &Ended)) {
     let backend = if samples { "learner" } else { "native" };
     let config = short().replaced("rollout: {", &format!("rollout: {{backend: {backend}, "));
     let folder = Folder::new().with("config.yaml", &config);
@@ -169,8 +171,13 @@ fn with_a_fault_at_every_call(fault: &str, samples: bool, check: impl Fn(&Folder
         let at = at.to_string();
         let arguments = ["--listen", "unix:l.sock", "--test-fault", fault, "--test-fault-at", &at];
         let mut learner = Listening::learner(&folder, &arguments);
-        let begin = ["run.name=run", "learner.url=unix:l.sock", lost_timeout(fault)];
-        let ended = train(&folder, &begin);
+        let restarts = if goes_on { "learner.max_restarts=1" } else { "learner.max_restarts=0" };
+        let begin = ["run.name=run", "learner.url=unix:l.sock", lost_timeout(fault), restarts];
+        let ended = if goes_on {
+            train_with_followers(&folder, &mut learner, &[], &begin)
+        } else {
+            train(&folder, &begin)
+        };
         let _ = learner.child.kill();
         let mut printed = String::new();
         learner.child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
@@ -211,7 +218,8 @@ fn faults_at_any_call_of_a_resumed_run_lose_nothing() {
     train(&folder, &[&kind[..], &["run.name=begun", "train.total_steps=2"]].concat()).succeeds();
     let whole = Left::by(&folder.join("runs/whole"));
     let resume = |url: &str, timeout: &str| {
-        folder.tamis(&["train", "--resume", "runs/run", "train.total_steps=4", url, timeout])
+        let more = ["train.total_steps=4", "learner.max_restarts=0", url, timeout];
+        folder.tamis(&[&["train", "--resume", "runs/run"][..], &more].concat())
     };
     let mut met = std::collections::BTreeSet::new();
     for fault in ["killed-before", "killed-after", "broken-before", "broken-after"] {
@@ -256,8 +264,23 @@ fn faults_at_any_call_of_a_resumed_run_lose_nothing() {
 
 #[test]
 fn a_learner_that_is_killed_at_any_call_loses_nothing() {
-    for (fault, samples) in [("killed-before", true), ("killed-after", true), ("killed-before", false)] {
-        with_a_fault_at_every_call(fault, samples, |_, ended| {
+    with_a_fault_at_every_call("killed-after", false, true, |folder, ended| {
+        // What never began is begun again by a person.
+        if ended.code == Some(3) {
+            assert!(!folder.join("runs/run").exists(), "{}", ended.shown());
+            return;
+        }
+        assert_eq!(ended.code, Some(0), "{}", ended.shown());
+        let was_lost = ended.stderr.contains("restart 1 of at most 1 in a row");
+        assert_eq!(
+            ended.stderr.contains("again, where the learner was lost: "),
+            was_lost,
+            "{}",
+            ended.shown()
+        );
+    });
+    for (fault, samples) in [("killed-before", true), ("killed-after", true)] {
+        with_a_fault_at_every_call(fault, samples, false, |_, ended| {
             assert!(matches!(ended.code, Some(0 | 3)), "{}", ended.shown());
             if ended.code == Some(3) {
                 assert!(ended.stderr.contains("error: the learner at unix:l.sock "), "{}", ended.shown());
@@ -270,7 +293,7 @@ fn a_learner_that_is_killed_at_any_call_loses_nothing() {
 #[test]
 fn a_call_whose_connection_breaks_or_whose_answer_never_comes_is_carried_out_once() {
     for fault in ["broken-before", "broken-after", "silent-before", "silent-after"] {
-        with_a_fault_at_every_call(fault, true, |_, ended| {
+        with_a_fault_at_every_call(fault, true, false, |_, ended| {
             assert_eq!(ended.code, Some(0), "{}", ended.shown());
         });
     }

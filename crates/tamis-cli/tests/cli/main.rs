@@ -22,6 +22,7 @@ mod launch;
 mod learner;
 mod learns_nothing;
 mod listening;
+mod lost_learner;
 mod model_messages;
 mod not_finite;
 mod regex;

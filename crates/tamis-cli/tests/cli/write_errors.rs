@@ -35,7 +35,7 @@ fn config(argv: &str) -> String {
 
 fn finish(begun: Result<Opened, RunError>) -> Result<RunSummary, RunError> {
     match begun? {
-        Opened::Ready(run) => run.run(),
+        Opened::Ready(mut run) => run.run(),
         Opened::Interrupted(interrupted) => panic!("{interrupted}"),
     }
 }

@@ -76,8 +76,12 @@ section! {
         /// Longest time of one call to a learner in another process: a pass over a wave, a checkpoint, loading
         /// the model.
         timeout: Duration = "1800s", Any, Free;
-        /// Longest time without a sign of life from it; the run then ends, to be resumed.
+        /// Longest time without a sign of life from it, after which it is lost.
         lost_timeout: Duration = "60s", Any, Free;
+        /// Most times in a row, with no step finished in between, that the run starts a lost learner again and goes
+        /// on from its last checkpoint: what was generated since is read from the journal and trained on again.
+        /// One at `learner.url` is waited for, at most `learner.startup_timeout`. 0: the run ends, to be resumed.
+        max_restarts: usize = "3", Any, Free;
         /// Time without a request after which the learner at `learner.url` ends by itself, so that a run that is
         /// killed leaves none behind. A run asks it for a sign of life all the time. Null: never.
         orphan_timeout: Option<Duration> = "null", Any, Free;

@@ -55,6 +55,9 @@ section! {
         command: Vec<String> = "[]", Any, Free;
         /// Longest time that the started servers may take to answer.
         startup_timeout: Duration = "900s", Any, Free;
+        /// Longest time for which a started server may leave health checks unanswered: one that hangs is ended
+        /// and started again. Null: no limit.
+        lost_timeout: Option<Duration> = "120s", Any, Free;
     }
 }
 

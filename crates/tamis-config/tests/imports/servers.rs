@@ -74,12 +74,12 @@ fn machines_of_verl() {
         (shown.join(" "), note_on(&import, "trainer.nnodes"), note_on(&import, "trainer.n_gpus"))
     };
     let (shown, nodes, gpus) = of(&options, &["learner.backend=torch"]);
-    assert_snapshot!(shown, @r#"2 8 {"launcher":"ray","address":"auto","colocate":true} {"replicas":4,"tensor_parallel":4,"args":[],"command":[],"startup_timeout":"900s"}"#);
+    assert_snapshot!(shown, @r#"2 8 {"launcher":"ray","address":"auto","colocate":true} {"replicas":4,"tensor_parallel":4,"args":[],"command":[],"startup_timeout":"900s","lost_timeout":"120s"}"#);
     assert_snapshot!(nodes, @"trainer.nnodes=2 -> learner.nodes: 2, cluster.launcher: ray");
     assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 -> learner.gpus_per_node: 8, rollout.launch.replicas: 4, cluster.colocate: true (learner and servers share GPUs, as many for each server as share a model)");
     let (shown, _, gpus) =
         of(&options, &["learner.backend=torch", "cluster.launcher=ray", "trainer.nnodes=1"]);
-    assert_snapshot!(shown, @r#"1 8 {"launcher":"ray","address":"auto","colocate":true} {"replicas":2,"tensor_parallel":4,"args":[],"command":[],"startup_timeout":"900s"}"#);
+    assert_snapshot!(shown, @r#"1 8 {"launcher":"ray","address":"auto","colocate":true} {"replicas":2,"tensor_parallel":4,"args":[],"command":[],"startup_timeout":"900s","lost_timeout":"120s"}"#);
     assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 -> learner.gpus_per_node: 8, rollout.launch.replicas: 2, cluster.colocate: true (learner and servers share GPUs, as many for each server as share a model)");
     let (shown, _, gpus) = of(&options[2..], &["learner.backend=torch"]);
     assert_snapshot!(shown, @r#"2 8 {"launcher":"ray","address":"auto","colocate":false} null"#);

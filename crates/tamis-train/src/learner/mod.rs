@@ -12,6 +12,7 @@ pub mod left_out;
 pub mod micro_batch;
 pub(crate) mod optimizer_batch;
 pub mod progress;
+pub mod rank_balance;
 pub(crate) mod sample_queue;
 pub mod torch;
 pub mod update;
@@ -28,6 +29,8 @@ use tamis_core::group::PolicyVersion;
 use tamis_model::SaveDtype;
 use tamis_rollout::Generator;
 use tamis_rollout::launch::LaunchError;
+
+use rank_balance::RankBalance;
 use thiserror::Error;
 
 use crate::checkpoint::{SaveError, SavedFile};
@@ -251,6 +254,12 @@ pub enum LearnerError {
         /// The kind of learner that the configuration names.
         backend: LearnerBackend,
     },
+    /// A learner elsewhere was opened by another run, and does not hold this one any more.
+    #[error("the learner at {url} was taken by another run, and does not hold this one any more")]
+    Taken {
+        /// Its address.
+        url: String,
+    },
 }
 
 /// The command that starts a learner of this kind.
@@ -282,6 +291,11 @@ impl LearnerError {
                     command_of(*backend)
                 ))
             }
+            Self::Taken { .. } => Some(
+                "one learner serves one run: end the other run, or name a learner of its own in learner.url; \
+                 this one goes on with --resume"
+                    .to_owned(),
+            ),
             Self::Files(error) => error.hint(),
             Self::Launch(_) => Some(
                 "learner.python names the interpreter: one that has PyTorch, transformers and safetensors"
@@ -435,6 +449,11 @@ pub trait RunLearner: Learner {
     /// Time since this was last asked that calls to a learner in another process took beyond what it computed:
     /// writing, sending and reading messages. `None` of a learner in this process.
     fn take_wire_time(&mut self) -> Option<Duration> {
+        None
+    }
+
+    /// How evenly its ranks were loaded since this was last asked; `None` of a learner with one.
+    fn take_rank_balance(&mut self) -> Option<RankBalance> {
         None
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, json};
 use tamis_config::{LearnerConfig, LearnerDtype};
-use tamis_rollout::launch::{LaunchError, LaunchedServers, Place, Say, ServerProcess};
+use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess};
 use tamis_rollout::reward_model::ModelProcess;
 use tempfile::TempDir;
 
@@ -37,10 +37,12 @@ const FILES: &[(&str, &str)] = &[
     ("learner/packing.py", include_str!("../../../../python/tamis/learner/packing.py")),
     ("learner/protocol.py", include_str!("../../../../python/tamis/learner/protocol.py")),
     ("learner/random_keys.py", include_str!("../../../../python/tamis/learner/random_keys.py")),
+    ("learner/ranks.py", include_str!("../../../../python/tamis/learner/ranks.py")),
     ("learner/rotary.py", include_str!("../../../../python/tamis/learner/rotary.py")),
     ("learner/row_cache.py", include_str!("../../../../python/tamis/learner/row_cache.py")),
     ("learner/samples.py", include_str!("../../../../python/tamis/learner/samples.py")),
     ("learner/server.py", include_str!("../../../../python/tamis/learner/server.py")),
+    ("learner/sharding.py", include_str!("../../../../python/tamis/learner/sharding.py")),
     ("learner/vision.py", include_str!("../../../../python/tamis/learner/vision.py")),
     ("learner/weights.py", include_str!("../../../../python/tamis/learner/weights.py")),
     ("reward/__init__.py", include_str!("../../../../python/tamis/reward/__init__.py")),
@@ -59,8 +61,7 @@ struct ModuleProcess<'a> {
     /// A file that it is given (`--settings`).
     settings: Option<&'a serde_json::Value>,
     log: PathBuf,
-    startup_timeout: Duration,
-    most_restarts: u32,
+    limits: LaunchLimits,
 }
 
 /// A process of the PyTorch learner or of a reward model; it ends with the value.
@@ -89,8 +90,8 @@ impl TorchProcess {
             what: "learner",
             settings: None,
             log: logs.join("learner.log"),
-            startup_timeout: config.startup_timeout,
-            most_restarts: 0,
+            // Another one is not the one that was opened: the run looks after it.
+            limits: LaunchLimits::once(config.startup_timeout),
         };
         Self::launch(&process, say, interrupt).map_err(|halt| halt.map(LearnerError::from))
     }
@@ -109,7 +110,8 @@ impl TorchProcess {
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<LaunchError>> {
         let (module, what, settings) = ("tamis.reward", "reward model", Some(settings));
-        let process = ModuleProcess { python, module, what, settings, log, startup_timeout, most_restarts };
+        let limits = LaunchLimits { restarts: most_restarts, ..LaunchLimits::once(startup_timeout) };
+        let process = ModuleProcess { python, module, what, settings, log, limits };
         Self::launch(&process, say, interrupt)
     }
 
@@ -158,13 +160,7 @@ impl TorchProcess {
             place: Place::Socket(socket),
             log: process.log.clone(),
         };
-        let started = LaunchedServers::start_with(
-            vec![server],
-            process.startup_timeout,
-            process.most_restarts,
-            &interrupt.flag(),
-            say.clone(),
-        );
+        let started = LaunchedServers::start(vec![server], process.limits, &interrupt.flag(), say.clone());
         match started.map_err(Halt::Failed)? {
             Some(launched) => Ok(Self { launched, folder }),
             None => Err(Halt::Interrupted),

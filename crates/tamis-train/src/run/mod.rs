@@ -1,7 +1,8 @@
 //! A run from its configuration to its last step. The loop is `run_loop.rs`, one step of it `step.rs`.
 //!
 //! [`Run::open`] makes a run directory and everything in it, or opens one and puts the state of its last
-//! checkpoint back; [`Run::run`] trains until the end, an interruption, or a stop with a diagnosis.
+//! checkpoint back; [`Run::run`] trains until the end, an interruption, or a stop with a diagnosis. [`train`]
+//! does both, and again where the learner is lost.
 
 mod attempts;
 mod critic;
@@ -18,6 +19,7 @@ mod measurement;
 mod open;
 mod prepare;
 mod recorder;
+mod recovery;
 mod run_loop;
 mod start;
 mod state;
@@ -34,9 +36,11 @@ use crate::workers::Workers;
 use attempts::Attempts;
 use measurement::Measurement;
 use recorder::Recorder;
+use recovery::Recovery;
 
 pub use ending::{Ending, RunSummary, Unbegun};
 pub use open::Opened;
+pub use recovery::{Trained, train};
 pub use start::{ConfigText, RunStart};
 pub use state::{CarriedGroup, CriticState, LearningState, RunState, ScheduleState, ValidationHistory};
 pub use untrained::Untrained;
@@ -55,4 +59,6 @@ pub struct Run {
     has_warned_of_uniform_groups: bool,
     /// The next group when this process began.
     first_group: u64,
+    /// The loss of a learner that the run has not caught up with.
+    recovery: Option<Recovery>,
 }

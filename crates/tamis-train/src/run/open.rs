@@ -10,6 +10,7 @@ use super::look::{Start, new_directory, prepare_prompts, settle_differences};
 use super::measurement::Measurement;
 use super::prepare::{Preparation, Scoring};
 use super::recorder::Recorder;
+use super::recovery::Standing;
 use super::start::{ConfigText, RunStart};
 use super::state::{RunState, ScheduleState};
 use crate::assemble::hints::hints;
@@ -59,6 +60,17 @@ impl Run {
         progress: impl FnOnce(Option<u64>, u64) -> Console,
         interrupt: Interrupt,
     ) -> Result<Opened, RunError> {
+        Self::open_with(disk, begin, progress, interrupt, &mut Standing::default())
+    }
+
+    /// As [`Run::open_on`], with what stands already.
+    pub(super) fn open_with(
+        disk: &Disk,
+        begin: RunStart,
+        progress: impl FnOnce(Option<u64>, u64) -> Console,
+        interrupt: Interrupt,
+        standing: &mut Standing,
+    ) -> Result<Opened, RunError> {
         let (given, existing) = settle_differences(begin)?;
         let is_new = existing.is_none();
         let interrupted = if is_new { Unbegun::NotBegun } else { Unbegun::NotResumed };
@@ -72,10 +84,12 @@ impl Run {
             None => new_directory(disk, &given)?,
         };
         let path = directory.path().to_owned();
+        standing.run = Some(path.clone());
         let at = start.state.as_ref().map_or(0, |(state, _)| state.step);
         let ui = progress(given.config.train.total_steps.map(|steps| steps as u64), at);
         let text = given.text.clone();
-        let (mut run, first) = match Self::prepare(given, start, directory, is_new, ui.clone(), interrupt) {
+        let prepared = Self::prepare(given, start, directory, is_new, ui.clone(), interrupt, standing);
+        let (mut run, first) = match prepared {
             Ok(prepared) => prepared,
             Err(halt) => {
                 if is_new && disk.remove_folder(&path).is_ok() {
@@ -121,6 +135,7 @@ impl Run {
         is_new: bool,
         ui: Console,
         interrupt: Interrupt,
+        standing: &mut Standing,
     ) -> Result<(Self, Option<Vec<Example>>), Halt<RunError>> {
         let ConfigText { config, notes, places, .. } = given;
         let Start { state, prompts, codec, memory } = start;
@@ -183,7 +198,8 @@ impl Run {
         ));
         let (mut dispatcher, is_longer) = of.make_dispatcher(&pool, &sieve, is_complete)?;
         let order = of.open_order(&mut dispatcher, &scorer, is_longer)?;
-        let (servers, published) = of.connect_servers(&mut *learner, &codec, &dispatcher)?;
+        let (servers, published) =
+            of.connect_servers(&mut *learner, &codec, &dispatcher, &mut standing.servers)?;
 
         let next_step = of.step() + 1;
         scorer.begin_step(next_step);
@@ -228,6 +244,7 @@ impl Run {
             first_group: workers.dispatcher.next_group(),
             attempts: Attempts::new(),
             has_warned_of_uniform_groups: false,
+            recovery: standing.recovery,
             recipe,
             workers,
             state,

@@ -8,6 +8,7 @@ use tamis_config::{BackendKind, Config, ModelSource};
 use tamis_core::group::PolicyVersion;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::reward::Listener;
+use tamis_rollout::launch::LaunchedServers;
 use tamis_rollout::{
     Beginning, DispatchError, Dispatcher, DispatcherSettings, Journalled, OrderLog as _, PreparedPrompt,
     Record, Scorer, metric_values,
@@ -17,6 +18,7 @@ use super::ending::how_to_train_further;
 use super::look::{STARTED, opening_line, score_names};
 use super::state::{RunState, ScheduleState};
 use crate::assemble::headline::headline;
+use crate::assemble::learner::native_generator;
 use crate::assemble::objective::Divergence;
 use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
@@ -291,6 +293,7 @@ impl Preparation<'_> {
         let config = self.config;
         let is_timed = config.samples_at_servers()
             || config.samples_through_learner()
+            || servers::journals_native_samples(config)
             || scorer.rewards().concurrency() > 0;
         if !(is_timed && dispatcher.machine().depends_on_timing()) {
             return Ok(None);
@@ -316,6 +319,7 @@ impl Preparation<'_> {
         learner: &mut dyn RunLearner,
         codec: &Codec,
         dispatcher: &Dispatcher,
+        standing: &mut Option<Arc<LaunchedServers>>,
     ) -> Result<(Option<RunSampler>, Option<PublishedFolders>), Halt<RunError>> {
         let Self { config, directory, ui, interrupt, .. } = *self;
         let samples = || {
@@ -337,9 +341,19 @@ impl Preparation<'_> {
         }
         let folders = PublishedFolders::of(directory.disk(), directory.path(), config);
         if config.rollout.backend == BackendKind::Native {
-            return Ok((None, Some(folders)));
+            if !servers::journals_native_samples(config) {
+                return Ok((None, Some(folders)));
+            }
+            let generator = native_generator(config, codec, version, interrupt);
+            let generator = Box::new(Journalled::new(generator, Box::new(samples()?), begin));
+            return Ok((Some(RunSampler::NativeWithJournal(generator)), Some(folders)));
         }
-        let launched = servers::launch(config, &folders, (learner, codec), directory.path(), interrupt, ui)?;
+        if standing.is_none() {
+            let launched =
+                servers::launch(config, &folders, (learner, codec), directory.path(), interrupt, ui)?;
+            *standing = launched.map(Arc::new);
+        }
+        let launched = standing.clone();
         let known = (codec, learner.info().policy.vocab_size);
         let samples = samples()?;
         let servers = servers::connect(config, launched, known, &folders, (samples, begin), interrupt, ui);

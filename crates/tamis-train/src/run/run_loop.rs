@@ -24,7 +24,7 @@ use tamis_run::metrics::timings::{GENERATION, STEP};
 
 impl Run {
     /// Trains until the run ends.
-    pub fn run(mut self) -> Result<RunSummary, RunError> {
+    pub fn run(&mut self) -> Result<RunSummary, RunError> {
         let result = self.steps();
         self.recorder.progress.finish();
         match result {
@@ -35,8 +35,8 @@ impl Run {
                     steps: self.state.step,
                     run: self.recorder.directory.path().to_owned(),
                     checkpoint,
-                    before: self.state.validation.before,
-                    after: self.state.validation.latest.map(|(_, report)| report),
+                    before: self.state.validation.before.take(),
+                    after: self.state.validation.latest.take().map(|(_, report)| report),
                 })
             }
             Err(error) => {
@@ -93,6 +93,7 @@ impl Run {
         }
         self.attempts = Attempts::new();
         self.recorder.progress.steps_begin();
+        self.note_recovery();
         self.workers.learner.take_wire_time();
         loop {
             if let Some(reason) = self.measurement.early_stop.stop_reason() {
@@ -260,6 +261,12 @@ impl Run {
         if let Some(time) = self.workers.learner.take_wire_time() {
             timings.add("wire", time);
         }
+        if let Some(balance) = self.workers.learner.take_rank_balance() {
+            found.put_balance(&balance);
+            if let Some(time) = balance.idle_time() {
+                timings.add("rank_idle", time);
+            }
+        }
         timings.add(STEP, self.attempts.began.elapsed());
         found.put_times(&timings);
         found.metrics.add_aliases();
@@ -274,12 +281,22 @@ impl Run {
         if let Some(diverged) = facts.diverged {
             return Err(diverged.error(&self.recorder.directory, facts.step).into());
         }
+        self.note_recovery();
         let is_due = self.recipe.config.checkpoint.save_freq.is_due(facts.step);
         if is_due || is_last || self.state.validation.is_missing {
             self.save()?;
         }
         self.check_learns(facts.step, facts.most_skipped, facts.most_skipped_critic)?;
         lost.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Says what the loss of a learner cost, once the run has caught up with it.
+    fn note_recovery(&mut self) {
+        let step = self.state.step;
+        if let Some(said) = self.recovery.as_mut().and_then(|recovery| recovery.note(step)) {
+            self.recorder.progress.say(&said);
+            self.recovery = None;
+        }
     }
 
     /// Ends a run whose updates cannot be made, or whose steps make none, with its last state saved.

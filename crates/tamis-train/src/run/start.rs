@@ -27,6 +27,15 @@ impl ConfigText {
     }
 }
 
+impl RunStart {
+    /// The configuration that is in force.
+    pub(super) fn config(&self) -> &ConfigText {
+        match self {
+            Self::New(given) | Self::Resume { now: given, .. } => given,
+        }
+    }
+}
+
 /// The ways in which a run begins.
 pub enum RunStart {
     /// In a new directory.

@@ -11,6 +11,7 @@ use super::step::Step;
 use crate::assemble::objective::Divergence;
 use crate::assemble::recipe::Recipe;
 use crate::learner::left_out::LeftOut;
+use crate::learner::rank_balance::RankBalance;
 use crate::measure::batch_metrics::{
     BatchNumbers, GeneratedFacts, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
 };
@@ -106,6 +107,12 @@ impl StepMetrics {
             num_generated_tokens: generated.iter().map(|group| group.num_tokens()).sum(),
             metrics,
         }
+    }
+
+    /// Adds how evenly the ranks of the learner were loaded.
+    pub(crate) fn put_balance(&mut self, balance: &RankBalance) {
+        self.metrics.set_some("perf/rank_idle_share", balance.idle_share());
+        self.metrics.set_some("perf/rank_token_spread", balance.token_spread());
     }
 
     /// Adds the clocks.

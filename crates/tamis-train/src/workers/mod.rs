@@ -101,7 +101,9 @@ impl Workers {
     pub(crate) fn samples_elsewise(&self) -> bool {
         match self.sampler {
             RunSampler::Learner(_) => false,
-            RunSampler::LearnerElsewhere(_) | RunSampler::Native(_) => self.learner.info().dtype != "f32",
+            RunSampler::LearnerElsewhere(_) | RunSampler::Native(_) | RunSampler::NativeWithJournal(_) => {
+                self.learner.info().dtype != "f32"
+            }
             RunSampler::Servers { .. } => true,
         }
     }

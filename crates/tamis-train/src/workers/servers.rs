@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tamis_config::{BackendKind, Config, LaunchConfig, ServerCommand, SurplusKind};
+use tamis_config::{BackendKind, Config, LaunchConfig, LearnerBackend, ServerCommand, SurplusKind};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings};
-use tamis_rollout::launch::{LaunchError, LaunchedServers, Place, ServerProcess, free_ports};
+use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, ServerProcess, free_ports};
 use tamis_rollout::server::{
     OpenAi, OpenAiServer, OtherLogprobs, Protocol as _, Server, ServerSettings, Sglang, SglangServer, Vllm,
     VllmServer,
@@ -49,6 +49,8 @@ pub(crate) enum RunSampler {
     /// The native engine in this process, where the learner is elsewhere: it reads the folders that the
     /// learner writes.
     Native(Box<dyn Generator>),
+    /// The same with a memory, see [`journals_native_samples`].
+    NativeWithJournal(Box<Journalled<Box<dyn Generator>>>),
     /// Servers.
     Servers {
         /// Their fleet, with a memory.
@@ -59,8 +61,14 @@ pub(crate) enum RunSampler {
         sleeps: bool,
         /// Those of them that the run started: they end with it.
         #[expect(dead_code, reason = "it is there to be dropped")]
-        launched: Option<LaunchedServers>,
+        launched: Option<Arc<LaunchedServers>>,
     },
+}
+
+/// Whether samples of the native engine are journalled: PyTorch need not come to the same weights when a step is
+/// trained again, on a GPU or on other ranks, and by others the engine would sample something else.
+pub(crate) fn journals_native_samples(config: &Config) -> bool {
+    config.rollout.backend == BackendKind::Native && config.learner.backend == LearnerBackend::Torch
 }
 
 impl RunSampler {
@@ -68,21 +76,23 @@ impl RunSampler {
     pub(crate) fn generator(&mut self) -> &mut dyn Generator {
         match self {
             Self::Learner(generator) | Self::Native(generator) => &mut **generator,
-            Self::LearnerElsewhere(generator) => &mut **generator,
+            Self::LearnerElsewhere(generator) | Self::NativeWithJournal(generator) => &mut **generator,
             Self::Servers { generator, .. } => &mut **generator,
         }
     }
 
     /// Whether it samples in this process, as a function of weights and keys alone.
     pub(crate) fn is_native(&self) -> bool {
-        matches!(self, Self::Learner(_) | Self::Native(_))
+        matches!(self, Self::Learner(_) | Self::Native(_) | Self::NativeWithJournal(_))
     }
 
     /// From now on what comes belongs to this step.
     pub(crate) fn begin_step(&mut self, step: u64) {
         match self {
             Self::Learner(_) | Self::Native(_) => {}
-            Self::LearnerElsewhere(generator) => generator.set_step(step),
+            Self::LearnerElsewhere(generator) | Self::NativeWithJournal(generator) => {
+                generator.set_step(step)
+            }
             Self::Servers { generator, .. } => generator.set_step(step),
         }
     }
@@ -103,7 +113,9 @@ impl RunSampler {
     pub(crate) fn settle_journal(&mut self, next: u64) -> Option<u64> {
         match self {
             Self::Learner(_) | Self::Native(_) => None,
-            Self::LearnerElsewhere(generator) => Some(generator.settle(next)),
+            Self::LearnerElsewhere(generator) | Self::NativeWithJournal(generator) => {
+                Some(generator.settle(next))
+            }
             Self::Servers { generator, .. } => Some(generator.settle(next)),
         }
     }
@@ -112,7 +124,9 @@ impl RunSampler {
     pub(crate) fn shorten_journal(&mut self, position: u64) -> Result<(), GeneratorError> {
         match self {
             Self::Learner(_) | Self::Native(_) => Ok(()),
-            Self::LearnerElsewhere(generator) => generator.shorten(position),
+            Self::LearnerElsewhere(generator) | Self::NativeWithJournal(generator) => {
+                generator.shorten(position)
+            }
             Self::Servers { generator, .. } => generator.shorten(position),
         }
     }
@@ -124,7 +138,7 @@ impl RunSampler {
             Self::Servers { generator, reported, .. } => {
                 new_faults(generator.generator().fault_counts(), reported)
             }
-            Self::Learner(_) | Self::LearnerElsewhere(_) | Self::Native(_) => Vec::new(),
+            _ => Vec::new(),
         }
     }
 }
@@ -196,11 +210,12 @@ pub(crate) fn launch(
             log: logs.join(format!("server_{}.log", place + 1)),
         });
     }
+    let limits = LaunchLimits::of_servers(launch.startup_timeout, launch.lost_timeout);
     let say = {
         let ui = ui.clone();
         Arc::new(move |message: &str| ui.say(message))
     };
-    match LaunchedServers::start(processes, launch.startup_timeout, &interrupt.flag(), say) {
+    match LaunchedServers::start(processes, limits, &interrupt.flag(), say) {
         Ok(Some(servers)) => Ok(Some(servers)),
         ended => {
             // Nobody reads them; a run that did not begin leaves nothing, and where that cannot be nothing is
@@ -248,14 +263,15 @@ fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Opti
 /// Where an address or a parameter is wrong, and [`RunError::Servers`] where none answers.
 pub(crate) fn connect(
     config: &Config,
-    launched: Option<LaunchedServers>,
+    launched: Option<Arc<LaunchedServers>>,
     (codec, vocabulary): (&Codec, usize),
     folders: &PublishedFolders,
     (samples, begin): (RecordedSamples, Beginning),
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<RunSampler, RunError> {
-    let addresses = launched.as_ref().map_or(config.rollout.servers.as_slice(), LaunchedServers::addresses);
+    let addresses =
+        launched.as_ref().map_or(config.rollout.servers.as_slice(), |servers| servers.addresses());
     let recomputes = recomputes_logprobs(config)?;
     let other_logprobs = if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse };
     let how = How { sampling: &sampling(config), other_logprobs };
@@ -490,6 +506,7 @@ mod tests {
             args: Vec::new(),
             command: Vec::new(),
             startup_timeout: Duration::from_secs(1),
+            lost_timeout: None,
         };
         visible_gpus(&launch, visible).map_err(|error| error.to_string())
     }

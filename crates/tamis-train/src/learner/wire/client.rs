@@ -21,12 +21,13 @@ use super::message::{Message, MessageError};
 use super::{
     BackwardRequest, CheckAnswer, CopyRequest, EmptyRequest, ErrorAnswer, ErrorBody, ForwardRequest,
     HoldRequest, INCARNATION, InfoAnswer, LoadRequest, NetworkRequest, NetworksAnswer, OpenAnswer,
-    OpenRequest, PublishRequest, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
+    OpenRequest, PublishRequest, RANK_SECONDS, SECONDS, SEQUENCE, SaveRequest, StepAnswer, StepRequest,
 };
 use crate::checkpoint::SaveError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::generate::{Generate, Generated};
 use crate::learner::progress::UpdateProgress;
+use crate::learner::rank_balance::RankBalance;
 use crate::learner::torch::TorchProcess;
 use crate::learner::{
     CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport, Pass,
@@ -41,6 +42,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Number of health checks in a row that find nothing running before a call whose answer does not come is
 /// sent again; it doubles with every time.
 const FIRST_IDLE: u32 = 2;
+/// Pause between two checks for a learner that is waited for.
+const CHECK_AGAIN: Duration = Duration::from_millis(500);
 /// Longest time of a health check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before a call is sent again whose connection broke; it doubles up to [`LONGEST_PAUSE`].
@@ -48,6 +51,52 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Most bytes of an answer.
 const MAX_ANSWER_BYTES: usize = 1 << 30;
+
+/// Status of an answer to a controller whose learner is another one now.
+const GONE: u16 = 410;
+
+/// Waits until something answers health checks at a learner's address; whether it does within the time.
+///
+/// # Errors
+/// An address that is none.
+pub fn wait_until_it_answers(
+    url: &str,
+    timeout: Duration,
+    interrupt: &Interrupt,
+) -> Result<bool, Halt<LearnerError>> {
+    let no_address = |error: HttpError| LearnerError::Remote {
+        url: url.to_owned(),
+        what: "cannot be used",
+        message: error.to_string(),
+        hint: None,
+    };
+    let address = Address::parse(url).map_err(no_address)?;
+    let mut client =
+        HttpClient::start(HttpSettings::default(), address.is_encrypted()).map_err(no_address)?;
+    let bell = Bell::default();
+    let mut line = client.line(address, None, bell.clone()).map_err(no_address)?;
+    let began = Instant::now();
+    let (mut number, mut is_open, mut ask_at) = (0, false, began);
+    while began.elapsed() < timeout {
+        if interrupt.is_requested() {
+            return Err(Halt::Interrupted);
+        }
+        if !is_open && Instant::now() >= ask_at {
+            number += 1;
+            line.send(number, Call::get("/v1/health"), CHECK_TIMEOUT);
+            is_open = true;
+        }
+        bell.wait(LOOK_EVERY);
+        for (_, exchange) in line.receive() {
+            // A refusal for want of a token is a sign of life, too; of one that ends there is none.
+            if exchange.is_ok_and(|answer| answer.status < 500) {
+                return Ok(true);
+            }
+            (is_open, ask_at) = (false, Instant::now() + CHECK_AGAIN);
+        }
+    }
+    Ok(false)
+}
 
 /// Where a learner is, and how long it may take.
 #[derive(Debug, Clone)]
@@ -255,7 +304,12 @@ impl Calls {
         let call = Call { body, content_type, headers, ..Call::post_empty(path) };
         match self.exchange(&call, stop) {
             Ok(answer) => {
-                let answer = self.read(&answer)?;
+                let answer = match self.read(&answer) {
+                    Err(LearnerError::Lost { .. }) if answer.status == GONE && self.is_taken() => {
+                        return Err(LearnerError::Taken { url: self.settings.url.clone() }.into());
+                    }
+                    answer => answer?,
+                };
                 if let Some(computed) = answer.number(SECONDS) {
                     let computed = Duration::try_from_secs_f64(computed).unwrap_or_default();
                     self.wire_time += began.elapsed().saturating_sub(computed);
@@ -267,6 +321,16 @@ impl Calls {
                 Err(self.unanswered(unanswered))
             }
         }
+    }
+
+    /// Whether another controller has opened the learner; one that was started again has not been opened.
+    fn is_taken(&mut self) -> bool {
+        #[derive(Deserialize)]
+        struct Info {
+            incarnation: Option<String>,
+        }
+        let answer = self.exchange(&Call::get("/v1/info"), None);
+        answer.is_ok_and(|answer| answer.json::<Info>().is_ok_and(|info| info.incarnation.is_some()))
     }
 
     fn unanswered(&self, unanswered: Unanswered) -> Halt<LearnerError> {
@@ -301,10 +365,9 @@ impl Calls {
         }
         let what = match kind.as_str() {
             "incarnation" => {
-                return Err(self.lost(format!(
-                    "it was started again, or another run took it, and does not hold this run any more ({message})"
-                )));
+                return Err(self.lost("it was started again, and does not hold this run any more"));
             }
+            "lost" => return Err(self.lost(message)),
             "failed" | "disk" => "failed",
             _ => "refused",
         };
@@ -357,6 +420,7 @@ pub struct WireLearner {
     progress: UpdateProgress,
     /// Network of the held pass.
     held: Option<Trained>,
+    balance: RankBalance,
     #[expect(dead_code, reason = "its thread ends with it")]
     signs_of_life: Option<SignsOfLife>,
 }
@@ -412,7 +476,16 @@ impl WireLearner {
         let orphan_timeout = request.orphan_timeout.and_then(|time| Duration::try_from_secs_f64(time).ok());
         let signs_of_life = orphan_timeout.map(|time| SignsOfLife::begin(&url, time)).transpose();
         let signs_of_life = signs_of_life.map_err(no_address)?;
-        Ok(Self { calls, codec: None, interrupt, info, progress, held: None, signs_of_life })
+        Ok(Self {
+            calls,
+            codec: None,
+            interrupt,
+            info,
+            progress,
+            held: None,
+            balance: RankBalance::default(),
+            signs_of_life,
+        })
     }
 
     /// With generators that sample through it, which needs the tokenizer.
@@ -452,6 +525,7 @@ impl WireLearner {
         num_tokens: usize,
     ) -> Pass<TokenColumns> {
         let mut answer = self.pass(path, message)?;
+        self.note_pass(&answer);
         let columns =
             answer.take_token_columns(num_tokens).map_err(|error| lock(&self.calls).misunderstood(&error))?;
         let is_whole = match network {
@@ -463,6 +537,13 @@ impl WireLearner {
         }
         let error = MessageError("a column of the tokens is missing".to_owned());
         Err(Halt::Failed(lock(&self.calls).misunderstood(&error)))
+    }
+
+    /// Counts a pass whose answer says how long each rank computed.
+    fn note_pass(&mut self, answer: &Message) {
+        if let Some(seconds) = answer.numbers(RANK_SECONDS) {
+            self.balance.add_pass(&seconds);
+        }
     }
 
     fn note_networks(&mut self, answer: &Message) -> Result<(), LearnerError> {
@@ -488,6 +569,7 @@ impl Learner for WireLearner {
     fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns> {
         let message = Message::new(&HoldRequest { network, images: None }).with_wave(wave);
         self.held = None;
+        self.balance.add_wave(wave, self.info.num_ranks);
         let columns = self.columns("/v1/forward_hold", network.into(), &message, wave.num_tokens())?;
         self.held = Some(network);
         Ok(columns)
@@ -497,7 +579,9 @@ impl Learner for WireLearner {
         let network = self.held.take().ok_or(LearnerError::NothingHeld)?;
         let message = Message::new(&BackwardRequest { discard: false });
         let message = message.with_derivatives(network.into(), derivatives);
-        self.pass("/v1/backward", &message).map(|_| ())
+        let answer = self.pass("/v1/backward", &message)?;
+        self.note_pass(&answer);
+        Ok(())
     }
 
     fn discard(&mut self) -> Result<(), LearnerError> {
@@ -527,6 +611,11 @@ impl Learner for WireLearner {
 impl RunLearner for WireLearner {
     fn take_wire_time(&mut self) -> Option<Duration> {
         Some(std::mem::take(&mut lock(&self.calls).wire_time))
+    }
+
+    fn take_rank_balance(&mut self) -> Option<RankBalance> {
+        let balance = std::mem::take(&mut self.balance);
+        (self.info.num_ranks > 1).then_some(balance)
     }
 
     fn progress(&mut self) -> &mut UpdateProgress {

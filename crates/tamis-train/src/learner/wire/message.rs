@@ -173,6 +173,11 @@ impl Message {
         self.settings.get(key)?.as_f64()
     }
 
+    /// A list of numbers in the settings, where there is one.
+    pub fn numbers(&self, key: &str) -> Option<Vec<f64>> {
+        self.settings.get(key)?.as_array()?.iter().map(serde_json::Value::as_f64).collect()
+    }
+
     /// The settings.
     pub fn settings<S: DeserializeOwned>(&self) -> Result<S, MessageError> {
         serde_json::from_value(self.settings.clone()).map_err(|error| MessageError(error.to_string()))

@@ -29,6 +29,8 @@ pub(crate) const INCARNATION: &str = "tamis-incarnation";
 pub(crate) const SEQUENCE: &str = "tamis-seq";
 /// Number in an answer's settings: the seconds that the learner computed.
 pub(crate) const SECONDS: &str = "seconds";
+/// Numbers in a pass's answer: the seconds that each rank computed.
+pub(crate) const RANK_SECONDS: &str = "rank_seconds";
 
 /// Constants of an optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

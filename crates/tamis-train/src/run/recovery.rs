@@ -1,0 +1,291 @@
+//! A run that outlives its learner: where that is lost, another one goes on from the last checkpoint.
+//!
+//! What was generated and scored since the checkpoint stands in the journals, so that the same batches are
+//! trained on once more and nothing is sampled a second time. It is what `--resume` does, without the end of
+//! the process in between: servers that the run started stay.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tamis_config::Config;
+use tamis_rollout::launch::{LaunchError, LaunchedServers};
+use tamis_run::directory::RunDirectory;
+use tamis_run::durable::Disk;
+use tamis_run::log::progress::Console;
+
+use super::start::{ConfigText, RunStart};
+use super::{Opened, Run, RunSummary, Unbegun};
+use crate::error::RunError;
+use crate::interrupt::{Halt, Interrupt};
+use crate::learner::LearnerError;
+use crate::learner::wire::client::wait_until_it_answers;
+
+/// Pause before the second restart in a row; it doubles with each further one. Before the first there is none.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Interval of looks at an interrupt in a pause.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Result of [`train`].
+pub enum Trained {
+    /// The run came to an end.
+    Ended(Box<RunSummary>),
+    /// Ctrl-C came before its first step.
+    Interrupted(Unbegun),
+}
+
+/// What outlives a learner that is lost.
+#[derive(Default)]
+pub(super) struct Standing {
+    /// The run directory, once there is one.
+    pub(super) run: Option<PathBuf>,
+    /// The servers that the run started.
+    pub(super) servers: Option<Arc<LaunchedServers>>,
+    /// The loss that the run goes on from.
+    pub(super) recovery: Option<Recovery>,
+}
+
+/// A loss of the learner, until the run is where it was then.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Recovery {
+    /// When it was lost.
+    began: Instant,
+    /// The last step that was finished then.
+    step: u64,
+    /// Time until the run stood before its first step again.
+    until_open: Option<Duration>,
+}
+
+impl Recovery {
+    /// Notes that `step` is the last one that is finished; what the loss cost, where the run has caught up.
+    pub(super) fn note(&mut self, step: u64) -> Option<String> {
+        let so_far = self.began.elapsed();
+        let until_open = *self.until_open.get_or_insert(so_far);
+        (step >= self.step).then(|| {
+            format!(
+                "the run is after step {step} again, where the learner was lost: {:.1} s, {:.1} s of them until \
+                 another one had loaded the checkpoint",
+                so_far.as_secs_f64(),
+                until_open.as_secs_f64()
+            )
+        })
+    }
+}
+
+/// Losses of the learner with no finished step in between.
+#[derive(Default)]
+struct Losses {
+    /// The last finished step, at the last of them.
+    step: u64,
+    /// What was said of each.
+    reasons: Vec<String>,
+}
+
+impl Losses {
+    /// Counts one after which so many steps were finished; whether these are more than at the one before.
+    fn add(&mut self, step: u64, reason: String) -> bool {
+        let is_further = step > self.step;
+        if is_further {
+            self.reasons.clear();
+        }
+        self.step = self.step.max(step);
+        self.reasons.push(reason);
+        is_further
+    }
+
+    /// Number in a row.
+    fn num(&self) -> usize {
+        self.reasons.len()
+    }
+
+    /// The error of a run that ends with the last of them.
+    fn into_error(self, last: RunError) -> RunError {
+        if self.num() == 1 {
+            return last;
+        }
+        RunError::LostAgain { step: self.step, reasons: self.reasons, last: Box::new(last) }
+    }
+
+    fn pause(&self) -> Duration {
+        match self.num() {
+            0 | 1 => Duration::ZERO,
+            num => FIRST_PAUSE.saturating_mul(1 << (num - 2).min(16)).min(LONGEST_PAUSE),
+        }
+    }
+}
+
+/// Opens a run and trains until it ends. Where its learner is lost, another one is started, or the one at
+/// `learner.url` waited for, `learner.max_restarts` times in a row at most.
+///
+/// `progress` makes the display, as for [`Run::open`].
+///
+/// # Errors
+/// As of [`Run::open`] and [`Run::run`]; [`RunError::LostAgain`] where the learner is lost time after time.
+pub fn train(
+    mut begin: RunStart,
+    progress: impl Fn(Option<u64>, u64) -> Console,
+    interrupt: &Interrupt,
+) -> Result<Trained, RunError> {
+    let disk = Disk::new();
+    let (given, is_new) = (begin.config().clone(), matches!(begin, RunStart::New(_)));
+    let most = given.config.learner.max_restarts;
+    let (mut standing, mut losses, mut console) = (Standing::default(), Losses::default(), None);
+    loop {
+        let show = |total, done| console.get_or_insert_with(|| progress(total, done)).clone();
+        let (lost_at, error) = match attempt(&disk, begin, show, interrupt, &mut standing) {
+            Ok(trained) => return Ok(trained),
+            Err((_, error)) if !may_go_on(&error, &losses) => return Err(error),
+            Err(lost) => lost,
+        };
+        let (Some(run), Some(ui)) = (&standing.run, &console) else { return Err(error) };
+        // A run that did not begin leaves no folder, and begins anew.
+        let is_begun = !is_new || run.is_dir();
+        let directory = if is_begun { Some(RunDirectory::open(&disk, run)?) } else { None };
+        let step = directory.as_ref().and_then(RunDirectory::last_logged_step).unwrap_or(0);
+        let (reason, is_further) = (one_line(&error), losses.add(step, one_line(&error)));
+        if losses.num() > most {
+            return Err(losses.into_error(error));
+        }
+        ui.warn(&reason);
+        let again = format!("restart {} of at most {most} in a row", losses.num());
+        match wait(&given.config, losses.pause(), &again, ui, interrupt) {
+            Ok(true) => {}
+            Ok(false) => return Err(error),
+            Err(Halt::Interrupted) => return Ok(Trained::Interrupted(Unbegun::NotResumed)),
+            Err(Halt::Failed(error)) => return Err(error.into()),
+        }
+        if standing.recovery.is_none() || is_further {
+            standing.recovery = Some(Recovery { began: lost_at, step: losses.step, until_open: None });
+        }
+        begin = match directory {
+            None => RunStart::New(given.clone()),
+            Some(directory) => {
+                let reason = reason.lines().next().unwrap_or("");
+                let note = format!("the learner was lost after step {} ({reason}): {again}", losses.step);
+                let now = ConfigText { notes: vec![note], ..given.clone() };
+                RunStart::Resume { directory, was: Box::new(given.config.clone()), now }
+            }
+        };
+    }
+}
+
+/// Opens a run and trains, once; an error with the time at which it came.
+fn attempt(
+    disk: &Disk,
+    begin: RunStart,
+    progress: impl FnOnce(Option<u64>, u64) -> Console,
+    interrupt: &Interrupt,
+    standing: &mut Standing,
+) -> Result<Trained, (Instant, RunError)> {
+    let opened = Run::open_with(disk, begin, progress, interrupt.clone(), standing);
+    let mut run = match opened.map_err(|error| (Instant::now(), error))? {
+        Opened::Ready(run) => run,
+        Opened::Interrupted(unbegun) => return Ok(Trained::Interrupted(unbegun)),
+    };
+    // Only then it is dropped, and a learner that hangs takes seconds to end.
+    let ended = run.run().map_err(|error| (Instant::now(), error));
+    ended.map(|summary| Trained::Ended(Box::new(summary)))
+}
+
+/// Whether another learner may do what this one did not.
+fn may_go_on(error: &RunError, losses: &Losses) -> bool {
+    match error {
+        RunError::Learner(LearnerError::Lost { .. }) => true,
+        RunError::Learner(LearnerError::Launch(LaunchError::Ended { by_signal: true, .. })) => true,
+        // One that cannot be started at all is no loss.
+        RunError::Learner(LearnerError::Launch(_)) => losses.num() > 0,
+        _ => false,
+    }
+}
+
+/// Waits until another learner may be opened; whether one may, as far as can be told.
+fn wait(
+    config: &Config,
+    pause: Duration,
+    again: &str,
+    ui: &Console,
+    interrupt: &Interrupt,
+) -> Result<bool, Halt<LearnerError>> {
+    let timeout = config.learner.startup_timeout;
+    match &config.learner.url {
+        None => ui.say(&format!("another learner is started: {again}")),
+        Some(url) => ui.say(&format!(
+            "waiting for the learner at {url} to be started again, for {} s at most: {again}",
+            timeout.as_secs()
+        )),
+    }
+    let began = Instant::now();
+    while began.elapsed() < pause {
+        if interrupt.is_requested() {
+            return Err(Halt::Interrupted);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    match &config.learner.url {
+        None => Ok(true),
+        Some(url) => wait_until_it_answers(url, timeout, interrupt),
+    }
+}
+
+/// An error with its causes.
+fn one_line(error: &RunError) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    let causes = causes.map(ToString::to_string);
+    std::iter::once(error.to_string()).chain(causes).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(reason: &str) -> RunError {
+        let (url, reason) = ("unix:l.sock".to_owned(), reason.to_owned());
+        let backend = tamis_config::LearnerBackend::Torch;
+        RunError::Learner(LearnerError::Lost { url, reason, is_own: true, backend })
+    }
+
+    #[test]
+    fn losses_are_counted_until_a_step_more_is_finished() {
+        let mut losses = Losses::default();
+        losses.add(4, "a".to_owned());
+        assert_eq!((losses.num(), losses.pause()), (1, Duration::ZERO));
+        // A loss while the steps since the checkpoint are trained again.
+        assert!(!losses.add(3, "b".to_owned()));
+        assert!(!losses.add(4, "c".to_owned()));
+        assert_eq!((losses.num(), losses.pause()), (3, Duration::from_secs(2)));
+        assert!(losses.add(5, "d".to_owned()));
+        assert_eq!((losses.num(), losses.step), (1, 5));
+    }
+
+    #[test]
+    fn losses_time_after_time_end_with_a_diagnosis() {
+        let other = "ended; its output ends:\nKilled";
+        let mut losses = Losses::default();
+        for reason in ["one", other, other] {
+            losses.add(2, one_line(&lost(reason)));
+        }
+        let error = losses.into_error(lost(other));
+        insta::assert_snapshot!(error, @r"
+        the learner was lost 3 times in a row after step 2, and the run goes no further:
+          1. the learner at unix:l.sock one
+          2. the learner at unix:l.sock ended; its output ends:
+          3. the learner at unix:l.sock ended; its output ends:
+             Killed
+        ");
+        insta::assert_snapshot!(error.hint().unwrap_or_default(), @"learner.max_restarts is how often it is tried; its output is in learner.log in the run folder; a run that had begun goes on with --resume, which starts another");
+        // With `learner.max_restarts: 0` there was one.
+        let mut first = Losses::default();
+        first.add(2, one_line(&lost("one")));
+        assert_eq!(first.into_error(lost("one")).to_string(), lost("one").to_string());
+    }
+
+    #[test]
+    fn what_a_loss_cost_is_said_where_the_run_has_caught_up() {
+        let mut recovery = Recovery { began: Instant::now(), step: 4, until_open: None };
+        assert_eq!(recovery.note(2), None);
+        assert_eq!(recovery.note(3), None);
+        let said = recovery.note(4).expect("caught up");
+        assert!(said.starts_with("the run is after step 4 again, where the learner was lost: 0."), "{said}");
+    }
+}
