@@ -257,6 +257,15 @@ class TestLocal(ClusterCase):
         self.assertEqual(launcher.close(), 0)
         self.assert_gone()
 
+    def test_a_server_that_hangs_is_ended_and_started_again(self):
+        launcher = self.launcher()
+        self.up_servers(launcher, silence=0.5)
+        launcher.wait("ready")
+        os.kill(int(self.lines("servers")[0][0]), signal.SIGSTOP)
+        died = launcher.wait("died", patience=40.0)
+        self.assertEqual(died["log_tail"].splitlines()[-1], "no health check was answered for 0.5 s: it is ended")
+        launcher.wait("ready", incarnation=2)
+
     def test_a_server_that_goes_on_dying_is_given_up(self):
         launcher = self.launcher()
         self.up_servers(launcher, restarts=1)

@@ -23,6 +23,8 @@ import urllib.request
 
 # Seconds between two looks at whether a process answers.
 LOOK_EVERY = 0.1
+# The same of one that has answered before.
+WATCH_EVERY = 3.0
 # Longest time for one such look.
 LOOK_TIMEOUT = 5.0
 # Seconds in which processes end that are asked to.
@@ -72,6 +74,38 @@ def answers(url, path):
         return False
 
 
+def begin_guard(folders):
+    """A process that ends what an agent leaves behind which is killed: process groups, as the agent names them, and
+    folders. It is nobody's child, for Ray kills the children of a worker one by one. Returns where they are named.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child > 0:
+        os.close(reading)
+        os.waitpid(child, 0)
+        return os.fdopen(writing, "w", buffering=1)
+    os.setsid()
+    if os.fork() > 0:
+        os._exit(0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.close(writing)
+    # Whoever waits for the end of the agent's output is not to wait for this one.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nothing, stream)
+    groups = set()
+    with os.fdopen(reading) as named:
+        for line in named:
+            sign, group = line.split()
+            (groups.add if sign == "+" else groups.discard)(int(group))
+    for group in groups:
+        kill_group(group, signal.SIGKILL)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
+
+
 class Agent:
     """What one agent started."""
 
@@ -84,6 +118,8 @@ class Agent:
             os.rmdir(folder)
             folder = tempfile.mkdtemp(prefix="tamis-", dir="/tmp")
         self.folder = pathlib.Path(folder)
+        # That of its program, too, where it has one for itself.
+        self._guard = begin_guard([folder, *sys.argv[1:]])
         # They are held until they are needed, so that nobody else is given them.
         self._held = [socket.create_server(("", 0)) for _ in range(2)]
 
@@ -134,6 +170,7 @@ class Agent:
         except OSError as error:
             self.say("exit", rank=rank, pid=None, exit=f"cannot start `{argv[0]}`: {error.strerror}")
             return
+        self._guard.write(f"+ {process.pid}\n")
         self._processes[rank] = process
         self.say("started", rank=rank, pid=process.pid)
         reading = threading.Thread(target=self._read, args=(rank, process.stdout), daemon=True)
@@ -150,16 +187,27 @@ class Agent:
         # Its workers, which would keep their GPU, end with it: at once, while the group has its number.
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         kill_group(process.pid, signal.SIGKILL)
+        self._guard.write(f"- {process.pid}\n")
         reading.join(1.0)
         self.say("exit", rank=rank, pid=process.pid, exit=describe(process.wait()))
 
-    def _await(self, rank, url, path):
-        process = self._processes.get(rank)
+    def _await(self, rank, url, path, silence=None):
+        process, heard = self._processes.get(rank), None
         while process is not None and process.returncode is None:
             if answers(url, path):
-                self.say("ready")
+                if heard is None:
+                    self.say("ready")
+                heard = time.monotonic()
+            elif heard is not None and time.monotonic() - heard >= silence:
+                self.say("output", rank=rank, text=f"no health check was answered for {silence:g} s: it is ended")
+                kill_group(process.pid, signal.SIGKILL)
                 return
-            time.sleep(LOOK_EVERY)
+            if heard is None:
+                time.sleep(LOOK_EVERY)
+            elif silence is None:
+                return
+            else:
+                time.sleep(min(WATCH_EVERY, silence / 4))
 
     def end(self, grace=GRACE):
         """Asks all processes to end, and ends them where they do not in time."""
@@ -170,9 +218,7 @@ class Agent:
                     kill_group(process.pid, number)
             for watch in self._watches:
                 watch.join(max(0.0, deadline - time.monotonic()))
-        # The folder with its program, where it has one for itself.
-        for folder in (self.folder, *sys.argv[1:]):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.say("ended")
 
 

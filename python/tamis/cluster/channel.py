@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 
-from .agent import GRACE, kill_group
+from .agent import GRACE
 
 AGENT = pathlib.Path(__file__).with_name("agent.py")
 
@@ -26,7 +26,6 @@ class Channel:
             start_new_session=True,
             cwd="/",
         )
-        self._running = set()
         self.hello = self.receive()
         if self.hello is None:
             raise OSError("its agent ended at once")
@@ -40,18 +39,7 @@ class Channel:
     def receive(self):
         """Waits for what the agent says next; `None` once it has ended."""
         line = self._process.stdout.readline()
-        if line:
-            message = json.loads(line)
-            if message["event"] == "started":
-                self._running.add(message["pid"])
-            elif message["event"] == "exit":
-                self._running.discard(message["pid"])
-            return message
-        # An agent that is killed leaves the workers of its processes behind.
-        for group in self._running:
-            kill_group(group, signal.SIGKILL)
-        self._running.clear()
-        return None
+        return json.loads(line) if line else None
 
     def close(self, grace=GRACE):
         """Ends what the agent started, and the agent."""

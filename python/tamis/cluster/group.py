@@ -252,7 +252,9 @@ class _Incarnation:
                 processes.append(
                     {"rank": rank, "argv": argv, "environment": environment, "package": request.package}
                 )
-            ready = {"rank": 0, "url": url, "path": request.health} if number == 0 else None
+            ready = {"rank": 0, "url": url, "path": request.health, "silence": request.silence}
+            if number > 0:
+                ready = None
             place.send(
                 {"do": "start", "processes": processes, "folder": request.folder, "key": request.key, "ready": ready}
             )

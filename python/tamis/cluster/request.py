@@ -47,6 +47,8 @@ class Request:
     key: str | None = None
     # What is asked for when it is up.
     health: str = "/health"
+    # Longest time for which one that has answered may leave that unanswered; null: any.
+    silence: float | None = None
     # Its working folder, where it is there.
     folder: str | None = None
     startup_timeout: float = 300.0
