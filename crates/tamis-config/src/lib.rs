@@ -49,7 +49,7 @@ pub use preset_difference::PresetDifference;
 pub use reference::reference_markdown;
 pub use resume::{ResumeDifference, length_may_change, resume_differences};
 pub use schema::*;
-pub use server_command::{Intake, ServerCommand};
+pub use server_command::{Intake, LOOPBACK, ServerCommand};
 pub use value::{ByteSize, FreeMap, Frequency, TokenizerSource};
 
 use reader::Reader;

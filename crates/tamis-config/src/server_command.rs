@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::schema::{BackendKind, Config, LaunchConfig, RolloutConfig};
 
+/// Where a server answers that nobody on another machine is to reach.
+pub const LOOPBACK: &str = "127.0.0.1";
+
 /// Highest rank of an adapter that vLLM takes.
 pub(crate) const MOST_ADAPTER_RANK: usize = 512;
 
@@ -32,20 +35,22 @@ pub struct ServerCommand {
 }
 
 impl ServerCommand {
-    /// The command that starts one server of a run's weights on a port of this machine, as `rollout.launch`
+    /// The command that starts one server of a run's weights at a host's port, as `rollout.launch`
     /// says; without that as its defaults do. Empty where the backend needs no server, or where nobody knows
     /// its program.
-    pub fn new(rollout: &RolloutConfig, intake: Intake, model: &Path, port: &str) -> Self {
+    pub fn new(rollout: &RolloutConfig, intake: Intake, model: &Path, (host, port): (&str, &str)) -> Self {
         let model = model.display().to_string();
         let launch = rollout.launch.as_ref();
         let own = launch.filter(|launch| !launch.command.is_empty());
         let words = match (own, rollout.backend) {
             (Some(launch), _) => {
-                let fill = |word: &String| word.replace("{model}", &model).replace("{port}", port);
+                let fill = |word: &String| {
+                    word.replace("{model}", &model).replace("{host}", host).replace("{port}", port)
+                };
                 launch.command.iter().map(fill).collect()
             }
-            (None, BackendKind::Vllm) => vllm(rollout, launch, intake, &model, port),
-            (None, BackendKind::Sglang) => sglang(rollout, launch, &model, port),
+            (None, BackendKind::Vllm) => vllm(rollout, launch, intake, &model, (host, port)),
+            (None, BackendKind::Sglang) => sglang(rollout, launch, &model, (host, port)),
             (None, BackendKind::Native | BackendKind::Learner | BackendKind::OpenAi) => Vec::new(),
         };
         let mut environment = Vec::new();
@@ -78,7 +83,7 @@ impl ServerCommand {
             (Some(model), Intake::Adapters(_)) => model.for_server(),
             _ => config.publish.dir.as_ref().map_or(run, shared).join("start"),
         };
-        let command = Self::new(rollout, intake, &weights, "PORT");
+        let command = Self::new(rollout, intake, &weights, (LOOPBACK, "PORT"));
         let num = launch.replicas;
         let plural = if num == 1 { "a server".to_owned() } else { format!("{num} servers") };
         Some(format!(
@@ -97,7 +102,7 @@ fn vllm(
     launch: Option<&LaunchConfig>,
     intake: Intake,
     model: &str,
-    port: &str,
+    (host, port): (&str, &str),
 ) -> Vec<String> {
     // Of ours, each mode gives what the other does not: the whole distribution, or the one at a temperature.
     let truncates = rollout.top_k > 0
@@ -106,7 +111,7 @@ fn vllm(
         || (rollout.repetition_penalty - 1.0).abs() > 0.0;
     let is_raw = truncates && (rollout.temperature - 1.0).abs() == 0.0;
     let mode = if is_raw { "raw_logprobs" } else { "processed_logprobs" };
-    let mut all = words(&["vllm", "serve", model, "--host", "127.0.0.1", "--port", port]);
+    let mut all = words(&["vllm", "serve", model, "--host", host, "--port", port]);
     all.extend(words(&["--logprobs-mode", mode, "--enable-scale-out"]));
     all.extend(["--max-num-seqs".to_owned(), rollout.max_num_seqs.to_string()]);
     if rollout.sleep_level > 0 {
@@ -130,9 +135,14 @@ fn vllm(
     all
 }
 
-fn sglang(rollout: &RolloutConfig, launch: Option<&LaunchConfig>, model: &str, port: &str) -> Vec<String> {
+fn sglang(
+    rollout: &RolloutConfig,
+    launch: Option<&LaunchConfig>,
+    model: &str,
+    (host, port): (&str, &str),
+) -> Vec<String> {
     let mut all = words(&["python3", "-m", "sglang.launch_server", "--model-path", model]);
-    all.extend(words(&["--host", "127.0.0.1", "--port", port]));
+    all.extend(words(&["--host", host, "--port", port]));
     all.extend(["--max-running-requests".to_owned(), rollout.max_num_seqs.to_string()]);
     if let Some(launch) = launch {
         if launch.tensor_parallel > 1 {
@@ -194,7 +204,7 @@ mod tests {
         let mut rollout = Config::default().rollout;
         rollout.backend = BackendKind::Vllm;
         change(&mut rollout);
-        ServerCommand::new(&rollout, intake, Path::new("my model"), "8001").to_string()
+        ServerCommand::new(&rollout, intake, Path::new("my model"), (LOOPBACK, "8001")).to_string()
     }
 
     fn launch() -> LaunchConfig {

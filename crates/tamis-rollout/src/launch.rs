@@ -107,6 +107,14 @@ pub enum LaunchError {
         /// The last lines of its output.
         output: String,
     },
+    /// A launcher refuses to start it.
+    #[error("{message}")]
+    Refused {
+        /// The reason.
+        message: String,
+        /// The fix, where it is known.
+        hint: Option<String>,
+    },
     /// The process did not answer in time.
     #[error("the server `{command}` did not answer within {} s{}", timeout.as_secs(), tail(output))]
     Late {
@@ -508,7 +516,7 @@ fn answers(place: &Place, timeout: Duration) -> bool {
 }
 
 /// The end of a file of output; empty where there is none.
-fn last_lines(log: &Path) -> String {
+pub fn last_lines(log: &Path) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(log)?;
         let length = file.metadata()?.len();

@@ -373,6 +373,7 @@ impl RunError {
                  rollout.servers, or sample in this process (`rollout.backend=native`)"
                     .to_owned(),
             ),
+            Self::Launch(LaunchError::Refused { hint, .. }) => hint.clone(),
             Self::Launch(_) => Some(
                 "fix what its output says (rollout.launch.args are its arguments, rollout.launch.startup_timeout \
                  how long it may take), name servers that \

@@ -15,6 +15,7 @@ use crate::assemble::places::Places;
 use crate::assemble::settings::validation_settings;
 use crate::assemble::validation::no_pass;
 use crate::assemble::{AssembleError, data, learner, policy, rewards};
+use crate::cluster::Cluster;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::LearnerError;
@@ -223,14 +224,15 @@ fn evaluate_in(
         progress.say(&codec.introduction(first).map_err(AssembleError::from)?);
     }
     let servers = |halt: Halt<RunError>| halt.map(EvaluateError::servers);
+    let cluster = Cluster::default();
     let learner = if holds_in_torch(config) {
-        let holder = learner::holder_in_torch(config, &codec, folder, interrupt, progress);
+        let holder = learner::holder_in_torch(config, &codec, (folder, &cluster), interrupt, progress);
         Some(holder.map_err(servers)?)
     } else {
         model.map(|model| learner::holder(config, model, &codec, interrupt))
     };
-    let mut sampler =
-        EvaluationSampler::new(config, learner, &codec, folder, interrupt, progress).map_err(servers)?;
+    let mut sampler = EvaluationSampler::new(config, learner, (&codec, cluster), folder, interrupt, progress)
+        .map_err(servers)?;
     let settings = ValidationSettings { keeps_samples, ..validation_settings(config) };
     let plural = if settings.n == 1 { "" } else { "s" };
     progress.say(&format!(

@@ -11,6 +11,7 @@
 
 pub mod assemble;
 pub mod checkpoint;
+pub mod cluster;
 pub mod credit;
 pub mod error;
 pub mod evaluate;

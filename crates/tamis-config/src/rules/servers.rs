@@ -8,7 +8,7 @@ use super::Checker;
 use crate::schema::{
     BackendKind, FilterConfig, KlPlace, LauncherKind, LearnerBackend, PublishMode, ScheduleMode, SurplusKind,
 };
-use crate::server_command::{MOST_ADAPTER_RANK, ServerCommand};
+use crate::server_command::{LOOPBACK, MOST_ADAPTER_RANK, ServerCommand};
 use crate::source::SourceKind;
 
 impl Checker<'_> {
@@ -201,7 +201,7 @@ impl Checker<'_> {
         let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.backend != BackendKind::OpenAi) else {
             let model =
                 self.config.model.path.as_ref().map_or_else(|| "MODEL".into(), ModelSource::for_server);
-            let command = ServerCommand::new(rollout, self.config.intake(), &model, "8000");
+            let command = ServerCommand::new(rollout, self.config.intake(), &model, (LOOPBACK, "8000"));
             let hint = if command.words.is_empty() {
                 "set `rollout.servers: [http://HOST:PORT]`".to_owned()
             } else {

@@ -15,8 +15,13 @@ fn with<'a>(base: &[&'a str], more: &[&'a str]) -> tamis_config::Import {
 
 /// The command that a run starts its servers with.
 fn command(config: &Config) -> String {
-    ServerCommand::new(&config.rollout, tamis_config::Intake::Folders, std::path::Path::new("m"), "8000")
-        .to_string()
+    ServerCommand::new(
+        &config.rollout,
+        tamis_config::Intake::Folders,
+        std::path::Path::new("m"),
+        (tamis_config::LOOPBACK, "8000"),
+    )
+    .to_string()
 }
 
 fn note_on(import: &tamis_config::Import, key: &str) -> String {

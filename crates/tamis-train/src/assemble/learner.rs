@@ -1,9 +1,13 @@
 //! The learner of a run, with everything loaded that it begins with.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use tamis_config::{BackendKind, Config, LearnerBackend, LearnerConfig, ModelSource, PublishMode};
+use tamis_config::{
+    BackendKind, Config, LauncherKind, LearnerBackend, LearnerConfig, ModelSource, PublishMode,
+};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::Generator;
 use tamis_rollout::launch::Say;
@@ -15,12 +19,13 @@ use super::objective::Divergence;
 use super::settings::engine_settings;
 use super::{AssembleError, critic, policy};
 use crate::checkpoint::{CRITIC, Extent, SaveError, verify};
+use crate::cluster::Cluster;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::torch::{self, TorchProcess};
 use crate::learner::wire::client::{WireLearner, WireSettings};
 use crate::learner::wire::{OpenRequest, WireCritic, WireGeneration, WireOptimizer};
-use crate::learner::{LoadContent, RunLearner};
+use crate::learner::{LearnerError, LoadContent, RunLearner};
 use crate::native::{self, NativeModels};
 use crate::prompts::codec::Codec;
 
@@ -35,13 +40,21 @@ pub(crate) fn learner(
     checkpoint: Option<&Path>,
     divergence: Divergence,
     codec: &Codec,
-    (disk, run): (&Disk, &Path),
+    (disk, run, cluster): (&Disk, &Path, &Cluster),
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
     let has_reference = divergence != Divergence::None;
     if config.learns_elsewhere() {
-        return learner_elsewhere(config, checkpoint, has_reference, codec, (disk, run), interrupt, ui);
+        return learner_elsewhere(
+            config,
+            checkpoint,
+            has_reference,
+            codec,
+            (disk, run, cluster),
+            interrupt,
+            ui,
+        );
     }
     let models = {
         let (config, codec) = (config.clone(), codec.clone());
@@ -71,7 +84,7 @@ fn learner_elsewhere(
     checkpoint: Option<&Path>,
     has_reference: bool,
     codec: &Codec,
-    (disk, run): (&Disk, &Path),
+    (disk, run, cluster): (&Disk, &Path, &Cluster),
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
@@ -132,7 +145,7 @@ fn learner_elsewhere(
             LearnerBackend::Torch => torch::options(&config.learner, engine.threads, config.run.seed),
         },
     };
-    let opened = open(config, &request, config.learner.url.as_deref(), run, interrupt, ui);
+    let opened = open(config, &request, config.learner.url.as_deref(), (run, cluster), interrupt, ui);
     let mut learner =
         if checkpoint.is_some() { opened? } else { opened.map_err(|halt| halt.map(of_named_files))? };
     if samples {
@@ -151,31 +164,46 @@ fn learner_elsewhere(
     Ok(Box::new(learner))
 }
 
+/// A key that nobody guesses.
+fn random_key() -> Result<String, AssembleError> {
+    let mut bytes = [0_u8; 16];
+    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
+    read.map_err(|error| {
+        AssembleError::setting(format!("no random numbers for a key: /dev/urandom: {error}"), "mount it")
+    })?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Opens the learner at an address, or one in PyTorch that is started for it; that one's output is in a
 /// folder.
 fn open(
     config: &Config,
     request: &OpenRequest,
     url: Option<&str>,
-    logs: &Path,
+    (logs, cluster): (&Path, &Cluster),
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<WireLearner, Halt<RunError>> {
+    let named = &config.learner;
+    let mut token = api_key("learner.", named.api_key_file.as_deref(), named.api_key_env.as_deref())?;
     let process = if url.is_some() {
         None
     } else {
         let ui = ui.clone();
         let say: Say = Arc::new(move |message: &str| ui.say(message));
-        Some(TorchProcess::start(&config.learner, logs, &say, interrupt)?)
+        Some(if config.cluster.launcher == LauncherKind::None {
+            TorchProcess::start(named, logs, &say, interrupt)?
+        } else {
+            // On a network it asks for a key, which nobody else knows.
+            token = (config.cluster.launcher == LauncherKind::Ray).then(random_key).transpose()?;
+            let role = cluster.start_learner(config, token.as_deref(), logs, &say, interrupt);
+            TorchProcess::through(role.map_err(|halt| halt.map(LearnerError::from))?)
+        })
     };
     let started = || process.as_ref().map_or("", TorchProcess::address);
     let settings = WireSettings {
         url: url.unwrap_or_else(started).to_owned(),
-        token: api_key(
-            "learner.",
-            config.learner.api_key_file.as_deref(),
-            config.learner.api_key_env.as_deref(),
-        )?,
+        token,
         timeout: config.learner.timeout,
         lost_timeout: config.learner.lost_timeout,
         backend: config.learner.backend,
@@ -194,7 +222,7 @@ fn open(
 pub(crate) fn holder_in_torch(
     config: &Config,
     codec: &Codec,
-    folder: &Path,
+    place: (&Path, &Cluster),
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
@@ -218,7 +246,7 @@ pub(crate) fn holder_in_torch(
             .then_some(WireGeneration { max_sequences: config.rollout.max_num_seqs }),
         options: torch::options(&plain, engine.threads, config.run.seed),
     };
-    let opened = open(config, &request, None, folder, interrupt, ui);
+    let opened = open(config, &request, None, place, interrupt, ui);
     let learner = opened.map_err(|halt| halt.map(of_named_files))?;
     Ok(Box::new(learner.with_generators(codec)))
 }

@@ -297,6 +297,7 @@ impl LearnerError {
                     .to_owned(),
             ),
             Self::Files(error) => error.hint(),
+            Self::Launch(LaunchError::Refused { hint, .. }) => hint.clone(),
             Self::Launch(_) => Some(
                 "learner.python names the interpreter: one that has PyTorch, transformers and safetensors"
                     .to_owned(),

@@ -10,12 +10,21 @@ use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, S
 use tamis_rollout::reward_model::ModelProcess;
 use tempfile::TempDir;
 
+use crate::cluster::{Role, Started};
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::LearnerError;
 
 /// The Python files of the learner, by their path in the package.
 const FILES: &[(&str, &str)] = &[
     ("__init__.py", include_str!("../../../../python/tamis/__init__.py")),
+    ("cluster/__init__.py", include_str!("../../../../python/tamis/cluster/__init__.py")),
+    ("cluster/__main__.py", include_str!("../../../../python/tamis/cluster/__main__.py")),
+    ("cluster/agent.py", include_str!("../../../../python/tamis/cluster/agent.py")),
+    ("cluster/channel.py", include_str!("../../../../python/tamis/cluster/channel.py")),
+    ("cluster/group.py", include_str!("../../../../python/tamis/cluster/group.py")),
+    ("cluster/local.py", include_str!("../../../../python/tamis/cluster/local.py")),
+    ("cluster/on_ray.py", include_str!("../../../../python/tamis/cluster/on_ray.py")),
+    ("cluster/request.py", include_str!("../../../../python/tamis/cluster/request.py")),
     ("learner/__init__.py", include_str!("../../../../python/tamis/learner/__init__.py")),
     ("learner/__main__.py", include_str!("../../../../python/tamis/learner/__main__.py")),
     ("learner/attention.py", include_str!("../../../../python/tamis/learner/attention.py")),
@@ -66,10 +75,36 @@ struct ModuleProcess<'a> {
 
 /// A process of the PyTorch learner or of a reward model; it ends with the value.
 pub struct TorchProcess {
-    launched: LaunchedServers,
-    /// Program and socket.
+    launched: Started,
+    /// Program and socket of one that this process started.
     #[expect(dead_code, reason = "it is there to be dropped, after the process")]
-    folder: TempDir,
+    folder: Option<TempDir>,
+}
+
+/// Writes the program into a folder for the user alone.
+pub(crate) fn write_program() -> std::io::Result<TempDir> {
+    let folder = private_folder()?;
+    for (name, text) in FILES {
+        let path = folder.path().join("tamis").join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(folder.path()))?;
+        std::fs::write(&path, text)?;
+    }
+    Ok(folder)
+}
+
+/// Variables of a process whose program is in a folder.
+pub(crate) fn module_environment(folder: &Path) -> Vec<(String, String)> {
+    let mut paths = vec![folder.to_owned()];
+    paths.extend(std::env::var_os("PYTHONPATH").iter().flat_map(std::env::split_paths));
+    let paths = std::env::join_paths(paths).unwrap_or_else(|_| folder.as_os_str().to_owned());
+    let mut environment = vec![("PYTHONPATH".to_owned(), paths.to_string_lossy().into_owned())];
+    // A file of the working folder is no module of the package.
+    environment.push(("PYTHONSAFEPATH".to_owned(), "1".to_owned()));
+    // Threads that spin while this process samples would take its cores.
+    if std::env::var_os("OMP_WAIT_POLICY").is_none() {
+        environment.push(("OMP_WAIT_POLICY".to_owned(), "passive".to_owned()));
+    }
+    environment
 }
 
 impl TorchProcess {
@@ -94,6 +129,11 @@ impl TorchProcess {
             limits: LaunchLimits::once(config.startup_timeout),
         };
         Self::launch(&process, say, interrupt).map_err(|halt| halt.map(LearnerError::from))
+    }
+
+    /// A learner that a launcher started.
+    pub fn through(role: Role) -> Self {
+        Self { launched: Started::Through(role), folder: None }
     }
 
     /// Starts the process of a reward model, and waits until the model is loaded; `settings` are those of
@@ -127,24 +167,9 @@ impl TorchProcess {
             source,
         };
         let failed = |what: &'static str| move |error| Halt::Failed(surroundings(what, error));
-        let folder = private_folder().map_err(failed("there is no place for its program"))?;
-        for (name, text) in FILES {
-            let path = folder.path().join("tamis").join(name);
-            let parent = path.parent().unwrap_or(folder.path());
-            let written = std::fs::create_dir_all(parent).and_then(|()| std::fs::write(&path, text));
-            written.map_err(failed("its program cannot be written"))?;
-        }
+        let folder = write_program().map_err(failed("its program cannot be written"))?;
         let socket = folder.path().join("socket");
-        let mut paths = vec![folder.path().to_owned()];
-        paths.extend(std::env::var_os("PYTHONPATH").iter().flat_map(std::env::split_paths));
-        let paths = std::env::join_paths(paths).unwrap_or_else(|_| folder.path().as_os_str().to_owned());
-        let mut environment = vec![("PYTHONPATH".to_owned(), paths.to_string_lossy().into_owned())];
-        // A file of the working folder is no module of the package.
-        environment.push(("PYTHONSAFEPATH".to_owned(), "1".to_owned()));
-        // Threads that spin while this process samples would take its cores.
-        if std::env::var_os("OMP_WAIT_POLICY").is_none() {
-            environment.push(("OMP_WAIT_POLICY".to_owned(), "passive".to_owned()));
-        }
+        let environment = module_environment(folder.path());
         let listen = format!("unix:{}", socket.display());
         let mut words = [&python, "-m", process.module, "--listen", &listen].map(str::to_owned).to_vec();
         if let Some(settings) = process.settings {
@@ -162,7 +187,7 @@ impl TorchProcess {
         };
         let started = LaunchedServers::start(vec![server], process.limits, &interrupt.flag(), say.clone());
         match started.map_err(Halt::Failed)? {
-            Some(launched) => Ok(Self { launched, folder }),
+            Some(launched) => Ok(Self { launched: Started::Here(launched), folder: Some(folder) }),
             None => Err(Halt::Interrupted),
         }
     }
@@ -180,7 +205,7 @@ impl TorchProcess {
 
 /// The interpreter that a run starts. A bare `python3`, which is the default, is the one beside the program where there is
 /// one: the Python of the environment that the package is installed in, whether it is activated or not.
-fn interpreter(python: &str, program: Option<&Path>) -> String {
+pub(crate) fn interpreter(python: &str, program: Option<&Path>) -> String {
     let beside = program.and_then(Path::parent).map(|folder| folder.join(python));
     match beside {
         Some(beside) if python == DEFAULT_INTERPRETER && beside.is_file() => {
@@ -192,6 +217,11 @@ fn interpreter(python: &str, program: Option<&Path>) -> String {
 
 /// Default of `learner.python`.
 const DEFAULT_INTERPRETER: &str = "python3";
+
+/// The interpreter that nobody named.
+pub(crate) fn default_interpreter() -> &'static str {
+    DEFAULT_INTERPRETER
+}
 
 impl ModelProcess for TorchProcess {
     fn ended(&self) -> Option<String> {
@@ -274,7 +304,7 @@ mod tests {
     fn every_file_of_the_learner_is_part_of_the_program() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tamis");
         let mut found = Vec::new();
-        for folder in ["learner", "reward"] {
+        for folder in ["cluster", "learner", "reward"] {
             for entry in std::fs::read_dir(package.join(folder)).expect("a folder") {
                 let path = entry.expect("an entry").path();
                 if path.extension().is_some_and(|extension| extension == "py") {

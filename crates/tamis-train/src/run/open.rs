@@ -145,6 +145,7 @@ impl Run {
             saved: state.as_ref(),
             ui: &ui,
             interrupt: &interrupt,
+            cluster: &standing.cluster,
         };
         let (_, divergence) = objective::objective(&config)?;
         // What a checkpoint counts on is looked at before anything is cut.

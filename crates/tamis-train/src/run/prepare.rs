@@ -8,7 +8,6 @@ use tamis_config::{BackendKind, Config, ModelSource};
 use tamis_core::group::PolicyVersion;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::reward::Listener;
-use tamis_rollout::launch::LaunchedServers;
 use tamis_rollout::{
     Beginning, DispatchError, Dispatcher, DispatcherSettings, Journalled, OrderLog as _, PreparedPrompt,
     Record, Scorer, metric_values,
@@ -24,6 +23,7 @@ use crate::assemble::schedule::Sieve;
 use crate::assemble::settings::{dispatcher_settings, trainer_state};
 use crate::assemble::{data, learner, rewards, schedule};
 use crate::checkpoint::sum_of_model;
+use crate::cluster::{Cluster, Started};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::RunLearner;
@@ -49,6 +49,7 @@ pub(super) struct Preparation<'a> {
     pub(super) saved: Option<&'a (RunState, PathBuf)>,
     pub(super) ui: &'a Console,
     pub(super) interrupt: &'a Interrupt,
+    pub(super) cluster: &'a Cluster,
 }
 
 /// The rewards, and the filter that looks at their scores.
@@ -234,7 +235,7 @@ impl Preparation<'_> {
         divergence: Divergence,
     ) -> Result<Box<dyn RunLearner>, Halt<RunError>> {
         let checkpoint = self.saved.map(|(_, folder)| folder.as_path());
-        let place = (self.directory.disk(), self.directory.path());
+        let place = (self.directory.disk(), self.directory.path(), self.cluster);
         learner::learner(self.config, checkpoint, divergence, codec, place, self.interrupt, self.ui)
     }
 
@@ -319,9 +320,9 @@ impl Preparation<'_> {
         learner: &mut dyn RunLearner,
         codec: &Codec,
         dispatcher: &Dispatcher,
-        standing: &mut Option<Arc<LaunchedServers>>,
+        standing: &mut Option<Arc<Started>>,
     ) -> Result<(Option<RunSampler>, Option<PublishedFolders>), Halt<RunError>> {
-        let Self { config, directory, ui, interrupt, .. } = *self;
+        let Self { config, directory, ui, interrupt, cluster, .. } = *self;
         let samples = || {
             let from = self.state().and_then(|state| state.samples).unwrap_or(0);
             RecordedSamples::open(directory.disk(), &directory.samples_journal(), from)
@@ -348,9 +349,16 @@ impl Preparation<'_> {
             let generator = Box::new(Journalled::new(generator, Box::new(samples()?), begin));
             return Ok((Some(RunSampler::NativeWithJournal(generator)), Some(folders)));
         }
-        if standing.is_none() {
-            let launched =
-                servers::launch(config, &folders, (learner, codec), directory.path(), interrupt, ui)?;
+        // Servers end with the launcher that started them.
+        if standing.as_ref().is_none_or(|servers| servers.ended().is_some()) {
+            let launched = servers::launch(
+                config,
+                &folders,
+                (learner, codec, cluster),
+                directory.path(),
+                interrupt,
+                ui,
+            )?;
             *standing = launched.map(Arc::new);
         }
         let launched = standing.clone();

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tamis_config::Config;
-use tamis_rollout::launch::{LaunchError, LaunchedServers};
+use tamis_rollout::launch::LaunchError;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 
 use super::start::{ConfigText, RunStart};
 use super::{Opened, Run, RunSummary, Unbegun};
+use crate::cluster::{Cluster, Started};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::LearnerError;
@@ -41,7 +42,9 @@ pub(super) struct Standing {
     /// The run directory, once there is one.
     pub(super) run: Option<PathBuf>,
     /// The servers that the run started.
-    pub(super) servers: Option<Arc<LaunchedServers>>,
+    pub(super) servers: Option<Arc<Started>>,
+    /// The launcher, where the configuration has one.
+    pub(super) cluster: Cluster,
     /// The loss that the run goes on from.
     pub(super) recovery: Option<Recovery>,
 }

@@ -5,12 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tamis_config::{BackendKind, Config, LaunchConfig, LearnerBackend, ServerCommand, SurplusKind};
+use tamis_config::{
+    BackendKind, Config, LOOPBACK, LaunchConfig, LauncherKind, LearnerBackend, ServerCommand, SurplusKind,
+};
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::clock::{Bell, SystemClock};
 use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings};
 use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings};
-use tamis_rollout::launch::{LaunchError, LaunchLimits, LaunchedServers, Place, ServerProcess, free_ports};
+use tamis_rollout::launch::{
+    LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess, free_ports,
+};
 use tamis_rollout::server::{
     OpenAi, OpenAiServer, OtherLogprobs, Protocol as _, Server, ServerSettings, Sglang, SglangServer, Vllm,
     VllmServer,
@@ -24,6 +28,7 @@ use super::samples::RecordedSamples;
 use crate::assemble::api_key::api_key;
 use crate::assemble::settings::{sampling, validation_settings};
 use crate::assemble::{AssembleError, objective};
+use crate::cluster::{Cluster, Started};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::RunLearner;
@@ -61,7 +66,7 @@ pub(crate) enum RunSampler {
         sleeps: bool,
         /// Those of them that the run started: they end with it.
         #[expect(dead_code, reason = "it is there to be dropped")]
-        launched: Option<Arc<LaunchedServers>>,
+        launched: Option<Arc<Started>>,
     },
 }
 
@@ -179,26 +184,55 @@ pub(crate) fn recomputes_logprobs(config: &Config) -> Result<bool, AssembleError
 pub(crate) fn launch(
     config: &Config,
     folders: &PublishedFolders,
-    (learner, codec): (&mut dyn RunLearner, &Codec),
+    (learner, codec, cluster): (&mut dyn RunLearner, &Codec, &Cluster),
     folder: &Path,
     interrupt: &Interrupt,
     ui: &Console,
-) -> Result<Option<LaunchedServers>, Halt<RunError>> {
+) -> Result<Option<Started>, Halt<RunError>> {
     let rollout = &config.rollout;
     let Some(launch) = rollout.launch.as_ref().filter(|_| rollout.servers.is_empty()) else {
         return Ok(None);
     };
-    let gpus = visible_gpus(launch, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
-    let model = folders.write_start(learner, codec)?;
     let logs = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned()).join("servers");
+    let say: Say = {
+        let ui = ui.clone();
+        Arc::new(move |message: &str| ui.say(message))
+    };
+    let begin = |model: &Path| {
+        if config.cluster.launcher == LauncherKind::None {
+            return launch_here(config, launch, (folders, model), &logs, interrupt, say);
+        }
+        let command = ServerCommand::new(rollout, folders.intake, model, ("{host}", "{port}"));
+        let role = cluster.start_servers(config, (launch, &command), folder, &say, interrupt);
+        Ok(Started::Through(role.map_err(|halt| halt.map(RunError::from))?))
+    };
+    let model = folders.write_start(learner, codec)?;
     folders.disk.create_folder(&logs).map_err(RunError::from)?;
+    begin(&model).map(Some).inspect_err(|_| {
+        // Nobody reads them; a run that did not begin leaves nothing, and where that cannot be nothing is
+        // wrong.
+        let _ = folders.disk.remove_folder(&folders.start());
+    })
+}
+
+/// Starts servers on this machine, with the weights in a folder.
+fn launch_here(
+    config: &Config,
+    launch: &LaunchConfig,
+    (folders, model): (&PublishedFolders, &Path),
+    logs: &Path,
+    interrupt: &Interrupt,
+    say: Say,
+) -> Result<Started, Halt<RunError>> {
+    let gpus = visible_gpus(launch, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
     let mut processes = Vec::with_capacity(launch.replicas);
     let ports = free_ports(launch.replicas).map_err(|source| {
         let what = "there are not as many free ports of 127.0.0.1".to_owned();
         RunError::from(LaunchError::Surroundings { command: "servers".to_owned(), what, source })
     })?;
     for (place, (gpus, port)) in gpus.into_iter().zip(ports).enumerate() {
-        let command = ServerCommand::new(rollout, folders.intake, &model, &port.to_string());
+        let command =
+            ServerCommand::new(&config.rollout, folders.intake, model, (LOOPBACK, &port.to_string()));
         let environment = command.environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         let gpus = gpus.map(|gpus| ("CUDA_VISIBLE_DEVICES".to_owned(), gpus));
         processes.push(ServerProcess {
@@ -211,21 +245,10 @@ pub(crate) fn launch(
         });
     }
     let limits = LaunchLimits::of_servers(launch.startup_timeout, launch.lost_timeout);
-    let say = {
-        let ui = ui.clone();
-        Arc::new(move |message: &str| ui.say(message))
-    };
     match LaunchedServers::start(processes, limits, &interrupt.flag(), say) {
-        Ok(Some(servers)) => Ok(Some(servers)),
-        ended => {
-            // Nobody reads them; a run that did not begin leaves nothing, and where that cannot be nothing is
-            // wrong.
-            let _ = folders.disk.remove_folder(&folders.start());
-            Err(match ended {
-                Ok(_) => Halt::Interrupted,
-                Err(error) => Halt::Failed(error.into()),
-            })
-        }
+        Ok(Some(servers)) => Ok(Started::Here(servers)),
+        Ok(None) => Err(Halt::Interrupted),
+        Err(error) => Err(Halt::Failed(error.into())),
     }
 }
 
@@ -263,7 +286,7 @@ fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Opti
 /// Where an address or a parameter is wrong, and [`RunError::Servers`] where none answers.
 pub(crate) fn connect(
     config: &Config,
-    launched: Option<Arc<LaunchedServers>>,
+    launched: Option<Arc<Started>>,
     (codec, vocabulary): (&Codec, usize),
     folders: &PublishedFolders,
     (samples, begin): (RecordedSamples, Beginning),
@@ -417,7 +440,7 @@ pub(crate) enum EvaluationSampler {
         fleet: Box<Fleet>,
         /// Those of them that were started for it.
         #[expect(dead_code, reason = "it is there to be dropped")]
-        launched: Option<LaunchedServers>,
+        launched: Option<Started>,
         /// Folders in which the checkpoint was published; `None` where servers sample by weights of their
         /// own.
         folders: Option<Box<PublishedFolders>>,
@@ -430,7 +453,7 @@ impl EvaluationSampler {
     pub(crate) fn new(
         config: &Config,
         learner: Option<Box<dyn RunLearner>>,
-        codec: &Codec,
+        (codec, cluster): (&Codec, Cluster),
         folder: &Path,
         interrupt: &Interrupt,
         ui: &Console,
@@ -451,9 +474,8 @@ impl EvaluationSampler {
         // What is evaluated is a checkpoint's whole weights.
         let folders = PublishedFolders::of(&Disk::new(), folder, config).of_whole_weights();
         let mut begin = || {
-            let launched = launch(config, &folders, (&mut *learner, codec), folder, interrupt, ui)?;
-            let addresses =
-                launched.as_ref().map_or(config.rollout.servers.as_slice(), LaunchedServers::addresses);
+            let launched = launch(config, &folders, (&mut *learner, codec, &cluster), folder, interrupt, ui)?;
+            let addresses = launched.as_ref().map_or(config.rollout.servers.as_slice(), Started::addresses);
             let known = (codec, learner.info().policy.vocab_size);
             let fleet = connect_fleet(config, addresses, known, how, Some(&folders), interrupt, ui);
             if interrupt.is_requested() {

@@ -1,0 +1,10 @@
+"""The launcher of a run: it starts a learner's ranks and inference servers, watches them, and ends them.
+
+    tamis train --- lines of JSON ---> `__main__`      one thread for each gang or server (`group`)
+                                          |            places from the machine (`local`) or from Ray (`on_ray`)
+                                          v
+                                       `agent`         one for each place: starts processes there, ends with its input
+
+Nothing outlives the run: where the input of the launcher ends, it ends what it started; where the launcher is
+killed, the inputs of its agents end, and they end what they started.
+"""

@@ -1,0 +1,316 @@
+"""A gang or a server: its incarnations, one after the other."""
+
+import contextlib
+import functools
+import pathlib
+import queue
+import threading
+import time
+from collections import deque
+
+from .agent import GRACE
+from .request import Abandoned, LaunchError
+
+# Seconds before a server is started again; they double each time.
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+# Seconds in which the ends of several ranks count as one.
+SETTLE = 0.25
+# Seconds in which the others of a gang end that lost one of them.
+SHORT_GRACE = 1.0
+# Lines of the end of an output that a message shows.
+LAST_LINES = 20
+
+
+class Restarts:
+    """How often those of one role were started again."""
+
+    def __init__(self, most):
+        self.most = most
+        self._made = 0
+        self._lock = threading.Lock()
+
+    def take(self):
+        """The number of this restart, or `None` where all were made."""
+        with self._lock:
+            if self._made == self.most:
+                return None
+            self._made += 1
+            return self._made
+
+
+class Log:
+    """The output of one process: a file, and its last lines."""
+
+    def __init__(self, path, shown):
+        self.path, self.tail = str(path), deque(maxlen=LAST_LINES)
+        self._file = open(path, "a", encoding="utf-8", errors="replace", buffering=1)
+        self._file.write(f"$ {shown}\n")
+
+    def add(self, line):
+        """Appends a line."""
+        self.tail.append(line)
+        self._file.write(line + "\n")
+
+    def close(self):
+        """Nothing more comes."""
+        self._file.close()
+
+
+class Group(threading.Thread):
+    """Starts processes that belong together, watches them, and starts them again where that is asked for."""
+
+    def __init__(self, request, launcher, emit, restarts):
+        super().__init__(name=request.name, daemon=True)
+        self.index = request.index
+        self._request, self._launcher, self._restarts = request, launcher, restarts
+        self._emit = functools.partial(emit, role=request.role, index=request.index)
+        self._heard = queue.SimpleQueue()
+        self._is_over = threading.Event()
+        self._incarnation = 0
+        self._last = (None, None)
+        self._was_ready = False
+
+    def restart(self):
+        """Ends the processes, and begins a new incarnation."""
+        self._heard.put((None, "restart"))
+
+    def end(self):
+        """Ends all."""
+        self._is_over.set()
+        self._heard.put((None, "end"))
+
+    def run(self):
+        """One incarnation after the other."""
+        pause = FIRST_PAUSE
+        try:
+            while not self._is_over.is_set():
+                self._incarnation += 1
+                try:
+                    is_asked = self._live()
+                except Abandoned:
+                    break
+                except LaunchError as error:
+                    self._emit("error", message=str(error), hint=error.hint)
+                    is_asked = False
+                except OSError as error:
+                    self._emit("error", message=f"{self._request.name} cannot be started: {error}", hint=None)
+                    is_asked = False
+                if not is_asked:
+                    again = self._restarts.take() if self._was_ready else None
+                    if again is not None:
+                        self._emit("again", pause=pause, number=again, most=self._restarts.most)
+                    self._wait_until_asked(None if again is None else pause)
+                    pause = min(pause * 2, LONGEST_PAUSE)
+        finally:
+            self._emit("down")
+
+    def _wait_until_asked(self, pause):
+        deadline = None if pause is None else time.monotonic() + pause
+        while not self._is_over.is_set():
+            with contextlib.suppress(queue.Empty):
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                source, what = self._heard.get(timeout=left)
+                if source is None and what == "restart":
+                    return
+                continue
+            return
+
+    def _live(self):
+        """One incarnation, to its end. Returns whether it was asked to end."""
+        deadline = time.monotonic() + self._request.startup_timeout
+
+        def is_wanted():
+            if self._is_over.is_set():
+                raise Abandoned
+            return time.monotonic() < deadline
+
+        def say(message):
+            self._emit("log", message=message)
+
+        places, each = self._launcher.place(self._request, is_wanted, say)
+        incarnation = _Incarnation(self._request, places, each, self._incarnation, self._heard)
+        grace = SHORT_GRACE
+        try:
+            url = incarnation.start(self._last, self._launcher.is_local)
+            is_asked = self._watch(incarnation, url, deadline)
+            grace = GRACE if is_asked else SHORT_GRACE
+            return is_asked
+        finally:
+            incarnation.close(grace)
+
+    def _watch(self, incarnation, url, deadline):
+        is_ready = False
+        while True:
+            left = None if is_ready else max(0.0, deadline - time.monotonic())
+            try:
+                source, message = self._heard.get(timeout=left)
+            except queue.Empty:
+                timeout = self._request.startup_timeout
+                self._emit("died", exit=f"no answer within {timeout:g} s", **incarnation.describe(0))
+                return False
+            if source is None:
+                return True
+            if source[0] is not incarnation:
+                continue
+            dead = incarnation.hear(source[1], message)
+            if dead is not None:
+                self._emit("died", **self._find_first(incarnation, dead))
+                return False
+            if message is not None and message["event"] == "ready":
+                is_ready = self._was_ready = True
+                self._last = (incarnation.places[0].name, incarnation.port)
+                nodes = [place.name for place in incarnation.places]
+                self._emit(
+                    "ready",
+                    incarnation=incarnation.number,
+                    url=url,
+                    nodes=nodes,
+                    ranks=len(incarnation.logs),
+                )
+
+    def _find_first(self, incarnation, dead):
+        """Of ranks that end at about the same time, the one that was killed: the others lost it."""
+        deadline = time.monotonic() + SETTLE
+        while self._request.is_gang and not dead["exit"].startswith("signal"):
+            try:
+                source, message = self._heard.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+            if source is None:
+                self._heard.put((source, message))
+                break
+            if source[0] is incarnation:
+                other = incarnation.hear(source[1], message)
+                if other is not None and other["exit"].startswith("signal"):
+                    dead = other
+        return dead
+
+
+class _Incarnation:
+    """Processes that were started together."""
+
+    def __init__(self, request, places, each, number, heard):
+        self.places, self.number = places, number
+        self._request, self._each, self._heard = request, each, heard
+        self._pids = {}
+        self.port = None
+        path = pathlib.Path(request.log)
+        shown = request.shown or " ".join(request.argv)
+        self.logs = []
+        for rank in range(len(places) * each if request.is_gang else 1):
+            name = path if rank == 0 else path.with_name(f"{path.stem}_rank_{rank}{path.suffix}")
+            self.logs.append(Log(name, shown))
+        self._readers = [threading.Thread(target=self._read, args=(place,), daemon=True) for place in places]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, place):
+        while True:
+            message = place.receive()
+            self._heard.put(((self, place), message))
+            if message is None:
+                return
+
+    def start(self, last, is_local):
+        """Starts the processes; a server that was at this place keeps its port. Returns where the first of them
+        answers.
+        """
+        request, head = self._request, self.places[0]
+        free, main_port = head.hello["ports"]
+        self.port = last[1] if head.name == last[0] and not request.is_gang else free
+        address = f"[{head.address}]" if ":" in head.address else head.address
+        url = f"http://{address}:{self.port}"
+        listen = f"{address}:{self.port}"
+        if request.is_gang and is_local:
+            url = listen = f"unix:{head.hello['folder']}/socket"
+        for number, place in enumerate(self.places):
+            processes = []
+            known = {
+                "{python}": place.hello["python"] if request.python == "python3" and not is_local else request.python,
+                "{listen}": listen,
+                "{host}": address,
+                "{port}": str(self.port),
+                "{key_file}": f"{place.hello['folder']}/key",
+            }
+            for local_rank in range(self._each):
+                rank = number * self._each + local_rank
+                environment = dict(request.environment)
+                if place.gpus is not None:
+                    environment["CUDA_VISIBLE_DEVICES"] = ",".join(place.gpus)
+                if request.is_gang:
+                    environment |= {
+                        "RANK": str(rank),
+                        "WORLD_SIZE": str(len(self.logs)),
+                        "LOCAL_RANK": str(local_rank),
+                        "LOCAL_WORLD_SIZE": str(self._each),
+                        "GROUP_RANK": str(number),
+                        "MASTER_ADDR": head.address,
+                        "MASTER_PORT": str(main_port),
+                    }
+                argv = [_fill(word, known) for word in request.argv]
+                processes.append(
+                    {"rank": rank, "argv": argv, "environment": environment, "package": request.package}
+                )
+            ready = {"rank": 0, "url": url, "path": request.health, "silence": request.silence}
+            if number > 0:
+                ready = None
+            place.send(
+                {"do": "start", "processes": processes, "folder": request.folder, "key": request.key, "ready": ready}
+            )
+        return url
+
+    def hear(self, place, message):
+        """Takes in what a place says. Returns what is to be told of a process that ended."""
+        if message is None:
+            rank = self.places.index(place) * self._each
+            return {"exit": place.describe_end(), **self.describe(rank)}
+        match message["event"]:
+            case "started":
+                self._pids[message["rank"]] = message["pid"]
+            case "output":
+                self.logs[message["rank"]].add(message["text"])
+            case "exit":
+                return {"exit": message["exit"], **self.describe(message["rank"])}
+        return None
+
+    def describe(self, rank):
+        """A process, as the news of its end has it."""
+        log = self.logs[rank]
+        return {
+            "incarnation": self.number,
+            "rank": rank if self._request.is_gang else None,
+            "node": self.places[rank // self._each].name,
+            "pid": self._pids.get(rank),
+            "log": log.path,
+            "log_tail": "\n".join(log.tail),
+        }
+
+    def close(self, grace):
+        """Ends what is left of it, everywhere at once; what it still says goes to its files."""
+        closings = [threading.Thread(target=place.close, args=(grace,)) for place in self.places]
+        for closing in closings:
+            closing.start()
+        for thread in (*closings, *self._readers):
+            thread.join()
+        kept = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                source, message = self._heard.get_nowait()
+                if source is None:
+                    kept.append((source, message))
+                elif source[0] is self and message is not None and message["event"] == "output":
+                    self.hear(source[1], message)
+        for item in kept:
+            self._heard.put(item)
+        for log in self.logs:
+            log.close()
+
+
+def _fill(word, known):
+    for name, value in known.items():
+        word = word.replace(name, value)
+    return word
+
+
+__all__ = ["Group", "Restarts"]

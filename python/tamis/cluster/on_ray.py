@@ -1,0 +1,287 @@
+"""Places on the nodes of a Ray cluster, by placement groups.
+
+A place is an actor that writes this package into a folder of its node and starts the agent there, so that no file system
+needs to be shared for the program. Ray carries commands and output; what is learned from never goes through it.
+"""
+
+import pathlib
+import queue
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+
+from .agent import GRACE
+from .request import Abandoned, LaunchError
+
+# The version that this is tested with.
+TESTED = "2.60.0"
+# When it is first said that room is waited for; then whenever that time has doubled.
+PATIENCE = 5.0
+# Seconds between two looks while room is waited for.
+LOOK_EVERY = 1.0
+
+
+def _make_node(ray):
+    """The class of a place's actor. A class of a function goes to the node as it is, whatever is installed there."""
+
+    class Node:
+        def __init__(self, files):
+            folder = pathlib.Path(tempfile.mkdtemp(prefix="tamis-program-"))
+            for name, text in files.items():
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text)
+            sys.path.insert(0, str(folder))
+            from tamis.cluster.channel import Channel
+
+            self._channel = Channel(program=folder)
+            self._said = queue.SimpleQueue()
+            threading.Thread(target=self._pump, daemon=True).start()
+
+        def _pump(self):
+            message = self._channel.hello
+            while message is not None:
+                message = self._channel.receive()
+                self._said.put(message)
+
+        def identify(self):
+            context = ray.get_runtime_context()
+            return {
+                "address": ray.util.get_node_ip_address(),
+                "node": context.get_node_id(),
+                "gpus": [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])],
+                "hello": self._channel.hello,
+            }
+
+        def send(self, message):
+            self._channel.send(message)
+
+        def receive(self):
+            try:
+                said = [self._said.get(timeout=LOOK_EVERY)]
+            except queue.Empty:
+                return []
+            while not self._said.empty():
+                said.append(self._said.get())
+            return said
+
+        def close(self, grace):
+            self._channel.close(grace)
+
+    return Node
+
+
+class Place:
+    """A place on a node."""
+
+    def __init__(self, ray, actor, identity, gpus):
+        self._ray, self._actor = ray, actor
+        self.gpus = gpus if gpus is not None else identity["gpus"] or None
+        self.address, self.hello = identity["address"], identity["hello"]
+        self.name = f"{self.address} (Ray node {identity['node'][:12]})"
+        self._said = deque()
+        self._end = "its agent was ended"
+
+    def send(self, message):
+        """Asks the agent for something."""
+        self._actor.send.remote(message)
+
+    def receive(self):
+        """Waits for what the agent says next; `None` once it has ended, or its node is gone."""
+        while not self._said:
+            try:
+                self._said.extend(self._ray.get(self._actor.receive.remote()))
+            except self._ray.exceptions.RayError as error:
+                self._end = f"its actor is gone: {first_line(error)}"
+                return None
+        return self._said.popleft()
+
+    def describe_end(self):
+        """Why nothing is heard from it any more."""
+        return self._end
+
+    def close(self, grace):
+        """Ends what is there."""
+        try:
+            self._ray.get(self._actor.close.remote(grace), timeout=grace + 3 * GRACE)
+        except self._ray.exceptions.RayError:
+            # The agent ends all when its actor is gone.
+            pass
+        self._ray.kill(self._actor)
+
+
+class RayLauncher:
+    """Asks Ray for room."""
+
+    is_local = False
+
+    def __init__(self, address):
+        try:
+            import ray
+            from ray import util
+            from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+        except ImportError as error:
+            raise LaunchError(
+                f"{sys.executable} has no Ray ({error})", f"{sys.executable} -m pip install 'ray=={TESTED}'"
+            ) from None
+        self._ray, self._util = ray, util
+        self._strategy = PlacementGroupSchedulingStrategy
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="warning")
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            where = f" at {address}" if address != "auto" else ""
+            raise LaunchError(
+                f"no Ray cluster answers{where}: {first_line(error)}",
+                "start one (`ray start --head`), name its address (`cluster.address`, `RAY_ADDRESS`), or start the run "
+                "on a node of it (`ray job submit`)",
+            ) from None
+        root = pathlib.Path(__file__).parents[1]
+        files = {f"tamis/{path.relative_to(root)}": path.read_bytes() for path in root.rglob("*.py")}
+        self._files = ray.put(files)
+        self._node = ray.remote(_make_node(ray))
+        # Room that was found, which outlives the processes in it: others may share it, and new ones come into it.
+        self._rooms = {}
+
+    def place(self, request, is_wanted, say):
+        """The places of a gang or a server, and the number of its processes at each of them."""
+        if request.share is not None:
+            room, offers = self._share(request)
+        else:
+            room = self._find_room(request, is_wanted, say)
+            offers = [(index, room.bundle, None) for index in range(request.nodes)]
+        actors = []
+        try:
+            for index, resources, _ in offers:
+                strategy = self._strategy(room.group, placement_group_bundle_index=index)
+                actors.append(
+                    self._node.options(
+                        num_cpus=resources.get("CPU", 0),
+                        num_gpus=resources.get("GPU", 0),
+                        scheduling_strategy=strategy,
+                        max_concurrency=4,
+                        max_restarts=0,
+                    ).remote(self._files)
+                )
+            places = [
+                Place(self._ray, actor, self._identify(request, actor, is_wanted), gpus)
+                for actor, (_, _, gpus) in zip(actors, offers, strict=True)
+            ]
+        except BaseException:
+            for actor in actors:
+                self._ray.kill(actor)
+            raise
+        room.gpus = [place.gpus for place in places] if request.share is None else room.gpus
+        return places, room.each if request.is_gang else 1
+
+    def _identify(self, request, actor, is_wanted):
+        asked = actor.identify.remote()
+        while is_wanted():
+            if self._ray.wait([asked], timeout=LOOK_EVERY)[0]:
+                try:
+                    return self._ray.get(asked)
+                except self._ray.exceptions.RayError as error:
+                    raise LaunchError(
+                        f"the agent of {request.name} cannot be started: {first_line(error)}",
+                        "Ray's logs say more, in /tmp/ray/session_latest/logs of its node",
+                    ) from None
+        raise LaunchError(
+            f"the agent of {request.name} did not come up within {request.startup_timeout:g} s",
+            "Ray's logs say more, in /tmp/ray/session_latest/logs of the head node",
+        )
+
+    def _nodes(self):
+        return [node for node in self._ray.nodes() if node["Alive"]]
+
+    def _find_room(self, request, is_wanted, say):
+        key = (request.role, request.index)
+        room = self._rooms.get(key)
+        if room is not None and self._is_there(room):
+            return room
+        if room is not None:
+            # A node of it is gone: others take its place.
+            self._util.remove_placement_group(room.group)
+        counts = [int(node["Resources"].get("GPU", 0)) for node in self._nodes()]
+        on_gpus = request.device != "cpu" and (sum(counts) > 0 or request.device != "auto")
+        if on_gpus:
+            each = request.gpus_per_node(counts) if len(counts) >= request.nodes else request.per_node or 1
+            bundle = {"GPU": each, "CPU": 1}
+        else:
+            each = request.per_node or 1
+            bundle = {"CPU": each if request.is_gang else 1}
+        strategy = "STRICT_SPREAD" if request.nodes > 1 else "STRICT_PACK"
+        group = self._util.placement_group([bundle] * request.nodes, strategy=strategy)
+        self._rooms[key] = _Room(group, bundle, each)
+        began, patience = time.monotonic(), PATIENCE
+        try:
+            while not group.wait(LOOK_EVERY):
+                lacking = f"{request.name} needs {describe(bundle, request.nodes)}; {self._describe_cluster()}"
+                if not is_wanted():
+                    raise LaunchError(
+                        f"{lacking}: no room was found within {request.startup_timeout:g} s",
+                        "add nodes, end what has the others, ask for less (`learner.nodes`, `learner.gpus_per_node`, "
+                        "`rollout.launch`), have learner and servers share GPUs (`cluster.colocate`), or wait longer "
+                        "(`learner.startup_timeout`, `rollout.launch.startup_timeout`)",
+                    )
+                if time.monotonic() - began >= patience:
+                    patience *= 2
+                    say(f"waiting for room: {lacking}")
+        except (LaunchError, Abandoned):
+            del self._rooms[key]
+            self._util.remove_placement_group(group)
+            raise
+        return self._rooms[key]
+
+    def _is_there(self, room):
+        found = self._util.placement_group_table(room.group)
+        alive = {node["NodeID"] for node in self._nodes()}
+        return found["state"] == "CREATED" and set(found["bundles_to_node_id"].values()) <= alive
+
+    def _share(self, request):
+        room = self._rooms.get((request.share, 0))
+        if room is None or not room.gpus:
+            raise LaunchError(f"{request.name} is to share GPUs of {request.share}, which is not up", "start it first")
+        if not any(room.gpus):
+            return room, [(request.index % len(room.gpus), {}, None)]
+        each = request.per_node or 1
+        offers = [
+            (index, {}, gpus[first : first + each])
+            for index, gpus in enumerate(room.gpus)
+            for first in range(0, len(gpus) - each + 1, each)
+        ]
+        if request.index >= len(offers):
+            raise LaunchError(
+                f"{request.name} is to have {each} of the GPUs of {request.share} on one node, which are enough for "
+                f"{len(offers)} of its kind",
+                "lower `rollout.launch.replicas` or `rollout.launch.tensor_parallel`",
+            )
+        return room, [offers[request.index]]
+
+    def _describe_cluster(self):
+        total, free = self._ray.cluster_resources(), self._ray.available_resources()
+        kinds = [f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s free" for kind in ("CPU", "GPU")]
+        return f"the cluster has {' and '.join(kinds)}, on {len(self._nodes())} nodes"
+
+    def close(self):
+        """Gives all room back."""
+        for room in self._rooms.values():
+            self._util.remove_placement_group(room.group)
+        self._ray.shutdown()
+
+
+class _Room:
+    def __init__(self, group, bundle, each):
+        self.group, self.bundle, self.each = group, bundle, each
+        self.gpus = []
+
+
+def describe(bundle, nodes):
+    """What is asked for, in words."""
+    each = " and ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in bundle.items())
+    return f"{nodes} nodes with {each} each" if nodes > 1 else f"a node with {each}"
+
+
+def first_line(error):
+    """What an error says, without what goes on below it."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
