@@ -672,7 +672,7 @@ mod tests {
                         &is_over,
                         &Ended::default(),
                         &say,
-                    )
+                    );
                 });
                 soon("its end", || !heard.lock().expect("lock").is_empty());
                 soon("the end of its worker", || {

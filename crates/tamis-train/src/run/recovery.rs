@@ -138,9 +138,11 @@ pub fn train(
         let show = |total, done| console.get_or_insert_with(|| progress(total, done)).clone();
         let (lost_at, error) = match attempt(&disk, begin, show, interrupt, &mut standing) {
             Ok(trained) => return Ok(trained),
-            Err((_, error)) if !may_go_on(&error, &losses) => return Err(error),
-            Err(lost) => lost,
+            Err(lost) => *lost,
         };
+        if !may_go_on(&error, &losses) {
+            return Err(error);
+        }
         let (Some(run), Some(ui)) = (&standing.run, &console) else { return Err(error) };
         // A run that did not begin leaves no folder, and begins anew.
         let is_begun = !is_new || run.is_dir();
@@ -180,22 +182,23 @@ fn attempt(
     progress: impl FnOnce(Option<u64>, u64) -> Console,
     interrupt: &Interrupt,
     standing: &mut Standing,
-) -> Result<Trained, (Instant, RunError)> {
+) -> Result<Trained, Box<(Instant, RunError)>> {
     let opened = Run::open_with(disk, begin, progress, interrupt.clone(), standing);
-    let mut run = match opened.map_err(|error| (Instant::now(), error))? {
+    let mut run = match opened.map_err(|error| Box::new((Instant::now(), error)))? {
         Opened::Ready(run) => run,
         Opened::Interrupted(unbegun) => return Ok(Trained::Interrupted(unbegun)),
     };
     // Only then it is dropped, and a learner that hangs takes seconds to end.
-    let ended = run.run().map_err(|error| (Instant::now(), error));
+    let ended = run.run().map_err(|error| Box::new((Instant::now(), error)));
     ended.map(|summary| Trained::Ended(Box::new(summary)))
 }
 
 /// Whether another learner may do what this one did not.
 fn may_go_on(error: &RunError, losses: &Losses) -> bool {
     match error {
-        RunError::Learner(LearnerError::Lost { .. }) => true,
-        RunError::Learner(LearnerError::Launch(LaunchError::Ended { by_signal: true, .. })) => true,
+        RunError::Learner(
+            LearnerError::Lost { .. } | LearnerError::Launch(LaunchError::Ended { by_signal: true, .. }),
+        ) => true,
         // One that cannot be started at all is no loss.
         RunError::Learner(LearnerError::Launch(_)) => losses.num() > 0,
         _ => false,

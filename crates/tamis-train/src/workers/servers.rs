@@ -96,7 +96,7 @@ impl RunSampler {
         match self {
             Self::Learner(_) | Self::Native(_) => {}
             Self::LearnerElsewhere(generator) | Self::NativeWithJournal(generator) => {
-                generator.set_step(step)
+                generator.set_step(step);
             }
             Self::Servers { generator, .. } => generator.set_step(step),
         }
