@@ -24,9 +24,9 @@ worker = subprocess.Popen(["sleep", "1000"])
 import tamis.cluster
 program = pathlib.Path(tamis.cluster.__file__).parents[2]
 names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES"]
-values = [os.environ.get(name) or "none" for name in names]
+values = [str(os.getpid()), str(worker.pid), *(os.environ.get(name) or "none" for name in names)]
 with open(os.path.join(folder, "ranks"), "a") as file:
-    file.write(" ".join([str(os.getpid()), str(worker.pid), *values, pathlib.Path(key_file).read_text(), str(program)]) + "\\n")
+    file.write(" ".join([*values, pathlib.Path(key_file).read_text(), str(program)]) + "\\n")
 print("I am rank", rank, flush=True)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -123,8 +123,8 @@ class TestRay(RayCase):
         error = launcher.wait("error", LONG, role="learner")
         self.assertRegex(
             error["message"],
-            r"learner needs 3 nodes with 2 CPUs each; the cluster has \d of 6 CPUs free and 0 of 0 GPUs free, on 2 nodes: "
-            r"no room was found within 4 s",
+            r"learner needs 3 nodes with 2 CPUs each; the cluster has \d of 6 CPUs free and 0 of 0 GPUs free, on 2 "
+            r"nodes: no room was found within 4 s",
         )
 
     def test_servers_share_the_learners_room(self):

@@ -1,7 +1,7 @@
 """Places on the nodes of a Ray cluster, by placement groups.
 
-A place is an actor that writes this package into a folder of its node and starts the agent there, so that no file system
-needs to be shared for the program. Ray carries commands and output; what is learned from never goes through it.
+A place is an actor that writes this package into a folder of its node and starts the agent there, so that no file
+system needs to be shared for the program. Ray carries commands and output; what is learned from never goes through it.
 """
 
 import pathlib

@@ -157,7 +157,7 @@ fn random_key() -> Result<String, AssembleError> {
     read.map_err(|error| {
         AssembleError::setting(format!("no random numbers for a key: /dev/urandom: {error}"), "mount it")
     })?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
 /// Opens the learner at an address, or one in PyTorch that is started for it; that one's output is in a

@@ -274,7 +274,7 @@ impl LearnerError {
     /// The fix, where one is known.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Remote { hint, .. } => hint.clone(),
+            Self::Remote { hint, .. } | Self::Launch(LaunchError::Refused { hint, .. }) => hint.clone(),
             Self::Lost { is_own: true, .. } => Some(
                 "its output is in learner.log in the run folder; a run that had begun goes on with --resume, \
                  which starts another"
@@ -297,7 +297,6 @@ impl LearnerError {
                     .to_owned(),
             ),
             Self::Files(error) => error.hint(),
-            Self::Launch(LaunchError::Refused { hint, .. }) => hint.clone(),
             Self::Launch(_) => Some(
                 "learner.python names the interpreter: one that has PyTorch, transformers and safetensors"
                     .to_owned(),
