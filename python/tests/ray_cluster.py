@@ -2,13 +2,15 @@
 
 import os
 import pathlib
+import shlex
 import signal
 import sys
 import time
 import unittest
 
 from ray.cluster_utils import Cluster
-from test_cluster import PATIENCE, ClusterCase
+from ray.job_submission import JobStatus, JobSubmissionClient
+from test_cluster import PACKAGE, PATIENCE, ClusterCase, is_alive
 
 # Ray takes its time to bring processes up.
 LONG = 90.0
@@ -22,9 +24,9 @@ worker = subprocess.Popen(["sleep", "1000"])
 import tamis.cluster
 program = pathlib.Path(tamis.cluster.__file__).parents[2]
 names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES"]
-values = [os.environ.get(name) or "none" for name in names]
+values = [str(os.getpid()), str(worker.pid), *(os.environ.get(name) or "none" for name in names)]
 with open(os.path.join(folder, "ranks"), "a") as file:
-    file.write(" ".join([str(os.getpid()), str(worker.pid), *values, pathlib.Path(key_file).read_text(), str(program)]) + "\\n")
+    file.write(" ".join([*values, pathlib.Path(key_file).read_text(), str(program)]) + "\\n")
 print("I am rank", rank, flush=True)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -121,8 +123,8 @@ class TestRay(RayCase):
         error = launcher.wait("error", LONG, role="learner")
         self.assertRegex(
             error["message"],
-            r"learner needs 3 nodes with 2 CPUs each; the cluster has \d of 6 CPUs free and 0 of 0 GPUs free, on 2 nodes: "
-            r"no room was found within 4 s",
+            r"learner needs 3 nodes with 2 CPUs each; the cluster has \d of 6 CPUs free and 0 of 0 GPUs free, on 2 "
+            r"nodes: no room was found within 4 s",
         )
 
     def test_servers_share_the_learners_room(self):
@@ -152,6 +154,63 @@ class TestRay(RayCase):
         time.sleep(0.1)
         self.assertEqual(len(self.pids()), 10)
         self.assert_gone()
+
+
+class TestJob(ClusterCase):
+    """A run as a job of the cluster, its learner on both nodes."""
+
+    def test_a_submitted_run_trains_on_both_nodes_and_leaves_nothing(self):
+        arguments = {"num_cpus": 3, "include_dashboard": True, "dashboard_port": 0}
+        cluster = Cluster(initialize_head=True, head_node_args=arguments)
+        self.addCleanup(cluster.shutdown)
+        cluster.add_node(num_cpus=3)
+        settings = [
+            "warm_start.steps=10",
+            "warm_start.target_accuracy=null",
+            "~train.lr_schedule",
+            "train.total_steps=2",
+            "data.train_batch_size=4",
+            "train.ppo_mini_batch_size=4",
+            "data.gen_batch_size=16",
+            "schedule.on_limit=use_partial",
+            "validate.max_prompts=8",
+            "learner.backend=torch",
+            "learner.device=cpu",
+            f"learner.python={sys.executable}",
+            "learner.nodes=2",
+            "cluster.launcher=ray",
+            f"run.dir={self.folder}",
+            "run.name=job",
+        ]
+        config = PACKAGE.parent / "configs" / "quickstart.yaml"
+        command = [os.environ["TAMIS_PROGRAM"], "train", str(config), *settings]
+        client = JobSubmissionClient(f"http://{cluster.head_node.webui_url}")
+        job = client.submit_job(entrypoint=shlex.join(command))
+        deadline = time.monotonic() + 3 * LONG
+        while not (status := client.get_job_status(job)).is_terminal():
+            self.assertLess(time.monotonic(), deadline, client.get_job_logs(job))
+            time.sleep(0.5)
+        said = client.get_job_logs(job)
+        self.assertEqual(status, JobStatus.SUCCEEDED, said)
+        self.assertIn("on 2 ranks", said)
+        run = self.folder / "job"
+        self.assertEqual(len((run / "metrics.jsonl").read_text().splitlines()), 3)
+        for name in ("learner.log", "learner_rank_1.log", "cluster.log"):
+            self.assertTrue((run / name).exists(), name)
+        self.assertEqual([pid for pid in pids_of("tamis.learner", str(self.folder)) if is_alive(pid)], [])
+
+
+def pids_of(*words):
+    """Processes whose command or folder has all of the words."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            text = (entry / "cmdline").read_text() + os.readlink(entry / "cwd")
+        except OSError:
+            continue
+        if all(word in text for word in words):
+            found.append(entry.name)
+    return found
 
 
 class TestNoCluster(ClusterCase):

@@ -22,7 +22,8 @@ rank, folder = os.environ["RANK"], sys.argv[2]
 worker = subprocess.Popen(["sleep", "1000"])
 names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES"]
 with open(os.path.join(folder, "ranks"), "a") as file:
-    file.write(" ".join([str(os.getpid()), str(worker.pid), *(os.environ.get(name) or "none" for name in names)]) + "\\n")
+    values = [str(os.getpid()), str(worker.pid), *(os.environ.get(name) or "none" for name in names)]
+    file.write(" ".join(values) + "\\n")
 print("I am rank", rank, flush=True)
 listener = socket.socket(socket.AF_UNIX)
 if rank == "0":

@@ -9,7 +9,7 @@ Commands, one a line:
 Events, each with the role and its index where it is about one:
 
     ready   incarnation, url, nodes, ranks
-    died    incarnation, rank (of a gang), node, pid, exit, log, log_tail
+    died    incarnation, rank (of a gang), node, pid, exit, log, log_tail; is_last: it is not started again
     again   pause, number, most: a server that died is started again in so many seconds
     down    it has ended, and nothing of it is left
     log     message: what a person should know

@@ -6,7 +6,6 @@ then it takes `start` and `end`. It needs the standard library alone, and is run
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import pathlib
@@ -33,14 +32,6 @@ GRACE = 5.0
 LONGEST_LINE = 8192
 # A socket's path has at most 107 bytes.
 LONGEST_FOLDER = 90
-# prctl(2): the signal for when the parent dies.
-PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent():
-    """Of a process before its program is run: it is not to outlive the agent, even one that is killed."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def describe(code):
@@ -165,7 +156,6 @@ class Agent:
                 env=variables,
                 cwd=folder,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
         except OSError as error:
             self.say("exit", rank=rank, pid=None, exit=f"cannot start `{argv[0]}`: {error.strerror}")

@@ -70,6 +70,8 @@ class Group(threading.Thread):
         self._incarnation = 0
         self._last = (None, None)
         self._was_ready = False
+        # The restart that follows the last end.
+        self._again = None
 
     def restart(self):
         """Ends the processes, and begins a new incarnation."""
@@ -86,6 +88,7 @@ class Group(threading.Thread):
         try:
             while not self._is_over.is_set():
                 self._incarnation += 1
+                self._again = None
                 try:
                     is_asked = self._live()
                 except Abandoned:
@@ -97,7 +100,7 @@ class Group(threading.Thread):
                     self._emit("error", message=f"{self._request.name} cannot be started: {error}", hint=None)
                     is_asked = False
                 if not is_asked:
-                    again = self._restarts.take() if self._was_ready else None
+                    again = self._again or (self._restarts.take() if self._was_ready else None)
                     if again is not None:
                         self._emit("again", pause=pause, number=again, most=self._restarts.most)
                     self._wait_until_asked(None if again is None else pause)
@@ -147,7 +150,7 @@ class Group(threading.Thread):
                 source, message = self._heard.get(timeout=left)
             except queue.Empty:
                 timeout = self._request.startup_timeout
-                self._emit("died", exit=f"no answer within {timeout:g} s", **incarnation.describe(0))
+                self._emit("died", is_last=True, exit=f"no answer within {timeout:g} s", **incarnation.describe(0))
                 return False
             if source is None:
                 return True
@@ -155,7 +158,11 @@ class Group(threading.Thread):
                 continue
             dead = incarnation.hear(source[1], message)
             if dead is not None:
-                self._emit("died", **self._find_first(incarnation, dead))
+                dead = self._find_first(incarnation, dead)
+                # What ends by itself before it has answered will do so again; what is killed need not.
+                if self._was_ready or dead["exit"].startswith("signal"):
+                    self._again = self._restarts.take()
+                self._emit("died", is_last=self._again is None, **dead)
                 return False
             if message is not None and message["event"] == "ready":
                 is_ready = self._was_ready = True

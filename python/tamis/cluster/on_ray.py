@@ -1,7 +1,7 @@
 """Places on the nodes of a Ray cluster, by placement groups.
 
-A place is an actor that writes this package into a folder of its node and starts the agent there, so that no file system
-needs to be shared for the program. Ray carries commands and output; what is learned from never goes through it.
+A place is an actor that writes this package into a folder of its node and starts the agent there, so that no file
+system needs to be shared for the program. Ray carries commands and output; what is learned from never goes through it.
 """
 
 import pathlib
@@ -146,6 +146,18 @@ class RayLauncher:
 
     def place(self, request, is_wanted, say):
         """The places of a gang or a server, and the number of its processes at each of them."""
+        key = (request.role, request.index)
+        before = self._rooms.get(key)
+        try:
+            return self._place(request, is_wanted, say)
+        except LaunchError:
+            if before is None or self._rooms.get(key) is not before:
+                raise
+        # A node of the room that it had may be gone without Ray knowing it yet.
+        self._util.remove_placement_group(self._rooms.pop(key).group)
+        return self._place(request, is_wanted, say)
+
+    def _place(self, request, is_wanted, say):
         if request.share is not None:
             room, offers = self._share(request)
         else:

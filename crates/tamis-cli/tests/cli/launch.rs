@@ -102,6 +102,42 @@ fn an_engine_that_verl_s_keys_name_is_started_and_ended() {
     assert!(!pids(&folder).iter().any(|pid| is_alive(pid)), "a server is left");
 }
 
+/// A launcher gives each of them its GPUs, and the run is the one without.
+#[test]
+fn servers_that_a_launcher_starts_end_with_the_run() {
+    let folder = Folder::tiny();
+    first(&folder);
+    let train = ["train", "tiny.yaml", "train.total_steps=4"];
+    folder.tamis(&[&train[..], &["run.name=alone"], &SERVED].concat()).succeeds();
+    let (name, path) = vllm(&folder);
+    let environment = [(name, path), ("CUDA_VISIBLE_DEVICES", PathBuf::from("4,5,6,7"))];
+    let launched = [
+        "run.name=launched",
+        "rollout.backend=vllm",
+        "rollout.launch={replicas: 2, tensor_parallel: 2}",
+        "cluster.launcher=local",
+    ];
+    let arguments = [&train[..], &launched, &SERVED].concat();
+    let ended = folder.wait(folder.start_with(&arguments, &environment)).succeeds();
+    assert!(weights(&folder, "alone") == weights(&folder, "launched"), "{}", ended.shown());
+    let mut arguments: Vec<String> = folder.read("arguments").lines().map(str::to_owned).collect();
+    arguments.sort();
+    assert_eq!(arguments.len(), 2, "{arguments:?}");
+    for (line, gpus) in arguments.iter().zip(["4,5", "6,7"]) {
+        assert!(line.starts_with(&format!("1 {gpus} serve ")), "{line}");
+    }
+    assert!(!pids(&folder).iter().any(|pid| is_alive(pid)), "a server is left");
+    let log = folder.read("runs/launched/servers/server_2.log");
+    assert!(log.starts_with("$ VLLM_SERVER_DEV_MODE=1 vllm serve ") && log.contains("listening on"), "{log}");
+    assert_eq!(folder.read("runs/launched/cluster.log"), "");
+    // With more than there are it does not begin, and says why.
+    let too_many = ["run.name=more", "rollout.launch={replicas: 5}"];
+    let arguments = [&train[..], &launched[1..2], &launched[3..], &too_many, &SERVED].concat();
+    let refused = folder.wait(folder.start_with(&arguments, &environment));
+    assert!(refused.stderr.contains("is to have 1 GPUs: 4 are there, 0 of them free"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("hint: lower `learner.gpus_per_node` or `rollout.launch.replicas`"));
+}
+
 /// Whoever converts or checks such a configuration is told what it would start, to the last flag.
 #[test]
 fn what_a_run_would_start_is_told_before() {

@@ -38,6 +38,8 @@ pub(super) struct Death {
     role: String,
     index: usize,
     exit: String,
+    /// Whether it is not started again.
+    is_last: bool,
     rank: Option<usize>,
     node: String,
     pid: Option<u32>,
@@ -56,8 +58,10 @@ impl Death {
     }
 
     fn describe(&self) -> String {
-        let tail = &self.log_tail;
-        let tail = if tail.is_empty() { String::new() } else { format!("; its output ends:\n{tail}") };
+        let mut tail = self.log_tail.clone();
+        if !tail.is_empty() {
+            tail.insert_str(0, "; its output ends:\n");
+        }
         format!("{} ended ({}){tail}", self.who(), self.exit)
     }
 }
@@ -79,6 +83,19 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// The end of what had come up.
+    fn describe(self) -> String {
+        match self {
+            Self::Died(death) => death.describe(),
+            Self::Refused { message, .. } => message,
+            Self::Over { status, output, .. } => {
+                let tail =
+                    if output.is_empty() { output } else { format!("; the end of cluster.log:\n{output}") };
+                format!("the launcher (`{COMMAND}`) ended ({status}){tail}")
+            }
+        }
+    }
+
     pub(super) fn into_error(self, timeout: Duration) -> LaunchError {
         match self {
             Self::Died(death) if death.exit.starts_with("no answer") => {
@@ -147,7 +164,7 @@ impl State {
             }
             Event::Died(death) => {
                 let (group, say) = self.group(&death.role, death.index)?;
-                if group.url.is_none() {
+                if group.url.is_none() && death.is_last {
                     group.failure = Some(Failure::Died(Box::new(death)));
                     return None;
                 }
@@ -285,7 +302,7 @@ impl Launcher {
             state.roles.get(role).and_then(|role| role.groups.iter().find_map(|one| one.ended.clone()));
         let is_over = state.is_over;
         drop(state);
-        ended.or_else(|| is_over.then(|| self.end().into_error(Duration::ZERO).to_string()))
+        ended.or_else(|| is_over.then(|| self.end().describe()))
     }
 
     /// The end of the process itself.

@@ -2,7 +2,7 @@
 //! the learner's settings.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, json};
 use tamis_config::{LearnerConfig, LearnerDtype};
@@ -201,7 +201,23 @@ impl TorchProcess {
     pub fn ended(&self) -> Option<String> {
         self.launched.ended()
     }
+
+    /// What became of one that is lost, in its launcher's words, which may come a moment after the loss shows.
+    pub fn find_end(&self) -> Option<String> {
+        let Started::Through(role) = &self.launched else { return None };
+        let began = Instant::now();
+        loop {
+            let ended = role.ended();
+            if ended.is_some() || began.elapsed() >= NEWS {
+                return ended;
+            }
+            std::thread::sleep(NEWS / 20);
+        }
+    }
 }
+
+/// Longest wait for the news of an end.
+const NEWS: Duration = Duration::from_millis(500);
 
 /// The interpreter that a run starts. A bare `python3`, which is the default, is the one beside the program where there is
 /// one: the Python of the environment that the package is installed in, whether it is activated or not.

@@ -210,6 +210,8 @@ impl Calls {
 
     fn lost(&self, reason: impl std::fmt::Display) -> LearnerError {
         let what = if self.incarnation.is_some() { "is lost" } else { "cannot be reached" };
+        let end = self.process.as_ref().and_then(TorchProcess::find_end);
+        let reason = end.unwrap_or_else(|| reason.to_string());
         let (url, reason) = (self.settings.url.clone(), format!("{what}: {reason}"));
         LearnerError::Lost { url, reason, is_own: self.process.is_some(), backend: self.settings.backend }
     }
