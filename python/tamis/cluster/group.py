@@ -150,7 +150,7 @@ class Group(threading.Thread):
                 source, message = self._heard.get(timeout=left)
             except queue.Empty:
                 timeout = self._request.startup_timeout
-                self._emit("died", is_last=True, exit=f"no answer within {timeout:g} s", **incarnation.describe(0))
+                self._tell_end(self._was_ready, {"exit": f"no answer within {timeout:g} s", **incarnation.describe(0)})
                 return False
             if source is None:
                 return True
@@ -160,9 +160,7 @@ class Group(threading.Thread):
             if dead is not None:
                 dead = self._find_first(incarnation, dead)
                 # What ends by itself before it has answered will do so again; what is killed need not.
-                if self._was_ready or dead["exit"].startswith("signal"):
-                    self._again = self._restarts.take()
-                self._emit("died", is_last=self._again is None, **dead)
+                self._tell_end(self._was_ready or dead["exit"].startswith("signal"), dead)
                 return False
             if message is not None and message["event"] == "ready":
                 is_ready = self._was_ready = True
@@ -175,6 +173,10 @@ class Group(threading.Thread):
                     nodes=nodes,
                     ranks=len(incarnation.logs),
                 )
+
+    def _tell_end(self, may_return, dead):
+        self._again = self._restarts.take() if may_return else None
+        self._emit("died", is_last=self._again is None, **dead)
 
     def _find_first(self, incarnation, dead):
         """Of ranks that end at about the same time, the one that was killed: the others lost it."""
