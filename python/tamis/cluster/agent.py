@@ -117,9 +117,13 @@ class Agent:
     def say(self, event, **values):
         """Tells the launcher; one that is gone ends this agent by the end of its input."""
         line = json.dumps({"event": event, **values}) + "\n"
-        with self._writing, contextlib.suppress(BrokenPipeError):
-            sys.stdout.write(line)
-            sys.stdout.flush()
+        with self._writing:
+            try:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                # What is left of the line would be tried again at the end.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def hello(self):
         """Where it is."""

@@ -369,7 +369,10 @@ http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
         assert!(kill("-KILL", &launcher));
         soon("the news", || gang.ended().is_some());
         let ended = gang.ended().expect("told");
-        assert_eq!(ended, "the launcher (`python -m tamis.cluster`) ended (signal: 9 (SIGKILL))");
+        assert!(
+            ended.starts_with("the launcher (`python -m tamis.cluster`) ended (signal: 9 (SIGKILL))"),
+            "{ended}"
+        );
         soon("the end of the rank", || !kill("-0", &rank));
         drop(gang);
         let again = setting.gang(1);
