@@ -68,8 +68,8 @@ section! {
         /// server of `rollout.launch` needs. With `learner.device: cpu` the number of ranks on each machine, 1
         /// where it is null. Without a launcher (`cluster.launcher: none`) there is one rank.
         gpus_per_node: Option<usize> = "null", Between(1.0, 1024.0), Free;
-        /// Interval at which each of several ranks shows that it is alive; one that is silent for several of them
-        /// counts as lost.
+        /// Longest silence of one of several ranks, after which it counts as lost; each shows four times as often that
+        /// it is alive.
         heartbeat: Duration = "5s", Any, Free;
         /// Longest time that the started learner may take until it answers, waiting for machines included.
         startup_timeout: Duration = "300s", Any, Free;
