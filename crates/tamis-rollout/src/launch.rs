@@ -70,6 +70,8 @@ pub struct ServerProcess {
     pub what: &'static str,
     /// Where it answers.
     pub place: Place,
+    /// A folder for it alone, removed where this process is killed.
+    pub folder: Option<PathBuf>,
     /// The file that its output is appended to; its folder exists.
     pub log: PathBuf,
 }
@@ -191,7 +193,7 @@ impl Running {
             .map_err(|source| LaunchError::Start { command: process.shown.clone(), source })?;
         Ok(Self {
             #[cfg(unix)]
-            guard: Guard::over(child.id()),
+            guard: Guard::over(child.id(), process.folder.as_deref()),
             child,
             process,
             has_answered: false,
@@ -549,6 +551,7 @@ mod tests {
             shown: "a server".to_owned(),
             what: "server",
             place: Place::Port(port),
+            folder: None,
             log: folder.join("server.log"),
         }
     }

@@ -183,6 +183,7 @@ impl TorchProcess {
             environment,
             what: process.what,
             place: Place::Socket(socket),
+            folder: Some(folder.path().to_owned()),
             log: process.log.clone(),
         };
         let started = LaunchedServers::start(vec![server], process.limits, &interrupt.flag(), say.clone());

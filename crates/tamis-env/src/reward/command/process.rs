@@ -112,7 +112,7 @@ impl Process {
         };
         let process = Self {
             #[cfg(unix)]
-            guard: super::guard::Guard::over(child.id()),
+            guard: super::guard::Guard::over(child.id(), None),
             child,
             requests: Some(requests),
             lines,
