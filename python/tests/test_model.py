@@ -807,9 +807,9 @@ class Memory(Case):
             given = []
             plainly = model.Network.train
 
-            def train(network, exact):
+            def train(network, exact, *others):
                 given.append(dict(exact))
-                plainly(network, exact)
+                plainly(network, exact, *others)
 
             with unittest.mock.patch.object(model.Network, "train", train):
                 learner = opened(golden_folder("qwen3"), options={"dtype": dtype})

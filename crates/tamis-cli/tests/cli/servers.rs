@@ -324,7 +324,9 @@ fn faults_of_a_learner_as_a_step_is_kept_and_given_up_lose_nothing() {
         let relay = Relay::begin(&learner.address, || false);
         let learns = format!("learner.url={}", relay.url);
         let mut arguments =
-            ["train", "tiny.yaml", "run.name=run", &learns, timeout].map(str::to_owned).to_vec();
+            ["train", "tiny.yaml", "run.name=run", &learns, timeout, "learner.max_restarts=0"]
+                .map(str::to_owned)
+                .to_vec();
         arguments.extend(from_the_policy(&[&vllm.server.url()]));
         arguments.extend(settings.map(str::to_owned));
         let mut run = folder.start(&arguments);

@@ -251,6 +251,8 @@ pub enum LearnerError {
         reason: String,
         /// Whether the run started it.
         is_own: bool,
+        /// Whether it has ever answered.
+        has_answered: bool,
         /// The kind of learner that the configuration names.
         backend: LearnerBackend,
     },
@@ -503,7 +505,7 @@ mod tests {
     fn the_hint_for_a_lost_learner_starts_one_of_its_kind() {
         let hint = |backend, is_own| {
             let (url, reason) = ("unix:/l".to_owned(), "is lost".to_owned());
-            LearnerError::Lost { url, reason, is_own, backend }.hint().unwrap_or_default()
+            LearnerError::Lost { url, reason, is_own, has_answered: true, backend }.hint().unwrap_or_default()
         };
         let (native, torch) = (hint(LearnerBackend::Native, false), hint(LearnerBackend::Torch, false));
         assert!(native.starts_with("start one (`tamis learner`) and"), "{native}");

@@ -197,10 +197,12 @@ fn attempt(
 fn may_go_on(error: &RunError, losses: &Losses) -> bool {
     match error {
         RunError::Learner(
-            LearnerError::Lost { .. } | LearnerError::Launch(LaunchError::Ended { by_signal: true, .. }),
+            LearnerError::Lost { is_own: true, .. }
+            | LearnerError::Lost { has_answered: true, .. }
+            | LearnerError::Launch(LaunchError::Ended { by_signal: true, .. }),
         ) => true,
-        // One that cannot be started at all is no loss.
-        RunError::Learner(LearnerError::Launch(_)) => losses.num() > 0,
+        // One that cannot be started at all, or was never there, is no loss.
+        RunError::Learner(LearnerError::Launch(_) | LearnerError::Lost { .. }) => losses.num() > 0,
         _ => false,
     }
 }
@@ -248,7 +250,7 @@ mod tests {
     fn lost(reason: &str) -> RunError {
         let (url, reason) = ("unix:l.sock".to_owned(), reason.to_owned());
         let backend = tamis_config::LearnerBackend::Torch;
-        RunError::Learner(LearnerError::Lost { url, reason, is_own: true, backend })
+        RunError::Learner(LearnerError::Lost { url, reason, is_own: true, has_answered: true, backend })
     }
 
     #[test]

@@ -159,6 +159,8 @@ pub(super) struct Calls {
     next: u64,
     incarnation: Option<String>,
     seq: u64,
+    /// Whether the learner has ever answered.
+    has_answered: bool,
     /// Time of calls in which the learner did not compute, since it was last taken.
     wire_time: Duration,
     /// Samples that were begun so far: each has the number of those before it.
@@ -201,6 +203,7 @@ impl Calls {
             next: 0,
             incarnation: None,
             seq: 0,
+            has_answered: false,
             wire_time: Duration::ZERO,
             num_samples: 0,
             abandoned: None,
@@ -213,7 +216,13 @@ impl Calls {
         let end = self.process.as_ref().and_then(TorchProcess::find_end);
         let reason = end.unwrap_or_else(|| reason.to_string());
         let (url, reason) = (self.settings.url.clone(), format!("{what}: {reason}"));
-        LearnerError::Lost { url, reason, is_own: self.process.is_some(), backend: self.settings.backend }
+        LearnerError::Lost {
+            url,
+            reason,
+            is_own: self.process.is_some(),
+            has_answered: self.has_answered,
+            backend: self.settings.backend,
+        }
     }
 
     fn send(&mut self, call: Call, timeout: Duration) -> u64 {
@@ -237,7 +246,10 @@ impl Calls {
             let mut fault = None;
             for (number, exchange) in self.line.receive() {
                 match exchange {
-                    Ok(answer) if Some(number) == sent => return Ok(answer),
+                    Ok(answer) if Some(number) == sent => {
+                        self.has_answered = true;
+                        return Ok(answer);
+                    }
                     Ok(answer) => {
                         alive = Instant::now();
                         let is_idle = answer.json::<Health>().is_ok_and(|health| health.phase != "busy");
