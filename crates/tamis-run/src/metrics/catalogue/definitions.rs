@@ -461,14 +461,13 @@ pub const CATALOGUE: &[Section] = &[
                 "Time of calls to a learner in another process beyond what it computed; part of the stages.")
                 .by_the_clock(),
             tamis("timing_s/rank_idle", "s",
-                "Time that a rank of the learner waited for the slowest one of its wave, on average over the \
-                 ranks; part of the stages.").by_the_clock(),
+                "Time that a rank of the learner waited for the slowest of its wave, on average; part of the stages.")
+                .by_the_clock(),
             tamis("perf/rank_idle_share", "share",
-                "Share of the ranks' time in forward and backward passes in which they waited for the slowest \
-                 one of the wave.").by_the_clock(),
+                "Share of the ranks' time in passes in which they waited for the slowest of the wave.")
+                .by_the_clock(),
             tamis("perf/rank_token_spread", "share",
-                "The same by tokens instead of seconds: 1 - (mean over the ranks) / (most of a rank), over the \
-                 waves that were learned from; 0 where all had the same.").by_the_clock(),
+                "1 - (mean over the ranks) / (most of a rank) of the tokens of waves; 0 where all had the same."),
             verl("timing_s/{stage}", "s", "Time spent in a stage, summed over the step.").by_the_clock(),
             trl("step_time", "s", "Time of the step.").alias_of("timing_s/step").by_the_clock(),
             verl("timing_per_token_ms/gen", "ms",
