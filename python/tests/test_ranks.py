@@ -266,8 +266,8 @@ class Ranks(Case):
                             tolerance = TOLERANCE if place <= ("critic" in kind) else 1e-2
                             for found, expected in zip(flat(one), flat(other), strict=True):
                                 self.assert_close(found, expected, tolerance, kind)
-                        # Moments are the gradients' sums; a step divides by their roots.
-                        self.assert_tensors_close(tensors(last_of_gang), tensors(last), 1e-3)
+                        # Weights and moments after five updates.
+                        self.assert_tensors_close(tensors(last_of_gang), tensors(last), 1e-2)
                         self.check_loading(gang, kind, first_of_gang)
             self.assertEqual(gang.wait() and None, None)
 
