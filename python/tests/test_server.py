@@ -346,7 +346,7 @@ class OnceAndOnlyOnce(Served):
         self.assertEqual(client.post("keep")[0], 200)
 
     def test_no_memory_is_told_with_what_takes_less(self):
-        def fail(settings, columns):
+        def fail(*_):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
         client = self.client()
