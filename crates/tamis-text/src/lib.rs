@@ -12,3 +12,4 @@ pub mod regex_mask;
 pub mod stop;
 pub mod template;
 pub mod tokenizer;
+pub mod transcript;

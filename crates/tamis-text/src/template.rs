@@ -306,7 +306,7 @@ impl ChatTemplate {
     }
 }
 
-fn to_json<M: Serialize>(messages: &[M]) -> Result<Vec<Value>, TemplateError> {
+pub(crate) fn to_json<M: Serialize>(messages: &[M]) -> Result<Vec<Value>, TemplateError> {
     messages
         .iter()
         .enumerate()

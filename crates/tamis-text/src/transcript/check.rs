@@ -1,0 +1,331 @@
+//! What a chat template does with a conversation that goes on, looked at once.
+//!
+//! Probes are conversations of two answers whose messages are words that can be found again. Each is written
+//! twice: as a transcript grows (prompt, answer, continuation, answer, continuation) and as the template
+//! renders the same messages at once. Where the two differ, the words around the place tell whose message
+//! it is.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde_json::{Map, Value, json};
+
+use super::TranscriptError;
+use super::continuation::{TurnTemplate, common_prefix, first_end, role_of};
+use crate::template::ChatTemplate;
+use crate::tokenizer::Tokenizer;
+
+/// Characters of the two texts that are shown before and after the place where they part.
+const NUM_SHOWN: usize = 40;
+
+/// A kind of conversation that templates may treat in a way of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// Answers of a single word.
+    Plain,
+    /// Answers with white space around them.
+    Spaces,
+    /// Answers with a `<think>` block in front.
+    Reasoning,
+    /// Answers to which a tool's result comes.
+    Tools,
+}
+
+impl fmt::Display for Probe {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Plain => "with plain answers",
+            Self::Spaces => "with answers that have white space around them",
+            Self::Reasoning => "with answers that begin with a <think> block",
+            Self::Tools => "with results of tools",
+        })
+    }
+}
+
+/// A message that a template renders otherwise once others follow it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The conversation in which it was seen.
+    pub probe: Probe,
+    /// Index of the message in it, from 0.
+    pub message: usize,
+    /// Its role.
+    pub role: String,
+    /// The place in a transcript, with a little text around it.
+    pub transcript: String,
+    /// The same place as the template renders the whole conversation.
+    pub template: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { probe, message, role, transcript, template } = self;
+        write!(
+            formatter,
+            "message {message} ({role}) of a conversation {probe} is {transcript:?} in the transcript, and the \
+             template renders {template:?} once others follow"
+        )
+    }
+}
+
+/// Finds how a template goes on after an answer, and what it would write otherwise about earlier ones.
+///
+/// `arguments` are the template's variables, as prompts are rendered with; with `tools` among them, results of
+/// tools are looked at too. `end_token_ids` are those that end an answer
+/// ([`Tokenizer::end_token_ids`]).
+///
+/// What only concerns the assistant's own earlier text is told in [`TurnTemplate::differences`]: the transcript
+/// keeps what was sampled. The rest is refused.
+///
+/// # Errors
+/// Where the template refuses a conversation of two answers, does not show the assistant's message, or
+/// rewrites a system's, user's or tool's message once others follow (some templates move the system's text or
+/// the tools to the last user's message).
+pub fn check_template(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    arguments: &Map<String, Value>,
+    end_token_ids: &[u32],
+) -> Result<TurnTemplate, TranscriptError> {
+    let mut checked = TurnTemplate {
+        template: template.clone(),
+        arguments: arguments.clone(),
+        end_token_ids: end_token_ids.to_vec(),
+        end_texts: end_token_ids.iter().filter_map(|&id| tokenizer.token(id)).collect(),
+        between: String::new(),
+        turn_end: String::new(),
+        differences: Vec::new(),
+    };
+    checked.end_texts.retain(|text| !text.is_empty());
+    let has_tools = arguments.get("tools").is_some_and(|tools| !tools.is_null());
+    // Some templates know no system's messages.
+    let system = Conversation::new(Probe::Plain, true);
+    let with_system = checked.rendered(&system.messages[..2]).is_ok();
+    checked.find_turn_end(&Conversation::new(Probe::Plain, with_system))?;
+    // Where the generation prompt opens a `<think>` block, all answers begin in it.
+    let opened = opens_block(&checked.rendered(&Conversation::new(Probe::Plain, false).messages[..1])?);
+    let probes = [Probe::Plain, Probe::Spaces, Probe::Reasoning, Probe::Tools];
+    let probes = probes.into_iter().filter(|probe| match probe {
+        Probe::Plain | Probe::Spaces => !opened,
+        Probe::Reasoning => true,
+        Probe::Tools => has_tools,
+    });
+    for probe in probes {
+        let conversation = Conversation::new(probe, with_system);
+        if probe == Probe::Tools && !checked.shows_results(&conversation) {
+            checked.find_result_of_call(conversation)?;
+            continue;
+        }
+        let found = [checked.compare(&conversation, 1)?, checked.compare(&conversation, 2)?];
+        checked.differences.extend(found.into_iter().flatten().next());
+    }
+    Ok(checked)
+}
+
+/// The messages of a probe.
+struct Conversation {
+    probe: Probe,
+    messages: Vec<Value>,
+    /// The word of each message.
+    words: Vec<String>,
+    /// Indices of the assistant's.
+    answers: Vec<usize>,
+}
+
+impl Conversation {
+    fn new(probe: Probe, with_system: bool) -> Self {
+        let after = if probe == Probe::Tools { "tool" } else { "user" };
+        let roles = ["system", "user", "assistant", after, "assistant", "user"];
+        let roles = &roles[usize::from(!with_system)..];
+        let words: Vec<String> = (0..roles.len()).map(|index| format!("Word{index}word")).collect();
+        let message = |(role, word): (&&str, &String)| match (*role, probe) {
+            ("assistant", Probe::Spaces) => json!({"role": role, "content": format!("\n {word} \n\n")}),
+            ("assistant", Probe::Reasoning) => {
+                json!({"role": role, "content": format!("<think>\nI reason.\n</think>\n\n{word}")})
+            }
+            ("tool", _) => {
+                json!({"role": role, "content": word, "name": "tool", "tool_call_id": "call00001"})
+            }
+            _ => json!({"role": role, "content": word}),
+        };
+        let messages = roles.iter().zip(&words).map(message).collect();
+        let answers = (0..roles.len()).filter(|&index| roles[index] == "assistant").collect();
+        Self { probe, messages, words, answers }
+    }
+
+    fn is_answer(&self, index: usize) -> bool {
+        self.answers.contains(&index)
+    }
+
+    /// The difference of two texts about a message.
+    fn difference(&self, message: usize, transcript: &str, template: &str) -> Difference {
+        let part = common_prefix(transcript, template);
+        Difference {
+            probe: self.probe,
+            message,
+            role: role_of(&self.messages[message]),
+            transcript: around(transcript, part),
+            template: around(template, part),
+        }
+    }
+
+    fn vanished(&self, index: usize) -> TranscriptError {
+        TranscriptError::Vanished { index, role: role_of(&self.messages[index]) }
+    }
+
+    fn rewrites(&self, message: usize, transcript: &str, template: &str) -> TranscriptError {
+        let difference = Box::new(self.difference(message, transcript, template));
+        TranscriptError::Rewrites { difference }
+    }
+}
+
+impl TurnTemplate {
+    fn rendered(&self, messages: &[Value]) -> Result<String, TranscriptError> {
+        let mut arguments = self.arguments.clone();
+        arguments.insert("add_generation_prompt".to_owned(), Value::Bool(true));
+        Ok(self.template.render(messages, &arguments)?)
+    }
+
+    fn find_turn_end(&mut self, plain: &Conversation) -> Result<(), TranscriptError> {
+        let answer = plain.answers[0];
+        let (before, new) = (&plain.messages[..answer], &plain.messages[answer + 1..=answer + 1]);
+        let tail = self.after_placeholder(before, None, new, true)?;
+        let word = plain.words[answer + 1].as_str();
+        self.between = tail.split_once(word).map_or(String::new(), |(between, _)| between.to_owned());
+        // A conversation that ends in the assistant's message may end without its turn's end.
+        let last = self.after_placeholder(before, None, &[], false).unwrap_or_default();
+        self.turn_end = if !last.is_empty() && self.between.starts_with(&last) {
+            last
+        } else {
+            self.between[..first_end(&self.between, &self.end_texts).unwrap_or(0)].to_owned()
+        };
+        Ok(())
+    }
+
+    /// Whether a tool's result is shown where the assistant's message has no call.
+    fn shows_results(&self, conversation: &Conversation) -> bool {
+        let result = conversation.answers[0] + 1;
+        let word = conversation.words[result].as_str();
+        let shown =
+            |num: usize| self.rendered(&conversation.messages[..num]).is_ok_and(|text| text.contains(word));
+        shown(result + 1) && shown(conversation.messages.len())
+    }
+
+    /// For templates that show a tool's result only behind a call: how a model spells calls is not known here, so
+    /// that the way on is found is all that can be asked.
+    fn find_result_of_call(&self, mut conversation: Conversation) -> Result<(), TranscriptError> {
+        let answer = conversation.answers[0];
+        let call = json!({"name": "tool", "arguments": {}});
+        conversation.messages[answer]["tool_calls"] =
+            json!([{"type": "function", "id": "call00001", "function": call}]);
+        let (messages, new) = conversation.messages.split_at(answer + 1);
+        let refused = |source| TranscriptError::NoResults { source: Box::new(source) };
+        let tail = self.tail(messages, &new[..1]).map_err(refused)?;
+        if !tail.text.contains(conversation.words[answer + 1].as_str()) {
+            return Err(refused(conversation.vanished(answer + 1)));
+        }
+        Ok(())
+    }
+
+    /// Compares the transcript of the first answers with the template's rendering.
+    fn compare(
+        &self,
+        conversation: &Conversation,
+        num_answers: usize,
+    ) -> Result<Vec<Difference>, TranscriptError> {
+        let Conversation { messages, words, answers, .. } = conversation;
+        let mut transcript = self.rendered(&messages[..answers[0]])?;
+        // Where what was observed after an answer begins.
+        let mut observed = vec![0; messages.len()];
+        let mut end = answers[0];
+        for (turn, &answer) in answers.iter().enumerate().take(num_answers) {
+            end = answers.get(turn + 1).copied().unwrap_or(messages.len());
+            let content = messages[answer]["content"].as_str().unwrap_or_default();
+            // Where the generation prompt opens the block, the policy does not.
+            let opened = opens_block(&transcript);
+            let sampled = content.strip_prefix("<think>\n").filter(|_| opened).unwrap_or(content);
+            transcript.push_str(sampled);
+            observed[answer] = transcript.len();
+            transcript.push_str(&self.tail(&messages[..=answer], &messages[answer + 1..end])?.text);
+        }
+        let rendered = self.rendered(&messages[..end])?;
+
+        let mut differences = Vec::new();
+        // Ends of the last word that both texts show.
+        let (mut ours, mut theirs) = (0, 0);
+        let mut previous = None;
+        let mut pending = None;
+        for (index, word) in words[..end].iter().enumerate() {
+            let find = |text: &str, from: usize| text[from..].find(word.as_str()).map(|at| from + at);
+            let (Some(our_place), their_place) = (find(&transcript, ours), find(&rendered, theirs)) else {
+                // Nor was it shown when it was new: some templates have no place for the system's.
+                if messages[index]["role"] != "system" {
+                    return Err(conversation.vanished(index));
+                }
+                continue;
+            };
+            let Some(their_place) = their_place else {
+                if !conversation.is_answer(index) {
+                    return Err(conversation.rewrites(index, &transcript[ours..], &rendered[theirs..]));
+                }
+                pending = Some(index);
+                continue;
+            };
+            let (our_gap, their_gap) = (&transcript[ours..our_place], &rendered[theirs..their_place]);
+            let answer = pending.or(if conversation.is_answer(index) { Some(index) } else { None });
+            let answer = answer.or(previous.filter(|&previous| conversation.is_answer(previous)));
+            let word_ends = (our_place + word.len(), their_place + word.len());
+            if our_gap != their_gap {
+                let shown = (&transcript[ours..word_ends.0], &rendered[theirs..word_ends.1]);
+                let Some(answer) = answer else {
+                    return Err(conversation.rewrites(index, shown.0, shown.1));
+                };
+                // The message before the answer, and the one after it, must stand as they are.
+                if let Some(before) = previous.filter(|&previous| !conversation.is_answer(previous))
+                    && !their_gap.starts_with(&self.message_end(conversation, before)?)
+                {
+                    return Err(conversation.rewrites(before, shown.0, shown.1));
+                }
+                if index != answer && !their_gap.ends_with(&transcript[observed[answer]..our_place]) {
+                    return Err(conversation.rewrites(index, shown.0, shown.1));
+                }
+                differences.push(conversation.difference(answer, shown.0, shown.1));
+            }
+            (ours, theirs) = word_ends;
+            previous = Some(index);
+            pending = None;
+        }
+        if transcript[ours..] != rendered[theirs..] {
+            return Err(conversation.rewrites(end - 1, &transcript[ours..], &rendered[theirs..]));
+        }
+        Ok(differences)
+    }
+
+    /// What the template writes after a message's text for that message, generation prompt not included.
+    fn message_end(&self, conversation: &Conversation, index: usize) -> Result<String, TranscriptError> {
+        let messages = &conversation.messages[..=index];
+        let after = |text: String| {
+            let word = conversation.words[index].as_str();
+            text.rsplit_once(word).map_or(String::new(), |(_, rest)| rest.to_owned())
+        };
+        let prompt = after(self.rendered(messages)?);
+        let shown = after(self.template.render(messages, &self.arguments)?);
+        Ok(shown[..common_prefix(&shown, &prompt)].to_owned())
+    }
+}
+
+fn opens_block(prompt: &str) -> bool {
+    prompt.trim_end().ends_with("<think>")
+}
+
+/// A text around a place, shortened.
+fn around(text: &str, place: usize) -> String {
+    let shown: Range<usize> = {
+        let start = text[..place].char_indices().rev().take(NUM_SHOWN / 2).last();
+        let end = text[place..].char_indices().nth(NUM_SHOWN);
+        start.map_or(place, |(at, _)| at)..end.map_or(text.len(), |(at, _)| place + at)
+    };
+    let front = if shown.start > 0 { "…" } else { "" };
+    let back = if shown.end < text.len() { "…" } else { "" };
+    format!("{front}{}{back}", &text[shown])
+}
