@@ -1,9 +1,11 @@
-//! Tasks, rewards and verifiers.
+//! Tasks, rewards and verifiers, and environments of many turns.
 //!
 //! A [`task`] makes prompts with a ground truth; a [`reward`] turns completions of them into named scores.
 //! Data flows one way: prompts out of a task (or a dataset) → completions out of a generator →
-//! [`reward::Rewards`] → scores and the reward that is trained on. Nothing here knows a model or a tokenizer.
+//! [`reward::Rewards`] → scores and the reward that is trained on. An [`environment`] answers each completion with
+//! an observation, turn by turn. Nothing here knows a model or a tokenizer.
 
+pub mod environment;
 pub mod rational;
 pub mod reward;
 pub mod task;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tamis_core::group::Score;
+use tamis_core::group::{Episode, Score};
 use tamis_data::prompt::{Message, Prompt};
 
 use super::failure::RewardFailure;
@@ -18,6 +18,8 @@ pub struct RewardInput<'a> {
     pub completion: &'a str,
     /// The completion's messages, where it has several turns; `None`: the text is one assistant message.
     pub messages: Option<&'a [Message]>,
+    /// What an environment made of it, where one answered.
+    pub episode: Option<&'a Episode>,
     /// Completion tokens \[T\], end token included.
     pub completion_ids: &'a [u32],
     /// Training step, from 1; 0 before training.
@@ -80,11 +82,23 @@ impl<'a> RewardInput<'a> {
     /// A completion of text alone, outside any training step.
     pub fn text(prompt: &'a Prompt, completion: &'a str) -> Self {
         let trainer_state = TrainerState::default();
-        Self { prompt, completion, messages: None, completion_ids: &[], step: 0, epoch: 0, trainer_state }
+        Self {
+            prompt,
+            completion,
+            messages: None,
+            episode: None,
+            completion_ids: &[],
+            step: 0,
+            epoch: 0,
+            trainer_state,
+        }
     }
 
     /// Turns of the assistant in the completion; 1 where it is text.
     pub(crate) fn num_turns(&self) -> usize {
+        if let Some(episode) = self.episode {
+            return episode.turns.len();
+        }
         let is_turn = |message: &&Message| message.role == "assistant";
         self.messages.map_or(1, |messages| messages.iter().filter(is_turn).count())
     }

@@ -11,6 +11,7 @@ use super::by_source::{BySource, refuse_unrouted};
 use super::command::CommandSettings;
 use super::command::python::PythonSettings;
 use super::cosine::CosineSettings;
+use super::environment::EnvironmentReward;
 use super::exact::Exact;
 use super::format::FormatSettings;
 use super::function::RewardFunction;
@@ -46,6 +47,9 @@ tamis_core::tagged! {
         /// `math`; `math`, `math_dapo`, `math_dapo_reasoning`, `aime*` → `math_dapo`. A source without a
         /// verifier is refused before anything is generated.
         BySource(BySourceSettings) = "by_source",
+        /// What the prompt's environment gave (`environment`): the sum over the turns, each turn's as its part, with
+        /// `acc` 1 where it is solved.
+        Environment(EnvironmentReward) = "environment",
         /// 1 where a regular expression matches the whole completion, otherwise 0.
         Format(FormatSettings) = "format",
         /// 1 for one `<think>...</think>` block followed by an answer, otherwise 0 (TRL's think format).

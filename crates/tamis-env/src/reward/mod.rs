@@ -18,6 +18,7 @@ pub mod by_source;
 pub mod combine;
 pub mod command;
 pub mod cosine;
+pub mod environment;
 mod error;
 pub mod exact;
 pub mod failure;

@@ -288,7 +288,7 @@ impl Task for ArithmeticTask {
         let train = task.prompts(Split::Train, most.min(*train_size))?;
         let held_out = task.prompts(Split::HeldOut, most.min(*val_size))?;
         let note = format!("arithmetic: {} training and {} held-out prompts", train.len(), held_out.len());
-        Ok(TaskPrompts { train, held_out, notes: vec![note] })
+        Ok(TaskPrompts { train, held_out, notes: vec![note], alphabet: String::new() })
     }
 }
 

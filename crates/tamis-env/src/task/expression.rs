@@ -1,12 +1,41 @@
 //! Arithmetic expressions of the calculator tasks: exact value and canonical text.
 
+use thiserror::Error;
+
 use crate::rational::{Rational, canonical_decimal};
 
 /// Deepest nesting of parentheses and signs that is read.
 const MAX_DEPTH: usize = 64;
 
-/// The exact value of an expression of decimals, `+ - * /` and parentheses, `*` and `/` binding tighter;
-/// `None` where it does not parse, divides by zero or leaves 128 bits.
+/// Why an expression has no value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum NoValue {
+    /// It does not parse.
+    #[error("the text is no expression of decimals, `+ - * /` and parentheses")]
+    Unreadable,
+    /// It parses, and divides by zero or leaves 128 bits.
+    #[error("the expression divides by zero or leaves 128 bits")]
+    Undefined,
+}
+
+/// The exact value of an expression of decimals, `+ - * /` and parentheses, `*` and `/` binding tighter.
+///
+/// # Errors
+/// It does not parse, divides by zero or leaves 128 bits.
+///
+/// ```
+/// use tamis_env::{rational::Rational, task::expression::{NoValue, evaluate}};
+/// assert_eq!(evaluate("1/3+1/6").ok(), Rational::new(1, 2));
+/// assert_eq!(evaluate("1/(2-2)"), Err(NoValue::Undefined));
+/// assert_eq!(evaluate("1/0)"), Err(NoValue::Unreadable));
+/// ```
+pub fn evaluate(text: &str) -> Result<Rational, NoValue> {
+    let mut reader = Reader { bytes: text.as_bytes(), at: 0, is_undefined: false };
+    let value = reader.sum(0).filter(|_| reader.at == reader.bytes.len()).ok_or(NoValue::Unreadable)?;
+    if reader.is_undefined { Err(NoValue::Undefined) } else { Ok(value) }
+}
+
+/// The same; `None` where it does not parse, divides by zero or leaves 128 bits.
 ///
 /// ```
 /// use tamis_env::{rational::Rational, task::expression::value};
@@ -14,9 +43,7 @@ const MAX_DEPTH: usize = 64;
 /// assert_eq!(value("1/0"), None);
 /// ```
 pub fn value(text: &str) -> Option<Rational> {
-    let mut reader = Reader { bytes: text.as_bytes(), at: 0 };
-    let value = reader.sum(0)?;
-    (reader.at == reader.bytes.len()).then_some(value)
+    evaluate(text).ok()
 }
 
 /// The expression without white space, commas and `$`, or `None` where another character than digits, `.`,
@@ -55,6 +82,8 @@ pub fn with_canonical_numbers(cleaned: &str) -> String {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// Whether a part had no value; 1 stands for it, so that the rest is read too.
+    is_undefined: bool,
 }
 
 impl Reader<'_> {
@@ -62,12 +91,18 @@ impl Reader<'_> {
         self.bytes.get(self.at).copied()
     }
 
+    fn defined(&mut self, value: Option<Rational>) -> Rational {
+        self.is_undefined |= value.is_none();
+        value.unwrap_or(Rational::ONE)
+    }
+
     fn sum(&mut self, depth: usize) -> Option<Rational> {
         let mut total = self.product(depth)?;
         while let Some(operator @ (b'+' | b'-')) = self.peek() {
             self.at += 1;
             let term = self.product(depth)?;
-            total = if operator == b'+' { total.checked_add(term)? } else { total.checked_sub(term)? };
+            let next = if operator == b'+' { total.checked_add(term) } else { total.checked_sub(term) };
+            total = self.defined(next);
         }
         Some(total)
     }
@@ -77,7 +112,8 @@ impl Reader<'_> {
         while let Some(operator @ (b'*' | b'/')) = self.peek() {
             self.at += 1;
             let factor = self.factor(depth)?;
-            total = if operator == b'*' { total.checked_mul(factor)? } else { total.checked_div(factor)? };
+            let next = if operator == b'*' { total.checked_mul(factor) } else { total.checked_div(factor) };
+            total = self.defined(next);
         }
         Some(total)
     }
@@ -89,7 +125,8 @@ impl Reader<'_> {
         match self.peek()? {
             b'-' => {
                 self.at += 1;
-                self.factor(depth + 1)?.checked_neg()
+                let negated = self.factor(depth + 1)?.checked_neg();
+                Some(self.defined(negated))
             }
             b'+' => {
                 self.at += 1;
@@ -134,6 +171,17 @@ mod tests {
         }
         assert_eq!(value(&"(".repeat(100_000)), None);
         assert_eq!(value(&"-".repeat(100_000)), None);
+    }
+
+    #[test]
+    fn what_parses_and_has_no_value() {
+        let huge = "9".repeat(30);
+        for text in ["1/0", "0/(1-1)+2", "-(3/0)", "(1/0)*2-1", &format!("{huge}*{huge}")] {
+            assert_eq!(evaluate(text), Err(NoValue::Undefined), "{text}");
+        }
+        for text in ["1/0)", "1/0+", "", "1//2", "1/0 "] {
+            assert_eq!(evaluate(text), Err(NoValue::Unreadable), "{text}");
+        }
     }
 
     #[test]

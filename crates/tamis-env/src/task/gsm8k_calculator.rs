@@ -100,7 +100,7 @@ impl Task for Gsm8kCalculator {
         let notes = vec![note("training", train_counts), note("held-out", held_out_counts)];
         train.truncate(most);
         held_out.truncate(most);
-        Ok(TaskPrompts { train, held_out, notes })
+        Ok(TaskPrompts { train, held_out, notes, alphabet: String::new() })
     }
 }
 

@@ -1,6 +1,8 @@
-//! Tasks that make their own prompts: procedural arithmetic, and the calculator annotations of GSM8K.
+//! Tasks that make their own prompts: procedural arithmetic, levels of environments, and the calculator annotations of
+//! GSM8K.
 
 pub mod arithmetic;
+pub mod environment;
 pub mod expression;
 pub mod gsm8k_calculator;
 
@@ -12,11 +14,15 @@ use tamis_data::prompt::Prompt;
 use tamis_data::records::RecordError;
 use thiserror::Error;
 
+use crate::environment::kind::EnvironmentError;
+
 choice! {
     /// A built-in task.
     pub enum TaskKind {
         /// Procedural sums, drawn by key; its levels are under `data.arithmetic`.
         Arithmetic = "arithmetic",
+        /// Levels of the game under `environment`, drawn by key and played turn by turn.
+        Environment = "environment",
         /// The calculator annotations of files in GSM8K's format as prompts; the files are `data.train` and
         /// `data.val`.
         Gsm8kCalculator = "gsm8k_calculator",
@@ -29,6 +35,7 @@ impl Deref for TaskKind {
     fn deref(&self) -> &Self::Target {
         match self {
             Self::Arithmetic => &arithmetic::ArithmeticTask,
+            Self::Environment => &environment::EnvironmentTask,
             Self::Gsm8kCalculator => &gsm8k_calculator::Gsm8kCalculator,
         }
     }
@@ -55,12 +62,14 @@ pub trait Task {
 }
 
 /// The parts of a configuration that tasks read.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct TaskSource<'a> {
     /// `run.seed`.
     pub seed: u64,
     /// `data.arithmetic`.
     pub arithmetic: &'a arithmetic::ArithmeticSettings,
+    /// `environment`.
+    pub environment: Option<environment::EnvironmentLevels>,
     /// `data.train`.
     pub train: &'a [PathBuf],
     /// `data.val`.
@@ -76,6 +85,8 @@ pub struct TaskPrompts {
     pub held_out: Vec<Prompt>,
     /// Lines for the log: what was read, made and left out.
     pub notes: Vec<String>,
+    /// Characters of completions that are in no prompt and no answer, for tokenizers that are made for the task.
+    pub alphabet: String,
 }
 
 /// Sides of a task's partition.
@@ -90,6 +101,12 @@ pub enum Split {
 /// A task could not be made.
 #[derive(Debug, Error)]
 pub enum TaskError {
+    /// The task is an environment, and none is described.
+    #[error("data.task is environment, and `environment` does not say which")]
+    NoEnvironment,
+    /// The environment cannot be made.
+    #[error("the environment cannot be made: {0}")]
+    Environment(#[from] EnvironmentError),
     /// No difficulty level was given.
     #[error("a task needs at least one difficulty level")]
     NoLevel,
@@ -152,7 +169,12 @@ impl TaskError {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Read { path, .. } | Self::Row { path, .. } | Self::NoAnnotation { path, .. } => Some(path),
-            Self::Parquet(_) | Self::NoLevel | Self::Difficulty { .. } | Self::NoExpression { .. } => None,
+            Self::NoEnvironment
+            | Self::Environment(_)
+            | Self::Parquet(_)
+            | Self::NoLevel
+            | Self::Difficulty { .. }
+            | Self::NoExpression { .. } => None,
         }
     }
 }

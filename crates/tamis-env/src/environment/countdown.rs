@@ -1,0 +1,484 @@
+//! `countdown`: numbers, a target, and one answer, which is an arithmetic expression.
+//!
+//! The expression must use each number exactly once. It earns 1 where its value is the target, 0.1 where its
+//! numbers are right and its value is not (division by zero included), and 0 where its numbers are wrong or it
+//! cannot be read: the rule of RAGEN and TinyZero. Values are exact: `1/3*3` is 1.
+//!
+//! Numbers and target come from a row ([`CountdownRow`]) or are drawn, solvable by construction, from the key
+//! *start*, which all members of a group share. There is no luck in it. [`has_solution`] tells rows that can be
+//! solved from others.
+//!
+//! # Differs from
+//! RAGEN looks for digits alone when it compares the numbers, and leaves the value to Python. There `2.5` counts
+//! as the numbers 2 and 5, text that is no expression earns 0.1 where the right digits are in it, `2**3` and `7//2`
+//! are expressions, and a value within 1e-5 of the target is right. Here a decimal and text that is no expression of
+//! `+ - * /` and parentheses earn 0, and only the exact value is right. RAGEN's filter tries sums and differences
+//! of up to four numbers, which is [`has_solution`] with these two operators.
+
+mod row;
+mod solver;
+
+use tamis_core::random::Key;
+use tamis_core::setting::{OutOfRange, Ranged};
+use tamis_core::{choice, settings};
+use thiserror::Error;
+
+pub use self::row::{CountdownRow, MAX_NUMBERS, RowError};
+pub use self::solver::has_solution;
+use super::game::{Game, Played};
+use crate::rational::Rational;
+
+/// Sets of numbers that are drawn before settings count as impossible.
+const MAX_DRAWS: u64 = 10_000;
+
+/// What is drawn with a key, so that no two draws share numbers.
+const TASK: u64 = 1;
+
+choice! {
+    /// An operator of the countdown task.
+    pub enum CountdownOperator {
+        /// Addition.
+        Add = "+",
+        /// Subtraction.
+        Subtract = "-",
+        /// Multiplication.
+        Multiply = "*",
+        /// Division.
+        Divide = "/",
+    }
+}
+
+impl CountdownOperator {
+    /// The value; `None` for division by zero and beyond 128 bits.
+    fn apply(self, left: Rational, right: Rational) -> Option<Rational> {
+        match self {
+            Self::Add => left.checked_add(right),
+            Self::Subtract => left.checked_sub(right),
+            Self::Multiply => left.checked_mul(right),
+            Self::Divide => left.checked_div(right),
+        }
+    }
+}
+
+settings! {
+    /// The environment `countdown`, where its tasks are drawn. The defaults are like the published data (three or
+    /// four numbers below 100, a target of two digits), held to the operators that RAGEN's filter tries.
+    pub struct CountdownSettings {
+        /// Numbers of a task, at least.
+        min_numbers: usize = 3, Between(1.0, 6.0);
+        /// Numbers of a task, at most.
+        max_numbers: usize = 4, Between(1.0, 6.0);
+        /// The smallest number.
+        smallest: u64 = 1, Between(0.0, 1e6);
+        /// The largest number.
+        largest: u64 = 99, Between(0.0, 1e6);
+        /// The smallest target.
+        min_target: u64 = 10, Between(0.0, 1e9);
+        /// The largest target.
+        max_target: u64 = 99, Between(0.0, 1e9);
+        /// Operators of the solution that is drawn, with equal probability; an answer may use all four.
+        operators: Vec<CountdownOperator> = vec![CountdownOperator::Add, CountdownOperator::Subtract], NotEmpty;
+    }
+}
+
+/// Countdown tasks cannot be drawn with these settings.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum CountdownError {
+    /// A number is outside its range.
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+    /// A range is empty.
+    #[error("setting `{key}` is {value}; expected at least the {least} of `{other}`")]
+    EmptyRange {
+        /// The upper end.
+        key: &'static str,
+        /// Its value.
+        value: u64,
+        /// The lower end.
+        other: &'static str,
+        /// Its value.
+        least: u64,
+    },
+    /// No operator was given.
+    #[error("setting `operators` is empty; expected at least one of `+`, `-`, `*`, `/`")]
+    NoOperator,
+    /// No target in the range was drawn.
+    #[error(
+        "settings `min_target` and `max_target` are {min_target} and {max_target}; expected a range that solutions meet, and none of {MAX_DRAWS} sets of numbers gave one"
+    )]
+    NoTarget {
+        /// The smallest target.
+        min_target: u64,
+        /// The largest target.
+        max_target: u64,
+    },
+}
+
+/// Numbers and a target, before or after the answer.
+///
+/// ```
+/// use tamis_env::environment::{countdown::*, game::Game};
+/// let mut task = Countdown::from_row(CountdownRow::new(98, vec![44, 19, 35])?);
+/// assert_eq!(task.observe(), "Target: 98, nums: [44, 19, 35]");
+/// assert_eq!(task.play("44 + 19 + 35").map(|played| played.reward), Some(1.0));
+/// assert!(task.is_success());
+/// # Ok::<(), RowError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Countdown {
+    row: CountdownRow,
+    /// What the answer earned.
+    score: Option<f64>,
+}
+
+impl Countdown {
+    /// The task of a row.
+    pub fn from_row(row: CountdownRow) -> Self {
+        Self { row, score: None }
+    }
+
+    /// The task of a start.
+    ///
+    /// # Errors
+    /// A number outside its range, an empty range, no operator, targets that nothing makes.
+    pub fn new(settings: &CountdownSettings, start: Key) -> Result<Self, CountdownError> {
+        Ok(Self::from_row(draw(settings, start)?.0))
+    }
+
+    /// The task.
+    pub fn row(&self) -> &CountdownRow {
+        &self.row
+    }
+}
+
+/// A part of the solution that is drawn.
+struct Part {
+    text: String,
+    value: Rational,
+}
+
+/// A task and its solution.
+fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, String), CountdownError> {
+    settings.check_ranges()?;
+    let &CountdownSettings {
+        min_numbers,
+        max_numbers,
+        smallest,
+        largest,
+        min_target,
+        max_target,
+        ref operators,
+    } = settings;
+    for (key, value, other, least) in [
+        ("max_numbers", max_numbers as u64, "min_numbers", min_numbers as u64),
+        ("largest", largest, "smallest", smallest),
+        ("max_target", max_target, "min_target", min_target),
+    ] {
+        if value < least {
+            return Err(CountdownError::EmptyRange { key, value, other, least });
+        }
+    }
+    if operators.is_empty() {
+        return Err(CountdownError::NoOperator);
+    }
+    for attempt in 0..MAX_DRAWS {
+        let key = start.with(TASK).with(attempt);
+        let num_numbers = min_numbers + key.below(0, (max_numbers - min_numbers) as u64 + 1) as usize;
+        let numbers: Vec<u64> = (0..num_numbers as u64)
+            .map(|i| smallest + key.with(1).below(i, largest - smallest + 1))
+            .collect();
+        let Some(Part { text, value }) = join(&numbers, operators, key.with(2)) else { continue };
+        if value.denominator() != 1 {
+            continue;
+        }
+        let target = u64::try_from(value.numerator()).ok().filter(|t| (min_target..=max_target).contains(t));
+        // The range of targets ends far below the largest number of 63 bits.
+        if let Some(target) = target.and_then(|target| i64::try_from(target).ok()) {
+            return Ok((CountdownRow { target, numbers }, text));
+        }
+    }
+    Err(CountdownError::NoTarget { min_target, max_target })
+}
+
+/// A drawn expression of all numbers: two of its parts are joined until one is left. `None` where it has no value.
+fn join(numbers: &[u64], operators: &[CountdownOperator], key: Key) -> Option<Part> {
+    let mut parts: Vec<Part> = numbers
+        .iter()
+        .map(|&number| Part { text: number.to_string(), value: Rational::integer(number.into()) })
+        .collect();
+    for step in 0.. {
+        if parts.len() < 2 {
+            break;
+        }
+        let key = key.with(step);
+        let left = parts.swap_remove(key.below(0, parts.len() as u64) as usize);
+        let right = parts.swap_remove(key.below(1, parts.len() as u64) as usize);
+        let operator = operators[key.below(2, operators.len() as u64) as usize];
+        let value = operator.apply(left.value, right.value)?;
+        parts.push(Part { text: format!("({}{operator}{})", left.text, right.text), value });
+    }
+    parts.pop()
+}
+
+impl Game for Countdown {
+    fn legend(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// None: the answer is an expression.
+    fn actions(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn observe(&self) -> String {
+        match self.score {
+            None => self.row.to_string(),
+            Some(score) => format!("{}\nThe answer earned {score} points.", self.row),
+        }
+    }
+
+    /// Takes any text: what is no expression is an answer that earns nothing. Effective is what earns something.
+    fn play(&mut self, action: &str) -> Option<Played> {
+        let reward = self.row.score(action);
+        self.score = Some(reward);
+        Some(Played { reward, is_over: true, is_effective: reward > 0.0 })
+    }
+
+    fn is_success(&self) -> bool {
+        self.score.is_some_and(|score| score >= 1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CountdownOperator::{Add, Divide, Multiply, Subtract};
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use tamis_core::random::Purpose;
+
+    const ALL: [CountdownOperator; 4] = [Add, Subtract, Multiply, Divide];
+
+    fn key(seed: u64) -> Key {
+        Key::new(seed, Purpose::Task)
+    }
+
+    fn row(target: i64, numbers: &[u64]) -> CountdownRow {
+        CountdownRow::new(target, numbers.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn scores() {
+        for (target, numbers, answer, score) in [
+            (4, &[3, 5, 2][..], "2 + 5 - 3", 1.0),
+            (4, &[3, 5, 2], "  (5-3)+2\n", 1.0),
+            (6, &[3, 5, 2], "-(2-5)+3", 1.0),
+            (6, &[5, 2, 3], "-2+5+3", 1.0),
+            (24, &[3, 3, 8, 8], "8/(3-8/3)", 1.0),
+            (7, &[7], "007", 1.0),
+            (-5, &[2, 3], "-2-3", 1.0),
+            // The right numbers and a wrong value.
+            (4, &[3, 5, 2], "3+5+2", 0.1),
+            (1, &[1, 2, 2], "1/(2-2)", 0.1),
+            (0, &[1, 0], "0/1", 1.0),
+            (0, &[1, 0], "1/0", 0.1),
+            // The nearest wrong value there is.
+            (1, &[1_000_000, 999_999], "1000000/999999", 0.1),
+            // Wrong numbers.
+            (4, &[3, 5, 2], "2+5-3+0", 0.0),
+            (4, &[3, 5, 2], "4", 0.0),
+            (4, &[2, 2], "2", 0.0),
+            (4, &[2], "2+2", 0.0),
+            (10, &[25], "2*5", 0.0),
+            // What is no expression.
+            (4, &[3, 5, 2], "2 + 5 - 3 = 4", 0.0),
+            (25, &[2, 5], "2 5", 0.0),
+            (28, &[25, 3], "2 5+3", 0.0),
+            (3, &[2, 5], "2.5", 0.0),
+            (8, &[2, 3], "2**3", 0.0),
+            (10, &[2, 5], "2(5)", 0.0),
+            (10, &[2, 5], "2 × 5", 0.0),
+            (10, &[2, 5], "2*5)", 0.0),
+            (10, &[2, 5], "2*5/0)", 0.0),
+            (4, &[3, 5, 2], "3 5 2", 0.0),
+            (4, &[3, 5, 2], "", 0.0),
+        ] {
+            let actual = row(target, numbers).score(answer);
+            assert!(actual.total_cmp(&score).is_eq(), "{target} of {numbers:?} by {answer:?}: {actual}");
+        }
+        let huge = format!("{}*0", "9".repeat(40));
+        assert!(row(0, &[0, 1]).score(&huge) < 0.1);
+        assert!(row(1, &[1]).score(&"(".repeat(100_000)) < 0.1);
+        let largest = row(1, &[u64::MAX, u64::MAX, u64::MAX]);
+        assert_eq!(largest.score(&format!("{0}*{0}*{0}", u64::MAX)).to_string(), "0.1", "beyond 128 bits");
+    }
+
+    #[test]
+    fn one_answer_ends_it() {
+        let mut task = Countdown::from_row(row(98, &[44, 19, 35]));
+        assert!(task.actions().is_empty() && task.legend().is_empty() && !task.is_success());
+        let played = task.play("I do not know");
+        assert_eq!(played, Some(Played { reward: 0.0, is_over: true, is_effective: false }));
+        assert!(!task.is_success());
+        let mut task = Countdown::from_row(row(98, &[44, 19, 35]));
+        let played = task.play("44-19-35");
+        assert_eq!(played, Some(Played { reward: 0.1, is_over: true, is_effective: true }));
+        assert!(!task.is_success());
+        insta::assert_snapshot!(task.observe(), @r"
+        Target: 98, nums: [44, 19, 35]
+        The answer earned 0.1 points.
+        ");
+    }
+
+    #[test]
+    fn rows() {
+        let read = |row: Value| CountdownRow::from_columns(row.as_object().unwrap());
+        assert_eq!(read(json!({"nums": [1, 2], "target": -3, "id": 7})), Ok(row(-3, &[1, 2])));
+        let refused = |row: Value| read(row).unwrap_err().to_string();
+        insta::assert_snapshot!(refused(json!({"nums": [1]})), @"field `target` is missing; expected a whole number");
+        insta::assert_snapshot!(refused(json!({"target": 1.5, "nums": [1]})), @"field `target` is 1.5; expected a whole number");
+        insta::assert_snapshot!(refused(json!({"target": 1, "nums": [1, -2]})), @"field `nums` is [1,-2]; expected a list of whole numbers from 0");
+        insta::assert_snapshot!(refused(json!({"target": 1, "nums": "12"})), @r#"field `nums` is "12"; expected a list of whole numbers from 0"#);
+        insta::assert_snapshot!(refused(json!({"target": 1, "nums": []})), @"field `nums` has 0 numbers; expected from 1 to 6");
+        insta::assert_snapshot!(refused(json!({"target": 1, "nums": [1, 1, 1, 1, 1, 1, 1]})), @"field `nums` has 7 numbers; expected from 1 to 6");
+    }
+
+    #[test]
+    fn errors() {
+        let refused =
+            |settings: CountdownSettings| Countdown::new(&settings, key(0)).unwrap_err().to_string();
+        let default = CountdownSettings::default;
+        insta::assert_snapshot!(refused(CountdownSettings { max_numbers: 7, ..default() }), @"setting `max_numbers` is 7; expected a finite number, from 1 to 6");
+        insta::assert_snapshot!(refused(CountdownSettings { min_numbers: 5, ..default() }), @"setting `max_numbers` is 4; expected at least the 5 of `min_numbers`");
+        insta::assert_snapshot!(refused(CountdownSettings { smallest: 100, ..default() }), @"setting `largest` is 99; expected at least the 100 of `smallest`");
+        insta::assert_snapshot!(refused(CountdownSettings { operators: vec![], ..default() }), @"setting `operators` is empty; expected at least one of `+`, `-`, `*`, `/`");
+        insta::assert_snapshot!(refused(CountdownSettings { min_target: 500, max_target: 600, ..default() }), @"settings `min_target` and `max_target` are 500 and 600; expected a range that solutions meet, and none of 10000 sets of numbers gave one");
+    }
+
+    #[test]
+    fn known_solutions() {
+        assert!(row(98, &[44, 19, 35]).has_solution(&[Add]));
+        assert!(!row(99, &[44, 19, 35]).has_solution(&ALL));
+        assert!(row(24, &[3, 3, 8, 8]).has_solution(&ALL));
+        assert!(!row(24, &[3, 3, 8, 8]).has_solution(&[Add, Subtract, Multiply]));
+        assert!(!row(24, &[1, 1, 1, 1]).has_solution(&ALL));
+        assert!(row(-6, &[1, 2, 3]).has_solution(&[Add, Subtract]), "-1-2-3");
+        assert!(!row(-6, &[1, 2, 3]).has_solution(&[Add]));
+        assert!(row(5, &[5]).has_solution(&[]));
+        assert!(!row(5, &[5, 1]).has_solution(&[]));
+        assert!(!has_solution(&[], Rational::ZERO, &ALL));
+        let of_six = row(952, &[25, 50, 75, 100, 3, 6]);
+        assert!(of_six.score("((100+6)*75*3-50)/25") >= 1.0);
+        assert!(of_six.has_solution(&ALL));
+    }
+
+    fn any_settings() -> impl Strategy<Value = CountdownSettings> {
+        (1_usize..5, 0_usize..3, 0_u64..20, 20_u64..120, prop::sample::subsequence(ALL.to_vec(), 1..=4))
+            .prop_map(|(min_numbers, more, smallest, largest, operators)| CountdownSettings {
+                min_numbers,
+                max_numbers: (min_numbers + more).min(4),
+                smallest,
+                largest,
+                min_target: 1,
+                max_target: 1_000_000_000,
+                operators,
+            })
+    }
+
+    /// Every expression of up to three numbers as text, with and without a sign in front.
+    fn all_expressions(numbers: &[u64]) -> Vec<String> {
+        let mut expressions = Vec::new();
+        let orders: &[&[usize]] = match numbers.len() {
+            1 => &[&[0]],
+            2 => &[&[0, 1], &[1, 0]],
+            _ => &[&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]],
+        };
+        for order in orders {
+            match order.iter().map(|&place| numbers[place]).collect::<Vec<_>>()[..] {
+                [a] => expressions.push(a.to_string()),
+                [a, b] => expressions.extend(ALL.map(|one| format!("{a}{one}{b}"))),
+                [a, b, c] => {
+                    for one in ALL {
+                        expressions.extend(ALL.map(|other| format!("({a}{one}{b}){other}{c}")));
+                        expressions.extend(ALL.map(|other| format!("{a}{one}({b}{other}{c})")));
+                    }
+                }
+                _ => unreachable!("up to three"),
+            }
+        }
+        let signed: Vec<String> = expressions.iter().map(|expression| format!("-({expression})")).collect();
+        expressions.extend(signed);
+        expressions
+    }
+
+    proptest! {
+        #[test]
+        fn a_solution_is_found_where_an_answer_is_right(numbers in prop::collection::vec(0_u64..12, 1..4), target in -20_i64..40) {
+            let row = row(target, &numbers);
+            let is_right = |expression: &String| row.score(expression) >= 1.0;
+            prop_assert_eq!(row.has_solution(&ALL), all_expressions(&numbers).iter().any(is_right), "{}", row);
+        }
+
+        #[test]
+        fn drawn_tasks_are_solvable(settings in any_settings(), seed in any::<u64>()) {
+            let (row, solution) = draw(&settings, key(seed)).unwrap();
+            prop_assert_eq!(row.score(&solution).to_string(), "1", "{} by {}", row, solution);
+            prop_assert!(row.has_solution(&settings.operators), "{} by {}", row, solution);
+            prop_assert!((settings.min_numbers..=settings.max_numbers).contains(&row.numbers.len()));
+            prop_assert!(row.numbers.iter().all(|number| (settings.smallest..=settings.largest).contains(number)));
+            let mut task = Countdown::from_row(row);
+            prop_assert_eq!(task.play(&solution).map(|played| played.reward.to_string()), Some("1".to_owned()));
+            prop_assert!(task.is_success());
+        }
+
+        #[test]
+        fn the_key_decides(seed in any::<u64>(), answer in "[0-9+*/() -]{0,12}") {
+            let settings = CountdownSettings::default();
+            let mut tasks: Vec<Countdown> =
+                (0..4).map(|start| Countdown::new(&settings, key(seed).with(start)).unwrap()).collect();
+            for start in (0..4).rev() {
+                let mut again = Countdown::new(&settings, key(seed).with(start)).unwrap();
+                let task = &mut tasks[start as usize];
+                prop_assert_eq!(again.row(), task.row());
+                prop_assert!((10..=99).contains(&task.row().target()));
+                prop_assert_eq!(again.play(&answer), task.play(&answer));
+                prop_assert_eq!(again.observe(), task.observe());
+            }
+        }
+
+        /// RAGEN's filter as a check: every choice of signs.
+        #[test]
+        fn sums_are_found_by_their_signs(numbers in prop::collection::vec(0_u64..30, 1..5), target in -60_i64..60) {
+            let signs = 0..1_u32 << numbers.len();
+            let expected = signs.into_iter().any(|signs| {
+                let signed = |(i, &number): (usize, &u64)| {
+                    let number = i64::try_from(number).unwrap();
+                    if signs >> i & 1 == 1 { -number } else { number }
+                };
+                numbers.iter().enumerate().map(signed).sum::<i64>() == target
+            });
+            prop_assert_eq!(row(target, &numbers).has_solution(&[Add, Subtract]), expected);
+        }
+
+        #[test]
+        fn any_answer_has_one_of_three_scores(numbers in prop::collection::vec(0_u64..10, 1..4), answer in "[0-9+*/(). -]{0,10}|\\PC{0,10}") {
+            let mut task = Countdown::from_row(row(7, &numbers));
+            let reward = task.play(&answer).unwrap().reward;
+            prop_assert!(["0", "0.1", "1"].contains(&reward.to_string().as_str()), "{reward}");
+            prop_assert_eq!(task.is_success(), reward >= 1.0);
+        }
+
+        #[test]
+        fn white_space_beside_operators_does_not_matter(seed in any::<u64>(), spaces in prop::collection::vec(0_usize..3, 40)) {
+            let (row, solution) = draw(&CountdownSettings::default(), key(seed)).unwrap();
+            let mut spaced = String::new();
+            for (letter, num_spaces) in solution.chars().zip(spaces.into_iter().cycle()) {
+                let is_digit = letter.is_ascii_digit();
+                spaced.push_str(&" ".repeat(if is_digit { 0 } else { num_spaces }));
+                spaced.push(letter);
+                spaced.push_str(&" ".repeat(if is_digit { 0 } else { num_spaces }));
+            }
+            prop_assert_eq!(row.score(&spaced).to_string(), "1");
+        }
+    }
+}

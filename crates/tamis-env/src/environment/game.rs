@@ -1,0 +1,43 @@
+//! Worlds with named actions.
+
+/// What an action did.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Played {
+    /// Reward of the action.
+    pub reward: f64,
+    /// Whether the game is over, won or lost.
+    pub is_over: bool,
+    /// Whether it changed anything.
+    pub is_effective: bool,
+}
+
+/// A puzzle or a game at some point of play.
+pub trait Game: Send {
+    /// Each symbol of [`Game::observe`] with its meaning, in the order in which they are explained; empty where
+    /// nothing needs an explanation.
+    fn legend(&self) -> Vec<(String, String)>;
+
+    /// Names of all actions, in the order in which they are listed; empty where actions are written by a rule that
+    /// the instruction gives (`place 3 at 1 2`).
+    fn actions(&self) -> Vec<String>;
+
+    /// The state as text, without a line break at its end.
+    fn observe(&self) -> String;
+
+    /// Carries an action out; `None` where there is none of that name, and then nothing happens. Names count
+    /// whatever their case. Not called once the game is over.
+    fn play(&mut self, action: &str) -> Option<Played>;
+
+    /// An action by which a perfect player goes on; `None` where the game does not know one.
+    fn expert(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether it is won.
+    fn is_success(&self) -> bool;
+}
+
+/// The place of an action among these names, whatever its case.
+pub fn find_action(names: &[impl AsRef<str>], action: &str) -> Option<usize> {
+    names.iter().position(|name| name.as_ref().eq_ignore_ascii_case(action.trim()))
+}

@@ -1,0 +1,228 @@
+//! The built-in games by name, as a configuration chooses them: one line registers one.
+
+use tamis_core::random::{Key, Purpose};
+use tamis_core::{choice, tagged};
+use thiserror::Error;
+
+use super::Environment;
+use super::bandit::{Bandit, BanditError, BanditSettings};
+use super::countdown::{Countdown, CountdownError, CountdownSettings};
+use super::frozen_lake::{FrozenLake, FrozenLakeError, FrozenLakeSettings};
+use super::game::Game;
+use super::plain::Plain;
+use super::prompting::{PromptedGame, Prompting, PromptingError};
+use super::rubik_2x2::{Rubik2x2, Rubik2x2Error, Rubik2x2Settings};
+use super::sokoban::{Sokoban, SokobanError, SokobanSettings};
+use super::sudoku::{Sudoku, SudokuError, SudokuSettings};
+use super::twenty_forty_eight::{TwentyFortyEight, TwentyFortyEightError, TwentyFortyEightSettings};
+
+/// A game, or its words, cannot be made of their settings.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum EnvironmentError {
+    /// Of `bandit`.
+    #[error(transparent)]
+    Bandit(#[from] BanditError),
+    /// Of `countdown`.
+    #[error(transparent)]
+    Countdown(#[from] CountdownError),
+    /// Of `frozen_lake`.
+    #[error(transparent)]
+    FrozenLake(#[from] FrozenLakeError),
+    /// Of `rubik_2x2`.
+    #[error(transparent)]
+    Rubik2x2(#[from] Rubik2x2Error),
+    /// Of `sokoban`.
+    #[error(transparent)]
+    Sokoban(#[from] SokobanError),
+    /// Of `sudoku`.
+    #[error(transparent)]
+    Sudoku(#[from] SudokuError),
+    /// Of `twenty_forty_eight`.
+    #[error(transparent)]
+    TwentyFortyEight(#[from] TwentyFortyEightError),
+    /// Of the words that it is put into.
+    #[error(transparent)]
+    Prompting(#[from] PromptingError),
+}
+
+/// The settings of one game.
+pub trait GameSettings {
+    /// The game at its start: members of a group have the same `start` and a `luck` of their own.
+    ///
+    /// # Errors
+    /// Settings that make no game.
+    fn begin(&self, start: Key, luck: Key) -> Result<Box<dyn Game>, EnvironmentError>;
+
+    /// What a policy is told about the game where the user writes no other words.
+    fn instruction(&self) -> &'static str;
+}
+
+macro_rules! games {
+    ($($settings:ty, $instruction:expr, |$own:ident, $start:ident, $luck:ident| $made:expr;)*) => {$(
+        impl GameSettings for $settings {
+            fn begin(&self, $start: Key, $luck: Key) -> Result<Box<dyn Game>, EnvironmentError> {
+                let $own = self;
+                Ok(Box::new($made?))
+            }
+
+            fn instruction(&self) -> &'static str {
+                $instruction
+            }
+        }
+    )*};
+}
+
+games! {
+    BanditSettings,
+        "You are playing a bandit game. Choose one of two arms, named after professions; what an arm pays may depend on \
+         luck, and you want the one that pays more on average.",
+        |own, start, luck| Bandit::new(own, start, luck);
+    CountdownSettings,
+        "You are given some numbers and a target. Write an expression that uses every number exactly once, with +, -, * \
+         and /, and equals the target.",
+        |own, start, _luck| Countdown::new(own, start);
+    FrozenLakeSettings,
+        "You are solving the FrozenLake puzzle. Reach the goal without falling into a hole; the ice may be slippery.",
+        |own, start, luck| FrozenLake::new(own, start, luck);
+    Rubik2x2Settings, super::rubik_2x2::INSTRUCTION, |own, start, _luck| Rubik2x2::new(own, start);
+    SokobanSettings,
+        "You are solving the Sokoban puzzle. You are the player and need to push all boxes onto targets; a box can be \
+         pushed and not pulled, and two cannot be pushed at once.",
+        |own, start, _luck| Sokoban::new(own, start);
+    SudokuSettings, super::sudoku::INSTRUCTION, |own, start, _luck| Sudoku::new(own, start);
+    TwentyFortyEightSettings, super::twenty_forty_eight::INSTRUCTION,
+        |own, start, _luck| TwentyFortyEight::new(own, start);
+}
+
+tagged! {
+    /// The environment. Each kind has keys of its own.
+    pub enum EnvironmentKind: GameSettings {
+        /// A two-armed bandit: one turn, one pull; the arm that pays more on average pays seldom.
+        Bandit(BanditSettings) = "bandit",
+        /// Numbers and a target: an expression of all the numbers that equals it. 0, 0.1 or 1.
+        Countdown(CountdownSettings) = "countdown",
+        /// A walk over ice with holes, as gymnasium's `FrozenLake`. 1 at the goal.
+        FrozenLake(FrozenLakeSettings) = "frozen_lake",
+        /// A 2x2x2 cube. 1 where it is solved.
+        Rubik2x2(Rubik2x2Settings) = "rubik_2x2",
+        /// Boxes to be pushed onto targets, as `gym-sokoban`. -0.1 a step, ±1 a box, +10 at the end.
+        Sokoban(SokobanSettings) = "sokoban",
+        /// Sudoku, a placement a turn.
+        Sudoku(SudokuSettings) = "sudoku",
+        /// 2048.
+        TwentyFortyEight(TwentyFortyEightSettings) = "twenty_forty_eight",
+    }
+}
+
+choice! {
+    /// How an environment speaks to the policy.
+    pub enum EnvironmentStyle {
+        /// In RAGEN's words, as a conversation: instruction, legend, turns and actions left, `<think>` and `<answer>`.
+        Ragen = "ragen",
+        /// The state alone, as bare text; an answer is the name of one action. For models that know no language.
+        Plain = "plain",
+    }
+}
+
+/// A kind of environment with the way it speaks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EnvironmentMaker {
+    /// The game.
+    pub kind: EnvironmentKind,
+    /// How it speaks.
+    pub style: EnvironmentStyle,
+    /// The words of style `ragen`, and the limits of turns and actions.
+    pub prompting: Prompting,
+}
+
+/// What a policy is told before its first answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opening {
+    /// Once, before everything; `None` where there is no such word.
+    pub system: Option<String>,
+    /// The first observation.
+    pub observation: String,
+}
+
+impl EnvironmentMaker {
+    /// The environment at its start.
+    ///
+    /// # Errors
+    /// Settings that make none.
+    pub fn begin(&self, start: Key, luck: Key) -> Result<Box<dyn Environment>, EnvironmentError> {
+        Ok(match self.style {
+            EnvironmentStyle::Ragen => Box::new(self.prompted(start, luck)?),
+            EnvironmentStyle::Plain => Box::new(self.plain(start, luck)?),
+        })
+    }
+
+    /// What the policy is told at this start.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn open(&self, start: Key) -> Result<Opening, EnvironmentError> {
+        Ok(match self.style {
+            EnvironmentStyle::Ragen => {
+                let prompted = self.prompted(start, start)?;
+                Opening { system: Some(prompted.system_text()), observation: prompted.observe() }
+            }
+            EnvironmentStyle::Plain => {
+                Opening { system: None, observation: self.plain(start, start)?.observe() }
+            }
+        })
+    }
+
+    /// The game without words.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn game(&self, start: Key, luck: Key) -> Result<Box<dyn Game>, EnvironmentError> {
+        self.kind.begin(start, luck)
+    }
+
+    /// Characters that observations and answers may be written with.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn alphabet(&self, seed: u64) -> Result<String, EnvironmentError> {
+        let key = Key::new(seed, Purpose::Environment);
+        let game = self.game(key, key)?;
+        let symbols = game.legend().into_iter().map(|(symbol, _)| symbol);
+        let mut words = vec![self.answer(&[]), "\n0123456789-.".to_owned()];
+        // What is shown after an answer that says nothing, and after one that does.
+        let mut environment = self.begin(key, key)?;
+        for answer in [String::new(), self.answer(game.actions().get(..1).unwrap_or_default())] {
+            words.push(environment.observe());
+            if environment.act(&answer).end.is_some() {
+                break;
+            }
+            words.push(environment.observe());
+        }
+        Ok(game.actions().into_iter().chain(symbols).chain(words).collect())
+    }
+
+    /// An answer with these actions, as the style has it.
+    pub fn answer(&self, actions: &[String]) -> String {
+        match self.style {
+            EnvironmentStyle::Plain => actions.first().cloned().unwrap_or_default(),
+            EnvironmentStyle::Ragen => {
+                let actions = actions.join(&format!(" {} ", self.prompting.action_separator));
+                let thoughts = if self.prompting.think { "<think></think>" } else { "" };
+                format!("{thoughts}<answer>{actions}</answer>")
+            }
+        }
+    }
+
+    fn prompted(&self, start: Key, luck: Key) -> Result<PromptedGame, EnvironmentError> {
+        let mut prompting = self.prompting.clone();
+        if prompting.instruction.is_empty() {
+            self.kind.instruction().clone_into(&mut prompting.instruction);
+        }
+        Ok(PromptedGame::new(self.game(start, luck)?, prompting)?)
+    }
+
+    fn plain(&self, start: Key, luck: Key) -> Result<Plain, EnvironmentError> {
+        let Prompting { max_turns, format_penalty, .. } = self.prompting;
+        Ok(Plain::new(self.game(start, luck)?, max_turns, format_penalty))
+    }
+}

@@ -1,0 +1,50 @@
+//! Environments of many turns: what a policy sees, what its answer does, and when it is over.
+//!
+//! A [`Game`](game::Game) is a world with named actions and knows nothing of language models. [`Environment`] is what an
+//! episode speaks to: it shows text, takes the text of an answer, and says what that earned. Both are functions of
+//! the key that they were made from: the same key gives the same boards and the same luck in every process.
+
+pub mod bandit;
+pub mod countdown;
+pub mod frozen_lake;
+pub mod game;
+pub mod kind;
+pub mod plain;
+pub mod prompting;
+pub mod rubik_2x2;
+pub mod sokoban;
+pub mod sudoku;
+pub mod twenty_forty_eight;
+
+/// What an answer came to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TurnOutcome {
+    /// Reward of the turn.
+    pub reward: f64,
+    /// Why no further answer is asked for; `None`: the episode goes on.
+    pub end: Option<EpisodeEnd>,
+    /// Numbers about the turn by name (`action_is_valid`, ...), for metrics.
+    pub info: Vec<(&'static str, f64)>,
+}
+
+/// Why an episode is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EpisodeEnd {
+    /// The world came to an end: solved, lost, or at the longest that it lasts by its own rules.
+    Terminated,
+    /// Somebody else's limit came first: turns, actions, tokens.
+    Truncated,
+}
+
+/// A world that is acted in by text, at some point of an episode.
+pub trait Environment: Send {
+    /// What the policy is shown before its next answer.
+    fn observe(&self) -> String;
+
+    /// Takes an answer in. Text that says nothing usable is an answer too: it costs what the rules say. Not called
+    /// once the episode is over.
+    fn act(&mut self, text: &str) -> TurnOutcome;
+
+    /// Whether its task is solved.
+    fn is_success(&self) -> bool;
+}

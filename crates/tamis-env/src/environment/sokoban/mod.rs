@@ -1,0 +1,278 @@
+//! Sokoban: push every box onto a target. Boxes can be pushed, one at a time, and never pulled.
+//!
+//! A room is drawn from a key by playing backwards from its solution ([`Room::generate`]), so that every room can
+//! be solved. Rules, rewards and symbols are those of `gym-sokoban` 0.0.6 as RAGEN wraps it:
+//!
+//! | event of an action | reward |
+//! |---|---|
+//! | every action, also one that is blocked | -0.1 |
+//! | more boxes stand on targets than before | +1 |
+//! | fewer boxes stand on targets than before | -1 |
+//! | all boxes stand on targets | +10 |
+//!
+//! A room of one box that is solved in `n` actions is worth `11 - 0.1 n`. The game is over when it is solved, or
+//! after `max_steps` actions.
+
+mod observation;
+mod room;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashSet, VecDeque};
+
+use tamis_core::random::Key;
+use tamis_core::setting::{OutOfRange, Ranged};
+use tamis_core::{choice, settings};
+use thiserror::Error;
+
+use super::game::{Game, Played, find_action};
+
+pub use room::{Cell, Direction, Room, RoomError};
+
+/// Reward of every action.
+pub const STEP_REWARD: f64 = -0.1;
+/// Reward of an action after which more boxes stand on targets; its negative is that of fewer.
+pub const BOX_REWARD: f64 = 1.0;
+/// Reward of an action after which all boxes stand on targets.
+pub const SOLVED_REWARD: f64 = 10.0;
+
+choice! {
+    /// What an observation of Sokoban shows.
+    pub enum SokobanObservation {
+        /// The room as rows of symbols.
+        Grid = "grid",
+        /// Size of the room, and coordinates of targets, boxes and player.
+        Coordinates = "coord",
+        /// The coordinates, and the rows of symbols below them.
+        GridAndCoordinates = "grid_coord",
+    }
+}
+
+choice! {
+    /// Symbols of Sokoban's cells.
+    pub enum SokobanSymbols {
+        /// `#` wall, `_` empty, `O` target, `√` box on target, `X` box, `P` player, `S` player on target.
+        Shapes = "shapes",
+        /// The same with a space on either side, so that a tokenizer sees every cell by itself.
+        SpacedShapes = "spaced_shapes",
+        /// `W` wall, `.` empty, `G` target, `C` box on target, `B` box, `A` player, `@` player on target.
+        Letters = "letters",
+    }
+}
+
+settings! {
+    /// A room of Sokoban. The defaults are those of RAGEN's `SimpleSokoban`, which leaves `search_depth` at the
+    /// 300 of its environment.
+    pub struct SokobanSettings {
+        /// Rows of the room, the walls at its border included.
+        rows: usize = 6, Between(3.0, 100.0);
+        /// Columns of the room, the walls at its border included.
+        columns: usize = 6, Between(3.0, 100.0);
+        /// Boxes, and as many targets.
+        boxes: usize = 1, Between(1.0, 100.0);
+        /// Actions after which the game is over, solved or not.
+        max_steps: u32 = 100, Between(1.0, 1e6);
+        /// Moves that the search for a room goes back from its solution, at most; two of them are spent on its
+        /// ends, as in RAGEN. A small number makes easy rooms.
+        search_depth: usize = 300, Between(3.0, 1e6);
+        /// Content of an observation.
+        observation: SokobanObservation = SokobanObservation::Grid;
+        /// Symbols of the cells.
+        symbols: SokobanSymbols = SokobanSymbols::Shapes;
+    }
+}
+
+/// States that the search for a solution looks at: those of two boxes in a room of 8 x 8 are fewer.
+const MOST_STATES: usize = 100_000;
+
+/// Settings that make no room.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum SokobanError {
+    /// A number is out of its range.
+    #[error(transparent)]
+    Range(#[from] OutOfRange),
+    /// A box is pushed from the far side, which takes three cells in a line.
+    #[error(
+        "settings `rows` and `columns` are {rows} and {columns}; one of them must be at least 5, or no box can be pushed"
+    )]
+    NoLine {
+        /// Rows of the room.
+        rows: usize,
+        /// Columns of the room.
+        columns: usize,
+    },
+    /// There is no space for the boxes.
+    #[error("setting `boxes` is {boxes}; a room of {rows} x {columns} has {floor} cells within its walls, which hold {} at most", .floor - 2)]
+    TooManyBoxes {
+        /// Boxes.
+        boxes: usize,
+        /// Rows of the room.
+        rows: usize,
+        /// Columns of the room.
+        columns: usize,
+        /// Cells within its walls.
+        floor: usize,
+    },
+    /// The search ends before every box can have left its target.
+    #[error("setting `search_depth` is {search_depth}; expected at least {} for {boxes} box(es)", .boxes + 2)]
+    Shallow {
+        /// The setting.
+        search_depth: usize,
+        /// Boxes.
+        boxes: usize,
+    },
+    /// Many rooms were tried and in none could every box be moved off its target.
+    #[error(
+        "settings `rows` x `columns` {rows} x {columns}, `boxes` {boxes} and `search_depth` {search_depth} made no room in {tries} tries; expected fewer boxes, a larger room or a deeper search"
+    )]
+    NoRoom {
+        /// Rows of the room.
+        rows: usize,
+        /// Columns of the room.
+        columns: usize,
+        /// Boxes.
+        boxes: usize,
+        /// Depth of the search.
+        search_depth: usize,
+        /// Rooms tried.
+        tries: u64,
+    },
+}
+
+impl SokobanSettings {
+    /// Whether a room can be made by them, as far as can be told without making one.
+    ///
+    /// # Errors
+    /// A number out of range, or numbers that do not go together.
+    pub fn validate(&self) -> Result<(), SokobanError> {
+        self.check_ranges()?;
+        let &Self { rows, columns, boxes, search_depth, .. } = self;
+        if rows.max(columns) < 5 {
+            return Err(SokobanError::NoLine { rows, columns });
+        }
+        let floor = (rows - 2) * (columns - 2);
+        if floor < boxes + 2 {
+            return Err(SokobanError::TooManyBoxes { boxes, rows, columns, floor });
+        }
+        if search_depth < boxes + 2 {
+            return Err(SokobanError::Shallow { search_depth, boxes });
+        }
+        Ok(())
+    }
+}
+
+/// A game of Sokoban.
+///
+/// ```
+/// use tamis_core::random::{Key, Purpose};
+/// use tamis_env::environment::game::Game;
+/// use tamis_env::environment::sokoban::{Room, Sokoban, SokobanSettings};
+///
+/// let room: Room = "######\n#PX_O#\n######".parse()?;
+/// let mut game = Sokoban::of_room(room, &SokobanSettings::default());
+/// game.play("Right");
+/// assert_eq!(game.observe(), "######\n#_PXO#\n######");
+/// let last = game.play("right").expect("an action");
+/// assert!(last.is_over && game.is_success());
+/// assert_eq!(last.reward, -0.1 + 1.0 + 10.0);
+///
+/// let key = Key::new(7, Purpose::Task);
+/// let drawn = Sokoban::new(&SokobanSettings::default(), key)?;
+/// assert_eq!(drawn.observe(), Sokoban::new(&SokobanSettings::default(), key)?.observe());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sokoban {
+    room: Room,
+    num_on_target: usize,
+    num_steps: u32,
+    max_steps: u32,
+    observation: SokobanObservation,
+    symbols: SokobanSymbols,
+}
+
+impl Sokoban {
+    /// A game in the room of a key.
+    ///
+    /// # Errors
+    /// Those of [`SokobanSettings::validate`], and [`SokobanError::NoRoom`].
+    pub fn new(settings: &SokobanSettings, key: Key) -> Result<Self, SokobanError> {
+        Ok(Self::of_room(Room::generate(settings, key)?, settings))
+    }
+
+    /// A game in this room; of the settings count `max_steps`, `observation` and `symbols`.
+    pub fn of_room(room: Room, settings: &SokobanSettings) -> Self {
+        Self {
+            num_on_target: room.num_boxes_on_target(),
+            room,
+            num_steps: 0,
+            max_steps: settings.max_steps,
+            observation: settings.observation,
+            symbols: settings.symbols,
+        }
+    }
+
+    /// The room as it stands.
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// Takes one step, which pushes a box that is in the way and can be pushed.
+    pub fn step(&mut self, direction: Direction) -> Played {
+        self.num_steps += 1;
+        let is_effective = self.room.step(direction);
+        let before = std::mem::replace(&mut self.num_on_target, self.room.num_boxes_on_target());
+        let mut reward = STEP_REWARD;
+        if self.num_on_target > before {
+            reward += BOX_REWARD;
+        } else if self.num_on_target < before {
+            reward -= BOX_REWARD;
+        }
+        let is_solved = self.is_success();
+        if is_solved {
+            reward += SOLVED_REWARD;
+        }
+        Played { reward, is_over: is_solved || self.num_steps >= self.max_steps, is_effective }
+    }
+}
+
+impl Game for Sokoban {
+    fn legend(&self) -> Vec<(String, String)> {
+        observation::legend(self.symbols)
+    }
+
+    fn actions(&self) -> Vec<String> {
+        Direction::ALL.iter().map(Direction::to_string).collect()
+    }
+
+    fn observe(&self) -> String {
+        observation::render(&self.room, self.observation, self.symbols)
+    }
+
+    fn play(&mut self, action: &str) -> Option<Played> {
+        let direction = find_action(&Direction::ALL.map(Direction::as_str), action)?;
+        Some(self.step(Direction::ALL[direction]))
+    }
+
+    /// The first step of a shortest solution; `None` where the search does not show one in its 100,000 states.
+    fn expert(&self) -> Option<String> {
+        let mut seen = HashSet::from([self.room.clone()]);
+        let mut open: VecDeque<(Room, Option<Direction>)> = VecDeque::from([(self.room.clone(), None)]);
+        while let Some((room, first)) = open.pop_front() {
+            if room.num_boxes_on_target() == room.num_boxes() {
+                return first.map(|direction| direction.to_string());
+            }
+            for direction in Direction::ALL {
+                let mut next = room.clone();
+                if next.step(direction) && seen.len() < MOST_STATES && seen.insert(next.clone()) {
+                    open.push_back((next, first.or(Some(direction))));
+                }
+            }
+        }
+        None
+    }
+
+    fn is_success(&self) -> bool {
+        self.num_on_target == self.room.num_boxes()
+    }
+}

@@ -1,0 +1,176 @@
+//! `environment`: levels of a game, to be played turn by turn.
+//!
+//! **Partition.** Which side a level belongs to is a property of what it shows first: it is held out exactly where a
+//! fixed hash of that text falls below [`HELD_OUT_SHARE`]. So no training level opens as a held-out one does.
+//!
+//! **Determinism.** Level n of a side is a function of (seed, settings, side, n).
+
+use serde_json::{Map, Value};
+use tamis_core::group::PromptId;
+use tamis_core::random::{Key, Purpose};
+use tamis_data::prompt::{Message, Prompt, PromptContent};
+
+use super::arithmetic::HELD_OUT_SHARE;
+use super::{Split, Task, TaskError, TaskPrompts, TaskSource};
+use crate::environment::Environment;
+use crate::environment::kind::{EnvironmentError, EnvironmentMaker};
+
+/// The column that has the key of a level.
+const LEVEL: &str = "level";
+
+/// Draws after which an environment counts as one that does not open in so many ways.
+const MOST_DRAWS: u64 = 1000;
+
+/// The levels of an environment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EnvironmentLevels {
+    /// The environment.
+    pub maker: EnvironmentMaker,
+    /// Number of training levels.
+    pub train_size: usize,
+    /// Number of held-out levels.
+    pub val_size: usize,
+    /// How often a demonstration does what a perfect player would.
+    pub expert_prob: f64,
+}
+
+/// The environment of a prompt that this task has made; `None` for one of another task.
+///
+/// # Errors
+/// Settings that make none.
+pub fn begin(
+    maker: &EnvironmentMaker,
+    prompt: &Prompt,
+    luck: Key,
+) -> Result<Option<Box<dyn Environment>>, EnvironmentError> {
+    start_of(prompt).map(|start| maker.begin(start, luck)).transpose()
+}
+
+fn start_of(prompt: &Prompt) -> Option<Key> {
+    prompt.columns.get(LEVEL)?.as_str()?.parse().ok()
+}
+
+/// The task: one row for each level.
+pub(super) struct EnvironmentTask;
+
+/// Whether a level that opens so is held out.
+fn is_held_out(opening: &str) -> bool {
+    let key = opening.bytes().fold(Key::new(0, Purpose::Environment), |key, byte| key.with(u64::from(byte)));
+    key.uniform(0) < HELD_OUT_SHARE
+}
+
+impl EnvironmentLevels {
+    /// The level of a number on a side, and whether it opens as that side's do.
+    fn level(
+        &self,
+        seed: u64,
+        split: Split,
+        (number, most_draws): (u64, u64),
+    ) -> Result<(Prompt, bool), EnvironmentError> {
+        let side = Key::new(seed, Purpose::Environment).with(u64::from(split == Split::HeldOut));
+        let mut draw = 0;
+        loop {
+            let start = side.with(number).with(draw);
+            let opening = self.maker.open(start)?;
+            let is_right = is_held_out(&opening.observation) == (split == Split::HeldOut);
+            draw += 1;
+            if !is_right && draw < most_draws {
+                continue;
+            }
+            let message = |role: &str, content: String| Message { role: role.to_owned(), content };
+            let content = match opening.system {
+                Some(system) => PromptContent::Messages(vec![
+                    message("system", system),
+                    message("user", opening.observation),
+                ]),
+                None => PromptContent::Text(opening.observation),
+            };
+            let prompt = Prompt {
+                id: PromptId(number),
+                content,
+                ground_truth: None,
+                data_source: self.maker.kind.as_str().to_owned(),
+                columns: Map::from_iter([(LEVEL.to_owned(), Value::String(start.to_string()))]),
+                images: Vec::new(),
+            };
+            return Ok((prompt, is_right));
+        }
+    }
+
+    /// Turns of a script that plays a prompt's level: each answer, and what is shown after it, `None` after the last.
+    /// Empty where the game lists no actions.
+    pub fn demonstrate(&self, prompt: &Prompt, key: Key) -> Vec<(String, Option<String>)> {
+        let mut turns = Vec::new();
+        let Some(start) = start_of(prompt) else { return turns };
+        let luck = key.with(0);
+        let (Ok(mut game), Ok(mut environment)) =
+            (self.maker.game(start, luck), self.maker.begin(start, luck))
+        else {
+            return turns;
+        };
+        let actions = game.actions();
+        for turn in 0_u64.. {
+            let draw = key.with(1).with(turn);
+            let anything = || actions.get(draw.below(1, actions.len() as u64) as usize).cloned();
+            let expert = game.expert().filter(|_| draw.uniform(0) < self.expert_prob);
+            let Some(action) = expert.or_else(anything) else { break };
+            let answer = self.maker.answer(std::slice::from_ref(&action));
+            game.play(&action);
+            let is_over = environment.act(&answer).end.is_some();
+            turns.push((answer, (!is_over).then(|| environment.observe())));
+            if is_over {
+                break;
+            }
+        }
+        turns
+    }
+
+    fn side(&self, seed: u64, split: Split, number: usize) -> Result<(Vec<Prompt>, usize), EnvironmentError> {
+        let (mut prompts, mut num_wrong) = (Vec::with_capacity(number), 0);
+        for number in 0..number as u64 {
+            // A game that opens in one way does so for ever.
+            let is_one = num_wrong > 3 && num_wrong == prompts.len();
+            let most_draws = if is_one { 1 } else { MOST_DRAWS };
+            let (prompt, is_right) = self.level(seed, split, (number, most_draws))?;
+            num_wrong += usize::from(!is_right);
+            prompts.push(prompt);
+        }
+        Ok((prompts, num_wrong))
+    }
+}
+
+impl Task for EnvironmentTask {
+    fn verifier(&self) -> &'static str {
+        "environment"
+    }
+
+    fn reads_files(&self) -> bool {
+        false
+    }
+
+    fn keys(&self) -> &'static [&'static str] {
+        &["environment"]
+    }
+
+    fn prompts(&self, source: &TaskSource<'_>, most: usize) -> Result<TaskPrompts, TaskError> {
+        let levels = source.environment.as_ref().ok_or(TaskError::NoEnvironment)?;
+        let (train, num_wrong_train) = levels.side(source.seed, Split::Train, levels.train_size.min(most))?;
+        let (held_out, num_wrong) = levels.side(source.seed, Split::HeldOut, levels.val_size.min(most))?;
+        let mut notes = vec![format!(
+            "{}: {} training and {} held-out levels",
+            levels.maker.kind,
+            train.len(),
+            held_out.len()
+        )];
+        for (num_wrong, side, other) in
+            [(num_wrong_train, "training", "held-out"), (num_wrong, "held-out", "training")]
+        {
+            if num_wrong > 0 {
+                notes.push(format!(
+                    "{num_wrong} of the {side} levels open as {other} levels do: the game opens in too few ways"
+                ));
+            }
+        }
+        Ok(TaskPrompts { train, held_out, notes, alphabet: levels.maker.alphabet(source.seed)? })
+    }
+}
