@@ -66,6 +66,7 @@ fn main() {
         let prompt_token_ids = Arc::from([2, 3, 4]);
         fleet
             .submit(SampleRequest {
+                prompt: None,
                 id,
                 prompt_token_ids,
                 images: Arc::default(),

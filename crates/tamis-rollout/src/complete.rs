@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tamis_core::random::Key;
+use tamis_data::prompt::Prompt;
 
 use crate::dispatcher::DispatchError;
 use crate::generator::{
@@ -18,6 +19,8 @@ pub struct Prompted {
     pub token_ids: Arc<[u32]>,
     /// Paths of the images that go with them.
     pub images: Arc<[String]>,
+    /// The prompt as data; see [`SampleRequest::prompt`].
+    pub prompt: Option<Arc<Prompt>>,
     /// One key per completion \[n\].
     pub keys: Vec<Key>,
 }
@@ -134,6 +137,7 @@ fn run(
                 images: prompt.images.clone(),
                 key: *key,
                 sampling: sampling.clone(),
+                prompt: prompt.prompt.clone(),
             })?;
         }
     }

@@ -166,6 +166,7 @@ impl FakeGenerator {
         let length = Self::length(request);
         let ends = spans.iter().skip(1).map(|(_, start)| *start).chain([length]);
         Sample {
+            episode: None,
             token_ids: (0..length)
                 .map(|t| request.key.with(3).below(u64::from(t), VOCABULARY) as u32)
                 .collect(),
@@ -248,6 +249,7 @@ impl FakeGenerator {
             return GeneratorEvent::Aborted { id, num_tokens: 7 };
         }
         let sample = Sample {
+            episode: None,
             token_ids: vec![0],
             logprobs: vec![0.0],
             entropy: None,

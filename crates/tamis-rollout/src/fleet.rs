@@ -31,7 +31,6 @@ use crate::generator::{
 };
 use crate::server::{Server, ServerEvent};
 use crate::wire::{FaultClass, ParameterError};
-use limit::Limit;
 use member::{FleetMember, SampleJob, State};
 pub use settings::{FaultCounts, FleetMessage, FleetSettings};
 
@@ -40,6 +39,10 @@ const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Longest sleep of [`Generator::next`], so that an interruption is heard.
 const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
+
+/// Says which servers have been started again at another address since it was last asked: their places among
+/// those of the fleet, and the servers there.
+pub type Moves = Box<dyn FnMut() -> Vec<(usize, Box<dyn Server>)> + Send>;
 
 /// A generator made of servers.
 pub struct Fleet {
@@ -69,6 +72,8 @@ pub struct Fleet {
     drain_file: Option<(PathBuf, Instant)>,
     /// Entries of the drain file already reported as draining nobody.
     said_of_drain: BTreeSet<String>,
+    /// What says that servers have moved, and when it is asked next.
+    moves: Option<(Moves, Instant)>,
 }
 
 impl Fleet {
@@ -88,28 +93,24 @@ impl Fleet {
         interrupted: Arc<AtomicBool>,
         say: Box<dyn FnMut(FleetMessage) + Send>,
     ) -> Result<Self, GeneratorError> {
+        Self::connect_moving((servers, None), settings, clock, bell, interrupted, say)
+    }
+
+    /// The same of servers that may move. One that has moved is taken for a server that was started again:
+    /// what it had is asked for elsewhere, and it is given the weights before it is used.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn connect_moving(
+        (servers, moves): (Vec<Box<dyn Server>>, Option<Moves>),
+        settings: FleetSettings,
+        clock: Box<dyn Clock>,
+        bell: Bell,
+        interrupted: Arc<AtomicBool>,
+        say: Box<dyn FnMut(FleetMessage) + Send>,
+    ) -> Result<Self, GeneratorError> {
         let now = clock.now();
-        let member = |server| FleetMember {
-            server,
-            state: State::Out { until: now },
-            limit: Limit::new(settings.max_in_flight),
-            in_flight: 0,
-            faults: 0,
-            bad_answers: 0,
-            times_out: 0,
-            says_other: false,
-            is_checking: false,
-            was_checked: false,
-            next_check: now,
-            is_publishing: false,
-            is_asleep: false,
-            holds: None,
-            refused: None,
-            quiet_until: None,
-            said_busy: None,
-            is_draining: false,
-            last_fault: None,
-        };
+        let member = |server| FleetMember::new(server, settings.max_in_flight, now);
         let mut fleet = Self {
             members: servers.into_iter().map(member).collect(),
             settings,
@@ -130,6 +131,7 @@ impl Fleet {
             lost_since: None,
             drain_file: None,
             said_of_drain: BTreeSet::new(),
+            moves: moves.map(|moves| (moves, now)),
         };
         let end = now + settings.start_timeout;
         loop {
@@ -265,6 +267,7 @@ impl Fleet {
     /// Everything that can be done without waiting.
     fn advance(&mut self, now: Instant) -> Result<(), GeneratorError> {
         self.hear(now)?;
+        self.look_who_moved(now);
         self.look_whom_to_drain(now);
         self.look_after(now);
         self.answer_publications();
@@ -327,6 +330,11 @@ impl Fleet {
                     // Nothing that waiting would mend: the folder, or servers without the routes.
                     return Err(GeneratorError::Unreachable { tried: self.describe_servers() });
                 }
+            }
+            ServerEvent::ByFolder { fault } => {
+                *self.counts.servers.entry(fault.class).or_default() += 1;
+                let server = self.members[place].server.name().to_owned();
+                (self.say)(FleetMessage::ByFolder { server, fault });
             }
             // Weights are published to it before it samples, which wakes it.
             ServerEvent::Slept(Ok(())) => self.members[place].holds = None,

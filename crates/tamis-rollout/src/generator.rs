@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tamis_core::group::{FinishReason, GroupId, PolicyVersion};
+use tamis_core::group::{Episode, FinishReason, GroupId, PolicyVersion};
 use tamis_core::random::Key;
 pub use tamis_core::schedule::InFlight;
+use tamis_data::prompt::Prompt;
 use thiserror::Error;
 
 /// Sampling parameters. The reported log-probability is always that of `softmax(logits / temperature)`,
@@ -125,8 +126,10 @@ pub struct SampleRequest {
     /// Key of the sample's random numbers: the native engine's tokens are a function of it, the prompt and
     /// the weights; others take a seed from it.
     pub key: Key,
-    /// Sampling parameters.
+    /// Sampling parameters; of an episode those of each answer.
     pub sampling: Arc<Sampling>,
+    /// The prompt as data, from which an environment is made; `None` where nobody asks for one.
+    pub prompt: Option<Arc<Prompt>>,
 }
 
 impl SampleRequest {
@@ -168,9 +171,18 @@ pub struct Sample {
     /// Policy versions that sampled the tokens, as spans without gap from 0 to T; one span also where there
     /// is no token.
     pub versions: Vec<VersionSpan>,
+    /// Its turns, where it was played in an environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub episode: Option<Episode>,
 }
 
 impl Sample {
+    /// Mask of the tokens that the policy wrote \[T\].
+    pub fn loss_mask(&self) -> Vec<bool> {
+        let len = self.token_ids.len();
+        self.episode.as_ref().map_or_else(|| vec![true; len], |episode| episode.loss_mask(len))
+    }
+
     /// The oldest and the newest version that sampled a token of it.
     pub fn version_range(&self) -> (PolicyVersion, PolicyVersion) {
         let versions = || self.versions.iter().map(|span| span.version);
@@ -272,6 +284,9 @@ pub enum Weights {
     /// A folder with the file [`HANDLES`](crate::server::HANDLES): where in the memory of a GPU the weights
     /// are, for servers on the same GPU (CUDA IPC).
     Handles(PathBuf),
+    /// A folder with the file [`TRANSFER`](crate::server::TRANSFER): what the learner holds to be sent to
+    /// servers over communicators (NCCL).
+    Transfer(PathBuf),
 }
 
 /// Longest wait of [`Generator::next`] for something to happen.

@@ -1,6 +1,7 @@
 //! Rollouts: the [`Generator`] contract and the [`Dispatcher`] that drives a scheduler through a step.
 //!
-//! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them, sample by sample →
+//! Data flows one way: a [`PromptSource`] gives prompts → the generator completes them, sample by sample, with an
+//! environment between the turns of those that are [`Episodes`] →
 //! the [`Scorer`] scores each trajectory as it ends → the metric of whole groups goes to the scheduling
 //! machine of `tamis-core`, which judges them and whose commands the dispatcher carries out until a step is
 //! ready, skipped, or the run ends. [`serve`] puts the native engine behind HTTP.
@@ -11,6 +12,7 @@ pub mod clock;
 mod complete;
 mod connections;
 mod dispatcher;
+mod episodes;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 pub mod fleet;
@@ -36,6 +38,7 @@ pub use dispatcher::{
     Dependencies, DispatchError, Dispatcher, DispatcherSettings, Next, Observer, OrderLog, Reference,
     ReferencePass, SampleEnd, Taken,
 };
+pub use episodes::{Between, Episodes, Plays, Worlds, conversation_of, messages_of};
 pub use generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
     SampleId, SamplePurpose, SampleRequest, Sampling, VersionSpan, Wait, Weights,

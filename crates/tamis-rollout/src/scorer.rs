@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tamis_core::group::{GroupId, Score};
-use tamis_data::prompt::Prompt;
+use tamis_core::group::{Episode, GroupId, Score};
+use tamis_data::prompt::{Message, Prompt};
 use tamis_env::reward::{Logged, RewardError, RewardInput, Rewards, Scored, Scoring, TrainerState};
 use thiserror::Error;
 
@@ -97,6 +97,8 @@ pub struct ScoreRequest {
     pub completion: String,
     /// Completion tokens \[T\].
     pub completion_ids: Vec<u32>,
+    /// What an environment made of it, where one answered, and the messages of that.
+    pub episode: Option<(Episode, Vec<Message>)>,
     /// Training step, from 1.
     pub step: u64,
     /// Pass over the data, from 0.
@@ -109,7 +111,8 @@ impl ScoreRequest {
         RewardInput {
             prompt: &self.prompt,
             completion: &self.completion,
-            messages: None,
+            messages: self.episode.as_ref().map(|(_, messages)| messages.as_slice()),
+            episode: self.episode.as_ref().map(|(episode, _)| episode),
             completion_ids: &self.completion_ids,
             step: self.step,
             epoch: self.epoch,

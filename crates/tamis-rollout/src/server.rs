@@ -9,6 +9,7 @@ mod probe;
 mod protocol;
 mod publishing;
 mod sampling;
+mod sending;
 mod settings;
 
 use std::collections::{HashMap, VecDeque};
@@ -23,6 +24,7 @@ use tamis_text::tokenizer::Tokenizer;
 pub use probe::{FILE as PROBE_FILE, Probe, ProbeError};
 pub use protocol::{Control, ControlReply, OpenAi, Protocol, Sglang, Vllm};
 pub use publishing::HANDLES;
+pub use sending::{GRACE, Past, Restart, Sender, TRANSFER};
 pub use settings::{OtherLogprobs, ServerSettings};
 
 use checking::Checking;
@@ -81,6 +83,12 @@ pub enum ServerEvent {
         /// The version.
         version: PolicyVersion,
         /// Why not.
+        fault: Fault,
+    },
+    /// Weights could not be sent to it over a communicator; it is given them by a folder in the same
+    /// publication.
+    ByFolder {
+        /// The reason.
         fault: Fault,
     },
     /// The server sleeps, or does not.
@@ -174,6 +182,8 @@ pub struct HttpServer<P> {
     /// Label of the weights that it was given; `None` before the first publication.
     label: Option<String>,
     publishing: Option<Publishing>,
+    /// The learner, where it sends weights over a communicator.
+    sender: Option<Sender>,
     /// Name of the adapter that samples, where one was published.
     adapter: Option<String>,
     /// Names of the adapters that the server holds, the newest last.
@@ -187,6 +197,7 @@ pub struct HttpServer<P> {
     is_known: bool,
     /// A publication that failed may have left it paused.
     left_paused: bool,
+    past: Past,
     /// It was put to sleep and has not woken.
     is_asleep: bool,
     /// Deviation of its log-probabilities from those of the first weights that it was given, as a part of
@@ -216,15 +227,23 @@ impl<P: Protocol> HttpServer<P> {
             version: PolicyVersion(0),
             label: None,
             publishing: None,
+            sender: None,
             adapter: None,
             adapters: VecDeque::new(),
             checking: None,
             max_model_len: None,
             is_known: false,
             left_paused: false,
+            past: Past::default(),
             is_asleep: false,
             rounding: None,
         }
+    }
+
+    /// With a learner that sends it weights over a communicator.
+    #[must_use]
+    pub fn with_sender(self, sender: Sender) -> Self {
+        Self { past: sender.past().clone(), sender: Some(sender), ..self }
     }
 }
 
@@ -253,6 +272,9 @@ impl<P: Protocol> HttpServer<P> {
         self.is_known = false;
         self.adapter = None;
         self.adapters.clear();
+        if let Some(sender) = &mut self.sender {
+            sender.forget();
+        }
     }
 
     /// The next request; `None` where this kind of server has no such thing. `model`: of which model.
@@ -261,10 +283,11 @@ impl<P: Protocol> HttpServer<P> {
         self.protocol.control(control, model, &request_id)
     }
 
-    fn send(&mut self, call: Call, errand: Errand, timeout: Duration) {
+    fn send(&mut self, call: Call, errand: Errand, timeout: Duration) -> u64 {
         let number = self.number();
         self.errands.insert(number, errand);
         self.transport.send(number, call, timeout);
+        number
     }
 
     fn ask(&mut self, control: &Control<'_>, errand: Errand, timeout: Duration) -> bool {
@@ -390,6 +413,9 @@ impl<P: Protocol> Server for HttpServer<P> {
                 Some(Errand::Unheard) | None => {}
             }
         }
+        if let Some(exchange) = self.sender.as_mut().and_then(Sender::receive) {
+            self.hear_learner(exchange, now);
+        }
         while self.closing.front().is_some_and(|&(at, _)| at <= now) {
             let Some((_, number)) = self.closing.pop_front() else { break };
             if let Some(Errand::Sample(pending)) = self.errands.remove(&number) {
@@ -408,6 +434,7 @@ impl<P: Protocol> Server for HttpServer<P> {
         {
             self.look();
         }
+        self.look_whether_stuck(now);
         if let Some(publishing) = &mut self.publishing {
             let is_due = publishing.ask_again_at.is_some_and(|at| at <= now);
             if is_due {
@@ -427,8 +454,9 @@ impl<P: Protocol> Server for HttpServer<P> {
         let closing = self.closing.front().map(|&(at, _)| at);
         let again = self.turned_away.front().map(|away| away.again_at);
         let asking = self.publishing.as_ref().and_then(|publishing| publishing.ask_again_at);
+        let stuck = self.publishing.as_ref().and_then(|publishing| publishing.stuck_at);
         let checking = self.checking.as_ref().and_then(|checking| checking.again_at);
-        [closing, again, asking, checking].into_iter().flatten().min()
+        [closing, again, asking, stuck, checking].into_iter().flatten().min()
     }
 
     fn num_in_flight(&self) -> usize {

@@ -104,7 +104,7 @@ fn every_captured_answer_is_read_as_what_it_is() {
                     "models"
                 }
                 "/version" => {
-                    assert_eq!(vllm::read_is_tamis(answer), Ok(false), "{name}");
+                    assert_eq!(vllm::read_program(answer).map(|(is_tamis, _)| is_tamis), Ok(false), "{name}");
                     "versions"
                 }
                 "/weight_info" => {

@@ -1,6 +1,7 @@
 //! Carries out the scheduling machine's commands: draws prompts, aborts groups, hands over a step.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tamis_core::filter::Verdict;
@@ -244,6 +245,7 @@ impl Dispatcher {
             images: record.prompt.images.clone(),
             key,
             sampling: self.sampling.clone(),
+            prompt: Some(Arc::clone(&record.prompt.prompt)),
         }
     }
 

@@ -352,7 +352,8 @@ impl Dispatcher {
         let trajectory = Trajectory {
             versions: sample.version_range(),
             sample_index: member,
-            loss_mask: vec![true; sample.token_ids.len()],
+            loss_mask: sample.loss_mask(),
+            episode: sample.episode,
             text: format!("{}{}", record.prompt.continued, sample.text),
             token_ids: sample.token_ids,
             logprobs: sample.logprobs,

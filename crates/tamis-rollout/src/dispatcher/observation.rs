@@ -30,6 +30,7 @@ impl Dispatcher {
                     prompt: &record.prompt.prompt,
                     completion: &trajectory.text,
                     messages: None,
+                    episode: trajectory.episode.as_ref(),
                     completion_ids: &trajectory.token_ids,
                     step: record.step,
                     epoch: record.group.epoch,

@@ -9,6 +9,7 @@ use super::flight::{Course, GroupFlight, MemberState};
 use super::replay::Taken;
 use super::round::ScoredMember;
 use super::{Dependencies, DispatchError, Dispatcher};
+use crate::episodes::messages_of;
 use crate::record::metric_values;
 use crate::scorer::{ScoreEvent, ScoreRequest};
 
@@ -61,6 +62,7 @@ impl Dispatcher {
             prompt: record.prompt.prompt.clone(),
             completion: trajectory.text.clone(),
             completion_ids: trajectory.token_ids.clone(),
+            episode: trajectory.episode.as_ref().map(|episode| (episode.clone(), messages_of(episode))),
             step: record.step,
             epoch: record.group.epoch,
         })

@@ -491,6 +491,7 @@ fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
         let id = SampleId::of_member(GroupId(group), 0);
         let key = Key::new(1, Purpose::Rollout).with(group);
         let request = SampleRequest {
+            prompt: None,
             id,
             prompt_token_ids: Arc::from([1]),
             images: Arc::default(),
@@ -502,6 +503,7 @@ fn who_samples_beside_the_groups_leaves_theirs_in_the_inbox() {
     let prompt = |row: u64| crate::Prompted {
         token_ids: Arc::from([row as u32]),
         images: Arc::default(),
+        prompt: None,
         keys: (0..3).map(|sample| Key::new(1, Purpose::Validation).with(row).with(sample)).collect(),
     };
     let prompts: Vec<crate::Prompted> = (0..4).map(prompt).collect();

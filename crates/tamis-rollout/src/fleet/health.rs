@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::member::{FleetMember, State};
-use super::{Fleet, FleetMessage, SAY_EVERY};
-use crate::generator::{FailureKind, GeneratorError};
+use super::{Fleet, FleetMessage, LOOK_UP_EVERY, SAY_EVERY};
+use crate::generator::{FailureKind, GeneratorError, SampleId};
 use crate::server::Report;
 use crate::wire::{Fault, FaultClass};
 
@@ -116,6 +116,39 @@ impl Fleet {
         if is_news {
             let server = member.server.name().to_owned();
             (self.say)(FleetMessage::Back { server });
+        }
+    }
+
+    /// Puts those in the place of servers that were started again at another address.
+    pub(super) fn look_who_moved(&mut self, now: Instant) {
+        let Some((moves, next)) = self.moves.as_mut().filter(|(_, next)| *next <= now) else { return };
+        *next = now + LOOK_UP_EVERY;
+        for (place, server) in moves() {
+            let Some(member) = self.members.get_mut(place) else { continue };
+            let (from, to) = (member.server.name().to_owned(), server.name().to_owned());
+            let fault =
+                Fault::new(FaultClass::Reset, format!("it was started again and answers at {to} now"));
+            // That it is lost is said by the move.
+            member.last_fault = Some(fault.clone());
+            (self.say)(FleetMessage::Moved { from, to });
+            self.lose(place, fault.clone(), now);
+            // What it had come to and not said yet is lost with it.
+            let unsaid = self.tasks.iter().filter(|(_, task)| task.member == Some(place));
+            let mut unsaid: Vec<SampleId> = unsaid.map(|(&id, _)| id).collect();
+            unsaid.sort_unstable();
+            for id in unsaid {
+                if let Some(task) = self.end_attempt(place, id) {
+                    self.retry(task, place, &fault, now);
+                }
+            }
+            let member = &mut self.members[place];
+            // Nothing that is known of the one before is true of it. Until it has sampled it counts as one that
+            // was taken out: nobody waits for it.
+            *member = FleetMember {
+                times_out: 1,
+                last_fault: member.last_fault.take(),
+                ..FleetMember::new(server, self.settings.max_in_flight, now)
+            };
         }
     }
 

@@ -50,6 +50,31 @@ pub(super) struct FleetMember {
 }
 
 impl FleetMember {
+    /// One of which nothing is known yet.
+    pub(super) fn new(server: Box<dyn Server>, max_in_flight: Option<usize>, now: Instant) -> Self {
+        Self {
+            server,
+            state: State::Out { until: now },
+            limit: Limit::new(max_in_flight),
+            in_flight: 0,
+            faults: 0,
+            bad_answers: 0,
+            times_out: 0,
+            says_other: false,
+            is_checking: false,
+            was_checked: false,
+            next_check: now,
+            is_publishing: false,
+            is_asleep: false,
+            holds: None,
+            refused: None,
+            quiet_until: None,
+            said_busy: None,
+            is_draining: false,
+            last_fault: None,
+        }
+    }
+
     pub(super) fn takes(&self, current: Option<PolicyVersion>) -> bool {
         self.state == State::Usable && !self.is_publishing && !self.is_draining && self.holds == current
     }

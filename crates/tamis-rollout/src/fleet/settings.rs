@@ -65,6 +65,20 @@ pub enum FleetMessage {
         /// Name of the server.
         server: String,
     },
+    /// Weights could not be sent to a server over a communicator: it is given them by a folder. The reason.
+    ByFolder {
+        /// Name of the server.
+        server: String,
+        /// The reason.
+        fault: Fault,
+    },
+    /// A server was started again at another address, where it is used from now on.
+    Moved {
+        /// Its name until now.
+        from: String,
+        /// Its name from now on.
+        to: String,
+    },
     /// A server had no room for a sample: it is sent fewer at once. Said once a minute at most.
     TurnedAway {
         /// Name of the server.
@@ -100,7 +114,13 @@ impl std::fmt::Display for FleetMessage {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Lost { server, fault } => write!(formatter, "{server} is not used for now: {fault}"),
+            Self::ByFolder { server, fault } => {
+                write!(formatter, "{server} is given the weights by a folder: {}", fault.detail)
+            }
             Self::Back { server } => write!(formatter, "{server} is used"),
+            Self::Moved { from, to } => {
+                write!(formatter, "the server at {from} was started again and answers at {to} now")
+            }
             Self::TurnedAway { server, fault, limit } => {
                 write!(
                     formatter,

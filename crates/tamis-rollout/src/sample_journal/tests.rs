@@ -242,7 +242,14 @@ fn nothing_that_was_read_back_goes_with_a_generator_that_is_lost() {
     let mut generator = Journalled::new(generator, Box::new(Memory::open(&disk, 0)), begin);
     let sampling = crate::fake::sampling(4);
     generator
-        .submit(SampleRequest { id, prompt_token_ids: Arc::from([1]), images: Arc::default(), key, sampling })
+        .submit(SampleRequest {
+            id,
+            prompt_token_ids: Arc::from([1]),
+            images: Arc::default(),
+            key,
+            sampling,
+            prompt: None,
+        })
         .expect("taken");
     generator.next(Wait::Forever).expect_err("lost");
     let events = generator.next(Wait::Forever).expect("goes on");

@@ -168,7 +168,7 @@ impl<P: Protocol> HttpServer<P> {
                 checking.report.figures = figures;
                 None
             }
-            Ok(ControlReply::Done | ControlReply::Scores(_)) => None,
+            Ok(ControlReply::Done | ControlReply::Scores(_) | ControlReply::Workers(_)) => None,
             Err(_) if is_limited => None,
             // Routes that a server may lack: it says neither what its weights are called nor how busy it is,
             // and is never paused.

@@ -34,12 +34,14 @@ pub enum Control<'a> {
     LoadAdapter(&'a str, &'a str),
     /// Forget the adapter of this name.
     UnloadAdapter(&'a str),
-    /// Be ready for weights in the memory of the GPU.
-    BeginTransfer,
+    /// How many processes hold its weights.
+    CountWorkers,
+    /// Be ready for weights that come as this says.
+    BeginTransfer(&'a str),
     /// New weights begin to come.
     BeginUpdate,
-    /// Take weights from where these handles say.
-    TakeHandles(&'a str),
+    /// Take the weights that this describes.
+    TakeWeights(&'a str),
     /// All new weights have come.
     EndUpdate,
     /// Free the GPU's memory, at this level.
@@ -77,6 +79,8 @@ pub enum ControlReply {
     Label(String),
     /// The load figures.
     Figures(Figures),
+    /// How many processes hold its weights.
+    Workers(u64),
     /// The log-probabilities.
     Scores(Vec<f64>),
 }
@@ -98,6 +102,9 @@ pub trait Protocol: Default + Send {
     /// Hint where handles of weights in the memory of the GPU are refused; `None` where this kind of server
     /// takes none.
     const NO_HANDLES: Option<&'static str> = None;
+
+    /// Hint where weights over a communicator are refused; `None` where this kind of server takes none.
+    const NO_TRANSFER: Option<&'static str> = None;
 
     /// Hint where it does not go to sleep.
     const NO_SLEEP: &'static str = "";
@@ -136,6 +143,12 @@ pub trait Protocol: Default + Send {
     /// Of which distribution its log-probabilities are, where that is known without asking.
     fn known_mode(&self) -> Option<LogprobsOf>;
 
+    /// The NCCL that this server comes with, where that is known; an error is why it takes no weights over a
+    /// communicator.
+    fn nccl(&self) -> Result<Option<&'static str>, String> {
+        Ok(None)
+    }
+
     /// Mean difference of log-probabilities, in nats, that its rounding may make at most, where that is
     /// known.
     fn rounding(&self) -> Option<f64> {
@@ -149,11 +162,13 @@ pub struct Vllm {
     interface: Interface,
     /// `tamis serve`, which takes our keys and reports log-probabilities as ours.
     is_tamis: bool,
+    /// The release, once it has said it.
+    release: Option<String>,
 }
 
 impl Default for Vllm {
     fn default() -> Self {
-        Self { interface: Interface::Generate, is_tamis: false }
+        Self { interface: Interface::Generate, is_tamis: false, release: None }
     }
 }
 
@@ -177,6 +192,10 @@ impl Protocol for Vllm {
         " (vLLM takes weights of the same GPU only with --weight-transfer-config '{\"backend\": \"ipc\"}', \
          VLLM_ALLOW_INSECURE_SERIALIZATION=1 and VLLM_SERVER_DEV_MODE=1, and `tamis serve` takes none: \
          `publish.mode: folder` sends them through files)",
+    );
+    const NO_TRANSFER: Option<&'static str> = Some(
+        " (vLLM takes weights over NCCL only with --weight-transfer-config '{\"backend\": \"nccl\"}' and \
+         VLLM_SERVER_DEV_MODE=1)",
     );
     const NO_SLEEP: &'static str = " (vLLM sleeps on GPUs only, and only with --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1; \
          `rollout.sleep_level: 0` leaves it awake)";
@@ -234,9 +253,10 @@ impl Protocol for Vllm {
             Control::Reload(folder, _) => vllm::reload(folder),
             Control::LoadAdapter(folder, name) => vllm::load_adapter(folder, name),
             Control::UnloadAdapter(name) => vllm::unload_adapter(name),
-            Control::BeginTransfer => vllm::begin_transfer(),
+            Control::CountWorkers => vllm::world_size(),
+            Control::BeginTransfer(init_info) => vllm::begin_transfer(init_info),
             Control::BeginUpdate => vllm::begin_update(),
-            Control::TakeHandles(handles) => vllm::take_handles(handles),
+            Control::TakeWeights(update_info) => vllm::take_weights(update_info),
             Control::EndUpdate => vllm::end_update(),
             Control::Sleep(level) => vllm::sleep(*level),
             Control::IsSleeping => vllm::is_sleeping(),
@@ -251,10 +271,11 @@ impl Protocol for Vllm {
     fn read_control(&mut self, control: &Control<'_>, answer: &HttpAnswer) -> Result<ControlReply, Fault> {
         match control {
             Control::Program => {
-                self.is_tamis = vllm::read_is_tamis(answer)?;
+                (self.is_tamis, self.release) = vllm::read_program(answer)?;
                 Ok(if self.is_tamis { ControlReply::Mode(LogprobsOf::Ours) } else { ControlReply::Done })
             }
             Control::Models => vllm::read_models(answer).map(ControlReply::Models),
+            Control::CountWorkers => vllm::read_world_size(answer).map(ControlReply::Workers),
             Control::IsPaused => vllm::read_is_paused(answer).map(ControlReply::IsPaused),
             // 403 where the server was started without --enable-scale-out, 404 where it is older than the
             // route.
@@ -277,6 +298,13 @@ impl Protocol for Vllm {
 
     fn known_mode(&self) -> Option<LogprobsOf> {
         None
+    }
+
+    fn nccl(&self) -> Result<Option<&'static str>, String> {
+        if self.is_tamis {
+            return Err("`tamis serve` takes no weights over NCCL: it is given them by a folder".to_owned());
+        }
+        vllm::nccl_of(self.release.as_deref())
     }
 
     /// The engine of this process, maybe on a processor that rounds otherwise.
@@ -332,9 +360,10 @@ impl Protocol for Sglang {
             Control::SetLabel(_)
             | Control::LoadAdapter(..)
             | Control::UnloadAdapter(_)
-            | Control::BeginTransfer
+            | Control::CountWorkers
+            | Control::BeginTransfer(_)
             | Control::BeginUpdate
-            | Control::TakeHandles(_)
+            | Control::TakeWeights(_)
             | Control::EndUpdate
             | Control::Sleep(_)
             | Control::IsSleeping

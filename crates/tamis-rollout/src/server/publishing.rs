@@ -1,19 +1,27 @@
 //! New weights for one server, step by step: nothing in flight, or paused; loaded, cache emptied, labelled;
 //! resumed, and shown to be held. One that sleeps wakes for it. An adapter is a model of its own beside those that are there: nothing has to
 //! stop for it.
+//!
+//! Weights that come over a communicator ([`super::sending`]) need the learner's part beside the server's. Where
+//! either fails, the communicator is given up. A server that answers is given the same weights by a folder; one
+//! that does not has workers that wait in NCCL for ever, and is started again where that can be.
+//!
+//! A server in which an update broke off is told to end it before it is given anything else: vLLM goes on with
+//! layers of which it has parts, and what is loaded then is wrong.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use tamis_core::group::PolicyVersion;
 
+use super::sending::{Ask, START_AGAIN, Sender, Snapshot, WRITTEN};
 use super::{
     ASK_AGAIN, Control, ControlReply, Errand, HttpServer, Probe, Protocol, Server as _, ServerEvent,
 };
 use crate::generator::{AbortScope, InFlight, Publication, SamplePurpose, Weights};
 use crate::http::Exchange;
-use crate::wire::{Fault, FaultClass};
+use crate::wire::{Fault, FaultClass, vllm};
 
 /// Number of vain resets of a prefix cache after which the server counts as broken.
 const MOST_RESETS: u32 = 40;
@@ -41,6 +49,14 @@ pub(super) enum Stage {
     /// A server that sleeps takes memory for weights first, so that there is room to load them.
     WakeWeights,
     Pause,
+    /// The learner writes a folder, for a server that could not be sent the weights.
+    Write,
+    /// An update that broke off is begun once more and ended, by which vLLM forgets the parts that it got of it.
+    BeginUndo,
+    EndUndo,
+    CountWorkers,
+    /// The learner begins to make a communicator.
+    Join,
     BeginTransfer,
     BeginUpdate,
     /// Whole weights, or an adapter.
@@ -56,10 +72,15 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 18] = [
         Self::Emptying,
         Self::WakeWeights,
         Self::Pause,
+        Self::Write,
+        Self::BeginUndo,
+        Self::EndUndo,
+        Self::CountWorkers,
+        Self::Join,
         Self::BeginTransfer,
         Self::BeginUpdate,
         Self::Load,
@@ -92,6 +113,33 @@ pub(super) enum Loaded {
     Adapter(String),
     /// Weights in the memory of the GPU, by the text of [`HANDLES`].
     Handles(String),
+    /// Weights that the learner sends over a communicator.
+    Sent(Sent),
+    /// The same, once they could not be sent: whole, in a folder that the learner writes first.
+    Written(Snapshot, PathBuf),
+}
+
+/// A transfer as far as it has come.
+#[derive(Debug, Clone)]
+pub(super) struct Sent {
+    snapshot: Snapshot,
+    /// Where it is described.
+    folder: PathBuf,
+    /// As the server is told.
+    update_info: String,
+    /// How many workers it has, and what they are to be told: of a communicator that is made anew.
+    workers: Option<u64>,
+    init_info: Option<String>,
+    /// Whether there was a communicator at the beginning.
+    has_communicator: bool,
+}
+
+/// Whose answer a stage waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Awaited {
+    /// The number of the exchange with the server.
+    server: Option<u64>,
+    learner: bool,
 }
 
 pub(super) struct Publishing {
@@ -102,6 +150,8 @@ pub(super) struct Publishing {
     pub(super) label: String,
     /// Whether the server slept.
     pub(super) was_asleep: bool,
+    /// Whether an update before broke off.
+    undoes: bool,
     /// Whether its log-probabilities' distribution is not known yet.
     pub(super) asks_mode: bool,
     pub(super) in_flight: InFlight,
@@ -110,6 +160,10 @@ pub(super) struct Publishing {
     /// Answers in vain at this stage.
     pub(super) tries: u32,
     pub(super) ask_again_at: Option<Instant>,
+    awaited: Awaited,
+    /// Why the communicator was given up while the server had not answered yet, and until when it may.
+    failed: Option<Fault>,
+    pub(super) stuck_at: Option<Instant>,
 }
 
 impl Publishing {
@@ -126,14 +180,44 @@ impl Publishing {
     fn adapter(&self) -> Option<&str> {
         match &self.loaded {
             Loaded::Adapter(name) => Some(name),
-            Loaded::Whole | Loaded::Handles(_) => None,
+            Loaded::Whole | Loaded::Handles(_) | Loaded::Sent(_) | Loaded::Written(..) => None,
+        }
+    }
+
+    /// Whether it is between the first word of a transfer and the last.
+    fn is_transferring(&self) -> bool {
+        matches!(self.loaded, Loaded::Sent(_))
+            && matches!(
+                self.stage,
+                Stage::CountWorkers
+                    | Stage::Join
+                    | Stage::BeginTransfer
+                    | Stage::BeginUpdate
+                    | Stage::Load
+                    | Stage::EndUpdate
+            )
+    }
+
+    /// Whether the server's workers stand in NCCL until the learner has done its part.
+    fn waits_for_learner(&self) -> bool {
+        self.is_transferring() && matches!(self.stage, Stage::BeginTransfer | Stage::Load)
+    }
+
+    /// What the learner is asked for at this stage; `None` where that is nothing.
+    fn ask(&self) -> Option<Ask<'_>> {
+        match (&self.loaded, self.stage) {
+            (Loaded::Sent(sent), Stage::Join) => sent.workers.map(Ask::Join),
+            (Loaded::Sent(sent), Stage::Load) => Some(Ask::Send(&sent.snapshot)),
+            (Loaded::Written(snapshot, folder), Stage::Write) => Some(Ask::Write(snapshot, folder)),
+            _ => None,
         }
     }
 
     /// What the server is asked for at this stage; `None` where that is nothing.
     fn control(&self) -> Option<Control<'_>> {
         Some(match self.stage {
-            Stage::Emptying => return None,
+            Stage::Emptying | Stage::Write | Stage::Join => return None,
+            Stage::BeginUndo | Stage::EndUndo if !self.undoes => return None,
             Stage::WakeWeights | Stage::WakeCache if !self.was_asleep => return None,
             Stage::WakeWeights => Control::Wake(Some("weights")),
             Stage::WakeCache => Control::Wake(Some("kv_cache")),
@@ -141,18 +225,27 @@ impl Publishing {
             Stage::Pause if self.was_asleep => return None,
             Stage::Pause | Stage::ResetCache | Stage::Resume if !self.stops() => return None,
             Stage::Pause => Control::Pause(self.in_flight),
-            Stage::BeginTransfer | Stage::BeginUpdate | Stage::EndUpdate
-                if !matches!(self.loaded, Loaded::Handles(_)) =>
+            Stage::BeginUpdate | Stage::EndUpdate
+                if !matches!(self.loaded, Loaded::Handles(_) | Loaded::Sent(_)) =>
             {
                 return None;
             }
-            Stage::BeginTransfer => Control::BeginTransfer,
-            Stage::BeginUpdate => Control::BeginUpdate,
-            Stage::EndUpdate => Control::EndUpdate,
+            Stage::CountWorkers => match &self.loaded {
+                Loaded::Sent(sent) if !sent.has_communicator => Control::CountWorkers,
+                _ => return None,
+            },
+            Stage::BeginTransfer => match &self.loaded {
+                Loaded::Handles(_) => Control::BeginTransfer(vllm::OF_HANDLES),
+                Loaded::Sent(sent) => Control::BeginTransfer(sent.init_info.as_ref()?),
+                _ => return None,
+            },
+            Stage::BeginUndo | Stage::BeginUpdate => Control::BeginUpdate,
+            Stage::EndUndo | Stage::EndUpdate => Control::EndUpdate,
             Stage::Load => match &self.loaded {
-                Loaded::Whole => Control::Reload(&self.folder, &self.label),
+                Loaded::Whole | Loaded::Written(..) => Control::Reload(&self.folder, &self.label),
                 Loaded::Adapter(name) => Control::LoadAdapter(&self.folder, name),
-                Loaded::Handles(handles) => Control::TakeHandles(handles),
+                Loaded::Handles(handles) => Control::TakeWeights(handles),
+                Loaded::Sent(sent) => Control::TakeWeights(&sent.update_info),
             },
             Stage::ResetCache => Control::ResetCache,
             Stage::SetLabel => Control::SetLabel(&self.label),
@@ -214,7 +307,31 @@ fn look<P: Protocol>(weights: &Weights, name: String) -> Result<(&Path, Loaded),
             let handles = handles.map_err(|error| format!("{}: {error}", path.display()))?;
             Ok((folder, Loaded::Handles(handles)))
         }
+        Weights::Transfer(folder) => {
+            takes(P::NO_TRANSFER, "weights over a communicator")?;
+            let snapshot = Snapshot::read(folder)?;
+            let update_info = snapshot.update_info();
+            let sent = Sent {
+                snapshot,
+                folder: folder.clone(),
+                update_info,
+                workers: None,
+                init_info: None,
+                has_communicator: false,
+            };
+            Ok((folder, Loaded::Sent(sent)))
+        }
     }
+}
+
+/// Whether a fault is an answer, and not that none came.
+fn is_said(fault: &Fault) -> bool {
+    matches!(fault.class, FaultClass::Refused | FaultClass::ServerError)
+}
+
+/// Whether a fault says that the server itself is gone.
+fn is_gone(fault: &Fault) -> bool {
+    matches!(fault.class, FaultClass::Connect | FaultClass::Reset | FaultClass::HalfBody)
 }
 
 impl<P: Protocol> HttpServer<P> {
@@ -234,6 +351,10 @@ impl<P: Protocol> HttpServer<P> {
                 return;
             }
         };
+        let (there, loaded) = match loaded {
+            Loaded::Sent(sent) => self.choose_way(folder, sent),
+            other => (self.settings.folder_there(folder), other),
+        };
         let is_adapter = matches!(loaded, Loaded::Adapter(_));
         let in_flight = match in_flight {
             // Those of an adapter end with the one that they began with.
@@ -247,18 +368,51 @@ impl<P: Protocol> HttpServer<P> {
         }
         self.publishing = Some(Publishing {
             version: *version,
-            folder: self.settings.folder_there(folder),
+            folder: there,
             loaded,
             label,
             was_asleep: self.is_asleep,
+            undoes: self.past.is_updating(),
             asks_mode: self.mode.is_none() && !P::IS_TEXT_ONLY,
             in_flight,
             probe,
             stage: if in_flight == InFlight::Keep { Stage::WakeWeights } else { Stage::Emptying },
             tries: 0,
             ask_again_at: None,
+            awaited: Awaited::default(),
+            failed: None,
+            stuck_at: None,
         });
         self.publish_stage();
+    }
+
+    /// Whether weights are sent to this server, or a folder is written for it.
+    fn choose_way(&mut self, folder: &Path, mut sent: Sent) -> (String, Loaded) {
+        let there = self.settings.folder_there(folder);
+        let refusal = self.protocol.nccl().err();
+        if let Some(sender) = &mut self.sender
+            && sender.tries()
+            && refusal.is_none()
+        {
+            sent.has_communicator = sender.has_communicator();
+            return (there, Loaded::Sent(sent));
+        }
+        if let Some(detail) = self.sender.as_ref().and_then(Sender::take_reason) {
+            let fault = Fault::new(FaultClass::Transfer, detail);
+            self.ready.push(ServerEvent::ByFolder { fault });
+        }
+        if let (Some(detail), Some(sender)) = (refusal, &mut self.sender)
+            && sender.says()
+        {
+            let fault = Fault::new(FaultClass::Transfer, detail);
+            self.ready.push(ServerEvent::ByFolder { fault });
+        }
+        self.by_folder(folder, sent.snapshot)
+    }
+
+    fn by_folder(&self, folder: &Path, snapshot: Snapshot) -> (String, Loaded) {
+        let written = folder.join(WRITTEN);
+        (self.settings.folder_there(&written), Loaded::Written(snapshot, written))
     }
 
     /// Asks for the stage that the publication stands at, and for the next where the server has no such
@@ -268,11 +422,34 @@ impl<P: Protocol> HttpServer<P> {
             if publishing.stage == Stage::Emptying && !self.by_id.is_empty() {
                 return;
             }
-            let timeout = self.settings.publish_timeout;
+            let timeout = match &self.sender {
+                Some(sender) if publishing.waits_for_learner() => sender.limit(),
+                _ => self.settings.publish_timeout,
+            };
             let model = publishing.adapter().or(self.model.as_deref());
             let call = publishing.control().and_then(|control| self.call_of(&control, model));
-            if let Some(call) = call {
-                self.send(call, Errand::Publishing, timeout);
+            let learner = match (publishing.ask(), &mut self.sender) {
+                (Some(ask), Some(sender)) => {
+                    sender.ask(ask, self.settings.publish_timeout);
+                    true
+                }
+                (Some(_), None) => {
+                    let detail = "the learner that is to send the weights is not known";
+                    self.fail_publication(&Fault::new(FaultClass::Transfer, detail));
+                    return;
+                }
+                (None, _) => false,
+            };
+            let is_update = matches!(publishing.loaded, Loaded::Handles(_) | Loaded::Sent(_));
+            if is_update && publishing.stage == Stage::Load {
+                self.past.note_update(true);
+            }
+            let server = call.map(|call| self.send(call, Errand::Publishing, timeout));
+            let awaited = Awaited { server, learner };
+            if awaited != Awaited::default() {
+                if let Some(publishing) = &mut self.publishing {
+                    publishing.awaited = awaited;
+                }
                 return;
             }
             self.next_stage();
@@ -288,11 +465,14 @@ impl<P: Protocol> HttpServer<P> {
             return;
         }
         if let Some(done) = self.publishing.take() {
+            if let (Loaded::Sent(_), Some(sender)) = (&done.loaded, &mut self.sender) {
+                sender.note_success();
+            }
             self.version = done.version;
             self.label = Some(done.label);
             self.adapter = match done.loaded {
                 Loaded::Adapter(name) => Some(name),
-                Loaded::Whole | Loaded::Handles(_) => None,
+                Loaded::Whole | Loaded::Handles(_) | Loaded::Sent(_) | Loaded::Written(..) => None,
             };
             self.adapters.extend(self.adapter.clone());
             if self.adapters.len() > MOST_ADAPTERS
@@ -308,6 +488,17 @@ impl<P: Protocol> HttpServer<P> {
 
     pub(super) fn finish_stage(&mut self, exchange: Exchange, now: Instant) {
         let Some(publishing) = &mut self.publishing else { return };
+        publishing.awaited.server = None;
+        if let Some(failed) = publishing.failed.take() {
+            // Whatever it says, it is free again.
+            publishing.stuck_at = None;
+            match exchange {
+                Err(fault) if is_gone(&fault) => self.fail_publication(&fault),
+                Err(fault) if fault.class == FaultClass::TimedOut => self.fail_stuck(&failed),
+                _ => self.go_by_folder(&failed),
+            }
+            return;
+        }
         let Some(control) = publishing.control() else { return };
         let outcome = exchange.and_then(|answer| self.protocol.read_control(&control, &answer));
         let fault = match outcome {
@@ -348,7 +539,34 @@ impl<P: Protocol> HttpServer<P> {
                 self.mode = Some(mode);
                 None
             }
-            Ok(_) => None,
+            Ok(ControlReply::Workers(workers)) => {
+                if let Loaded::Sent(sent) = &mut publishing.loaded {
+                    sent.workers = Some(workers.max(1));
+                }
+                None
+            }
+            Ok(_) => {
+                if matches!(publishing.stage, Stage::EndUpdate | Stage::EndUndo) {
+                    self.past.note_update(false);
+                }
+                None
+            }
+            // Some of its workers may be in the update still; that all can end it is what counts.
+            Err(fault) if publishing.stage == Stage::BeginUndo && is_said(&fault) => None,
+            Err(fault) if publishing.stage == Stage::EndUndo && is_said(&fault) => {
+                let what = self.sender.as_ref().map_or(START_AGAIN, |sender| {
+                    sender.note_hang(false, &fault.detail);
+                    sender.restart_server()
+                });
+                let detail =
+                    format!("{}; an update broke off in it, which it cannot end: {what}", fault.detail);
+                Some(Fault { detail, ..fault })
+            }
+            Err(fault) if publishing.is_transferring() && !is_gone(&fault) => {
+                let is_stuck = fault.class == FaultClass::TimedOut && publishing.waits_for_learner();
+                if is_stuck { self.fail_stuck(&fault) } else { self.go_by_folder(&fault) }
+                return;
+            }
             Err(fault)
                 if fault.class == FaultClass::Refused
                     && publishing.stage == Stage::Load
@@ -363,12 +581,109 @@ impl<P: Protocol> HttpServer<P> {
         if let Some(fault) = fault {
             self.fail_publication(&fault);
         } else {
+            self.go_on();
+        }
+    }
+
+    /// The next stage, once everything that this one waits for has come.
+    fn go_on(&mut self) {
+        if self.publishing.as_ref().is_some_and(|publishing| publishing.awaited == Awaited::default()) {
             self.next_stage();
             self.publish_stage();
         }
     }
 
+    /// Takes in what the learner says to its part of a stage.
+    pub(super) fn hear_learner(&mut self, exchange: Exchange, now: Instant) {
+        let (Some(publishing), Some(sender)) = (&mut self.publishing, &mut self.sender) else { return };
+        publishing.awaited.learner = false;
+        let outcome = match (publishing.stage, exchange) {
+            (_, Err(fault)) => Err(fault),
+            (Stage::Join, Ok(answer)) => sender.read_joined(&answer).map(|init_info| {
+                if let Loaded::Sent(sent) = &mut publishing.loaded {
+                    sent.init_info = Some(init_info);
+                }
+            }),
+            (_, Ok(answer)) => Sender::read_done(&answer),
+        };
+        match outcome {
+            Ok(()) => self.go_on(),
+            Err(fault) if !publishing.is_transferring() => self.fail_publication(&fault),
+            Err(fault) if publishing.awaited.server.is_some() => {
+                // Its workers may still be in NCCL: whether they come back is seen by its answer.
+                sender.give_up();
+                (publishing.failed, publishing.stuck_at) = (Some(fault), Some(now + sender.grace()));
+            }
+            Err(fault) => self.go_by_folder(&fault),
+        }
+    }
+
+    pub(super) fn look_whether_stuck(&mut self, now: Instant) {
+        let Some(publishing) = &mut self.publishing else { return };
+        if publishing.stuck_at.take_if(|at| *at <= now).is_some()
+            && let Some(fault) = publishing.failed.take()
+        {
+            self.fail_stuck(&fault);
+        }
+    }
+
+    /// Gives the weights by a folder that could not be sent.
+    fn go_by_folder(&mut self, fault: &Fault) {
+        let Some(publishing) = &mut self.publishing else { return };
+        let Loaded::Sent(sent) = &publishing.loaded else { return };
+        let snapshot = sent.snapshot.clone();
+        let told = self.protocol.nccl().ok().flatten();
+        // vLLM answers what it was not started for with 500 too.
+        let is_refused = is_said(fault);
+        let hint = match publishing.stage {
+            Stage::CountWorkers | Stage::BeginTransfer if is_refused => {
+                Sender::explain(&snapshot, told) + P::NO_TRANSFER.unwrap_or_default()
+            }
+            _ => String::new(),
+        };
+        let mut detail = format!("{}{hint}", fault.detail);
+        if let Some(sender) = &mut self.sender {
+            sender.give_up();
+            sender.note_failure();
+            if !sender.tries() {
+                detail += "; so it is from now on, until it is started again";
+            }
+        }
+        let folder = sent.folder.clone();
+        let (there, loaded) = self.by_folder(&folder, snapshot);
+        if let Some(publishing) = &mut self.publishing {
+            (publishing.folder, publishing.loaded, publishing.stage) = (there, loaded, Stage::Write);
+            (publishing.tries, publishing.awaited) = (0, Awaited::default());
+            publishing.undoes = self.past.is_updating();
+        }
+        self.ready.push(ServerEvent::ByFolder { fault: Fault::new(FaultClass::Transfer, detail) });
+        self.publish_stage();
+    }
+
+    /// A server whose workers wait in NCCL for what will not come takes no weights any more.
+    fn fail_stuck(&mut self, fault: &Fault) {
+        let Some(sender) = &mut self.sender else { return };
+        sender.give_up();
+        let is_meeting =
+            self.publishing.as_ref().is_some_and(|publishing| publishing.stage == Stage::BeginTransfer);
+        sender.note_hang(is_meeting, &fault.detail);
+        let what = sender.restart_server();
+        let detail = format!(
+            "{}; its communicator was given up, and its workers still wait in NCCL: {what}",
+            fault.detail
+        );
+        if let Some(number) = self.publishing.as_mut().and_then(|publishing| publishing.awaited.server.take())
+        {
+            self.transport.cancel(number);
+            self.errands.remove(&number);
+        }
+        self.fail_publication(&Fault::new(FaultClass::Transfer, detail));
+    }
+
     fn fail_publication(&mut self, fault: &Fault) {
+        if let Some(sender) = &mut self.sender {
+            sender.give_up();
+        }
         let Some(publishing) = self.publishing.take() else { return };
         self.left_paused |= publishing.may_be_paused();
         for event in std::mem::take(&mut self.held) {
@@ -382,12 +697,10 @@ impl<P: Protocol> HttpServer<P> {
         }
         // vLLM answers what it was not started for with 500 too.
         let hint = match &publishing.loaded {
-            Loaded::Handles(_) if matches!(fault.class, FaultClass::Refused | FaultClass::ServerError) => {
-                P::NO_HANDLES.unwrap_or_default()
-            }
+            Loaded::Handles(_) if is_said(fault) => P::NO_HANDLES.unwrap_or_default(),
             _ if fault.class != FaultClass::Refused => "",
             Loaded::Adapter(_) => P::NO_ADAPTERS.unwrap_or_default(),
-            Loaded::Whole | Loaded::Handles(_) => P::NO_CONTROL,
+            Loaded::Whole | Loaded::Handles(_) | Loaded::Sent(_) | Loaded::Written(..) => P::NO_CONTROL,
         };
         let detail = format!("version {} was not loaded: {}{hint}", publishing.version.0, fault.detail);
         let fault = Fault { detail, ..fault.clone() };

@@ -232,6 +232,7 @@ impl<P: Protocol> HttpServer<P> {
             let versions =
                 vec![VersionSpan { version: pending.version, start: 0, end: token_ids.len() as u32 }];
             return Ok(Sample {
+                episode: None,
                 token_ids,
                 logprobs: Vec::new(),
                 entropy: None,
@@ -263,7 +264,7 @@ impl<P: Protocol> HttpServer<P> {
             let is_whole = hit.is_none() && finish_reason == FinishReason::Stop;
             check_form(form, &text, is_whole).map_err(|fault| fault.with_tokens(num_tokens))?;
         }
-        Ok(Sample { token_ids, logprobs, entropy, text, finish_reason, versions })
+        Ok(Sample { token_ids, logprobs, entropy, text, finish_reason, versions, episode: None })
     }
 
     /// The versions behind the labels: those that were current since the request was sent, and no others.

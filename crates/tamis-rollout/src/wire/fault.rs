@@ -65,6 +65,8 @@ pub enum FaultClass {
     /// The server's log-probabilities are of another distribution than the one that is trained on: it was
     /// started again with other flags.
     OtherLogprobs,
+    /// Weights did not come from the learner to the server over their communicator (NCCL).
+    Transfer,
 }
 
 impl FaultClass {
@@ -97,6 +99,7 @@ impl FaultClass {
             Self::AbortedByServer => "aborted_by_server",
             Self::Probe => "probe",
             Self::OtherLogprobs => "other_logprobs",
+            Self::Transfer => "transfer",
         }
     }
 

@@ -302,15 +302,17 @@ pub fn program() -> Call {
     Call::get("/version")
 }
 
-/// Reads the answer to [`program`]: whether it is `tamis serve`, which samples by our keys.
-pub fn read_is_tamis(answer: &HttpAnswer) -> Result<bool, Fault> {
+/// Reads the answer to [`program`]: whether it is `tamis serve`, which samples by our keys; and vLLM's release.
+pub fn read_program(answer: &HttpAnswer) -> Result<(bool, Option<String>), Fault> {
     #[derive(Deserialize)]
     struct Version {
         server: Option<String>,
         #[serde(default)]
         keys: bool,
+        version: Option<String>,
     }
-    answer.json::<Version>().map(|version| version.server.as_deref() == Some("tamis") && version.keys)
+    let Version { server, keys, version } = answer.json()?;
+    Ok((server.as_deref() == Some("tamis") && keys, version))
 }
 
 /// A model as a server describes it.
@@ -443,9 +445,54 @@ pub fn ask_mode(interface: Interface, model: Option<&str>, request_id: &str, tok
     sample(interface, &ask)
 }
 
-/// Makes it ready for weights in the memory of its GPU, one handle a tensor.
-pub fn begin_transfer() -> Call {
-    Call::post("/init_weight_transfer_engine", &json!({"init_info": {"packed": false}}))
+/// What a server is told that takes weights in the memory of its GPU, one handle a tensor.
+pub const OF_HANDLES: &str = r#"{"packed":false}"#;
+
+/// Makes it ready for weights that come as this text of an object says.
+pub fn begin_transfer(init_info: &str) -> Call {
+    let body = format!("{{\"init_info\":{init_info}}}").into_bytes();
+    Call { body, ..Call::post("/init_weight_transfer_engine", &Value::Null) }
+}
+
+/// Asks how many processes hold its weights.
+pub fn world_size() -> Call {
+    Call::get("/get_world_size")
+}
+
+/// Reads the answer to [`world_size`].
+pub fn read_world_size(answer: &HttpAnswer) -> Result<u64, Fault> {
+    #[derive(Deserialize)]
+    struct World {
+        world_size: u64,
+    }
+    answer.json::<World>().map(|world| world.world_size)
+}
+
+/// Release that first takes a unique id (`nccl_unique_id_b64`).
+const FIRST_WITH_UNIQUE_ID: (u32, u32) = (0, 30);
+
+/// The NCCL of the PyTorch that each release is built with, by the first release that has it.
+const NCCL_OF: [((u32, u32), &str); 2] = [((0, 33), "2.30.7"), (FIRST_WITH_UNIQUE_ID, "2.29.7")];
+
+/// Last release whose NCCL is known.
+const LAST_KNOWN: (u32, u32) = (0, 33);
+
+/// The NCCL that a release comes with, where that is known; an error is why it takes no weights over NCCL.
+pub fn nccl_of(version: Option<&str>) -> Result<Option<&'static str>, String> {
+    let release = version.and_then(|version| {
+        let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
+        Some((parts.next()??, parts.next()??))
+    });
+    match (version, release) {
+        (Some(version), Some(release)) if release < FIRST_WITH_UNIQUE_ID => Err(format!(
+            "vLLM {version} takes no unique id of NCCL: 0.30 and later do; it is given weights by a folder"
+        )),
+        (_, Some(release)) if release <= LAST_KNOWN => {
+            Ok(NCCL_OF.iter().find(|(first, _)| release >= *first).map(|&(_, nccl)| nccl))
+        }
+        // A build of one's own, or a later release.
+        _ => Ok(None),
+    }
 }
 
 /// Says that new weights come: layers are loaded anew from then on.
@@ -453,9 +500,10 @@ pub fn begin_update() -> Call {
     Call::post_empty("/start_weight_update")
 }
 
-/// Gives the tensors: the text of an object with `names`, `dtype_names`, `shapes` and `ipc_handles_pickled`.
-pub fn take_handles(handles: &str) -> Call {
-    let body = format!("{{\"update_info\":{handles}}}").into_bytes();
+/// Gives the tensors: the text of an object with `names`, `dtype_names`, `shapes` and, where they come as
+/// handles, `ipc_handles_pickled`. Over a communicator it answers when all have come.
+pub fn take_weights(update_info: &str) -> Call {
+    let body = format!("{{\"update_info\":{update_info}}}").into_bytes();
     Call { body, ..Call::post("/update_weights", &Value::Null) }
 }
 

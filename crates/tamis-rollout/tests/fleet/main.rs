@@ -13,7 +13,7 @@ use fake_server::{FakeServer, GOOD, Habits, Seen, TestClock, World};
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_core::random::{Key, Purpose};
 use tamis_rollout::clock::{Bell, Clock};
-use tamis_rollout::fleet::{Fleet, FleetMessage, FleetSettings};
+use tamis_rollout::fleet::{Fleet, FleetMessage, FleetSettings, Moves};
 use tamis_rollout::server::{Report, Server, ServerEvent};
 use tamis_rollout::wire::vllm::Figures;
 use tamis_rollout::wire::{Fault, FaultClass};
@@ -37,6 +37,17 @@ fn connect_to(
     settings: FleetSettings,
     change: impl Fn(usize, &mut FakeServer),
 ) -> Result<World, GeneratorError> {
+    connect_moving(seed, servers, settings, change, |_| None)
+}
+
+/// Servers that move.
+fn connect_moving(
+    seed: u64,
+    servers: &[(Habits, Option<Duration>)],
+    settings: FleetSettings,
+    change: impl Fn(usize, &mut FakeServer),
+    moves: impl FnOnce(&TestClock) -> Option<Moves>,
+) -> Result<World, GeneratorError> {
     let clock = TestClock::new();
     let seen = Arc::new(Mutex::new(Seen::default()));
     let messages = Arc::new(Mutex::new(Vec::new()));
@@ -48,8 +59,9 @@ fn connect_to(
     };
     let hear = Arc::clone(&messages);
     let interrupted = Arc::new(AtomicBool::new(false));
-    let fleet = Fleet::connect(
-        servers.iter().enumerate().map(fake).collect(),
+    let servers: Vec<_> = servers.iter().enumerate().map(fake).collect();
+    let fleet = Fleet::connect_moving(
+        (servers, moves(&clock)),
         settings,
         Box::new(clock.clone()),
         Bell::default(),
@@ -61,6 +73,7 @@ fn connect_to(
 
 fn request(group: u64, member: u32) -> SampleRequest {
     SampleRequest {
+        prompt: None,
         id: SampleId { purpose: SamplePurpose::Rollout, group, member, turn: 0, attempt: 0 },
         prompt_token_ids: Arc::from([1, 2]),
         images: Arc::default(),
@@ -349,6 +362,87 @@ fn a_server_that_comes_back_is_given_the_weights_before_it_is_used() {
             "seed {seed}: {publications} publications, {back} times back"
         );
     }
+}
+
+/// A server dies with what it has, and is started again at another address.
+#[test]
+fn a_server_that_answers_elsewhere_is_given_the_weights_and_used_there() {
+    for (num, dies_after) in [(1, 1), (2, 1), (2, 60)] {
+        println!("{num} servers, one of which dies after {dies_after} s");
+        let mut servers = vec![(GOOD, None); num];
+        servers[0].1 = Some(Duration::from_secs(dies_after));
+        let there = Arc::new(Mutex::new(None));
+        let (at, seen_there) = (Arc::clone(&there), Arc::new(Mutex::new(Seen::default())));
+        let seen_of_moved = Arc::clone(&seen_there);
+        let moves = |clock: &TestClock| -> Option<Moves> {
+            let clock = clock.clone();
+            let after = clock.now() + Duration::from_secs(dies_after + 5);
+            Some(Box::new(move || {
+                let mut at = at.lock().unwrap();
+                if at.is_some() || clock.now() < after {
+                    return Vec::new();
+                }
+                *at = Some(clock.now());
+                let (name, seen) = ("http://elsewhere".to_owned(), Arc::clone(&seen_of_moved));
+                let server = FakeServer { name, seen, ..FakeServer::new(3, 9, GOOD, &clock) };
+                vec![(0, Box::new(server) as Box<dyn Server>)]
+            }))
+        };
+        let settings = FleetSettings { max_in_flight: Some(16), ..FleetSettings::default() };
+        let World { mut fleet, seen, messages, clock, .. } =
+            connect_moving(1, &servers, settings, |_, _| {}, moves).expect("answer");
+        fleet.publish(&publication(9), InFlight::Wait).expect("begun");
+        let published = GeneratorEvent::Published { version: PolicyVersion(9) };
+        assert_eq!(fleet.next(Wait::Forever).expect("goes on"), [published]);
+        let mut num_sampled = 0;
+        let mut take = |events: Vec<GeneratorEvent>| {
+            for event in events {
+                let GeneratorEvent::Sampled { sample, .. } = event else { panic!("{event:?}") };
+                assert_eq!(sample.versions[0].version, PolicyVersion(9));
+                num_sampled += 1;
+            }
+        };
+        // Work until long after the move: all of it comes to a sample, of the weights that were published.
+        for group in 0..400 {
+            fleet.submit(request(group, 0)).expect("taken");
+            let end = clock.now() + Duration::from_millis(400);
+            while clock.now() < end {
+                take(fleet.next(Wait::Until(end)).expect("goes on"));
+            }
+        }
+        take(finish(&mut fleet));
+        assert_eq!(num_sampled, 400);
+        assert!(there.lock().unwrap().is_some());
+        let elsewhere = seen_there.lock().unwrap();
+        assert_eq!(elsewhere.publications, 1);
+        assert!(elsewhere.groups.len() > 20, "{}", elsewhere.groups.len());
+        assert_eq!(seen.lock().unwrap().publications as usize, num);
+        let said: Vec<String> = messages.lock().unwrap().iter().map(ToString::to_string).collect();
+        let moved = "the server at http://s0 was started again and answers at http://elsewhere now";
+        let at = said.iter().position(|line| line == moved).expect("said");
+        let after: Vec<&String> = said[at + 1..].iter().filter(|line| line.contains("elsewhere")).collect();
+        assert_eq!(after, ["http://elsewhere is used"], "{said:?}");
+    }
+}
+
+/// A server that is not there any more when it is connected to, and answers elsewhere a moment later.
+#[test]
+fn a_server_that_moves_while_it_is_connected_to_is_found() {
+    let moves = |clock: &TestClock| -> Option<Moves> {
+        let clock = clock.clone();
+        let mut after = Some(clock.now() + Duration::from_secs(20));
+        Some(Box::new(move || {
+            if after.take_if(|after| *after <= clock.now()).is_none() {
+                return Vec::new();
+            }
+            vec![(0, Box::new(FakeServer::new(3, 9, GOOD, &clock)) as Box<dyn Server>)]
+        }))
+    };
+    let gone = [(GOOD, Some(Duration::ZERO))];
+    let World { mut fleet, .. } =
+        connect_moving(1, &gone, FleetSettings::default(), |_, _| {}, moves).expect("answers");
+    fleet.submit(request(0, 0)).expect("taken");
+    assert!(matches!(finish(&mut fleet)[..], [GeneratorEvent::Sampled { .. }]));
 }
 
 #[test]

@@ -81,6 +81,7 @@ fn sampling(i: u64) -> Sampling {
 fn requests() -> Vec<SampleRequest> {
     let prompts: Vec<Arc<[u32]>> = vec![Arc::from([5, 6, 7]), Arc::from([9, 8, 7, 6, 5, 4])];
     let one = |i: u64| SampleRequest {
+        prompt: None,
         id: SampleId {
             purpose: SamplePurpose::Rollout,
             group: i / 4,

@@ -293,7 +293,7 @@ fn our_own_client_understands_the_server() {
         let content_type = answer.header("content-type").unwrap_or_default().to_owned();
         wire::HttpAnswer { status: answer.status, content_type, body: answer.body, retry_after: None }
     };
-    assert_eq!(vllm::read_is_tamis(&send(&vllm::program())), Ok(true));
+    assert!(vllm::read_program(&send(&vllm::program())).unwrap().0);
     let models = vllm::read_models(&send(&vllm::models())).unwrap();
     assert_eq!((models[0].id.as_str(), models[0].max_model_len), ("tiny", Some(MODEL_LENGTH)));
     assert_eq!(send(&vllm::set_label("v3")).status, 200);

@@ -7,6 +7,7 @@ mod support;
 
 mod others;
 mod samples;
+mod transfers;
 mod weights;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -73,6 +74,17 @@ fn connect<P: Protocol + Default + 'static>(
     fleet: FleetSettings,
     change: impl Fn(&mut ServerSettings),
 ) -> Result<(Fleet, Said), GeneratorError> {
+    connect_with::<P>(urls, key, fleet, change, |_, _, server| server)
+}
+
+/// The same, of servers that may be sent weights.
+fn connect_with<P: Protocol + Default + 'static>(
+    urls: &[String],
+    key: Option<&str>,
+    fleet: FleetSettings,
+    change: impl Fn(&mut ServerSettings),
+    sends: impl Fn(&mut HttpClient, &Bell, HttpServer<P>) -> HttpServer<P>,
+) -> Result<(Fleet, Said), GeneratorError> {
     let bell = Bell::default();
     let mut client = HttpClient::start(HttpSettings::default(), false).expect("a client");
     let servers = urls
@@ -83,7 +95,8 @@ fn connect<P: Protocol + Default + 'static>(
             change(&mut settings);
             let line = client.line(address, key, bell.clone()).expect("a line");
             let tokenizer = Tokenizer::characters("abcdefghijklmn").expect("a tokenizer");
-            Box::new(HttpServer::<P>::new(Box::new(line), Arc::new(settings), tokenizer)) as Box<dyn Server>
+            let server = HttpServer::<P>::new(Box::new(line), Arc::new(settings), tokenizer);
+            Box::new(sends(&mut client, &bell, server)) as Box<dyn Server>
         })
         .collect();
     let messages = Said::default();
@@ -114,6 +127,7 @@ fn sampling() -> Sampling {
 
 fn request_with(group: u64, member: u32, sampling: &Sampling) -> SampleRequest {
     SampleRequest {
+        prompt: None,
         id: SampleId { purpose: SamplePurpose::Rollout, group, member, turn: 0, attempt: 0 },
         prompt_token_ids: Arc::from([2, 3, 4]),
         images: Arc::default(),

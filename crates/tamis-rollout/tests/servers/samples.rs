@@ -381,6 +381,7 @@ fn the_client_names_what_goes_wrong_and_closes_what_is_cancelled() {
 /// A prompt with one image, whose token is 4, of three tokens.
 fn request_with_image(group: u64) -> SampleRequest {
     SampleRequest {
+        prompt: None,
         prompt_token_ids: Arc::from([2, 4, 4, 4, 3]),
         images: Arc::from(["/data/a.png".to_owned()]),
         ..request(group, 0)

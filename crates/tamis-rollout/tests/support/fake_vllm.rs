@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::decoder::Decoder;
-use super::http::{Handler, Reply, Request, TestServer};
+use super::http::{Delivery, Handler, Reply, Request, TestServer};
 
 /// Token ids that there are.
 pub(crate) const VOCABULARY: u32 = 16;
@@ -46,6 +46,27 @@ pub(crate) struct Answer {
 /// Function that answers a request for a completion.
 pub(crate) type Answers = Arc<dyn Fn(&Asked) -> Answer + Send + Sync>;
 
+/// How a route of a transfer over a communicator is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Play {
+    Works,
+    Fails(&'static str),
+    Hangs,
+    /// The process is gone.
+    Dies,
+}
+
+/// Routes of a transfer over a communicator, which may change on the way.
+#[derive(Debug, Clone)]
+pub(crate) struct Plays {
+    pub(crate) init: Play,
+    pub(crate) update: Play,
+    /// Its workers hang, and with them all that asks for them, until it is started again.
+    pub(crate) is_stuck: bool,
+    /// It cannot end an update in which it was given nothing.
+    pub(crate) wants_weights: bool,
+}
+
 #[derive(Clone)]
 pub(crate) struct Behaviour {
     pub(crate) release: Release,
@@ -69,6 +90,10 @@ pub(crate) struct Behaviour {
     pub(crate) takes_adapters: bool,
     /// Was started with `--weight-transfer-config '{"backend": "ipc"}'`.
     pub(crate) takes_handles: bool,
+    /// Was started with `--weight-transfer-config '{"backend": "nccl"}'`.
+    pub(crate) takes_transfers: Option<Arc<Mutex<Plays>>>,
+    /// What it says that it is.
+    pub(crate) version: &'static str,
     /// Was started with `--enable-sleep-mode`.
     pub(crate) sleeps: bool,
     /// Number of reloads that are refused, as if the folder was not seen yet.
@@ -96,6 +121,8 @@ impl Default for Behaviour {
             dev_mode: true,
             takes_adapters: false,
             takes_handles: false,
+            takes_transfers: None,
+            version: "0.32.0",
             sleeps: false,
             late_reloads: 0,
             failing_reloads: 0,
@@ -115,6 +142,10 @@ pub(crate) struct State {
     /// The folder that was loaded last.
     folder: String,
     pub(crate) paused: Option<String>,
+    /// What its workers were told of a communicator.
+    pub(crate) init_info: Value,
+    /// An update failed that had begun: what is loaded next is wrong, unless that is ended first.
+    pub(crate) has_parts: bool,
     /// What sleeps: `weights`, `kv_cache`.
     pub(crate) asleep: Vec<&'static str>,
     /// Every call but samples, in order.
@@ -189,7 +220,48 @@ async fn answer(
     let body = request.json();
     match path.as_str() {
         "/health" => Reply::empty(),
-        "/version" => Reply::json(200, &json!({"version": "0.32.0"})),
+        "/init_weight_transfer_engine"
+        | "/start_weight_update"
+        | "/update_weights"
+        | "/finish_weight_update"
+        | "/collective_rpc"
+            if behaviour.takes_transfers.as_ref().is_some_and(|plays| plays.lock().unwrap().is_stuck) =>
+        {
+            Reply { delivery: Delivery::Hang, ..Reply::empty() }
+        }
+        "/version" => Reply::json(200, &json!({"version": behaviour.version})),
+        "/get_world_size" => Reply::json(200, &json!({"world_size": 2})),
+        "/init_weight_transfer_engine" | "/update_weights" if behaviour.takes_transfers.is_some() => {
+            let plays = behaviour.takes_transfers.as_ref().map(|plays| plays.lock().unwrap().clone());
+            let plays = plays.expect("it has some");
+            let is_init = path == "/init_weight_transfer_engine";
+            match if is_init { plays.init } else { plays.update } {
+                Play::Works if is_init => {
+                    state.lock().unwrap().init_info = body["init_info"].clone();
+                    Reply::json(200, &json!({"message": "done"}))
+                }
+                Play::Works => {
+                    let mut state = state.lock().unwrap();
+                    state.weights = if std::mem::take(&mut state.has_parts) {
+                        "parts".to_owned()
+                    } else {
+                        body["update_info"]["names"][0].as_str().unwrap_or_default().to_owned()
+                    };
+                    Reply::json(200, &json!({"message": "Weights updated"}))
+                }
+                Play::Fails(why) => {
+                    state.lock().unwrap().has_parts |= !is_init;
+                    error(500, "InternalServerError", why)
+                }
+                Play::Hangs => {
+                    if let Some(plays) = &behaviour.takes_transfers {
+                        plays.lock().unwrap().is_stuck = true;
+                    }
+                    Reply { delivery: Delivery::Hang, ..Reply::empty() }
+                }
+                Play::Dies => Reply { delivery: Delivery::Reset, ..Reply::empty() },
+            }
+        }
         "/v1/models" => {
             Reply::json(200, &json!({"data": [{"id": "tiny", "max_model_len": behaviour.max_model_len}]}))
         }
@@ -221,7 +293,24 @@ async fn answer(
         "/init_weight_transfer_engine" if !behaviour.takes_handles => {
             error(500, "InternalServerError", "Weight transfer not configured")
         }
+        "/finish_weight_update"
+            if behaviour
+                .takes_transfers
+                .as_ref()
+                .is_some_and(|plays| plays.lock().unwrap().wants_weights)
+                && state
+                    .lock()
+                    .unwrap()
+                    .calls
+                    .iter()
+                    .rev()
+                    .nth(1)
+                    .is_some_and(|call| call == "/start_weight_update") =>
+        {
+            error(500, "InternalServerError", "no weights were given")
+        }
         "/init_weight_transfer_engine" | "/start_weight_update" | "/finish_weight_update" => {
+            state.lock().unwrap().has_parts &= path != "/finish_weight_update";
             Reply::json(200, &json!({"message": "done"}))
         }
         // The only name is that of the weights.
@@ -278,6 +367,8 @@ async fn answer(
             match std::fs::read_to_string(format!("{folder}/config.json")) {
                 Ok(weights) if !behaviour.keeps_weights => {
                     let mut state = state.lock().unwrap();
+                    let weights =
+                        if std::mem::take(&mut state.has_parts) { "parts".to_owned() } else { weights };
                     (state.weights, state.folder) = (weights, folder);
                     Reply::json(200, &json!({"results": [null]}))
                 }

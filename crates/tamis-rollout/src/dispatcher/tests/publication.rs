@@ -165,6 +165,7 @@ fn spans_of_kept_samples_cover_their_tokens() {
         let id = SampleId::of_member(GroupId(0), member);
         let key = Key::new(1, Purpose::Rollout).with(u64::from(member));
         let request = SampleRequest {
+            prompt: None,
             id,
             prompt_token_ids: Arc::from([1]),
             images: Arc::default(),

@@ -1,0 +1,307 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::Map;
+use tamis_core::group::PromptId;
+use tamis_core::random::Purpose;
+use tamis_env::environment::TurnOutcome;
+
+use super::*;
+use crate::fake::{FakeFaults, FakeGenerator, FakeSettings, sampling};
+use crate::generator::SamplePurpose;
+
+/// Token of everything that an environment shows.
+const SHOWN: u32 = 1000;
+/// Turns of an environment that cannot be made.
+const NO_WORLD: u64 = 1_000_000;
+
+/// Lasts as many turns as the prompt says, earns the number of each, and breaks down where it is to.
+struct Counting {
+    lasts: u64,
+    turn: u64,
+    breaks: bool,
+    luck: Key,
+}
+
+impl Environment for Counting {
+    fn observe(&self) -> String {
+        format!("turn {}", self.turn)
+    }
+
+    fn act(&mut self, _text: &str) -> TurnOutcome {
+        assert!(!(self.breaks && self.turn == 1), "no such world");
+        self.turn += 1;
+        let end = (self.turn >= self.lasts).then_some(EpisodeEnd::Terminated);
+        TurnOutcome { reward: self.turn as f64, end, info: vec![("luck", self.luck.uniform(0))] }
+    }
+
+    fn is_success(&self) -> bool {
+        self.turn >= 3
+    }
+}
+
+struct CountingWorlds {
+    breaks: bool,
+    /// Tokens that stand between two turns.
+    num_shown: usize,
+}
+
+impl Worlds for CountingWorlds {
+    fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, String> {
+        let Some(lasts) = prompt.columns.get("turns").and_then(serde_json::Value::as_u64) else {
+            return Ok(None);
+        };
+        if lasts == NO_WORLD {
+            return Err("there is no such world".to_owned());
+        }
+        Ok(Some(Box::new(Counting { lasts, turn: 0, breaks: self.breaks, luck })))
+    }
+
+    fn between(
+        &self,
+        conversation: &[Message],
+        _sampled: &[u32],
+        observation: &str,
+    ) -> Result<Between, String> {
+        assert_eq!(conversation.last().map(|last| last.role.as_str()), Some("assistant"));
+        Ok(Between { token_ids: vec![SHOWN; self.num_shown], text: format!("[{observation}]") })
+    }
+}
+
+fn request(group: u64, turns: Option<u64>) -> SampleRequest {
+    let columns = turns.map(|turns| ("turns".to_owned(), turns.into()));
+    let prompt = Prompt {
+        id: PromptId(group),
+        content: PromptContent::Text("go".to_owned()),
+        ground_truth: None,
+        data_source: String::new(),
+        columns: Map::from_iter(columns),
+        images: Vec::new(),
+    };
+    SampleRequest {
+        id: SampleId { purpose: SamplePurpose::Rollout, group, member: 0, turn: 0, attempt: 0 },
+        prompt_token_ids: Arc::from([7, 8]),
+        images: Arc::default(),
+        key: Key::new(3, Purpose::Rollout).with(group),
+        sampling: sampling(5),
+        prompt: Some(Arc::new(prompt)),
+    }
+}
+
+/// What comes of requests whose prompts last so many turns, by their group.
+fn play(
+    generator: FakeSettings,
+    worlds: CountingWorlds,
+    max_tokens: usize,
+    turns: &[Option<u64>],
+) -> BTreeMap<u64, GeneratorEvent> {
+    let mut plays = Plays::new(Arc::new(worlds), max_tokens, false);
+    let mut generator = FakeGenerator::new(generator);
+    let mut episodes = plays.over(&mut generator);
+    for (group, turns) in turns.iter().enumerate() {
+        episodes.submit(request(group as u64, *turns)).expect("taken");
+    }
+    let mut ended = BTreeMap::new();
+    while ended.len() < turns.len() {
+        let events = episodes.next(Wait::Forever).expect("goes on");
+        assert!(!events.is_empty(), "{} of {} came to nothing", turns.len() - ended.len(), turns.len());
+        for event in events {
+            let id = match &event {
+                GeneratorEvent::Sampled { id, .. }
+                | GeneratorEvent::Failed { id, .. }
+                | GeneratorEvent::Aborted { id, .. } => *id,
+                GeneratorEvent::Published { .. } => panic!("nothing is published"),
+            };
+            // What the generator says twice, or of nobody, is for whoever asked to tell apart.
+            if id.turn == 0 && id.attempt == 0 && id.group < turns.len() as u64 && id.member == 0 {
+                ended.entry(id.group).or_insert(event);
+            }
+        }
+    }
+    assert!(plays.open.is_empty());
+    ended
+}
+
+fn sample(event: &GeneratorEvent) -> &Sample {
+    let GeneratorEvent::Sampled { sample, .. } = event else { panic!("{event:?}") };
+    sample
+}
+
+proptest! {
+    /// No token that an environment wrote bears loss, turns are where the policy's tokens are, and everything has one
+    /// entry for each token; whatever comes when.
+    #[test]
+    fn masks_turns_and_tokens_agree(
+        turns in proptest::collection::vec(proptest::option::of(1_u64..6), 1..6),
+        num_shown in 0_usize..4,
+        seed in 0_u64..100,
+    ) {
+        let settings = FakeSettings { max_delay: 5, ..FakeSettings::faultless(seed) };
+        let ended = play(settings, CountingWorlds { breaks: false, num_shown }, 1000, &turns);
+        for (lasts, event) in turns.iter().zip(ended.values()) {
+            let sample = sample(event);
+            let mask = sample.loss_mask();
+            prop_assert_eq!((mask.len(), sample.logprobs.len()), (sample.token_ids.len(), sample.token_ids.len()));
+            let is_shown = |(&token, &is_written): (&u32, &bool)| (token == SHOWN) != is_written;
+            prop_assert!(sample.token_ids.iter().zip(&mask).all(is_shown));
+            prop_assert!(sample.logprobs.iter().zip(&mask).all(|(&one, &is_written)| is_written || one == 0.0));
+            let spans = &sample.versions;
+            prop_assert_eq!(spans.last().map(|span| span.end as usize), Some(sample.token_ids.len()));
+            let Some(lasts) = lasts else {
+                prop_assert!(sample.episode.is_none());
+                continue;
+            };
+            let episode = sample.episode.as_ref().expect("played");
+            prop_assert_eq!(episode.turns.len() as u64, *lasts);
+            prop_assert_eq!(episode.rewards(), (1..=*lasts).map(|turn| turn as f64).collect::<Vec<_>>());
+            prop_assert_eq!((episode.is_success, episode.is_cut), (*lasts >= 3, false));
+            let written: usize = episode.turns.iter().map(|turn| (turn.end - turn.start) as usize).sum();
+            prop_assert_eq!(written, mask.iter().filter(|&&is_written| is_written).count());
+            let shown = |turn: &Turn| match turn.observation.as_str() {
+                "" => String::new(),
+                observation => format!("[{observation}]"),
+            };
+            let parts = episode.turns.iter().flat_map(|turn| [turn.text.clone(), shown(turn)]);
+            let text: String = parts.collect();
+            prop_assert_eq!(&text, &sample.text);
+        }
+    }
+
+    /// When answers come, and what else goes on, changes nothing; faults cost the trajectory that they are of.
+    #[test]
+    fn episodes_are_functions_of_prompt_and_key(seed in 0_u64..100) {
+        let turns = [Some(3), None, Some(1), Some(4)];
+        let worlds = || CountingWorlds { breaks: false, num_shown: 2 };
+        let calm = play(FakeSettings::faultless(0), worlds(), 1000, &turns);
+        let faults = FakeFaults { duplicate: 0.5, foreign: 0.3, ..FakeFaults::default() };
+        let wild = FakeSettings { seed, max_delay: 7, faults };
+        prop_assert_eq!(play(wild, worlds(), 1000, &turns), calm);
+    }
+}
+
+#[test]
+fn a_trajectory_has_no_more_tokens_than_it_may() {
+    for max_tokens in 1..30 {
+        let ended = play(
+            FakeSettings::faultless(1),
+            CountingWorlds { breaks: false, num_shown: 2 },
+            max_tokens,
+            &[Some(6)],
+        );
+        let sample = sample(&ended[&0]);
+        let episode = sample.episode.as_ref().expect("played");
+        assert!(sample.token_ids.len() <= max_tokens, "{} of {max_tokens}", sample.token_ids.len());
+        assert_eq!(episode.is_cut, episode.turns.len() < 6);
+        assert_eq!(sample.finish_reason == FinishReason::Length, episode.is_cut);
+        assert_eq!(sample.loss_mask().last(), Some(&true), "nothing is shown for nobody");
+    }
+}
+
+#[test]
+fn an_environment_that_breaks_down_fails_its_trajectory_alone() {
+    let worlds = CountingWorlds { breaks: true, num_shown: 1 };
+    let turns = [Some(3), None, Some(1), Some(NO_WORLD)];
+    let ended = play(FakeSettings::faultless(1), worlds, 1000, &turns);
+    let GeneratorEvent::Failed { reason, .. } = &ended[&3] else { panic!("{ended:?}") };
+    assert_eq!(reason, "there is no such world");
+    let GeneratorEvent::Failed { reason, num_tokens, kind, .. } = &ended[&0] else { panic!("{ended:?}") };
+    assert_eq!(
+        (reason.as_str(), *kind),
+        ("its environment broke down: no such world", FailureKind::Permanent)
+    );
+    assert!(*num_tokens > 0);
+    assert!(matches!(ended[&1], GeneratorEvent::Sampled { .. }));
+    assert_eq!(sample(&ended[&2]).episode.as_ref().map(|episode| episode.turns.len()), Some(1));
+}
+
+#[test]
+fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() {
+    let mut plays = Plays::new(Arc::new(CountingWorlds { breaks: false, num_shown: 1 }), 1000, false);
+    let mut generator = FakeGenerator::new(FakeSettings::faultless(1));
+    let mut episodes = plays.over(&mut generator);
+    let first = request(0, Some(3));
+    episodes.submit(first.clone()).expect("taken");
+    assert!(matches!(episodes.submit(first.clone()), Err(GeneratorError::IdInUse { .. })));
+    // The first answer, by which the second turn begins.
+    assert!(episodes.next(Wait::No).expect("goes on").is_empty());
+    while episodes.plays.open.values().all(|play| play.turn == 0) {
+        let events = episodes.generator.next(Wait::Forever).expect("goes on");
+        for event in events {
+            assert_eq!(episodes.take(event).expect("taken"), None);
+        }
+    }
+    let before = episodes.plays.open.values().map(|play| play.num_written as u64).sum::<u64>();
+    assert!(before > 0);
+    episodes.abort(AbortScope::Sample(first.id));
+    let events = episodes.next(Wait::Forever).expect("goes on");
+    let [GeneratorEvent::Aborted { id, num_tokens }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(*id, first.id);
+    assert!(*num_tokens >= before);
+    episodes.submit(SampleRequest { id: first.id.again(), ..first }).expect("taken");
+    let events = episodes.next(Wait::Forever).expect("goes on");
+    assert_eq!(sample(&events[0]).episode.as_ref().map(|episode| episode.turns.len()), Some(3));
+}
+
+/// A publication waits for trajectories where answers are to be finished by the old weights, or the generator is one of
+/// which a resumed run finds no answers; what is asked for meanwhile begins with the new ones.
+#[test]
+fn weights_wait_for_the_trajectories_that_began_before() {
+    for (in_flight, finishes, waits) in
+        [(InFlight::Wait, false, true), (InFlight::Keep, true, true), (InFlight::Keep, false, false)]
+    {
+        let worlds = CountingWorlds { breaks: false, num_shown: 1 };
+        let mut plays = Plays::new(Arc::new(worlds), 1000, finishes);
+        let mut generator = FakeGenerator::new(FakeSettings { max_delay: 3, ..FakeSettings::faultless(1) });
+        let mut episodes = plays.over(&mut generator);
+        episodes.submit(request(0, Some(4))).expect("taken");
+        let publication = Publication { version: PolicyVersion(1), weights: crate::Weights::InProcess };
+        episodes.publish(&publication, in_flight).expect("begun");
+        episodes.submit(request(1, Some(2))).expect("taken");
+        let mut order = Vec::new();
+        while order.len() < 3 {
+            for event in episodes.next(Wait::Forever).expect("goes on") {
+                if let GeneratorEvent::Sampled { id, sample } = &event {
+                    let (oldest, newest) = sample.version_range();
+                    order.push(format!("{} {}-{}", id.group, oldest.0, newest.0));
+                } else {
+                    order.push("published".to_owned());
+                }
+            }
+        }
+        if waits {
+            assert_eq!(order, ["0 0-0", "published", "1 1-1"], "{in_flight:?}");
+        } else {
+            assert!(order.contains(&"0 0-1".to_owned()), "{order:?}");
+        }
+        assert_eq!(episodes.load().in_flight, 0);
+    }
+}
+
+/// Whatever had been answered of it already: nobody waits for a trajectory that was given up.
+#[test]
+fn what_is_given_up_plays_no_further_turn() {
+    for whole in [false, true] {
+        let worlds = CountingWorlds { breaks: false, num_shown: 1 };
+        let mut plays = Plays::new(Arc::new(worlds), 1000, false);
+        let faults = FakeFaults { late: 1.0, ..FakeFaults::default() };
+        let mut generator = FakeGenerator::new(FakeSettings { faults, ..FakeSettings::faultless(1) });
+        let mut episodes = plays.over(&mut generator);
+        episodes.submit(request(0, Some(4))).expect("taken");
+        if whole {
+            let publication = Publication { version: PolicyVersion(1), weights: crate::Weights::InProcess };
+            episodes.publish(&publication, InFlight::Abort).expect("begun");
+        } else {
+            episodes.abort(AbortScope::Group { purpose: SamplePurpose::Rollout, group: 0 });
+        }
+        let mut ends = Vec::new();
+        while ends.is_empty() {
+            let events = episodes.next(Wait::Forever).expect("goes on");
+            ends.extend(
+                events.into_iter().filter(|event| !matches!(event, GeneratorEvent::Published { .. })),
+            );
+        }
+        assert!(matches!(&ends[..], [GeneratorEvent::Aborted { id, .. }] if id.turn == 0), "{ends:?}");
+        assert!(episodes.plays.is_idle());
+        assert_eq!(generator.num_submitted(), 1);
+    }
+}

@@ -1,0 +1,417 @@
+//! Inference servers as child processes: started, waited for until they answer, started again where they end,
+//! ended with the value.
+//!
+//! Each has a process group of its own, which is ended with it: an engine has workers. Its output goes to a
+//! file, whose last lines a message shows. Where this process is killed, a guard ends the group.
+
+use std::error::Error as _;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use self::running::{Running, answers};
+
+mod running;
+
+/// Interval at which processes are checked.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Longest time for a server's answer to a health check.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
+/// When it is first said that servers are waited for; then whenever that time has doubled.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Longest time for processes to end once they are asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// Pause before a server is started again; it doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause before a server is started again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// What ran for so long before it ended has all restarts again, and the first pause.
+pub const HEALTHY: Duration = Duration::from_secs(3600);
+/// Length of the end of an output file that a message shows, in bytes.
+const LAST_BYTES: u64 = 4096;
+const LAST_LINES: usize = 20;
+
+/// Where a process answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A port of 127.0.0.1, on which it answers `GET /health`.
+    Port(u16),
+    /// A socket in the file system, which takes connections.
+    Socket(PathBuf),
+}
+
+/// As clients write it.
+impl std::fmt::Display for Place {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Port(port) => write!(formatter, "http://127.0.0.1:{port}"),
+            Self::Socket(path) => write!(formatter, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A server to be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerProcess {
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// Variables of the environment, beside those of this process.
+    pub environment: Vec<(String, String)>,
+    /// The command as a person reads it.
+    pub shown: String,
+    /// What it is, for messages: `server`.
+    pub what: &'static str,
+    /// Where it answers.
+    pub place: Place,
+    /// A folder for it alone, removed where this process is killed.
+    pub folder: Option<PathBuf>,
+    /// The file that its output is appended to; its folder exists.
+    pub log: PathBuf,
+}
+
+/// Servers could not be started.
+#[derive(Debug, Error)]
+pub enum LaunchError {
+    /// The program cannot be run.
+    #[error("cannot start `{command}`")]
+    Start {
+        /// The command.
+        command: String,
+        /// The underlying error.
+        source: io::Error,
+    },
+    /// The file for its output cannot be written, or no port is free.
+    #[error("cannot start `{command}`: {what}")]
+    Surroundings {
+        /// The command.
+        command: String,
+        /// The missing resource.
+        what: String,
+        /// The underlying error.
+        source: io::Error,
+    },
+    /// The process ended before it answered.
+    #[error("`{command}` ended ({status}) before it answered{}", tail(output))]
+    Ended {
+        /// The command.
+        command: String,
+        /// Exit status in words.
+        status: String,
+        /// Whether a signal ended it, and not itself.
+        by_signal: bool,
+        /// The last lines of its output.
+        output: String,
+    },
+    /// A launcher refuses to start it.
+    #[error("{message}")]
+    Refused {
+        /// The reason.
+        message: String,
+        /// The fix, where it is known.
+        hint: Option<String>,
+    },
+    /// The process did not answer in time.
+    #[error("`{command}` did not answer within {} s{}", timeout.as_secs(), tail(output))]
+    Late {
+        /// The command.
+        command: String,
+        /// The time.
+        timeout: Duration,
+        /// The last lines of its output.
+        output: String,
+    },
+}
+
+fn tail(output: &str) -> String {
+    if output.is_empty() { String::new() } else { format!("; its output ends:\n{output}") }
+}
+
+/// Returns `count` different ports of 127.0.0.1 on which nothing listens now.
+///
+/// # Errors
+/// There are none.
+pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
+    // Each is held until all are drawn: one that is given back may be drawn again.
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>()?;
+    held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+}
+
+/// Pause before what has been started again so many times is started once more: 1 s, doubling up to a minute.
+pub fn pause_after(restarts: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << restarts.min(16)).min(LONGEST_PAUSE)
+}
+
+/// Hears what a person should know of servers.
+pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// How long servers may take, and how often they are started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchLimits {
+    /// Longest time until all answer for the first time.
+    pub startup: Duration,
+    /// Longest time for which one that has answered may leave health checks unanswered; `None`: any.
+    pub silence: Option<Duration>,
+    /// Most restarts, of all of them together.
+    pub restarts: u32,
+    /// How long one ran that has all restarts again, and the first pause.
+    pub healthy: Duration,
+}
+
+impl LaunchLimits {
+    /// Of servers that are started again where they end.
+    pub fn of_servers(startup: Duration, silence: Option<Duration>) -> Self {
+        Self { startup, silence, restarts: 8, healthy: HEALTHY }
+    }
+
+    /// Of a process that somebody else looks after.
+    pub fn once(startup: Duration) -> Self {
+        Self { startup, silence: None, restarts: 0, healthy: HEALTHY }
+    }
+}
+
+/// What became of a process that ended and is not started again.
+type Ended = Arc<Mutex<Option<String>>>;
+
+/// Servers of this process, all of which have answered once. Dropped, they are ended.
+pub struct LaunchedServers {
+    addresses: Vec<String>,
+    is_over: Arc<AtomicBool>,
+    ended: Ended,
+    /// Set of the servers that are to be started again, in the order of their addresses.
+    to_restart: Vec<Arc<AtomicBool>>,
+    watch: Option<JoinHandle<()>>,
+}
+
+impl LaunchedServers {
+    /// Starts servers and waits until each answers `GET /health`; `None` where the wait is given up. Those that
+    /// end later, or that a signal ends before, are started again.
+    ///
+    /// # Errors
+    /// Where one cannot be started, ends by itself, or does not answer in time. None of them is left then.
+    pub fn start(
+        processes: Vec<ServerProcess>,
+        limits: LaunchLimits,
+        interrupted: &AtomicBool,
+        say: Say,
+    ) -> Result<Option<Self>, LaunchError> {
+        let addresses = processes.iter().map(|process| process.place.to_string()).collect();
+        let mut servers = Servers(Vec::with_capacity(processes.len()));
+        for process in processes {
+            say(&format!("starting a {}: {}", process.what, process.shown));
+            servers.0.push(Running::start(process)?);
+        }
+        let Some(restarts) = servers.wait_until_they_answer(limits, interrupted, &say)? else {
+            return Ok(None);
+        };
+        let (is_over, ended) = (Arc::new(AtomicBool::new(false)), Ended::default());
+        let to_restart = servers.0.iter().map(|server| Arc::clone(&server.is_to_restart)).collect();
+        let watch = {
+            let (is_over, ended) = (is_over.clone(), ended.clone());
+            let watch = move || servers.watch((limits, restarts), &is_over, &ended, &say);
+            std::thread::Builder::new().name("launched".to_owned()).spawn(watch)
+        };
+        let watch = watch.map_err(|source| LaunchError::Surroundings {
+            command: "servers".to_owned(),
+            what: "nobody could look after them".to_owned(),
+            source,
+        })?;
+        Ok(Some(Self { addresses, is_over, ended, to_restart, watch: Some(watch) }))
+    }
+
+    /// Addresses of the servers, as clients write them.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// Has the server at this place of [`Self::addresses`] ended and started again, as one that ended by itself.
+    pub fn restart(&self, place: usize) {
+        if let Some(server) = self.to_restart.get(place) {
+            server.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// What became of one that ended and is not started again, with the end of its output.
+    pub fn ended(&self) -> Option<String> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for LaunchedServers {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        if let Some(watch) = self.watch.take() {
+            let _ = watch.join();
+        }
+    }
+}
+
+/// Processes that end with the value.
+struct Servers(Vec<Running>);
+
+impl Servers {
+    /// The number of restarts that it took until they did; `None` where the wait is given up.
+    fn wait_until_they_answer(
+        &mut self,
+        limits: LaunchLimits,
+        interrupted: &AtomicBool,
+        say: &Say,
+    ) -> Result<Option<u32>, LaunchError> {
+        let (began, timeout) = (Instant::now(), limits.startup);
+        let (mut patience, mut restarts) = (PATIENCE, 0);
+        loop {
+            for server in self.0.iter_mut().filter(|server| !server.has_answered) {
+                let command = server.process.shown.clone();
+                if interrupted.load(Ordering::SeqCst) {
+                    return Ok(None);
+                }
+                if let Some(status) = server.poll_end() {
+                    // A person or the system ended it; what ends by itself will do so again.
+                    let by_signal = status.code().is_none();
+                    if by_signal && restarts < limits.restarts {
+                        restarts += 1;
+                        let what = server.process.what;
+                        say(&format!(
+                            "the {what} `{command}` ended ({status}) before it answered, and is started again"
+                        ));
+                        *server = Running::start(server.process.clone())?;
+                        continue;
+                    }
+                    let output = last_lines(&server.process.log);
+                    return Err(LaunchError::Ended {
+                        command,
+                        status: status.to_string(),
+                        by_signal,
+                        output,
+                    });
+                }
+                server.has_answered = answers(&server.process.place, HEALTH_TIMEOUT);
+                server.heard_at = Instant::now();
+                if !server.has_answered && began.elapsed() >= timeout {
+                    let output = last_lines(&server.process.log);
+                    return Err(LaunchError::Late { command, timeout, output });
+                }
+            }
+            let Some(open) = self.0.iter().find(|server| !server.has_answered) else {
+                return Ok(Some(restarts));
+            };
+            if began.elapsed() >= patience {
+                patience *= 2;
+                say(&format!(
+                    "servers have not answered for {} s; the output of one is in {}",
+                    began.elapsed().as_secs(),
+                    open.process.log.display()
+                ));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Starts again what ends or hangs, each server after a pause that grows, until all is over; so many
+    /// restarts were made before.
+    fn watch(
+        mut self,
+        (limits, mut restarts): (LaunchLimits, u32),
+        is_over: &AtomicBool,
+        ended: &Ended,
+        say: &Say,
+    ) {
+        let most_restarts = limits.restarts;
+        while !is_over.load(Ordering::SeqCst) {
+            for server in &mut self.0 {
+                let hangs = limits.silence.filter(|&longest| server.is_silent(longest));
+                if let Some(longest) = hangs {
+                    let ServerProcess { what, shown, .. } = &server.process;
+                    say(&format!(
+                        "the {what} `{shown}` has not answered a health check for {} s, and is ended",
+                        longest.as_secs()
+                    ));
+                    // The group keeps its number until this process has asked for its end.
+                    server.end_group();
+                }
+                if server.is_to_restart.swap(false, Ordering::SeqCst) && !server.is_over {
+                    let ServerProcess { what, shown, .. } = &server.process;
+                    say(&format!("the {what} `{shown}` is of no use any more, and is ended"));
+                    server.end_group();
+                }
+                if let Some(status) = server.poll_end() {
+                    let output = tail(&last_lines(&server.process.log));
+                    let ServerProcess { what, shown, .. } = &server.process;
+                    let what = format!("the {what} `{shown}` ended ({status}){output}");
+                    if server.started_at.elapsed() >= limits.healthy {
+                        (restarts, server.restarts) = (0, 0);
+                    }
+                    if restarts == most_restarts {
+                        *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.clone());
+                        say(&format!(
+                            "{what}\nthe server is not started again: {restarts} restarts were made"
+                        ));
+                        continue;
+                    }
+                    restarts += 1;
+                    let pause = pause_after(server.restarts);
+                    say(&format!(
+                        "{what}\nthe server is started again in {} s, restart {restarts} of at most {most_restarts}",
+                        pause.as_secs()
+                    ));
+                    server.again_at = Some(Instant::now() + pause);
+                }
+                if server.again_at.take_if(|at| *at <= Instant::now()).is_some()
+                    && let Err(error) = server.start_again()
+                {
+                    let pause = pause_after(server.restarts);
+                    server.again_at = Some(Instant::now() + pause);
+                    let cause = error.source().map_or_else(String::new, |cause| format!(": {cause}"));
+                    say(&format!(
+                        "the server cannot be started again: {error}{cause}; next attempt in {} s",
+                        pause.as_secs()
+                    ));
+                }
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for server in &self.0 {
+            server.ask_to_end();
+        }
+        let began = Instant::now();
+        while began.elapsed() < GRACE
+            && self.0.iter_mut().any(|server| !server.is_over && server.poll_end().is_none())
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for server in &mut self.0 {
+            server.kill();
+        }
+    }
+}
+
+/// The end of a file of output; empty where there is none.
+pub fn last_lines(log: &Path) -> String {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LAST_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(LAST_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.trim_end().lines().filter(|line| !line.starts_with("$ ")).collect();
+    lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+}
+
+#[cfg(all(test, unix))]
+mod tests;
