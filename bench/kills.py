@@ -102,15 +102,30 @@ class Processes:
         return found
 
 
+# A variable of all that a bench starts, by which what is left is found: agents and guards run in no folder of a
+# run.
+MARK = "TAMIS_KILLS"
+
+
 def left_over(folder):
-    """Processes that still run in a folder."""
-    found = []
-    for link in pathlib.Path("/proc").glob("[0-9]*/cwd"):
+    """Processes that still run of those that were started for a folder."""
+    found, mark = [], f"{MARK}={folder}".encode()
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            if pathlib.Path(os.readlink(link)) == folder:
-                found.append(int(link.parent.name))
+            is_marked = mark in (process / "environ").read_bytes().split(b"\0")
+            is_there = pathlib.Path(os.readlink(process / "cwd")) == folder
         except OSError:
             continue
+        if is_marked or is_there:
+            found.append(int(process.name))
+    return found
+
+
+def wait_for_none(folder, seconds):
+    """Those that are left after so long."""
+    until = time.monotonic() + seconds
+    while (found := left_over(folder)) and time.monotonic() < until:
+        time.sleep(0.05)
     return found
 
 
@@ -154,7 +169,7 @@ def differences(one, other):
 class Bench:
     def __init__(self, folder, arguments):
         self.folder, self.program = folder, arguments.program
-        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "RUST_BACKTRACE": "1"}
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "RUST_BACKTRACE": "1", MARK: str(folder)}
         (folder / "config.yaml").write_text(CONFIG)
         serve = [str(self.program), "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}", "--threads", "1"]
         self.arguments = [
@@ -211,16 +226,19 @@ class Bench:
                 continue
             of_a_kind = {}
             for what, pid in Processes(process.pid).victims():
-                of_a_kind.setdefault(what, []).append(pid)
+                if pid not in stopped:
+                    of_a_kind.setdefault(what, []).append(pid)
+            if not of_a_kind:
+                continue
             what = dice.choice(sorted(of_a_kind))
             pid = dice.choice(sorted(of_a_kind[what]))
             how = "stopped" if what not in ("controller", "launcher") and dice.random() < 0.3 else "killed"
-            had.append((what, how, time.monotonic() - began))
-            print(f"  {name} {time.monotonic() - began:6.1f} s: {what} {pid} is {how}", flush=True)
             try:
                 os.kill(pid, signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
             except ProcessLookupError:
                 continue
+            had.append((what, how, time.monotonic() - began))
+            print(f"  {name} {time.monotonic() - began:6.1f} s: {what} {pid} is {how}", flush=True)
             if how == "stopped":
                 stopped.append(pid)
             if what == "controller":
@@ -239,10 +257,7 @@ class Bench:
 
     def wait_for_end(self, name):
         """Until nothing of a controller that was killed is left."""
-        until = time.monotonic() + 30
-        while (found := left_over(self.folder)) and time.monotonic() < until:
-            time.sleep(0.05)
-        if found:
+        if found := wait_for_none(self.folder, 30):
             sys.exit(f"{name}: the processes {found} outlive their controller by 30 s")
 
 
@@ -288,7 +303,8 @@ def main():
                 all_had[f"{what} {how}"] = all_had.get(f"{what} {how}", 0) + 1
             lost = took - seconds
             print(f"{name}: the same batches, accounts and weights; {len(had)} losses cost {lost:.1f} s", flush=True)
-            if bench_left := left_over(bench.folder):
+            # Guards of what was killed end a moment after it.
+            if bench_left := wait_for_none(bench.folder, 10):
                 sys.exit(f"{name} left processes: {bench_left}")
             shutil.rmtree(run)
     print(f"{total} losses in {number} runs: {', '.join(f'{n} x {what}' for what, n in sorted(all_had.items()))}")

@@ -8,7 +8,8 @@ The learner is simulated behind the real wire (tamis-learner/1: it computes noth
 may be sent), and so are vLLM servers (their answers are rendered once, with other lengths and a log-probability for
 every token). The run is the real program. It shares the machine with what is simulated, so that wall-clock says
 little; what counts is its own CPU time, as a share of the 620 s in which eight GPUs would learn from the tokens of
-such a step, and the most memory that it held.
+such a step (64: an eighth of that), and the most memory that it held. The last line says how much of the time lies
+between the passes of a step, where the learner waits for it; most of the rest is spent while servers generate.
 
 It needs the program (`cargo build --release -p tamis-cli`) and the standard library of Python.
 """
@@ -34,6 +35,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Seconds in which eight GPUs of 400 TFLOP/s learn from 33.5 million tokens with 7.6 billion weights.
 LEARNING = 620.0
 TOKENS = 33.5e6
+# Calls after which a learner waits for the next of the same step.
+PASSES = {"forward", "forward_hold", "backward", "grad_norm"}
 
 CONFIG = """
 run: {{name: scale, seed: 3, threads: 2}}
@@ -71,6 +74,8 @@ class Learner:
         self.num_steps = self.num_tokens = self.num_waves = 0
         self.held = 0
         self.folder = None
+        # The call before, and the run's CPU time then; and what of it lay between passes, in seconds.
+        self.pid, self.before, self.serial = None, (None, 0.0), 0.0
 
     def networks(self):
         sizes = {"num_parameters": 7_600_000_000, "num_trained": 7_600_000_000, "vocab_size": self.vocab_size, "max_positions": 16384}
@@ -85,6 +90,14 @@ class Learner:
             "protocol": "tamis-learner/1", "implementation": "simulated torch", "incarnation": "i", "seq": 0,
             "num_ranks": self.num_ranks, "device": "nothing", "capabilities": capabilities,
         }  # fmt: skip
+
+    def watch(self, name):
+        if self.pid is not None:
+            stat = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            now = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+            last, then = self.before
+            self.serial += now - then if last in PASSES else 0.0
+            self.before = (name, now)
 
     def call(self, name, settings, columns):
         match name:
@@ -184,7 +197,9 @@ def serve_learner(num_ranks, micro_batch, tell):
         def do_POST(self):
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             settings, columns = decode(self.headers.get("Content-Type", ""), body)
-            values, columns = learner.call(self.path.rsplit("/", 1)[1], settings, columns)
+            name = self.path.rsplit("/", 1)[1]
+            learner.watch(name)
+            values, columns = learner.call(name, settings, columns)
             if columns:
                 self.answer(encode(values, columns), "application/x-safetensors")
             else:
@@ -201,8 +216,9 @@ def serve_learner(num_ranks, micro_batch, tell):
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     tell.send(f"http://127.0.0.1:{server.server_address[1]}")
+    learner.pid = tell.recv()
     tell.recv()
-    tell.send((learner.num_tokens, learner.num_waves))
+    tell.send((learner.num_tokens, learner.num_waves, learner.serial))
 
 
 # The servers
@@ -325,14 +341,14 @@ def main():
         log = pathlib.Path(folder, "output")
         with open(log, "w") as output:
             pid = spawn(arguments.program.resolve(), folder, output)
+            learner.send(pid)
             _, status, usage = os.wait4(pid, 0)
         if status != 0:
             sys.exit(f"the run ended with status {status}:\n{log.read_text()[-4000:]}")
         run = pathlib.Path(folder, "runs/scale")
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         learner.send(None)
-        tokens, waves = learner.recv()
-        report(arguments, rows, usage, tokens, waves, run)
+        report(arguments, rows, usage, learner.recv(), run)
         if arguments.keep is not None:
             shutil.copytree(folder, arguments.keep)
 
@@ -347,7 +363,8 @@ def spawn(program, folder, output):
     return pid
 
 
-def report(arguments, rows, usage, tokens, waves, run):
+def report(arguments, rows, usage, learned, run):
+    tokens, waves, serial = learned
     steps = arguments.steps
     cpu, a_step = (usage.ru_utime + usage.ru_stime) / steps, tokens / steps
     per_step = LEARNING * a_step / TOKENS
@@ -362,6 +379,17 @@ def report(arguments, rows, usage, tokens, waves, run):
         print(f"  {name:<28} {rows[-1][name]:8.2f} s")
     trained = rows[-1]
     print(f"groups: {trained['groups/generated']:.0f} generated, {trained['groups/trained']:.0f} trained, {trained['groups/dropped']:.0f} dropped")
+    # Rewards and advantages come before the first pass.
+    between = serial / steps + mean(rows, "reward", "adv")
+    outside = mean(rows, "step") - mean(rows, "gen", "old_log_prob", "reward", "adv", "update_actor")
+    print(f"outside of all stages: {outside:.1f} s a step of wall-clock")
+    shares = [f"{100 * between / time:.2f} % of {time:.0f} s on {gpus} GPUs" for gpus, time in ((8, per_step), (64, per_step / 8))]
+    print(f"between passes: {between:.1f} s a step of CPU time, {', '.join(shares)}; all that the run takes is {800 * cpu / per_step:.1f} % there")
+
+
+def mean(rows, *stages):
+    """Seconds of stages, a step."""
+    return sum(row.get(f"timing_s/{stage}", 0.0) for row in rows for stage in stages) / len(rows)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,46 @@
 """The launcher on a Ray cluster of two nodes, which are two raylets of this machine. `scripts/test-ray` runs it."""
 
+import json
 import os
 import pathlib
-import shlex
 import signal
+import subprocess
 import sys
 import time
 import unittest
 
 from ray.cluster_utils import Cluster
-from ray.job_submission import JobStatus, JobSubmissionClient
 from test_cluster import PACKAGE, PATIENCE, ClusterCase, is_alive
 
 # Ray takes its time to bring processes up.
 LONG = 90.0
+
+PROGRAM = os.environ.get("TAMIS_PROGRAM", "tamis")
+
+# A run that takes some seconds.
+CONFIG = """
+run: {seed: 3, threads: 1}
+model: {path: policy}
+data:
+  task: arithmetic
+  arithmetic: {levels: [{digits: 1, operators: ['+'], terms: 2}], train_size: 64, val_size: 8}
+  max_prompt_length: 12
+  train_batch_size: 4
+  gen_batch_size: 8
+rollout: {n: 4, max_response_length: 4}
+reward: [{kind: number}]
+filter: {kind: variance}
+schedule: {max_num_gen_batches: 50}
+train:
+  ppo_mini_batch_size: 2
+  total_steps: 40
+  optimizer: {learning_rate: 1e-3}
+checkpoint: {save_freq: 20}
+"""
+INIT = (
+    "{architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 1, num_heads: 2, num_kv_heads: 1, "
+    "max_position_embeddings: 32}"
+)
 
 # A rank on TCP; every rank answers, the first where it is told to.
 RANK = """
@@ -87,6 +114,15 @@ class TestRay(RayCase):
         self.assertEqual(launcher.close(), 0)
         self.assert_gone()
 
+    def test_the_nodes_describe_themselves(self):
+        launcher = self.ray_launcher()
+        launcher.send(command="look")
+        machines = launcher.wait("machines", LONG)["machines"]
+        self.assertEqual([machine["cores"] for machine in machines], [3, 3])
+        self.assertEqual([machine["gpus"] for machine in machines], [[], []])
+        self.assertTrue(all(machine["memory"] > 1 << 30 for machine in machines), machines)
+        self.assertEqual(launcher.close(), 0)
+
     def test_a_rank_that_is_killed_is_told_and_another_gang_begins(self):
         launcher = self.ray_launcher()
         self.up_gang(launcher)
@@ -97,8 +133,9 @@ class TestRay(RayCase):
         died = launcher.wait("died", LONG, rank=3, pid=killed)
         self.assertEqual((died["exit"], died["log_tail"]), ("signal: 9 (SIGKILL)", "I am rank 3"))
         self.assert_gone(first)
-        launcher.send(command="restart", role="learner")
-        self.assertEqual(self.ready(launcher, incarnation=2)["nodes"], before["nodes"])
+        # As a run does that has lost it.
+        self.up_gang(launcher, generation=2)
+        self.assertEqual(self.ready(launcher, generation=2)["nodes"], before["nodes"])
 
     def test_a_node_that_is_lost_is_replaced(self):
         launcher = self.ray_launcher()
@@ -109,13 +146,27 @@ class TestRay(RayCase):
         died = launcher.wait("died", LONG, role="learner")
         self.assertIn("its actor is gone", died["exit"])
         self.assert_gone(first)
-        launcher.send(command="restart", role="learner")
+        self.up_gang(launcher, generation=2)
         waiting = launcher.wait("log", LONG)
         self.assertIn("learner needs 2 nodes with 2 CPUs each; the cluster has", waiting["message"])
         self.cluster.add_node(num_cpus=3)
-        after = self.ready(launcher, incarnation=2)
+        after = self.ready(launcher, generation=2)
         self.assertEqual((after["ranks"], len(set(after["nodes"]))), (4, 2))
         self.assertEqual(len(set(after["nodes"]) - set(before["nodes"])), 1)
+
+    def test_nodes_with_gpus_are_waited_for_and_what_comes_back_is_as_large(self):
+        self.cluster.add_node(num_cpus=1, num_gpus=2)
+        launcher = self.ray_launcher()
+        self.up_gang(launcher, per_node=None, device="cuda")
+        self.assertIn("learner needs 2 nodes with GPUs; the cluster has", launcher.wait("log", LONG)["message"])
+        second = self.cluster.add_node(num_cpus=1, num_gpus=2)
+        self.assertEqual(self.ready(launcher)["ranks"], 4)
+        self.cluster.remove_node(second, allow_graceful=False)
+        launcher.wait("died", LONG, role="learner")
+        self.up_gang(launcher, per_node=None, device="cuda", generation=2)
+        self.assertIn("learner needs 2 nodes with 2 GPUs and 1 CPU each", launcher.wait("log", LONG)["message"])
+        self.cluster.add_node(num_cpus=1, num_gpus=3)
+        self.assertEqual(self.ready(launcher, generation=2)["ranks"], 4)
 
     def test_room_that_is_not_there_is_told_in_numbers(self):
         launcher = self.ray_launcher()
@@ -156,8 +207,23 @@ class TestRay(RayCase):
         self.assert_gone()
 
 
-class TestJob(ClusterCase):
-    """A run as a job of the cluster, its learner on both nodes."""
+class TestRuns(ClusterCase):
+    """Whole runs."""
+
+    def tamis(self, *arguments, **variables):
+        return subprocess.Popen(
+            [PROGRAM, *arguments],
+            cwd=self.folder,
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def succeed(self, run):
+        said, _ = run.communicate(timeout=3 * LONG)
+        self.assertEqual(run.returncode, 0, said)
+        return said
 
     def test_a_submitted_run_trains_on_both_nodes_and_leaves_nothing(self):
         arguments = {"num_cpus": 3, "include_dashboard": True, "dashboard_port": 0}
@@ -183,21 +249,79 @@ class TestJob(ClusterCase):
             "run.name=job",
         ]
         config = PACKAGE.parent / "configs" / "quickstart.yaml"
-        command = [os.environ["TAMIS_PROGRAM"], "train", str(config), *settings]
-        client = JobSubmissionClient(f"http://{cluster.head_node.webui_url}")
-        job = client.submit_job(entrypoint=shlex.join(command))
-        deadline = time.monotonic() + 3 * LONG
-        while not (status := client.get_job_status(job)).is_terminal():
-            self.assertLess(time.monotonic(), deadline, client.get_job_logs(job))
-            time.sleep(0.5)
-        said = client.get_job_logs(job)
-        self.assertEqual(status, JobStatus.SUCCEEDED, said)
-        self.assertIn("on 2 ranks", said)
+        ray = pathlib.Path(sys.executable).with_name("ray")
+        submit = [ray, "job", "submit", "--address", f"http://{cluster.head_node.webui_url}", "--"]
+        job = subprocess.run(
+            [*submit, PROGRAM, "train", str(config), *settings],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=3 * LONG,
+        )
+        self.assertEqual(job.returncode, 0, job.stdout)
+        self.assertIn("on 2 ranks", job.stdout)
+        self.assertIn("succeeded", job.stdout)
         run = self.folder / "job"
         self.assertEqual(len((run / "metrics.jsonl").read_text().splitlines()), 3)
         for name in ("learner.log", "learner_rank_1.log", "cluster.log"):
             self.assertTrue((run / name).exists(), name)
         self.assertEqual([pid for pid in pids_of("tamis.learner", str(self.folder)) if is_alive(pid)], [])
+
+    def test_a_server_whose_node_is_lost_goes_on_at_another(self):
+        (self.folder / "config.yaml").write_text(CONFIG)
+        warm = ["train.total_steps=1", "warm_start={steps: 60, batch_size: 32, learning_rate: 1e-2}", f"+model.init={INIT}"]
+        self.succeed(self.tamis("train", "config.yaml", "run.name=policy", "~model.path", *warm))
+        (self.folder / "runs/policy/checkpoints/step_1").rename(self.folder / "policy")
+        self.succeed(self.tamis("train", "config.yaml", "run.name=alone"))
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+        self.addCleanup(cluster.shutdown)
+        nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+        serve = [PROGRAM, "serve", "{model}", "--host", "{host}", "--port", "{port}", "--threads", "1"]
+        launch = {"command": [*serve, "--api-key-file", "{key_file}"], "startup_timeout": "90s"}
+        served = [
+            "run.name=served",
+            "rollout.backend=vllm",
+            f"rollout.launch={json.dumps(launch)}",
+            "cluster.launcher=ray",
+            f"cluster.address={cluster.address}",
+            f"learner.python={sys.executable}",
+        ]
+        run = self.tamis("train", "config.yaml", *served)
+        self.addCleanup(run.kill)
+        metrics, deadline = self.folder / "runs/served/metrics.jsonl", time.monotonic() + LONG
+        while not (metrics.exists() and '"step":3,' in metrics.read_text()):
+            if run.poll() is not None or time.monotonic() > deadline:
+                run.kill()
+                self.fail(run.stdout.read())
+            time.sleep(0.05)
+        (server,) = pids_of("tamis\0serve\0", str(self.folder))
+        above = list(ancestors(server))
+        raylets = {node.all_processes["raylet"][0].process.pid: node for node in nodes}
+        (lost,) = [node for pid, node in raylets.items() if pid in above]
+        cluster.remove_node(lost, allow_graceful=False)
+        said = self.succeed(run)
+        self.assertRegex(said, r"server 1 on [\d.]+ \(Ray node \w+\).* ended \(its actor is gone")
+        self.assertRegex(said, r"the server at http://\S+ was started again and answers at http://\S+ now")
+        # Samples of servers have metrics of their own.
+        alone = self.rows("alone")
+        both = [{name: row.get(name) for name in of} for row, of in zip(self.rows("served"), alone, strict=True)]
+        self.assertEqual(both, alone)
+        last = [self.folder / "runs" / name / "checkpoints/step_40/model.safetensors" for name in ("served", "alone")]
+        self.assertEqual(*(path.read_bytes() for path in last))
+        self.assert_gone([int(server), *map(int, pids_of("tamis\0serve\0", str(self.folder)))])
+
+    def rows(self, run):
+        lines = (self.folder / "runs" / run / "metrics.jsonl").read_text().splitlines()
+        timed = ("timing", "perf/", "rollout/server_")
+        rows = [json.loads(line) for line in lines]
+        return [{k: v for k, v in row.items() if not k.startswith(timed) and "time" not in k} for row in rows]
+
+
+def ancestors(pid):
+    """The processes above one."""
+    while int(pid) > 1:
+        pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        yield pid
 
 
 def pids_of(*words):

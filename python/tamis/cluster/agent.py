@@ -136,9 +136,10 @@ class Agent:
         for held in self._held:
             held.close()
         if key is not None:
-            path = self.folder / "key"
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(key)
+            # For programs that read the key alone, and for those that read a configuration.
+            for name, text in (("key", key), ("key.yaml", f"api-key: {key}\n")):
+                with open(os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                    file.write(text)
         for process in processes:
             self._start(folder=folder if folder and os.path.isdir(folder) else str(self.folder), **process)
         if ready is not None:

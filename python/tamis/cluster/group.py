@@ -6,6 +6,7 @@ import pathlib
 import queue
 import threading
 import time
+import traceback
 from collections import deque
 
 from .agent import GRACE
@@ -14,6 +15,8 @@ from .request import Abandoned, LaunchError
 # Seconds before a server is started again; they double each time.
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
+# Seconds after which one that was ready has all restarts again, and the first pause.
+HEALTHY = 3600.0
 # Seconds in which the ends of several ranks count as one.
 SETTLE = 0.25
 # Seconds in which the others of a gang end that lost one of them.
@@ -38,38 +41,68 @@ class Restarts:
             self._made += 1
             return self._made
 
+    def give_back(self):
+        """Begins to count anew."""
+        with self._lock:
+            self._made = 0
+
 
 class Log:
     """The output of one process: a file, and its last lines."""
 
-    def __init__(self, path, shown):
+    def __init__(self, path, shown, say):
         self.path, self.tail = str(path), deque(maxlen=LAST_LINES)
-        self._file = open(path, "a", encoding="utf-8", errors="replace", buffering=1)
-        self._file.write(f"$ {shown}\n")
+        self._say, self._file, self._is_told = say, None, False
+        self._write(f"$ {shown}")
 
     def add(self, line):
         """Appends a line."""
         self.tail.append(line)
-        self._file.write(line + "\n")
+        self._write(line)
+
+    def _write(self, line):
+        try:
+            if self._file is None:
+                self._file = open(self.path, "ab", buffering=0)
+            left = f"{line}\n".encode(errors="replace")
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            # Whose output it is works all the same; the next line may find room.
+            if not self._is_told:
+                self._say(f"the log {self.path} cannot be written: {error.strerror}; lines of it are lost")
+                self._is_told = True
 
     def close(self):
         """Nothing more comes."""
-        self._file.close()
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+
+def in_a_line(error):
+    """An error of somebody else's code, without what goes on below its first line."""
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}".removesuffix(": ")
 
 
 class Group(threading.Thread):
-    """Starts processes that belong together, watches them, and starts them again where that is asked for."""
+    """Starts processes that belong together and watches them; a server is started again where it ends, or on demand."""
 
     def __init__(self, request, launcher, emit, restarts):
         super().__init__(name=request.name, daemon=True)
-        self.index = request.index
+        self.index, self.generation, self.is_gang = request.index, request.generation, request.is_gang
         self._request, self._launcher, self._restarts = request, launcher, restarts
-        self._emit = functools.partial(emit, role=request.role, index=request.index)
+        self._emit = functools.partial(emit, role=request.role, index=request.index, generation=request.generation)
         self._heard = queue.SimpleQueue()
         self._is_over = threading.Event()
         self._incarnation = 0
         self._last = (None, None)
         self._was_ready = False
+        # When this incarnation became ready.
+        self._ready_at = None
+        self._pause = FIRST_PAUSE
+        # Whether it was begun again with other ports since it was ready.
+        self._has_moved = False
         # The restart that follows the last end.
         self._again = None
 
@@ -84,27 +117,29 @@ class Group(threading.Thread):
 
     def run(self):
         """One incarnation after the other."""
-        pause = FIRST_PAUSE
         try:
             while not self._is_over.is_set():
                 self._incarnation += 1
-                self._again = None
+                self._again, self._ready_at = None, None
                 try:
                     is_asked = self._live()
                 except Abandoned:
                     break
                 except LaunchError as error:
-                    self._emit("error", message=str(error), hint=error.hint)
+                    self._tell_trouble(str(error), error.hint)
                     is_asked = False
-                except OSError as error:
-                    self._emit("error", message=f"{self._request.name} cannot be started: {error}", hint=None)
+                except Exception as error:
+                    # What a cluster that is gone raises is known to nobody; a group that said nothing would be waited for.
+                    with contextlib.suppress(OSError):
+                        traceback.print_exc()
+                    what = "is lost" if self._ready_at is not None else "cannot be started"
+                    self._tell_trouble(f"{self._request.name} {what}: {in_a_line(error)}", None)
                     is_asked = False
                 if not is_asked:
-                    again = self._again or (self._restarts.take() if self._was_ready else None)
-                    if again is not None:
-                        self._emit("again", pause=pause, number=again, most=self._restarts.most)
-                    self._wait_until_asked(None if again is None else pause)
-                    pause = min(pause * 2, LONGEST_PAUSE)
+                    if self._again is not None:
+                        self._emit("again", pause=self._pause, number=self._again, most=self._restarts.most)
+                    self._wait_until_asked(None if self._again is None else self._pause)
+                    self._pause = min(self._pause * 2, LONGEST_PAUSE)
         finally:
             self._emit("down")
 
@@ -132,10 +167,17 @@ class Group(threading.Thread):
             self._emit("log", message=message)
 
         places, each = self._launcher.place(self._request, is_wanted, say)
-        incarnation = _Incarnation(self._request, places, each, self._incarnation, self._heard)
+        try:
+            incarnation = _Incarnation(self._request, places, each, self._incarnation, self._heard, say)
+        except BaseException:
+            for place in places:
+                place.close(SHORT_GRACE)
+            raise
         grace = SHORT_GRACE
         try:
-            url = incarnation.start(self._last, self._launcher.is_local)
+            # Until it is ready there again, its port may be somebody else's by now.
+            last, self._last = self._last, (None, None)
+            url = incarnation.start(last, self._launcher.is_local)
             is_asked = self._watch(incarnation, url, deadline)
             grace = GRACE if is_asked else SHORT_GRACE
             return is_asked
@@ -158,12 +200,18 @@ class Group(threading.Thread):
                 continue
             dead = incarnation.hear(source[1], message)
             if dead is not None:
+                if not is_ready and not self._has_moved and incarnation.lacks_a_port():
+                    self._has_moved = True
+                    message = f"a port of {self._request.name} was taken before it was used: others are tried"
+                    self._emit("log", message=message)
+                    return True
                 dead = self._find_first(incarnation, dead)
                 # What ends by itself before it has answered will do so again; what is killed need not.
                 self._tell_end(self._was_ready or dead["exit"].startswith("signal"), dead)
                 return False
             if message is not None and message["event"] == "ready":
                 is_ready = self._was_ready = True
+                self._ready_at, self._has_moved = time.monotonic(), False
                 self._last = (incarnation.places[0].name, incarnation.port)
                 nodes = [place.name for place in incarnation.places]
                 self._emit(
@@ -174,8 +222,19 @@ class Group(threading.Thread):
                     ranks=len(incarnation.logs),
                 )
 
+    def _take_restart(self):
+        if self._ready_at is not None and time.monotonic() - self._ready_at >= HEALTHY:
+            self._restarts.give_back()
+            self._pause = FIRST_PAUSE
+        return self._restarts.take()
+
+    def _tell_trouble(self, message, hint):
+        # One that ended before may have been promised another start.
+        self._again = self._again or (self._take_restart() if self._was_ready else None)
+        self._emit("error", message=message, hint=hint, is_last=self._again is None)
+
     def _tell_end(self, may_return, dead):
-        self._again = self._restarts.take() if may_return else None
+        self._again = self._take_restart() if may_return else None
         self._emit("died", is_last=self._again is None, **dead)
 
     def _find_first(self, incarnation, dead):
@@ -199,7 +258,7 @@ class Group(threading.Thread):
 class _Incarnation:
     """Processes that were started together."""
 
-    def __init__(self, request, places, each, number, heard):
+    def __init__(self, request, places, each, number, heard, say):
         self.places, self.number = places, number
         self._request, self._each, self._heard = request, each, heard
         self._pids = {}
@@ -209,7 +268,7 @@ class _Incarnation:
         self.logs = []
         for rank in range(len(places) * each if request.is_gang else 1):
             name = path if rank == 0 else path.with_name(f"{path.stem}_rank_{rank}{path.suffix}")
-            self.logs.append(Log(name, shown))
+            self.logs.append(Log(name, shown, say))
         self._readers = [threading.Thread(target=self._read, args=(place,), daemon=True) for place in places]
         for reader in self._readers:
             reader.start()
@@ -241,12 +300,16 @@ class _Incarnation:
                 "{host}": address,
                 "{port}": str(self.port),
                 "{key_file}": f"{place.hello['folder']}/key",
+                "{key_config}": f"{place.hello['folder']}/key.yaml",
             }
             for local_rank in range(self._each):
                 rank = number * self._each + local_rank
                 environment = dict(request.environment)
                 if place.gpus is not None:
                     environment["CUDA_VISIBLE_DEVICES"] = ",".join(place.gpus)
+                    # The numbers are those of `nvidia-smi` (and of Ray): CUDA by itself begins with the
+                    # fastest.
+                    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
                 if request.is_gang:
                     environment |= {
                         "RANK": str(rank),
@@ -283,6 +346,10 @@ class _Incarnation:
                 return {"exit": message["exit"], **self.describe(message["rank"])}
         return None
 
+    def lacks_a_port(self):
+        """Whether the end of an output says that somebody else had a port."""
+        return any("address already in use" in line.lower() for log in self.logs for line in log.tail)
+
     def describe(self, rank):
         """A process, as the news of its end has it."""
         log = self.logs[rank]
@@ -303,17 +370,19 @@ class _Incarnation:
         for thread in (*closings, *self._readers):
             thread.join()
         kept = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                source, message = self._heard.get_nowait()
-                if source is None:
-                    kept.append((source, message))
-                elif source[0] is self and message is not None and message["event"] == "output":
-                    self.hear(source[1], message)
-        for item in kept:
-            self._heard.put(item)
-        for log in self.logs:
-            log.close()
+        try:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    source, message = self._heard.get_nowait()
+                    if source is None:
+                        kept.append((source, message))
+                    elif source[0] is self and message is not None and message["event"] == "output":
+                        self.hear(source[1], message)
+        finally:
+            for item in kept:
+                self._heard.put(item)
+            for log in self.logs:
+                log.close()
 
 
 def _fill(word, known):
@@ -322,4 +391,4 @@ def _fill(word, known):
     return word
 
 
-__all__ = ["Group", "Restarts"]
+__all__ = ["Group", "Restarts", "in_a_line"]

@@ -1,12 +1,21 @@
 """Places on this machine, and its GPUs."""
 
+import fcntl
 import os
+import pathlib
 import shutil
 import subprocess
+import tempfile
 import threading
+import time
+from urllib.parse import quote
 
 from .channel import Channel
 from .request import LaunchError
+
+
+# Seconds between two looks at GPUs that others have.
+LOOK_EVERY = 0.5
 
 
 class Place:
@@ -42,6 +51,59 @@ def find_gpus():
     return found.stdout.split()
 
 
+class AllTaken(LaunchError):
+    """Others have all GPUs."""
+
+
+def find_names():
+    """The name that each GPU has everywhere, by its number here; empty where `nvidia-smi` is not there."""
+    asked = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(line.split(", ", 1) for line in found.splitlines() if ", " in line)
+
+
+class Claims:
+    """GPUs that this launcher has among those of this user on this machine: a lock on a file for each, which ends with
+    the process.
+    """
+
+    def __init__(self):
+        self._folder = pathlib.Path(tempfile.gettempdir()) / f"tamis-gpus-{os.getuid()}"
+        self._held = {}
+        # Jobs and containers that see other GPUs number theirs alike.
+        self._names = find_names()
+
+    def has(self, gpu):
+        """Whether it is this launcher's."""
+        return gpu in self._held
+
+    def take(self, gpu):
+        """Whether no other launcher has it; from then on it is this one's."""
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            name = self._names.get(gpu, gpu)
+            file = os.open(self._folder / quote(name, safe=""), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            # Where nothing can be written, nothing is known of others.
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            return not isinstance(error, BlockingIOError)
+        self._held[gpu] = file
+        return True
+
+    def give_back(self, gpus):
+        """Leaves them to others."""
+        for gpu in gpus:
+            if gpu in self._held:
+                os.close(self._held.pop(gpu))
+
+
 class LocalLauncher:
     """Hands out this machine's GPUs."""
 
@@ -52,7 +114,12 @@ class LocalLauncher:
         self._gpus = find_gpus() if gpus is None else gpus
         # It stays theirs when their processes end: new ones come into it, and others may share it.
         self._taken = {}
+        self._claims = Claims()
         self._lock = threading.Lock()
+
+    def look(self):
+        """Nothing: the run sees this machine itself."""
+        raise LaunchError("only the machines of a Ray cluster are looked at", "take `tamis` from the same build")
 
     def place(self, request, is_wanted, say):
         """The places of a gang or a server, and the number of its processes at each of them."""
@@ -61,12 +128,27 @@ class LocalLauncher:
                 f"{request.nodes} nodes are asked for, and this launcher starts processes on one machine",
                 "set `cluster.launcher: ray`, or `learner.nodes: 1`",
             )
-        with self._lock:
-            gpus = self._take(request)
-            self._taken[request.role, request.index] = gpus or []
+        gpus = self._wait(request, is_wanted, say)
         return [Place(gpus)], (len(gpus) if gpus else request.per_node or 1) if request.is_gang else 1
 
-    def _take(self, request):
+    def _wait(self, request, is_wanted, say):
+        is_told = False
+        while True:
+            try:
+                with self._lock:
+                    gpus = self._take(request, say)
+                    self._taken[request.role, request.index] = gpus or []
+                    return gpus
+            except AllTaken as error:
+                # They may be those of a run that is about to end.
+                if not is_wanted():
+                    raise
+                if not is_told:
+                    say(f"waiting for GPUs: {error}")
+                    is_told = True
+            time.sleep(LOOK_EVERY)
+
+    def _take(self, request, say):
         if request.device == "cpu" or (request.device == "auto" and not self._gpus):
             return None
         if request.share is not None:
@@ -79,14 +161,42 @@ class LocalLauncher:
                     "lower `rollout.launch.replicas` or `rollout.launch.tensor_parallel`",
                 )
             return gpus
+        before = self._taken.get((request.role, request.index))
+        if before and request.per_node in (None, len(before)):
+            # Others may share them.
+            return before
         taken = {
             gpu
             for owner, gpus in self._taken.items()
             if owner != (request.role, request.index)
             for gpu in gpus
         }
-        free = [gpu for gpu in self._gpus if gpu not in taken]
-        wanted = request.gpus_per_node([len(self._gpus)])
+        left = [gpu for gpu in self._gpus if gpu not in taken]
+        free, others, held = [], [], [gpu for gpu in left if self._claims.has(gpu)]
+        for gpu in left:
+            # No more than it is to have: another launcher may look for some at this moment.
+            if request.per_node is not None and len(free) == request.per_node:
+                break
+            (free if gpu in held or self._claims.take(gpu) else others).append(gpu)
+        ours = len(self._gpus) - len(others)
+        wanted = request.gpus_per_node([ours])
+        if request.per_node is not None:
+            if len(free) < wanted <= len(left):
+                shared = others[: wanted - len(free)]
+                say(f"{request.name} shares GPUs with other runs on this machine: {', '.join(shared)}")
+                free += shared
+        elif others:
+            theirs = ", ".join(others)
+            # One for it, and those of others of its run.
+            if not free or ours < min(1 + request.reserve, len(self._gpus)):
+                # Two that wait do not hold what the other needs.
+                self._claims.give_back([gpu for gpu in free if gpu not in held])
+                beside = f" beside {request.reserve} for others" if request.reserve else ""
+                raise AllTaken(
+                    f"{request.name} is to have all GPUs that are free{beside}, and other runs on this machine have {theirs}",
+                    "wait until they end, or say how many GPUs it is to share with them (`learner.gpus_per_node`)",
+                )
+            say(f"{request.name} has {wanted} of {len(self._gpus)} GPUs: other runs on this machine have {theirs}")
         if len(free) < wanted:
             raise LaunchError(
                 f"{request.name} is to have {wanted} GPUs: {len(self._gpus)} are there, {len(free)} of them free",

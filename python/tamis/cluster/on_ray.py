@@ -4,8 +4,11 @@ A place is an actor that writes this package into a folder of its node and start
 system needs to be shared for the program. Ray carries commands and output; what is learned from never goes through it.
 """
 
+import contextlib
+import os
 import pathlib
 import queue
+import socket
 import sys
 import tempfile
 import threading
@@ -21,6 +24,21 @@ TESTED = "2.60.0"
 PATIENCE = 5.0
 # Seconds between two looks while room is waited for.
 LOOK_EVERY = 1.0
+# Longest time for a cluster's head to take a connection.
+CONNECT_TIMEOUT = 5.0
+# Longest time for the nodes to describe themselves.
+LONGEST_LOOK = 120.0
+
+
+def knock(address):
+    """Looks whether something listens at a cluster's address, where it is known: Ray itself would try for many minutes
+    and hear no signal meanwhile.
+    """
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.rpartition(":")
+    if port.isdigit() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
 
 
 def _make_node(ray):
@@ -73,6 +91,35 @@ def _make_node(ray):
     return Node
 
 
+def _make_look():
+    """The function by which a node describes itself. One of a function goes to the node as it is."""
+
+    def look():
+        import shutil
+        import subprocess
+
+        memory, gpus = None, []
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    memory = int(line.split()[1]) * 1024
+        program = shutil.which("nvidia-smi")
+        if program is not None:
+            query = "--query-gpu=index,memory.total,memory.used,name"
+            command = [program, query, "--format=csv,noheader,nounits"]
+            try:
+                found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+            except (OSError, subprocess.SubprocessError):
+                found = ""
+            for line in found.splitlines():
+                number, total, used, name = (part.strip() for part in line.split(",", 3))
+                if total.isdigit() and used.isdigit():
+                    gpus.append({"id": number, "name": name, "memory": int(total) << 20, "used": int(used) << 20})
+        return {"memory": memory, "gpus": gpus}
+
+    return look
+
+
 class Place:
     """A place on a node."""
 
@@ -117,32 +164,82 @@ class RayLauncher:
 
     is_local = False
 
-    def __init__(self, address):
+    def __init__(self, address, wait, is_wanted, say):
+        """`wait`: seconds for which the cluster may be away."""
+        # Each try takes 40 s, and how often it is tried is said here. Ray reads it when it is imported.
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
         try:
             import ray
             from ray import util
-            from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
         except ImportError as error:
             raise LaunchError(
                 f"{sys.executable} has no Ray ({error})", f"{sys.executable} -m pip install 'ray=={TESTED}'"
             ) from None
         self._ray, self._util = ray, util
-        self._strategy = PlacementGroupSchedulingStrategy
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level="warning")
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            where = f" at {address}" if address != "auto" else ""
-            raise LaunchError(
-                f"no Ray cluster answers{where}: {first_line(error)}",
-                "start one (`ray start --head`), name its address (`cluster.address`, `RAY_ADDRESS`), or start the run "
-                "on a node of it (`ray job submit`)",
-            ) from None
+        self._strategy, self._on_node = PlacementGroupSchedulingStrategy, NodeAffinitySchedulingStrategy
+        self._connect(address, wait, is_wanted, say)
         root = pathlib.Path(__file__).parents[1]
         files = {f"tamis/{path.relative_to(root)}": path.read_bytes() for path in root.rglob("*.py")}
         self._files = ray.put(files)
         self._node = ray.remote(_make_node(ray))
         # Room that was found, which outlives the processes in it: others may share it, and new ones come into it.
         self._rooms = {}
+        # What was decided for those that had room once.
+        self._decided = {}
+
+    def _connect(self, address, wait, is_wanted, say):
+        deadline, is_told = time.monotonic() + wait, False
+        while True:
+            try:
+                knock(address)
+                self._ray.init(address=address, log_to_driver=False, logging_level="warning")
+                return
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                where = f" at {address}" if address != "auto" else ""
+                trouble = f"no Ray cluster answers{where}: {first_line(error)}"
+            # What is left of the attempt would be in the way of the next.
+            self._ray.shutdown()
+            if time.monotonic() >= deadline:
+                raise LaunchError(
+                    trouble,
+                    "start one (`ray start --head`), name its address (`cluster.address`, `RAY_ADDRESS`), or start the "
+                    "run on a node of it (`ray job submit`)",
+                )
+            if not is_told:
+                say(f"{trouble}; it is waited for, for {wait:g} s at most")
+                is_told = True
+            if not is_wanted():
+                raise Abandoned
+            time.sleep(LOOK_EVERY)
+
+    def look(self):
+        """The machines of the cluster; of one that does not answer in time, what Ray says of it."""
+        described = []
+        ask = self._ray.remote(_make_look())
+        for node in self._nodes():
+            strategy = self._on_node(node["NodeID"], soft=False)
+            asked = ask.options(num_cpus=0, scheduling_strategy=strategy, max_retries=0).remote()
+            described.append((node, asked))
+        self._ray.wait([asked for _, asked in described], num_returns=len(described), timeout=LONGEST_LOOK)
+        machines = []
+        for node, asked in described:
+            try:
+                found = self._ray.get(asked, timeout=0)
+            except (self._ray.exceptions.RayError, TimeoutError) as error:
+                print(f"{node['NodeManagerAddress']} does not describe itself: {first_line(error)}", file=sys.stderr)
+                found = {"gpus": [], "memory": None}
+            resources = node["Resources"]
+            gpus, count = found["gpus"], int(resources.get("GPU", 0))
+            if len(gpus) < count:
+                # It does not tell of all of them.
+                return []
+            if len(gpus) > count:
+                # Which of them Ray was given is not known here.
+                gpus = [{**gpu, "used": 0} for gpu in gpus[:count]]
+            cores = int(resources.get("CPU", 0))
+            machines.append({"name": node["NodeManagerAddress"], "cores": cores, "memory": found["memory"], "gpus": gpus})
+        return machines
 
     def place(self, request, is_wanted, say):
         """The places of a gang or a server, and the number of its processes at each of them."""
@@ -213,37 +310,57 @@ class RayLauncher:
             return room
         if room is not None:
             # A node of it is gone: others take its place.
-            self._util.remove_placement_group(room.group)
-        counts = [int(node["Resources"].get("GPU", 0)) for node in self._nodes()]
-        on_gpus = request.device != "cpu" and (sum(counts) > 0 or request.device != "auto")
-        if on_gpus:
-            each = request.gpus_per_node(counts) if len(counts) >= request.nodes else request.per_node or 1
-            bundle = {"GPU": each, "CPU": 1}
-        else:
-            each = request.per_node or 1
-            bundle = {"CPU": each if request.is_gang else 1}
+            self._util.remove_placement_group(self._rooms.pop(key).group)
+        bundle, each = self._decide(request, is_wanted, say)
         strategy = "STRICT_SPREAD" if request.nodes > 1 else "STRICT_PACK"
         group = self._util.placement_group([bundle] * request.nodes, strategy=strategy)
         self._rooms[key] = _Room(group, bundle, each)
-        began, patience = time.monotonic(), PATIENCE
         try:
-            while not group.wait(LOOK_EVERY):
-                lacking = f"{request.name} needs {describe(bundle, request.nodes)}; {self._describe_cluster()}"
-                if not is_wanted():
-                    raise LaunchError(
-                        f"{lacking}: no room was found within {request.startup_timeout:g} s",
-                        "add nodes, end what has the others, ask for less (`learner.nodes`, `learner.gpus_per_node`, "
-                        "`rollout.launch`), have learner and servers share GPUs (`cluster.colocate`), or wait longer "
-                        "(`learner.startup_timeout`, `rollout.launch.startup_timeout`)",
-                    )
-                if time.monotonic() - began >= patience:
-                    patience *= 2
-                    say(f"waiting for room: {lacking}")
-        except (LaunchError, Abandoned):
+            needs = describe(bundle, request.nodes)
+            self._wait(request, needs, lambda: group.wait(LOOK_EVERY), is_wanted, say)
+        except BaseException:
             del self._rooms[key]
-            self._util.remove_placement_group(group)
+            # Where the cluster is gone, so is the group.
+            with contextlib.suppress(Exception):
+                self._util.remove_placement_group(group)
             raise
+        self._decided[_shape(request)] = bundle, each
         return self._rooms[key]
+
+    def _decide(self, request, is_wanted, say):
+        """What each node is to give, and the number of processes there. One that comes back has what it had, for nodes
+        may be missing then.
+        """
+        decided = self._decided.get(_shape(request))
+
+        def look():
+            nonlocal decided
+            decided = decided or decide(request, [int(node["Resources"].get("GPU", 0)) for node in self._nodes()])
+            if decided is None:
+                time.sleep(LOOK_EVERY)
+            return decided
+
+        needs = f"{request.nodes} nodes with GPUs" if request.nodes > 1 else "a node with GPUs"
+        needs += f" beside {request.reserve} GPUs for others" if request.reserve else ""
+        self._wait(request, needs, look, is_wanted, say)
+        if request.device == "auto" and "GPU" not in decided[0]:
+            say(f"no node has a GPU: {request.name} is on CPUs (`learner.device: cuda` waits for nodes with GPUs)")
+        return decided
+
+    def _wait(self, request, needs, look, is_wanted, say):
+        began, patience = time.monotonic(), PATIENCE
+        while not look():
+            lacking = f"{request.name} needs {needs}; {self._describe_cluster()}"
+            if not is_wanted():
+                raise LaunchError(
+                    f"{lacking}: no room was found within {request.startup_timeout:g} s",
+                    "add nodes, end what has the others, ask for less (`learner.nodes`, `learner.gpus_per_node`, "
+                    "`rollout.launch`), have learner and servers share GPUs (`cluster.colocate`), or wait longer "
+                    "(`learner.startup_timeout`, `rollout.launch.startup_timeout`)",
+                )
+            if time.monotonic() - began >= patience:
+                patience *= 2
+                say(f"waiting for room: {lacking}")
 
     def _is_there(self, room):
         found = self._util.placement_group_table(room.group)
@@ -286,6 +403,30 @@ class _Room:
     def __init__(self, group, bundle, each):
         self.group, self.bundle, self.each = group, bundle, each
         self.gpus = []
+
+
+def _shape(request):
+    """What a decision rests on, besides the nodes."""
+    return request.role, request.index, request.device, request.nodes, request.per_node, request.reserve
+
+
+def decide(request, counts):
+    """What each node is to give, and the number of processes there, where the nodes that are up have so many GPUs;
+    `None` while that cannot be said.
+    """
+    counts_of_gpus = [count for count in counts if count > 0]
+    if request.device == "auto" and not counts_of_gpus and len(counts) < request.nodes:
+        return None
+    if request.device == "cpu" or (request.device == "auto" and not counts_of_gpus):
+        each = request.per_node or 1
+        return {"CPU": each if request.is_gang else 1}, each
+    # Where others find no room beside one on each node, nodes are on their way.
+    if request.per_node is None and (
+        len(counts_of_gpus) < request.nodes or sum(counts_of_gpus) < request.nodes + request.reserve
+    ):
+        return None
+    each = request.gpus_per_node(counts_of_gpus)
+    return {"GPU": each, "CPU": 1}, each
 
 
 def describe(bundle, nodes):

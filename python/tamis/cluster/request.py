@@ -22,7 +22,8 @@ class Request:
     role: str
     # Its place among those of its role.
     index: int
-    # Program and arguments. `{python}`, `{listen}`, `{host}`, `{port}` and `{key_file}` in it are known on the spot.
+    # Program and arguments. What is known on the spot stands in braces in it: `{python}`, `{listen}`, `{host}`, `{port}`,
+    # `{key_file}`, `{key_config}`.
     argv: list
     # The file that its output is appended to; those of further ranks stand beside it.
     log: str
@@ -43,7 +44,7 @@ class Request:
     reserve: int = 0
     # The role on whose GPUs it is started.
     share: str | None = None
-    # The secret that it is to ask for, which its node is given as a file.
+    # The secret that it is to ask for, which its node is given as files.
     key: str | None = None
     # What is asked for when it is up.
     health: str = "/health"
@@ -54,6 +55,8 @@ class Request:
     startup_timeout: float = 300.0
     # How often those of its role are started again where they end, all of them together.
     restarts: int = 0
+    # Which request of its role it is: all that is said of it names that, for news of the last one may come late.
+    generation: int = 0
 
     @property
     def name(self):

@@ -24,6 +24,7 @@ transformers forward and backward and steps its optimizer. As data flows through
     critic      a decoder with a value head
     lora        adapters
     checkpoint  folders in Hugging Face layout with the optimizer's state
+    transfer    weights to servers over NCCL, out of this process's memory
     samples     samples that are open: begun, drawn, told of, given up
     generate    samples as rows of a cache (`row_cache`)
     continuous  samples by transformers' continuous batching

@@ -21,9 +21,12 @@ def main():
     parser.add_argument(
         "--startup-timeout", type=float, default=600.0, metavar="SECONDS", help="longest wait for the other ranks"
     )
+    parser.add_argument(
+        "--call-timeout", type=float, default=7200.0, metavar="SECONDS", help="longest time of a call to several ranks"
+    )
     arguments = parser.parse_args()
-    if not (arguments.heartbeat > 0.0 and arguments.startup_timeout > 0.0):
-        parser.error("--heartbeat and --startup-timeout must be above 0")
+    if not min(arguments.heartbeat, arguments.startup_timeout, arguments.call_timeout) > 0.0:
+        parser.error("--heartbeat, --startup-timeout and --call-timeout must be above 0")
     key = None
     if arguments.api_key_file is not None:
         try:
@@ -40,7 +43,8 @@ def main():
     except ImportError as error:
         sys.exit(f"the torch learner needs {error.name}, which is not installed\nhint: scripts/install-torch")
     try:
-        ranks = Ranks.join(arguments.heartbeat, arguments.startup_timeout) if number_of_ranks() > 1 else None
+        times = arguments.heartbeat, arguments.startup_timeout, arguments.call_timeout
+        ranks = Ranks.join(*times) if number_of_ranks() > 1 else None
         if ranks is None or ranks.rank == 0:
             serve(arguments.listen, key, ranks)
         else:

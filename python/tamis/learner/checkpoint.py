@@ -32,7 +32,8 @@ from .protocol import DiskError, FilesError, Refused, RequestError
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _TAGS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 _CONFIG_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_SHARD_BYTES = 5_000_000_000
+# Most bytes of a file of tensors.
+SHARD_BYTES = 5_000_000_000
 # Bytes that are handed to the file at a time.
 _BLOCK = 1 << 24
 
@@ -113,17 +114,35 @@ def _shards(tensors, dtype, max_bytes):
 
 
 def _unfuse(network, tensors, dtype, device):
-    """The tensors under the names that the original's files have; all of them are on the device at once."""
-    from transformers.core_model_loading import revert_weight_conversion
+    """The tensors under the names that the original's files have; those of one layer are on the device at once."""
+    layers = {}
+    for tensor in tensors:
+        layers.setdefault(_layer_of(tensor[0]), []).append(tensor)
+    return [tensor for own in layers.values() for tensor in _Layer(network.module, own, dtype, device).tensors()]
 
-    fused = {name: make().detach().to(device, dtype) for name, _, make in tensors}
-    apart = _as_they_are("", revert_weight_conversion(network.module, fused))
-    # They come sorted by name, with layer 10 before layer 2 and the head before the embedding. A server that reads
-    # layer after layer finds each of them in one place.
-    places = {}
-    for place, name in enumerate(fused):
-        places.setdefault(_layer_of(name), place)
-    return sorted(apart, key=lambda tensor: places.get(_layer_of(tensor[0]), len(fused)))
+
+class _Layer:
+    """Tensors of one layer that come apart together, when the first of them is asked for."""
+
+    def __init__(self, module, fused, dtype, device):
+        self._module, self._fused, self._dtype, self._device = module, fused, dtype, device
+        self._made = {}
+
+    def tensors(self):
+        """Each with name, shape and a function that makes it."""
+        shapes = self._come_apart(lambda shape, _: torch.empty(shape, dtype=self._dtype, device="meta"))
+        return [(name, list(one.shape), lambda name=name: self._make(name)) for name, one in shapes.items()]
+
+    def _come_apart(self, values_of):
+        from transformers.core_model_loading import revert_weight_conversion
+
+        return revert_weight_conversion(self._module, {name: values_of(shape, make) for name, shape, make in self._fused})
+
+    def _make(self, name):
+        if name not in self._made:
+            self._made = self._come_apart(lambda _, make: make().detach().to(self._device, self._dtype))
+        # Whoever asks again has the layer made again.
+        return self._made.pop(name)
 
 
 def _layer_of(name):
@@ -133,7 +152,8 @@ def _layer_of(name):
     return ".".join(words[: number + 1])
 
 
-def _write_model(output, where, network, tensors, dtype, untied, max_bytes):
+def write_tensors(output, where, tensors, dtype, max_bytes=SHARD_BYTES):
+    """Writes `(name, shape, make)` as `model*.safetensors`, with an index where there are several files."""
     shards = _shards(tensors, dtype, max_bytes)
     index, total = {}, 0
     for number, shard in enumerate(shards, 1):
@@ -145,14 +165,25 @@ def _write_model(output, where, network, tensors, dtype, untied, max_bytes):
     if len(shards) > 1:
         text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2)
         output.write(where + "model.safetensors.index.json", [text.encode()])
+
+
+def model_files(network, dtype, untied):
+    """The files that say what a folder's tensors are, by name."""
     config = {name: value for name, value in network.source.config.items() if name != "torch_dtype"}
     config["dtype"] = _CONFIG_NAMES[dtype]
     # A model that sees says it of the whole.
     of = network.config if network.vision is None else network.decoder.config
     config["tie_word_embeddings"] = not untied and of.tie_word_embeddings
-    output.write(where + "config.json", [json.dumps(config, indent=2, ensure_ascii=False).encode()])
+    files = {"config.json": json.dumps(config, indent=2, ensure_ascii=False).encode()}
     if network.source.generation is not None:
-        output.write(where + "generation_config.json", [network.source.generation])
+        files["generation_config.json"] = network.source.generation
+    return files
+
+
+def _write_model(output, where, network, tensors, dtype, untied, max_bytes):
+    write_tensors(output, where, tensors, dtype, max_bytes)
+    for name, content in model_files(network, dtype, untied).items():
+        output.write(where + name, [content])
 
 
 def _write_adapter(output, where, network, dtype):
@@ -181,7 +212,7 @@ def _write_optimizer(output, where, optimizer):
     output.write(where + "optimizer.safetensors", _file_parts(tensors, torch.float32, metadata))
 
 
-def _overflow(tensors, dtype):
+def find_overflow(tensors, dtype):
     """The first tensor with finite weights for which the type has no room."""
     for name, _, make in tensors:
         values = make()
@@ -202,23 +233,22 @@ def _untie(network, tensors):
     return [*tensors, (head, shape, make)]
 
 
-def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_optimizer=None, max_bytes=_SHARD_BYTES):
+def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_optimizer=None, max_bytes=SHARD_BYTES):
     """Writes `weights`, an `adapter` or a `checkpoint` into an empty folder, every file to the disk.
 
     Returns the answer of `save`: names, bytes and CRC-32 of the files, and what had no room in `dtype` (all was
     written in f32 then).
     """
-    ranks = policy.options.ranks
-    output = Output(empty_folder(folder)) if ranks is None else RankOutput(ranks.agree(lambda: empty_folder(folder)), ranks)
+    output = output_into(folder, policy.options.ranks)
     has_adapter = isinstance(policy, AdapterNetwork)
     if content == "adapter":
         if not has_adapter:
             raise Refused("the policy has no adapter", "save its weights")
-        overflow = _overflow(_whole("", policy.weights, policy.weights.masters), DTYPES[dtype])
+        overflow = find_overflow(_whole("", policy.weights, policy.weights.masters), DTYPES[dtype])
         _write_adapter(output, "", policy, torch.float32 if overflow else DTYPES[dtype])
         return {"files": output.finish(), "overflow": overflow}
     tensors = policy.file_tensors()
-    overflow = _overflow(tensors, DTYPES[dtype])
+    overflow = find_overflow(tensors, DTYPES[dtype])
     written = torch.float32 if overflow else DTYPES[dtype]
     untied = untied and is_tied(policy)
     servable = servable_tensors(policy, tensors, untied, written)
@@ -241,6 +271,13 @@ def save(folder, content, dtype, untied, policy, optimizer, critic=None, critic_
     return {"files": output.finish(), "overflow": overflow}
 
 
+def output_into(folder, ranks):
+    """Files of an empty folder, which the first of several ranks writes."""
+    if ranks is None:
+        return Output(empty_folder(folder))
+    return RankOutput(ranks.agree(lambda: empty_folder(folder)), ranks)
+
+
 class RankOutput(Output):
     """The output of one of several ranks, all of which gather tensor by tensor: the first of them writes.
 
@@ -257,6 +294,8 @@ class RankOutput(Output):
                 act()
             except DiskError as error:
                 self._error = error
+            except OSError as error:
+                self._error = DiskError("write", error.filename or self.folder, error)
 
     def write(self, name, parts):
         parts = iter(parts)
@@ -293,7 +332,8 @@ def empty_folder(folder):
     if not folder.is_absolute():
         raise RequestError(f"the path {folder} is not absolute")
     if not folder.is_dir():
-        raise DiskError("open", folder, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
+        hint = "a learner on another machine has to see the run directory, and `publish.dir`, under the same path"
+        raise DiskError("open", folder, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)), hint)
     if any(folder.iterdir()):
         raise RequestError(f"the folder {folder} is not empty")
     return folder
@@ -307,13 +347,14 @@ def is_tied(network):
 
 def _open(path):
     try:
-        return safe_open(path, framework="pt")
+        # Read, not mapped: what was read is no part of this process afterwards.
+        return safe_open(path, framework="pt", backend="pread")
     except (OSError, SafetensorError) as error:
         raise FilesError(f"failed to read {path}: {error}", path) from None
 
 
 def read_tensors(folder, shapes, others=False):
-    """Functions that read each named tensor of a folder of weights, as f32 on the host.
+    """Functions that read each named tensor of a folder of weights, or some rows of it, as f32 on the host.
 
     Names and shapes are checked before anything is read; a tensor that is not named is refused unless
     others may be there (`others`) or it may stand there unread (`is_spare`).
@@ -362,8 +403,12 @@ def _read_files(paths, shapes, prefix, others=False):
 
 
 def _reader(file, path, name):
-    def read():
-        values = file.get_tensor(name).float()
+    def read(rows=slice(None)):
+        try:
+            view = file.get_slice(name)
+            values = (view[rows] if view.get_shape() else view[...]).float()
+        except (OSError, SafetensorError) as error:
+            raise FilesError(f"failed to read `{name}` from {path}: {error}", path) from None
         if not values.isfinite().all():
             message = f"tensor `{name}` in {path} holds numbers that are not finite: the file is damaged"
             raise FilesError(message, path)
@@ -399,25 +444,32 @@ def _prepare(folder, network, optimizer):
     def put():
         with torch.no_grad():
             for name, own in weights.masters.items():
-                weights.put(name, own, values[name]())
-                weights.put(name, optimizer.first[name], first[name]())
-                weights.put(name, optimizer.second[name], second[name]())
+                rows = weights.rows(name)
+                for part, read in ((own, values), (optimizer.first[name], first), (optimizer.second[name], second)):
+                    part.copy_(read[name](rows))
         for name in frozen:
-            network.put_frozen(name, values[name]())
+            network.put_frozen(name, values[name](network.rows(name)))
+
+    def finish():
         optimizer.num_steps = step
         weights.clear_gradients()
         weights.refresh()
 
-    return put
+    return put, finish
 
 
 def load(folder, parts):
     """Puts a checkpoint into networks: `parts` of `(subfolder, network, optimizer)`.
 
-    Names, shapes and types are checked before anything changes; numbers while they are read.
+    Names, shapes and types are checked before anything changes; numbers while they are read. With several ranks each
+    reads its own rows, and all of them fail where one does.
     """
+    ranks = parts[0][1].options.ranks
+    together = ranks.together if ranks is not None else lambda act: act()
     folder = Path(folder)
     if not folder.is_absolute():
         raise RequestError(f"the path {folder} is not absolute")
-    for put in [_prepare(folder / where, network, optimizer) for where, network, optimizer in parts]:
-        put()
+    prepared = together(lambda: [_prepare(folder / where, network, optimizer) for where, network, optimizer in parts])
+    together(lambda: [put() for put, _ in prepared])
+    for _, finish in prepared:
+        finish()

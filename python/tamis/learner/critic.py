@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModel
 
 from .checkpoint import read_tensors
-from .loading import CRITIC_HEAD, Source, is_spare, load_module, load_policy, place
+from .loading import Source, is_spare, load_module, load_policy, place
 from .model import Network
 from .protocol import Refused
-from .sharding import plain_copy
+from .sharding import hollow_copy, shard
 from .vision import is_vision
 
 SCORE = ("score.weight", "score.bias")
@@ -84,40 +84,51 @@ def critic_from_policy(policy):
         raise Refused("a critic cannot begin with the layers of a policy with an adapter", "name the policy's folder for it")
     if policy.vision is not None:
         raise Refused("a critic cannot see images yet", "choose an advantage without a critic, such as grpo")
-    decoder = copy.deepcopy(policy.decoder) if policy.root is None else plain_copy(policy).base_model
+    module, sources = (None, {}) if policy.root is None else hollow_copy(policy)
+    decoder = copy.deepcopy(policy.decoder) if module is None else module.base_model
     critic = _network(decoder, policy.source, policy.options)
     critic.computes_as(policy)
     critic.module.eval()
+    if module is not None:
+        critic.sources = sources
+        shard(critic)
+        return critic
     masters = policy.weights.masters
     prefix = _prefix(decoder) + "."
-    names = [name for name in critic.trained_parameters() if name.startswith(prefix)]
-    critic.train({name: policy.weights.full(name, masters[name]).clone() for name in names}, CRITIC_HEAD)
+    critic.train({name: masters[name].clone() for name in critic.trained_parameters() if name.startswith(prefix)})
     return critic
 
 
 def load_critic(folder, options):
     """A critic from the folder of one, or with the layers of the language model there, its value head zero."""
+    network = options.together(lambda: _read_critic(folder, options))
+    place(network)
+    return network
+
+
+def _read_critic(folder, options):
     source = Source.read(folder)
     name = (source.config.get("architectures") or ["nothing"])[0]
     if is_vision(source.config):
         raise Refused(f"{folder} holds {name}, and a critic cannot see images yet", "name a model of text alone")
     if name.endswith(LANGUAGE_MODEL):
-        critic = _network(load_policy(folder, options).decoder, source, options)
-        place(critic)
+        policy = load_policy(folder, options)
+        critic = _network(policy.decoder, source, options)
+        critic.sources, critic.read_whole = policy.sources, policy.read_whole
         return critic
     if not name.endswith(CRITIC) or len(source.config.get("id2label", {})) != 1:
         message = f"{folder} holds {name}, and a critic is a ...{CRITIC} with one label, or a language model (...ForCausalLM)"
         raise Refused(message, "leave `critic.model.path` out: the critic then begins with the policy's layers")
-    decoder, unexpected = load_module(source, AutoModel, torch.float32)
-    foreign = [name for name in unexpected if name not in SCORE and not is_spare(name)]
+    loaded = load_module(source, AutoModel, torch.float32, options.ranks is not None)
+    foreign = [name for name in loaded.unexpected if name not in SCORE and not is_spare(name)]
     if foreign:
         message = f"tensor `{foreign[0]}` in {folder} does not belong to a critic"
         raise Refused(message, f"name a folder in `critic.model.path` that holds a ...{CRITIC} and nothing else")
-    critic = _network(decoder, source, options)
+    critic = _network(loaded.module, source, options)
+    loaded.hand_to(critic)
     score = {name: list(parameter.shape) for name, parameter in critic.head.named_parameters(prefix="score")}
     values = read_tensors(source.folder, score, others=True)
     with torch.no_grad():
         for name, parameter in critic.head.named_parameters(prefix="score"):
             parameter.copy_(values[name]())
-    place(critic)
     return critic

@@ -27,7 +27,7 @@ class VocabularyHead:
 
     columns = ("logprob", "entropy")
 
-    def __init__(self, module, chunk):
+    def __init__(self, module, chunk, device=None):
         output = module.get_output_embeddings()
         if not isinstance(output, torch.nn.Linear):
             message = f"{type(module).__name__} has no linear output head"
@@ -38,7 +38,7 @@ class VocabularyHead:
         # Cohere and Falcon-H1 multiply, Granite divides.
         self.scale = getattr(config, "logit_scale", None) or getattr(config, "lm_head_multiplier", None) or 1.0
         self.scale /= getattr(config, "logits_scaling", None) or 1.0
-        self.chunk = chunk or chunk_tokens(output.weight.device, output.weight.shape[0])
+        self.chunk = chunk or chunk_tokens(device or output.weight.device, output.weight.shape[0])
 
     @property
     def vocab_size(self):

@@ -7,11 +7,11 @@ sees to it that there is one at a time, each once.
 import contextlib
 import gc
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from . import checkpoint, critic, handles, loading, lora, model, protocol
+from . import checkpoint, critic, handles, loading, lora, model, protocol, transfer
 from .device import take_device
 from .generate import make_generation
 from .optimizer import AdamW, AdamWSettings
@@ -72,6 +72,7 @@ class Learner:
 
     def __init__(self, ranks=None):
         self.ranks, self.num_ranks = ranks, 1 if ranks is None else ranks.number
+        self.transfer = transfer.Transfer()
         self.calls = {
             "/v1/open": self.open,
             "/v1/forward": self.forward,
@@ -138,6 +139,7 @@ class Learner:
         dtypes = list(model.DTYPES)
         has_handles = torch.cuda.is_available() and self.ranks is None
         publish = ["folder", *(["adapter"] if has_peft else []), *(["ipc"] if has_handles else [])]
+        publish += ["nccl"] if self.transfer.is_available() else []
         return {
             "critic": True,
             "lora": has_peft,
@@ -148,6 +150,7 @@ class Learner:
 
     def close(self):
         """Frees what `open` loaded."""
+        self.transfer.forget()
         self._forget()
         gc.collect()
         if torch.cuda.is_available():
@@ -185,10 +188,7 @@ class Learner:
         if threads is not None:
             torch.set_num_threads(threads)
         try:
-            if adapter is None:
-                policy = loading.load_policy(folder, options)
-            else:
-                policy = lora.add_adapter(loading.load_policy(folder, options, options.dtype), adapter)
+            policy = options.together(lambda: _read_policy(folder, options, adapter))
             loading.place(policy)
             if recompute:
                 policy.recompute_layers()
@@ -207,7 +207,7 @@ class Learner:
                     )
                 self._generation = make_generation(policy, max_sequences, is_continuous)
             if reference is not None:
-                self._set_reference(loading.load_reference(reference, options))
+                self._set_reference(loading.load_reference(reference, self._reference_options()))
         except BaseException:
             self.close()
             raise
@@ -222,6 +222,7 @@ class Learner:
     def _adopt(self):
         """Forgets what was under way, and keeps what is loaded."""
         self._held = None
+        self.transfer.forget()
         for trained in self._all_trained():
             trained.kept = None
             trained.network.weights.clear_gradients()
@@ -244,8 +245,6 @@ class Learner:
         if dtype == "auto":
             dtype = "bf16" if device.type == "cuda" else "f32"
         options = model.ComputeOptions(device, model.DTYPES[dtype], attention, chunk, recompute, freezes, self.ranks)
-        if offloads and self.ranks is not None:
-            raise Refused("several ranks share the reference out and keep it", "set `learner.offload_reference: false`")
         return options, adapter, offloads, threads, is_continuous
 
     def _networks(self):
@@ -269,8 +268,15 @@ class Learner:
         self._reference = network
         self._rest_reference()
 
+    def _reference_options(self):
+        """How the reference computes. Of several ranks each has its part come from the host, a layer at a time."""
+        return replace(self._policy.network.options, on_host=self._offloads and self.ranks is not None)
+
+    def _moves_reference(self):
+        return self._offloads and self.ranks is None
+
     def _rest_reference(self):
-        if self._offloads:
+        if self._moves_reference():
             self._reference.module.to("cpu")
 
     def _trained(self, settings):
@@ -326,7 +332,7 @@ class Learner:
         network = self._reference
         if network is None:
             raise StateError("the learner has no reference", "open it with one, or make one with `copy`")
-        if self._offloads:
+        if self._moves_reference():
             network.module.to(network.options.device)
         try:
             return _columns(network, self._pass(network, wave, factor))
@@ -431,7 +437,7 @@ class Learner:
         self._saved = None
         if to == "reference":
             self._reference = None
-            self._set_reference(self._policy.network.freeze())
+            self._set_reference(self._policy.network.freeze(self._reference_options().on_host))
         else:
             if self._critic_settings is None:
                 raise Refused("the learner was opened without a critic", "open it with `critic`")
@@ -482,7 +488,7 @@ class Learner:
         """Writes weights or a checkpoint."""
         protocol.refuse_columns(columns)
         folder = settings.text("folder")
-        content = settings.choice("content", ["weights", "adapter", "handles", "checkpoint"])
+        content = settings.choice("content", ["weights", "adapter", "handles", "transfer", "checkpoint"])
         dtype = settings.choice("dtype", list(checkpoint.DTYPES), "f32")
         untied = settings.flag("untied", False)
         settings.finish()
@@ -493,6 +499,9 @@ class Learner:
             self._shared = None
             self._shared = handles.save(output, untied, policy.network)
             return {"files": output.files, "overflow": None}, {}
+        if content == "transfer":
+            output = checkpoint.output_into(folder, self.ranks)
+            return self.transfer.save(output, policy.network, dtype, untied, self.ranks), {}
         if self._critic is not None:
             critics = self._critic.network, self._critic.optimizer
         answer = checkpoint.save(folder, content, dtype, untied, policy.network, policy.optimizer, *critics)
@@ -508,7 +517,7 @@ class Learner:
         settings.finish()
         if content == "reference":
             self._reference = None
-            self._set_reference(loading.load_reference(folder, self._policy.network.options))
+            self._set_reference(loading.load_reference(folder, self._reference_options()))
         else:
             self._saved = None
             self._load_checkpoint(folder)
@@ -542,6 +551,12 @@ class Learner:
             raise
         for trained in self._all_trained():
             trained.kept = None
+
+
+def _read_policy(folder, options, adapter):
+    if adapter is None:
+        return loading.load_policy(folder, options)
+    return lora.add_adapter(loading.load_policy(folder, options, options.dtype), adapter)
 
 
 def _but_for_folders(settings):

@@ -11,7 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from .head import VocabularyHead
 from .model import Network, first_line
+from .parts import Plan, Whole
 from .protocol import FilesError, Refused, RequestError
+from .sharding import shard
 from .vision import Images, Vision, is_vision
 from .weights import first_not_finite
 
@@ -61,9 +63,41 @@ def read_config(source):
     return config
 
 
-def load_module(source, kind, dtype):
-    """A model of transformers in evaluation mode on the host, every one of its weights read from the folder."""
+@dataclass
+class Loaded:
+    """What a folder gave: the module, tensors that are none of its own, and, where several ranks share it out, where the
+    rows of its parameters come from (`parts`) or why every rank has read all of it.
+    """
+
+    module: torch.nn.Module
+    unexpected: list
+    sources: dict
+    read_whole: str | None = None
+
+    def hand_to(self, network):
+        """Tells a network of this module where its values come from."""
+        network.sources, network.read_whole = self.sources, self.read_whole
+
+
+def load_module(source, kind, dtype, by_parts=False):
+    """A model of transformers in evaluation mode on the host, every one of its weights read from the folder.
+
+    `by_parts`: read later, by those who share it out.
+    """
     config = read_config(source)
+    if not by_parts:
+        return _load_module(source, config, kind, dtype, None)
+    plan = Plan(source.folder)
+    try:
+        with plan.reading():
+            return _load_module(source, config, kind, dtype, plan)
+    except Whole as error:
+        loaded = _load_module(source, config, kind, dtype, None)
+        loaded.read_whole = str(error)
+        return loaded
+
+
+def _load_module(source, config, kind, dtype, plan):
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
@@ -71,6 +105,8 @@ def load_module(source, kind, dtype):
             source.folder, config=config, dtype=dtype, attn_implementation="eager", local_files_only=True,
             trust_remote_code=False, use_safetensors=True, output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
+    except Whole:
+        raise
     except Exception as error:
         hint = "name a folder with a decoder-only model of transformers, its weights as safetensors"
         message = f"failed to load the model in {source.folder}: {first_line(error)}"
@@ -84,24 +120,25 @@ def load_module(source, kind, dtype):
         name, found, expected = sorted(report["mismatched_keys"])[0]
         message = f"tensor `{name}` in {source.folder} has shape {list(found)}, expected {list(expected)}"
         raise FilesError(message, source.folder)
-    broken = first_not_finite(module.named_parameters())
+    broken = None if plan is not None else first_not_finite(module.named_parameters())
     if broken is not None:
         raise FilesError(f"tensor `{broken}` in {source.folder} holds numbers that are not finite", source.folder)
-    return module.eval(), sorted(report["unexpected_keys"])
+    return Loaded(module.eval(), sorted(report["unexpected_keys"]), {} if plan is None else plan.sources)
 
 
 def load_policy(folder, options, dtype=torch.float32):
-    """A language model on the host; `place` makes it ready."""
+    """A language model on the host, without values where several ranks share it out; `place` makes it ready."""
     source = Source.read(folder)
     sees = is_vision(source.config)
     images = Images(source.folder) if sees else None
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    module, unexpected = load_module(source, kind, dtype)
-    unexpected = [name for name in unexpected if not is_spare(name)]
+    loaded = load_module(source, kind, dtype, options.ranks is not None)
+    unexpected = [name for name in loaded.unexpected if not is_spare(name)]
     if unexpected:
         message = f"tensor `{unexpected[0]}` in {source.folder} does not belong to this architecture"
         raise FilesError(message, source.folder)
-    network = Network(module, module.base_model, None, source, options)
+    network = Network(loaded.module, loaded.module.base_model, None, source, options)
+    loaded.hand_to(network)
     if sees:
         network.vision = Vision(network.decoder, images)
         network.decoder.visual.set_attn_implementation("sdpa")
@@ -121,33 +158,43 @@ def place(network):
     What it trains from here on are its parameters that take gradients.
     """
     options, module = network.options, network.module
+    network.kept = frozenset({*(getattr(module, "_keep_in_fp32_modules_strict", None) or ()), *CRITIC_HEAD})
+    if options.ranks is None:
+        exact = _round(network)
+        module.to(options.device)
+    else:
+        shard(network)
+    network.head = network.head or VocabularyHead(module, options.logprob_chunk, options.device)
+    if isinstance(network.head, VocabularyHead):
+        # While the model has the plain attention that it was loaded with.
+        options.together(lambda: network.through(lambda: network.head.check(module)))
+    network.choose_attention()
+    if options.ranks is None:
+        network.train(exact)
+
+
+def _round(network):
+    """Rounds a network to the type that is computed in, and gives the f32 values of what learns and is rounded, there."""
+    options, module = network.options, network.module
     # Rounded on the host, so that the device never holds more than it needs: f32 weights of their own are there for
     # those alone that are rounded and learn. Buffers keep their type: the frequencies of rotary positions must not be
     # rounded. So do a value head, and what the model's authors name.
-    kept = {*(getattr(module, "_keep_in_fp32_modules_strict", None) or ()), *CRITIC_HEAD}
     names = {id(one): name for name, one in network.trained_parameters().items()}
     exact = {}
     for name, parameter in module.named_parameters():
-        if options.dtype == torch.float32 or kept & set(name.split(".")):
+        if options.dtype == torch.float32 or network.keeps(name):
             continue
         if id(parameter) in names:
-            # What is shared out goes to the device layer by layer.
-            exact[names[id(parameter)]] = parameter.data.to(options.device if options.ranks is None else "cpu", torch.float32)
+            exact[names[id(parameter)]] = parameter.data.to(options.device, torch.float32)
         elif network.vision is not None:
             network.keep_exact(name, parameter.data)
         parameter.data = parameter.data.to(options.dtype)
-    module.to(options.device)
-    network.head = network.head or VocabularyHead(module, options.logprob_chunk)
-    if isinstance(network.head, VocabularyHead):
-        # While the model has the plain attention that it was loaded with.
-        network.head.check(module)
-    network.choose_attention()
-    network.train(exact, kept)
+    return exact
 
 
 def load_reference(folder, options):
     """A frozen language model in the type that is computed in."""
-    network = load_policy(folder, options, options.dtype)
+    network = options.together(lambda: load_policy(folder, options, options.dtype))
     network.module.requires_grad_(False)
     place(network)
     return network

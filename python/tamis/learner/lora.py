@@ -9,6 +9,7 @@ The policy without its adapter (the network `base`) is a reference that costs no
 Names and files of an adapter are peft's: `adapter_config.json` and `adapter_model.safetensors`.
 """
 
+import contextlib
 import json
 import warnings
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class AdapterNetwork(Network):
                     continue
                 seen.add(id(parameter))
                 adding = [layer for layer in layers if getattr(layer, "parameter_name", "weight") == own]
-                make = self._merger(adding, parameter) if adding else lambda one=parameter: full(one.data).float()
+                make = self._merger(adding, own, parameter) if adding else lambda one=parameter: full(one.data).float()
                 tensors.append((f"{prefix}.{own}" if prefix else own, list(parameter.shape), make))
         return tensors
 
@@ -84,50 +85,21 @@ class AdapterNetwork(Network):
             layers.append(self.module.get_submodule(name))
         return name, layers
 
-    def _merger(self, layers, parameter):
-        names = {id(one): name for name, one in self.weights.parameters.items()}
-        if self.root is not None:
-            return self._merger_of_parts(layers, parameter, names)
-        pairs = [(one, names[id(one)]) for layer in layers for one in _factors(layer)]
-
-        @torch.no_grad()
-        def merge():
-            masters = self.weights.masters
-            merged, own = parameter.data.float(), parameter.data
-            held = [one.data for one, _ in pairs]
-            try:
-                # peft multiplies in the type that these are of.
-                parameter.data = merged
-                for one, name in pairs:
-                    one.data = masters[name]
-                return sum((layer.get_delta_weight("default") for layer in layers), merged)
-            finally:
-                parameter.data = own
-                for (one, _), data in zip(pairs, held, strict=True):
-                    one.data = data
-
-        return merge
-
-    def _merger_of_parts(self, layers, parameter, names):
-        """The same where each rank holds a part of all of them: linear layers alone (`check_ranks`)."""
-        weights = self.weights
+    def _merger(self, layers, own, parameter):
+        """Makes the f32 values of a parameter, `own` in its module, with what these layers add to it."""
+        names, weights = {id(one): name for name, one in self.weights.parameters.items()}, self.weights
+        base = layers[0].get_base_layer()
+        factors = [(module, names[id(module.weight)]) for layer in layers for module in _factors(layer)]
 
         @torch.no_grad()
         def merge():
             merged = full(parameter.data).float()
-            for layer in layers:
-                a, b = (weights.full(names[id(one)], weights.masters[names[id(one)]]) for one in _factors(layer))
-                merged = merged + layer.scaling["default"] * (b @ a)
-            return merged
+            # peft multiplies in the type that these are of.
+            whole = [(module, "weight", weights.full(name, weights.masters[name])) for module, name in factors]
+            with _standing_in([(base, own, merged), *whole]):
+                return sum((layer.get_delta_weight("default") for layer in layers), merged)
 
         return merge
-
-    def check_ranks(self):
-        """Refuses, for several ranks, adapters of what is no plain linear layer."""
-        for name, layer in self.module.named_modules():
-            if hasattr(layer, "lora_A") and not isinstance(layer.get_base_layer(), torch.nn.Linear):
-                message = f"an adapter of `{name}` is trained by one rank"
-                raise Refused(message, "leave it out of `learner.lora.targets`, or set `learner.gpus_per_node: 1`")
 
     def adapter_config(self):
         """The content of `adapter_config.json`."""
@@ -149,7 +121,20 @@ def _is_mergeable(layer):
 
 
 def _factors(layer):
-    return layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    return layer.lora_A["default"], layer.lora_B["default"]
+
+
+@contextlib.contextmanager
+def _standing_in(values):
+    """Inside this context modules have these tensors for parameters of theirs: `(module, name, tensor)`."""
+    held = [(module, name, module._parameters[name]) for module, name, _ in values]
+    try:
+        for module, name, tensor in values:
+            module._parameters[name] = tensor
+        yield
+    finally:
+        for module, name, parameter in held:
+            module._parameters[name] = parameter
 
 
 def add_adapter(network, lora):
@@ -182,6 +167,7 @@ def add_adapter(network, lora):
         )
     own = AdapterNetwork(module, module.base_model, network.head, network.source, network.options)
     own.adapted = adapted
+    own.sources, own.read_whole = network.sources, network.read_whole
     if network.vision is not None:
         own.vision = Vision(own.decoder, network.vision.images)
     strange = [name for name, one in module.named_modules() if hasattr(one, "lora_A") and not _is_mergeable(one)]
@@ -192,6 +178,4 @@ def add_adapter(network, lora):
     if unknown:
         message = f"the adapter would train `{unknown[0]}`, which is none of its own"
         raise Refused(message, "name linear layers alone in `learner.lora.targets`")
-    if network.options.ranks is not None:
-        own.check_ranks()
     return own

@@ -16,6 +16,7 @@ it, and compared with its plain (`eager`) attention over one sequence alone and 
 Dropout is off: the decoder is never put in training mode, and its configuration's rates are set to 0.
 """
 
+import copy
 import textwrap
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,6 +61,12 @@ class ComputeOptions:
     freeze_vision: bool = False
     # The ranks that weights are shared out over; `None`: this process has all.
     ranks: object = None
+    # Whether this rank's part waits in the host's memory, and comes to the device as a pass needs it.
+    on_host: bool = False
+
+    def together(self, act):
+        """What `act` gives, or its error; with several ranks, that of any of them on all."""
+        return act() if self.ranks is None else self.ranks.together(act)
 
 
 class Network:
@@ -83,8 +90,14 @@ class Network:
         self.vision = None
         # What passes go through, and the module without its values, where weights are shared out over ranks.
         self.root = self.skeleton = None
-        # Of what is frozen and held rounded: the f32 values, on the host, which are saved.
+        # Of what is frozen and held rounded: the f32 values, on the host, which are saved; this rank's rows of them.
         self.exact = {}
+        # Names of modules that stay in f32, whatever is computed in.
+        self.kept = frozenset()
+        # Where the rows of parameters without values come from (`parts`).
+        self.sources = {}
+        # Why its ranks have read all of it, where they have.
+        self.read_whole = None
 
     @property
     def config(self):
@@ -117,6 +130,8 @@ class Network:
         where = f"{self.source.folder}: "
         lines = [f"{trained}, {dtype} on {self.options.device}, attention {self.attention}, {passed}"]
         lines += [f"attention {name} is not used: {why}" for name, why in self.passed_over.items()]
+        if self.read_whole:
+            lines.append(f"every rank has read all of it into memory: {self.read_whole}")
         if self.unshared:
             lines.append(f"prompts are computed for each sequence: {self.unshared}")
         if rotary.depends_on_length(self.decoder):
@@ -163,14 +178,30 @@ class Network:
         return self._forward_together(Wave.of_one_token(), 1.0, 0)
 
     def _forward_together(self, wave, factor, num_tokens):
+        # Sequences that are passed one by one gather the weights of a layer each: those with fewer make up for it.
+        extra = 0
+        if self.root is not None and not self.is_packed:
+            own = max(1, wave.num_sequences)
+            extra = self.options.ranks.most(own) - own
         # Copies in either case: backwards, each rank comes to its units in the order in which the others do.
-        return self.root(lambda: tuple(column[:num_tokens].clone() for column in self._forward(wave, factor)))
+        return self.through(lambda: tuple(column[:num_tokens].clone() for column in self._forward(wave, factor, extra)))
 
-    def _forward(self, wave, factor):
+    def through(self, act):
+        """What `act` gives, which computes with the module; with several ranks all of them do the same."""
+        return act() if self.root is None else self.root(act)
+
+    def _agreed(self, found):
+        """What the first rank has found, which all go on with."""
+        return found if self.options.ranks is None else self.options.ranks.first(found)
+
+    def _forward(self, wave, factor, extra=0):
+        """`extra`: passes over a token that counts for nothing, behind the others."""
         if not wave.num_sequences:
             return tuple(torch.zeros(0, device=self.options.device) for _ in self.head.columns)
         device = self.options.device
         packs = [pack(wave, device, self.shares_prompts)] if self.is_packed else pack_one_by_one(wave, device)
+        for _ in range(extra):
+            packs += pack_one_by_one(Wave.of_one_token(), device)
         hidden = self._hidden_of(wave, packs)
         parts = [self.head(take_rows(states, one.rows), one.targets, factor) for one, states in zip(packs, hidden, strict=True)]
         return tuple(torch.cat(column) if len(column) > 1 else column[0] for column in zip(*parts, strict=True))
@@ -192,6 +223,10 @@ class Network:
         """The parameters that take gradients, by their names in a file, each once."""
         return {name: one for name, one in self.module.named_parameters() if one.requires_grad}
 
+    def keeps(self, name):
+        """Whether a parameter is of a module that stays in f32."""
+        return not self.kept.isdisjoint(name.split("."))
+
     def keep_exact(self, name, values):
         """Keeps the values of a parameter that does not learn, where some are lost when it is rounded."""
         exact = values.float()
@@ -204,13 +239,19 @@ class Network:
         """Parameters that take no gradients, by their names in a file."""
         return {name: one for name, one in self.module.named_parameters() if not one.requires_grad}
 
+    def rows(self, name):
+        """The rows of a parameter that this process holds."""
+        if self.root is None:
+            return slice(None)
+        return slice(*sharding.rows_of(self.module.get_parameter(name).shape, self.options.ranks))
+
     def put_frozen(self, name, values):
-        """Gives a frozen parameter these f32 values."""
+        """Gives a frozen parameter these f32 values: the rows that this process holds."""
         parameter = self.module.get_parameter(name)
         if parameter.dtype != torch.float32:
             self.keep_exact(name, values)
         with torch.no_grad():
-            sharding.put_frozen(parameter, values, self.options.ranks)
+            sharding.local(parameter).copy_(values)
 
     def file_tensors(self):
         """What a weights' file holds: `(name, shape, make)` of each tensor once, `make()` its f32 values."""
@@ -233,6 +274,8 @@ class Network:
             candidates = attention.candidates(self.decoder, self.options.device.type, self.options.dtype)
         else:
             candidates = [ATTENTIONS.get(wanted, wanted)]
+        # Not every machine need have the same kernels installed: what one has not is not used (`_try`).
+        candidates = self._agreed(candidates)
         limit = self.max_positions or _LONGEST_PROBE
         lengths = [min(length, limit) for length in self._probe_lengths()]
         first, second = (made_up(self.vocab_size, [length]) for length in lengths)
@@ -247,22 +290,22 @@ class Network:
             name = type(self.decoder).__name__
             message = f"{name} cannot be run over tokens and positions alone: {first_line(error)}"
             raise Refused(message, "name a model that transformers runs so, such as a Llama or a Qwen") from None
-        if not self.agrees(truth[0][:half], changed[:half]):
+        if not self._agreed(self.agrees(truth[0][:half], changed[:half])):
             message = f"{type(self.decoder).__name__} is no decoder: its positions see what comes after them"
             raise Refused(message, "name a decoder-only model")
-        margins = self._margins(second, truth)
+        margins = self._agreed(self._margins(second, truth))
         failed = {}
         for is_packed in (True, False):
             if is_packed and rotary.depends_on_length(self.decoder):
                 continue
             for name in candidates:
-                why = self._try(name, [both] if is_packed else [first, second], truths, margins)
-                if why is None and is_packed and not self._stands_apart(name, both, (0, lengths[0])):
+                why = self._agreed(self._try(name, [both] if is_packed else [first, second], truths, margins))
+                if why is None and is_packed and not self._agreed(self._stands_apart(name, both, (0, lengths[0]))):
                     why = "packed sequences change each other's numbers"
                 if why is None:
                     self.is_packed = is_packed
                     self.passed_over = {other: why for other, why in failed.items() if not is_packed or other != name}
-                    self.unshared = self._cannot_share(name, lengths[1], margins) if is_packed else None
+                    self.unshared = self._agreed(self._cannot_share(name, lengths[1], margins)) if is_packed else None
                     self.shares_prompts = is_packed and self.unshared is None
                     return
                 failed.setdefault(name, why)
@@ -291,6 +334,9 @@ class Network:
 
     def _try(self, name, probes, truths, margins):
         """Why an attention is not what it should be over these packs, or `None`."""
+        why = self._cannot_set(name)
+        if why is not None:
+            return why
         try:
             with attention.telling_windows() as told:
                 found = [self._probe(name, one) for one in probes]
@@ -344,6 +390,16 @@ class Network:
         distance = (truth - found).norm(dim=1) / truth.norm(dim=1).clamp_min(1e-6)
         return float(distance.max()) <= tolerance(self.options.dtype)
 
+    def _cannot_set(self, name):
+        """Why the model does not take an attention of this name, on whichever rank, or `None`."""
+        try:
+            self._set_attention(name)
+            why = None
+        except _CANNOT_ATTEND as error:
+            pass_on(error)
+            why = first_line(error)
+        return why if self.options.ranks is None else self.options.ranks.any(why)
+
     def _set_attention(self, name):
         # A vision tower, whose attention is not causal, keeps its own.
         attending = self.decoder if self.vision is None else self.vision.text
@@ -377,7 +433,8 @@ class Network:
         hook = self.decoder.get_input_embeddings().register_forward_hook(embed)
         try:
             with torch.enable_grad():
-                hidden = self.hidden(one).float()
+                # A copy: PyTorch's sharding puts hooks on what a pass gives, and warns of them on a view.
+                hidden = self.through(lambda: self.hidden(one).clone()).float()
                 positions = one.position_ids[0]
                 if rows is not None:
                     hidden, positions = hidden[rows], positions[rows]
@@ -386,6 +443,11 @@ class Network:
                 factors = torch.sin(positions[:, None] * 7.0 + width * 3.0)
                 # By the embeddings alone: no parameter is given a gradient.
                 (gradient,) = torch.autograd.grad((hidden * factors).sum(), embedded)
+        except Exception:
+            if self.root is not None:
+                # All ranks are broken off at the same place.
+                self.root.reset_iter_state()
+            raise
         finally:
             hook.remove()
         return hidden.detach(), gradient.float().reshape(one.position_ids.shape[1], -1)
@@ -394,14 +456,8 @@ class Network:
         """Whether two ways to compute the same numbers agree, in the type that is computed in."""
         return truth.shape == found.shape and is_close(truth, found, self.options.dtype)
 
-    def train(self, exact, kept=()):
-        """Makes trained weights of what takes gradients; `exact` has their f32 values.
-
-        With several ranks all weights are shared out; `kept` are the names of modules that stay in f32.
-        """
-        if self.options.ranks is not None:
-            sharding.shard(self, exact, kept)
-            return
+    def train(self, exact):
+        """Makes trained weights of what takes gradients; `exact` has their f32 values."""
         parameters = self.trained_parameters()
         self.weights = TrainedWeights(parameters, exact) if parameters else None
 
@@ -418,18 +474,23 @@ class Network:
             layer.training = True
 
     def computes_as(self, other):
-        """Takes the attention of another network of the same layers."""
-        self.attention, self.is_packed, self.shares_prompts = other.attention, other.is_packed, other.shares_prompts
+        """Takes the attention of another network of the same layers, and what stays in f32."""
+        self.kept = other.kept
+        self._set_attention(other.attention)
+        self.is_packed, self.shares_prompts = other.is_packed, other.shares_prompts
 
-    def freeze(self):
-        """A frozen copy as it is now."""
-        module = sharding.plain_copy(self).requires_grad_(False)
-        head = VocabularyHead(module, self.options.logprob_chunk)
-        frozen = Network(module, module.base_model, head, self.source, self.options)
-        frozen.computes_as(self)
+    def freeze(self, on_host=False):
+        """A frozen copy as it is now; `on_host` as in the options."""
+        module, sources = (copy.deepcopy(self.module), {}) if self.root is None else sharding.hollow_copy(self)
+        module.requires_grad_(False)
+        head = VocabularyHead(module, self.options.logprob_chunk, self.options.device)
+        frozen = Network(module, module.base_model, head, self.source, replace(self.options, on_host=on_host))
+        frozen.sources = sources
         if self.vision is not None:
             frozen.vision = Vision(frozen.decoder, self.vision.images)
-        frozen.train({})
+        frozen.computes_as(self)
+        if self.root is not None:
+            sharding.shard(frozen)
         return frozen
 
 

@@ -137,11 +137,11 @@ class DiskError(Failed):
 
     kind = "disk"
 
-    def __init__(self, operation, path, error):
+    def __init__(self, operation, path, error, hint=None):
         reason = error.strerror or str(error)
         message = f"failed to {operation.replace('_', ' ')} {path}: {reason}"
         more = {} if error.errno is None else {"errno": error.errno}
-        super().__init__(message, operation=operation, path=str(path), **more)
+        super().__init__(message, hint, operation=operation, path=str(path), **more)
 
 
 def _strict_object(pairs):

@@ -5,12 +5,15 @@
 
 Ranks find each other as torchrun has it, by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Passes and
 steps meet in collective operations, of which none can be broken off: where a rank is gone or stands still, the others
-wait in one for ever. So every rank shows that it is alive, and where one does not, rank 0 answers what is asked of it
-with the error `lost`, and all processes end: whoever started them starts them again.
+wait in one for ever. So every rank shows that it is alive and how far it is, and where one does not, or some have
+ended a call in which others are still long after, or with an error that the others have not, or no call ends in its
+time, rank 0 answers what is asked of it with the error `lost`, and all processes end: whoever started them starts
+them again.
 """
 
 import datetime
 import hmac
+import ipaddress
 import json
 import os
 import secrets
@@ -25,12 +28,26 @@ import torch
 import torch.distributed as dist
 
 from .device import is_out_of_memory
-from .protocol import LearnerError
+from .protocol import DiskError, LearnerError
 
 # What a process ends with whose gang is lost.
 EXIT_LOST = 75
-# Collective operations end when a rank is lost, and not by themselves.
+# Between two calls ranks wait as long as a run samples; the end of a rank is heard of otherwise.
 _FOR_EVER = datetime.timedelta(days=365)
+# Seconds for which a rank may be in a call that others have ended, in multiples of the time that these took, and at least.
+_TIMES_LATER, _LEAST_LATER = 4.0, 30.0
+# The same where a rank has ended it with an error: the others would have met it there.
+_AFTER_ERROR = 10.0
+# Seconds that a pass may take, in multiples of the slowest one so far for as much work, and at least.
+_TIMES_SLOWEST, _LEAST_PASS = 20.0, 60.0
+# Calls in which rank 0 alone writes to a disk.
+_OF_DISKS = ("/v1/save", "/v1/publish", "/v1/load", "/v1/open")
+# Seconds for which the others are waited for at the end.
+_LONGEST_LEAVE = 30.0
+# Longest time that groups of processes may have, beyond that of a call.
+_MARGIN = 60.0
+# Seconds for which an error waits for the end of another rank, of which it may be the effect: that comes at once.
+_EFFECT = 1.0
 # Silences after which a rank takes rank 0 for lost, in heartbeats.
 _SILENCES_OF_THE_FIRST = 3
 
@@ -56,6 +73,17 @@ class _Peer:
     pid: int
     heard: float
     connection: socket.socket | None = None
+    # The call that it is in or has ended, by its number, and when rank 0 heard first that it had.
+    call: int = 0
+    ended: float | None = None
+    error: str | None = None
+
+    def note(self, call, is_ended, error):
+        """Takes in how far it is."""
+        if call != self.call:
+            self.call, self.ended, self.error = call, None, None
+        if is_ended and self.ended is None:
+            self.ended, self.error = time.monotonic(), error
 
     def __str__(self):
         return f"rank {self.rank} ({self.host}, process {self.pid})"
@@ -64,16 +92,16 @@ class _Peer:
 class Ranks:
     """The ranks of which this process is one."""
 
-    def __init__(self, number, rank, store, heartbeat):
-        self.number, self.rank, self.heartbeat = number, rank, heartbeat
+    def __init__(self, number, rank, store, heartbeat, call_timeout):
+        self.number, self.rank, self.heartbeat, self.call_timeout = number, rank, heartbeat, call_timeout
         self._store = store
         self._meshes = {}
         # Calls and outcomes go through a group of their own: passes never wait behind them.
         self._calls = dist.new_group(backend="gloo", timeout=_FOR_EVER)
 
     @classmethod
-    def join(cls, heartbeat, startup_timeout):
-        """Waits until all ranks are there."""
+    def join(cls, heartbeat, startup_timeout, call_timeout):
+        """Waits until all ranks are there. `call_timeout`: seconds after which a call that no rank has ended is given up."""
         number, rank = number_of_ranks(), _number("RANK")
         host, port = os.environ.get("MASTER_ADDR"), _number("MASTER_PORT")
         if host is None:
@@ -87,15 +115,16 @@ class Ranks:
         keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
             store = dist.TCPStore(host, port, None, keeps, timeout, wait_for_workers=False)
-            store = dist.PrefixStore(f"tamis/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-            store.set(f"here/{rank}", f"{socket.gethostname()} {os.getpid()}")
-            _wait_for_all(store, number, startup_timeout)
+            store = _meet(dist.PrefixStore("tamis", store), number, rank, startup_timeout)
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            longest = datetime.timedelta(seconds=call_timeout + _MARGIN)
+            group = dist.PrefixStore("group", store)
+            group.set_timeout(timeout)
+            dist.init_process_group(backend, store=group, rank=rank, world_size=number, timeout=longest)
+            return cls(number, rank, store, heartbeat, call_timeout)
         except (RuntimeError, ValueError) as error:
             text = str(error).strip().splitlines()[0]
             raise GangError(f"rank {rank} did not find the others at {host}:{port} in {startup_timeout:g} s: {text}") from None
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank, world_size=number, timeout=_FOR_EVER)
-        return cls(number, rank, store, heartbeat)
 
     def mesh(self, device_type):
         """All ranks in a row, computing on devices of this type."""
@@ -109,6 +138,12 @@ class Ranks:
         dist.all_reduce(tensor, group=self._calls)
         return float(tensor)
 
+    def most(self, value):
+        """The largest of a number on all ranks, which all ask for it."""
+        tensor = torch.tensor([value], dtype=torch.int64)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._calls)
+        return int(tensor)
+
     def agree(self, act):
         """What `act` gives on rank 0, or its error, on every rank."""
         outcome = [None]
@@ -117,10 +152,38 @@ class Ranks:
                 outcome = [(act(), None)]
             except LearnerError as error:
                 outcome = [(None, error)]
+            except OSError as error:
+                outcome = [(None, DiskError("open", error.filename or "a file", error))]
         dist.broadcast_object_list(outcome, group=self._calls)
         value, error = outcome[0]
         if error is not None:
             raise error
+        return value
+
+    def first(self, value):
+        """What rank 0 has, which each rank has found on its own."""
+        value = [value]
+        dist.broadcast_object_list(value, group=self._calls)
+        return value[0]
+
+    def any(self, value):
+        """The first rank's value that is not `None`."""
+        values = [None] * self.number
+        dist.all_gather_object(values, value, group=self._calls)
+        return next((one for one in values if one is not None), None)
+
+    def together(self, act):
+        """What `act` gives on this rank; where it fails on any, the error of the first of them on all."""
+        value = error = None
+        try:
+            value = act()
+        except LearnerError as one:
+            error = one
+        errors = [None] * self.number
+        dist.all_gather_object(errors, error, group=self._calls)
+        failed = [(rank, one) for rank, one in enumerate(errors) if one is not None]
+        if failed:
+            raise _of_rank(*failed[0], len(failed) < self.number)
         return value
 
     def tell(self, call):
@@ -133,11 +196,27 @@ class Ranks:
         dist.broadcast_object_list(call, group=self._calls)
         return call[0]
 
+    def leave(self):
+        """Ends the groups, once all ranks have come to this; one that does not come is not waited for long."""
+        late = threading.Timer(_LONGEST_LEAVE, os._exit, (0,))
+        late.daemon = True
+        late.start()
+        dist.barrier(group=self._calls)
+        dist.destroy_process_group()
+        late.cancel()
+
     def gather(self, outcome):
         """The outcomes of all ranks, on rank 0."""
         outcomes = [None] * self.number if self.rank == 0 else None
         dist.gather_object(outcome, outcomes, group=self._calls)
         return outcomes
+
+
+def _of_rank(rank, error, is_own):
+    """An error with the rank that it is of, unless all have it."""
+    if is_own:
+        error.message = f"{error.message} (rank {rank})"
+    return error
 
 
 def _number(name):
@@ -147,17 +226,65 @@ def _number(name):
     return int(text)
 
 
-def _wait_for_all(store, number, seconds):
-    until = time.monotonic() + seconds
-    missing = list(range(number))
-    while missing:
-        missing = [rank for rank in missing if not store.check([f"here/{rank}"])]
-        if missing and time.monotonic() > until:
-            here = [f"{rank} ({store.get(f'here/{rank}').decode()})" for rank in range(number) if rank not in missing]
+def _meet(store, number, rank, seconds):
+    """The store of this start of all ranks, once all are there.
+
+    One that torchrun keeps outlives the ranks, and its agents count restarts each for itself. So every rank draws a
+    word for itself, and rank 0, which draws one for all, says it together with the words that it has heard: a rank
+    takes it where its own is among them.
+    """
+    until, own = time.monotonic() + seconds, secrets.token_hex(8)
+    store.set(f"ask/{rank}", f"{own} {socket.gethostname()} {os.getpid()}")
+    start = secrets.token_hex(8)
+
+    def read_asked():
+        return {one: store.get(f"ask/{one}").decode() for one in range(number) if store.check([f"ask/{one}"])}
+
+    asked, met, said = {}, [], None
+    while True:
+        if rank == 0:
+            asked = read_asked()
+            store.set("start", json.dumps([start, asked]))
+            met = [one for one in range(number) if one == 0 or store.check([f"met/{start}/{one}"])]
+        else:
+            said, heard = json.loads(store.get("start")) if store.check(["start"]) else (None, {})
+            if heard.get(str(rank), "").startswith(own):
+                start = said
+                store.set(f"met/{start}/{rank}", "")
+            met = [one for one in range(number) if start == said and store.check([f"all/{start}"])]
+        if len(met) == number:
+            break
+        if time.monotonic() > until:
+            asked = read_asked()
+            # Who never asked; where all have, who did at an earlier start alone, which rank 0 knows.
+            missing = [one for one in range(number) if one not in asked] or [one for one in range(1, number) if one not in met]
+            here = [f"{one} ({' '.join(asked[one].split()[1:])})" for one in range(number) if one not in missing]
             names = ", ".join(map(str, missing))
             raise ValueError(f"missing are the ranks {names}; here are {', '.join(here)}")
-        if missing:
-            time.sleep(0.05)
+        time.sleep(0.05)
+    ours = dist.PrefixStore(start, store)
+    if rank == 0:
+        for one, words in asked.items():
+            ours.set(f"here/{one}", words.partition(" ")[2])
+        store.set(f"all/{start}", "")
+    return ours
+
+
+def _own_address():
+    """The address of this machine by which it reaches that of rank 0, as another one would reach it."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as found:
+        # Nothing is sent: the system looks for the way.
+        found.connect(address)
+        return found.getsockname()[0]
+
+
+def _listen():
+    """A socket that listens at all addresses, of both kinds where there are both."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
 
 
 # The first rank
@@ -168,6 +295,8 @@ class Gang:
 
     def __init__(self, learner, ranks):
         self._learner, self.ranks = learner, ranks
+        # Who hears how far the ranks are, and the number of the last call.
+        self.watch, self._number, self._pace, self._passed = None, 0, _Pace(), None
         self.num_ranks = ranks.number
         self.calls = {path: lambda *asked, path=path: self._call(path, *asked) for path in learner.calls}
 
@@ -176,16 +305,28 @@ class Gang:
         return self.calls["/v1/open"](*asked)
 
     def _call(self, path, *asked):
+        self._number += 1
+        work = _Work.of(path, *asked)
+        if path == "/v1/open":
+            # Another model has a pace of its own.
+            self._pace, self._passed = _Pace(), None
+        elif path == "/v1/forward_hold":
+            self._passed = work
+        elif path == "/v1/backward" and self._passed is not None:
+            # It takes as long as the pass that it ends has tokens, those of prompts included.
+            work = _Work((path, *self._passed.kind), self._passed.size)
+        self.watch.begin(self._number, path, self._pace.limit(work))
+        began = time.monotonic()
         self.ranks.tell((path, *asked))
         outcome = carry_out(self._learner, path, *asked)
+        self.watch.note(0, self._number, True, outcome.reason)
         outcomes = self.ranks.gather(outcome)
+        self.watch.end()
         errors = [(rank, one.error) for rank, one in enumerate(outcomes) if one.error is not None]
         if errors:
-            rank, error = errors[0]
-            if len(errors) < len(outcomes):
-                # Those that had none have changed what they hold.
-                error.message = f"{error.message} (rank {rank})"
-            raise error
+            # Those that had none have changed what they hold.
+            raise _of_rank(*errors[0], len(errors) < len(outcomes))
+        self._pace.note(work, time.monotonic() - began)
         return _join(path, outcomes)
 
     def __getattr__(self, name):
@@ -201,6 +342,11 @@ class _Outcome:
     error: LearnerError | None = None
     # Seconds that it computed; `None` where that is not known.
     seconds: float | None = None
+
+    @property
+    def reason(self):
+        """What its error says, where it has one."""
+        return None if self.error is None else self.error.message
 
 
 def carry_out(learner, path, *asked):
@@ -219,6 +365,43 @@ def carry_out(learner, path, *asked):
 
 # Calls that say how long each rank computed.
 _PASSES = ("/v1/forward", "/v1/forward_hold", "/v1/backward")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a call computes: its kind, and how much of it in numbers that come with it."""
+
+    kind: tuple
+    size: int
+
+    @classmethod
+    def of(cls, path, settings, columns, *_):
+        """`None` for a call whose time says nothing of the next one's."""
+        if path not in (*_PASSES, "/v1/optim_step"):
+            return None
+        network = str(settings.others_than().get("network"))
+        return cls((path, network), max(1, sum(one.numel() for one in columns.values())))
+
+
+class _Pace:
+    """How long passes take: one that takes far longer hangs on all ranks, as a collective or a GPU does."""
+
+    def __init__(self):
+        # Seconds for each of its numbers, and in all, of the slowest so far.
+        self._slowest = {}
+
+    def limit(self, work):
+        """Seconds after which a call is given up; `None` where nothing is known of the like."""
+        if work is None or work.kind not in self._slowest:
+            return None
+        rate, longest = self._slowest[work.kind]
+        return max(_LEAST_PASS, _TIMES_SLOWEST * max(longest, rate * work.size))
+
+    def note(self, work, seconds):
+        """One that was ended by all."""
+        if work is not None:
+            rate, longest = self._slowest.get(work.kind, (0.0, 0.0))
+            self._slowest[work.kind] = max(rate, seconds / work.size), max(longest, seconds)
 
 
 def _join(path, outcomes):
@@ -248,9 +431,10 @@ class Watch:
             host, pid = ranks._store.get(f"here/{rank}").decode().split(" ")
             self._peers.append(_Peer(rank, host, int(pid), now))
         self._secret = secrets.token_hex(16)
-        self._server = socket.create_server(("", 0))
-        host = os.environ["MASTER_ADDR"] if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" else socket.gethostname()
-        ranks._store.set("watch", f"{host} {self._server.getsockname()[1]} {self._secret}")
+        # The call that runs, its path, and when it began.
+        self._running = None
+        self._server = _listen()
+        ranks._store.set("watch", f"{_own_address()} {self._server.getsockname()[1]} {self._secret}")
         threading.Thread(target=self._accept, daemon=True).start()
         threading.Thread(target=self._look, daemon=True).start()
 
@@ -272,45 +456,93 @@ class Watch:
 
     def _listen(self, connection):
         connection.settimeout(self._ranks.heartbeat)
-        peer, ended, full_at = None, "has broken its connection", None
+        peer, ended = None, "has broken its connection"
         try:
             with connection.makefile("rw") as lines:
-                secret, _, rank = lines.readline().strip().partition(" ")
-                if not hmac.compare_digest(secret, self._secret) or not rank.isdigit() or not 0 < int(rank) < len(self._peers):
+                # Whoever connects may write anything.
+                secret, _, rank = lines.readline(100).strip().partition(" ")
+                is_ours = hmac.compare_digest(secret.encode(), self._secret.encode())
+                if not is_ours or not rank.isdecimal() or not 0 < int(rank) < len(self._peers):
                     return
                 peer = self._peers[int(rank)]
                 peer.connection = connection
                 while line := lines.readline():
                     peer.heard = time.monotonic()
                     said = json.loads(line)
-                    if said:
-                        what, full_at = said
-                        ended = f"failed: {what}"
-                        break
+                    if "failed" in said:
+                        return self.lose(f"{peer} failed: {said['failed']}", said["full_at"])
+                    peer.note(said["call"], said["ended"], said["error"])
                     lines.write("0\n")
                     lines.flush()
-                else:
-                    ended = "has ended"
+                ended = "has ended"
         except TimeoutError:
             ended = f"has given no sign of life for {self._ranks.heartbeat:g} s"
         except (OSError, ValueError):
             pass
         if peer is not None:
-            self._tell(f"{peer} {ended}", full_at)
+            self._tell(f"{peer} {ended}")
+
+    def begin(self, number, path, limit=None):
+        """Rank 0 begins a call, which is given up after `limit` seconds."""
+        self._peers[0].note(number, False, None)
+        self._running = (number, path, time.monotonic(), limit)
+
+    def note(self, rank, *progress):
+        """How far a rank is."""
+        self._peers[rank].note(*progress)
+
+    def end(self):
+        """All have ended the call."""
+        self._running = None
+
+    def close(self):
+        """The ranks end by themselves from here on."""
+        self._told.acquire(blocking=False)
 
     def _look(self):
-        """A rank that has not connected gives no sign of life, either."""
-        time.sleep(max(30.0, self._ranks.heartbeat))
-        for peer in self._peers[1:]:
-            if peer.connection is None:
-                self._tell(f"{peer} has given no sign of life since it began")
+        began = time.monotonic()
+        while True:
+            time.sleep(min(1.0, self._ranks.heartbeat / 2))
+            # A rank that has not connected gives no sign of life, either.
+            silent = [peer for peer in self._peers[1:] if peer.connection is None]
+            if silent and time.monotonic() - began > max(30.0, self._ranks.heartbeat):
+                self._tell(f"{silent[0]} has given no sign of life since it began")
+            running = self._running
+            if running is not None and (why := self._find_split(*running)) is not None:
+                self._tell(why)
+
+    def _find_split(self, number, path, began, limit=None):
+        """Why the ranks will not meet any more in a call that runs, where that is so."""
+        now = time.monotonic()
+        ended = [peer for peer in self._peers if peer.call == number and peer.ended is not None]
+        others = [peer for peer in self._peers if peer not in ended]
+        if not others:
+            return None
+        waiting = f"and {others[0]} has not ended {path}"
+        failed = next((peer for peer in ended if peer.error is not None), None)
+        if failed is not None:
+            return f"{failed} failed: {failed.error}; {waiting}" if now - failed.ended > _AFTER_ERROR else None
+        if ended:
+            first = min(peer.ended for peer in ended)
+            later = max(_LEAST_LATER, 4 * self._ranks.heartbeat, _TIMES_LATER * (first - began))
+            writes = path in _OF_DISKS and others == self._peers[:1]
+            if now - first > later and not writes:
+                return f"{others[0]} has been in {path} for {now - began:.0f} s, {now - first:.0f} s longer than {ended[0]}"
+        who = f"{', '.join(map(str, others))} has not" if ended else "no rank has"
+        if now - began > self._ranks.call_timeout:
+            return f"{who} ended {path} for {now - began:.0f} s, the longest that a call may take"
+        if limit is not None and now - began > limit:
+            return f"{who} ended {path} for {now - began:.0f} s, {_TIMES_SLOWEST:.0f} times the slowest for as many tokens"
+        return None
 
     def lose(self, what, full_at=None):
-        """Says that this rank goes no further, unless it is another one's loss that shows here first.
+        """Says that a rank goes no further, unless the end of another one, of which this is the effect, is heard of first.
 
-        `full_at`: the call for which there was not enough memory.
+        `full_at`: the call for which there was not enough memory, which is nobody's effect.
         """
-        threading.Timer(self._ranks.heartbeat, self._tell, (what, full_at)).start()
+        if full_at is not None:
+            return self._tell(what, full_at)
+        threading.Timer(_EFFECT, self._tell, (what,)).start()
 
     def _tell(self, what, full_at=None):
         if self._told.acquire(blocking=False):
@@ -326,6 +558,7 @@ def follow(learner, ranks):
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     pulse = _Pulse(ranks)
     while (call := pulse.unless_lost(ranks.hear)) is not None:
+        pulse.begin()
         try:
             outcome = carry_out(learner, *call)
         except Exception as error:
@@ -333,7 +566,10 @@ def follow(learner, ranks):
             text = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             pulse.fail(text, call[0] if is_out_of_memory(error) else None)
             raise
+        pulse.end(outcome.reason)
         pulse.unless_lost(lambda: ranks.gather(outcome))
+    pulse.close()
+    ranks.leave()
 
 
 class _Pulse:
@@ -342,7 +578,16 @@ class _Pulse:
     def __init__(self, ranks):
         self._ranks = ranks
         host, port, secret = ranks._store.get("watch").decode().split(" ")
-        self._connection = socket.create_connection((host, int(port)), timeout=30.0)
+        if ipaddress.ip_address(host).is_loopback:
+            # MASTER_ADDR is rank 0's own machine, whose name for itself is no address for others.
+            host = os.environ["MASTER_ADDR"]
+        try:
+            self._connection = socket.create_connection((host, int(port)), timeout=30.0)
+        except OSError as error:
+            reason = f"rank {ranks.rank} cannot reach rank 0 at {host}, port {port}: {error}"
+            raise GangError(f"{reason}; is a firewall between them?") from None
+        # The call that it is in, whether it has ended it, and with which error.
+        self._at, self._is_closed = {"call": 0, "ended": True, "error": None}, False
         self._connection.settimeout(_SILENCES_OF_THE_FIRST * ranks.heartbeat)
         self._lines = self._connection.makefile("rw")
         self._write = threading.Lock()
@@ -358,7 +603,7 @@ class _Pulse:
         why = "ended"
         try:
             while True:
-                self._say("0\n")
+                self._show()
                 if not self._lines.readline():
                     break
                 time.sleep(self._ranks.heartbeat / 4)
@@ -366,8 +611,25 @@ class _Pulse:
             why = f"has given no sign of life for {_SILENCES_OF_THE_FIRST * self._ranks.heartbeat:g} s"
         except (OSError, ValueError):
             why = "is gone"
+        if self._is_closed:
+            return
         print(f"rank {self._ranks.rank} ends: rank 0 {why}", file=sys.stderr, flush=True)
         os._exit(EXIT_LOST)
+
+    def _show(self):
+        self._say(json.dumps(self._at) + "\n")
+
+    def begin(self):
+        """A call begins."""
+        self._at = {"call": self._at["call"] + 1, "ended": False, "error": None}
+
+    def end(self, error):
+        """It has ended, with an error or without one."""
+        self._at = {**self._at, "ended": True, "error": error}
+
+    def close(self):
+        """This rank ends, as rank 0 asked it to."""
+        self._is_closed = True
 
     def unless_lost(self, act):
         """What `act` gives, which waits for rank 0. Where that is gone, the thread that listens to it says so."""
@@ -379,7 +641,7 @@ class _Pulse:
 
     def fail(self, what, full_at):
         """Says why this rank goes no further, and for which call it had not enough memory."""
-        self._say(json.dumps([what, full_at]) + "\n")
+        self._say(json.dumps({"failed": what, "full_at": full_at}) + "\n")
 
 
 __all__ = ["EXIT_LOST", "Gang", "GangError", "Ranks", "Watch", "follow", "number_of_ranks"]

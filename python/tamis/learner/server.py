@@ -53,6 +53,9 @@ _LESS_WEIGHTS = (
     "(`learner.lora`)"
 )
 
+# Longest wait, seconds, for the watch over other ranks to say whose loss an error is the effect of.
+_LONGEST_TELL = 10.0
+
 
 @dataclass
 class _Job:
@@ -132,10 +135,13 @@ class Session:
 
     def submit(self, path, content_type, body, incarnation, seq):
         """The answer of a `POST`; waits until it is there."""
-        if path not in self.learner.calls:
+        is_transfer = path in self.learner.transfer.calls
+        if not is_transfer and path not in self.learner.calls:
             raise PathError(f"there is no call POST {path}")
         if self._gone is not None:
             raise self._gone
+        if is_transfer:
+            return self._carry_out_transfer(path, content_type, body, incarnation, seq)
         what = (path, content_type, len(body), zlib.crc32(body))
         if path == OPEN:
             if incarnation is not None or seq is not None:
@@ -159,9 +165,7 @@ class Session:
             raise RequestError("the header Tamis-Seq must be a whole number")
         seq = int(seq)
         with self._lock:
-            if self.incarnation is None or not hmac.compare_digest(self.incarnation.encode(), incarnation.encode()):
-                hint = "the learner was started anew, or opened by another controller; open it again"
-                raise IncarnationError("the learner is not the one that was opened", hint)
+            self._check_incarnation(incarnation)
             last = self._last
             if last is not None and seq == last.seq and seq > 0:
                 if what != last.what:
@@ -175,6 +179,29 @@ class Session:
             self._last = _Job(path, content_type, body, seq, incarnation, what)
             self._jobs.put(self._last)
             return self._last
+
+    def _check_incarnation(self, incarnation):
+        if self.incarnation is None or not hmac.compare_digest(self.incarnation.encode(), incarnation.encode()):
+            hint = "the learner was started anew, or opened by another controller; open it again"
+            raise IncarnationError("the learner is not the one that was opened", hint)
+
+    def _carry_out_transfer(self, path, content_type, body, incarnation, seq):
+        """The answer of a call that sends what was saved, while others compute."""
+        if incarnation is None:
+            raise RequestError("the header Tamis-Incarnation is missing")
+        if seq is not None:
+            raise RequestError("calls of a transfer bear no number: take the header Tamis-Seq out")
+        with self._lock:
+            self._check_incarnation(incarnation)
+        values, columns = protocol.decode(content_type, body)
+        protocol.refuse_columns(columns)
+        try:
+            return Answer.of(self.learner.transfer.calls[path](Settings(values)))
+        except LearnerError:
+            raise
+        except Exception as error:
+            self.log(traceback.format_exc().rstrip())
+            raise Failed(f"{type(error).__name__}: {first_line(error)}", "the learner's log has the details") from None
 
     def lose(self, error):
         """Answers with an error what runs, and whatever comes, for what computes will not end any more."""
@@ -240,6 +267,13 @@ class Session:
         except LearnerError as error:
             return Answer.of_error(error)
         except OSError as error:
+            if self.watch is not None:
+                # It is no outcome that all ranks have: the others may be anywhere.
+                what = f"rank 0 failed to read or write: {first_line(error)}"
+                self.log(traceback.format_exc().rstrip())
+                self.watch.lose(what)
+                job.ended.wait(_LONGEST_TELL)
+                return Answer.of_error(Lost(what, "the learner ends, to be started again; its log has the details"))
             if error.filename is not None:
                 return Answer.of_error(DiskError("open", error.filename, error))
             return Answer.of_error(Failed(f"failed to read or write: {error.strerror or first_line(error)}"))
@@ -256,8 +290,9 @@ class Session:
                 self._lost = DeviceLost(f"the device cannot be computed on any more: {first_line(error)}")
                 return Answer.of_error(Lost(message, hint))
             if self.watch is not None:
-                # Where a rank is gone, the watch knows more of it in a moment; otherwise this one is.
+                # Where another rank is gone or has failed, the watch knows of it in a moment, and answers.
                 self.watch.lose(f"rank 0 failed: {message}")
+                job.ended.wait(_LONGEST_TELL)
                 return Answer.of_error(Lost(message, hint))
             return Answer.of_error(Failed(message, "the learner's log has the details"))
 
@@ -286,11 +321,12 @@ def serve(where, key=None, ranks=None):
                 os.unlink(where.removeprefix("unix:"))
         os._exit(EXIT_LOST)
 
-    session.watch = Watch(ranks, lose)
+    session.watch = session.learner.watch = Watch(ranks, lose)
     if connections.serve(where, session, key):
         # The others end as well as this one does.
+        session.watch.close()
         ranks.tell(None)
-        time.sleep(connections.LAST_SECONDS / 2)
+        ranks.leave()
 
 
 __all__ = ["Learner", "Session", "serve"]

@@ -14,7 +14,7 @@ import copy
 import os
 
 import torch
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -37,59 +37,97 @@ class _Root(torch.nn.Module):
         return call()
 
 
-def shard(network, exact, kept):
+def shard(network):
     """Shares a network's weights out; passes go through `network.root` from here on.
 
-    `exact` has the f32 values of parameters that learn and are held rounded, `kept` the names of modules that stay in
-    f32.
+    Each rank takes its rows of every parameter, from `network.sources` or from the module itself where that has values.
     """
     if network.vision is not None:
         raise Refused("models that see images are trained by one rank", "set `learner.gpus_per_node: 1`")
     options, module = network.options, network.module
-    network.skeleton = _skeleton(module)
-    names = {id(one): name for name, one in network.trained_parameters().items()}
+    sources = {name: network.sources.get(one) or _holder(one.data) for name, one in module.named_parameters()}
+    _empty(network)
+    network.skeleton, network.sources = copy.deepcopy(module), {}
     rounded = options.dtype if options.dtype != torch.float32 else None
     policy = MixedPrecisionPolicy(param_dtype=rounded, reduce_dtype=torch.float32, cast_forward_inputs=False)
     whole = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
     root = _Root(module)
-    units = [(one, whole) for name, one in module.named_modules() if name.rpartition(".")[2] in kept]
+    units = [(one, whole) for name, one in module.named_modules() if name.rpartition(".")[2] in network.kept]
     units += [(one, policy) for one in module.modules() if isinstance(one, GradientCheckpointingLayer)]
     mesh = options.ranks.mesh(options.device.type)
+    waits = CPUOffloadPolicy(pin_memory=options.device.type == "cuda") if options.on_host else OffloadPolicy()
     for unit, of_unit in [*units, (root, policy)]:
-        for parameter in unit.parameters():
-            if id(parameter) in names and names[id(parameter)] in exact:
-                # What learns is held in f32, and rounded when it is gathered.
-                parameter.data = exact.pop(names[id(parameter)]).to(options.device)
-        fully_shard(unit, mesh=mesh, mp_policy=of_unit, reshard_after_forward=True)
+        fully_shard(unit, mesh=mesh, mp_policy=of_unit, offload_policy=waits, reshard_after_forward=True)
     for unit in root.modules():
         if isinstance(unit, FSDPModule):
             unit.set_gradient_divide_factor(1.0)
             # gloo knows sums alone.
             unit.set_force_sum_reduction_for_comms(True)
+    options.ranks.together(lambda: _fill(module, sources, options))
+    # The units look at their parameters again.
+    root._apply(lambda one: one)
     network.root = root
     parameters = network.trained_parameters()
     network.weights = ShardedWeights(parameters, network) if parameters else None
 
 
-def _skeleton(module):
-    """A copy of a module whose parameters are of their shapes and types, and have no values."""
-    meta = {
-        id(one): torch.nn.Parameter(torch.empty_like(one, device="meta"), one.requires_grad) for one in module.parameters()
-    }
-    return copy.deepcopy(module, meta)
+def _holder(values):
+    return lambda begin, end: values[begin:end].clone()
 
 
-def plain_copy(network):
-    """A copy of a network's module as it is now, whole on this rank."""
-    if network.root is None:
-        return copy.deepcopy(network.module)
-    skeleton, device = network.skeleton, network.options.device
-    own = dict(network.module.named_parameters())
-    values = {}
-    for name, one in skeleton.named_parameters():
-        full = own[name].detach().full_tensor().to(device, one.dtype)
-        values[id(one)] = torch.nn.Parameter(full, one.requires_grad)
-    return copy.deepcopy(skeleton, values)
+def _empty(network):
+    """Leaves a module's parameters with shapes and the types in which they are held, and buffers on the device."""
+    module, options = network.module, network.options
+    learns = {id(one) for one in network.trained_parameters().values()}
+    emptied = {}
+    for name, one in module.named_parameters():
+        dtype = one.dtype
+        if id(one) in learns:
+            # What learns is held in f32, and rounded when it is gathered.
+            dtype = torch.float32
+        elif options.dtype != torch.float32 and not network.keeps(name):
+            dtype = options.dtype
+        emptied[id(one)] = torch.nn.Parameter(torch.empty(one.shape, dtype=dtype, device="meta"), one.requires_grad)
+    _replace(module, emptied)
+    for one in module.modules():
+        for name, buffer in one._buffers.items():
+            if buffer is not None:
+                one._buffers[name] = buffer.to(options.device)
+
+
+def _replace(module, parameters):
+    """Puts parameters in the places of others, by the `id` of those."""
+    for one in module.modules():
+        for name, parameter in one._parameters.items():
+            if parameter is not None:
+                one._parameters[name] = parameters[id(parameter)]
+
+
+def _fill(module, sources, options):
+    """Gives this rank's part of every parameter its values, one after the other."""
+    filled = {}
+    for name, one in module.named_parameters():
+        assert one.placements == (Shard(0),)
+        rows = sources.pop(name)(*rows_of(one.shape, options.ranks))
+        own = rows.to("cpu" if options.on_host else options.device, one.dtype)
+        whole = DTensor.from_local(own, one.device_mesh, one.placements, run_check=False, shape=one.shape, stride=one.stride())
+        filled[id(one)] = torch.nn.Parameter(whole, one.requires_grad)
+    _replace(module, filled)
+
+
+def hollow_copy(network):
+    """A copy of a network's module whose parameters have no values, and where those come from: what this rank holds."""
+    module, own = copy.deepcopy(network.skeleton), dict(network.module.named_parameters())
+    return module, {one: _own(own[name].detach().to_local()) for name, one in module.named_parameters()}
+
+
+def _own(part):
+    return lambda _begin, _end: part.clone()
+
+
+def local(tensor):
+    """What this rank holds of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def full(tensor):
@@ -178,23 +216,15 @@ class ShardedWeights(TrainedWeights):
         whole = DTensor.from_local(part, one.device_mesh, one.placements, run_check=False, shape=one.shape, stride=one.stride())
         return whole.full_tensor()
 
-    def put(self, name, part, values):
-        part.copy_(part_of(values, self._ranks))
+    def rows(self, name):
+        return slice(*rows_of(self.parameters[name].shape, self._ranks))
 
 
-def part_of(values, ranks):
-    """The rows of a whole tensor that this rank holds."""
-    parts = torch.chunk(values, ranks.number)
-    return parts[ranks.rank] if ranks.rank < len(parts) else values[:0]
-
-
-def put_frozen(parameter, values, ranks):
-    """Gives a parameter, of which this rank holds a part, these values."""
-    if isinstance(parameter, DTensor):
-        assert parameter.placements == (Shard(0),)
-        parameter.to_local().copy_(part_of(values, ranks))
-    else:
-        parameter.copy_(values)
+def rows_of(shape, ranks):
+    """The rows of a tensor that a rank holds: from, and up to. Where it holds none, both are 0."""
+    number = -(-shape[0] // ranks.number)
+    begin, end = ranks.rank * number, min((ranks.rank + 1) * number, shape[0])
+    return (begin, end) if begin < end else (0, 0)
 
 
 def _finds_room(num_bytes, device):
