@@ -8,6 +8,7 @@ use super::*;
 
 fn member(sample_index: u32, text: &str, acc: f64) -> Trajectory {
     Trajectory {
+        episode: None,
         sample_index,
         text: text.to_owned(),
         token_ids: vec![1, 2],

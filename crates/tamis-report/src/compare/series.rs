@@ -1,0 +1,189 @@
+//! One run's metrics over its steps, read from a `metrics.jsonl`: of tamis, or of anyone who writes verl's
+//! names.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// Bytes of a `metrics.jsonl`, at most.
+const MOST: u64 = 1 << 30;
+
+/// Where tokens are counted, the first that a file has: the name, and whether it counts from the beginning.
+const TOKENS: [(&str, bool); 3] =
+    [("num_tokens", true), ("tokens/generated", false), ("perf/total_num_tokens", false)];
+/// Where the time of a step stands, the first that a file has.
+const SECONDS: [&str; 3] = ["timing_s/step", "perf/time_per_step", "step_time"];
+
+/// A file of metrics could not be read.
+#[derive(Debug, Error)]
+pub enum SeriesError {
+    /// The file is not there, or is none.
+    #[error("read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A line is no row of metrics.
+    #[error("{}:{line}: {message}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// Its number.
+    pub step: u64,
+    /// Tokens up to its end.
+    pub tokens: Option<f64>,
+    /// Seconds up to its end.
+    pub seconds: Option<f64>,
+    /// Its metrics that are numbers.
+    pub values: BTreeMap<String, f64>,
+}
+
+/// A run's metrics.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Series {
+    /// The steps, in order.
+    pub rows: Vec<Row>,
+    /// The metric by which tokens are counted.
+    pub tokens_by: Option<&'static str>,
+}
+
+/// The file of metrics that a path names: itself, or the one in a run directory.
+pub fn metrics_of(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(tamis_run::directory::METRICS) } else { path.to_owned() }
+}
+
+impl Series {
+    /// Reads a file, or the one in a run directory. A last line that is not whole yet is left out.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or a line before the last is no row of metrics.
+    pub fn read(path: &Path) -> Result<Self, SeriesError> {
+        let path = metrics_of(path);
+        let bytes =
+            tamis_file::read(&path, MOST).map_err(|cause| SeriesError::Read { path: path.clone(), cause })?;
+        Self::parse(&String::from_utf8_lossy(&bytes)).map_err(|(line, message)| SeriesError::Line {
+            path: path.clone(),
+            line,
+            message,
+        })
+    }
+
+    /// Reads the text of a file. Rows are objects with `step` (or `training/global_step`), and the metrics
+    /// beside it or, as verl's file logger writes them, under `data`. A step that comes again replaces what
+    /// came after it the first time: a resumed run.
+    ///
+    /// # Errors
+    /// Line, and what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
+        let mut rows: Vec<(u64, BTreeMap<String, f64>)> = Vec::new();
+        let num_lines = text.lines().count();
+        for (place, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let object: Map<String, Value> = match serde_json::from_str(line) {
+                Ok(object) => object,
+                Err(_) if place + 1 == num_lines && !text.ends_with('\n') => break,
+                Err(error) => return Err((place + 1, format!("no JSON object: {error}"))),
+            };
+            let inner = object.get("data").and_then(Value::as_object);
+            let metrics = inner.unwrap_or(&object);
+            let number = |map: &Map<String, Value>, name: &str| map.get(name).and_then(Value::as_f64);
+            let step = number(&object, "step").or_else(|| number(metrics, "training/global_step"));
+            let Some(step) = step.filter(|step| *step >= 0.0) else {
+                return Err((place + 1, "no `step` and no `training/global_step`".to_owned()));
+            };
+            let step = step as u64;
+            let values = metrics.iter().filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
+            let values: BTreeMap<String, f64> = values.filter(|(name, _)| name != "step").collect();
+            if rows.last().is_some_and(|(last, _)| *last == step) {
+                // verl logs the last validation as a row of its own.
+                if let Some((_, last)) = rows.last_mut() {
+                    last.extend(values);
+                }
+                continue;
+            }
+            rows.retain(|(earlier, _)| *earlier < step);
+            rows.push((step, values));
+        }
+        let has = |name: &str| rows.iter().any(|(_, values)| values.contains_key(name));
+        let tokens = TOKENS.into_iter().find(|(name, _)| has(name));
+        let seconds = SECONDS.into_iter().find(|name| has(name));
+        let (mut num_tokens, mut num_seconds) = (0.0, 0.0);
+        let rows = rows
+            .into_iter()
+            .map(|(step, values)| {
+                let tokens = tokens.map(|(name, is_total)| {
+                    let value = values.get(name).copied().unwrap_or(0.0);
+                    num_tokens = if is_total { value.max(num_tokens) } else { num_tokens + value };
+                    num_tokens
+                });
+                let seconds = seconds.map(|name| {
+                    num_seconds += values.get(name).copied().unwrap_or(0.0);
+                    num_seconds
+                });
+                Row { step, tokens, seconds, values }
+            })
+            .collect();
+        Ok(Self { rows, tokens_by: tokens.map(|(name, _)| name) })
+    }
+
+    /// Every metric's name.
+    pub fn names(&self) -> std::collections::BTreeSet<&str> {
+        self.rows.iter().flat_map(|row| row.values.keys().map(String::as_str)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_tamis_and_of_verl() {
+        let ours = Series::parse(
+            "{\"step\":1,\"reward\":0.5,\"num_tokens\":10,\"timing_s/step\":2}\n{\"step\":2,\"reward\":null,\"num_tokens\":25,\"timing_s/step\":3}\n{\"step\":3,\"rew",
+        )
+        .unwrap();
+        let counts: Vec<_> = ours.rows.iter().map(|row| (row.step, row.tokens, row.seconds)).collect();
+        assert_eq!(counts, [(1, Some(10.0), Some(2.0)), (2, Some(25.0), Some(5.0))]);
+        assert_eq!(ours.rows[1].values.get("reward"), None);
+        let theirs = Series::parse(
+            "{\"step\":1,\"data\":{\"critic/score/mean\":0.25,\"perf/total_num_tokens\":7}}\n{\"step\":1,\"data\":{\"val-core/x/acc/mean@1\":1}}\n{\"step\":2,\"data\":{\"perf/total_num_tokens\":7}}\n",
+        )
+        .unwrap();
+        assert_eq!(theirs.tokens_by, Some("perf/total_num_tokens"));
+        assert_eq!(theirs.rows.len(), 2);
+        assert_eq!((theirs.rows[1].tokens, theirs.rows[0].values.len()), (Some(14.0), 3));
+    }
+
+    #[test]
+    fn a_resumed_run_goes_on_from_where_it_was() {
+        let text = "{\"step\":1,\"a\":1}\n{\"step\":2,\"a\":2}\n{\"step\":3,\"a\":3}\n{\"step\":2,\"a\":5}\n";
+        let series = Series::parse(text).unwrap();
+        assert_eq!(
+            series.rows.iter().map(|row| (row.step, row.values["a"])).collect::<Vec<_>>(),
+            [(1, 1.0), (2, 5.0)]
+        );
+    }
+
+    #[test]
+    fn what_is_no_row() {
+        assert_eq!(
+            Series::parse("{\"a\":1}\n").unwrap_err(),
+            (1, "no `step` and no `training/global_step`".to_owned())
+        );
+        assert_eq!(Series::parse("{\"step\":1}\nx\n{\"step\":2}\n").unwrap_err().0, 2);
+    }
+}

@@ -1,0 +1,81 @@
+use super::*;
+
+fn write(folder: &Path, name: &str, rewards: &[f64], tokens: f64) -> PathBuf {
+    let run = folder.join(name);
+    std::fs::create_dir_all(&run).unwrap();
+    let line = |(at, reward): (usize, &f64)| {
+        let step = at + 1;
+        format!(
+            "{{\"step\":{step},\"critic/score/mean\":{reward},\"num_tokens\":{},\"timing_s/step\":2}}\n",
+            tokens * step as f64
+        )
+    };
+    let text: String = rewards.iter().enumerate().map(line).collect();
+    std::fs::write(run.join("metrics.jsonl"), text).unwrap();
+    run
+}
+
+/// Worked by hand: at equal steps (2) the filter's runs have 0.4 and 0.6, at equal tokens (20, its first
+/// step) 0.2 and 0.4.
+#[test]
+fn a_comparison() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [
+        write(folder.path(), "base_seed1", &[0.1, 0.2], 10.0),
+        write(folder.path(), "base_seed2", &[0.1, 0.4], 10.0),
+        write(folder.path(), "filter_seed1", &[0.2, 0.4, 0.8], 20.0),
+        write(folder.path(), "filter_seed2", &[0.4, 0.6, 0.6], 20.0),
+        folder.path().join("later_seed1"),
+    ];
+    let variants = variants_of(&runs);
+    assert_eq!(variants.iter().map(|variant| variant.runs.len()).collect::<Vec<_>>(), [2, 2, 1]);
+    let found = compare(&variants, &[]).unwrap();
+    assert_eq!(found.limits, [Some(2.0), Some(20.0), Some(4.0)]);
+    let shown = |text: String| text.replace(&folder.path().display().to_string(), "DIR");
+    insta::assert_snapshot!(shown(found.text()), @r"
+reward (critic/score/mean)  runs                      last                      best                      area                at 2 steps              at 20 tokens                at 4.000 s
+base (baseline)                2            0.3000 ±0.1414            0.3000 ±0.1414            0.2000 ±0.0707            0.3000 ±0.1414            0.3000 ±0.1414            0.3000 ±0.1414
+filter                         2  0.7000 ±0.1414 (+0.4000)  0.7000 ±0.1414 (+0.4000)  0.4000 ±0.1414 (+0.2000)  0.5000 ±0.1414 (+0.2000)  0.3000 ±0.1414 (+0.0000)  0.5000 ±0.1414 (+0.2000)
+
+note: DIR/later_seed1 has no metrics yet
+note: DIR/base_seed1 has 2 steps, of 3: what is compared at equal cost ends where it does
+");
+    insta::assert_snapshot!(shown(found.markdown()), @r"
+# Comparison
+
+Mean, ± sample standard deviation over seeds, (difference to the baseline).
+
+| reward (critic/score/mean) | runs | last | best | area | at 2 steps | at 20 tokens | at 4.000 s |
+|---|---:|---:|---:|---:|---:|---:|---:|
+| base (baseline) | 2 | 0.3000 ±0.1414 | 0.3000 ±0.1414 | 0.2000 ±0.0707 | 0.3000 ±0.1414 | 0.3000 ±0.1414 | 0.3000 ±0.1414 |
+| filter | 2 | 0.7000 ±0.1414 (+0.4000) | 0.7000 ±0.1414 (+0.4000) | 0.4000 ±0.1414 (+0.2000) | 0.5000 ±0.1414 (+0.2000) | 0.3000 ±0.1414 (+0.0000) | 0.5000 ±0.1414 (+0.2000) |
+
+- DIR/later_seed1 has no metrics yet
+- DIR/base_seed1 has 2 steps, of 3: what is compared at equal cost ends where it does
+");
+    let csv = found.csv();
+    assert_eq!(csv.lines().count(), 1 + 2 * 6);
+    assert!(csv.contains("filter,base,critic/score/mean,equal_tokens,20,2,"), "{csv}");
+    let page = found.html();
+    assert_eq!(page.matches("<svg").count(), 3);
+    assert!(!page.contains("NaN"), "{page}");
+}
+
+#[test]
+fn names_of_variants() {
+    let name = |path: &str| variant_name(Path::new(path));
+    assert_eq!(name("results/a_seed12"), "a");
+    assert_eq!(name("results/a/metrics.jsonl"), "a");
+    assert_eq!(name("verl.jsonl"), "verl");
+    assert_eq!(name("seed1"), "seed1");
+    assert_eq!(name("metrics.jsonl"), "metrics");
+}
+
+#[test]
+fn a_metric_that_no_run_has_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = write(folder.path(), "a", &[0.1], 1.0);
+    let found = compare(&variants_of(&[run]), &["loss".to_owned(), "num_tokens".to_owned()]).unwrap();
+    assert_eq!(found.notes, ["no run has the metric `loss`"]);
+    assert_eq!(found.tables.len(), 1);
+}
