@@ -9,6 +9,7 @@ use tamis_config::CheckpointDtype;
 use tamis_config::foreign::{is_foreign_option, join_options};
 use tamis_core::filter::{Bounds, GroupFilter, Mass, PoolScore, Prefer, Singleton};
 use tamis_core::setting::{Described, Shape};
+use tamis_train::plan::machines::Machines;
 
 /// Trains language models by reinforcement learning with verifiable rewards.
 #[derive(Debug, Parser)]
@@ -32,6 +33,8 @@ pub(crate) struct Arguments {
 pub(crate) enum CliCommand {
     /// Train: sample groups, score them, drop those without signal, refill, learn.
     Train(TrainArguments),
+    /// Run a grid of configurations, the baseline first, and compare them; or compare runs that there are.
+    Sweep(SweepArguments),
     /// Evaluate a run or a checkpoint on validation prompts: mean@k, pass@k, best@k, maj@k.
     Eval(EvalArguments),
     /// Serve a run or a checkpoint over HTTP, with vLLM's interface and OpenAI's.
@@ -50,6 +53,9 @@ pub(crate) enum CliCommand {
         /// Its name (`rloo`, `dapo`, `variance`); without one, all names are listed.
         name: Option<String>,
     },
+    /// Look at what is here (GPUs, driver, Python environments, servers, Ray, disks), and say what can run with it
+    /// and what a configuration would be missing.
+    Doctor(DoctorArguments),
     /// Show, check, explain and import configurations.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -65,7 +71,9 @@ pub(crate) fn read_arguments() -> Vec<OsString> {
     };
     let path: &[&str] = match texts.get(1).map(String::as_str) {
         Some("train") => &["train"],
+        Some("doctor") => &["doctor"],
         Some("eval") => &["eval"],
+        Some("sweep") => &["sweep"],
         Some("config") if texts.get(2).is_some_and(|word| word == "check") => &["config", "check"],
         Some("config") if texts.get(2).is_some_and(|word| word == "show") => &["config", "show"],
         _ => return words,
@@ -96,6 +104,32 @@ pub(crate) struct LayerArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    #[command(flatten)]
+    pub(crate) layers: LayerArguments,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArguments {
+    #[command(flatten)]
+    pub(crate) layers: LayerArguments,
+    /// Print the plan of the run, too: what runs where, and the memory of each GPU by part. Nothing is started or
+    /// loaded; of a model on a hub its config.json is read.
+    #[arg(long)]
+    pub(crate) plan: bool,
+    /// Plan for these machines, such as 8x80GiB or 2x8x141GB [default: this machine; with `cluster.launcher: ray`
+    /// nothing is known of the cluster's].
+    #[arg(long, value_name = "[MACHINESx]GPUSxMEMORY", requires = "plan", value_parser = Machines::parse)]
+    pub(crate) machines: Option<Machines>,
+    /// Print the plan as one JSON object.
+    #[arg(long, requires = "plan")]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct TrainArguments {
     #[command(flatten)]
     pub(crate) layers: LayerArguments,
@@ -103,6 +137,39 @@ pub(crate) struct TrainArguments {
     /// overridden; `tamis config explain KEY` says which.
     #[arg(long, value_name = "RUN_DIR")]
     pub(crate) resume: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SweepArguments {
+    /// The sweep, and overrides of every run. With --compare: a sweep, or run directories and files of metrics
+    /// (`metrics.jsonl`, of tamis or with verl's names), the first of which is the baseline.
+    #[arg(value_name = "SWEEP.yaml | KEY=VALUE | RUN_DIR", required = true)]
+    pub(crate) arguments: Vec<String>,
+    /// Print a line for each run and end: its results folder, then its cost.
+    #[arg(long, conflicts_with = "compare")]
+    pub(crate) dry_run: bool,
+    /// Compare what there is, and run nothing.
+    #[arg(long)]
+    pub(crate) compare: bool,
+    /// The part of the sweep to run: a name of its `only`, or all.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) only: Option<String>,
+    /// Month and day in the names of the runs [default: those of the sweep's first run, which are those of the day on
+    /// which it began, in UTC]. Another date begins the sweep anew.
+    #[arg(long, value_name = "MMDD")]
+    pub(crate) date: Option<String>,
+    /// A file, or an override, in place of the sweep's `base`; may be given several times.
+    #[arg(long, value_name = "CONFIG.yaml | KEY=VALUE")]
+    pub(crate) base: Vec<String>,
+    /// Runs at once, among which cores and GPUs are shared out [default: as the sweep says, otherwise 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) parallel: Option<u16>,
+    /// A metric to compare by; may be given several times [default: accuracy at validations, and mean reward].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) metric: Vec<String>,
+    /// Folder of comparison.csv, .md and .html [default: the sweep's results; of other runs none is written].
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -385,8 +452,8 @@ pub(crate) struct FilterArguments {
 pub(crate) enum ConfigCommand {
     /// Print the configuration in force, each value with where it comes from.
     Show(LayerArguments),
-    /// Print all errors and warnings at once.
-    Check(LayerArguments),
+    /// Print all errors and warnings at once, and what a run takes of which machines.
+    Check(CheckArguments),
     /// Explain a key: meaning, type, default, allowed values, and the keys of other systems that become it.
     Explain {
         /// Dotted key (`schedule.on_limit`), or a section.
@@ -401,6 +468,9 @@ pub(crate) enum ConfigCommand {
         #[arg(value_name = "ARGUMENT", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Print which models fit into which GPUs (the source of docs/what-fits.md).
+    #[command(hide = true)]
+    Fits,
     /// Print the reference page of all keys (the source of docs/configuration.md).
     #[command(hide = true)]
     Reference,

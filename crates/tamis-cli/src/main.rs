@@ -26,6 +26,7 @@ fn main() -> ExitCode {
     };
     let result = match &arguments.command {
         CliCommand::Train(train) => command::train::run(train),
+        CliCommand::Sweep(sweep) => command::sweep::run(sweep),
         CliCommand::Eval(eval) => command::eval::run(eval),
         CliCommand::Serve(serve) => command::serve::run(serve),
         CliCommand::Learner(learner) => command::learner::run(learner),
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         CliCommand::Rollouts(rollouts) => command::rollouts::run(rollouts),
         CliCommand::Export(export) => command::export::run(export),
         CliCommand::Explain { name } => command::explain::run(name.as_deref()),
+        CliCommand::Doctor(doctor) => command::doctor::run(doctor),
         CliCommand::Config(config) => command::config::run(config),
     };
     match result {

@@ -10,8 +10,8 @@ use tamis_env::task::TaskKind;
 
 use crate::reader::Setting as _;
 use crate::schema::{
-    BackendKind, Config, InitConfig, LearnerBackend, LearnerDtype, PublishMode, RAW_OUTCOME, ScheduleMode,
-    SurplusKind,
+    BackendKind, Config, EnvironmentConfig, InitConfig, LearnerBackend, LearnerDtype, PublishMode,
+    RAW_OUTCOME, ScheduleMode, SurplusKind,
 };
 use crate::server_command::Intake;
 use crate::tree::join;
@@ -163,9 +163,10 @@ impl Config {
                 filled.push("model.init.head_dim".to_owned());
             }
         }
+        let limit = self.max_completion_length();
         for (index, reward) in self.reward.iter_mut().enumerate() {
             let before = reward.to_json();
-            reward.kind.fill_lengths(self.rollout.max_response_length);
+            reward.kind.fill_lengths(limit);
             list_filled(&format!("reward.{index}"), &before, &reward.to_json(), &mut filled);
         }
         filled
@@ -186,6 +187,7 @@ impl Config {
         match (self.publish_mode(), &self.learner.lora) {
             (PublishMode::Adapter, Some(lora)) => Intake::Adapters(lora.rank),
             (PublishMode::Ipc, _) => Intake::GpuMemory,
+            (PublishMode::Nccl, _) => Intake::Transfer,
             (PublishMode::Adapter | PublishMode::Folder, _) => Intake::Folders,
         }
     }
@@ -239,15 +241,35 @@ impl Config {
         self.train.ppo_mini_batch_size.unwrap_or(self.data.train_batch_size)
     }
 
+    /// The environment that prompts are played in, where there is one.
+    pub fn played(&self) -> Option<&EnvironmentConfig> {
+        self.environment.as_ref().filter(|_| self.data.task == Some(TaskKind::Environment))
+    }
+
+    /// The key that bounds [`Self::max_completion_length`].
+    pub fn completion_length_key(&self) -> &'static str {
+        if self.played().is_some() { "environment.max_length" } else { "rollout.max_response_length" }
+    }
+
+    /// Most tokens after a prompt: those of an answer, or of all turns with what the environment writes.
+    pub fn max_completion_length(&self) -> usize {
+        let of_answer = self.rollout.max_response_length;
+        let Some(environment) = self.played() else { return of_answer };
+        let of_turn = of_answer.saturating_add(self.data.max_prompt_length);
+        let of_turns = environment.prompting.max_turns.saturating_mul(of_turn);
+        environment.max_length.unwrap_or(of_turns)
+    }
+
     /// Whether there are validation prompts.
     pub fn has_validation_data(&self) -> bool {
         !self.data.val.is_empty()
+            || self.played().is_some_and(|environment| environment.val_size > 0)
             || (self.data.task == Some(TaskKind::Arithmetic) && self.data.arithmetic.val_size > 0)
     }
 
     /// Divisor of the aggregation `seq-mean-token-sum-norm`.
     pub fn loss_scale_factor(&self) -> f64 {
-        self.objective.loss_scale_factor.unwrap_or(self.rollout.max_response_length as f64)
+        self.objective.loss_scale_factor.unwrap_or(self.max_completion_length() as f64)
     }
 
     /// Whether a step may take more than one generation round.

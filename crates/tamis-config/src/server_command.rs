@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::schema::{BackendKind, Config, LaunchConfig, RolloutConfig};
+use crate::schema::{BackendKind, Config, LaunchConfig, LauncherKind, RolloutConfig};
 
 /// Where a server answers that nobody on another machine is to reach.
 pub const LOOPBACK: &str = "127.0.0.1";
@@ -23,6 +23,8 @@ pub enum Intake {
     Adapters(usize),
     /// Weights in the memory of its GPU.
     GpuMemory,
+    /// Weights over a communicator with the learner (NCCL).
+    Transfer,
 }
 
 /// A command line with variables of the environment.
@@ -57,7 +59,7 @@ impl ServerCommand {
         if rollout.backend == BackendKind::Vllm {
             environment.push(("VLLM_SERVER_DEV_MODE", "1".to_owned()));
             match intake {
-                Intake::Folders => {}
+                Intake::Folders | Intake::Transfer => {}
                 Intake::Adapters(_) => {
                     environment.push(("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1".to_owned()));
                 }
@@ -68,6 +70,16 @@ impl ServerCommand {
             }
         }
         Self { environment, words }
+    }
+
+    /// Has a server that a launcher starts ask for a key. vLLM finds it in its environment; SGLang is given a
+    /// file, whose name the launcher puts in place of `{key_config}`: what a process was started with anybody
+    /// on its machine may read.
+    pub fn ask_for_key(&mut self, rollout: &RolloutConfig) {
+        let is_own = rollout.launch.as_ref().is_some_and(|launch| !launch.command.is_empty());
+        if rollout.backend == BackendKind::Sglang && !is_own {
+            self.words.extend(words(&["--config", "{key_config}"]));
+        }
     }
 
     /// Line about the servers that a run with this configuration starts before it samples; `None` where it
@@ -83,11 +95,15 @@ impl ServerCommand {
             (Some(model), Intake::Adapters(_)) => model.for_server(),
             _ => config.publish.dir.as_ref().map_or(run, shared).join("start"),
         };
-        let command = Self::new(rollout, intake, &weights, (LOOPBACK, "PORT"));
+        let (host, place) = match config.cluster.launcher {
+            LauncherKind::Ray => ("HOST", "on the nodes of the cluster"),
+            LauncherKind::None | LauncherKind::Local => (LOOPBACK, "here"),
+        };
+        let command = Self::new(rollout, intake, &weights, (host, "PORT"));
         let num = launch.replicas;
         let plural = if num == 1 { "a server".to_owned() } else { format!("{num} servers") };
         Some(format!(
-            "the run starts {plural} before it samples: `{command}`; its program has to be installed here (servers that are running: \
+            "the run starts {plural} before it samples: `{command}`; its program has to be installed {place} (servers that are running: \
              rollout.servers=[http://HOST:PORT]; without any: rollout.backend=native)"
         ))
     }
@@ -125,6 +141,7 @@ fn vllm(
             all.extend(words(&["--enable-lora", "--max-loras", "2", "--max-lora-rank", &room.to_string()]));
         }
         Intake::GpuMemory => all.extend(words(&["--weight-transfer-config", r#"{"backend": "ipc"}"#])),
+        Intake::Transfer => all.extend(words(&["--weight-transfer-config", r#"{"backend": "nccl"}"#])),
     }
     if let Some(launch) = launch {
         if launch.tensor_parallel > 1 {
@@ -251,6 +268,11 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_is_sent_weights_joins_the_learner() {
+        assert_snapshot!(command_with(Intake::Transfer, |_| {}), @r#"VLLM_SERVER_DEV_MODE=1 vllm serve 'my model' --host 127.0.0.1 --port 8001 --logprobs-mode processed_logprobs --enable-scale-out --max-num-seqs 256 --weight-transfer-config '{"backend": "nccl"}'"#);
+    }
+
+    #[test]
     fn secrets_are_not_shown() {
         let args = ["--api_key", "s3cret", "s3cret", "--hf-token=s3cret", "--seed", "1"];
         let args = args.map(str::to_owned).to_vec();
@@ -264,6 +286,25 @@ mod tests {
             rollout.launch = Some(LaunchConfig { command: words.to_vec(), ..launch() });
         });
         assert!(shown.contains("env VLLM_API_KEY=... vllm --port"), "{shown}");
+    }
+
+    #[test]
+    fn the_key_that_a_launcher_gives_a_server_is_no_argument() {
+        let command = |backend, own: &[&str]| {
+            let mut rollout = Config::default().rollout;
+            rollout.backend = backend;
+            let own = own.iter().map(|&word| word.to_owned()).collect();
+            rollout.launch =
+                Some(LaunchConfig { tensor_parallel: 1, args: vec![], command: own, ..launch() });
+            let place = ("{host}", "{port}");
+            let mut command = ServerCommand::new(&rollout, Intake::Folders, Path::new("m"), place);
+            command.ask_for_key(&rollout);
+            command.to_string()
+        };
+        assert_snapshot!(command(BackendKind::Sglang, &[]), @"python3 -m sglang.launch_server --model-path m --host {host} --port {port} --max-running-requests 256 --config {key_config}");
+        assert!(!command(BackendKind::Vllm, &[]).contains("key"));
+        let own = ["my-sglang", "{model}", "{port}"];
+        assert_eq!(command(BackendKind::Sglang, &own), "my-sglang m {port}");
     }
 
     #[test]

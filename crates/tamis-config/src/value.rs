@@ -16,6 +16,13 @@ use tamis_core::setting::{PathKind, Shape};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
+impl ByteSize {
+    /// Reads a number of bytes, with a unit if wanted: `512MiB`, `8GiB`, `1GB`. `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        parse_bytes(text).map(Self)
+    }
+}
+
 impl Setting for ByteSize {
     fn shape() -> Shape {
         Shape::NumberOrText("number of bytes, with a unit if wanted (512MiB, 8GiB, 1GB)")

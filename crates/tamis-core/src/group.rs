@@ -90,7 +90,55 @@ impl Score {
     }
 }
 
-/// One sampled completion of a prompt. All per-token vectors have length T, the number of completion tokens.
+/// One answer of the policy in a trajectory of several, with what an environment made of it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Turn {
+    /// Its first token among those of the trajectory.
+    pub start: u32,
+    /// One past its last token. What stands between two turns, the environment wrote.
+    pub end: u32,
+    /// The answer as text.
+    pub text: String,
+    /// What the environment showed after it; empty after the last turn.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub observation: String,
+    /// Reward of the turn.
+    pub reward: f64,
+    /// Numbers about it by name (`action_is_valid`, ...).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub info: BTreeMap<String, f64>,
+}
+
+/// What an environment made of a trajectory.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Episode {
+    /// The answers in their order; at least one.
+    pub turns: Vec<Turn>,
+    /// Whether its task was solved.
+    pub is_success: bool,
+    /// Whether a limit (of turns, actions, tokens) ended it, and not the environment.
+    pub is_cut: bool,
+}
+
+impl Episode {
+    /// Mask of the tokens that the policy wrote \[T\].
+    pub fn loss_mask(&self, num_tokens: usize) -> Vec<bool> {
+        let mut mask = vec![false; num_tokens];
+        for turn in &self.turns {
+            let (start, end) = ((turn.start as usize).min(num_tokens), (turn.end as usize).min(num_tokens));
+            mask[start.min(end)..end].fill(true);
+        }
+        mask
+    }
+
+    /// Reward of each turn.
+    pub fn rewards(&self) -> Vec<f64> {
+        self.turns.iter().map(|turn| turn.reward).collect()
+    }
+}
+
+/// One sampled completion of a prompt, all turns of it. All per-token vectors have length T, the number of
+/// tokens after the prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trajectory {
     /// Place in the group, `0..n`.
@@ -100,7 +148,7 @@ pub struct Trajectory {
     /// Completion tokens \[T\], the end token included.
     pub token_ids: Vec<u32>,
     /// Behaviour policy's `log_softmax(logits / temperature)` of each token \[T\], in nats; NaN where the
-    /// sampler did not say.
+    /// sampler did not say, 0 at tokens that the policy did not write.
     #[serde(with = "nans_as_null")]
     pub logprobs: Vec<f32>,
     /// Mean entropy of the policy over the tokens that it produced, at the temperature of `logprobs`, in
@@ -109,7 +157,10 @@ pub struct Trajectory {
     pub entropy: Option<f64>,
     /// Mask of the tokens that the policy produced \[T\]; `false` for tool and environment output.
     pub loss_mask: Vec<bool>,
-    /// Why it ended.
+    /// Its turns, where it was played in an environment; `None`: the whole of it is one answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub episode: Option<Episode>,
+    /// Why it ended: its last answer, where it has several.
     pub finish_reason: FinishReason,
     /// Oldest and newest policy version that sampled its tokens.
     pub versions: (PolicyVersion, PolicyVersion),
@@ -129,6 +180,19 @@ impl Trajectory {
     /// Whether the sampler said the log-probability of every token.
     pub fn has_logprobs(&self) -> bool {
         self.logprobs.iter().all(|logprob| !logprob.is_nan())
+    }
+
+    /// Place of the last token of each turn; of one without tokens that of the token before it. Empty where there is
+    /// no token at all.
+    pub fn turn_ends(&self) -> Vec<usize> {
+        match &self.episode {
+            None => self.token_ids.len().checked_sub(1).into_iter().collect(),
+            Some(episode) => {
+                let last = self.token_ids.len().checked_sub(1);
+                let place = |turn: &Turn| last.map(|last| (turn.end.saturating_sub(1) as usize).min(last));
+                episode.turns.iter().filter_map(place).collect()
+            }
+        }
     }
 
     /// Whether the response limit cut it off.

@@ -36,6 +36,8 @@ pub enum Purpose {
     Critic = 10,
     /// Tokens of a completion that a client asks a server for.
     Served = 11,
+    /// Levels of an environment.
+    Environment = 12,
 }
 
 /// A 64-bit Philox key folded from a seed and coordinates.

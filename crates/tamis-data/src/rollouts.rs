@@ -8,7 +8,7 @@ use std::io::Write;
 
 use parquet::errors::ParquetError;
 use serde_json::{Map, Value};
-use tamis_core::group::{FinishReason, Group, Trajectory};
+use tamis_core::group::{FinishReason, Group, Trajectory, Turn};
 
 use crate::table::{TableColumn, TableColumns, Values, io_error, not_nan, write_parquet};
 
@@ -43,6 +43,15 @@ pub struct RolloutRow<'run> {
 
 /// Column with the images of a prompt.
 const IMAGES: &str = "images";
+
+/// Columns of trajectories that were played in an environment.
+const TURN_ENDS: &str = "turn_ends";
+const TURN_REWARDS: &str = "turn_rewards";
+const SUCCESS: &str = "success";
+
+fn of_turns<T>(row: &RolloutRow<'_>, of: impl Fn(&Turn) -> T) -> Vec<T> {
+    row.trajectory.episode.iter().flat_map(|episode| &episode.turns).map(of).collect()
+}
 
 pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
@@ -99,7 +108,7 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
             ),
             column(
                 "prompt_ids",
-                Values::Ids(|row| &row.group.prompt_token_ids),
+                Values::Ids(|row| Cow::Borrowed(&row.group.prompt_token_ids)),
                 "token ids of the prompt as the model saw it (cut, where it was too long)",
             ),
             column(
@@ -109,12 +118,12 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
             ),
             column(
                 "token_ids",
-                Values::Ids(|row| &row.trajectory.token_ids),
+                Values::Ids(|row| Cow::Borrowed(&row.trajectory.token_ids)),
                 "token ids of the completion \\[T\\], the end token included",
             ),
             column(
                 "logprobs",
-                Values::Floats(|row| &row.trajectory.logprobs),
+                Values::Floats(|row| Cow::Borrowed(&row.trajectory.logprobs)),
                 "log-probabilities under the policy that sampled them \\[T\\], nats; NaN where a server gave none that match ours",
             ),
             column(
@@ -147,6 +156,21 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
                 "the trajectory's value of `metric`",
             ),
             column("verdict", Values::Text(|row| row.verdict), "where the trajectory ended, see below"),
+            column(
+                TURN_ENDS,
+                Values::Ids(|row| Cow::Owned(of_turns(row, |turn| turn.end))),
+                "one past the last token of each answer among `token_ids`; this and the next two only in files where a trajectory has turns",
+            ),
+            column(
+                TURN_REWARDS,
+                Values::Floats(|row| Cow::Owned(of_turns(row, |turn| turn.reward as f32))),
+                "reward that the environment gave for each answer",
+            ),
+            column(
+                SUCCESS,
+                Values::Number(|row| Some(f64::from(u8::from(row.trajectory.episode.as_ref()?.is_success)))),
+                "1 where the environment's task was solved, else 0; null without an environment",
+            ),
             column(
                 "finish_reason",
                 Values::Text(|row| finish_reason(row.trajectory.finish_reason)),
@@ -213,6 +237,9 @@ fn named_columns<'run>(rows: &[RolloutRow<'run>]) -> Vec<(String, Values<Rollout
     let mut columns = columns();
     if rows.iter().all(|row| row.group.images.is_empty()) {
         columns.before.retain(|column| column.name != IMAGES);
+    }
+    if rows.iter().all(|row| row.trajectory.episode.is_none()) {
+        columns.after.retain(|column| ![TURN_ENDS, TURN_REWARDS, SUCCESS].contains(&column.name));
     }
     columns.with_others(&scores, &logged)
 }

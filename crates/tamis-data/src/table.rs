@@ -1,5 +1,6 @@
 //! A table that a run writes: named, documented columns over typed rows, as Parquet or as JSON lines.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::Arc;
@@ -24,9 +25,9 @@ pub(crate) enum Values<R> {
     Score(String, fn(&R, &str) -> Option<f64>),
     /// A column that reward functions logged under this name.
     Logged(String, for<'row> fn(&'row R, &str) -> Option<&'row str>),
-    Ids(fn(&R) -> &[u32]),
+    Ids(fn(&R) -> Cow<'_, [u32]>),
     Texts(fn(&R) -> &[String]),
-    Floats(fn(&R) -> &[f32]),
+    Floats(fn(&R) -> Cow<'_, [f32]>),
     Flags(fn(&R) -> &[bool]),
 }
 
@@ -141,9 +142,9 @@ fn to_json<R>(row: &R, values: &Values<R>) -> Value {
         Values::Number(of) => Value::from(of(row)),
         Values::Score(name, of) => Value::from(of(row, name)),
         Values::Logged(name, of) => Value::from(of(row, name)),
-        Values::Ids(of) => Value::from(of(row)),
+        Values::Ids(of) => Value::from(of(row).as_ref()),
         Values::Texts(of) => Value::from(of(row)),
-        Values::Floats(of) => Value::from(of(row)),
+        Values::Floats(of) => Value::from(of(row).as_ref()),
         Values::Flags(of) => Value::from(of(row)),
     }
 }

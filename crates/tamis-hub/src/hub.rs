@@ -8,7 +8,7 @@ use crate::cache::CachedRepository;
 use crate::download::{Download, patiently};
 use crate::error::HubError;
 use crate::listing::Listing;
-use crate::model_files::{SINGLE, SINGLE_INDEX, shards, small_files};
+use crate::model_files::{CONFIGURATION, SINGLE, SINGLE_INDEX, shards, small_files};
 use crate::progress::Progress;
 use crate::repository::{Repository, RepositoryKind, is_commit};
 use crate::request::{Client, plain, status_error};
@@ -122,6 +122,33 @@ impl Hub {
             self.fetch(&repository, &cached, listing, &files, progress)?;
             cached.remember_commit(revision, &commit)?;
             Ok(FoundModel { commit, folder: Some(folder) })
+        })
+    }
+
+    /// Finds the folder with a model's `config.json`, which is downloaded where the cache lacks it, and nothing
+    /// else is: what is to be known of a model before its weights are.
+    ///
+    /// # Errors
+    /// As [`HubError`] says.
+    pub fn model_configuration(
+        &self,
+        id: &str,
+        revision: Option<&str>,
+        progress: &dyn Progress,
+    ) -> Result<PathBuf, HubError> {
+        let repository = Repository { kind: RepositoryKind::Model, id: id.to_owned() };
+        let cached = CachedRepository::new(&self.settings.cache, &repository);
+        let revision = revision.unwrap_or(MAIN);
+        let wanted = || vec![CONFIGURATION.to_owned()];
+        let in_cache = || {
+            let commit = cached.commit_of(revision)?;
+            Some((cached.snapshot(&commit), cached.missing(&commit, &wanted())))
+        };
+        self.find(&repository, revision, progress, in_cache, |listing| {
+            small_files(id, listing)?;
+            cached.remember_listing(listing)?;
+            self.fetch(&repository, &cached, listing, &wanted(), progress)?;
+            Ok(cached.snapshot(&listing.commit))
         })
     }
 

@@ -7,7 +7,7 @@ use crate::listing::{Listing, stays_inside};
 
 /// Files beside the weights, in the order in which they are fetched: what refuses a model comes first.
 const SMALL: [&str; 14] = [
-    "config.json",
+    CONFIGURATION,
     "generation_config.json",
     "tokenizer_config.json",
     "tokenizer.json",
@@ -23,6 +23,8 @@ const SMALL: [&str; 14] = [
     SINGLE_INDEX,
 ];
 
+/// What a model is: architecture and sizes.
+pub(crate) const CONFIGURATION: &str = "config.json";
 /// All weights in one file.
 pub(crate) const SINGLE: &str = "model.safetensors";
 /// Which weight is in which file, where there are several.
@@ -36,8 +38,8 @@ const OTHER_WEIGHTS: [&str; 8] = [".bin", ".gguf", ".onnx", ".pt", ".pth", ".h5"
 /// # Errors
 /// Where this is no model that can be read.
 pub(crate) fn small_files(name: &str, listing: &Listing) -> Result<Vec<String>, HubError> {
-    let lacks = if !listing.has("config.json") {
-        "config.json"
+    let lacks = if !listing.has(CONFIGURATION) {
+        CONFIGURATION
     } else if !listing.has(SINGLE) && !listing.has(SINGLE_INDEX) {
         "model.safetensors"
     } else {

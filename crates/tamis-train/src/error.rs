@@ -100,6 +100,14 @@ pub enum RunError {
         /// The settings to change.
         remedy: String,
     },
+    /// The plan of the run cannot be carried out on these machines.
+    #[error("{message}")]
+    Plan {
+        /// What cannot be, with the numbers; a line for each.
+        message: String,
+        /// The settings to change.
+        hint: String,
+    },
     /// The resumed run differs from the one that was begun.
     #[error("the run in {run} cannot be resumed with this configuration:\n{differences}")]
     Mismatch {
@@ -405,6 +413,7 @@ impl RunError {
                 "choose the verifier that fits the ground truth's form, or set data.check_gold=warn to go on".to_owned(),
             ),
             Self::Memory { remedy, .. } => Some(remedy.clone()),
+            Self::Plan { hint, .. } => Some(hint.clone()),
             Self::Mismatch { .. } => {
                 Some("leave these keys as they were, or begin a new run; `tamis config explain KEY` says which may change".to_owned())
             }

@@ -21,7 +21,9 @@ use crate::interrupt::{Halt, Interrupt};
 use crate::learner::LearnerError;
 use crate::measure::validation::{self, Shown, Validation, ValidationSettings};
 use crate::measure::validation_metrics::{SourceResult, results_by_source};
+use crate::prompts::worlds::{self, RunWorlds};
 use crate::workers::listener::RunListener;
+use crate::workers::logs_of_processes;
 use crate::workers::servers::EvaluationSampler;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
@@ -145,12 +147,20 @@ impl From<RewardError> for EvaluateError {
 pub fn fit_lengths(config: &mut Config) -> Option<String> {
     let positions =
         TransformerConfig::load_any(&config.model.path.as_ref()?.folder()).ok()?.max_position_embeddings;
-    let longest = config.data.max_prompt_length.saturating_add(config.rollout.max_response_length);
+    let longest = config.data.max_prompt_length.saturating_add(config.max_completion_length());
     if longest <= positions || positions < 2 {
         return None;
     }
     config.data.max_prompt_length = positions / 2;
-    config.rollout.max_response_length = positions - positions / 2;
+    let rest = positions - positions / 2;
+    if let Some(environment) = &mut config.environment {
+        environment.max_length = Some(environment.max_length.map_or(rest, |length| length.min(rest)));
+        return Some(format!(
+            "the model reads {positions} tokens: data.max_prompt_length is {}, and environment.max_length {rest}",
+            config.data.max_prompt_length
+        ));
+    }
+    config.rollout.max_response_length = rest;
     Some(format!(
         "the model reads {positions} tokens: data.max_prompt_length is {} and rollout.max_response_length {}, as neither is set",
         config.data.max_prompt_length, config.rollout.max_response_length
@@ -240,8 +250,10 @@ fn evaluate_in(
         prepared.prompts.len(),
         settings.n
     ));
+    let worlds = RunWorlds::of(config, &codec).map_err(AssembleError::from)?.map(Arc::new);
+    let mut plays = worlds::plays(config, worlds);
     let with = validation::ValidationWorkers {
-        generator: sampler.generator(),
+        generator: plays.over(sampler.generator()),
         inbox: &mut Inbox::default(),
         scorer: &mut scorer,
         interrupt,
@@ -312,12 +324,7 @@ fn check_published(config: &Config) -> Result<(), AssembleError> {
 
 /// Moves the output of processes out of an evaluation's folder, which goes away; `None` where there is none.
 fn keep_logs(folder: &Path) -> Option<PathBuf> {
-    let in_folder = |folder: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let is_log = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "log");
-        entries.map(|entry| entry.path()).filter(is_log).collect()
-    };
-    let logs = [in_folder(folder), in_folder(&folder.join("servers"))].concat();
+    let logs = logs_of_processes(folder);
     if logs.is_empty() {
         return None;
     }

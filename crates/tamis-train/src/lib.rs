@@ -7,12 +7,14 @@
 //! journals; [`assemble`] turns a validated configuration into ready objects; [`checkpoint`] saves what a
 //! resume needs; [`measure`] validates and makes metrics; [`native`] is the built-in engine as learner and as
 //! generator; [`learner`] says what a learner can do, and trains one on a step's batch; [`prompts`] become
-//! tokens and are drawn in order.
+//! tokens and are drawn in order. [`cluster`] starts learners and servers elsewhere; [`plan`] says what a run needs
+//! of which machines, [`doctor`] what is there. [`sweep`] runs many of them as processes of their own.
 
 pub mod assemble;
 pub mod checkpoint;
 pub mod cluster;
 pub mod credit;
+pub mod doctor;
 pub mod error;
 pub mod evaluate;
 pub mod export;
@@ -20,6 +22,8 @@ pub mod interrupt;
 pub mod learner;
 pub mod measure;
 pub mod native;
+pub mod plan;
 pub mod prompts;
 pub mod run;
+pub mod sweep;
 pub mod workers;

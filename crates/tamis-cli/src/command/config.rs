@@ -5,16 +5,20 @@ use std::io::Write as _;
 
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{
-    Diagnostic, Loaded, ServerCommand, Severity, catalogue, explain, import, json_schema, load_sources,
-    reference_markdown,
+    Diagnostic, LauncherKind, Loaded, ServerCommand, Severity, catalogue, explain, import, json_schema,
+    load_sources, reference_markdown,
 };
 use tamis_core::printable::lines;
 use tamis_hub::Extent;
 
 use tamis_train::assemble::check::Placeholders;
+use tamis_train::assemble::hub::Names;
+use tamis_train::assemble::policy;
+use tamis_train::plan::machines::Machines;
+use tamis_train::plan::{Misfit, Plan, RunModels};
 
-use super::{notes, print, show};
-use crate::arguments::ConfigCommand;
+use super::{notes, print, show, with_findings};
+use crate::arguments::{CheckArguments, ConfigCommand};
 use crate::failure::{FAILED, Failure, USAGE};
 
 /// Checks that a run makes beyond these, since no program is started here; empty where there is none to
@@ -32,6 +36,72 @@ fn list_unchecked(loaded: &Loaded) -> String {
         "not checked, as a check starts no program: what {} takes and returns; `tamis train` asks before it generates anything\n",
         external.join(", ")
     )
+}
+
+/// `tamis config check`.
+fn check(arguments: &CheckArguments) -> Result<(), Failure> {
+    let (loaded, followed) = arguments.layers.load_checked(Placeholders::Warned, Extent::Look)?;
+    let plan = arguments.plan.then(|| make_plan(&loaded, arguments.machines.as_ref()));
+    let mut found = Vec::new();
+    if let Some(plan) = &plan {
+        let refuse = |misfit: &Misfit| loaded.refuse(&misfit.keys, &misfit.message, Some(&misfit.hint));
+        found.extend(plan.misfits.iter().map(refuse));
+        let warn = |doubt: &Misfit| Diagnostic { severity: Severity::Warning, ..refuse(doubt) };
+        found.extend(plan.doubts.iter().map(warn));
+    }
+    let told = if arguments.json {
+        String::new()
+    } else {
+        plan.iter().flat_map(Plan::lines).fold(String::new(), |text, line| text + &line + "\n")
+    };
+    let is_refused = plan.as_ref().is_some_and(|plan| !plan.misfits.is_empty());
+    if is_refused {
+        // The numbers are read together with what is wrong with them.
+        show(&told)?;
+    }
+    if let (Some(plan), true) = (&plan, arguments.json) {
+        let text = serde_json::to_string_pretty(plan)
+            .map_err(|error| Failure::new(FAILED, format!("error: failed to write the plan: {error}")))?;
+        print(&format!("{text}\n"))?;
+    }
+    let loaded = with_findings(loaded, found).map_err(|errors| Failure::new(USAGE, errors.to_string()))?;
+    if arguments.json {
+        return Ok(());
+    }
+    let mut text = String::new();
+    for note in notes(&loaded) {
+        let _ = writeln!(text, "{note}");
+    }
+    let num_warnings = loaded.warnings.len();
+    let plural = if num_warnings == 1 { "" } else { "s" };
+    let _ = writeln!(text, "the configuration is sound ({num_warnings} warning{plural})");
+    text.push_str(&list_unchecked(&loaded));
+    for line in followed {
+        let _ = writeln!(text, "{line}");
+    }
+    if let Some(servers) = ServerCommand::announcement(&loaded.config) {
+        let _ = writeln!(text, "{servers}");
+    }
+    text.push_str(&told);
+    show(&text)
+}
+
+/// The plan of a run on the machines that are named, or on this one.
+fn make_plan(loaded: &Loaded, machines: Option<&Machines>) -> Plan {
+    let config = &loaded.config;
+    let names = Names::of_environment(Extent::Look);
+    let models = RunModels::read(config, None, policy::shape_before_data(config).as_ref(), |model| {
+        names.configuration(model)
+    });
+    let machines = machines.cloned().unwrap_or_else(|| {
+        if config.cluster.launcher == LauncherKind::Ray {
+            let why = "the machines of the Ray cluster, which are looked at when a run begins (--machines 2x8x80GiB \
+                       plans for such as these)";
+            return Machines::Unknown(why.to_owned());
+        }
+        Machines::here(&config.learner.device)
+    });
+    Plan::new(config, &models, machines)
 }
 
 pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
@@ -53,24 +123,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
                 );
             }
         }
-        ConfigCommand::Check(layers) => {
-            let (loaded, followed) = layers.load_checked(Placeholders::Warned, Extent::Look)?;
-            let mut text = String::new();
-            for note in notes(&loaded) {
-                let _ = writeln!(text, "{note}");
-            }
-            let num_warnings = loaded.warnings.len();
-            let plural = if num_warnings == 1 { "" } else { "s" };
-            let _ = writeln!(text, "the configuration is sound ({num_warnings} warning{plural})");
-            text.push_str(&list_unchecked(&loaded));
-            for line in followed {
-                let _ = writeln!(text, "{line}");
-            }
-            if let Some(servers) = ServerCommand::announcement(&loaded.config) {
-                let _ = writeln!(text, "{servers}");
-            }
-            show(&text)?;
-        }
+        ConfigCommand::Check(arguments) => check(arguments)?,
         ConfigCommand::Explain { key } => {
             let text = explain(key).map_err(|error| {
                 // Its last part may be the name of an algorithm.
@@ -118,6 +171,7 @@ pub(crate) fn run(arguments: &ConfigCommand) -> Result<u8, Failure> {
             }
             print(&text)?;
         }
+        ConfigCommand::Fits => print(&tamis_train::plan::table::markdown())?,
         ConfigCommand::Reference => print(&reference_markdown())?,
         ConfigCommand::Algorithms => print(&tamis_config::catalogue::markdown())?,
         ConfigCommand::Rollouts => print(&tamis_report::rollouts::reference_markdown())?,

@@ -339,6 +339,11 @@ fn show_sample(sample: &Shown, text: &mut String) {
         Some(false) => " (wrong)",
         None => "",
     };
+    if !sample.turns.is_empty() {
+        let _ = writeln!(text, "\n  {}{mark}", sample.question);
+        show_turns(sample, text);
+        return;
+    }
     let _ = write!(
         text,
         "\n  {}\n    answer  {}{mark}\n    gold    {}\n",
@@ -346,6 +351,17 @@ fn show_sample(sample: &Shown, text: &mut String) {
         shorten(&sample.completion),
         shorten(&sample.ground_truth)
     );
+}
+
+/// An episode turn by turn: each answer with its reward, and below it what was shown after that, as it stands.
+fn show_turns(sample: &Shown, text: &mut String) {
+    for (number, turn) in sample.turns.iter().enumerate() {
+        let reward = fixed(turn.reward, 2);
+        let _ = writeln!(text, "    turn {:<3} {} (reward {reward})", number + 1, shorten(&turn.text));
+        for line in turn.observation.trim_matches('\n').lines() {
+            let _ = writeln!(text, "             {}", shorten(line));
+        }
+    }
 }
 
 /// The name of a model on a hub, where a source is one and no path, not even that of a run misspelt.

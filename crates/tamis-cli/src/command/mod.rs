@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub(crate) mod config;
+pub(crate) mod doctor;
 pub(crate) mod eval;
 pub(crate) mod explain;
 pub(crate) mod export;
@@ -8,6 +9,7 @@ pub(crate) mod filter;
 pub(crate) mod learner;
 pub(crate) mod rollouts;
 pub(crate) mod serve;
+pub(crate) mod sweep;
 pub(crate) mod train;
 
 use std::io::Write as _;
@@ -43,6 +45,11 @@ pub(crate) fn warn(text: &str) {
 }
 
 impl LayerArguments {
+    /// Whether neither a file nor an override was given.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.arguments.is_empty()
+    }
+
     /// Files, and overrides: what has a `=` or begins with `~` or `+` is an override.
     pub(crate) fn split(&self) -> (Vec<PathBuf>, Vec<String>) {
         let mut files = Vec::new();

@@ -138,6 +138,7 @@ pub(super) fn exit_code(error: &RunError) -> u8 {
         | RunError::WarmStart(WarmStartError::Example { .. } | WarmStartError::NoExamples)
         | RunError::Gold { .. }
         | RunError::Memory { .. }
+        | RunError::Plan { .. }
         | RunError::Directory(
             RunDirectoryError::NotARun { .. }
             | RunDirectoryError::Name { .. }

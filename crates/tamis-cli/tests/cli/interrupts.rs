@@ -9,7 +9,7 @@ use crate::kills::{Dice, begun, num_kills};
 use crate::tamis::{Folder, Left, Replaced as _, TINY};
 
 /// Sends Ctrl-C.
-fn interrupt(child: &std::process::Child) {
+pub(crate) fn interrupt(child: &std::process::Child) {
     let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(sent.expect("kill").success());
 }

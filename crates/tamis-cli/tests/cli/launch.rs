@@ -138,6 +138,68 @@ fn servers_that_a_launcher_starts_end_with_the_run() {
     assert!(refused.stderr.contains("hint: lower `learner.gpus_per_node` or `rollout.launch.replicas`"));
 }
 
+/// The process that started another one.
+#[cfg(target_os = "linux")]
+fn parent(pid: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    status.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap().to_owned()
+}
+
+/// A run that learns in its own process outlives its launcher: another one starts the servers, which answer at
+/// other addresses. They ask for the key that the run drew, and nobody reads it in a list of processes.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_launcher_that_is_killed_is_started_again_with_its_servers() {
+    let folder = Folder::tiny();
+    first(&folder);
+    let train = ["train", "tiny.yaml", "train.total_steps=60", "run.threads=1"];
+    folder.tamis(&[&train[..], &["run.name=alone"], &SERVED].concat()).succeeds();
+    let script = format!(
+        "#!/bin/sh\necho $$ >> '{pids}'\numask 077\nprintf '%s' \"$VLLM_API_KEY\" > '{key}'\n\
+         exec '{tamis}' serve \"$2\" --host \"$4\" --port \"$6\" --threads 1 --api-key-file '{key}'\n",
+        pids = folder.join("pids").display(),
+        key = folder.join("key").display(),
+        tamis = env!("CARGO_BIN_EXE_tamis"),
+    );
+    let path = vllm(&folder);
+    folder.write("bin/vllm", &script);
+    let launched = [
+        "run.name=launched",
+        "rollout.backend=vllm",
+        "rollout.launch={replicas: 2}",
+        "cluster.launcher=local",
+    ];
+    let run = folder.start_with(&[&train[..], &launched, &SERVED].concat(), std::slice::from_ref(&path));
+    let is_logged = |step: &str| {
+        let metrics = folder.join("runs/launched/metrics.jsonl");
+        std::fs::read_to_string(metrics).is_ok_and(|text| text.contains(step))
+    };
+    soon("step 5", || is_logged("\"step\":5,"));
+    let key = folder.read("key");
+    assert!(key.len() == 32 && !folder.read("runs/launched/servers/server_1.log").contains(&key), "{key:?}");
+    for pid in pids(&folder) {
+        let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        assert!(words.contains("serve") && !words.contains(&key), "{words}");
+    }
+    let launcher = parent(&parent(&pids(&folder)[0]));
+    assert!(Command::new("kill").args(["-KILL", &launcher]).status().unwrap().success());
+    let ended = folder.wait(run).succeeds();
+    assert!(
+        ended.stderr.contains("another launcher starts its servers in 1 s, restart 1 of at most 8"),
+        "{}",
+        ended.shown()
+    );
+    assert_eq!(ended.stderr.matches(" was started again and answers at http://127.0.0.1:").count(), 2);
+    // Two at first, and two of another launcher; on a busy machine a server may come up in more than one try.
+    assert!(pids(&folder).len() >= 4);
+    assert_eq!(folder.read("key"), key);
+    assert!(!pids(&folder).iter().any(|pid| is_alive(pid)), "a server is left");
+    let last = |run: &str| {
+        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_60/model.safetensors"))).unwrap()
+    };
+    assert!(last("alone") == last("launched"), "{}", ended.shown());
+}
+
 /// Whoever converts or checks such a configuration is told what it would start, to the last flag.
 #[test]
 fn what_a_run_would_start_is_told_before() {
@@ -233,10 +295,13 @@ fn a_server_that_does_not_come_up_ends_the_run_with_its_last_words() {
         |script: &str| format!("rollout.launch.command=[/bin/sh, -c, '{script}', '{{model}}', '{{port}}']");
     insta::assert_snapshot!(failure(&own("echo no GPU; exit 5")), @r"
     exit code 3
-    error: the server `VLLM_SERVER_DEV_MODE=1 /bin/sh -c 'echo no GPU; exit 5' DIR/runs/tiny/published/start PORT` ended (exit status: 5) before it answered; its output ends:
+    error: `VLLM_SERVER_DEV_MODE=1 /bin/sh -c 'echo no GPU; exit 5' DIR/runs/tiny/published/start PORT` ended (exit status: 5) before it answered; its output ends:
     no GPU
       hint: fix what its output says (rollout.launch.args are its arguments, rollout.launch.startup_timeout how long it may take), name servers that are running in rollout.servers, or sample in this process (`rollout.backend=native`)
     ");
+    // Whatever else it said is there to be read.
+    let log = std::fs::read_to_string(folder.join("runs/tiny.failed/server_1.log")).unwrap();
+    assert!(log.contains("no GPU"), "{log}");
     insta::assert_snapshot!(failure("rollout.launch.command=[no-such-vllm, '{model}', '{port}']"), @r"
     exit code 3
     error: cannot start `VLLM_SERVER_DEV_MODE=1 no-such-vllm DIR/runs/tiny/published/start PORT`

@@ -12,7 +12,7 @@ use crate::tamis::{Folder, Left, Replaced as _, TINY, without_checksums};
 /// Runs `config` to its end through kills: half of them at a random instant, half as soon as (or shortly
 /// after) a checkpoint is being written. Returns how many there were, how many of them hit a checkpoint half
 /// written, and what the last process printed.
-fn through_kills(
+pub(crate) fn through_kills(
     folder: &Folder,
     most: usize,
     whole: Duration,

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -281,6 +281,56 @@ fn a_learner_computes_while_servers_sleep() {
     let computed: Vec<_> = calls.iter().filter(|(call, _)| computing.contains(&&**call)).collect();
     assert!(computed.iter().any(|(call, _)| call == "forward"), "{calls:?}");
     assert!(computed.iter().all(|(_, slept)| *slept), "{calls:?}");
+}
+
+/// Where servers share the learner's GPU, one that takes the place of a learner that was lost is loaded while they
+/// sleep: a checkpoint is saved after weights were published, so that they were awake at the loss.
+#[test]
+fn a_learner_in_place_of_a_lost_one_is_loaded_while_servers_sleep() {
+    let folder = with_a_policy();
+    let opens = |name: &str, fault: &[&str]| {
+        let vllm = vllm_of_digits_like(&folder, Behaviour { sleeps: true, ..Behaviour::default() });
+        let mut learner = Listening::learner(&folder, &[&["--listen", "127.0.0.1:0"], fault].concat());
+        let state = Arc::clone(&vllm.state);
+        let relay = Relay::begin(&learner.address, move || !state.lock().unwrap().asleep.is_empty());
+        let place = learner.address.trim_start_matches("http://").to_owned();
+        let is_over = AtomicBool::new(false);
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while learner.child.try_wait().unwrap().is_none() && !is_over.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                let _follower = (!is_over.load(Ordering::SeqCst))
+                    .then(|| Listening::learner(&folder, &["--listen", &place]));
+                while !is_over.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+            let url = format!("learner.url={}", relay.url);
+            let settings =
+                [&*url, "rollout.sleep_level=1", "learner.lost_timeout=1s", "checkpoint.save_freq=2"];
+            let ended = train(&folder, name, &from_the_policy(&[&vllm.server.url()]), &settings);
+            is_over.store(true, Ordering::SeqCst);
+            ended
+        });
+        ended.succeeds();
+        relay.calls.lock().unwrap().clone()
+    };
+    let whole = opens("whole", &[]);
+    let trained = whole.iter().position(|(call, _)| call == "optim_step").unwrap_or(whole.len());
+    let is_meant = |place: &usize| whole[*place] == ("save".to_owned(), false);
+    let Some(place) = (trained..whole.len()).find(is_meant) else {
+        panic!("no save beside awake servers: {whole:?}")
+    };
+    let at = (place + 1).to_string();
+    let lost = opens("lost", &["--test-fault", "killed-before", "--test-fault-at", &at]);
+    let again: Vec<_> =
+        lost[place + 1..].iter().filter(|(call, _)| call == "open" || call == "load").collect();
+    assert!(!again.is_empty() && again.iter().all(|(_, slept)| *slept), "{lost:?}");
+    let weights = |run: &str| {
+        std::fs::read(folder.join(&format!("runs/{run}/checkpoints/step_4/model.safetensors"))).unwrap()
+    };
+    assert!(weights("lost") == weights("whole"));
 }
 
 /// As [`vllm_of_digits`], that answers no more after so many samples.

@@ -1,7 +1,14 @@
 //! Rules about what starts learner and servers, and about ranks.
 
+use std::time::Duration;
+
+use tamis_core::setting::TimeSpan;
+
 use super::Checker;
-use crate::schema::{LauncherKind, LearnerBackend, PublishMode};
+use crate::schema::{BackendKind, LaunchConfig, LauncherKind, LearnerBackend, PublishMode};
+
+/// Least silence after which a rank may count as lost: one that is busy is silent for longer than an instant.
+const LEAST_HEARTBEAT: Duration = Duration::from_secs(1);
 
 impl Checker<'_> {
     pub(super) fn cluster(&mut self) {
@@ -56,9 +63,21 @@ impl Checker<'_> {
                 self.error(
                     &["rollout.launch.command", "cluster.launcher"],
                     "`rollout.launch.command` has no `{host}` in it: a server on another node would not be reached",
-                    "write `{host}` where it belongs, such as `[tamis, serve, '{model}', --host, '{host}', --port, '{port}']`",
+                    "write `{host}` where it belongs, such as `[tamis, serve, '{model}', --host, '{host}', --port, '{port}', \
+                     --api-key-file, '{key_file}']`",
                 );
             }
+        }
+        let launch = self.config.rollout.launch.as_ref();
+        let is_sglang = starts_servers && self.config.rollout.backend == BackendKind::Sglang;
+        let has_own = |launch: &LaunchConfig| {
+            launch.command.is_empty() && launch.args.iter().any(|word| word.starts_with("--config"))
+        };
+        if is_sglang && launch.is_some_and(has_own) {
+            let message = "`rollout.launch.args` has `--config`, of which SGLang takes one: the launcher gives it the \
+                           servers' key in one";
+            let hint = "write what that file says as flags";
+            self.error(&["rollout.launch.args", "cluster.launcher"], message, hint);
         }
         if !(starts_learner && starts_servers) {
             let why = if starts_learner { "no server is started" } else { "no learner is started" };
@@ -77,11 +96,14 @@ impl Checker<'_> {
             }
             return;
         }
-        if let Some(each) = learner.gpus_per_node.filter(|each| each * learner.nodes < needed) {
+        let (num_servers, of_server) =
+            launch.map_or((0, 1), |launch| (launch.replicas, launch.tensor_parallel.max(1)));
+        let has_room = |each: usize| learner.nodes * (each / of_server) >= num_servers;
+        if let Some(each) = learner.gpus_per_node.filter(|&each| !has_room(each)) {
             let message = format!(
                 "`cluster.colocate` puts the servers onto the learner's GPUs: they need {needed} \
-                 (`rollout.launch`), and the learner has {}",
-                each * learner.nodes
+                 (`rollout.launch`), those of a server on one machine, and the learner has {each} on each of {}",
+                learner.nodes
             );
             let hint = "lower `rollout.launch.replicas`, or raise `learner.gpus_per_node`";
             self.error(&["cluster.colocate", "rollout.launch"], message, hint);
@@ -135,6 +157,54 @@ impl Checker<'_> {
             );
         } else if launcher == LauncherKind::None {
             self.warn_ignored(&["learner.heartbeat"], "without a launcher the learner is one process");
+        } else {
+            self.several_ranks(learner.nodes * learner.gpus_per_node.unwrap_or(1));
+        }
+    }
+
+    /// Checks what a learner of so many ranks, where it is known how many, cannot do.
+    fn several_ranks(&mut self, num_ranks: usize) {
+        let learner = &self.config.learner;
+        if learner.heartbeat < LEAST_HEARTBEAT {
+            let message = format!(
+                "`learner.heartbeat` is {}, and ranks that are alive may be silent for so long: it is at least {}",
+                TimeSpan(learner.heartbeat),
+                TimeSpan(LEAST_HEARTBEAT)
+            );
+            self.error(&["learner.heartbeat"], message, "set `learner.heartbeat: 5s`, or take it out");
+        }
+        if num_ranks < 2 {
+            return;
+        }
+        let one = if learner.nodes > 1 {
+            "`learner.nodes: 1` and `learner.gpus_per_node: 1`"
+        } else {
+            "`learner.gpus_per_node: 1`"
+        };
+        let ranks = ["learner.gpus_per_node", "learner.nodes"];
+        if self.config.samples_through_learner() {
+            let message = format!(
+                "`rollout.backend: learner` samples in the learner, which is to have {num_ranks} ranks: each token would \
+                 gather every layer from all of them"
+            );
+            let hint = format!("sample at servers (`rollout.backend: vllm`), or set {one}");
+            self.error(&[&["rollout.backend"], &ranks[..]].concat(), message, hint);
+        }
+        if self.config.samples_at_servers() && self.config.publish_mode() == PublishMode::Ipc {
+            let message = format!(
+                "`publish.mode: ipc` shares the memory of one GPU, and the learner is to have {num_ranks} ranks, each with \
+                 a part of the weights"
+            );
+            let hint = format!("set `publish.mode: folder`, or {one}");
+            self.error(&[&["publish.mode"], &ranks[..]].concat(), message, hint);
+        }
+        let data = &self.config.data;
+        if data.task.is_none() && data.images && data.columns.images.is_some() {
+            let message = format!(
+                "`data.columns.images` is for a model that sees images, which one rank trains, and the learner is to have \
+                 {num_ranks} ranks"
+            );
+            self.error(&[&ranks[..], &["data.columns.images"]].concat(), message, format!("set {one}"));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Rules about the model, the training prompts and the warm start.
 
+use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt_format::PromptFormat;
 use tamis_env::task::TaskKind;
 
@@ -61,18 +62,15 @@ impl Checker<'_> {
             );
         }
         let prompt = self.config.data.max_prompt_length;
-        let response = self.config.rollout.max_response_length;
+        let response = self.config.max_completion_length();
+        let key = self.config.completion_length_key();
         let positions = init.max_position_embeddings;
         let sum = prompt.saturating_add(response);
         if sum > positions {
             self.error(
-                &[
-                    "model.init.max_position_embeddings",
-                    "rollout.max_response_length",
-                    "data.max_prompt_length",
-                ],
+                &["model.init.max_position_embeddings", key, "data.max_prompt_length"],
                 format!(
-                    "`data.max_prompt_length` ({prompt}) and `rollout.max_response_length` ({response}) make {sum}, \
+                    "`data.max_prompt_length` ({prompt}) and `{key}` ({response}) make {sum}, \
                      above `model.init.max_position_embeddings` ({positions})"
                 ),
                 format!("set `model.init.max_position_embeddings: {sum}`"),
@@ -113,6 +111,28 @@ impl Checker<'_> {
         if let Some(task) = data.task.filter(|task| !task.reads_files()) {
             let reason = format!("the task `{task}` makes its own prompts");
             self.warn_ignored(&["data.train", "data.val"], &reason);
+        }
+        let environment = self.config.environment.as_ref();
+        match (data.task, environment) {
+            (Some(TaskKind::Environment), None) => self.error(
+                &["data.task", "environment"],
+                "`data.task` is environment, and `environment` does not say which",
+                "set `environment: {kind: frozen_lake}`, say",
+            ),
+            (Some(TaskKind::Environment), Some(environment)) => {
+                let key = Key::new(self.config.run.seed, Purpose::Environment);
+                if let Err(error) = environment.maker().open(key) {
+                    let kind = &environment.kind;
+                    let message = format!("the environment `{kind}` cannot be made: {error}");
+                    self.error(&["environment"], message, "mend the setting that it names");
+                }
+            }
+            (_, Some(_)) => self.error(
+                &["environment", "data.task"],
+                "`environment` describes a game, and `data.task` plays none",
+                "set `data.task: environment`, or take `environment` out",
+            ),
+            (_, None) => {}
         }
         if data.task != Some(TaskKind::Arithmetic) {
             let keys = ["data.arithmetic.levels", "data.arithmetic.train_size", "data.arithmetic.val_size"];

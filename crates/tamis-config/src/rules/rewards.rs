@@ -35,7 +35,7 @@ impl Checker<'_> {
         }
         for (index, reward) in config.reward.iter().enumerate() {
             self.reward_name(index, reward);
-            let limit = config.rollout.max_response_length;
+            let limit = config.max_completion_length();
             for Conflict { keys, message, hint } in reward.kind.conflicts(&format!("reward[{index}]"), limit)
             {
                 let keys: Vec<&str> = keys.iter().map(String::as_str).collect();

@@ -33,6 +33,7 @@ impl Checker<'_> {
                 "publish.mode",
                 "publish.dir",
                 "publish.server_dir",
+                "publish.timeout",
                 "publish.keep",
                 "publish.verify",
             ];
@@ -57,6 +58,7 @@ impl Checker<'_> {
         self.has_servers();
         self.adapters();
         self.shared_gpu();
+        self.transfer();
         self.sleep();
         if self.config.schedule.surplus == SurplusKind::Discard {
             let reason = "nothing is in flight at a publication with `schedule.surplus: discard`";
@@ -85,6 +87,33 @@ impl Checker<'_> {
             let message = "`publish.mode: ipc` needs one server on the learner's GPU, and `rollout.launch` starts them on \
                            several";
             self.error(&["rollout.launch", "publish.mode"], message, hint);
+        }
+    }
+
+    /// Checks that weights can be sent from one GPU to others.
+    fn transfer(&mut self) {
+        if self.config.publish_mode() != PublishMode::Nccl {
+            let mode = self.config.publish_mode();
+            self.warn_ignored(&["publish.timeout"], &format!("`publish.mode` is `{mode}`"));
+            return;
+        }
+        let (rollout, learner) = (&self.config.rollout, &self.config.learner);
+        if rollout.backend != BackendKind::Vllm || learner.backend != LearnerBackend::Torch {
+            let message = format!(
+                "`publish.mode: nccl` sends weights from PyTorch to vLLM, and the policy learns with `{}` and samples \
+                 with `{}`",
+                learner.backend, rollout.backend
+            );
+            let hint = "set `publish.mode: folder`";
+            self.error(&["publish.mode", "learner.backend", "rollout.backend"], message, hint);
+        } else if learner.device == "cpu" {
+            let message = "`publish.mode: nccl` sends weights from a GPU, and `learner.device` is `cpu`";
+            self.error(&["publish.mode", "learner.device"], message, "set `publish.mode: folder`");
+        } else if self.config.cluster.colocate && self.config.cluster.launcher != LauncherKind::None {
+            let message = "`publish.mode: nccl` needs servers on other GPUs than the learner's first rank (NCCL refuses \
+                           two ranks on one), and `cluster.colocate` puts them onto the same";
+            let hint = "set `publish.mode: folder`, or `cluster.colocate: false`";
+            self.error(&["publish.mode", "cluster.colocate"], message, hint);
         }
     }
 
@@ -237,6 +266,16 @@ impl Checker<'_> {
                     ),
                 );
             }
+        }
+        let asks = |word: &String| word.contains("{key_file}") || word.contains("{key_config}");
+        if self.config.cluster.launcher == LauncherKind::None && launch.command.iter().any(asks) {
+            self.error(
+                &["rollout.launch.command", "cluster.launcher"],
+                "`rollout.launch.command` asks for the file of a key that the run draws, and `cluster.launcher: none` \
+                 starts servers without one",
+                "set `cluster.launcher: local`, or name a file of your own in the command and in \
+                 `rollout.api_key_file`",
+            );
         }
         let keys = ["rollout.launch.args", "rollout.max_num_seqs"];
         self.warn_ignored(&keys, "`rollout.launch.command` is the whole command");

@@ -69,9 +69,10 @@ section! {
         /// where it is null. Without a launcher (`cluster.launcher: none`) there is one rank.
         gpus_per_node: Option<usize> = "null", Between(1.0, 1024.0), Free;
         /// Longest silence of one of several ranks, after which it counts as lost; each shows four times as often that
-        /// it is alive.
+        /// it is alive. At least `1s`.
         heartbeat: Duration = "5s", Any, Free;
-        /// Longest time that the started learner may take until it answers, waiting for machines included.
+        /// Longest time that the started learner may take until it answers, waiting for machines included. So long
+        /// a Ray cluster that a run has lost is waited for, too.
         startup_timeout: Duration = "300s", Any, Free;
         /// Longest time of one call to a learner in another process: a pass over a wave, a checkpoint, loading
         /// the model.

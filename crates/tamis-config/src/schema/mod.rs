@@ -8,6 +8,7 @@ mod cluster;
 mod correction;
 mod critic;
 mod data;
+mod environment;
 mod filter;
 mod learner;
 mod model;
@@ -26,6 +27,7 @@ pub use cluster::{ClusterConfig, LauncherKind};
 pub use correction::{CorrectionConfig, CorrectionWeightsConfig, RejectionConfig};
 pub use critic::{CriticConfig, CriticModelConfig, CriticOptimizerConfig};
 pub use data::{ColumnsConfig, DataConfig, GoldCheck};
+pub use environment::EnvironmentConfig;
 pub use filter::FilterConfig;
 pub use learner::{LearnerBackend, LearnerConfig, LearnerDtype, LoraConfig};
 pub use model::{CheckpointDtype, InitArchitecture, InitConfig, ModelConfig};
@@ -49,6 +51,8 @@ use tamis_core::schedule::{FillOrder, InFlight, OnExhausted, OnLimit};
 use tamis_data::dataset::{BadRows, BinaryColumns};
 use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt_format::PromptFormat;
+use tamis_env::environment::kind::EnvironmentStyle;
+use tamis_env::environment::prompting::Prompting;
 use tamis_env::task::TaskKind;
 use tamis_env::task::arithmetic::ArithmeticSettings;
 
@@ -58,9 +62,9 @@ use crate::setting::owned;
 
 owned! {
     AdaptiveEntropy, Advantage, Aggregation, ArithmeticSettings, BackendKind, BadRows, BinaryColumns,
-    CheckpointDtype, CorrectionLevel, CorrectionPreset, EarlyStopSettings, FillOrder, GoldCheck, Importance,
+    CheckpointDtype, CorrectionLevel, CorrectionPreset, EarlyStopSettings, EnvironmentStyle, FillOrder, GoldCheck, Importance,
     InFlight, InitArchitecture, KlKind, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, LoggerKind, LrScheduleKind, OnExhausted, OnLimit,
-    OutsideBounds, OverlongPrompts, PolicyLoss, PromptFormat, PublishMode, PublishVerify, SaveRollouts, ScheduleMode,
+    OutsideBounds, OverlongPrompts, PolicyLoss, PromptFormat, Prompting, PublishMode, PublishVerify, SaveRollouts, ScheduleMode,
     SelectorKind, Shaping, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,
 }
 
@@ -76,6 +80,8 @@ section! {
         model: ModelConfig = "{}", Any, Fixed;
         /// Where prompts come from and how many are drawn.
         data: DataConfig = "{}", Any, Fixed;
+        /// The game of `data.task: environment`, played turn by turn. Null: a completion is one answer.
+        environment: Option<EnvironmentConfig> = "null", Any, Fixed;
         /// A supervised phase before reinforcement learning.
         warm_start: WarmStartConfig = "{}", Any, Fixed;
         /// How completions are sampled.

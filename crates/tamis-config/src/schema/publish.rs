@@ -1,6 +1,7 @@
 //! `publish`: how new weights reach the servers that sample.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tamis_core::choice;
 use tamis_core::schedule::InFlight;
@@ -29,6 +30,9 @@ choice! {
         /// Where the weights are in the memory of the GPU that PyTorch and vLLM share (CUDA IPC): vLLM copies
         /// them there, and no file is written.
         Ipc = "ipc",
+        /// The whole weights, sent from the learner's GPU to each vLLM server over a communicator of their own
+        /// (NCCL), on one machine or several; a folder where that fails.
+        Nccl = "nccl",
     }
 }
 
@@ -45,6 +49,9 @@ section! {
         /// Path of `publish.dir` as the servers see it (in a container, on another machine). Null: the same
         /// path.
         server_dir: Option<String> = "null", NotEmpty, Free;
+        /// Longest time with `publish.mode: nccl` until the workers of a server have met the learner, and until
+        /// they have the weights; the communicator is given up then, and the server is given a folder.
+        timeout: Duration = "300s", Any, Free;
         /// Versions that stay on disk, the newest included.
         keep: usize = "2", AtLeast(2.0), Free;
         /// Treatment of samples in flight when weights are published (there are some only with

@@ -50,7 +50,8 @@ section! {
         args: Vec<String> = "[]", Any, Free;
         /// The command in place of vLLM's or SGLang's own, without a shell: in it `{model}` stands for the
         /// folder of the first weights, `{host}` for the address to answer on, which is 127.0.0.1 unless Ray starts
-        /// it (`cluster.launcher: ray`), and `{port}` for the port. Empty:
+        /// it (`cluster.launcher: ray`), and `{port}` for the port; where a launcher starts it, `{key_file}` for a
+        /// file with the key that it is to ask for, and `{key_config}` for one that says so in YAML. Empty:
         /// `vllm serve {model} ...` or `python3 -m sglang.launch_server --model-path {model} ...`.
         command: Vec<String> = "[]", Any, Free;
         /// Longest time that the started servers may take to answer.

@@ -74,25 +74,40 @@ fn machines_of_verl() {
     let of = |options: &[&str], more: &[&str]| {
         let import = with(&VERL, &[options, more].concat());
         let config = loaded(&import);
-        let shown = ["/learner/nodes", "/learner/gpus_per_node", "/cluster", "/rollout/launch"]
-            .map(|key| value_at(&config, key));
+        let shown = [
+            "/learner/nodes",
+            "/learner/gpus_per_node",
+            "/cluster",
+            "/rollout/launch",
+            "/rollout/sleep_level",
+        ]
+        .map(|key| value_at(&config, key));
         (shown.join(" "), note_on(&import, "trainer.nnodes"), note_on(&import, "trainer.n_gpus"))
     };
     let (shown, nodes, gpus) = of(&options, &["learner.backend=torch"]);
-    assert_snapshot!(shown, @r#"2 8 {"launcher":"ray","address":"auto","colocate":true} {"replicas":4,"tensor_parallel":4,"args":[],"command":[],"startup_timeout":"900s","lost_timeout":"120s"}"#);
+    assert_snapshot!(shown, @r#"2 8 {"launcher":"ray","address":"auto","colocate":true} {"replicas":4,"tensor_parallel":4,"args":[],"command":[],"startup_timeout":"900s","lost_timeout":"120s"} 1"#);
     assert_snapshot!(nodes, @"trainer.nnodes=2 -> learner.nodes: 2, cluster.launcher: ray");
-    assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 -> learner.gpus_per_node: 8, rollout.launch.replicas: 4, cluster.colocate: true (learner and servers share GPUs, as many for each server as share a model)");
+    assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 -> learner.gpus_per_node: 8, rollout.launch.replicas: 4, cluster.colocate: true, rollout.sleep_level: 1 (learner and servers share GPUs, as many for each server as share a model)");
     let (shown, _, gpus) =
         of(&options, &["learner.backend=torch", "cluster.launcher=ray", "trainer.nnodes=1"]);
-    assert_snapshot!(shown, @r#"1 8 {"launcher":"ray","address":"auto","colocate":true} {"replicas":2,"tensor_parallel":4,"args":[],"command":[],"startup_timeout":"900s","lost_timeout":"120s"}"#);
-    assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 -> learner.gpus_per_node: 8, rollout.launch.replicas: 2, cluster.colocate: true (learner and servers share GPUs, as many for each server as share a model)");
+    assert_snapshot!(shown, @r#"1 8 {"launcher":"ray","address":"auto","colocate":true} {"replicas":2,"tensor_parallel":4,"args":[],"command":[],"startup_timeout":"900s","lost_timeout":"120s"} 1"#);
+    assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 -> learner.gpus_per_node: 8, rollout.launch.replicas: 2, cluster.colocate: true, rollout.sleep_level: 1 (learner and servers share GPUs, as many for each server as share a model)");
     let (shown, _, gpus) = of(&options[2..], &["learner.backend=torch"]);
-    assert_snapshot!(shown, @r#"2 8 {"launcher":"ray","address":"auto","colocate":false} null"#);
+    assert_snapshot!(shown, @r#"2 8 {"launcher":"ray","address":"auto","colocate":false} null 0"#);
     assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 -> learner.gpus_per_node: 8");
     let (shown, nodes, gpus) = of(&options[2..], &[]);
-    assert_snapshot!(shown, @r#"1 null {"launcher":"none","address":"auto","colocate":false} null"#);
+    assert_snapshot!(shown, @r#"1 null {"launcher":"none","address":"auto","colocate":false} null 0"#);
     assert_snapshot!(nodes, @"trainer.nnodes=2 has no effect: the native engine learns on one machine, and the run starts servers there alone; `learner.backend: torch` reads it, as `learner.nodes`");
     assert_snapshot!(gpus, @"trainer.n_gpus_per_node=8 has no effect: the native engine learns and samples on the CPU of one machine; `learner.backend: torch` reads it, as `learner.gpus_per_node`");
+    // verl's engines free their memory unless told otherwise, on a single GPU, too.
+    let sleeps = |more: &[&str]| {
+        let options = ["learner.backend=torch", "actor_rollout_ref.rollout.name=vllm", "trainer.nnodes=1"];
+        loaded(&with(&VERL, &[&options, more].concat())).rollout.sleep_level
+    };
+    let stays = "actor_rollout_ref.rollout.free_cache_engine=False";
+    assert_eq!(sleeps(&["trainer.n_gpus_per_node=1"]), 1);
+    assert_eq!(sleeps(&["trainer.n_gpus_per_node=8", stays]), 0);
+    assert_eq!(sleeps(&["trainer.n_gpus_per_node=8", "rollout.sleep_level=2"]), 2);
     let import =
         with(&VERL, &["learner.backend=torch", "trainer.nnodes=2", "ray_kwargs.ray_init.address=h:6379"]);
     assert_eq!(loaded(&import).cluster.address, "h:6379");

@@ -142,6 +142,8 @@ fn verl_keys() -> Vec<(String, Vec<String>)> {
     add(engine, &[]);
     add("trainer.n_gpus_per_node=4", &[engine]);
     add("trainer.nnodes=2", &["learner.backend=torch"]);
+    let shared = [engine, "learner.backend=torch", "trainer.n_gpus_per_node=4"];
+    add("actor_rollout_ref.rollout.free_cache_engine=False", &shared);
     for option in [
         "tensor_model_parallel_size=4",
         "gpu_memory_utilization=0.8",

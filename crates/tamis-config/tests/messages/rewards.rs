@@ -7,7 +7,7 @@ use crate::{raw, show_errors};
 #[test]
 fn rewards() {
     assert_snapshot!(show_errors("reward: [{name: a}]", &[]), @"
-error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, judge, model, python
+error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, math_dapo, by_source, environment, format, think_format, length, cosine, repetition, soft_overlong, command, judge, model, python
  --> run.yaml:1:10
   |
 1 | reward: [{name: a}]
@@ -17,7 +17,7 @@ error: `reward[0].kind` is missing: it is one of exact, number, gsm8k, math, mat
 1 error in the configuration
 ");
     assert_snapshot!(show_errors("reward: [{kind: gsm}]", &[]), @"
-error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, by_source, format, think_format, length, cosine, repetition, soft_overlong, command, judge, model, python
+error: `reward[0].kind` cannot be `gsm`: it is one of exact, number, gsm8k, math, math_dapo, by_source, environment, format, think_format, length, cosine, repetition, soft_overlong, command, judge, model, python
  --> run.yaml:1:17
   |
 1 | reward: [{kind: gsm}]
@@ -47,7 +47,7 @@ error: `reward[0].pattern` is missing: a text
 1 error in the configuration
 "#);
     assert_snapshot!(show_errors("reward: [{kind: command, argv: [./score], timeout: soon}]", &[]), @r#"
-error: `reward[0].timeout` must be a duration such as 500ms, 30s, 5m, 1h, or a number of seconds, not the text "soon"
+error: `reward[0].timeout` must be a duration above 0 such as 500ms, 30s, 5m, 1h, or a number of seconds, not the text "soon"
  --> run.yaml:1:52
   |
 1 | reward: [{kind: command, argv: [./score], timeout: soon}]

@@ -1,8 +1,9 @@
 //! Servers that sample, what is published to them, and judges.
 
 use insta::assert_snapshot;
+use tamis_config::ServerCommand;
 
-use crate::show_errors;
+use crate::{show_errors, try_load};
 
 #[test]
 fn servers() {
@@ -80,6 +81,55 @@ warning: `publish.keep` has no effect: `rollout.backend` is `native`
   |                               ^
   hint: remove `publish.keep`
 "#);
+}
+
+/// On a Ray cluster a server is on a node of it.
+#[test]
+fn servers_that_a_run_starts_are_announced_where_they_are() {
+    let announced = |launcher: &str| {
+        let launcher = format!("cluster.launcher={launcher}");
+        let arguments = [
+            "model.path=m",
+            "data.task=arithmetic",
+            "train.total_steps=1",
+            "rollout.backend=vllm",
+            "rollout.launch={}",
+            &launcher,
+        ];
+        let loaded = try_load("", &arguments).expect("sound");
+        ServerCommand::announcement(&loaded.config).expect("servers")
+    };
+    let on_ray = announced("ray");
+    assert!(on_ray.contains(" --host HOST --port PORT ") && !on_ray.contains("127.0.0.1"), "{on_ray}");
+    assert!(on_ray.contains("; its program has to be installed on the nodes of the cluster ("), "{on_ray}");
+    let here = announced("local");
+    assert!(here.contains(" --host 127.0.0.1 ") && here.contains(" installed here ("), "{here}");
+}
+
+#[test]
+fn keys_in_a_command_of_ones_own() {
+    let yaml = |word: &str| {
+        format!(
+            "rollout: {{backend: vllm, launch: {{command: [s, '{{model}}', '{{host}}', '{{port}}', '{word}']}}}}"
+        )
+    };
+    assert_snapshot!(show_errors(&yaml("{key_file}"), &[]), @r#"
+error: `rollout.launch.command` asks for the file of a key that the run draws, and `cluster.launcher: none` starts servers without one
+ --> run.yaml:1:44
+  |
+1 | rollout: {backend: vllm, launch: {command: [s, '{model}', '{host}', '{port}', '{key_file}']}}
+  |                                            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: set `cluster.launcher: local`, or name a file of your own in the command and in `rollout.api_key_file`
+
+1 error in the configuration
+"#);
+    let refused = "`rollout.launch.command` asks for the file of a key that the run draws";
+    assert!(show_errors(&yaml("--config={key_config}"), &[]).contains(refused));
+    for word in ["{key_file}", "--config={key_config}"] {
+        for launcher in ["cluster.launcher=local", "cluster.launcher=ray"] {
+            assert_eq!(show_errors(&yaml(word), &[launcher]), "", "{word} {launcher}");
+        }
+    }
 }
 
 #[test]
@@ -281,6 +331,37 @@ error: `publish.mode: ipc` shares the memory of a GPU, and `learner.device` is `
 1 | publish.mode=ipc
   |              ^^^
   hint: set `publish.mode: folder`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["publish.mode=nccl", "learner.backend=native"]), @r#"
+error: `publish.mode: nccl` sends weights from PyTorch to vLLM, and the policy learns with `native` and samples with `vllm`
+ --> command line
+  |
+1 | publish.mode=nccl
+  |              ^^^^
+  hint: set `publish.mode: folder`
+
+1 error in the configuration
+"#);
+    assert_snapshot!(errors(&["publish.mode=nccl", "learner.device=cpu"]), @r#"
+error: `publish.mode: nccl` sends weights from a GPU, and `learner.device` is `cpu`
+ --> command line
+  |
+1 | publish.mode=nccl
+  |              ^^^^
+  hint: set `publish.mode: folder`
+
+1 error in the configuration
+"#);
+    assert_eq!(errors(&["publish.mode=nccl", "publish.timeout=1m"]), "");
+    assert_snapshot!(errors(&["publish.mode=nccl", "publish.timeout=0"]), @r#"
+error: `publish.timeout` must be a duration above 0 such as 500ms, 30s, 5m, 1h, or a number of seconds, not the number 0
+ --> command line
+  |
+1 | publish.timeout=0
+  |                 ^
+  hint: `tamis config explain publish.timeout` says more
 
 1 error in the configuration
 "#);

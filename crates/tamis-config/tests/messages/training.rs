@@ -205,7 +205,7 @@ error: `learner.device` is no device of PyTorch: `gpu`
 "#);
     assert_snapshot!(errors(&["learner.url=unix:l.sock", "learner.device=cuda:1"]), @"");
     assert_snapshot!(errors(&["learner.url=unix:l.sock", "learner.orphan_timeout=0s"]), @r#"
-error: `learner.orphan_timeout` must be a duration such as 500ms, 30s, 5m, 1h, or a number of seconds or null, not the text "0s"
+error: `learner.orphan_timeout` must be a duration above 0 such as 500ms, 30s, 5m, 1h, or a number of seconds or null, not the text "0s"
  --> command line
   |
 1 | learner.orphan_timeout=0s
@@ -305,6 +305,86 @@ warning: `learner.continuous_batching` has no effect: `rollout.backend` is `nati
   hint: remove `learner.continuous_batching`
 "#);
     assert_eq!(told("torch", "learner"), "");
+}
+
+/// What one rank does and several refuse is known before any has loaded a model.
+#[test]
+fn what_several_ranks_refuse_is_refused_at_once() {
+    let local = ["learner.backend=torch", "cluster.launcher=local", "learner.gpus_per_node=2"];
+    let two = |more: &[&str]| show_errors("", &[&local[..], more].concat());
+    assert_snapshot!(two(&["rollout.backend=learner"]), @r#"
+error: `rollout.backend: learner` samples in the learner, which is to have 2 ranks: each token would gather every layer from all of them
+ --> command line
+  |
+1 | rollout.backend=learner
+  |                 ^^^^^^^
+  hint: sample at servers (`rollout.backend: vllm`), or set `learner.gpus_per_node: 1`
+
+1 error in the configuration
+"#);
+    let shared = [
+        "rollout.backend=vllm",
+        "rollout.launch={}",
+        "cluster.colocate=true",
+        "rollout.sleep_level=1",
+        "publish.mode=ipc",
+    ];
+    assert_snapshot!(two(&shared), @r#"
+error: `publish.mode: ipc` shares the memory of one GPU, and the learner is to have 2 ranks, each with a part of the weights
+ --> command line
+  |
+1 | publish.mode=ipc
+  |              ^^^
+  hint: set `publish.mode: folder`, or `learner.gpus_per_node: 1`
+
+1 error in the configuration
+"#);
+    let base = ["model.path=m", "data.train=x.jsonl", "reward=[{kind: number}]", "train.total_steps=10"];
+    let sees =
+        |more: &[&str]| raw("", &[&base[..], &local, &["data.columns.images=pictures"], more].concat());
+    assert_snapshot!(sees(&[]), @r#"
+error: `data.columns.images` is for a model that sees images, which one rank trains, and the learner is to have 2 ranks
+ --> command line
+  |
+1 | learner.gpus_per_node=2
+  |                       ^
+  hint: set `learner.gpus_per_node: 1`
+
+1 error in the configuration
+"#);
+    assert_eq!(sees(&["learner.gpus_per_node=1"]), "");
+    assert!(!sees(&["data.images=false"]).contains("error"), "{}", sees(&["data.images=false"]));
+    let nodes =
+        ["cluster.launcher=ray", "learner.nodes=2", "learner.gpus_per_node=null", "rollout.backend=learner"];
+    assert!(
+        two(&nodes).contains("or set `learner.nodes: 1` and `learner.gpus_per_node: 1`"),
+        "{}",
+        two(&nodes)
+    );
+    for one in [&["rollout.backend=learner"][..], &shared] {
+        for ranks in ["learner.gpus_per_node=1", "learner.gpus_per_node=null"] {
+            assert_eq!(two(&[one, &[ranks]].concat()), "");
+        }
+    }
+}
+
+#[test]
+fn a_rank_may_be_silent_for_a_second() {
+    let heartbeat = |time: &str| {
+        let written = format!("learner.heartbeat={time}");
+        show_errors("learner: {backend: torch}", &["cluster.launcher=local", &written])
+    };
+    assert_snapshot!(heartbeat("1ms"), @r#"
+error: `learner.heartbeat` is 1ms, and ranks that are alive may be silent for so long: it is at least 1s
+ --> command line
+  |
+1 | learner.heartbeat=1ms
+  |                   ^^^
+  hint: set `learner.heartbeat: 5s`, or take it out
+
+1 error in the configuration
+"#);
+    assert_eq!(heartbeat("1s"), "");
 }
 
 /// What a launcher cannot start, and ranks that nobody would start.
@@ -418,6 +498,17 @@ error: a learner of several ranks needs `learner.backend: torch`: the native eng
         show_errors("learner: {backend: torch}\nrollout: {backend: vllm, launch: {replicas: 3}}", more)
     };
     assert_eq!(served(&["cluster.launcher=ray"]), "");
+    assert_eq!(served(&["cluster.launcher=ray", "publish.mode=nccl"]), "");
+    assert_snapshot!(served(&["cluster.launcher=ray", "publish.mode=nccl", "cluster.colocate=true", "rollout.sleep_level=1"]), @r#"
+error: `publish.mode: nccl` needs servers on other GPUs than the learner's first rank (NCCL refuses two ranks on one), and `cluster.colocate` puts them onto the same
+ --> command line
+  |
+1 | publish.mode=nccl
+  |              ^^^^
+  hint: set `publish.mode: folder`, or `cluster.colocate: false`
+
+1 error in the configuration
+"#);
     assert_snapshot!(served(&["cluster.launcher=ray", "publish.mode=ipc", "rollout.launch.replicas=1"]), @r#"
 error: `publish.mode: ipc` shares the memory of a GPU, and with `cluster.launcher: ray` learner and servers have GPUs of their own
  --> command line
@@ -429,7 +520,7 @@ error: `publish.mode: ipc` shares the memory of a GPU, and with `cluster.launche
 1 error in the configuration
 "#);
     assert_snapshot!(served(&["cluster.launcher=local", "cluster.colocate=true", "learner.gpus_per_node=2"]), @r#"
-error: `cluster.colocate` puts the servers onto the learner's GPUs: they need 3 (`rollout.launch`), and the learner has 2
+error: `cluster.colocate` puts the servers onto the learner's GPUs: they need 3 (`rollout.launch`), those of a server on one machine, and the learner has 2 on each of 1
  --> command line
   |
 1 | cluster.colocate=true
@@ -452,7 +543,7 @@ error: `rollout.launch.command` has no `{host}` in it: a server on another node 
   |
 1 | rollout.launch.command=[s, '{model}', '{port}']
   |                        ^^^^^^^^^^^^^^^^^^^^^^^^
-  hint: write `{host}` where it belongs, such as `[tamis, serve, '{model}', --host, '{host}', --port, '{port}']`
+  hint: write `{host}` where it belongs, such as `[tamis, serve, '{model}', --host, '{host}', --port, '{port}', --api-key-file, '{key_file}']`
 
 1 error in the configuration
 "#);

@@ -209,6 +209,7 @@ fn reference_groups() {
 
 fn trajectory(reward: f64, scores: &[(&str, f64)], loss_mask: &[bool]) -> Trajectory {
     Trajectory {
+        episode: None,
         sample_index: 0,
         text: String::new(),
         token_ids: vec![0; loss_mask.len()],

@@ -252,7 +252,9 @@ impl Shape {
             Self::Path(PathKind::OrModel) => "a path or the name of a model on a hub".to_owned(),
             Self::Path(PathKind::OrData) => "a path or the name of a data set on a hub".to_owned(),
             Self::Path(PathKind::OrProgram) => "a path, or the name of a program".to_owned(),
-            Self::TimeSpan => "a duration such as 500ms, 30s, 5m, 1h, or a number of seconds".to_owned(),
+            Self::TimeSpan => {
+                "a duration above 0 such as 500ms, 30s, 5m, 1h, or a number of seconds".to_owned()
+            }
             Self::Choice(values) => {
                 format!("one of {}", values.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "))
             }

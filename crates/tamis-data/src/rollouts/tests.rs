@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 
 use serde_json::{Value, json};
-use tamis_core::group::{GroupId, PolicyVersion, PromptId, Score};
+use tamis_core::group::{Episode, GroupId, PolicyVersion, PromptId, Score};
 
 use super::*;
 use crate::records::Records;
@@ -10,6 +10,7 @@ use crate::table::ROWS_PER_ROW_GROUP;
 
 fn trajectory(sample_index: u32, tokens: usize, scores: &[(&str, f64)], reward: f64) -> Trajectory {
     Trajectory {
+        episode: None,
         sample_index,
         text: format!("réponse {sample_index}"),
         token_ids: (0..tokens as u32).map(|token| token * 1000).collect(),
@@ -183,4 +184,25 @@ fn images_are_named_where_there_are_any() {
         (&json!([]), &json!(["/data/é.png", "/data/b.png"]))
     );
     assert!(fixed_columns().contains(&"images"));
+}
+
+#[test]
+fn turns_are_told_where_there_are_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step_1.parquet");
+    let mut played = group();
+    let turn = |end, reward| Turn { end, reward, ..Turn::default() };
+    let episode = Episode { turns: vec![turn(1, -0.5), turn(3, 1.0)], is_success: true, is_cut: false };
+    played.trajectories[0].episode = Some(episode);
+    write_rollouts_to(File::create(&path).unwrap(), &table(&played)).unwrap();
+    let rows: Vec<Value> =
+        Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect();
+    assert_eq!(
+        (&rows[0]["turn_ends"], &rows[0]["turn_rewards"], &rows[0]["success"]),
+        (&json!([1, 3]), &json!([-0.5, 1.0]), &json!(1.0))
+    );
+    assert_eq!((&rows[1]["turn_ends"], &rows[1]["success"]), (&json!([]), &Value::Null));
+    let of_answers = group();
+    let names: Vec<String> = named_columns(&table(&of_answers)).into_iter().map(|(name, _)| name).collect();
+    assert!(!names.contains(&"turn_ends".to_owned()) && fixed_columns().contains(&"turn_ends"));
 }

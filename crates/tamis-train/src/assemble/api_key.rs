@@ -1,5 +1,7 @@
-//! Keys that servers ask for.
+//! Keys that servers and learners ask for.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use super::AssembleError;
@@ -26,4 +28,14 @@ pub(crate) fn api_key(
             format!("set it before the command, as in `export {variable}=...`"),
         )),
     }
+}
+
+/// A key that nobody guesses.
+pub(crate) fn random_key() -> Result<String, AssembleError> {
+    let mut bytes = [0_u8; 16];
+    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
+    read.map_err(|error| {
+        AssembleError::setting(format!("no random numbers for a key: /dev/urandom: {error}"), "mount it")
+    })?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }

@@ -219,7 +219,7 @@ impl Checker<'_> {
         for (index, reward) in config.reward.iter().enumerate() {
             let context = RewardContext {
                 name: &reward.name,
-                max_length: config.rollout.max_response_length,
+                max_length: config.max_completion_length(),
                 rows: &[],
                 verifier: rewards::first_verifier(&config.reward),
                 listener: &listener,
@@ -515,16 +515,16 @@ impl Checker<'_> {
 
     /// Refuses prompts and completions that are longer together than a model reads.
     fn length(&mut self, key: &str, folder: &Path, limit: Option<usize>) {
-        let (prompt, response) =
-            (self.config.data.max_prompt_length, self.config.rollout.max_response_length);
+        let (prompt, response) = (self.config.data.max_prompt_length, self.config.max_completion_length());
         let longest = prompt.saturating_add(response);
         let Some(limit) = limit.filter(|&limit| longest > limit) else { return };
+        let of_completion = self.config.completion_length_key();
         let message = format!(
-            "`data.max_prompt_length` ({prompt}) and `rollout.max_response_length` ({response}) make \
+            "`data.max_prompt_length` ({prompt}) and `{of_completion}` ({response}) make \
                  {longest} tokens, and the model in {} reads {limit}",
             folder.display()
         );
-        let keys = ["rollout.max_response_length", "data.max_prompt_length", key].map(str::to_owned);
+        let keys = [of_completion, "data.max_prompt_length", key].map(str::to_owned);
         self.refuse(&keys, &message, Some(&format!("lower one of them so that they sum to at most {limit}")));
     }
 

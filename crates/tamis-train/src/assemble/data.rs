@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tamis_config::{Config, DataConfig, DataSource, DataSources, ModelSource, TokenizerSource};
+use tamis_config::{
+    Config, DataConfig, DataSource, DataSources, EnvironmentConfig, ModelSource, TokenizerSource,
+};
 use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadOptions};
 use tamis_data::image::ImagePlaces;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
@@ -30,6 +32,8 @@ pub struct Prompts {
     /// Warnings for the user.
     pub warnings: Vec<String>,
     task: Option<TaskKind>,
+    /// What a task's completions may be written with, beyond its prompts and answers.
+    alphabet: String,
 }
 
 /// Reads or makes the prompts that the configuration names.
@@ -55,9 +59,9 @@ fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleE
     let data = &config.data;
     let mut prompts = match data.task {
         Some(task) => {
-            let TaskPrompts { train, held_out, notes } =
+            let TaskPrompts { train, held_out, notes, alphabet } =
                 task.prompts(&task_source(config, &TaskFiles::of(data)), usize::MAX)?;
-            Prompts { train, validation: held_out, notes, task: data.task, ..Prompts::default() }
+            Prompts { train, validation: held_out, notes, task: data.task, alphabet, ..Prompts::default() }
         }
         None => files(config, for_training)?,
     };
@@ -102,6 +106,7 @@ struct First {
     /// The file, where it is not the first of its split: rows are counted over all files by a run.
     file: Option<PathBuf>,
     prompts: Vec<Prompt>,
+    alphabet: String,
 }
 
 /// Rows that a check reads of each file.
@@ -132,8 +137,8 @@ pub(super) fn check_first_rows(
         error,
     };
     let mut all = Vec::new();
-    for First { split, file, prompts } in firsts {
-        let mut of_file = Prompts { task: data.task, ..Prompts::default() };
+    for First { split, file, prompts, alphabet } in firsts {
+        let mut of_file = Prompts { task: data.task, alphabet, ..Prompts::default() };
         if split == "train" {
             of_file.train = prompts;
         } else {
@@ -159,7 +164,9 @@ pub(super) fn check_first_rows(
     let model = ["model.chat_template", "model.path", "model.init.tokenizer", "model"];
     let alphabet = || {
         let prompts = all.iter().flat_map(|(_, prompts)| prompts.train.iter().chain(&prompts.validation));
-        Prompts { train: prompts.cloned().collect(), task: data.task, ..Prompts::default() }.alphabet()
+        let alphabet = all.iter().map(|(_, prompts)| prompts.alphabet.as_str()).collect();
+        Prompts { train: prompts.cloned().collect(), task: data.task, alphabet, ..Prompts::default() }
+            .alphabet()
     };
     let codec = match checkpoint {
         Some(folder) => policy::codec_of(config, folder),
@@ -236,6 +243,7 @@ fn first_of_files(
             firsts.push(First {
                 split,
                 file: Some(path).filter(|_| place > 0),
+                alphabet: String::new(),
                 prompts: dataset.into_prompts().into_iter().take(FIRST_PROMPTS).collect(),
             });
         }
@@ -272,9 +280,11 @@ fn first_of_task(
         }
         Unfit { keys, file: None, error: error.into() }
     })?;
+    let alphabet = made.alphabet;
     let first = |split, prompts: Vec<Prompt>| First {
         split,
         file: None,
+        alphabet: alphabet.clone(),
         prompts: prompts.into_iter().take(FIRST_PROMPTS).collect(),
     };
     Ok(vec![first("train", made.train), first("val", made.held_out)])
@@ -315,7 +325,8 @@ impl TaskFiles {
 /// The settings that a built-in task reads of the configuration.
 pub(super) fn task_source<'c>(config: &'c Config, files: &'c TaskFiles) -> TaskSource<'c> {
     let TaskFiles { train, held_out } = files;
-    TaskSource { seed: config.run.seed, arithmetic: &config.data.arithmetic, train, held_out }
+    let environment = config.played().map(EnvironmentConfig::levels);
+    TaskSource { seed: config.run.seed, arithmetic: &config.data.arithmetic, environment, train, held_out }
 }
 
 fn columns(data: &DataConfig) -> ColumnNames {
@@ -398,6 +409,7 @@ impl Prompts {
         if self.task.is_some() {
             alphabet.extend("0123456789+-*/=.".chars());
         }
+        alphabet.extend(self.alphabet.chars());
         for prompt in self.train.iter().chain(&self.validation) {
             match &prompt.content {
                 PromptContent::Text(text) => alphabet.extend(text.chars()),

@@ -70,7 +70,7 @@ pub(crate) fn hints(
             prompts.len()
         ));
     }
-    let limit = positions.saturating_sub(config.rollout.max_response_length).max(1);
+    let limit = positions.saturating_sub(config.max_completion_length()).max(1);
     let codec = codec.clone();
     let prepared = interrupt
         .or_abandon(move || codec.prepare(golden, "training", OverlongPrompts::Left, limit))?

@@ -130,6 +130,17 @@ impl Names {
         Ok(())
     }
 
+    /// The folder with the `config.json` of a model that is not here: of one that is, its own folder. `None` where
+    /// the hub does not tell.
+    pub fn configuration(&self, model: &ModelSource) -> Option<PathBuf> {
+        match model {
+            ModelSource::Hub { name, folder: None, .. } => {
+                self.hub.model_configuration(&name.id, name.revision.as_deref(), &self.told).ok()
+            }
+            model => Some(model.folder()),
+        }
+    }
+
     /// Follows the name of a model that a reward loads.
     fn reward_model(&mut self, key: &str, place: &mut ModelPlace) -> Result<(), FollowError> {
         let text = place.named.to_string_lossy();

@@ -1,7 +1,5 @@
 //! The learner of a run, with everything loaded that it begins with.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +12,7 @@ use tamis_rollout::launch::Say;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
 
-use super::api_key::api_key;
+use super::api_key::{api_key, random_key};
 use super::objective::Divergence;
 use super::settings::engine_settings;
 use super::{AssembleError, critic, policy};
@@ -164,16 +162,6 @@ fn learner_elsewhere(
     Ok(Box::new(learner))
 }
 
-/// A key that nobody guesses.
-fn random_key() -> Result<String, AssembleError> {
-    let mut bytes = [0_u8; 16];
-    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
-    read.map_err(|error| {
-        AssembleError::setting(format!("no random numbers for a key: /dev/urandom: {error}"), "mount it")
-    })?;
-    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
-}
-
 /// Opens the learner at an address, or one in PyTorch that is started for it; that one's output is in a
 /// folder.
 fn open(
@@ -200,9 +188,9 @@ fn open(
             TorchProcess::through(role.map_err(|halt| halt.map(LearnerError::from))?)
         })
     };
-    let started = || process.as_ref().map_or("", TorchProcess::address);
+    let started = || process.as_ref().map_or_else(String::new, TorchProcess::address);
     let settings = WireSettings {
-        url: url.unwrap_or_else(started).to_owned(),
+        url: url.map_or_else(started, str::to_owned),
         token,
         timeout: config.learner.timeout,
         lost_timeout: config.learner.lost_timeout,

@@ -33,7 +33,7 @@ pub fn estimate(
     let reach = model.max_position_embeddings;
     let n = config.rollout.n.max(1);
     // A prompt with its gold answer may take whatever a completion leaves.
-    let response = config.rollout.max_response_length.min(reach);
+    let response = config.max_completion_length().min(reach);
     let prompt = if config.objective.advantage.needs().contains(&Column::GoldLogprobs) {
         reach
     } else {
@@ -118,23 +118,11 @@ pub fn trajectories(config: &Config, num_validation_prompts: usize) -> u64 {
     let groups = config.gen_batch_size().max(config.data.train_batch_size);
     let round = groups.saturating_mul(config.rollout.n);
     let validation = num_validation_prompts.saturating_mul(config.validate.n);
-    let trajectory = PER_TRAJECTORY + PER_TOKEN * config.rollout.max_response_length as u64;
+    let trajectory = PER_TRAJECTORY + PER_TOKEN * config.max_completion_length() as u64;
     let trained = config.data.train_batch_size.saturating_mul(config.rollout.n) as u64;
     let columns =
-        trained.saturating_mul(PER_TRAINED_TOKEN.saturating_mul(config.rollout.max_response_length as u64));
+        trained.saturating_mul(PER_TRAINED_TOKEN.saturating_mul(config.max_completion_length() as u64));
     (round.saturating_add(validation) as u64).saturating_mul(trajectory).saturating_add(columns)
-}
-
-/// Bytes with a unit.
-pub fn human(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
 #[cfg(test)]
@@ -253,12 +241,5 @@ mod tests {
         // the batch's columns.
         let expected = (32 + 6) * (1024 + 16 * 20) + 32 * 80 * 20;
         assert_eq!(trajectories(&config(&[]), 6), expected);
-    }
-
-    #[test]
-    fn units() {
-        assert_eq!(human(512), "512 B");
-        assert_eq!(human(1536), "1.5 KiB");
-        assert_eq!(human(3 << 30), "3.0 GiB");
     }
 }

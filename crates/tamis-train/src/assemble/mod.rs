@@ -34,6 +34,7 @@ use tamis_env::reward::RewardError;
 use tamis_env::task::TaskError;
 use tamis_model::{CheckpointError, ConfigError};
 use tamis_rollout::GeneratorError;
+use tamis_text::transcript::TranscriptError;
 use thiserror::Error;
 
 use crate::checkpoint::{ChecksumError, OTHER_ARCHITECTURE, is_other_architecture};
@@ -74,6 +75,9 @@ pub enum AssembleError {
     /// Text cannot become tokens.
     #[error(transparent)]
     Codec(#[from] CodecError),
+    /// A conversation of many turns cannot be rendered.
+    #[error("the model's chat template cannot be used turn by turn")]
+    Transcript(#[from] TranscriptError),
     /// A reward cannot be set up.
     #[error(transparent)]
     Reward(#[from] RewardError),

@@ -183,13 +183,14 @@ impl Limits {
 
     /// Refuses prompts and completions that are longer together than a model (`name`) reads.
     fn check_length(self, config: &Config, name: &str) -> Result<(), AssembleError> {
-        let (prompt, response) = (config.data.max_prompt_length, config.rollout.max_response_length);
+        let (prompt, response) = (config.data.max_prompt_length, config.max_completion_length());
         let longest = prompt.saturating_add(response);
         match self.max_positions.filter(|&limit| longest > limit) {
             None => Ok(()),
             Some(limit) => Err(AssembleError::setting(
                 format!(
-                    "data.max_prompt_length {prompt} and rollout.max_response_length {response} make {longest} tokens, {name} reads {limit}"
+                    "data.max_prompt_length {prompt} and {} {response} make {longest} tokens, {name} reads {limit}",
+                    config.completion_length_key()
                 ),
                 format!("lower one of them so that they sum to at most {limit}"),
             )),
@@ -326,6 +327,14 @@ pub(super) fn check_reference(path: &Path, config: &Config, policy: Limits) -> R
 /// yet.
 pub(super) fn shape_of_sizes(init: &InitConfig) -> TransformerConfig {
     shape_with(init, 1)
+}
+
+/// The sizes of a model from random weights before there are data: a tokenizer of characters has about those of
+/// ASCII. `None` where the policy is no such model, or its tokenizer cannot be read.
+pub fn shape_before_data(config: &Config) -> Option<TransformerConfig> {
+    let init = config.model.init.as_ref()?;
+    let codec = unverified_codec(config, || (' '..='~').collect()).ok()?;
+    Some(shape_of(init, &codec))
 }
 
 fn shape_of(init: &InitConfig, codec: &Codec) -> TransformerConfig {

@@ -70,7 +70,7 @@ pub fn rewards(
     for reward in list {
         let context = RewardContext {
             name: &reward.name,
-            max_length: config.rollout.max_response_length,
+            max_length: config.max_completion_length(),
             rows,
             verifier: first_verifier(list),
             listener,
@@ -195,7 +195,7 @@ impl Host<'_> {
             Halt::Interrupted => RewardError::Interrupted.into(),
             Halt::Failed(error) => unlaunched(&error, context),
         })?;
-        let address = Address::parse(process.address()).map_err(|error| {
+        let address = Address::parse(&process.address()).map_err(|error| {
             context.fail(&format!("its process cannot be reached: {error}"), "start again")
         })?;
         let (name, listener) = (context.name, Arc::clone(context.listener));

@@ -4,32 +4,71 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tamis_rollout::launch::{LaunchError, Say, last_lines};
 use tempfile::TempDir;
 
 use crate::learner::torch::{module_environment, write_program};
+use crate::plan::machines::Machine;
 
 /// What it is, for messages.
-pub(super) const COMMAND: &str = "python -m tamis.cluster";
+pub(crate) const COMMAND: &str = "python -m tamis.cluster";
 /// Longest time for all that it started to end when it does.
 const LONGEST_END: Duration = Duration::from_secs(40);
+/// Longest time for the process to be gone once it said its last word, and once it is killed.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
+/// Most of a line that is no event that a message shows, in characters.
+const LONGEST_LINE: usize = 200;
 
 /// What a launcher says, in part.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Event {
-    Ready { role: String, index: usize, url: String },
+    Connected,
+    Ready {
+        role: String,
+        index: usize,
+        generation: u64,
+        url: String,
+    },
     Died(Death),
-    Again { role: String, index: usize, pause: f64, number: u32, most: u32 },
-    Down { role: String, index: usize },
-    Log { message: String, role: String },
-    Error { role: Option<String>, index: Option<usize>, message: String, hint: Option<String> },
+    Again {
+        role: String,
+        index: usize,
+        generation: u64,
+        pause: f64,
+        number: u32,
+        most: u32,
+    },
+    Down {
+        role: String,
+        index: usize,
+        generation: u64,
+    },
+    /// Of what was asked for; without a role of the launcher itself.
+    Log {
+        role: Option<String>,
+        index: Option<usize>,
+        generation: Option<u64>,
+        message: String,
+    },
+    Machines {
+        machines: Vec<Machine>,
+    },
+    /// The same.
+    Error {
+        role: Option<String>,
+        index: Option<usize>,
+        generation: Option<u64>,
+        message: String,
+        hint: Option<String>,
+        is_last: Option<bool>,
+    },
 }
 
 /// A process that ended.
@@ -37,6 +76,7 @@ enum Event {
 pub(super) struct Death {
     role: String,
     index: usize,
+    generation: u64,
     exit: String,
     /// Whether it is not started again.
     is_last: bool,
@@ -128,70 +168,110 @@ pub(super) enum Fate {
 struct Group {
     url: Option<String>,
     failure: Option<Failure>,
-    /// What became of a gang that was up.
+    /// What became of one that was up and is not started again.
     ended: Option<String>,
     is_down: bool,
 }
 
+impl Group {
+    /// Takes in that it is not started again. Whether somebody waits for it, and so finds out.
+    fn end(&mut self, failure: Failure) -> bool {
+        if self.url.is_some() {
+            self.ended.get_or_insert_with(|| failure.describe());
+            return false;
+        }
+        self.failure.get_or_insert(failure);
+        true
+    }
+}
+
+/// What was last asked for of a role.
 struct RoleState {
+    generation: u64,
     groups: Vec<Group>,
     say: Say,
+    /// Whether it is to end.
+    is_unwanted: bool,
 }
 
 #[derive(Default)]
 struct State {
     roles: BTreeMap<String, RoleState>,
+    /// Number of the last request.
+    generation: u64,
+    /// When it had what it starts things on.
+    connected_at: Option<Instant>,
+    /// Why it was killed.
+    killed: Option<String>,
+    /// Those that it has found.
+    machines: Option<Vec<Machine>>,
     /// Why the launcher can start nothing.
     refusal: Option<Failure>,
     is_over: bool,
 }
 
 impl State {
-    fn group(&mut self, role: &str, index: usize) -> Option<(&mut Group, Say)> {
-        let RoleState { groups, say } = self.roles.get_mut(role)?;
-        Some((groups.get_mut(index)?, say.clone()))
+    /// What an event is about; `None` where something else was asked for meanwhile.
+    fn group(&mut self, (role, index): (&str, usize), generation: u64) -> Option<(&mut Group, Say)> {
+        let role = self.roles.get_mut(role).filter(|role| role.generation == generation)?;
+        Some((role.groups.get_mut(index)?, role.say.clone()))
     }
 
     /// Takes an event in. Returns what a person is told, and by whom.
     fn take(&mut self, event: Event) -> Option<(Say, String)> {
         match event {
-            Event::Ready { role, index, url } => {
-                let (group, say) = self.group(&role, index)?;
-                let before = group.url.replace(url.clone()).filter(|before| *before != url);
-                let message =
-                    format!("{role} {} answers at {url} now, where this run does not ask it", index + 1);
-                before.map(|_| (say, message))
+            Event::Connected => {
+                self.connected_at = Some(Instant::now());
+                None
+            }
+            Event::Ready { role, index, generation, url } => {
+                self.group((&role, index), generation)?.0.url = Some(url);
+                None
             }
             Event::Died(death) => {
-                let (group, say) = self.group(&death.role, death.index)?;
-                if group.url.is_none() && death.is_last {
-                    group.failure = Some(Failure::Died(Box::new(death)));
+                let (group, say) = self.group((&death.role, death.index), death.generation)?;
+                let (message, is_rank) = (death.describe(), death.rank.is_some());
+                if death.is_last && group.end(Failure::Died(Box::new(death))) {
                     return None;
                 }
-                let message = death.describe();
-                if death.rank.is_some() {
-                    group.ended = Some(message);
-                    return None;
-                }
-                Some((say, message))
+                // Of a gang the learner tells, which is lost with it.
+                (!is_rank).then_some((say, message))
             }
-            Event::Again { role, index, pause, number, most } => {
-                let (_, say) = self.group(&role, index)?;
+            Event::Again { role, index, generation, pause, number, most } => {
+                let (_, say) = self.group((&role, index), generation)?;
                 let message = format!(
                     "{role} {} is started again in {pause} s, restart {number} of at most {most}",
                     index + 1
                 );
                 Some((say, message))
             }
-            Event::Down { role, index } => {
-                self.group(&role, index)?.0.is_down = true;
+            Event::Down { role, index, generation } => {
+                let is_unwanted = self.roles.get(&role).is_some_and(|role| role.is_unwanted);
+                let (group, _) = self.group((&role, index), generation)?;
+                group.is_down = true;
+                if !is_unwanted {
+                    let message = format!("the launcher let go of {role} {}, unasked", index + 1);
+                    let hint = Some("cluster.log in the run folder may say why".to_owned());
+                    group.end(Failure::Refused { message, hint });
+                }
                 None
             }
-            Event::Log { role, message } => Some((self.roles.get(&role)?.say.clone(), message)),
-            Event::Error { role: Some(role), index, message, hint } => {
-                let (group, say) = self.group(&role, index.unwrap_or(0))?;
-                if group.url.is_none() {
-                    group.failure = Some(Failure::Refused { message, hint });
+            Event::Log { role: Some(role), index, generation, message } => {
+                let (_, say) = self.group((&role, index?), generation?)?;
+                Some((say, message))
+            }
+            // Whoever asked for something waits for it.
+            Event::Log { role: None, message, .. } => {
+                Some((self.roles.values().next()?.say.clone(), message))
+            }
+            Event::Machines { machines } => {
+                self.machines = Some(machines);
+                None
+            }
+            Event::Error { role: Some(role), index, generation, message, hint, is_last } => {
+                let (group, say) = self.group((&role, index?), generation?)?;
+                let failure = Failure::Refused { message: message.clone(), hint };
+                if is_last.unwrap_or(true) && group.end(failure) {
                     return None;
                 }
                 Some((say, message))
@@ -206,16 +286,64 @@ impl State {
 
 /// The process. Dropped, it ends, with all that it started.
 pub(super) struct Launcher {
-    child: Mutex<Child>,
+    process: Arc<Process>,
     input: Mutex<Option<ChildStdin>>,
-    state: Arc<Mutex<State>>,
     log: PathBuf,
+    /// Time for which its cluster may be away when it starts.
+    pub(super) wait: Duration,
     #[expect(dead_code, reason = "it is there to be dropped, after the process")]
     program: TempDir,
 }
 
+/// The child, and what is known from it.
+struct Process {
+    child: Mutex<Child>,
+    state: Mutex<State>,
+}
+
+impl Process {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends it at once, where it has not ended; its agents end what it started.
+    fn kill(&self, why: String) {
+        let mut state = self.state();
+        if !std::mem::replace(&mut state.is_over, true) {
+            state.killed = Some(why);
+        }
+        drop(state);
+        let _ = self.child().kill();
+    }
+
+    /// Its exit status, once it has said its last word.
+    fn status(&self) -> io::Result<Option<ExitStatus>> {
+        let mut child = self.child();
+        for _ in 0..2 {
+            let began = Instant::now();
+            while began.elapsed() < LONGEST_FAREWELL {
+                match child.try_wait() {
+                    Ok(None) => std::thread::sleep(super::LOOK_EVERY),
+                    ended => return ended,
+                }
+            }
+            let _ = child.kill();
+        }
+        Ok(None)
+    }
+}
+
 impl Launcher {
-    pub(super) fn start(python: &str, arguments: &[&str], log: &Path) -> Result<Self, LaunchError> {
+    pub(super) fn start(
+        python: &str,
+        arguments: &[&str],
+        log: &Path,
+        wait: Duration,
+    ) -> Result<Self, LaunchError> {
         let surroundings = |what: &str, source| LaunchError::Surroundings {
             command: COMMAND.to_owned(),
             what: what.to_owned(),
@@ -227,6 +355,7 @@ impl Launcher {
         let errors = open.map_err(|error| surroundings(&log.display().to_string(), error))?;
         let mut command = Command::new(python);
         command.args(["-m", "tamis.cluster"]).args(arguments);
+        command.args(["--wait", &wait.as_secs_f64().to_string()]);
         command.envs(module_environment(program.path()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         // Ctrl-C is this process's to answer.
@@ -234,13 +363,12 @@ impl Launcher {
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let start = |source| LaunchError::Start { command: format!("{python} -m tamis.cluster"), source };
         let mut child = command.spawn().map_err(start)?;
-        let state = Arc::new(Mutex::new(State::default()));
         let input = Mutex::new(child.stdin.take());
         let output = child.stdout.take();
-        let launcher =
-            Self { child: Mutex::new(child), input, state: Arc::clone(&state), log: log.to_owned(), program };
+        let process = Arc::new(Process { child: Mutex::new(child), state: Mutex::default() });
+        let launcher = Self { process: Arc::clone(&process), input, log: log.to_owned(), wait, program };
         if let Some(output) = output {
-            let listen = move || listen(output, &state);
+            let listen = move || listen(output, &process);
             let thread = std::thread::Builder::new().name("cluster".to_owned()).spawn(listen);
             thread.map_err(|error| surroundings("nobody could listen to it", error))?;
         }
@@ -248,7 +376,12 @@ impl Launcher {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.process.state()
+    }
+
+    /// Ends it at once, for it does not what it is to; another one is started then.
+    pub(super) fn kill(&self, why: &str) {
+        self.process.kill(why.to_owned());
     }
 
     /// Gives it a command. One that is gone is found by [`Self::is_over`].
@@ -259,25 +392,54 @@ impl Launcher {
         }
     }
 
-    /// Makes room for what is said of a role that is asked for next.
-    pub(super) fn expect(&self, role: &str, count: usize, say: &Say) {
+    /// Makes room for what is said of a role that is asked for next; its number, which the request has to name.
+    pub(super) fn expect(&self, role: &str, count: usize, say: &Say) -> u64 {
         let groups = (0..count).map(|_| Group::default()).collect();
-        self.state().roles.insert(role.to_owned(), RoleState { groups, say: say.clone() });
+        let mut state = self.state();
+        state.generation += 1;
+        let generation = state.generation;
+        let role_state = RoleState { generation, groups, say: say.clone(), is_unwanted: false };
+        state.roles.insert(role.to_owned(), role_state);
+        generation
+    }
+
+    /// Asks for the end of a role, unless something else was asked for meanwhile.
+    pub(super) fn take_down(&self, role: &str, generation: u64) {
+        let mut state = self.state();
+        if let Some(role) = state.roles.get_mut(role).filter(|role| role.generation == generation) {
+            role.is_unwanted = true;
+        }
+        drop(state);
+        self.send(&json!({"command": "down", "role": role, "generation": generation}));
+    }
+
+    /// When it had what it starts things on; `None` before.
+    pub(super) fn connected_at(&self) -> Option<Instant> {
+        self.state().connected_at
     }
 
     #[cfg(test)]
     pub(super) fn id(&self) -> u32 {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner).id()
+        self.process.child().id()
     }
 
     pub(super) fn is_over(&self) -> bool {
         self.state().is_over
     }
 
-    pub(super) fn is_down(&self, role: &str) -> bool {
+    /// Whether it ended by a signal that was none of ours.
+    pub(super) fn is_lost(&self) -> bool {
         let state = self.state();
-        state.is_over
-            || state.roles.get(role).is_none_or(|role| role.groups.iter().all(|group| group.is_down))
+        let is_ours = state.killed.is_some() || !state.is_over;
+        drop(state);
+        !is_ours && matches!(self.end(), Failure::Over { by_signal: true, .. })
+    }
+
+    /// Whether nothing is left of a role, or something else was asked for meanwhile.
+    pub(super) fn is_down(&self, role: &str, generation: u64) -> bool {
+        let state = self.state();
+        let role = state.roles.get(role).filter(|role| role.generation == generation);
+        state.is_over || role.is_none_or(|role| role.groups.iter().all(|group| group.is_down))
     }
 
     pub(super) fn fate(&self, role: &str) -> Fate {
@@ -295,21 +457,48 @@ impl Launcher {
         if is_over { Fate::Failed(self.end()) } else { Fate::Open }
     }
 
-    /// What became of a gang that was up, or of the launcher.
-    pub(super) fn ended(&self, role: &str) -> Option<String> {
-        let state = self.state();
-        let ended =
-            state.roles.get(role).and_then(|role| role.groups.iter().find_map(|one| one.ended.clone()));
-        let is_over = state.is_over;
+    /// The machines that it has found; `None` while it looks.
+    pub(super) fn machines(&self) -> Option<Result<Vec<Machine>, Failure>> {
+        let mut state = self.state();
+        if let Some(machines) = state.machines.take() {
+            return Some(Ok(machines));
+        }
+        let (refusal, is_over) = (state.refusal.clone(), state.is_over);
         drop(state);
-        ended.or_else(|| is_over.then(|| self.end().describe()))
+        match refusal {
+            Some(refusal) => Some(Err(refusal)),
+            None => is_over.then(|| Err(self.end())),
+        }
+    }
+
+    /// What became of one of a role that was up and is not started again.
+    pub(super) fn given_up(&self, role: &str) -> Option<String> {
+        self.state().roles.get(role)?.groups.iter().find_map(|one| one.ended.clone())
+    }
+
+    /// The same, or what became of the launcher.
+    pub(super) fn ended(&self, role: &str) -> Option<String> {
+        self.given_up(role).or_else(|| self.is_over().then(|| self.describe_end()))
+    }
+
+    /// What became of the process, which is over.
+    pub(super) fn describe_end(&self) -> String {
+        self.end().describe()
     }
 
     /// The end of the process itself.
     fn end(&self) -> Failure {
-        let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).wait();
-        let by_signal = status.as_ref().is_ok_and(|status| status.code().is_none());
-        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let status = self.process.status();
+        let by_signal =
+            status.as_ref().is_ok_and(|status| status.is_none_or(|status| status.code().is_none()));
+        let mut status = match status {
+            Ok(Some(status)) => status.to_string(),
+            Ok(None) => "it hangs, and cannot be killed".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if let Some(why) = &self.state().killed {
+            status = format!("{status}: {why}");
+        }
         Failure::Over { status, by_signal, output: self.last_lines() }
     }
 
@@ -322,27 +511,96 @@ impl Drop for Launcher {
     fn drop(&mut self) {
         // The end of its input asks it to end.
         *self.input.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = self.process.child();
         let began = Instant::now();
         while began.elapsed() < LONGEST_END && matches!(child.try_wait(), Ok(None)) {
             std::thread::sleep(super::LOOK_EVERY);
         }
-        let _ = child.kill();
-        let _ = child.wait();
+        drop(child);
+        self.kill("it did not end");
+        let _ = self.process.status();
     }
 }
 
 /// Takes in what a launcher says, to its end.
-fn listen(output: ChildStdout, state: &Mutex<State>) {
-    let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
-    for line in BufReader::new(output).lines() {
-        let event = line.and_then(|line| serde_json::from_str(&line).map_err(io::Error::from));
-        // What is no event is one of another build, and so is its end.
-        let Ok(event) = event else { break };
-        let told = lock().take(event);
+fn listen(output: ChildStdout, process: &Process) {
+    for line in BufReader::new(output).split(b'\n') {
+        let Ok(line) = line else { break };
+        let Ok(event) = serde_json::from_slice(&line) else {
+            // It is of another build, or out of its mind: whoever waits for an event would do so in vain.
+            let said: String = String::from_utf8_lossy(&line).chars().take(LONGEST_LINE).collect();
+            process.kill(format!("it said `{said}`, which is no event of this build"));
+            return;
+        };
+        let told = process.state().take(event);
         if let Some((say, message)) = told {
             say(&message);
         }
     }
-    lock().is_over = true;
+    process.state().is_over = true;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is known of a learner that was asked for twice.
+    fn state() -> State {
+        let say: Say = Arc::new(|_: &str| {});
+        let groups = vec![Group::default()];
+        let role = RoleState { generation: 2, groups, say, is_unwanted: false };
+        State { roles: BTreeMap::from([("learner".to_owned(), role)]), ..State::default() }
+    }
+
+    fn take(state: &mut State, event: &str, generation: u64, more: Value) {
+        let Value::Object(mut values) = more else { panic!("an object") };
+        let of = json!({"event": event, "role": "learner", "index": 0, "generation": generation});
+        values.extend(of.as_object().expect("an object").clone());
+        state.take(serde_json::from_value(values.into()).expect("an event"));
+    }
+
+    fn died() -> Value {
+        json!({"rank": 0, "node": "here", "pid": 1, "exit": "exit status: 1", "is_last": true, "log_tail": ""})
+    }
+
+    #[test]
+    fn late_news_of_a_predecessor_are_not_its_successor_s() {
+        let mut state = state();
+        let error = json!({"message": "no room", "hint": null, "is_last": true});
+        take(&mut state, "ready", 1, json!({"url": "unix:old"}));
+        take(&mut state, "died", 1, died());
+        take(&mut state, "error", 1, error);
+        take(&mut state, "down", 1, json!({}));
+        let group = &state.roles["learner"].groups[0];
+        assert!(group.url.is_none() && group.failure.is_none() && group.ended.is_none() && !group.is_down);
+        take(&mut state, "ready", 2, json!({"url": "unix:new"}));
+        take(&mut state, "died", 2, died());
+        let group = &state.roles["learner"].groups[0];
+        assert_eq!(group.url.as_deref(), Some("unix:new"));
+        assert_eq!(
+            group.ended.as_deref(),
+            Some("rank 0 of the learner on here, process 1 ended (exit status: 1)")
+        );
+    }
+
+    #[test]
+    fn a_role_that_is_let_go_unasked_is_lost() {
+        let expected = "the launcher let go of learner 1, unasked";
+        for was_up in [false, true] {
+            let mut state = state();
+            if was_up {
+                take(&mut state, "ready", 2, json!({"url": "unix:new"}));
+            }
+            take(&mut state, "down", 2, json!({}));
+            let group = &state.roles["learner"].groups[0];
+            let told =
+                if was_up { group.ended.clone() } else { group.failure.clone().map(Failure::describe) };
+            assert_eq!(told.as_deref(), Some(expected));
+        }
+        let mut unwanted = state();
+        unwanted.roles.get_mut("learner").expect("one").is_unwanted = true;
+        take(&mut unwanted, "down", 2, json!({}));
+        let group = &unwanted.roles["learner"].groups[0];
+        assert!(group.is_down && group.failure.is_none());
+    }
 }

@@ -50,6 +50,8 @@ pub(crate) struct CreditColumns {
     pub(crate) values: Option<Ragged<f64>>,
     token_rewards: Option<Ragged<f64>>,
     mask: Ragged<bool>,
+    /// The turn of each token `[B][T]`, where there are episodes.
+    turns: Option<Ragged<u32>>,
     lengths: Vec<usize>,
     /// Log-probabilities under the policy before the step `[B][T]`, where a sampler did not say them.
     pub(crate) recomputed: Option<Ragged<f32>>,
@@ -99,9 +101,16 @@ fn not_rectangular(error: &tamis_core::ragged::RaggedError) -> RunError {
     RunError::Learner(LearnerError::Engine { reason: error.to_string() })
 }
 
-/// The last token of every turn: of each run of tokens that the policy produced.
-fn turn_ends(mask_t: &[bool]) -> Vec<usize> {
-    (0..mask_t.len()).filter(|&t| mask_t[t] && mask_t.get(t + 1) != Some(&true)).collect()
+/// The turn of each token \[T\]; what an environment wrote counts for the turn before it.
+fn turns_of_tokens(trajectory: &Trajectory) -> Vec<u32> {
+    let mut turns = vec![0; trajectory.token_ids.len()];
+    let episode = trajectory.episode.iter().flat_map(|episode| &episode.turns);
+    for (number, turn) in episode.enumerate() {
+        if let Some(from) = turns.get_mut(turn.start as usize..) {
+            from.fill(number as u32);
+        }
+    }
+    turns
 }
 
 /// Rewards per token `[B][T]`: what scores said of single tokens, what they said of turns at the last token
@@ -122,7 +131,7 @@ fn token_rewards(
             row[place] += reward;
             rest -= reward;
         };
-        let ends = turn_ends(&trajectory.loss_mask);
+        let ends = trajectory.turn_ends();
         for (name, weight) in weights {
             // Lengths were checked where the scores came in.
             let Some(score) = trajectory.scores.get(name) else { continue };
@@ -224,6 +233,8 @@ pub(crate) fn columns(
         .map(|named| (named.name.clone(), named.weight))
         .collect();
     let mask = Ragged::from_rows(trajectories.iter().map(|trajectory| &trajectory.loss_mask));
+    let has_episodes = trajectories.iter().any(|one| one.episode.is_some());
+    let turns = has_episodes.then(|| Ragged::from_rows(trajectories.iter().map(|one| turns_of_tokens(one))));
     let has_parts = |score: &Score| score.per_token.is_some() || score.per_turn.is_some();
     let has_tokens = penalties.is_some() || trajectories.iter().any(|one| one.scores.values().any(has_parts));
     let token_rewards = (recipe.reads(Column::TokenRewards) && has_tokens).then(|| {
@@ -266,6 +277,7 @@ pub(crate) fn columns(
         token_rewards,
         lengths: mask.rows().map(|mask_t| mask_t.iter().filter(|&&on| on).count()).collect(),
         mask,
+        turns,
         recomputed,
         sampled_logprobs,
         passes,
@@ -295,6 +307,7 @@ pub(crate) fn assign(
     let of_estimator = AdvantageBatch {
         lengths: Some(&columns.lengths),
         mask: Some(&columns.mask),
+        turns: columns.turns.as_ref(),
         token_rewards: columns.token_rewards.as_ref(),
         old_logprobs: columns.passes.old_logprobs.as_ref().or(columns.sampled_logprobs.as_ref()),
         components: (!components.is_empty()).then_some(components.as_slice()),
@@ -368,11 +381,14 @@ fn greedy_rewards(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tamis_core::group::{FinishReason, PolicyVersion};
+    use tamis_core::group::{Episode, FinishReason, PolicyVersion, Turn};
 
     /// Two turns of the policy around two tokens of an environment, then one more of it.
     fn trajectory(scores: &[(&str, Score)], reward: f64) -> Trajectory {
+        let turn = |start, end| Turn { start, end, ..Turn::default() };
+        let turns = vec![turn(0, 2), turn(4, 5)];
         Trajectory {
+            episode: Some(Episode { turns, is_success: false, is_cut: false }),
             sample_index: 0,
             text: String::new(),
             token_ids: vec![0; 6],
@@ -406,7 +422,9 @@ mod tests {
     fn an_unscored_trajectory_has_no_reward_anywhere() {
         let one = trajectory(&[("turns", Score::unanswered())], f64::NAN);
         assert_eq!(token_rewards(&[&one], &[f64::NAN], &[("turns".to_owned(), 1.0)], None).row(0), [0.0; 6]);
-        assert_eq!(turn_ends(&one.loss_mask), [1, 4]);
-        assert_eq!(turn_ends(&[]), [0; 0]);
+        assert_eq!(one.turn_ends(), [1, 4]);
+        assert_eq!(turns_of_tokens(&one), [0, 0, 0, 0, 1, 1]);
+        let whole = Trajectory { episode: None, ..one };
+        assert_eq!((whole.turn_ends(), turns_of_tokens(&whole)), (vec![5], vec![0; 6]));
     }
 }

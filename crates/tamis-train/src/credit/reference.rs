@@ -183,6 +183,7 @@ mod tests {
     /// A group of two completions, of one token and of two, with or without the reference's numbers.
     fn record(id: u64, reference: Option<[f32; 3]>) -> Record {
         let trajectory = |tokens: usize| Trajectory {
+            episode: None,
             sample_index: 0,
             text: String::new(),
             token_ids: vec![7; tokens],

@@ -132,6 +132,7 @@ mod tests {
 
     fn member(is_scored: bool, is_truncated: bool, loss_mask: Vec<bool>) -> Trajectory {
         Trajectory {
+            episode: None,
             sample_index: 0,
             text: String::new(),
             token_ids: vec![0; loss_mask.len()],

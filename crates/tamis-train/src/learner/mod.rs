@@ -300,7 +300,8 @@ impl LearnerError {
             ),
             Self::Files(error) => error.hint(),
             Self::Launch(_) => Some(
-                "learner.python names the interpreter: one that has PyTorch, transformers and safetensors"
+                "learner.python names the interpreter: one that has PyTorch, transformers and safetensors, and Ray where \
+                 that starts it"
                     .to_owned(),
             ),
             Self::Objective(_)
@@ -411,6 +412,14 @@ pub enum SaveContent {
         /// Count a head of its own among them.
         untied: bool,
     },
+    /// What the learner holds of the policy's weights for servers to be sent over communicators (NCCL); it is held
+    /// until this is asked for again. Refused where it cannot send.
+    Transfer {
+        /// Count a head of its own among them.
+        untied: bool,
+        /// Their number format.
+        dtype: SaveDtype,
+    },
     /// Everything that a learner goes on from: weights and moments of policy and critic.
     Checkpoint {
         /// Format of the policy's weights; where it is not f32, those in f32 stand beside them.
@@ -446,11 +455,27 @@ pub struct Saved {
     pub overflow: Option<Overflow>,
 }
 
+/// A learner in another process, as others than its run ask it for something.
+#[derive(Clone)]
+pub struct LearnerEndpoint {
+    /// Its address.
+    pub url: String,
+    /// What it asks its callers for.
+    pub token: Option<String>,
+    /// The state in its memory.
+    pub incarnation: String,
+}
+
 /// A learner that a run drives: it also keeps, saves and publishes what it learned.
 pub trait RunLearner: Learner {
     /// Time since this was last asked that calls to a learner in another process took beyond what it computed:
     /// writing, sending and reading messages. `None` of a learner in this process.
     fn take_wire_time(&mut self) -> Option<Duration> {
+        None
+    }
+
+    /// Where servers' clients ask it to send weights; `None` of a learner in this process.
+    fn endpoint(&self) -> Option<LearnerEndpoint> {
         None
     }
 

@@ -44,6 +44,7 @@ const FILES: &[(&str, &str)] = &[
     ("learner/model.py", include_str!("../../../../python/tamis/learner/model.py")),
     ("learner/optimizer.py", include_str!("../../../../python/tamis/learner/optimizer.py")),
     ("learner/packing.py", include_str!("../../../../python/tamis/learner/packing.py")),
+    ("learner/parts.py", include_str!("../../../../python/tamis/learner/parts.py")),
     ("learner/protocol.py", include_str!("../../../../python/tamis/learner/protocol.py")),
     ("learner/random_keys.py", include_str!("../../../../python/tamis/learner/random_keys.py")),
     ("learner/ranks.py", include_str!("../../../../python/tamis/learner/ranks.py")),
@@ -52,6 +53,7 @@ const FILES: &[(&str, &str)] = &[
     ("learner/samples.py", include_str!("../../../../python/tamis/learner/samples.py")),
     ("learner/server.py", include_str!("../../../../python/tamis/learner/server.py")),
     ("learner/sharding.py", include_str!("../../../../python/tamis/learner/sharding.py")),
+    ("learner/transfer.py", include_str!("../../../../python/tamis/learner/transfer.py")),
     ("learner/vision.py", include_str!("../../../../python/tamis/learner/vision.py")),
     ("learner/weights.py", include_str!("../../../../python/tamis/learner/weights.py")),
     ("reward/__init__.py", include_str!("../../../../python/tamis/reward/__init__.py")),
@@ -133,7 +135,7 @@ impl TorchProcess {
 
     /// A learner that a launcher started.
     pub fn through(role: Role) -> Self {
-        Self { launched: Started::Through(role), folder: None }
+        Self { launched: Started::Through(Box::new(role)), folder: None }
     }
 
     /// Starts the process of a reward model, and waits until the model is loaded; `settings` are those of
@@ -194,8 +196,8 @@ impl TorchProcess {
     }
 
     /// Its address.
-    pub fn address(&self) -> &str {
-        self.launched.addresses().first().map_or("", String::as_str)
+    pub fn address(&self) -> String {
+        self.launched.addresses().into_iter().next().unwrap_or_default()
     }
 
     /// What became of it, where it ended.

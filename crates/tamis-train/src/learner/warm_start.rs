@@ -3,7 +3,9 @@
 use tamis_config::LrScheduleKind;
 use tamis_core::printable::cut_middle;
 use tamis_core::random::{Key, Purpose};
-use tamis_rollout::PreparedPrompt;
+use tamis_data::prompt::Message;
+use tamis_env::task::environment::EnvironmentLevels;
+use tamis_rollout::{PreparedPrompt, Worlds as _, conversation_of};
 use tamis_text::tokenizer::TokenizerError;
 use thiserror::Error;
 
@@ -12,6 +14,7 @@ use crate::learner::learning_rate::LearningRate;
 use crate::learner::updates::{UpdateTally, forward_backward};
 use crate::learner::{LearnerError, LearnerSequence, RunLearner, TokenColumns, Trained, Wave};
 use crate::prompts::codec::Codec;
+use crate::prompts::worlds::RunWorlds;
 
 /// Settings of the warm start.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +54,12 @@ pub enum WarmStartError {
         "`warm_start.steps` is above 0 and there are no examples: none of the training prompts has a ground truth"
     )]
     NoExamples,
+    /// What an environment shows cannot be given to the model.
+    #[error("the warm start's episodes cannot be rendered: {reason}")]
+    Between {
+        /// Why not.
+        reason: String,
+    },
     /// The learner broke down.
     #[error(transparent)]
     Learner(#[from] LearnerError),
@@ -66,7 +75,7 @@ impl WarmStartError {
             Self::NoExamples => Some(
                 "set `warm_start.steps: 0`, or name the columns of prompt and answer (`data.columns.prompt`, `data.columns.ground_truth`)",
             ),
-            Self::Learner(_) => None,
+            Self::Between { .. } | Self::Learner(_) => None,
         }
     }
 }
@@ -77,6 +86,8 @@ pub struct Example {
     prompt: Vec<u32>,
     images: Vec<String>,
     completion: Vec<u32>,
+    /// Whether each token of the completion is imitated: what an environment wrote in it is not.
+    mask: Vec<bool>,
 }
 
 impl Example {
@@ -106,9 +117,71 @@ impl Example {
                         source: Box::new(source),
                     })?;
                 completion.extend(end);
-                Ok(Self { prompt: prompt.token_ids.to_vec(), images: prompt.images.to_vec(), completion })
+                let mask = vec![true; completion.len()];
+                Ok(Self {
+                    prompt: prompt.token_ids.to_vec(),
+                    images: prompt.images.to_vec(),
+                    completion,
+                    mask,
+                })
             })
             .collect::<Result<_, WarmStartError>>()?;
+        if examples.is_empty() { Err(WarmStartError::NoExamples) } else { Ok(examples) }
+    }
+
+    /// Episodes that a script plays from the prompts, `limit` of them at most: now and then it does what a perfect
+    /// player would, otherwise anything.
+    ///
+    /// # Errors
+    /// As [`Self::all`]; [`WarmStartError::NoExamples`] where the game lists no actions, or no answer fits
+    /// `most_tokens`.
+    pub fn played(
+        codec: &Codec,
+        (worlds, levels, most_tokens): (&RunWorlds, &EnvironmentLevels, usize),
+        prompts: &[PreparedPrompt],
+        seed: u64,
+        limit: Option<usize>,
+    ) -> Result<Vec<Self>, WarmStartError> {
+        let key = Key::new(seed, Purpose::WarmStart);
+        let order = key.permutation(prompts.len()).into_iter().take(limit.unwrap_or(usize::MAX));
+        let end = codec.end_token_ids().first().copied();
+        let mut examples = Vec::new();
+        for prompt in order.map(|row| &prompts[row]) {
+            let key = key.with(2).with(prompt.prompt.id.0);
+            let turns = levels.demonstrate(&prompt.prompt, key);
+            let failed = |completion: &str, source: TokenizerError| WarmStartError::Example {
+                prompt: cut_middle(prompt.prompt.content.question(), 100),
+                completion: cut_middle(completion, 100),
+                source: Box::new(source),
+            };
+            let mut example = Self {
+                prompt: prompt.token_ids.to_vec(),
+                images: Vec::new(),
+                completion: Vec::new(),
+                mask: Vec::new(),
+            };
+            let mut conversation = conversation_of(&prompt.prompt);
+            for (answer, shown) in &turns {
+                let mut sampled =
+                    codec.tokenizer().encode(answer, false).map_err(|source| failed(answer, source))?;
+                sampled.extend(end);
+                if example.completion.len() + sampled.len() > most_tokens {
+                    break;
+                }
+                example.completion.extend(&sampled);
+                example.mask.resize(example.completion.len(), true);
+                conversation.push(Message { role: "assistant".to_owned(), content: answer.clone() });
+                let Some(shown) = shown else { break };
+                let between = worlds.between(&conversation, &sampled, shown);
+                let between = between.map_err(|reason| WarmStartError::Between { reason })?;
+                example.completion.extend(&between.token_ids);
+                example.mask.resize(example.completion.len(), false);
+                conversation.push(Message { role: "user".to_owned(), content: shown.clone() });
+            }
+            if !example.completion.is_empty() {
+                examples.push(example);
+            }
+        }
         if examples.is_empty() { Err(WarmStartError::NoExamples) } else { Ok(examples) }
     }
 }
@@ -173,13 +246,16 @@ pub fn warm_start<E: From<WarmStartError>>(
                 completion: &example.completion,
             })
             .collect();
-        let num_tokens: usize = batch.iter().map(|example| example.completion.len()).sum();
+        let mask: Vec<bool> = batch.iter().flat_map(|example| &example.mask).copied().collect();
+        let num_tokens = mask.iter().filter(|&&is_imitated| is_imitated).count().max(1);
         let mut loss = 0.0;
         let wave = Wave::of(&sequences);
         let passed = forward_backward(learner, Trained::Policy, &wave, |columns| {
             let logprobs = &columns.logprobs;
-            loss = -logprobs.iter().map(|&logprob| f64::from(logprob)).sum::<f64>() / num_tokens as f64;
-            let logprobs = vec![-1.0 / num_tokens as f32; logprobs.len()];
+            let imitated = logprobs.iter().zip(&mask).filter(|(_, is_imitated)| **is_imitated);
+            loss = -imitated.map(|(&logprob, _)| f64::from(logprob)).sum::<f64>() / num_tokens as f64;
+            let each = -1.0 / num_tokens as f32;
+            let logprobs = mask.iter().map(|&is_imitated| if is_imitated { each } else { 0.0 }).collect();
             Ok(TokenColumns { logprobs, ..TokenColumns::default() })
         });
         passed.map_err(|halt| halt.map(failed))?;

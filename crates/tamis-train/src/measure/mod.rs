@@ -2,6 +2,7 @@
 
 pub mod batch_metrics;
 pub mod diagnostics;
+pub mod episode_metrics;
 pub(crate) mod uniform_groups;
 pub mod validation;
 pub mod validation_metrics;

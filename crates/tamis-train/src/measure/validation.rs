@@ -6,15 +6,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tamis_config::ValidateConfig;
 use tamis_core::figure::fixed;
-use tamis_core::group::FinishReason;
+use tamis_core::group::{FinishReason, Turn};
 use tamis_core::printable::{cut_middle, cut_start};
 use tamis_core::random::{Key, Purpose};
-use tamis_data::prompt::PromptContent;
+use tamis_data::prompt::{Message, PromptContent};
 use tamis_data::samples::SampleRow;
 use tamis_env::reward::{RewardInput, TrainerState};
 use tamis_rollout::{
-    DispatchError, Generator, Inbox, PreparedPrompt, Prompted, Sample, SamplePurpose, Sampling, Scorer,
-    complete,
+    DispatchError, Episodes, Inbox, PreparedPrompt, Prompted, Sample, SamplePurpose, Sampling, Scorer,
+    complete, messages_of,
 };
 
 use crate::interrupt::{Halt, Interrupt, Interrupted};
@@ -49,6 +49,9 @@ pub struct Shown {
     pub question: String,
     /// The policy's completion.
     pub completion: String,
+    /// Its turns, where it was played in an environment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<Turn>,
     /// The ground truth.
     pub ground_truth: String,
     /// Whether it was right; `None` where no verifier said so.
@@ -144,7 +147,7 @@ pub struct Validation {
 /// Everything that a validation works with.
 pub struct ValidationWorkers<'a> {
     /// Completions.
-    pub generator: &'a mut dyn Generator,
+    pub generator: Episodes<'a>,
     /// Inbox for events of the run's groups.
     pub inbox: &'a mut Inbox,
     /// Scores.
@@ -163,16 +166,21 @@ pub fn sample(
     step: u64,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Validation, Halt<DispatchError>> {
-    let ValidationWorkers { generator, inbox, scorer, interrupt } = with;
+    let ValidationWorkers { mut generator, inbox, scorer, interrupt } = with;
     let prompted = |prompt: &PreparedPrompt| {
         let key = Key::new(settings.seed, Purpose::Validation).with(prompt.prompt.id.0);
         let keys = (0..settings.n as u64).map(|sample| key.with(sample)).collect();
-        Prompted { token_ids: prompt.token_ids.clone(), images: prompt.images.clone(), keys }
+        Prompted {
+            token_ids: prompt.token_ids.clone(),
+            images: prompt.images.clone(),
+            prompt: Some(prompt.prompt.clone()),
+            keys,
+        }
     };
     let asked: Vec<Prompted> = prompts.iter().map(prompted).collect();
     let sampling = Arc::new(settings.sampling.clone());
     let completed = complete(
-        generator,
+        &mut generator,
         inbox,
         settings.purpose,
         &asked,
@@ -190,14 +198,19 @@ pub fn sample(
             samples.iter().map(|sample| format!("{}{}", prompt.continued, sample.text)).collect()
         })
         .collect();
+    let messages: Vec<Vec<Option<Vec<Message>>>> = samples
+        .iter()
+        .map(|samples| samples.iter().map(|sample| sample.episode.as_ref().map(messages_of)).collect())
+        .collect();
     let mut inputs = Vec::new();
     let mut keys = Vec::new();
-    for ((prompt, samples), texts) in prompts.iter().zip(&samples).zip(&texts) {
-        for (i, (sample, completion)) in samples.iter().zip(texts).enumerate() {
+    for (((prompt, samples), texts), messages) in prompts.iter().zip(&samples).zip(&texts).zip(&messages) {
+        for (i, ((sample, completion), messages)) in samples.iter().zip(texts).zip(messages).enumerate() {
             inputs.push(RewardInput {
                 prompt: &prompt.prompt,
                 completion,
-                messages: None,
+                messages: messages.as_deref(),
+                episode: sample.episode.as_ref(),
                 completion_ids: &sample.token_ids,
                 step,
                 epoch: 0,
@@ -238,6 +251,7 @@ pub fn sample(
                     prompt: String::from(&*prompt.text),
                     question: question(&prompt.prompt.content),
                     completion: text.clone(),
+                    turns: sample.episode.as_ref().map_or_else(Vec::new, |episode| episode.turns.clone()),
                     ground_truth: prompt.prompt.ground_truth.clone().unwrap_or_default(),
                     is_correct: value("acc").filter(|acc| !acc.is_nan()).map(|acc| acc >= 1.0),
                 });
@@ -348,10 +362,10 @@ pub fn retain_configured(results: &mut [SourceResult], config: &ValidateConfig) 
 mod tests {
     use super::*;
     use tamis_core::group::PromptId;
-    use tamis_data::prompt::{Message, Prompt};
+    use tamis_data::prompt::Prompt;
     use tamis_env::reward::{NamedReward, RewardFunction, RewardOutcome as Answer, Rewards};
-    use tamis_rollout::SampleRequest;
     use tamis_rollout::fake::{FakeGenerator, FakeSettings};
+    use tamis_rollout::{Generator, Plays, SampleRequest};
 
     /// Answers every prompt with its token and the number of the sample.
     fn counts() -> FakeGenerator {
@@ -415,8 +429,9 @@ mod tests {
         if is_interrupted {
             interrupt.signal();
         }
+        let mut plays = Plays::none();
         let with = ValidationWorkers {
-            generator,
+            generator: plays.over(generator),
             inbox: &mut Inbox::default(),
             scorer: &mut scorer,
             interrupt: &interrupt,

@@ -57,7 +57,7 @@ impl NativeEngine {
         match content {
             SaveContent::Weights { untied, dtype } => Ok(self.save_weights(folder, untied, dtype)?),
             SaveContent::Adapter => Err(LearnerError::NoAdapter),
-            SaveContent::Handles { .. } => Err(LearnerError::NoGpu),
+            SaveContent::Handles { .. } | SaveContent::Transfer { .. } => Err(LearnerError::NoGpu),
             SaveContent::Checkpoint { dtype } => Ok(self.save_checkpoint(folder, dtype)?),
         }
     }

@@ -256,6 +256,7 @@ impl NativeGenerator {
             GeneratorEvent::Aborted { id, num_tokens: num_tokens as u64 }
         } else {
             let sample = Sample {
+                episode: None,
                 text: begun.stop.text(&completion.tokens).map_err(|error| engine_error(&error))?,
                 versions: vec![VersionSpan { version: begun.version, start: 0, end: num_tokens as u32 }],
                 entropy: Some(completion.mean_entropy()).filter(|entropy| !entropy.is_nan()),

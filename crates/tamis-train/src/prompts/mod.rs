@@ -2,3 +2,4 @@
 
 pub mod codec;
 pub mod pool;
+pub mod worlds;

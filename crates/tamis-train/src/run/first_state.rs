@@ -49,7 +49,7 @@ impl Run {
         // Only its accuracy counts here.
         let validation = ValidationSettings { keeps_samples: false, ..self.measurement.settings.clone() };
         let (progress, prompts) = (&self.recorder.progress, &self.measurement.prompts);
-        let Workers { learner, codec, version, published, sampler, dispatcher, scorer, .. } =
+        let Workers { learner, codec, version, published, sampler, plays, dispatcher, scorer, .. } =
             &mut self.workers;
         let mut measured = 0;
         let outcome = std::cell::Cell::new(OutcomeKind::default());
@@ -70,7 +70,8 @@ impl Run {
                     publish_to(&mut **generator, &publication, &interrupt)?;
                 }
                 let journal = format!("warm_start/{measured}");
-                let (generator, inbox, interrupt) = (sampler.generator(), dispatcher.inbox(), &interrupt);
+                let (generator, inbox, interrupt) =
+                    (plays.over(sampler.generator()), dispatcher.inbox(), &interrupt);
                 let with = validation::ValidationWorkers { generator, inbox, scorer, interrupt };
                 let found = validation::sample(with, prompts, &validation, &journal, 0, &mut |_| {})?;
                 outcome.set(found.report.outcome);

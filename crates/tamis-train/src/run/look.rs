@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tamis_config::{Config, GoldCheck, LearnerBackend, ResumeDifference, resume_differences};
+use tamis_config::{Config, GoldCheck, LauncherKind, ResumeDifference, resume_differences};
 use tamis_data::prompt::{Prompt, PromptContent};
 use tamis_env::reward::gold::check_gold_heard;
 use tamis_env::reward::{Listener, Rewards};
@@ -19,6 +19,8 @@ use crate::checkpoint::{self, Extent, SaveError};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::native;
+use crate::plan::machines::Machines;
+use crate::plan::{Misfit, Plan, RunModels};
 use crate::prompts::codec::Codec;
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
@@ -50,14 +52,40 @@ pub(super) struct Start {
     pub(super) state: Option<(RunState, PathBuf)>,
     pub(super) prompts: data::Prompts,
     pub(super) codec: Codec,
-    /// Line about the memory at the start, and its warning.
-    pub(super) memory: (String, Option<String>),
+    /// What the run takes of the machines.
+    pub(super) resources: Resources,
+    /// Models of a run whose machines are those of a cluster, which is asked for them when its logs have begun.
+    pub(super) of_cluster: Option<RunModels>,
+}
+
+/// What is told of memory and machines at the start.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Resources {
+    pub(super) lines: Vec<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Resources {
+    /// The lines of a plan.
+    ///
+    /// # Errors
+    /// Where it cannot be carried out.
+    pub(super) fn of_plan(plan: &Plan) -> Result<Self, RunError> {
+        let joined = |part: fn(&Misfit) -> &str| plan.misfits.iter().map(part).collect::<Vec<_>>().join("\n");
+        if !plan.misfits.is_empty() {
+            let message = joined(|misfit| &misfit.message);
+            return Err(RunError::Plan { message, hint: joined(|misfit| &misfit.hint) });
+        }
+        let warn = |doubt: &Misfit| format!("{}\n  hint: {}", doubt.message, doubt.hint);
+        Ok(Self { lines: plan.lines(), warnings: plan.doubts.iter().map(warn).collect() })
+    }
 }
 
 impl Start {
     pub(super) fn look(
         given: &ConfigText,
         existing: Option<&RunDirectory>,
+        is_recovery: bool,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt<RunError>> {
         let config = &given.config;
@@ -94,35 +122,40 @@ impl Start {
         })??;
         let from = state.as_ref().map(|(_, folder)| folder.as_path());
         policy::check_regex(config, given.places.rollout_regex.as_deref(), &codec)?;
-        let memory = if config.learns_elsewhere() {
+        let mut resources = Resources::default();
+        let native = if config.learns_elsewhere() {
             policy::limits(config, &codec, from)?;
-            (memory_elsewhere(config), None)
+            config.model.init.as_ref().and_then(|_| policy::shape(config, &codec, from).ok())
         } else {
             let shape = policy::shape(config, &codec, from)?;
             let critic = match &state {
                 Some((state, folder)) if state.critic.is_some() => Some(native::critic_shape(folder)?),
                 _ => critic::shape(config, &shape)?,
             };
-            memory(config, &shape, critic.as_ref(), lengths, tamis_model::available_memory())?
+            let free = tamis_model::available_memory();
+            let (line, warning) = memory(config, &shape, critic.as_ref(), lengths, free)?;
+            resources.lines.push(line);
+            resources.warnings.extend(warning);
+            Some(shape)
         };
+        // After a loss of the learner what the run has started takes memory.
+        let models = (Plan::is_needed(config) && !is_recovery)
+            .then(|| RunModels::read(config, from, native.as_ref(), |model| Some(model.folder())));
+        let is_on_cluster = config.cluster.launcher == LauncherKind::Ray;
+        if let Some(models) = models.as_ref().filter(|_| !is_on_cluster) {
+            let device = config.learner.device.clone();
+            let machines = interrupt.or_abandon(move || Machines::here(&device))?;
+            let of_plan = Resources::of_plan(&Plan::new(config, models, machines))?;
+            resources.lines.extend(of_plan.lines);
+            resources.warnings.extend(of_plan.warnings);
+        }
         objective::objective(config)?;
         objective::correction(config)?;
         advantage::advantage(config)?;
         advantage::shapings(config)?;
-        Ok(Self { state, prompts, codec, memory })
+        let of_cluster = models.filter(|_| is_on_cluster);
+        Ok(Self { state, prompts, codec, resources, of_cluster })
     }
-}
-
-/// The line for a run whose learner is another process, of whose memory nothing is known here.
-fn memory_elsewhere(config: &Config) -> String {
-    let whose = match (&config.learner.url, config.learner.backend) {
-        (Some(url), _) => format!("the learner at {url}"),
-        (None, LearnerBackend::Torch) => "PyTorch, in a process of its own,".to_owned(),
-        (None, LearnerBackend::Native) => "the learner".to_owned(),
-    };
-    format!(
-        "memory: not estimated; {whose} holds weights, gradients and moments (at least 16 bytes for each weight that learns)"
-    )
 }
 
 pub(super) fn new_directory(disk: &Disk, given: &ConfigText) -> Result<RunDirectory, RunError> {
@@ -263,7 +296,8 @@ fn memory(
     lengths: Lengths,
     free: Option<u64>,
 ) -> Result<(String, Option<String>), RunError> {
-    use crate::assemble::memory::{PROGRAM, human};
+    use crate::assemble::memory::PROGRAM;
+    use crate::plan::bytes::human;
     let estimate = crate::assemble::memory::estimate(config, model, critic, lengths);
     let trajectories = crate::assemble::memory::trajectories(config, lengths.num_validation_prompts);
     let at_most = estimate.total().saturating_add(trajectories).saturating_add(PROGRAM);
@@ -387,16 +421,6 @@ mod tests {
         let refused = describe(Some(1 << 50), Some(certain())).expect_err("the limit holds for all of it");
         assert!(refused.ends_with("or raise model.memory_limit"), "{refused}");
         assert!(describe(Some(0), Some(1 << 50)).expect("the limit that was set holds").1.is_none());
-    }
-
-    /// What another process takes is not known here, and the line says so.
-    #[test]
-    fn the_memory_of_a_learner_elsewhere_is_not_estimated() {
-        let mut config = config(None);
-        config.learner.backend = LearnerBackend::Torch;
-        insta::assert_snapshot!(memory_elsewhere(&config), @"memory: not estimated; PyTorch, in a process of its own, holds weights, gradients and moments (at least 16 bytes for each weight that learns)");
-        config.learner.url = Some("http://gpu:8700".to_owned());
-        insta::assert_snapshot!(memory_elsewhere(&config), @"memory: not estimated; the learner at http://gpu:8700 holds weights, gradients and moments (at least 16 bytes for each weight that learns)");
     }
 
     /// Tokenizing a text of megabytes takes seconds, and its length is the limit anyway.

@@ -1,5 +1,8 @@
 //! Beginning a run, and resuming one.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
 use tamis_config::{Config, LoggerKind};
 use tamis_core::early_stop::EarlyStop;
 
@@ -19,11 +22,13 @@ use crate::assemble::recipe::Recipe;
 use crate::assemble::settings::validation_settings;
 use crate::assemble::validation::{best_figure, no_pass};
 use crate::assemble::{AssembleError, advantage, objective};
+use crate::cluster::Cluster;
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::warm_start::Example;
-use crate::workers::Workers;
+use crate::prompts::worlds::{self, RunWorlds};
 use crate::workers::servers::RunSampler;
+use crate::workers::{Workers, logs_of_processes};
 use tamis_run::directory::RunDirectory;
 use tamis_run::durable::Disk;
 use tamis_run::log::Loggers;
@@ -37,6 +42,27 @@ pub enum Opened {
     Ready(Box<Run>),
     /// Ctrl-C came before.
     Interrupted(Unbegun),
+}
+
+/// Moves the output of processes out of the folder of a run that has not begun, to one beside it, in place of
+/// what an earlier start has left there; `None` where there is none.
+fn keep_logs(disk: &Disk, folder: &Path) -> Option<PathBuf> {
+    let logs = logs_of_processes(folder);
+    if logs.is_empty() {
+        return None;
+    }
+    let kept = PathBuf::from(format!("{}.failed", folder.display()));
+    // What else has that name is the user's own.
+    let mut there = std::fs::read_dir(&kept).into_iter().flatten().flatten();
+    if there.any(|entry| entry.path().extension().is_none_or(|kind| kind != "log")) {
+        return None;
+    }
+    disk.remove_folder(&kept).ok()?;
+    disk.create_folder(&kept).ok()?;
+    for log in logs {
+        disk.rename(&log, &kept.join(log.file_name()?)).ok()?;
+    }
+    Some(kept)
 }
 
 impl Run {
@@ -74,7 +100,7 @@ impl Run {
         let (given, existing) = settle_differences(begin)?;
         let is_new = existing.is_none();
         let interrupted = if is_new { Unbegun::NotBegun } else { Unbegun::NotResumed };
-        let start = match Start::look(&given, existing.as_ref(), &interrupt) {
+        let start = match Start::look(&given, existing.as_ref(), standing.recovery.is_some(), &interrupt) {
             Ok(start) => start,
             Err(Halt::Interrupted) => return Ok(Opened::Interrupted(interrupted)),
             Err(Halt::Failed(error)) => return Err(error),
@@ -92,11 +118,19 @@ impl Run {
         let (mut run, first) = match prepared {
             Ok(prepared) => prepared,
             Err(halt) => {
-                if is_new && disk.remove_folder(&path).is_ok() {
-                    ui.say(&format!(
-                        "nothing was trained: the run directory {} is removed again",
-                        path.display()
-                    ));
+                if is_new {
+                    // What stands writes its logs into the folder that goes.
+                    (standing.servers, standing.cluster) = (None, Cluster::default());
+                    let logs = matches!(halt, Halt::Failed(_)).then(|| keep_logs(disk, &path)).flatten();
+                    if disk.remove_folder(&path).is_ok() {
+                        let kept = logs.map_or_else(String::new, |logs| {
+                            format!("; what had been started has left its logs in {}", logs.display())
+                        });
+                        ui.say(&format!(
+                            "nothing was trained: the run directory {} is removed again{kept}",
+                            path.display()
+                        ));
+                    }
                 }
                 return match halt {
                     Halt::Interrupted => Ok(Opened::Interrupted(interrupted)),
@@ -138,7 +172,7 @@ impl Run {
         standing: &mut Standing,
     ) -> Result<(Self, Option<Vec<Example>>), Halt<RunError>> {
         let ConfigText { config, notes, places, .. } = given;
-        let Start { state, prompts, codec, memory } = start;
+        let Start { state, prompts, codec, resources, of_cluster } = start;
         let of = Preparation {
             config: &config,
             directory: &directory,
@@ -150,7 +184,8 @@ impl Run {
         let (_, divergence) = objective::objective(&config)?;
         // What a checkpoint counts on is looked at before anything is cut.
         let answers = of.open_answers()?;
-        let logs = of.begin_logs(is_new, notes.iter().chain(&prompts.notes), &prompts.warnings, &memory)?;
+        let logs =
+            of.begin_logs(is_new, notes.iter().chain(&prompts.notes), &prompts.warnings, &resources)?;
         let scoring = match of.begin_scoring(&prompts, places.filter_metric.as_deref(), answers) {
             Ok(scoring) => scoring,
             Err(halt) => {
@@ -170,7 +205,11 @@ impl Run {
             ui.say(&codec.introduction(first).map_err(AssembleError::from)?);
         }
         super::critic::check_warm_up(&config, train.len())?;
-        let examples = of.make_examples(&codec, &train)?;
+        let worlds = RunWorlds::of(&config, &codec).map_err(AssembleError::from)?.map(Arc::new);
+        for difference in worlds.iter().flat_map(|worlds| worlds.differences()) {
+            ui.warn(&format!("the chat template writes earlier answers otherwise than they were sampled, which is what is trained on: {difference}"));
+        }
+        let examples = of.make_examples(&codec, &train, worlds.as_ref())?;
         let validation_prompts =
             prepare_prompts(&codec, &config, prompts.validation, "validation", &ui, &interrupt)?;
         let best_figure = best_figure(&config, &validation_prompts, &score_names)?;
@@ -184,6 +223,12 @@ impl Run {
         let data_crc32 = of.check_prompts(&train)?;
         let base_crc32 = of.check_base()?;
 
+        if let Some(models) = &of_cluster {
+            of.plan_on_cluster(models)?;
+        }
+        if standing.recovery.is_some() {
+            of.make_room(&mut standing.servers)?;
+        }
         let mut learner = of.load_learner(&codec, divergence)?;
         let advantage = advantage::advantage(&config)?;
         let with = (&codec, learner.info().policy.max_positions.unwrap_or(usize::MAX));
@@ -200,7 +245,7 @@ impl Run {
         let (mut dispatcher, is_longer) = of.make_dispatcher(&pool, &sieve, is_complete)?;
         let order = of.open_order(&mut dispatcher, &scorer, is_longer)?;
         let (servers, published) =
-            of.connect_servers(&mut *learner, &codec, &dispatcher, &mut standing.servers)?;
+            of.connect_servers(&mut *learner, &codec, &dispatcher, (&mut standing.servers, &standing.past))?;
 
         let next_step = of.step() + 1;
         scorer.begin_step(next_step);
@@ -209,6 +254,7 @@ impl Run {
                 Some(generator) => RunSampler::Learner(generator),
                 None => RunSampler::Native(native_generator(&config, &codec, of.version(), &interrupt)),
             },
+            plays: worlds::plays(&config, worlds),
             servers,
             published,
             learner,
@@ -284,4 +330,27 @@ fn loggers(
         }
     }
     Ok(loggers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_of_a_start_that_failed_take_the_place_of_older_ones_and_of_nothing_else() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (run, kept) = (folder.path().join("tiny"), folder.path().join("tiny.failed"));
+        let fail = |text: &str| {
+            std::fs::create_dir_all(run.join("servers")).expect("made");
+            std::fs::write(run.join("servers/server_1.log"), text).expect("written");
+            keep_logs(&Disk::new(), &run)
+        };
+        for text in ["first", "second"] {
+            assert_eq!(fail(text), Some(kept.clone()));
+            assert_eq!(std::fs::read_to_string(kept.join("server_1.log")).expect("kept"), text);
+        }
+        std::fs::write(kept.join("notes"), "mine").expect("written");
+        assert_eq!(fail("third"), None);
+        assert_eq!(std::fs::read_to_string(kept.join("server_1.log")).expect("kept"), "second");
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis_config::{BackendKind, Config, ModelSource};
+use tamis_config::{BackendKind, Config, EnvironmentConfig, ModelSource};
 use tamis_core::group::PolicyVersion;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::reward::Listener;
@@ -14,7 +14,7 @@ use tamis_rollout::{
 };
 
 use super::ending::how_to_train_further;
-use super::look::{STARTED, opening_line, score_names};
+use super::look::{Resources, STARTED, opening_line, score_names};
 use super::state::{RunState, ScheduleState};
 use crate::assemble::headline::headline;
 use crate::assemble::learner::native_generator;
@@ -28,14 +28,17 @@ use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::RunLearner;
 use crate::learner::warm_start::Example;
+use crate::plan::machines::Machines;
+use crate::plan::{Plan, RunModels};
 use crate::prompts::codec::Codec;
 use crate::prompts::pool::PromptPool;
+use crate::prompts::worlds::RunWorlds;
 use crate::workers::answers::RecordedAnswers;
 use crate::workers::listener::RunListener;
 use crate::workers::order::RecordedOrder;
 use crate::workers::published::PublishedFolders;
 use crate::workers::samples::RecordedSamples;
-use crate::workers::servers::{self, RunSampler};
+use crate::workers::servers::{self, Pasts, RunSampler};
 use tamis_run::directory::{LogPositions, RunDirectory};
 use tamis_run::journal::JournalError;
 use tamis_run::log::progress::Console;
@@ -90,13 +93,13 @@ impl Preparation<'_> {
     }
 
     /// Cuts the logs back to the last checkpoint and prints the first lines: the run, what was noted and
-    /// warned of before there was a log, and the memory. Gives the place at which the logs go on.
+    /// warned of before there was a log, and what it takes of the machines. Gives the place at which the logs go on.
     pub(super) fn begin_logs<'n>(
         &self,
         is_new: bool,
         notes: impl Iterator<Item = &'n String>,
         warnings: &[String],
-        (memory, memory_warning): &(String, Option<String>),
+        resources: &Resources,
     ) -> Result<LogPositions, RunError> {
         let (directory, ui) = (self.directory, self.ui);
         let mut positions = self.state().map_or_else(LogPositions::default, |state| state.logs.clone());
@@ -116,11 +119,35 @@ impl Preparation<'_> {
         for warning in warnings {
             ui.warn(warning);
         }
-        ui.say(memory);
-        for warning in memory_warning.iter().chain(&of_logs) {
+        for line in &resources.lines {
+            ui.say(line);
+        }
+        for warning in resources.warnings.iter().chain(&of_logs) {
             ui.warn(warning);
         }
         Ok(positions)
+    }
+
+    /// Asks the cluster for its machines, says what is to run on them, and refuses what cannot.
+    pub(super) fn plan_on_cluster(&self, models: &RunModels) -> Result<(), Halt<RunError>> {
+        let found = self.cluster.look(self.config, self.directory.path(), self.interrupt);
+        let machines = match found {
+            Ok(machines) if machines.is_empty() => {
+                Machines::Unknown("no node of the cluster has described itself".to_owned())
+            }
+            Ok(machines) => Machines::Known(machines),
+            Err(Halt::Interrupted) => return Err(Halt::Interrupted),
+            // Whatever is wrong shows when something is started; a plan alone ends no run.
+            Err(Halt::Failed(error)) => Machines::Unknown(format!("the machines of the cluster: {error}")),
+        };
+        let resources = Resources::of_plan(&Plan::new(self.config, models, machines))?;
+        for line in &resources.lines {
+            self.ui.say(line);
+        }
+        for warning in &resources.warnings {
+            self.ui.warn(warning);
+        }
+        Ok(())
     }
 
     /// Makes the rewards, asks them for the names of their scores, and makes the filter.
@@ -168,6 +195,7 @@ impl Preparation<'_> {
         &self,
         codec: &Codec,
         train: &[PreparedPrompt],
+        worlds: Option<&Arc<RunWorlds>>,
     ) -> Result<Option<Vec<Example>>, Halt<RunError>> {
         let warm_start = &self.config.warm_start;
         match (self.saved, warm_start.steps) {
@@ -176,7 +204,15 @@ impl Preparation<'_> {
             (None, _) => {
                 let (codec, seed, most) = (codec.clone(), self.config.run.seed, warm_start.examples);
                 let prompts = train.to_vec();
-                Ok(Some(self.interrupt.or_abandon(move || Example::all(&codec, &prompts, seed, most))??))
+                let levels = self.config.played().map(EnvironmentConfig::levels);
+                let played = worlds.cloned().zip(levels);
+                let most_tokens = self.config.max_completion_length();
+                Ok(Some(self.interrupt.or_abandon(move || match played {
+                    Some((worlds, levels)) => {
+                        Example::played(&codec, (&*worlds, &levels, most_tokens), &prompts, seed, most)
+                    }
+                    None => Example::all(&codec, &prompts, seed, most),
+                })??))
             }
         }
     }
@@ -226,6 +262,13 @@ impl Preparation<'_> {
                 folder.display()
             ),
         }))
+    }
+
+    /// Makes room for a learner in place of one that is lost: servers on its GPU may be awake. Those of which one
+    /// is given up are ended.
+    pub(super) fn make_room(&self, standing: &mut Option<Arc<Started>>) -> Result<(), Halt<RunError>> {
+        Started::end_used_up(standing);
+        servers::put_to_sleep(self.config, standing.as_deref(), self.interrupt, self.ui)
     }
 
     /// The learner: of the checkpoint, or of the configuration.
@@ -320,7 +363,7 @@ impl Preparation<'_> {
         learner: &mut dyn RunLearner,
         codec: &Codec,
         dispatcher: &Dispatcher,
-        standing: &mut Option<Arc<Started>>,
+        (standing, past): (&mut Option<Arc<Started>>, &Pasts),
     ) -> Result<(Option<RunSampler>, Option<PublishedFolders>), Halt<RunError>> {
         let Self { config, directory, ui, interrupt, cluster, .. } = *self;
         let samples = || {
@@ -350,7 +393,8 @@ impl Preparation<'_> {
             return Ok((Some(RunSampler::NativeWithJournal(generator)), Some(folders)));
         }
         // Servers end with the launcher that started them.
-        if standing.as_ref().is_none_or(|servers| servers.ended().is_some()) {
+        Started::end_used_up(standing);
+        if standing.is_none() {
             let launched = servers::launch(
                 config,
                 &folders,
@@ -362,8 +406,12 @@ impl Preparation<'_> {
             *standing = launched.map(Arc::new);
         }
         let launched = standing.clone();
-        let known = (codec, learner.info().policy.vocab_size);
+        if let Some(servers) = &launched {
+            servers.await_return(interrupt);
+        }
+        let known = (codec, learner.info().policy.vocab_size, learner.endpoint());
         let samples = samples()?;
+        let launched = (launched, Arc::clone(past));
         let servers = servers::connect(config, launched, known, &folders, (samples, begin), interrupt, ui);
         if interrupt.is_requested() {
             return Err(Halt::Interrupted);

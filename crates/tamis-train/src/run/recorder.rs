@@ -64,12 +64,12 @@ impl Recorder {
 
     /// Writes a checkpoint of a state; what it is with the places in its logs and its journal.
     pub(crate) fn save(&mut self, state: &RunState, workers: &mut Workers) -> Result<RunState, RunError> {
-        let Workers { learner, codec, scorer, sampler, order, dispatcher, .. } = workers;
+        let Workers { learner, codec, scorer, sampler, plays, order, dispatcher, .. } = workers;
         self.directory.check_present()?;
         check_finite(&mut **learner, &self.directory, state.step, POLICY_RATE)?;
         // A validation that is still to be made belongs to this step; what is not taken in may have come in
         // it.
-        let is_open = state.validation.is_missing || dispatcher.has_untaken();
+        let is_open = state.validation.is_missing || dispatcher.has_untaken() || !plays.is_idle();
         let next = if is_open { state.step } else { state.step + 1 };
         let journal = scorer.settle_journal(next);
         let samples = sampler.settle_journal(next);

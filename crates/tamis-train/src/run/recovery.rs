@@ -16,11 +16,12 @@ use tamis_run::log::progress::Console;
 
 use super::start::{ConfigText, RunStart};
 use super::{Opened, Run, RunSummary, Unbegun};
-use crate::cluster::{Cluster, Started};
+use crate::cluster::{self, Cluster, Started};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
 use crate::learner::LearnerError;
 use crate::learner::wire::client::wait_until_it_answers;
+use crate::workers::servers::Pasts;
 
 /// Pause before the second restart in a row; it doubles with each further one. Before the first there is none.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -43,6 +44,8 @@ pub(super) struct Standing {
     pub(super) run: Option<PathBuf>,
     /// The servers that the run started.
     pub(super) servers: Option<Arc<Started>>,
+    /// What they, or those that the configuration names, were left with.
+    pub(super) past: Pasts,
     /// The launcher, where the configuration has one.
     pub(super) cluster: Cluster,
     /// The loss that the run goes on from.
@@ -201,6 +204,8 @@ fn may_go_on(error: &RunError, losses: &Losses) -> bool {
             | LearnerError::Lost { has_answered: true, .. }
             | LearnerError::Launch(LaunchError::Ended { by_signal: true, .. }),
         ) => true,
+        // A launcher that was killed while it started servers has taken the learner with it.
+        RunError::Launch(LaunchError::Ended { command, by_signal: true, .. }) => command == cluster::COMMAND,
         // One that cannot be started at all, or was never there, is no loss.
         RunError::Learner(LearnerError::Launch(_) | LearnerError::Lost { .. }) => losses.num() > 0,
         _ => false,

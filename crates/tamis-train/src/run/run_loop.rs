@@ -368,7 +368,7 @@ impl Run {
         let interrupt = &workers.interrupt;
         let next = workers.dispatcher.next(Dependencies {
             source: &mut workers.pool,
-            generator: workers.sampler.generator(),
+            generator: &mut workers.plays.over(workers.sampler.generator()),
             scorer: &mut workers.scorer,
             reference: before_filter.as_mut().map(|pass| pass as &mut dyn Reference),
             observer: &mut watch,

@@ -192,7 +192,7 @@ fn publish(
     let interrupt = &workers.interrupt;
     let with = Dependencies {
         source: &mut workers.pool,
-        generator: workers.sampler.generator(),
+        generator: &mut workers.plays.over(workers.sampler.generator()),
         scorer: &mut workers.scorer,
         reference: before_filter.as_mut().map(|pass| pass as &mut dyn Reference),
         observer: &mut Warnings(&mut facts.warnings),

@@ -16,6 +16,7 @@ use crate::measure::batch_metrics::{
     BatchNumbers, GeneratedFacts, TrainedColumns, TrainedFacts, generated_metrics, trained_metrics,
 };
 use crate::measure::diagnostics;
+use crate::measure::episode_metrics::episode_metrics;
 use tamis_run::log::console::StepView;
 use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::Summary;
@@ -79,6 +80,9 @@ impl StepMetrics {
         logged_metrics(&records, &mut metrics);
         let generated: Vec<&Group> = records.into_iter().map(|record| &record.group).collect();
         let of_generated = generated_metrics(&generated, &mut metrics);
+        if let Some(environment) = recipe.config.played() {
+            episode_metrics(environment.kind.as_str(), &generated, &mut metrics);
+        }
         diagnostics::set_generated(&generated, &mut metrics);
         metrics.extend(facts.report.metrics());
         if step.members().any(|member| !member.is_chosen) {

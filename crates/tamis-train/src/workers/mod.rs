@@ -1,7 +1,9 @@
 //! Workers of a run: prompts, generation, scores, learning.
 
+use std::path::{Path, PathBuf};
+
 use tamis_core::group::{Group, PolicyVersion};
-use tamis_rollout::{Dispatcher, Publication, Scorer, Weights};
+use tamis_rollout::{Dispatcher, Plays, Publication, Scorer, Weights};
 
 pub mod answers;
 pub mod listener;
@@ -19,6 +21,7 @@ use crate::prompts::pool::PromptPool;
 use order::RecordedOrder;
 use published::PublishedFolders;
 use servers::{RunSampler, publish_to};
+use tamis_run::directory::RUN_LOG;
 
 /// Everything that a step drives. Weights, and the progress of generation, are the workers'; every number of
 /// the run is in its state.
@@ -31,6 +34,8 @@ pub(crate) struct Workers {
     pub(crate) version: PolicyVersion,
     /// The sampler; that of the learner shares its weights.
     pub(crate) sampler: RunSampler,
+    /// The environments, and the trajectories that are being played in them.
+    pub(crate) plays: Plays,
     /// Servers that are to sample from the first published weights on: a warm start is measured without them.
     pub(crate) servers: Option<RunSampler>,
     /// Folders in which weights are published for samplers that are apart from the learner; `None` where none
@@ -61,7 +66,7 @@ impl Workers {
     /// The workers that complete and score a list of prompts.
     pub(crate) fn validation_workers(&mut self) -> validation::ValidationWorkers<'_> {
         validation::ValidationWorkers {
-            generator: self.sampler.generator(),
+            generator: self.plays.over(self.sampler.generator()),
             inbox: self.dispatcher.inbox(),
             scorer: &mut self.scorer,
             interrupt: &self.interrupt,
@@ -113,4 +118,16 @@ impl Workers {
         let current = (self.version, self.version);
         groups.iter().flat_map(|group| &group.trajectories).any(|trajectory| trajectory.versions != current)
     }
+}
+
+/// The output of processes that a run or an evaluation has started, in its folder.
+pub(crate) fn logs_of_processes(folder: &Path) -> Vec<PathBuf> {
+    let in_folder = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let is_log = |path: &PathBuf| {
+            path.extension().is_some_and(|extension| extension == "log") && !path.ends_with(RUN_LOG)
+        };
+        entries.map(|entry| entry.path()).filter(is_log).collect()
+    };
+    [in_folder(folder), in_folder(&folder.join("servers"))].concat()
 }

@@ -134,6 +134,10 @@ impl PublishedFolders {
         match self.intake {
             Intake::Folders => (self.whole(info), Weights::Folder),
             Intake::Adapters(_) => (SaveContent::Adapter, Weights::Adapter),
+            Intake::Transfer => {
+                let content = SaveContent::Transfer { untied: true, dtype: info.published_dtype() };
+                (content, Weights::Transfer)
+            }
             Intake::GpuMemory => (SaveContent::Handles { untied: true }, Weights::Handles),
         }
     }

@@ -2,23 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tamis_config::{
-    BackendKind, Config, LOOPBACK, LaunchConfig, LauncherKind, LearnerBackend, ServerCommand, SurplusKind,
+    BackendKind, Config, Intake, LOOPBACK, LaunchConfig, LauncherKind, LearnerBackend, ServerCommand,
+    SurplusKind,
 };
 use tamis_core::group::PolicyVersion;
 use tamis_rollout::clock::{Bell, SystemClock};
-use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings};
-use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings};
+use tamis_rollout::fleet::{FaultCounts, Fleet, FleetSettings, Moves};
+use tamis_rollout::http::{Address, HttpClient, HttpError, HttpSettings, Transport as _};
 use tamis_rollout::launch::{
     LaunchError, LaunchLimits, LaunchedServers, Place, Say, ServerProcess, free_ports,
 };
 use tamis_rollout::server::{
-    OpenAi, OpenAiServer, OtherLogprobs, Protocol as _, Server, ServerSettings, Sglang, SglangServer, Vllm,
-    VllmServer,
+    GRACE, OpenAi, OpenAiServer, OtherLogprobs, Past, Protocol as _, Restart, Sender, Server, ServerSettings,
+    Sglang, SglangServer, Vllm, VllmServer,
 };
+use tamis_rollout::wire::vllm::sleep;
 use tamis_rollout::{
     Beginning, Generator, GeneratorError, GeneratorEvent, InFlight, Journalled, Publication, Sampling, Wait,
 };
@@ -31,7 +33,7 @@ use crate::assemble::{AssembleError, objective};
 use crate::cluster::{Cluster, Started};
 use crate::error::RunError;
 use crate::interrupt::{Halt, Interrupt};
-use crate::learner::RunLearner;
+use crate::learner::{LearnerEndpoint, RunLearner};
 use crate::prompts::codec::Codec;
 use tamis_run::durable::Disk;
 use tamis_run::log::progress::Console;
@@ -202,9 +204,14 @@ pub(crate) fn launch(
         if config.cluster.launcher == LauncherKind::None {
             return launch_here(config, launch, (folders, model), &logs, interrupt, say);
         }
-        let command = ServerCommand::new(rollout, folders.intake, model, ("{host}", "{port}"));
-        let role = cluster.start_servers(config, (launch, &command), folder, &say, interrupt);
-        Ok(Started::Through(role.map_err(|halt| halt.map(RunError::from))?))
+        let mut command = ServerCommand::new(rollout, folders.intake, model, ("{host}", "{port}"));
+        command.ask_for_key(rollout);
+        let key = match named_key(config).map_err(RunError::from)? {
+            Some(key) => key,
+            None => cluster.server_key().map_err(RunError::from)?,
+        };
+        let role = cluster.start_servers(config, (launch, &command, key), folder, &say, interrupt);
+        Ok(Started::Through(Box::new(role.map_err(|halt| halt.map(RunError::from))?)))
     };
     let model = folders.write_start(learner, codec)?;
     folders.disk.create_folder(&logs).map_err(RunError::from)?;
@@ -213,6 +220,12 @@ pub(crate) fn launch(
         // wrong.
         let _ = folders.disk.remove_folder(&folders.start());
     })
+}
+
+/// The key of servers that a configuration names.
+fn named_key(config: &Config) -> Result<Option<String>, AssembleError> {
+    let rollout = &config.rollout;
+    api_key("rollout.", rollout.api_key_file.as_deref(), rollout.api_key_env.as_deref())
 }
 
 /// Starts servers on this machine, with the weights in a folder.
@@ -287,21 +300,25 @@ fn visible_gpus(launch: &LaunchConfig, visible: Option<&str>) -> Result<Vec<Opti
 /// Where an address or a parameter is wrong, and [`RunError::Servers`] where none answers.
 pub(crate) fn connect(
     config: &Config,
-    launched: Option<Arc<Started>>,
-    (codec, vocabulary): (&Codec, usize),
+    (launched, past): (Option<Arc<Started>>, Pasts),
+    (codec, vocabulary, learner): (&Codec, usize, Option<LearnerEndpoint>),
     folders: &PublishedFolders,
     (samples, begin): (RecordedSamples, Beginning),
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<RunSampler, RunError> {
-    let addresses =
-        launched.as_ref().map_or(config.rollout.servers.as_slice(), |servers| servers.addresses());
     let recomputes = recomputes_logprobs(config)?;
     let other_logprobs = if recomputes { OtherLogprobs::Recompute } else { OtherLogprobs::Refuse };
-    let how = How { sampling: &sampling(config), other_logprobs };
-    let mut fleet = connect_fleet(config, addresses, (codec, vocabulary), how, Some(folders), interrupt, ui)?;
+    let sends = learner.filter(|_| folders.intake == Intake::Transfer).map(|learner| {
+        let launched = launched.as_ref().map(Arc::downgrade);
+        Sends { learner, launched, times: (config.publish.timeout, GRACE), past }
+    });
+    let sampling = &sampling(config);
+    let how = How { sampling, other_logprobs, sends };
+    let known = (codec, vocabulary);
+    let mut fleet = connect_fleet(config, launched.as_ref(), known, how, Some(folders), interrupt, ui)?;
     fleet.drain_by(folders.run.join("drain"));
-    if let Some((server, other)) = fleet.other_logprobs(how.sampling).into_iter().next() {
+    if let Some((server, other)) = fleet.other_logprobs(sampling).into_iter().next() {
         if !recomputes {
             let hint = "turn that off; or start vLLM with the --logprobs-mode that fits (raw_logprobs at \
                         temperature 1, processed_logprobs without truncation); or change the settings that \
@@ -318,29 +335,65 @@ pub(crate) fn connect(
 }
 
 /// Settings of the sampling at servers.
-#[derive(Clone, Copy)]
 struct How<'a> {
     sampling: &'a Sampling,
     /// Action when the servers' log-probabilities are of another distribution.
     other_logprobs: OtherLogprobs,
+    /// Whether and how they are sent weights.
+    sends: Option<Sends>,
 }
 
-/// A fleet of the servers at these addresses, once one of them answers. Weights are published to them in
-/// `folders`.
+/// What transfers have left behind, by the place of the server.
+pub(crate) type Pasts = Arc<Mutex<BTreeMap<usize, Past>>>;
+
+/// Sending of weights over communicators.
+#[derive(Clone)]
+struct Sends {
+    /// Who sends.
+    learner: LearnerEndpoint,
+    /// Servers that can be started again.
+    launched: Option<Weak<Started>>,
+    /// Longest time of a publication, and for a server to take itself back from one.
+    times: (Duration, Duration),
+    /// By the place of the server, which another may come to take.
+    past: Pasts,
+}
+
+impl Sends {
+    /// For the server at a place of the addresses.
+    fn sender(&self, place: usize, client: &mut HttpClient, bell: &Bell) -> Result<Sender, HttpError> {
+        let LearnerEndpoint { url, token, incarnation } = &self.learner;
+        let line = client.line(Address::parse(url)?, token.as_deref(), bell.clone())?;
+        let restart = self.launched.clone().map(|launched| {
+            Arc::new(move || {
+                if let Some(launched) = launched.upgrade() {
+                    launched.restart(place);
+                }
+            }) as Restart
+        });
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let past = past.entry(place).or_default().clone();
+        Ok(Sender::new(Box::new(line), incarnation.clone(), self.times, restart, past))
+    }
+}
+
+/// A fleet of the servers that were started, or of those that the configuration names, once one of them
+/// answers. Weights are published to them in `folders`.
 ///
 /// # Errors
 /// As [`connect`].
 fn connect_fleet(
     config: &Config,
-    urls: &[String],
+    launched: Option<&Arc<Started>>,
     (codec, vocabulary): (&Codec, usize),
     how: How<'_>,
     folders: Option<&PublishedFolders>,
     interrupt: &Interrupt,
     ui: &Console,
 ) -> Result<Fleet, RunError> {
-    ui.say(&format!("connecting to {}", urls.join(", ")));
     let rollout = &config.rollout;
+    let urls = launched.map_or_else(|| rollout.servers.clone(), |servers| servers.addresses());
+    ui.say(&format!("connecting to {}", urls.join(", ")));
     let extra = &rollout.server_parameters.0;
     let check = match rollout.backend {
         BackendKind::Sglang => Sglang::check,
@@ -350,46 +403,76 @@ fn connect_fleet(
     check(how.sampling, extra).map_err(|error| {
         AssembleError::setting(format!("rollout.backend: {error}"), "change the setting that it names")
     })?;
-    let key = api_key("rollout.", rollout.api_key_file.as_deref(), rollout.api_key_env.as_deref())?;
+    let key = key_of(config, launched.map(|servers| &**servers))?;
     let refused = |error: HttpError| {
         AssembleError::setting(format!("rollout.servers: {error}"), "correct it and start again")
     };
     let addresses: Vec<Address> =
         urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>().map_err(refused)?;
-    let encrypted = addresses.iter().any(Address::is_encrypted);
+    let sends = how.sends;
+    let sends_encrypted = |sends: &Sends| sends.learner.url.starts_with("https:");
+    let encrypted =
+        addresses.iter().any(Address::is_encrypted) || sends.as_ref().is_some_and(sends_encrypted);
     let mut client = HttpClient::start(HttpSettings::default(), encrypted).map_err(refused)?;
     let bell = Bell::default();
-    let tokenizer = codec.tokenizer();
+    let tokenizer = codec.tokenizer().clone();
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let nonce = format!("{:x}-{:x}", since.as_nanos(), std::process::id());
-    let mut servers: Vec<Box<dyn Server>> = Vec::new();
-    for (url, address) in urls.iter().zip(addresses) {
-        let line = client.line(address, key.as_deref(), bell.clone()).map_err(refused)?;
-        let settings = Arc::new(ServerSettings {
-            name: url.clone(),
-            model: rollout.server_model.clone(),
-            vocabulary,
-            end_token_ids: codec.end_token_ids().to_vec(),
-            image_token_id: codec.image_token_id(),
-            extra: extra.clone(),
-            answer_timeout: rollout.server_timeout,
-            check_timeout: rollout.server_startup_timeout.min(CHECK_TIMEOUT),
-            publish_timeout: rollout.server_timeout,
-            pause_grace: PAUSE_GRACE,
-            sleep_level: u8::try_from(rollout.sleep_level).unwrap_or_default(),
-            nonce: nonce.clone(),
-            seeds: true,
-            other_logprobs: how.other_logprobs,
-            seen_as: folders.and_then(|folders| folders.seen_as.clone()),
-        });
-        servers.push(match rollout.backend {
-            BackendKind::Sglang => Box::new(SglangServer::new(Box::new(line), settings, tokenizer.clone())),
-            BackendKind::OpenAi => Box::new(OpenAiServer::new(Box::new(line), settings, tokenizer.clone())),
-            BackendKind::Vllm | BackendKind::Native | BackendKind::Learner => {
-                Box::new(VllmServer::new(Box::new(line), settings, tokenizer.clone()))
-            }
-        });
+    let settings = ServerSettings {
+        name: String::new(),
+        model: rollout.server_model.clone(),
+        vocabulary,
+        end_token_ids: codec.end_token_ids().to_vec(),
+        image_token_id: codec.image_token_id(),
+        extra: extra.clone(),
+        answer_timeout: rollout.server_timeout,
+        check_timeout: rollout.server_startup_timeout.min(CHECK_TIMEOUT),
+        publish_timeout: rollout.server_timeout,
+        pause_grace: PAUSE_GRACE,
+        sleep_level: u8::try_from(rollout.sleep_level).unwrap_or_default(),
+        nonce: format!("{:x}-{:x}", since.as_nanos(), std::process::id()),
+        seeds: true,
+        other_logprobs: how.other_logprobs,
+        seen_as: folders.and_then(|folders| folders.seen_as.clone()),
+    };
+    let backend = rollout.backend;
+    let mut reach = {
+        let bell = bell.clone();
+        move |place: usize, url: &str, address: Address| -> Result<Box<dyn Server>, HttpError> {
+            let line = Box::new(client.line(address, key.as_deref(), bell.clone())?);
+            let settings = Arc::new(ServerSettings { name: url.to_owned(), ..settings.clone() });
+            let tokenizer = tokenizer.clone();
+            Ok(match backend {
+                BackendKind::Sglang => Box::new(SglangServer::new(line, settings, tokenizer)),
+                BackendKind::OpenAi => Box::new(OpenAiServer::new(line, settings, tokenizer)),
+                BackendKind::Vllm | BackendKind::Native | BackendKind::Learner => {
+                    let server = VllmServer::new(line, settings, tokenizer);
+                    match &sends {
+                        Some(sends) => {
+                            Box::new(server.with_sender(sends.sender(place, &mut client, &bell)?))
+                        }
+                        None => Box::new(server),
+                    }
+                }
+            })
+        }
+    };
+    let mut servers = Vec::with_capacity(urls.len());
+    for (place, (url, address)) in urls.iter().zip(addresses).enumerate() {
+        servers.push(reach(place, url, address).map_err(refused)?);
     }
+    let moves = launched.cloned().map(|launched| -> Moves {
+        let mut known = urls;
+        Box::new(move || {
+            let now = launched.addresses();
+            let moved = known.iter_mut().zip(now).enumerate().filter(|(_, (before, now))| *before != now);
+            let reach = moved.filter_map(|(place, (before, now))| {
+                let server = reach(place, &now, Address::parse(&now).ok()?).ok()?;
+                *before = now;
+                Some((place, server))
+            });
+            reach.collect()
+        })
+    });
     let settings = FleetSettings {
         max_in_flight: rollout.max_in_flight,
         busy_timeout: rollout.server_timeout,
@@ -401,7 +484,74 @@ fn connect_fleet(
         let ui = ui.clone();
         Box::new(move |message: tamis_rollout::fleet::FleetMessage| ui.warn(&message.to_string()))
     };
-    Ok(Fleet::connect(servers, settings, Box::new(SystemClock), bell, interrupt.flag(), say)?)
+    let clock = Box::new(SystemClock);
+    Ok(Fleet::connect_moving((servers, moves), settings, clock, bell, interrupt.flag(), say)?)
+}
+
+/// The key that servers are asked with: the one that the run drew for those that it started, or the one named.
+fn key_of(config: &Config, launched: Option<&Started>) -> Result<Option<String>, AssembleError> {
+    match launched.and_then(Started::key) {
+        Some(drawn) => Ok(Some(drawn.to_owned())),
+        None => named_key(config),
+    }
+}
+
+/// Has servers that sleep while the policy learns free their GPU, whoever else is connected to them, and waits until
+/// they have: before a learner is loaded there. One that does not is told of.
+///
+/// # Errors
+/// Where an address or the key is wrong.
+pub(crate) fn put_to_sleep(
+    config: &Config,
+    launched: Option<&Started>,
+    interrupt: &Interrupt,
+    ui: &Console,
+) -> Result<(), Halt<RunError>> {
+    let rollout = &config.rollout;
+    let level = u8::try_from(rollout.sleep_level).unwrap_or_default();
+    if level == 0 || !config.samples_at_servers() {
+        return Ok(());
+    }
+    let urls = match launched {
+        Some(launched) => launched.addresses(),
+        // Those that the run starts are not there yet.
+        None => rollout.servers.clone(),
+    };
+    let refused = |error: HttpError| {
+        RunError::from(AssembleError::setting(
+            format!("rollout.servers: {error}"),
+            "correct it and start again",
+        ))
+    };
+    let addresses: Vec<Address> =
+        urls.iter().map(|url| Address::parse(url)).collect::<Result<_, _>>().map_err(refused)?;
+    let key = key_of(config, launched).map_err(RunError::from)?;
+    let is_encrypted = addresses.iter().any(Address::is_encrypted);
+    let mut client = HttpClient::start(HttpSettings::default(), is_encrypted).map_err(refused)?;
+    let (bell, mut asked) = (Bell::default(), Vec::with_capacity(urls.len()));
+    for (url, address) in urls.iter().zip(addresses) {
+        let mut line = client.line(address, key.as_deref(), bell.clone()).map_err(refused)?;
+        line.send(0, sleep(level), rollout.server_timeout);
+        asked.push((url, line));
+    }
+    while !asked.is_empty() {
+        if interrupt.is_requested() {
+            return Err(Halt::Interrupted);
+        }
+        asked.retain_mut(|(url, line)| {
+            let answered =
+                line.receive().pop().map(|(_, exchange)| exchange.and_then(|answer| answer.success()));
+            if let Some(Err(fault)) = &answered {
+                ui.warn(&format!(
+                    "the server at {url} was to sleep before another learner is loaded, and does not: {}",
+                    fault.detail
+                ));
+            }
+            answered.is_none()
+        });
+        bell.wait(LOOK_EVERY);
+    }
+    Ok(())
 }
 
 /// Publishes weights and waits until every server that is used holds them.
@@ -441,7 +591,7 @@ pub(crate) enum EvaluationSampler {
         fleet: Box<Fleet>,
         /// Those of them that were started for it.
         #[expect(dead_code, reason = "it is there to be dropped")]
-        launched: Option<Started>,
+        launched: Option<Arc<Started>>,
         /// Folders in which the checkpoint was published; `None` where servers sample by weights of their
         /// own.
         folders: Option<Box<PublishedFolders>>,
@@ -460,10 +610,11 @@ impl EvaluationSampler {
         ui: &Console,
     ) -> Result<Self, Halt<RunError>> {
         let sampling = &validation_settings(config).sampling;
-        let how = How { sampling, other_logprobs: OtherLogprobs::Recompute };
+        // What is evaluated is published as a folder.
+        let how = How { sampling, other_logprobs: OtherLogprobs::Recompute, sends: None };
         let Some(mut learner) = learner else {
             let known = (codec, usize::MAX);
-            let fleet = connect_fleet(config, &config.rollout.servers, known, how, None, interrupt, ui)?;
+            let fleet = connect_fleet(config, None, known, how, None, interrupt, ui)?;
             return Ok(Self::Servers { fleet: Box::new(fleet), launched: None, folders: None });
         };
         let version = PolicyVersion(0);
@@ -474,11 +625,11 @@ impl EvaluationSampler {
         }
         // What is evaluated is a checkpoint's whole weights.
         let folders = PublishedFolders::of(&Disk::new(), folder, config).of_whole_weights();
-        let mut begin = || {
+        let begin = || {
             let launched = launch(config, &folders, (&mut *learner, codec, &cluster), folder, interrupt, ui)?;
-            let addresses = launched.as_ref().map_or(config.rollout.servers.as_slice(), Started::addresses);
+            let launched = launched.map(Arc::new);
             let known = (codec, learner.info().policy.vocab_size);
-            let fleet = connect_fleet(config, addresses, known, how, Some(&folders), interrupt, ui);
+            let fleet = connect_fleet(config, launched.as_ref(), known, how, Some(&folders), interrupt, ui);
             if interrupt.is_requested() {
                 return Err(Halt::Interrupted);
             }

@@ -177,7 +177,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("worker.rollout.chat_template", "null", By(rules::CHAT_TEMPLATE, "model.chat_template")),
     key("worker.rollout.gpu_memory_utilization", "0.6", By(rules::SERVERS, "rollout.launch.args")),
     key("worker.rollout.enforce_eager", "False", By(rules::SERVERS, "rollout.launch.args")),
-    key("worker.rollout.free_cache_engine", "False", NoEffect(ENGINE)),
+    key("worker.rollout.free_cache_engine", "False", By(rules::SERVERS, "rollout.sleep_level")),
     key("worker.rollout.enable_chunked_prefill", "False", By(rules::SERVERS, "rollout.launch.args")),
     key("worker.rollout.max_model_len", "null", By(rules::SERVERS, "rollout.launch.args")),
     key("worker.rollout.max_num_batched_tokens", "8192", By(rules::SERVERS, "rollout.launch.args")),

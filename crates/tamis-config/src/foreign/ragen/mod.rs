@@ -10,9 +10,9 @@ use super::key::Becomes::{By, Key, NoEffect, Unless};
 use super::key::{ForeignKey, key};
 
 const FILTER: &str = "filter filter.kind filter.p filter.k filter.fraction";
-const TURNS: &str = "multi-turn environments are not there yet: a trajectory is one turn";
-const ENVIRONMENTS: &str = "RAGEN's environments are not there yet: name files of prompts in data.train_files, and rewards under `reward`";
-const ONE_TURN: &str = "a trajectory is one turn, in which the model answers freely";
+const TURNS: &str = "RAGEN's environments are not imported yet: write the game and its turns under `environment`, with `data.task=environment`";
+const ENVIRONMENTS: &str = "RAGEN's environments are not imported yet: write the game under `environment`, with `data.task=environment`";
+const ONE_TURN: &str = "RAGEN's environments are not imported yet: see `environment`";
 const PROMPTS: &str = "prompts are those of the data, and nothing is added to them";
 const ANY_SIZE: &str = "a batch may be of any size: nothing is copied or left out to fit it";
 

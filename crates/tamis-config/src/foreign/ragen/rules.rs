@@ -244,7 +244,7 @@ pub(in crate::foreign) fn defaults(t: &mut Translator) {
         t.absent_without_effect(
             owner,
             "agent_proxy.max_turn",
-            "RAGEN's default is 5 turns, and multi-turn environments are not there yet: a trajectory is one turn",
+            "RAGEN's default is 5 turns, and its environments are not imported yet: without `environment` a trajectory is one turn",
         );
     }
     by_source(

@@ -138,6 +138,7 @@ pub(in crate::foreign) fn servers(owner: Owner, t: &mut Translator) {
             }
             Some("dtype" | "quantization") => "computation is in f32",
             Some("enable_prefix_caching") => "the prompt of a group is always shared",
+            Some("free_cache_engine") => "the native engine frees its cache when nothing is in flight",
             _ => ENGINE,
         });
     }
@@ -180,7 +181,29 @@ pub(in crate::foreign) fn servers(owner: Owner, t: &mut Translator) {
             t.remark(GPUS, "learner and servers share GPUs, as many for each server as share a model");
         }
     }
-    sweep(t, RULE, |_| "the server does so anyway, or has no such option");
+    if learns_on_gpus && gpus.is_some() && backend == "vllm" {
+        sleep(owner, t, &of("free_cache_engine"));
+    }
+    sweep(t, RULE, |key| {
+        if key.ends_with(".free_cache_engine") {
+            return "servers that share the learner's GPUs sleep while it learns (`rollout.sleep_level`), others have \
+                    nothing to free";
+        }
+        "the server does so anyway, or has no such option"
+    });
+}
+
+/// Has servers on the learner's GPUs free them while it learns, as the engines of those systems do: verl's unless
+/// told otherwise, EasyR1's in any case (`enable_sleep_mode=True` and `sleep(level=1)` in its
+/// `vllm_rollout_spmd.py`).
+fn sleep(owner: Owner, t: &mut Translator, key: &str) {
+    const LEVEL: &str = "rollout.sleep_level";
+    if owner != Owner::EasyR1 && t.find(key).is_some() {
+        let level = if t.flag(key, true) { "1" } else { "0" };
+        t.set(&[key], LEVEL, level);
+    } else if t.text_of(LEVEL).is_none_or(|level| level == "0") {
+        t.set(&[GPUS], LEVEL, "1");
+    }
 }
 
 /// Has the run start its servers, with arguments that keys became.

@@ -402,6 +402,28 @@ pub const CATALOGUE: &[Section] = &[
         ],
     },
     Section {
+        title: "Episodes",
+        about: "\
+            Of runs in an environment, which the names have: every episode generated for the step, dropped groups\n\
+            too. The names are RAGEN's.",
+        metrics: &[
+            tamis("train/{environment}/success", "share", "Share of the episodes whose task was solved."),
+            tamis("train/{environment}/pass@{n}", "share",
+                "Share of the groups with an episode that was solved; n: their largest size."),
+            tamis("train/{environment}/num_turns", "turns", "Mean number of answers of an episode."),
+            tamis("train/{environment}/num_actions", "actions",
+                "Mean number of actions carried out in an episode."),
+            tamis("train/{environment}/action_is_valid", "share",
+                "Share of the turns in which an action was carried out, mean over episodes."),
+            tamis("train/{environment}/action_is_effective", "share",
+                "Share of the turns whose last action changed something, mean over episodes."),
+            tamis("train/{environment}/format_penalty", "",
+                "Mean over turns of the part of the reward that is the penalty, mean over episodes."),
+            tamis("train/{environment}/cut_ratio", "share",
+                "Share of the episodes that a limit of turns, actions or tokens ended."),
+        ],
+    },
+    Section {
         title: "Validation",
         about: "\
             By data source. `core` metrics are the mean, majority and best of all `n` samples on the main\n\

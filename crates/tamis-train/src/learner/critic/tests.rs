@@ -71,6 +71,7 @@ impl Learner for Constant {
 
 fn trajectory(reward: f64, mask: &[bool], finish_reason: FinishReason) -> Trajectory {
     Trajectory {
+        episode: None,
         sample_index: 0,
         text: String::new(),
         token_ids: vec![7; mask.len()],

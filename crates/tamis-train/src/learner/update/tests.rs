@@ -72,6 +72,7 @@ impl Learner for Constant {
 #[test]
 fn a_factor_of_the_policy_term_is_one_of_its_gradient() {
     let member = |id: u32| Trajectory {
+        episode: None,
         sample_index: id,
         text: String::new(),
         token_ids: vec![id; 3],
@@ -174,6 +175,7 @@ proptest! {
                 let trajectories = members.iter().map(|(is_scored, tokens)| {
                     id += 1;
                     Trajectory {
+                        episode: None,
                         sample_index: 0,
                         text: String::new(),
                         token_ids: vec![id; tokens.len()],

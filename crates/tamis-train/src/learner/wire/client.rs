@@ -31,8 +31,8 @@ use crate::learner::progress::UpdateProgress;
 use crate::learner::rank_balance::RankBalance;
 use crate::learner::torch::TorchProcess;
 use crate::learner::{
-    CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport, Pass,
-    RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave, command_of,
+    CopyTo, Learner, LearnerEndpoint, LearnerError, LearnerInfo, LoadContent, Network, NotFinite,
+    OptimizerReport, Pass, RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave, command_of,
 };
 use crate::prompts::codec::Codec;
 
@@ -370,12 +370,13 @@ impl Calls {
         let url = self.settings.url.clone();
         // The paths are those of this machine: what the learner meets there is what this process would.
         if kind == "disk"
+            && hint.is_none()
             && let (Some(path), Some(operation), Some(errno)) = (&path, operation, errno)
         {
             let cause = std::io::Error::from_raw_os_error(errno);
             return Err(LearnerError::Files(DiskError::new(operation, path, cause).into()));
         }
-        if kind == "files" {
+        if kind == "files" || kind == "disk" && hint.is_some() {
             return Err(LearnerError::Files(SaveError::Elsewhere { url, message, path, hint }));
         }
         let what = match kind.as_str() {
@@ -641,6 +642,13 @@ impl Learner for WireLearner {
 }
 
 impl RunLearner for WireLearner {
+    fn endpoint(&self) -> Option<LearnerEndpoint> {
+        let calls = lock(&self.calls);
+        let WireSettings { url, token, .. } = &calls.settings;
+        let incarnation = self.opened.incarnation.clone();
+        Some(LearnerEndpoint { url: url.clone(), token: token.clone(), incarnation })
+    }
+
     fn take_wire_time(&mut self) -> Option<Duration> {
         Some(std::mem::take(&mut lock(&self.calls).wire_time))
     }

@@ -108,6 +108,7 @@ impl Open {
         let text = self.stop.text(&self.tokens).map_err(|error| broken(&error))?;
         let entropy = self.entropy / self.tokens.len() as f64;
         Ok(Sample {
+            episode: None,
             token_ids: self.tokens,
             logprobs: self.logprobs,
             entropy: Some(entropy).filter(|entropy| !entropy.is_nan()),

@@ -272,7 +272,7 @@ impl InfoAnswer {
         match mode {
             PublishMode::Folder => unfit(&message, "sample in it (`rollout.backend: learner`)"),
             PublishMode::Adapter => unfit(&message, &format!("{peft}, or set `publish.mode: folder`")),
-            PublishMode::Ipc => {
+            PublishMode::Ipc | PublishMode::Nccl => {
                 unfit(&message, "set `publish.mode: folder`, or start it where PyTorch finds a GPU")
             }
         }
@@ -371,6 +371,7 @@ enum WireSaveContent {
     Weights,
     Adapter,
     Handles,
+    Transfer,
     Checkpoint,
 }
 
@@ -405,6 +406,9 @@ impl SaveRequest {
             SaveContent::Handles { untied } => {
                 Self { folder, content: WireSaveContent::Handles, dtype: WireDtype::F32, untied }
             }
+            SaveContent::Transfer { untied, dtype } => {
+                Self { folder, content: WireSaveContent::Transfer, dtype: dtype.into(), untied }
+            }
             SaveContent::Checkpoint { dtype } => {
                 Self { folder, content: WireSaveContent::Checkpoint, dtype: dtype.into(), untied: false }
             }
@@ -421,6 +425,7 @@ impl SaveRequest {
             WireSaveContent::Weights => SaveContent::Weights { untied: self.untied, dtype },
             WireSaveContent::Adapter => SaveContent::Adapter,
             WireSaveContent::Handles => SaveContent::Handles { untied: self.untied },
+            WireSaveContent::Transfer => SaveContent::Transfer { untied: self.untied, dtype },
             WireSaveContent::Checkpoint => SaveContent::Checkpoint { dtype },
         }
     }
@@ -487,7 +492,7 @@ mod tests {
         let can = Capabilities {
             critic: true,
             lora: true,
-            publish: ["folder", "adapter", "ipc"].map(str::to_owned).to_vec(),
+            publish: ["folder", "adapter", "ipc", "nccl"].map(str::to_owned).to_vec(),
             generate: true,
             dtypes: vec!["f32".to_owned()],
             max_body_bytes: 1 << 30,
@@ -517,7 +522,7 @@ mod tests {
             };
             known.find_unfit(&request, publish).map(|(message, hint)| format!("{message}\n  hint: {hint}"))
         };
-        for mode in [PublishMode::Folder, PublishMode::Adapter, PublishMode::Ipc] {
+        for mode in [PublishMode::Folder, PublishMode::Adapter, PublishMode::Ipc, PublishMode::Nccl] {
             assert_eq!(unfit("mine 1", &can, Some(mode)), None);
         }
         let of =
@@ -533,6 +538,7 @@ mod tests {
                 Some(PublishMode::Adapter),
             ),
             of(Capabilities { publish: vec!["folder".to_owned()], ..can.clone() }, Some(PublishMode::Ipc)),
+            of(Capabilities { publish: vec!["folder".to_owned()], ..can.clone() }, Some(PublishMode::Nccl)),
         ];
         // What samples itself publishes nothing.
         assert_eq!(unfit("mine 1", &Capabilities { publish: Vec::new(), ..can }, None), None);
@@ -550,6 +556,8 @@ it does not publish as `publish.mode: folder` asks (mine 1)
 it does not publish as `publish.mode: adapter` asks (mine 1)
   hint: install peft beside its PyTorch (scripts/install-torch does), or set `publish.mode: folder`
 it does not publish as `publish.mode: ipc` asks (mine 1)
+  hint: set `publish.mode: folder`, or start it where PyTorch finds a GPU
+it does not publish as `publish.mode: nccl` asks (mine 1)
   hint: set `publish.mode: folder`, or start it where PyTorch finds a GPU
 "#);
     }

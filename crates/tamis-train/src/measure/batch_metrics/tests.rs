@@ -12,6 +12,7 @@ pub(crate) fn trajectory(
     finish_reason: FinishReason,
 ) -> Trajectory {
     Trajectory {
+        episode: None,
         sample_index: 0,
         text: format!("{reward} {length}"),
         token_ids: vec![7; length],

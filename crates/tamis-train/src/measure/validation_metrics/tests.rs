@@ -175,6 +175,7 @@ fn by_hand() {
 fn a_group_as_samples() {
     use tamis_core::group::{FinishReason, GroupId, PolicyVersion, PromptId, Score, Trajectory};
     let member = |acc: Option<f64>, finish_reason| Trajectory {
+        episode: None,
         sample_index: 0,
         text: String::new(),
         token_ids: vec![1, 2],

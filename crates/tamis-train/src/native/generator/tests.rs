@@ -40,6 +40,7 @@ fn learner(interrupt: &Interrupt) -> NativeEngine {
 
 fn request(group: u64, member: u32, sampling: &Arc<Sampling>) -> SampleRequest {
     SampleRequest {
+        prompt: None,
         id: SampleId { purpose: SamplePurpose::Rollout, group, member, turn: 0, attempt: 0 },
         prompt_token_ids: Arc::from([1, 2, 3]),
         images: Arc::default(),
@@ -94,6 +95,7 @@ fn an_id_in_flight_is_refused_and_another_purpose_is_another_id() {
     let sampling = sampling(4);
     let rollout = request(3, 0, &sampling);
     let validation = SampleRequest {
+        prompt: None,
         id: SampleId { purpose: SamplePurpose::Validation, ..rollout.id },
         ..rollout.clone()
     };

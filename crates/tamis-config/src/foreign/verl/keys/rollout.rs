@@ -59,7 +59,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.rollout.max_num_batched_tokens", "", By(rules::SERVERS, "rollout.launch.args")),
     key("actor_rollout_ref.rollout.max_model_len", "", By(rules::SERVERS, "rollout.launch.args")),
     key("actor_rollout_ref.rollout.enforce_eager", "", By(rules::SERVERS, "rollout.launch.args")),
-    key("actor_rollout_ref.rollout.free_cache_engine", "", NoEffect(ENGINE)),
+    key("actor_rollout_ref.rollout.free_cache_engine", "True", By(rules::SERVERS, "rollout.sleep_level")),
     key("actor_rollout_ref.rollout.enable_chunked_prefill", "", By(rules::SERVERS, "rollout.launch.args")),
     key("actor_rollout_ref.rollout.enable_prefix_caching", "", By(rules::SERVERS, "rollout.launch.args")),
     key("actor_rollout_ref.rollout.load_format", "", NoEffect(ENGINE)),
@@ -80,6 +80,14 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.rollout.agent.custom_async_server.name", "", NoEffect(ENGINE)),
     key("actor_rollout_ref.rollout.agent.num_workers", "", NoEffect(ENGINE)),
     key("actor_rollout_ref.rollout.engine_kwargs.*", "", By(rules::SERVERS, "rollout.launch.args")),
+    key(
+        "actor_rollout_ref.rollout.checkpoint_engine.backend",
+        "",
+        NoEffect(
+            "servers read weights from a folder; `publish.mode: nccl` sends them over NCCL to vLLM servers on GPUs of \
+             their own",
+        ),
+    ),
     key("actor_rollout_ref.rollout.checkpoint_engine.*", "", NoEffect(SHARED)),
     key("actor_rollout_ref.rollout.update_weights_bucket_megabytes", "", NoEffect(SHARED)),
     key("actor_rollout_ref.rollout.layered_summon", "", NoEffect(SHARED)),

@@ -1,0 +1,163 @@
+//! `tamis sweep`.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use tamis_core::printable::lines;
+use tamis_report::compare::{Comparison, Variant, compare, variants_of};
+use tamis_run::durable::Disk;
+use tamis_train::interrupt::Interrupt;
+use tamis_train::sweep::date::month_and_day;
+use tamis_train::sweep::plan::{PlanOptions, SweepPlan};
+use tamis_train::sweep::state::StateFolder;
+use tamis_train::sweep::{Outcome, RunOptions, SweepError, SweepFile};
+
+use super::train::listen;
+use super::{show, warn};
+use crate::arguments::SweepArguments;
+use crate::failure::{FAILED, Failure, INTERRUPTED, MISMATCH, USAGE};
+
+pub(crate) fn run(arguments: &SweepArguments) -> Result<u8, Failure> {
+    let is_override = |text: &&String| text.contains('=') || text.starts_with(['~', '+']);
+    let (overrides, files): (Vec<&String>, Vec<&String>) = arguments.arguments.iter().partition(is_override);
+    let paths: Vec<PathBuf> = files.into_iter().map(PathBuf::from).collect();
+    let is_sweep =
+        |path: &PathBuf| path.extension().is_some_and(|suffix| suffix == "yaml" || suffix == "yml");
+    if arguments.compare && !paths.iter().any(is_sweep) {
+        if paths.is_empty() {
+            let hint = "name a sweep, run directories, or files of metrics";
+            return Err(Failure::new(USAGE, format!("error: there is nothing to compare\n  hint: {hint}")));
+        }
+        return compare_others(arguments, &paths);
+    }
+    let [path] = paths.as_slice() else {
+        let message = match paths.len() {
+            0 => "no sweep was given".to_owned(),
+            several => format!("a sweep is one file, and {several} were given"),
+        };
+        let hint = "`tamis sweep configs/sweeps/ragen_filtering.yaml --dry-run`";
+        return Err(Failure::new(USAGE, format!("error: {message}\n  hint: {hint}")));
+    };
+    let sweep = SweepFile::read(path).map_err(|errors| Failure::new(USAGE, errors.to_string()))?;
+    let identity =
+        path.file_stem().map_or_else(|| "sweep".to_owned(), |name| name.to_string_lossy().into_owned());
+    let kept = StateFolder::of(&sweep.results).date(&identity);
+    if let (None, Some(kept)) = (&arguments.date, kept.as_ref().filter(|kept| **kept != month_and_day())) {
+        say(&format!("the sweep of {kept} goes on (`--date {}` begins another)", month_and_day()));
+    }
+    let date = arguments.date.clone().or(kept).unwrap_or_else(month_and_day);
+    let options = PlanOptions {
+        date: date.clone(),
+        base: arguments.base.clone(),
+        overrides: overrides.into_iter().cloned().collect(),
+        only: arguments.only.clone(),
+    };
+    let plan = SweepPlan::of(&sweep, &options).map_err(|error| fail(&error))?;
+    if arguments.dry_run {
+        let text: String = plan.runs.iter().map(|run| run.line() + "\n").collect();
+        show(&text)?;
+        return Ok(0);
+    }
+    if arguments.compare {
+        compare_plan(arguments, &plan)?;
+        return Ok(0);
+    }
+    let interrupt = Interrupt::new();
+    listen(&interrupt, "its runs save their last finished steps; Ctrl-C again ends at once, without saving")?;
+    let options =
+        RunOptions { parallel: arguments.parallel.map(usize::from), identity: Some((identity, date)) };
+    let outcome = tamis_train::sweep::run(&plan, &options, &interrupt, &mut |line| say(line))
+        .map_err(|error| fail(&error))?;
+    if outcome.is_interrupted() {
+        say("interrupted: the same command goes on");
+        return Ok(INTERRUPTED);
+    }
+    compare_plan(arguments, &plan)?;
+    Ok(tell_failed(&outcome))
+}
+
+/// Progress goes to stderr.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{}", lines(line));
+}
+
+fn fail(error: &SweepError) -> Failure {
+    match error {
+        SweepError::Configuration(errors) => Failure::new(USAGE, errors.to_string()),
+        SweepError::Arguments { .. } => Failure::of(USAGE, error, error.hint()),
+        SweepError::Mismatch { .. } => Failure::of(MISMATCH, error, error.hint()),
+        _ => Failure::of(FAILED, error, error.hint()),
+    }
+}
+
+/// Names the runs that failed, each with the end of what it said.
+fn tell_failed(outcome: &Outcome) -> u8 {
+    let failed: Vec<_> = outcome.failed().collect();
+    if failed.is_empty() {
+        return 0;
+    }
+    say(&format!("{} of {} runs failed:", failed.len(), outcome.runs.len()));
+    for (name, code, lines) in failed {
+        let code = code.map_or_else(String::new, |code| format!(" (exit code {code})"));
+        say(&format!("  {name}{code}: {}", lines.first().map_or("", String::as_str)));
+    }
+    say("the same command tries them again, and skips what is finished");
+    FAILED
+}
+
+fn compare_plan(arguments: &SweepArguments, plan: &SweepPlan) -> Result<(), Failure> {
+    let mut variants: Vec<Variant> = Vec::new();
+    for run in &plan.runs {
+        match variants.iter_mut().find(|variant| variant.name == run.variant) {
+            Some(variant) => variant.runs.push(run.folder.clone()),
+            None => variants.push(Variant {
+                name: run.variant.clone(),
+                baseline: run.baseline.clone(),
+                runs: vec![run.folder.clone()],
+            }),
+        }
+    }
+    let found = of_variants(arguments, &variants)?;
+    show(&found.text())?;
+    if found.variants.is_empty() {
+        return Ok(());
+    }
+    write(&found, arguments.out.as_deref().unwrap_or(&plan.results))
+}
+
+fn compare_others(arguments: &SweepArguments, paths: &[PathBuf]) -> Result<u8, Failure> {
+    if let Some(missing) = paths.iter().find(|path| !path.exists()) {
+        let hint = tamis_file::suggest(missing).map_or_else(String::new, |hint| format!("\n  hint: {hint}"));
+        return Err(Failure::new(USAGE, format!("error: there is no `{}`{hint}", missing.display())));
+    }
+    let found = of_variants(arguments, &variants_of(paths))?;
+    show(&found.text())?;
+    if let Some(folder) = &arguments.out {
+        write(&found, folder)?;
+    }
+    Ok(0)
+}
+
+fn of_variants(arguments: &SweepArguments, variants: &[Variant]) -> Result<Comparison, Failure> {
+    let found = compare(variants, &arguments.metric).map_err(|error| Failure::of(FAILED, &error, None))?;
+    if found.variants.is_empty() {
+        warn("no run has a step yet: there is nothing to compare");
+    }
+    Ok(found)
+}
+
+/// Writes the comparison's files.
+fn write(found: &Comparison, folder: &Path) -> Result<(), Failure> {
+    let disk = Disk::new();
+    let failed = |error| Failure::of(FAILED, &error, None);
+    disk.create_folder(folder).map_err(failed)?;
+    for (name, text) in [
+        ("comparison.csv", found.csv()),
+        ("comparison.md", found.markdown()),
+        ("comparison.html", found.html()),
+    ] {
+        disk.write_file(&folder.join(name), text.as_bytes()).map_err(failed)?;
+    }
+    say(&format!("comparison: {}", folder.join("comparison.html").display()));
+    Ok(())
+}

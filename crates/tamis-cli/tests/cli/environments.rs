@@ -1,0 +1,151 @@
+//! Runs whose prompts are levels of a game, played turn by turn.
+
+use std::time::Instant;
+
+use serde_json::Value;
+use tamis_data::records::Records;
+
+use crate::kills::{Dice, num_kills};
+use crate::resume::through_kills;
+use crate::tamis::{Folder, Left, Replaced as _};
+
+/// A walk over a small lake: a step has one update, so that the policy that learns is the one that played.
+const LAKE: &str = "\
+run: {name: tiny, seed: 5, threads: 1}
+model:
+  init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 2, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 256}
+data: {task: environment, train_batch_size: 8, gen_batch_size: 8, max_prompt_length: 16}
+environment:
+  kind: frozen_lake
+  size: 3
+  is_slippery: true
+  style: plain
+  prompting: {max_turns: 5}
+  train_size: 64
+  val_size: 8
+warm_start: {steps: 60, batch_size: 32, learning_rate: 1e-2}
+rollout: {n: 4, max_response_length: 6}
+filter: {kind: variance}
+schedule: {max_num_gen_batches: 50}
+train: {total_steps: 6, optimizer: {learning_rate: 1e-3}}
+validate: {test_freq: 3, before_train: true, save_samples: true}
+checkpoint: {save_freq: 2}
+";
+
+fn rows(folder: &Folder, step: u64) -> Vec<Value> {
+    let path = folder.join(&format!("runs/tiny/rollouts/step_{step}.parquet"));
+    Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect()
+}
+
+#[test]
+fn episodes_are_trained_on_as_they_were_played() {
+    let folder = Folder::new().with("config.yaml", LAKE);
+    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+    assert!(ended.stderr.contains("frozen_lake: 64 training and 8 held-out levels"), "{}", ended.shown());
+    let metrics = std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl")).unwrap();
+    let steps: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut num_updates = 0;
+    for row in steps.iter().filter(|row| row["actor/ppo_kl"].is_number()) {
+        // The log-probabilities of every turn are those that training computes for the whole trajectory, to the bit.
+        assert_eq!(row["actor/ppo_kl"], 0.0, "{row}");
+        num_updates += 1;
+    }
+    assert_eq!(num_updates, 6);
+    let (mut num_turns, mut num_rows) = (0, 0);
+    for row in (1..=6).flat_map(|step| rows(&folder, step)) {
+        let list = |name: &str| row[name].as_array().unwrap().clone();
+        let (mask, logprobs, ends) = (list("loss_mask"), list("logprobs"), list("turn_ends"));
+        assert_eq!((mask.len(), logprobs.len()), (list("token_ids").len(), list("token_ids").len()));
+        // What the lake shows bears no loss, and each answer ends where it says.
+        assert!(mask.iter().zip(&logprobs).all(|(is_written, one)| *is_written == true || *one == 0.0));
+        for end in &ends {
+            let end = end.as_u64().unwrap() as usize;
+            assert!(mask[end - 1] == true && mask.get(end).is_none_or(|next| *next == false), "{row}");
+        }
+        let rewards: f64 = list("turn_rewards").iter().map(|reward| reward.as_f64().unwrap()).sum();
+        assert!((rewards - row["reward"].as_f64().unwrap()).abs() < 1e-6, "{row}");
+        assert_eq!(row["success"], row["acc"], "{row}");
+        num_turns += ends.len();
+        num_rows += 1;
+    }
+    assert!(num_turns > num_rows && num_rows > 0, "{num_turns} turns in {num_rows} episodes");
+    // Boards are shown turn by turn, as they stand.
+    let shown = folder.tamis(&["eval", "runs/tiny", "validate.num_samples_shown=8"]).succeeds().stdout;
+    assert!(shown.contains("    turn 1   "), "{shown}");
+    let board = |line: &str| line.trim().len() == 3 && line.trim().chars().all(|cell| "P_OG".contains(cell));
+    assert!(
+        shown.lines().filter(|line| line.starts_with("             ") && board(line)).count() >= 3,
+        "{shown}"
+    );
+}
+
+/// Also where episodes are played while a step trains, and go on from one step to the next.
+#[test]
+fn a_run_killed_in_the_middle_of_episodes_ends_as_if_it_had_not_been() {
+    let rounds = "schedule: {max_num_gen_batches: 50}";
+    let streaming = "schedule: {mode: streaming, surplus: carry, max_lag: 2, max_num_gen_batches: 50}";
+    for schedule in [rounds, streaming] {
+        let config = LAKE.replaced(rounds, schedule);
+        let folder = Folder::new().with("config.yaml", &config);
+        let began = Instant::now();
+        let uninterrupted = folder.tamis(&["train", "config.yaml"]).succeeds();
+        let whole = began.elapsed();
+        let expected = Left::by(&folder.join("runs/tiny"));
+        let mut dice = Dice::new();
+        let mut kills = 0;
+        while kills < num_kills(3) {
+            let folder = Folder::new().with("config.yaml", &config);
+            let (more, _, last) = through_kills(&folder, num_kills(3) - kills, whole, &mut dice);
+            assert_eq!(last.code, Some(0), "{}", last.shown());
+            assert_eq!(last.stdout, uninterrupted.stdout);
+            expected.assert_same(&Left::by(&folder.join("runs/tiny")));
+            kills += more;
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_environment_is_played() {
+    for (kind, keys) in [
+        ("bandit", "names: legend"),
+        ("countdown", ""),
+        ("rubik_2x2", "scramble_moves: 1"),
+        ("sokoban", "rows: 5\n  columns: 5"),
+        ("sudoku", "size: 4x4"),
+        ("twenty_forty_eight", "size: 2\n  target: 16"),
+    ] {
+        let config = LAKE
+            .replaced("kind: frozen_lake", &format!("kind: {kind}"))
+            .replaced("size: 3\n  is_slippery: true", if keys.is_empty() { "expert_prob: 0.5" } else { keys })
+            .replaced("{max_turns: 5}", "{max_turns: 2}")
+            .replaced("max_position_embeddings: 256", "max_position_embeddings: 2048")
+            .replaced("max_prompt_length: 16", "max_prompt_length: 400")
+            .replaced("steps: 60, batch_size: 32", "steps: 0, batch_size: 32")
+            .replaced("filter: {kind: variance}\n", "")
+            .replaced("total_steps: 6", "total_steps: 1");
+        let folder = Folder::new().with("config.yaml", &config);
+        let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+        assert!(ended.stderr.contains(&format!("{kind}: 64 training")), "{}", ended.shown());
+        assert!(rows(&folder, 1).iter().all(|row| !row["turn_ends"].as_array().unwrap().is_empty()));
+    }
+}
+
+#[test]
+fn what_an_environment_lacks_is_told_before_anything_runs() {
+    let folder = Folder::new().with("config.yaml", LAKE);
+    let refused = |overrides: &[&str]| {
+        let arguments: Vec<&str> =
+            ["config", "check", "config.yaml"].iter().chain(overrides).copied().collect();
+        let ended = folder.tamis(&arguments);
+        assert_eq!(ended.code, Some(2), "{}", ended.shown());
+        ended.stderr
+    };
+    let none = refused(&["~environment"]);
+    assert!(none.contains("`data.task` is environment, and `environment` does not say which"), "{none}");
+    let unplayed = refused(&["data.task=arithmetic"]);
+    assert!(unplayed.contains("`environment` describes a game, and `data.task` plays none"), "{unplayed}");
+    let wrong = refused(&["environment.map=[SHG]"]);
+    assert!(wrong.contains("the environment `frozen_lake` cannot be made: setting `"), "{wrong}");
+    let unknown = refused(&["environment.kind=frozenlake"]);
+    assert!(unknown.contains("frozen_lake"), "{unknown}");
+}

@@ -1,0 +1,46 @@
+//! `environment`: the game of `data.task: environment`. Each kind describes its own keys in tamis-env.
+
+use tamis_env::environment::kind::{EnvironmentKind, EnvironmentMaker, EnvironmentStyle};
+use tamis_env::environment::prompting::Prompting;
+use tamis_env::task::environment::EnvironmentLevels;
+
+use crate::define::kinded;
+
+kinded! {
+    /// The game of `data.task: environment`, which answers the policy turn by turn.
+    pub struct EnvironmentConfig {
+        /// Which environment, with the settings of that kind.
+        kind: EnvironmentKind;
+        /// How it speaks to the policy.
+        style: EnvironmentStyle = "ragen", Any, Fixed;
+        /// Its words, and how many turns and actions an episode may have.
+        prompting: Prompting = "{}", Any, Fixed;
+        /// Number of training levels.
+        train_size: usize = "8192", Between(1.0, 1e7), Fixed;
+        /// Number of held-out levels.
+        val_size: usize = "256", Between(0.0, 1e7), Fixed;
+        /// Most tokens of a trajectory after its prompt, those of the environment included. Null: as many as all
+        /// turns may have, where each observation is no longer than `data.max_prompt_length`.
+        max_length: Option<usize> = "null", AtLeast(1.0), Fixed;
+        /// How often the script that `warm_start` imitates does what a perfect player would, where the game knows
+        /// that; otherwise it does anything.
+        expert_prob: f64 = "0.5", Probability, Fixed;
+    }
+}
+
+impl EnvironmentConfig {
+    /// What makes it.
+    pub fn maker(&self) -> EnvironmentMaker {
+        EnvironmentMaker { kind: self.kind.clone(), style: self.style, prompting: self.prompting.clone() }
+    }
+
+    /// Its levels.
+    pub fn levels(&self) -> EnvironmentLevels {
+        EnvironmentLevels {
+            maker: self.maker(),
+            train_size: self.train_size,
+            val_size: self.val_size,
+            expert_prob: self.expert_prob,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What the episodes of a step came to, by RAGEN's names.
+
+use std::collections::BTreeMap;
+
+use tamis_core::group::{Episode, Group};
+use tamis_run::metrics::Metrics;
+
+/// Metrics of all episodes generated for the step, dropped ones too, under `train/{environment}/...`; none where no
+/// trajectory was played.
+///
+/// Means are over episodes. Of the numbers that an environment gives for each turn, `num_actions` is summed over an
+/// episode, and the others are means over its turns, as in RAGEN.
+pub fn episode_metrics(environment: &str, groups: &[&Group], metrics: &mut Metrics) {
+    let of_group = |group: &&Group| -> Vec<Episode> {
+        group.trajectories.iter().filter_map(|one| one.episode.clone()).collect()
+    };
+    let groups: Vec<Vec<Episode>> = groups.iter().map(of_group).filter(|group| !group.is_empty()).collect();
+    let episodes: Vec<&Episode> = groups.iter().flatten().collect();
+    if episodes.is_empty() {
+        return;
+    }
+    let mean = |of: &dyn Fn(&Episode) -> f64| {
+        episodes.iter().map(|episode| of(episode)).sum::<f64>() / episodes.len() as f64
+    };
+    let mut set = |name: &str, value: f64| metrics.set(format!("train/{environment}/{name}"), value);
+    set("success", mean(&|episode| f64::from(u8::from(episode.is_success))));
+    set("num_turns", mean(&|episode| episode.turns.len() as f64));
+    set("cut_ratio", mean(&|episode| f64::from(u8::from(episode.is_cut))));
+    let largest = groups.iter().map(Vec::len).max().unwrap_or(0);
+    let solved = groups.iter().filter(|group| group.iter().any(|episode| episode.is_success)).count();
+    set(&format!("pass@{largest}"), solved as f64 / groups.len() as f64);
+    let mut names: BTreeMap<&str, f64> = BTreeMap::new();
+    for episode in &episodes {
+        for turn in &episode.turns {
+            for (name, value) in &turn.info {
+                let share = if name == "num_actions" { 1.0 } else { 1.0 / episode.turns.len() as f64 };
+                *names.entry(name).or_default() += value * share;
+            }
+        }
+    }
+    for (name, sum) in names {
+        set(name, sum / episodes.len() as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tamis_core::group::{GroupId, PolicyVersion, PromptId, Trajectory, Turn};
+
+    use super::*;
+
+    fn group(episodes: &[Option<(&[f64], bool)>]) -> Group {
+        let member = |(sample_index, episode): (usize, &Option<(&[f64], bool)>)| {
+            let turn = |&actions: &f64| Turn {
+                info: BTreeMap::from([
+                    ("num_actions".to_owned(), actions),
+                    ("action_is_valid".to_owned(), f64::from(actions > 0.0)),
+                ]),
+                ..Turn::default()
+            };
+            let episode = episode.map(|(turns, is_success)| Episode {
+                turns: turns.iter().map(turn).collect(),
+                is_success,
+                is_cut: !is_success,
+            });
+            Trajectory {
+                episode,
+                sample_index: sample_index as u32,
+                text: String::new(),
+                token_ids: Vec::new(),
+                logprobs: Vec::new(),
+                entropy: None,
+                loss_mask: Vec::new(),
+                finish_reason: tamis_core::group::FinishReason::Stop,
+                versions: (PolicyVersion(0), PolicyVersion(0)),
+                scores: BTreeMap::new(),
+                reward: 0.0,
+            }
+        };
+        Group {
+            id: GroupId(0),
+            prompt: PromptId(0),
+            epoch: 0,
+            dispatched: PolicyVersion(0),
+            prompt_token_ids: Vec::new(),
+            images: Vec::new(),
+            trajectories: episodes.iter().enumerate().map(member).collect(),
+        }
+    }
+
+    #[test]
+    fn episodes_are_counted_by_ragens_names() {
+        let (won, lost) = ([2.0, 0.0].as_slice(), [1.0].as_slice());
+        let groups = [group(&[Some((won, true)), Some((lost, false))]), group(&[Some((lost, false)); 2])];
+        let mut metrics = Metrics::new();
+        episode_metrics("sokoban", &groups.iter().collect::<Vec<_>>(), &mut metrics);
+        for (name, expected) in [
+            ("success", 0.25),
+            ("num_turns", 1.25),
+            ("cut_ratio", 0.75),
+            ("pass@2", 0.5),
+            ("num_actions", 1.25),
+            ("action_is_valid", 0.875),
+        ] {
+            assert_eq!(metrics.get(&format!("train/sokoban/{name}")), Some(expected), "{name}");
+        }
+        let mut none = Metrics::new();
+        episode_metrics("sokoban", &[&group(&[None])], &mut none);
+        assert_eq!(none.iter().count(), 0);
+    }
+}

@@ -1,0 +1,89 @@
+//! The environments of a run: made from prompts, and rendered between two answers.
+
+use std::sync::Arc;
+
+use tamis_config::Config;
+use tamis_core::random::Key;
+use tamis_data::prompt::{Message, Prompt};
+use tamis_data::prompt_format::PromptFormat;
+use tamis_env::environment::Environment;
+use tamis_env::environment::kind::EnvironmentMaker;
+use tamis_env::task::environment::begin;
+use tamis_rollout::{Between, Plays, Worlds};
+use tamis_text::transcript::{Difference, TranscriptError, TurnTemplate, check_template};
+
+use super::codec::Codec;
+
+/// The environment of `data.task: environment`, whose observations are rendered by the model's chat template, or as
+/// they are where the environment speaks plainly.
+#[derive(Debug, Clone)]
+pub struct RunWorlds {
+    maker: EnvironmentMaker,
+    codec: Codec,
+    /// How a conversation goes on; `None`: an observation is bare text.
+    template: Option<TurnTemplate>,
+}
+
+impl RunWorlds {
+    /// Of a configuration; `None` where its prompts are answered once.
+    ///
+    /// # Errors
+    /// A chat template by which a conversation cannot go on.
+    pub fn of(config: &Config, codec: &Codec) -> Result<Option<Self>, TranscriptError> {
+        let Some(environment) = config.played() else { return Ok(None) };
+        // Bare text goes on as bare text.
+        let is_text = config.data.prompt_format == PromptFormat::Text;
+        let template = match codec.template().filter(|_| !is_text) {
+            Some(template) => Some(check_template(
+                template,
+                codec.tokenizer(),
+                codec.template_arguments(),
+                codec.end_token_ids(),
+            )?),
+            None => None,
+        };
+        Ok(Some(Self { maker: environment.maker(), codec: codec.clone(), template }))
+    }
+
+    /// What makes its environments.
+    pub fn maker(&self) -> &EnvironmentMaker {
+        &self.maker
+    }
+
+    /// What the template would write otherwise about earlier answers than a transcript has it.
+    pub fn differences(&self) -> &[Difference] {
+        self.template.as_ref().map_or(&[], |template| template.differences())
+    }
+}
+
+impl Worlds for RunWorlds {
+    fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, String> {
+        begin(&self.maker, prompt, luck).map_err(|error| format!("its environment cannot be made: {error}"))
+    }
+
+    fn between(
+        &self,
+        conversation: &[Message],
+        sampled: &[u32],
+        observation: &str,
+    ) -> Result<Between, String> {
+        let tokenizer = self.codec.tokenizer();
+        let Some(template) = &self.template else {
+            let token_ids = tokenizer.encode(observation, false).map_err(|error| error.to_string())?;
+            return Ok(Between { token_ids, text: observation.to_owned() });
+        };
+        let new = [Message { role: "user".to_owned(), content: observation.to_owned() }];
+        let continuation = template.continuation(tokenizer, conversation, &new, sampled);
+        let continuation = continuation.map_err(|error| error.to_string())?;
+        Ok(Between { token_ids: continuation.token_ids, text: continuation.text })
+    }
+}
+
+/// The trajectories that a run plays.
+pub fn plays(config: &Config, worlds: Option<Arc<RunWorlds>>) -> Plays {
+    match worlds {
+        // What the engine sampled is in no journal.
+        Some(worlds) => Plays::new(worlds, config.max_completion_length(), !config.samples_at_servers()),
+        None => Plays::none(),
+    }
+}

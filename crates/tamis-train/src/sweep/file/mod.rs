@@ -1,0 +1,144 @@
+//! The file of a sweep, as it is written: `SWEEP.yaml` into typed values, every mistake reported.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tamis_config::reader::Reader;
+use tamis_config::source::{Origin, Source, SourceKind};
+use tamis_config::{ConfigErrors, Diagnostic, Problem, yaml};
+
+use super::name::Template;
+use parse::FileParser;
+
+mod parse;
+
+/// One argument of `tamis train`, with the place where it was written; `None` for the command line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Argument {
+    /// A file, or an override.
+    pub text: String,
+    /// Place where it was written.
+    pub origin: Option<Origin>,
+}
+
+impl Argument {
+    /// Whether it is an override, and not a file.
+    pub fn is_override(&self) -> bool {
+        self.text.contains('=') || self.text.starts_with(['~', '+'])
+    }
+}
+
+/// A text that the user wrote, with its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Written {
+    /// The text.
+    pub text: String,
+    /// Place where it was written.
+    pub origin: Origin,
+}
+
+/// Values of axes, by the axes' names.
+pub type Values = Vec<(Written, Vec<Written>)>;
+
+/// One axis of the grid.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Axis {
+    /// Its name, which templates use.
+    pub name: Written,
+    /// The key that its values are given to; `None` where they are named sets of overrides.
+    pub key: Option<String>,
+    /// Its values, each for points that fulfil a condition.
+    pub cases: Vec<Case>,
+}
+
+/// Values of an axis under a condition.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Case {
+    /// Values that other axes must have; of each axis one of several.
+    pub when: Values,
+    /// The values.
+    pub values: Vec<AxisValue>,
+}
+
+/// One value of an axis.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AxisValue {
+    /// What names call it.
+    pub label: Written,
+    /// What it sets.
+    pub set: Vec<Argument>,
+}
+
+/// A point that is written out: the baseline, or an item of the list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explicit {
+    /// Values of axes, which set what they set in the grid.
+    pub at: Values,
+    /// Values that only names have: they set nothing.
+    pub labels: Values,
+    /// Overrides.
+    pub set: Vec<Argument>,
+    /// Place where it was written.
+    pub origin: Origin,
+}
+
+/// A whole sweep as it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SweepFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Template of the runs' names.
+    pub name: Template,
+    /// Place of the template.
+    pub name_origin: Origin,
+    /// Folder of the runs' folders, from where tamis is started.
+    pub results: PathBuf,
+    /// Files and overrides of every run.
+    pub base: Vec<Argument>,
+    /// The axes of the grid, the slowest first.
+    pub axes: Vec<Axis>,
+    /// The baseline.
+    pub baseline: Option<Explicit>,
+    /// Points beside the grid.
+    pub list: Vec<Explicit>,
+    /// Seeds; none: that of the base.
+    pub seeds: Vec<u64>,
+    /// Named parts of the sweep.
+    pub only: Vec<(Written, Values)>,
+    /// Runs at once.
+    pub parallel: usize,
+}
+
+impl SweepFile {
+    /// Reads a sweep.
+    ///
+    /// # Errors
+    /// Everything that is wrong, each with its line.
+    pub fn read(path: &Path) -> Result<Self, ConfigErrors> {
+        let one = |found: Diagnostic| ConfigErrors { diagnostics: vec![found] };
+        let source = read_source(path).map_err(|problem| one(Diagnostic::error(problem, None)))?;
+        let tree = yaml::parse(&source).map_err(|diagnostics| ConfigErrors { diagnostics })?;
+        let mut parser =
+            FileParser { reader: Reader::default(), folder: path.parent().unwrap_or(Path::new("")) };
+        let sweep = parser.sweep(path, &tree);
+        let diagnostics = parser.reader.into_diagnostics();
+        if diagnostics.is_empty() { Ok(sweep) } else { Err(ConfigErrors { diagnostics }) }
+    }
+}
+
+/// Reads the file: a regular one of a bounded size, in UTF-8.
+fn read_source(path: &Path) -> Result<Arc<Source>, Problem> {
+    let unreadable =
+        |message: String, hint: Option<String>| Problem::Unreadable { path: path.to_owned(), message, hint };
+    let bytes = tamis_file::read(path, tamis_file::MAX_CONFIGURATION).map_err(|error| {
+        let hint = (error.kind() == std::io::ErrorKind::NotFound).then(|| {
+            tamis_file::suggest(path).unwrap_or_else(|| {
+                "name the file of a sweep, such as configs/sweeps/ragen_filtering.yaml".to_owned()
+            })
+        });
+        unreadable(error.to_string(), hint)
+    })?;
+    let text = String::from_utf8(bytes)
+        .map_err(|error| unreadable(error.to_string(), Some("save the file as UTF-8".to_owned())))?;
+    Ok(Source::new(SourceKind::File(path.to_owned()), text))
+}

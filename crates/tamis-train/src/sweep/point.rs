@@ -1,0 +1,162 @@
+//! The points of a sweep, in the order in which they run.
+//!
+//! Axes that the baseline names, and those that depend on them, stand innermost: each combination of the
+//! others has a baseline of its own, which runs before the points that are compared with it. A sweep without
+//! a baseline compares with its first point.
+
+use super::file::{Argument, Axis, AxisValue, Explicit, SweepFile, Values};
+
+/// One point: a configuration that runs once for each seed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// The value of each axis that has one here, as names call it.
+    pub labels: Vec<(String, String)>,
+    /// What it sets, over the base.
+    pub set: Vec<Argument>,
+    /// The point that it is compared with, by its place among all points; a baseline's own place is its own.
+    pub baseline: usize,
+}
+
+impl Point {
+    /// The value of an axis.
+    pub fn label(&self, axis: &str) -> Option<&str> {
+        self.labels.iter().find(|(name, _)| name == axis).map(|(_, label)| label.as_str())
+    }
+
+    /// Whether it has one of the values that are asked for of each axis.
+    pub fn fulfils(&self, values: &Values) -> bool {
+        fulfils(&self.labels, values)
+    }
+}
+
+fn fulfils(labels: &[(String, String)], values: &Values) -> bool {
+    values.iter().all(|(axis, wanted)| {
+        let label = labels.iter().find(|(name, _)| *name == axis.text).map(|(_, label)| label);
+        wanted.iter().any(|wanted| Some(&wanted.text) == label)
+    })
+}
+
+/// Values chosen so far, and what they set.
+#[derive(Clone, Default)]
+struct Chosen {
+    labels: Vec<(String, String)>,
+    set: Vec<Argument>,
+}
+
+impl Chosen {
+    fn with(&self, axis: &Axis, value: &AxisValue) -> Self {
+        let mut chosen = self.clone();
+        chosen.labels.push((axis.name.text.clone(), value.label.text.clone()));
+        chosen.set.extend(value.set.iter().cloned());
+        chosen
+    }
+
+    /// With a point that is written out.
+    fn with_explicit(&self, explicit: &Explicit, axes: &[Axis]) -> Self {
+        let mut chosen = self.clone();
+        for (name, values) in &explicit.at {
+            let (Some(axis), Some(value)) =
+                (axes.iter().find(|axis| axis.name.text == name.text), values.first())
+            else {
+                continue;
+            };
+            let known =
+                axis.cases.iter().flat_map(|case| &case.values).find(|known| known.label.text == value.text);
+            let value = known.cloned().unwrap_or_else(|| AxisValue {
+                label: value.clone(),
+                set: axis
+                    .key
+                    .iter()
+                    .map(|key| Argument {
+                        text: format!("{key}={}", value.text),
+                        origin: Some(value.origin.clone()),
+                    })
+                    .collect(),
+            });
+            chosen = chosen.with(axis, &value);
+        }
+        for (name, values) in &explicit.labels {
+            if let Some(value) = values.first() {
+                chosen.labels.push((name.text.clone(), value.text.clone()));
+            }
+        }
+        chosen.set.extend(explicit.set.iter().cloned());
+        chosen
+    }
+}
+
+/// All combinations of some axes, the first the slowest; an axis none of whose conditions holds has no value.
+fn combine(axes: &[&Axis], chosen: &Chosen, found: &mut Vec<Chosen>) {
+    let Some((axis, rest)) = axes.split_first() else {
+        found.push(chosen.clone());
+        return;
+    };
+    let cases = axis.cases.iter().filter(|case| fulfils(&chosen.labels, &case.when));
+    let values: Vec<&AxisValue> = cases.flat_map(|case| &case.values).collect();
+    if values.is_empty() {
+        combine(rest, chosen, found);
+    }
+    for value in values {
+        combine(rest, &chosen.with(axis, value), found);
+    }
+}
+
+/// The points of a sweep. Those of the grid that have a baseline's values are not repeated.
+pub fn points(sweep: &SweepFile) -> Vec<Point> {
+    let names = |explicit: &Explicit| -> Vec<String> {
+        explicit.at.iter().chain(&explicit.labels).map(|(axis, _)| axis.text.clone()).collect()
+    };
+    let mut inner_names = sweep.baseline.as_ref().map(names).unwrap_or_default();
+    // What depends on one of them goes with it.
+    for axis in &sweep.axes {
+        let mut conditions = axis.cases.iter().flat_map(|case| &case.when);
+        if conditions.any(|(name, _)| inner_names.contains(&name.text)) {
+            inner_names.push(axis.name.text.clone());
+        }
+    }
+    let (inner, outer): (Vec<&Axis>, Vec<&Axis>) =
+        sweep.axes.iter().partition(|axis| inner_names.contains(&axis.name.text));
+    let mut found: Vec<Point> = Vec::new();
+    let mut outer_points = Vec::new();
+    combine(&outer, &Chosen::default(), &mut outer_points);
+    for at in outer_points {
+        let mut baseline = 0;
+        if let Some(explicit) = &sweep.baseline {
+            baseline = found.len();
+            let Chosen { labels, set } = at.with_explicit(explicit, &sweep.axes);
+            found.push(Point { labels, set, baseline });
+        }
+        if sweep.axes.is_empty() && (sweep.baseline.is_some() || !sweep.list.is_empty()) {
+            continue;
+        }
+        let mut inside = Vec::new();
+        combine(&inner, &at, &mut inside);
+        for Chosen { labels, set } in inside {
+            let is_baseline = |point: &Point| same(&point.labels, &labels);
+            if sweep.baseline.is_none() || !found.iter().any(is_baseline) {
+                found.push(Point { labels, set, baseline });
+            }
+        }
+    }
+    for explicit in &sweep.list {
+        let Chosen { labels, set } = Chosen::default().with_explicit(explicit, &sweep.axes);
+        // The baseline that has its values outside the baseline's own axes.
+        let agrees = |point: &Point| {
+            outer.iter().all(|axis| {
+                let of = |labels: &[(String, String)]| {
+                    labels.iter().find(|(name, _)| *name == axis.name.text).map(|(_, label)| label.clone())
+                };
+                of(&point.labels) == of(&labels)
+            })
+        };
+        let own = found.iter().enumerate().find(|(at, point)| point.baseline == *at && agrees(point));
+        let baseline = own.map_or(0, |(at, _)| at);
+        found.push(Point { labels, set, baseline });
+    }
+    found
+}
+
+/// Whether two points have the same values, in whatever order.
+fn same(left: &[(String, String)], right: &[(String, String)]) -> bool {
+    left.len() == right.len() && left.iter().all(|pair| right.contains(pair))
+}

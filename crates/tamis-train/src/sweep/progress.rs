@@ -1,0 +1,65 @@
+//! How far a run is, read from its `metrics.jsonl`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use tamis_run::directory::METRICS;
+
+/// Bytes of the end of the file that are read; a row has some kilobytes.
+const MOST: u64 = 1 << 18;
+
+/// The last row of a run, and its last accuracy.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Progress {
+    /// The last step.
+    pub step: u64,
+    /// Mean reward of everything generated for it.
+    pub reward: Option<f64>,
+    /// Accuracy at the last validation, otherwise share of what was generated that is correct.
+    pub accuracy: Option<f64>,
+}
+
+/// The progress of the run in a folder; `None` before its first step.
+pub fn read(run: &Path) -> Option<Progress> {
+    use std::io::{Read as _, Seek as _, SeekFrom};
+    let mut file = std::fs::File::open(run.join(METRICS)).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(MOST))).ok()?;
+    let mut bytes = Vec::new();
+    file.take(MOST).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let rows = text.lines().filter_map(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
+    let mut progress: Option<Progress> = None;
+    let mut validated = None;
+    for row in rows {
+        let number = |name: &str| row.get(name).and_then(Value::as_f64);
+        let Some(step) = row.get("step").and_then(Value::as_u64) else { continue };
+        let of_validation = row
+            .iter()
+            .find(|(name, _)| name.starts_with("val-core/") && name.contains("/mean@"))
+            .and_then(|(_, value)| value.as_f64());
+        validated = of_validation.or(validated);
+        let accuracy = validated.or(number("all/pass_rate"));
+        let reward = number("all/critic/score/mean").or_else(|| number("critic/score/mean"));
+        progress = Some(Progress { step, reward, accuracy });
+    }
+    progress
+}
+
+impl Progress {
+    /// A line, without the run's name.
+    pub fn line(&self, steps: Option<u64>) -> String {
+        let mut text = format!("step {}", self.step);
+        if let Some(steps) = steps {
+            let _ = write!(text, "/{steps}");
+        }
+        if let Some(reward) = self.reward {
+            let _ = write!(text, "  reward {reward:.3}");
+        }
+        if let Some(accuracy) = self.accuracy {
+            let _ = write!(text, "  accuracy {:.1}%", 100.0 * accuracy);
+        }
+        text
+    }
+}
