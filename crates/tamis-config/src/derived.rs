@@ -256,7 +256,15 @@ impl Config {
         let of_answer = self.rollout.max_response_length;
         let Some(environment) = self.played() else { return of_answer };
         let of_turn = of_answer.saturating_add(self.data.max_prompt_length);
-        let of_turns = environment.prompting.max_turns.saturating_mul(of_turn);
+        let max_turns = environment.prompting.max_turns;
+        let num_seen = match environment.context {
+            ContextMode::Full => max_turns,
+            // No text is longer than what is seen at once.
+            ContextMode::LimitedMultiTurn | ContextMode::SingleTurn => {
+                environment.max_context_window.unwrap_or(max_turns).min(max_turns)
+            }
+        };
+        let of_turns = num_seen.saturating_mul(of_turn);
         environment.max_length.unwrap_or(of_turns)
     }
 

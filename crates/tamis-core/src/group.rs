@@ -97,16 +97,57 @@ pub struct Turn {
     pub start: u32,
     /// One past its last token. What stands between two turns, the environment wrote.
     pub end: u32,
+    /// First of the tokens that the policy saw before it, where it saw neither the prompt nor what stands before
+    /// that one; `None`: it goes on from the turn before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_start: Option<u32>,
     /// The answer as text.
     pub text: String,
     /// What the environment showed after it; empty after the last turn.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub observation: String,
+    /// Whose message that is; empty: the user's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub role: String,
     /// Reward of the turn.
     pub reward: f64,
     /// Numbers about it by name (`action_is_valid`, ...).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub info: BTreeMap<String, f64>,
+}
+
+/// A text among the tokens of a trajectory, with its places among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Its first token. That of the first part, where it is also the first of its answer, follows the prompt.
+    pub start: usize,
+    /// The first token after what was shown to the policy.
+    pub answer: usize,
+    /// One past its last token.
+    pub end: usize,
+}
+
+/// The texts that the tokens of an episode consist of, where they are not one that goes on from the prompt.
+///
+/// ```
+/// use tamis_core::group::{Part, Turn, parts};
+/// let turn = |start, end, context_start| Turn { start, end, context_start, ..Turn::default() };
+/// assert!(parts(&[turn(0, 3, None), turn(5, 9, None)], 9).is_empty());
+/// let anew = [turn(0, 3, None), turn(5, 9, Some(3))];
+/// assert_eq!(parts(&anew, 9), [Part { start: 0, answer: 0, end: 3 }, Part { start: 3, answer: 5, end: 9 }]);
+/// ```
+pub fn parts(turns: &[Turn], num_tokens: usize) -> Vec<Part> {
+    if turns.iter().all(|turn| turn.context_start.is_none()) {
+        return Vec::new();
+    }
+    let begin = |(place, turn): (usize, &Turn)| match turn.context_start {
+        Some(start) => Some((start as usize, turn.start as usize)),
+        // What goes on from the prompt.
+        None => (place == 0).then_some((0, 0)),
+    };
+    let begun: Vec<(usize, usize)> = turns.iter().enumerate().filter_map(begin).collect();
+    let ends = begun.iter().skip(1).map(|&(start, _)| start).chain([num_tokens]);
+    begun.iter().zip(ends).map(|(&(start, answer), end)| Part { start, answer, end }).collect()
 }
 
 /// What an environment made of a trajectory.
@@ -129,6 +170,16 @@ impl Episode {
             mask[start.min(end)..end].fill(true);
         }
         mask
+    }
+
+    /// The texts that its tokens consist of; see [`parts`].
+    pub fn parts(&self, num_tokens: usize) -> Vec<Part> {
+        parts(&self.turns, num_tokens)
+    }
+
+    /// Number of tokens that the policy wrote.
+    pub fn num_written(&self) -> usize {
+        self.turns.iter().map(|turn| turn.end.saturating_sub(turn.start) as usize).sum()
     }
 
     /// Reward of each turn.
@@ -193,6 +244,11 @@ impl Trajectory {
                 episode.turns.iter().filter_map(place).collect()
             }
         }
+    }
+
+    /// Number of tokens that the policy wrote: all of them, but for those of an environment.
+    pub fn num_written(&self) -> usize {
+        self.episode.as_ref().map_or(self.token_ids.len(), Episode::num_written)
     }
 
     /// Whether the response limit cut it off.

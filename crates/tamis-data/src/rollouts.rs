@@ -47,7 +47,12 @@ const IMAGES: &str = "images";
 /// Columns of trajectories that were played in an environment.
 const TURN_ENDS: &str = "turn_ends";
 const TURN_REWARDS: &str = "turn_rewards";
+const TEXT_STARTS: &str = "text_starts";
 const SUCCESS: &str = "success";
+
+fn text_starts(row: &RolloutRow<'_>) -> Vec<u32> {
+    of_turns(row, |turn| turn.context_start).into_iter().flatten().collect()
+}
 
 fn of_turns<T>(row: &RolloutRow<'_>, of: impl Fn(&Turn) -> T) -> Vec<T> {
     row.trajectory.episode.iter().flat_map(|episode| &episode.turns).map(of).collect()
@@ -159,12 +164,17 @@ fn columns<'run>() -> TableColumns<RolloutRow<'run>> {
             column(
                 TURN_ENDS,
                 Values::Ids(|row| Cow::Owned(of_turns(row, |turn| turn.end))),
-                "one past the last token of each answer among `token_ids`; this and the next two only in files where a trajectory has turns",
+                "one past the last token of each answer among `token_ids`; this and the next three only in files where a trajectory has turns",
             ),
             column(
                 TURN_REWARDS,
                 Values::Floats(|row| Cow::Owned(of_turns(row, |turn| turn.reward as f32))),
                 "reward that the environment gave for each answer",
+            ),
+            column(
+                TEXT_STARTS,
+                Values::Ids(|row| Cow::Owned(text_starts(row))),
+                "places among `token_ids` at which the policy was shown a text anew, instead of what goes on from the prompt (`environment.context`); empty where it never was",
             ),
             column(
                 SUCCESS,
@@ -239,7 +249,9 @@ fn named_columns<'run>(rows: &[RolloutRow<'run>]) -> Vec<(String, Values<Rollout
         columns.before.retain(|column| column.name != IMAGES);
     }
     if rows.iter().all(|row| row.trajectory.episode.is_none()) {
-        columns.after.retain(|column| ![TURN_ENDS, TURN_REWARDS, SUCCESS].contains(&column.name));
+        columns
+            .after
+            .retain(|column| ![TURN_ENDS, TURN_REWARDS, TEXT_STARTS, SUCCESS].contains(&column.name));
     }
     columns.with_others(&scores, &logged)
 }

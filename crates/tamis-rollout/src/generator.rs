@@ -183,6 +183,11 @@ impl Sample {
         self.episode.as_ref().map_or_else(|| vec![true; len], |episode| episode.loss_mask(len))
     }
 
+    /// Number of tokens that the policy wrote: all of them, but for those of an environment.
+    pub fn num_written(&self) -> usize {
+        self.episode.as_ref().map_or(self.token_ids.len(), Episode::num_written)
+    }
+
     /// The oldest and the newest version that sampled a token of it.
     pub fn version_range(&self) -> (PolicyVersion, PolicyVersion) {
         let versions = || self.versions.iter().map(|span| span.version);

@@ -79,6 +79,37 @@ fn episodes_are_trained_on_as_they_were_played() {
     );
 }
 
+/// A policy that does not see all of an episode is trained by each answer after what it saw then; a critic too.
+#[test]
+fn answers_to_a_window_are_trained_on_as_they_were_given() {
+    let grpo = ("filter: {kind: variance}", "filter: {kind: variance}");
+    let ppo = (
+        "filter: {kind: variance}",
+        "filter: null\nobjective: {advantage: {kind: bi_level_gae}}\ncritic: {optimizer: {learning_rate: 1e-3}}",
+    );
+    for (context, (old, new)) in
+        [("limited_multi_turn", grpo), ("single_turn", grpo), ("limited_multi_turn", ppo), ("full", ppo)]
+    {
+        let config = LAKE
+            .replaced(
+                "  style: plain\n",
+                &format!("  style: plain\n  context: {context}\n  max_context_window: 2\n"),
+            )
+            .replaced(old, new)
+            .replaced("total_steps: 6", "total_steps: 3")
+            .replaced("max_prompt_length: 16", "max_prompt_length: 40");
+        let folder = Folder::new().with("config.yaml", &config);
+        folder.tamis(&["train", "config.yaml"]).succeeds();
+        let metrics = std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl")).unwrap();
+        let steps: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let kls: Vec<f64> = steps.iter().filter_map(|row| row["actor/ppo_kl"].as_f64()).collect();
+        assert_eq!(kls, [0.0; 3], "{context}");
+        let anew = |row: &Value| row["text_starts"].as_array().unwrap().len();
+        let num_anew: usize = (1..=3).flat_map(|step| rows(&folder, step)).map(|row| anew(&row)).sum();
+        assert_eq!(num_anew > 0, context != "full", "{context}: {num_anew}");
+    }
+}
+
 /// Also where episodes are played while a step trains, and go on from one step to the next.
 #[test]
 fn a_run_killed_in_the_middle_of_episodes_ends_as_if_it_had_not_been() {

@@ -1,5 +1,6 @@
 //! `environment`: the game of `data.task: environment`. Each kind describes its own keys in tamis-env.
 
+use tamis_env::environment::context::{Context, ContextMode};
 use tamis_env::environment::kind::{EnvironmentKind, EnvironmentMaker, EnvironmentStyle};
 use tamis_env::environment::prompting::Prompting;
 use tamis_env::task::environment::EnvironmentLevels;
@@ -15,6 +16,10 @@ kinded! {
         style: EnvironmentStyle = "ragen", Any, Fixed;
         /// Its words, and how many turns and actions an episode may have.
         prompting: Prompting = "{}", Any, Fixed;
+        /// What the policy sees of an episode when it answers.
+        context: ContextMode = "full", Any, Fixed;
+        /// Turns that count where `context` is not full, the one to be answered included. Null: all of them.
+        max_context_window: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Number of training levels.
         train_size: usize = "8192", Between(1.0, 1e7), Fixed;
         /// Number of held-out levels.
@@ -32,6 +37,11 @@ impl EnvironmentConfig {
     /// What makes it.
     pub fn maker(&self) -> EnvironmentMaker {
         EnvironmentMaker { kind: self.kind.clone(), style: self.style, prompting: self.prompting.clone() }
+    }
+
+    /// What is seen of it.
+    pub fn context(&self) -> Context {
+        Context { mode: self.context, window: self.max_context_window }
     }
 
     /// Its levels.

@@ -51,6 +51,7 @@ use tamis_core::schedule::{FillOrder, InFlight, OnExhausted, OnLimit};
 use tamis_data::dataset::{BadRows, BinaryColumns};
 use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt_format::PromptFormat;
+use tamis_env::environment::context::ContextMode;
 use tamis_env::environment::kind::EnvironmentStyle;
 use tamis_env::environment::prompting::Prompting;
 use tamis_env::task::TaskKind;
@@ -62,7 +63,7 @@ use crate::setting::owned;
 
 owned! {
     AdaptiveEntropy, Advantage, Aggregation, ArithmeticSettings, BackendKind, BadRows, BinaryColumns,
-    CheckpointDtype, CorrectionLevel, CorrectionPreset, EarlyStopSettings, EnvironmentStyle, FillOrder, GoldCheck, Importance,
+    CheckpointDtype, ContextMode, CorrectionLevel, CorrectionPreset, EarlyStopSettings, EnvironmentStyle, FillOrder, GoldCheck, Importance,
     InFlight, InitArchitecture, KlKind, KlPlace, LauncherKind, LearnerBackend, LearnerDtype, LoggerKind, LrScheduleKind, OnExhausted, OnLimit,
     OutsideBounds, OverlongPrompts, PolicyLoss, PromptFormat, Prompting, PublishMode, PublishVerify, SaveRollouts, ScheduleMode,
     SelectorKind, Shaping, SurplusKind, TaskKind, ValidationMetric, ZeroGroups,

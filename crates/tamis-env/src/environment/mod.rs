@@ -5,6 +5,7 @@
 //! the key that they were made from: the same key gives the same boards and the same luck in every process.
 
 pub mod bandit;
+pub mod context;
 pub mod countdown;
 pub mod frozen_lake;
 pub mod game;
@@ -16,6 +17,26 @@ pub mod sokoban;
 pub mod sudoku;
 pub mod twenty_forty_eight;
 
+use std::borrow::Cow;
+use std::time::Duration;
+
+use tamis_data::prompt::Message;
+use thiserror::Error;
+
+/// Why an environment is of no use any more.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum EnvironmentFault {
+    /// It took too long.
+    #[error("its environment gave no answer within {} s", limit.as_secs_f64())]
+    TimedOut {
+        /// The limit.
+        limit: Duration,
+    },
+    /// It cannot be made, broke down, or said what nobody understands.
+    #[error("{0}")]
+    Broke(String),
+}
+
 /// What an answer came to.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TurnOutcome {
@@ -24,7 +45,16 @@ pub struct TurnOutcome {
     /// Why no further answer is asked for; `None`: the episode goes on.
     pub end: Option<EpisodeEnd>,
     /// Numbers about the turn by name (`action_is_valid`, ...), for metrics.
-    pub info: Vec<(&'static str, f64)>,
+    pub info: Vec<(Cow<'static, str>, f64)>,
+    /// What went wrong, where the environment cannot go on: the trajectory fails, whatever else is said here.
+    pub fault: Option<EnvironmentFault>,
+}
+
+impl TurnOutcome {
+    /// Of an environment that cannot go on.
+    pub fn failed(fault: EnvironmentFault) -> Self {
+        Self { fault: Some(fault), ..Self::default() }
+    }
 }
 
 /// Why an episode is over.
@@ -40,6 +70,11 @@ pub enum EpisodeEnd {
 pub trait Environment: Send {
     /// What the policy is shown before its next answer.
     fn observe(&self) -> String;
+
+    /// The same as the messages of a conversation: one of the user, unless it is another's (a tool's).
+    fn messages(&self) -> Vec<Message> {
+        vec![Message { role: "user".to_owned(), content: self.observe() }]
+    }
 
     /// Takes an answer in. Text that says nothing usable is an answer too: it costs what the rules say. Not called
     /// once the episode is over.

@@ -38,10 +38,11 @@ impl Environment for Plain {
             reward: played.map_or(self.penalty, |played| played.reward),
             end,
             info: vec![
-                ("action_is_valid", number(played.is_some())),
-                ("action_is_effective", number(played.is_some_and(|played| played.is_effective))),
-                ("num_actions", number(played.is_some())),
+                ("action_is_valid".into(), number(played.is_some())),
+                ("action_is_effective".into(), number(played.is_some_and(|played| played.is_effective))),
+                ("num_actions".into(), number(played.is_some())),
             ],
+            fault: None,
         }
     }
 

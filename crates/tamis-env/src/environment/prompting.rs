@@ -301,11 +301,12 @@ impl Environment for PromptedGame {
             reward: reward + penalty,
             end: self.end,
             info: vec![
-                ("action_is_valid", f64::from(num_actions > 0)),
-                ("action_is_effective", f64::from(is_effective)),
-                ("num_actions", num_actions as f64),
-                ("format_penalty", penalty),
+                ("action_is_valid".into(), f64::from(num_actions > 0)),
+                ("action_is_effective".into(), f64::from(is_effective)),
+                ("num_actions".into(), num_actions as f64),
+                ("format_penalty".into(), penalty),
             ],
+            fault: None,
         }
     }
 
@@ -388,7 +389,7 @@ mod tests {
 
     fn info(outcome: &TurnOutcome) -> [f64; 4] {
         let names = ["action_is_valid", "action_is_effective", "num_actions", "format_penalty"];
-        assert!(outcome.info.iter().map(|(name, _)| *name).eq(names));
+        assert!(outcome.info.iter().map(|(name, _)| &**name).eq(names));
         [0, 1, 2, 3].map(|i| outcome.info[i].1)
     }
 

@@ -10,19 +10,27 @@
 //! after all of that. What the policy wrote is never tokenised again. A prompt without an environment is the episode
 //! that is over after one answer, and passes through.
 
+mod stage;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tamis_core::caught::catch;
 use tamis_core::group::{Episode, FinishReason, PolicyVersion, Turn};
 use tamis_core::random::Key;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
-use tamis_env::environment::{Environment, EpisodeEnd};
+use tamis_env::environment::context::Context;
+use tamis_env::environment::{Environment, EnvironmentFault, EpisodeEnd};
 
 use crate::generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
     SampleId, SampleRequest, VersionSpan, Wait,
 };
+use stage::Stage;
+
+/// Longest wait for the generator while environments work: what they say is heard after it.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Coordinate of the key by which an environment draws, and, counted down from it, of those of later turns: no token
 /// has such a number.
@@ -43,11 +51,11 @@ pub trait Worlds: Send + Sync {
     /// where the prompt is answered once.
     ///
     /// # Errors
-    /// In words, where it cannot be made.
-    fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, String>;
+    /// It cannot be made.
+    fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault>;
 
     /// What stands between an answer and the next one: `conversation` ends in the answer, whose tokens are
-    /// `sampled`, and `observation` is shown after it.
+    /// `sampled`, and `shown` comes after it.
     ///
     /// # Errors
     /// In words, where it cannot be rendered.
@@ -55,8 +63,24 @@ pub trait Worlds: Send + Sync {
         &self,
         conversation: &[Message],
         sampled: &[u32],
-        observation: &str,
+        shown: &[Message],
     ) -> Result<Between, String>;
+
+    /// A conversation from its beginning to that of the next answer.
+    ///
+    /// # Errors
+    /// In words, where it cannot be rendered.
+    fn render(&self, conversation: &[Message]) -> Result<Between, String>;
+
+    /// What the policy sees of an episode.
+    fn context(&self) -> Context {
+        Context::default()
+    }
+
+    /// Whether its environments may take their time, so that nobody should wait for one.
+    fn is_slow(&self) -> bool {
+        false
+    }
 }
 
 /// A trajectory that is being played.
@@ -70,24 +94,42 @@ struct Play {
     /// All turns so far, but for the prompt.
     sample: Sample,
     turns: Vec<Turn>,
+    /// The first of the tokens so far that the policy sees, where it does not see the prompt.
+    context_start: Option<usize>,
     /// Tokens that the policy wrote, and the sum of their entropies where all are known.
     num_written: usize,
     entropy: Option<f64>,
     has_logprobs: bool,
-    /// Whether nobody waits for it any more.
-    is_given_up: bool,
 }
 
 /// What becomes of a play after an answer.
 enum Next {
     Ask(SampleRequest),
     Over(Sample),
-    Failed(String),
+    Failed(EnvironmentFault),
+}
+
+/// A play that somebody waits for, or nobody any more.
+struct Slot {
+    /// `None` while its environment works.
+    play: Option<Play>,
+    /// The turn whose answer is waited for; `None` where none is.
+    turn: Option<u32>,
+    /// Tokens that the policy has written in it.
+    num_written: usize,
+    is_given_up: bool,
+}
+
+/// What an environment has made of its play.
+struct Worked {
+    id: SampleId,
+    /// `None` where it broke down on the way.
+    play: Option<Play>,
+    next: Next,
 }
 
 impl Play {
     fn new(request: SampleRequest, prompt: &Prompt, environment: Box<dyn Environment>) -> Self {
-        let conversation = conversation_of(prompt);
         let sample = Sample {
             token_ids: Vec::new(),
             logprobs: Vec::new(),
@@ -97,28 +139,22 @@ impl Play {
             versions: Vec::new(),
             episode: None,
         };
-        let (turns, entropy) = (Vec::new(), Some(0.0));
         Self {
             request,
             environment,
-            conversation,
+            conversation: conversation_of(prompt),
             turn: 0,
             sample,
-            turns,
+            turns: Vec::new(),
+            context_start: None,
             num_written: 0,
-            entropy,
+            entropy: Some(0.0),
             has_logprobs: true,
-            is_given_up: false,
         }
     }
 
-    /// Takes an answer in; whatever breaks down in the environment fails the trajectory.
-    fn take(&mut self, answer: &Sample, worlds: &dyn Worlds, max_tokens: usize) -> Next {
-        let taken = catch(|| self.play(answer, worlds, max_tokens));
-        taken.unwrap_or_else(|panic| Next::Failed(format!("its environment broke down: {panic}")))
-    }
-
-    fn play(&mut self, answer: &Sample, worlds: &dyn Worlds, max_tokens: usize) -> Next {
+    /// Takes in the tokens of an answer.
+    fn hear(&mut self, answer: &Sample) {
         let (start, num_tokens) = (self.sample.token_ids.len(), answer.token_ids.len());
         self.has_logprobs &= answer.logprobs.len() == num_tokens;
         if self.has_logprobs {
@@ -135,33 +171,73 @@ impl Play {
         }
         self.entropy = self.entropy.zip(answer.entropy).map(|(sum, mean)| sum + mean * num_tokens as f64);
         self.num_written += num_tokens;
-        let outcome = self.environment.act(&answer.text);
+        // What stands before the answer, where that began anew, was appended for it.
+        let is_new =
+            self.turns.last().is_none_or(|last| self.context_start.is_some_and(|at| at >= last.end as usize));
         self.turns.push(Turn {
             start: start as u32,
             end: (start + num_tokens) as u32,
+            context_start: self.context_start.filter(|_| is_new).map(|at| at as u32),
             text: answer.text.clone(),
-            observation: String::new(),
-            reward: outcome.reward,
-            info: outcome.info.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            ..Turn::default()
         });
-        if let Some(end) = outcome.end {
-            return Next::Over(self.finish(end == EpisodeEnd::Truncated));
+    }
+
+    /// Takes an answer in; whatever breaks down in the environment fails the trajectory.
+    fn take(&mut self, answer: &Sample, worlds: &dyn Worlds, max_tokens: usize) -> Next {
+        let taken = catch(|| {
+            self.hear(answer);
+            self.play(answer, worlds, max_tokens)
+        });
+        match taken {
+            Ok(Ok(next)) => next,
+            Ok(Err(fault)) => Next::Failed(fault),
+            Err(panic) => Next::Failed(broken(&panic)),
         }
-        let observation = self.environment.observe();
+    }
+
+    fn play(
+        &mut self,
+        answer: &Sample,
+        worlds: &dyn Worlds,
+        max_tokens: usize,
+    ) -> Result<Next, EnvironmentFault> {
+        let outcome = self.environment.act(&answer.text);
+        if let Some(fault) = outcome.fault {
+            return Err(fault);
+        }
+        if let Some(turn) = self.turns.last_mut() {
+            turn.reward = outcome.reward;
+            turn.info = outcome.info.into_iter().map(|(name, value)| (name.into_owned(), value)).collect();
+        }
+        if let Some(end) = outcome.end {
+            return Ok(Next::Over(self.finish(end == EpisodeEnd::Truncated)));
+        }
+        let shown = self.environment.messages();
         self.conversation.push(message("assistant", &answer.text));
-        let between = match worlds.between(&self.conversation, &answer.token_ids, &observation) {
-            Ok(between) => between,
-            Err(reason) => {
-                return Next::Failed(format!("what its environment shows cannot be given to it: {reason}"));
-            }
+        let context = worlds.context();
+        let unseen = |reason| {
+            EnvironmentFault::Broke(format!("what its environment shows cannot be given to it: {reason}"))
         };
-        let room = max_tokens.saturating_sub(self.sample.token_ids.len() + between.token_ids.len());
+        let (more, seen) = if context.is_growing() {
+            let more = worlds.between(&self.conversation, &answer.token_ids, &shown).map_err(unseen)?;
+            let so_far = self.sample.token_ids.len() - self.context_start.unwrap_or(0);
+            let seen = so_far + more.token_ids.len();
+            (more, seen)
+        } else {
+            let view = context.view(&[&self.conversation[..], &shown[..]].concat());
+            let more = worlds.render(&view).map_err(unseen)?;
+            self.context_start = Some(self.sample.token_ids.len());
+            let seen = more.token_ids.len().saturating_sub(self.request.prompt_token_ids.len());
+            (more, seen)
+        };
+        let room = max_tokens.saturating_sub(seen);
         if room == 0 {
             self.sample.finish_reason = FinishReason::Length;
-            return Next::Over(self.finish(true));
+            return Ok(Next::Over(self.finish(true)));
         }
-        self.append(&between, observation);
-        Next::Ask(self.ask(room))
+        self.append(&more, shown);
+        Ok(Next::Ask(self.ask(room)))
     }
 
     /// The last version goes on to this token, or another one does.
@@ -175,7 +251,8 @@ impl Play {
         }
     }
 
-    fn append(&mut self, between: &Between, observation: String) {
+    /// Appends what the policy did not write.
+    fn append(&mut self, between: &Between, shown: Vec<Message>) {
         self.sample.token_ids.extend(&between.token_ids);
         if self.has_logprobs {
             self.sample.logprobs.resize(self.sample.token_ids.len(), 0.0);
@@ -184,10 +261,12 @@ impl Play {
         if let Some(last) = self.sample.versions.last_mut() {
             last.end = self.sample.token_ids.len() as u32;
         }
-        self.conversation.push(message("user", &observation));
-        if let Some(turn) = self.turns.last_mut() {
-            turn.observation = observation;
+        if let (Some(turn), Some(first)) = (self.turns.last_mut(), shown.first()) {
+            let contents: Vec<&str> = shown.iter().map(|message| message.content.as_str()).collect();
+            turn.observation = contents.join("\n");
+            turn.role = if first.role == "user" { String::new() } else { first.role.clone() };
         }
+        self.conversation.extend(shown);
     }
 
     /// The request of the next answer, which has room for so many tokens.
@@ -200,9 +279,13 @@ impl Play {
         // An answer that is journalled under this key is one to what stands before it, and to nothing else.
         let key = self.request.key.with(LUCK - u64::from(self.turn));
         let key = self.sample.token_ids.iter().fold(key, |key, &token| key.with(u64::from(token)));
+        let prompt_token_ids = match self.context_start {
+            Some(start) => Arc::from(&self.sample.token_ids[start..]),
+            None => [&*self.request.prompt_token_ids, &self.sample.token_ids].concat().into(),
+        };
         SampleRequest {
             id: SampleId { turn: self.turn, ..self.request.id },
-            prompt_token_ids: [&*self.request.prompt_token_ids, &self.sample.token_ids].concat().into(),
+            prompt_token_ids,
             key,
             sampling,
             ..self.request.clone()
@@ -220,6 +303,11 @@ impl Play {
     }
 }
 
+/// Of an environment that broke down on the way.
+fn broken(panic: &str) -> EnvironmentFault {
+    EnvironmentFault::Broke(format!("its environment broke down: {panic}"))
+}
+
 fn message(role: &str, content: &str) -> Message {
     Message { role: role.to_owned(), content: content.to_owned() }
 }
@@ -235,10 +323,20 @@ pub fn conversation_of(prompt: &Prompt) -> Vec<Message> {
 /// The messages of an episode: what the policy wrote, and what it was shown after that.
 pub fn messages_of(episode: &Episode) -> Vec<Message> {
     let of_turn = |turn: &Turn| {
-        let shown = (!turn.observation.is_empty()).then(|| message("user", &turn.observation));
+        let role = if turn.role.is_empty() { "user" } else { &turn.role };
+        let shown = (!turn.observation.is_empty()).then(|| message(role, &turn.observation));
         std::iter::once(message("assistant", &turn.text)).chain(shown)
     };
     episode.turns.iter().flat_map(of_turn).collect()
+}
+
+/// Trajectories that environments have failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FaultyEpisodes {
+    /// In time.
+    pub num_timed_out: u64,
+    /// Otherwise.
+    pub num_broken: u64,
 }
 
 /// The trajectories that are being played.
@@ -248,7 +346,10 @@ pub struct Plays {
     max_tokens: usize,
     /// Whether trajectories are finished by the weights that they began with, also where answers need not be.
     finishes: bool,
-    open: BTreeMap<SampleId, Play>,
+    open: BTreeMap<SampleId, Slot>,
+    /// Where slow environments work.
+    stage: Stage<Worked>,
+    faults: FaultyEpisodes,
     /// A publication that waits for what is open, and what was asked for meanwhile.
     publication: Option<(Publication, InFlight)>,
     waiting: Vec<SampleRequest>,
@@ -259,9 +360,11 @@ pub struct Plays {
 impl Plays {
     /// In these environments; `max_tokens`: most tokens of a trajectory, with what environments write in it;
     /// `finishes`: whether a trajectory is finished by the weights that it began with whatever a publication says, as
-    /// it must be where a resumed run samples anew and finds no answers in a journal.
-    pub fn new(worlds: Arc<dyn Worlds>, max_tokens: usize, finishes: bool) -> Self {
-        Self { worlds: Some(worlds), max_tokens, finishes, ..Self::none() }
+    /// it must be where a resumed run samples anew and finds no answers in a journal; `num_threads`: slow
+    /// environments that work at the same time.
+    pub fn new(worlds: Arc<dyn Worlds>, max_tokens: usize, finishes: bool, num_threads: usize) -> Self {
+        let stage = Stage::new(num_threads);
+        Self { worlds: Some(worlds), max_tokens, finishes, stage, ..Self::none() }
     }
 
     /// None: every prompt is answered once.
@@ -271,10 +374,17 @@ impl Plays {
             max_tokens: 0,
             finishes: false,
             open: BTreeMap::new(),
+            stage: Stage::new(1),
+            faults: FaultyEpisodes::default(),
             publication: None,
             waiting: Vec::new(),
             told: Vec::new(),
         }
+    }
+
+    /// The trajectories that environments have failed since this was asked last.
+    pub fn take_faults(&mut self) -> FaultyEpisodes {
+        std::mem::take(&mut self.faults)
     }
 
     /// Whether no trajectory is in the middle.
@@ -289,10 +399,10 @@ impl Plays {
 
     /// The play that an event is about, where there is one and it waits for that; otherwise the id by which whoever
     /// asked for trajectories tells that it is none of theirs.
-    fn play(&mut self, id: SampleId) -> Result<(SampleId, &mut Play), SampleId> {
+    fn find(&mut self, id: SampleId) -> Result<(SampleId, &mut Slot), SampleId> {
         let whole = SampleId { turn: 0, ..id };
         match self.open.get_mut(&whole) {
-            Some(play) if play.turn == id.turn => Ok((whole, play)),
+            Some(slot) if slot.turn == Some(id.turn) => Ok((whole, slot)),
             // Said twice: the answer of a turn is no end of a trajectory.
             Some(_) => Err(SampleId { turn: id.turn.max(1), ..id }),
             None => Err(id),
@@ -301,14 +411,24 @@ impl Plays {
 
     /// Ends a play whose answer does not come; as which sample it was asked for, and the tokens of its turns before.
     fn give_up(&mut self, id: SampleId) -> (SampleId, u64) {
-        match self.play(id) {
-            Ok((whole, play)) => {
-                let num_tokens = play.num_written as u64;
+        match self.find(id) {
+            Ok((whole, slot)) => {
+                let num_tokens = slot.num_written as u64;
                 self.open.remove(&whole);
                 (whole, num_tokens)
             }
             Err(id) => (id, 0),
         }
+    }
+
+    /// Ends a play that its environment has failed.
+    fn fail(&mut self, id: SampleId, num_tokens: u64, fault: &EnvironmentFault) -> GeneratorEvent {
+        match fault {
+            EnvironmentFault::TimedOut { .. } => self.faults.num_timed_out += 1,
+            EnvironmentFault::Broke(_) => self.faults.num_broken += 1,
+        }
+        self.open.remove(&id);
+        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason: fault.to_string(), num_tokens }
     }
 }
 
@@ -324,33 +444,24 @@ impl Episodes<'_> {
         let (worlds, max_tokens) = (self.plays.worlds.clone(), self.plays.max_tokens);
         let event = match event {
             GeneratorEvent::Sampled { id, sample } => {
-                let (whole, play) = match self.plays.play(id) {
+                let (whole, slot) = match self.plays.find(id) {
                     Ok(found) => found,
                     Err(id) => return Ok(Some(GeneratorEvent::Sampled { id, sample })),
                 };
-                let Some(worlds) = worlds else {
+                let (Some(worlds), Some(mut play)) = (worlds, slot.play.take()) else {
                     return Ok(Some(GeneratorEvent::Sampled { id, sample }));
                 };
-                if play.is_given_up {
-                    let num_tokens = (play.num_written + sample.token_ids.len()) as u64;
-                    self.plays.open.remove(&whole);
-                    return Ok(Some(GeneratorEvent::Aborted { id: whole, num_tokens }));
+                (slot.turn, slot.num_written) = (None, play.num_written + sample.token_ids.len());
+                if !worlds.is_slow() || slot.is_given_up {
+                    let next =
+                        if slot.is_given_up { None } else { Some(play.take(&sample, &*worlds, max_tokens)) };
+                    return self.go_on(whole, Some(play), next);
                 }
-                match play.take(&sample, &*worlds, max_tokens) {
-                    Next::Ask(request) => {
-                        self.generator.submit(request)?;
-                        return Ok(None);
-                    }
-                    Next::Over(sample) => {
-                        self.plays.open.remove(&whole);
-                        GeneratorEvent::Sampled { id: whole, sample }
-                    }
-                    Next::Failed(reason) => {
-                        let num_tokens = play.num_written as u64;
-                        self.plays.open.remove(&whole);
-                        GeneratorEvent::Failed { id: whole, kind: FailureKind::Permanent, reason, num_tokens }
-                    }
-                }
+                self.plays.stage.work(move || {
+                    let next = play.take(&sample, &*worlds, max_tokens);
+                    Worked { id: whole, play: Some(play), next }
+                });
+                return Ok(None);
             }
             GeneratorEvent::Failed { id, kind, reason, num_tokens } => {
                 let (id, before) = self.plays.give_up(id);
@@ -364,33 +475,92 @@ impl Episodes<'_> {
         };
         Ok(Some(event))
     }
-}
 
-impl Episodes<'_> {
+    /// What is told of a play after its environment has worked; `None` of `next`: nobody waits for it.
+    fn go_on(
+        &mut self,
+        id: SampleId,
+        play: Option<Play>,
+        next: Option<Next>,
+    ) -> Result<Option<GeneratorEvent>, GeneratorError> {
+        let Some(slot) = self.plays.open.get_mut(&id) else { return Ok(None) };
+        let num_tokens = slot.num_written as u64;
+        Ok(match next {
+            Some(Next::Failed(fault)) => Some(self.plays.fail(id, num_tokens, &fault)),
+            Some(Next::Ask(request)) if !slot.is_given_up => {
+                (slot.play, slot.turn) = (play, Some(request.id.turn));
+                self.generator.submit(request)?;
+                None
+            }
+            Some(Next::Over(sample)) if !slot.is_given_up => {
+                self.plays.open.remove(&id);
+                Some(GeneratorEvent::Sampled { id, sample })
+            }
+            _ => {
+                self.plays.open.remove(&id);
+                Some(GeneratorEvent::Aborted { id, num_tokens })
+            }
+        })
+    }
+
     /// Begins a trajectory, or the answer that is all of one.
     fn begin(&mut self, mut request: SampleRequest) -> Result<(), GeneratorError> {
-        let (id, luck, max_tokens) = (request.id, request.key.with(LUCK), self.plays.max_tokens);
-        let begun = match (&self.plays.worlds, &request.prompt) {
-            (Some(worlds), Some(prompt)) => catch(|| worlds.begin(prompt, luck))
-                .unwrap_or_else(|panic| Err(format!("its environment broke down: {panic}"))),
-            _ => Ok(None),
+        let (id, max_tokens) = (request.id, self.plays.max_tokens);
+        let (Some(worlds), Some(prompt)) = (self.plays.worlds.clone(), request.prompt.clone()) else {
+            return self.generator.submit(request);
         };
-        match (begun, request.prompt.clone()) {
-            (Ok(Some(environment)), Some(prompt)) => {
-                if request.sampling.max_response_length > max_tokens {
-                    Arc::make_mut(&mut request.sampling).max_response_length = max_tokens;
-                }
-                let play = Play::new(request.clone(), &prompt, environment);
-                self.generator.submit(request)?;
-                self.plays.open.insert(id, play);
+        let luck = request.key.with(LUCK);
+        let make = move |worlds: &dyn Worlds, prompt: &Prompt| {
+            catch(|| worlds.begin(prompt, luck)).unwrap_or_else(|panic| Err(broken(&panic)))
+        };
+        let limit = move |request: &mut SampleRequest| {
+            if request.sampling.max_response_length > max_tokens {
+                Arc::make_mut(&mut request.sampling).max_response_length = max_tokens;
             }
-            (Ok(_), _) => self.generator.submit(request)?,
-            (Err(reason), _) => {
-                let kind = FailureKind::Permanent;
-                self.plays.told.push(GeneratorEvent::Failed { id, kind, reason, num_tokens: 0 });
+        };
+        if worlds.is_slow() {
+            let slot = Slot { play: None, turn: None, num_written: 0, is_given_up: false };
+            self.plays.open.insert(id, slot);
+            self.plays.stage.work(move || match make(&*worlds, &prompt) {
+                Ok(Some(environment)) => {
+                    limit(&mut request);
+                    let play = Play::new(request.clone(), &prompt, environment);
+                    Worked { id, play: Some(play), next: Next::Ask(request) }
+                }
+                Ok(None) => {
+                    let reason = "it has no environment".to_owned();
+                    Worked { id, play: None, next: Next::Failed(EnvironmentFault::Broke(reason)) }
+                }
+                Err(fault) => Worked { id, play: None, next: Next::Failed(fault) },
+            });
+            return Ok(());
+        }
+        match make(&*worlds, &prompt) {
+            Ok(Some(environment)) => {
+                limit(&mut request);
+                let play = Some(Play::new(request.clone(), &prompt, environment));
+                self.generator.submit(request)?;
+                let slot = Slot { play, turn: Some(0), num_written: 0, is_given_up: false };
+                self.plays.open.insert(id, slot);
+            }
+            Ok(None) => self.generator.submit(request)?,
+            Err(fault) => {
+                let failed = self.plays.fail(id, 0, &fault);
+                self.plays.told.push(failed);
             }
         }
         Ok(())
+    }
+
+    /// Hears what environments have worked out, in the order of the trajectories.
+    fn hear_stage(&mut self, wait: Option<Duration>) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        let mut worked = self.plays.stage.take(wait);
+        worked.sort_by_key(|worked| worked.id);
+        let mut told = Vec::new();
+        for Worked { id, play, next } in worked {
+            told.extend(self.go_on(id, play, Some(next))?);
+        }
+        Ok(told)
     }
 
     /// Gives weights that waited for what was open, once nothing is; then what was asked for meanwhile begins.
@@ -408,8 +578,8 @@ impl Episodes<'_> {
 
     /// Nobody waits for these any more.
     fn give_up_all(&mut self, is_meant: impl Fn(&SampleId) -> bool) {
-        for (id, play) in &mut self.plays.open {
-            play.is_given_up |= is_meant(id);
+        for (id, slot) in &mut self.plays.open {
+            slot.is_given_up |= is_meant(id);
         }
         let (gone, stay): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.plays.waiting).into_iter().partition(|request| is_meant(&request.id));
@@ -437,8 +607,8 @@ impl Generator for Episodes<'_> {
         self.give_up_all(|id| what.holds(id));
         self.generator.abort(match what {
             AbortScope::Sample(id) => {
-                let turn = self.plays.open.get(&id).map_or(id.turn, |play| play.turn);
-                AbortScope::Sample(SampleId { turn, ..id })
+                let turn = self.plays.open.get(&id).and_then(|slot| slot.turn);
+                AbortScope::Sample(SampleId { turn: turn.unwrap_or(id.turn), ..id })
             }
             other => other,
         });
@@ -447,8 +617,8 @@ impl Generator for Episodes<'_> {
     fn publish(&mut self, weights: &Publication, in_flight: InFlight) -> Result<(), GeneratorError> {
         if in_flight == InFlight::Abort {
             self.plays.publication = None;
-            for play in self.plays.open.values_mut() {
-                play.is_given_up = true;
+            for slot in self.plays.open.values_mut() {
+                slot.is_given_up = true;
             }
             self.generator.publish(weights, in_flight)?;
             for request in std::mem::take(&mut self.plays.waiting) {
@@ -466,10 +636,36 @@ impl Generator for Episodes<'_> {
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
         loop {
             let mut told = std::mem::take(&mut self.plays.told);
-            let events = self.generator.next(if told.is_empty() { wait } else { Wait::No })?;
+            told.extend(self.hear_stage(None)?);
+            // Who waits for a generator does not hear environments: it is asked again and again while any works.
+            let is_staged = self.plays.stage.is_busy();
+            let soon = Instant::now() + LOOK_EVERY;
+            let of_generator = match wait {
+                _ if !told.is_empty() => Wait::No,
+                Wait::Until(end) if is_staged => Wait::Until(end.min(soon)),
+                Wait::Forever if is_staged => Wait::Until(soon),
+                wait => wait,
+            };
+            let events = self.generator.next(of_generator)?;
             let is_quiet = events.is_empty();
             for event in events {
                 told.extend(self.take(event)?);
+            }
+            if is_quiet && is_staged && told.is_empty() && wait != Wait::No {
+                let left = match wait {
+                    Wait::Until(end) => end.saturating_duration_since(Instant::now()),
+                    _ => LOOK_EVERY,
+                };
+                // Where nothing is generated, the generator has not waited.
+                let is_idle = self.generator.load().in_flight == 0;
+                told.extend(self.hear_stage(Some(if is_idle {
+                    left.min(LOOK_EVERY)
+                } else {
+                    Duration::ZERO
+                }))?);
+                if told.is_empty() && !left.is_zero() {
+                    continue;
+                }
             }
             self.publish_held()?;
             told.append(&mut self.plays.told);
@@ -481,7 +677,8 @@ impl Generator for Episodes<'_> {
 
     fn load(&self) -> Load {
         let load = self.generator.load();
-        Load { in_flight: load.in_flight + self.plays.waiting.len() + self.plays.told.len(), ..load }
+        let own = self.plays.waiting.len() + self.plays.told.len() + self.plays.stage.num_working();
+        Load { in_flight: load.in_flight + own, ..load }
     }
 }
 

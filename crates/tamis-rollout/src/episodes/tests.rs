@@ -5,6 +5,7 @@ use serde_json::Map;
 use tamis_core::group::PromptId;
 use tamis_core::random::Purpose;
 use tamis_env::environment::TurnOutcome;
+use tamis_env::environment::context::ContextMode;
 
 use super::*;
 use crate::fake::{FakeFaults, FakeGenerator, FakeSettings, sampling};
@@ -32,7 +33,12 @@ impl Environment for Counting {
         assert!(!(self.breaks && self.turn == 1), "no such world");
         self.turn += 1;
         let end = (self.turn >= self.lasts).then_some(EpisodeEnd::Terminated);
-        TurnOutcome { reward: self.turn as f64, end, info: vec![("luck", self.luck.uniform(0))] }
+        TurnOutcome {
+            reward: self.turn as f64,
+            end,
+            info: vec![("luck".into(), self.luck.uniform(0))],
+            fault: None,
+        }
     }
 
     fn is_success(&self) -> bool {
@@ -40,19 +46,22 @@ impl Environment for Counting {
     }
 }
 
+#[derive(Default)]
 struct CountingWorlds {
     breaks: bool,
+    context: Context,
+    is_slow: bool,
     /// Tokens that stand between two turns.
     num_shown: usize,
 }
 
 impl Worlds for CountingWorlds {
-    fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, String> {
+    fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
         let Some(lasts) = prompt.columns.get("turns").and_then(serde_json::Value::as_u64) else {
             return Ok(None);
         };
         if lasts == NO_WORLD {
-            return Err("there is no such world".to_owned());
+            return Err(EnvironmentFault::Broke("there is no such world".to_owned()));
         }
         Ok(Some(Box::new(Counting { lasts, turn: 0, breaks: self.breaks, luck })))
     }
@@ -61,10 +70,23 @@ impl Worlds for CountingWorlds {
         &self,
         conversation: &[Message],
         _sampled: &[u32],
-        observation: &str,
+        shown: &[Message],
     ) -> Result<Between, String> {
         assert_eq!(conversation.last().map(|last| last.role.as_str()), Some("assistant"));
-        Ok(Between { token_ids: vec![SHOWN; self.num_shown], text: format!("[{observation}]") })
+        Ok(Between { token_ids: vec![SHOWN; self.num_shown], text: format!("[{}]", shown[0].content) })
+    }
+
+    fn render(&self, conversation: &[Message]) -> Result<Between, String> {
+        let text = conversation.iter().map(|message| format!("[{}]", message.content)).collect();
+        Ok(Between { token_ids: vec![SHOWN; conversation.len()], text })
+    }
+
+    fn context(&self) -> Context {
+        self.context
+    }
+
+    fn is_slow(&self) -> bool {
+        self.is_slow
     }
 }
 
@@ -95,7 +117,7 @@ fn play(
     max_tokens: usize,
     turns: &[Option<u64>],
 ) -> BTreeMap<u64, GeneratorEvent> {
-    let mut plays = Plays::new(Arc::new(worlds), max_tokens, false);
+    let mut plays = Plays::new(Arc::new(worlds), max_tokens, false, 2);
     let mut generator = FakeGenerator::new(generator);
     let mut episodes = plays.over(&mut generator);
     for (group, turns) in turns.iter().enumerate() {
@@ -137,7 +159,7 @@ proptest! {
         seed in 0_u64..100,
     ) {
         let settings = FakeSettings { max_delay: 5, ..FakeSettings::faultless(seed) };
-        let ended = play(settings, CountingWorlds { breaks: false, num_shown }, 1000, &turns);
+        let ended = play(settings, CountingWorlds { breaks: false, num_shown, ..CountingWorlds::default() }, 1000, &turns);
         for (lasts, event) in turns.iter().zip(ended.values()) {
             let sample = sample(event);
             let mask = sample.loss_mask();
@@ -171,11 +193,43 @@ proptest! {
     #[test]
     fn episodes_are_functions_of_prompt_and_key(seed in 0_u64..100) {
         let turns = [Some(3), None, Some(1), Some(4)];
-        let worlds = || CountingWorlds { breaks: false, num_shown: 2 };
+        let worlds = || CountingWorlds { breaks: false, num_shown: 2, ..CountingWorlds::default() };
         let calm = play(FakeSettings::faultless(0), worlds(), 1000, &turns);
         let faults = FakeFaults { duplicate: 0.5, foreign: 0.3, ..FakeFaults::default() };
         let wild = FakeSettings { seed, max_delay: 7, faults };
         prop_assert_eq!(play(wild, worlds(), 1000, &turns), calm);
+        // Environments that take their time, beside generation.
+        let worlds = |breaks| CountingWorlds { breaks, num_shown: 2, is_slow: true, ..CountingWorlds::default() };
+        let turns = [Some(3), Some(2), Some(1), Some(4)];
+        let quick = CountingWorlds { breaks: false, num_shown: 2, ..CountingWorlds::default() };
+        let calm = play(FakeSettings::faultless(0), quick, 1000, &turns);
+        prop_assert_eq!(play(wild, worlds(false), 1000, &turns), calm);
+        let failed = play(FakeSettings::faultless(seed), worlds(true), 1000, &[Some(3), Some(1), Some(NO_WORLD)]);
+        let is_failed = matches!(failed[&0], GeneratorEvent::Failed { num_tokens: 1.., .. });
+        let is_sampled = matches!(failed[&1], GeneratorEvent::Sampled { .. });
+        let is_none = matches!(failed[&2], GeneratorEvent::Failed { num_tokens: 0, .. });
+        prop_assert!(is_failed && is_sampled && is_none);
+    }
+
+    /// Where the policy does not see all that was before, each answer stands after what it saw.
+    #[test]
+    fn answers_that_begin_anew_stand_after_what_was_shown(lasts in 1_u64..6, window in 1_usize..4, seed in 0_u64..20) {
+        for mode in [ContextMode::LimitedMultiTurn, ContextMode::SingleTurn] {
+            let context = Context { mode, window: Some(window) };
+            let worlds = CountingWorlds { context, ..CountingWorlds::default() };
+            let ended = play(FakeSettings::faultless(seed), worlds, 1000, &[Some(lasts)]);
+            let sample = sample(&ended[&0]);
+            let (mask, episode) = (sample.loss_mask(), sample.episode.as_ref().expect("played"));
+            prop_assert!(sample.token_ids.iter().zip(&mask).all(|(&token, &written)| (token == SHOWN) != written));
+            let parts = episode.parts(sample.token_ids.len());
+            prop_assert_eq!(parts.len() as u64, if lasts == 1 { 0 } else { lasts });
+            for (number, (part, turn)) in parts.iter().zip(&episode.turns).enumerate() {
+                prop_assert_eq!((part.answer, part.end), (turn.start as usize, turn.end as usize));
+                // One token for each message that is seen.
+                let seen = if mode == ContextMode::SingleTurn { 1 } else { 2 * window.min(number + 1) - 1 };
+                prop_assert_eq!(part.answer - part.start, if number == 0 { 0 } else { seen });
+            }
+        }
     }
 }
 
@@ -184,7 +238,7 @@ fn a_trajectory_has_no_more_tokens_than_it_may() {
     for max_tokens in 1..30 {
         let ended = play(
             FakeSettings::faultless(1),
-            CountingWorlds { breaks: false, num_shown: 2 },
+            CountingWorlds { breaks: false, num_shown: 2, ..CountingWorlds::default() },
             max_tokens,
             &[Some(6)],
         );
@@ -199,7 +253,7 @@ fn a_trajectory_has_no_more_tokens_than_it_may() {
 
 #[test]
 fn an_environment_that_breaks_down_fails_its_trajectory_alone() {
-    let worlds = CountingWorlds { breaks: true, num_shown: 1 };
+    let worlds = CountingWorlds { breaks: true, num_shown: 1, ..CountingWorlds::default() };
     let turns = [Some(3), None, Some(1), Some(NO_WORLD)];
     let ended = play(FakeSettings::faultless(1), worlds, 1000, &turns);
     let GeneratorEvent::Failed { reason, .. } = &ended[&3] else { panic!("{ended:?}") };
@@ -216,7 +270,12 @@ fn an_environment_that_breaks_down_fails_its_trajectory_alone() {
 
 #[test]
 fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() {
-    let mut plays = Plays::new(Arc::new(CountingWorlds { breaks: false, num_shown: 1 }), 1000, false);
+    let mut plays = Plays::new(
+        Arc::new(CountingWorlds { breaks: false, num_shown: 1, ..CountingWorlds::default() }),
+        1000,
+        false,
+        2,
+    );
     let mut generator = FakeGenerator::new(FakeSettings::faultless(1));
     let mut episodes = plays.over(&mut generator);
     let first = request(0, Some(3));
@@ -224,7 +283,7 @@ fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() 
     assert!(matches!(episodes.submit(first.clone()), Err(GeneratorError::IdInUse { .. })));
     // The first answer, by which the second turn begins.
     assert!(episodes.next(Wait::No).expect("goes on").is_empty());
-    while episodes.plays.open.values().all(|play| play.turn == 0) {
+    while episodes.plays.open.values().all(|slot| slot.turn == Some(0)) {
         let events = episodes.generator.next(Wait::Forever).expect("goes on");
         for event in events {
             assert_eq!(episodes.take(event).expect("taken"), None);
@@ -249,8 +308,8 @@ fn weights_wait_for_the_trajectories_that_began_before() {
     for (in_flight, finishes, waits) in
         [(InFlight::Wait, false, true), (InFlight::Keep, true, true), (InFlight::Keep, false, false)]
     {
-        let worlds = CountingWorlds { breaks: false, num_shown: 1 };
-        let mut plays = Plays::new(Arc::new(worlds), 1000, finishes);
+        let worlds = CountingWorlds { breaks: false, num_shown: 1, ..CountingWorlds::default() };
+        let mut plays = Plays::new(Arc::new(worlds), 1000, finishes, 1);
         let mut generator = FakeGenerator::new(FakeSettings { max_delay: 3, ..FakeSettings::faultless(1) });
         let mut episodes = plays.over(&mut generator);
         episodes.submit(request(0, Some(4))).expect("taken");
@@ -281,8 +340,8 @@ fn weights_wait_for_the_trajectories_that_began_before() {
 #[test]
 fn what_is_given_up_plays_no_further_turn() {
     for whole in [false, true] {
-        let worlds = CountingWorlds { breaks: false, num_shown: 1 };
-        let mut plays = Plays::new(Arc::new(worlds), 1000, false);
+        let worlds = CountingWorlds { breaks: false, num_shown: 1, ..CountingWorlds::default() };
+        let mut plays = Plays::new(Arc::new(worlds), 1000, false, 2);
         let faults = FakeFaults { late: 1.0, ..FakeFaults::default() };
         let mut generator = FakeGenerator::new(FakeSettings { faults, ..FakeSettings::faultless(1) });
         let mut episodes = plays.over(&mut generator);

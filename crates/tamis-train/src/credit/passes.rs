@@ -74,6 +74,7 @@ impl Passes {
                     prompt: hint.as_deref().unwrap_or(sequence.prompt),
                     images: sequence.images,
                     completion: sequence.completion,
+                    turns: sequence.turns,
                 })
                 .collect();
             passes.gold_logprobs = Some(scored(&hinted, 1.0)?.0);

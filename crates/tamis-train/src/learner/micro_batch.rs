@@ -150,6 +150,7 @@ pub(crate) fn sequences<'a>(groups: &[&'a Group]) -> Vec<LearnerSequence<'a>> {
             prompt,
             images,
             completion: &trajectory.token_ids,
+            turns: trajectory.episode.as_ref().map_or(&[], |episode| &episode.turns),
         })
     };
     groups.iter().flat_map(of_group).collect()

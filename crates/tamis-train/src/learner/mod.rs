@@ -14,6 +14,7 @@ pub(crate) mod optimizer_batch;
 pub mod progress;
 pub mod rank_balance;
 pub(crate) mod sample_queue;
+pub(crate) mod texts;
 pub mod torch;
 pub mod update;
 pub(crate) mod updates;
@@ -25,7 +26,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tamis_config::LearnerBackend;
-use tamis_core::group::PolicyVersion;
+use tamis_core::group::{Part, PolicyVersion, Turn, parts};
 use tamis_model::SaveDtype;
 use tamis_rollout::Generator;
 use tamis_rollout::launch::LaunchError;
@@ -47,12 +48,19 @@ pub struct LearnerSequence<'a> {
     pub images: &'a [String],
     /// Completion tokens \[T\], at least one; the values asked for are those of these tokens.
     pub completion: &'a [u32],
+    /// Turns of the episode that it is, which say what the policy saw before each; empty: all that stands before.
+    pub turns: &'a [Turn],
 }
 
 impl<'a> LearnerSequence<'a> {
     /// A sequence of text alone.
     pub fn of_text(prompt: &'a [u32], completion: &'a [u32]) -> Self {
-        Self { prompt, images: &[], completion }
+        Self { prompt, images: &[], completion, turns: &[] }
+    }
+
+    /// The texts among its tokens, where it is several; see [`Episode::parts`](tamis_core::group::Episode::parts).
+    pub fn parts(&self) -> Vec<Part> {
+        parts(self.turns, self.completion.len())
     }
 
     /// Whether another has the same prompt, which may then be computed once.

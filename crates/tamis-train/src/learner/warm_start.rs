@@ -172,11 +172,22 @@ impl Example {
                 example.mask.resize(example.completion.len(), true);
                 conversation.push(Message { role: "assistant".to_owned(), content: answer.clone() });
                 let Some(shown) = shown else { break };
-                let between = worlds.between(&conversation, &sampled, shown);
-                let between = between.map_err(|reason| WarmStartError::Between { reason })?;
-                example.completion.extend(&between.token_ids);
-                example.mask.resize(example.completion.len(), false);
-                conversation.push(Message { role: "user".to_owned(), content: shown.clone() });
+                let shown = Message { role: "user".to_owned(), content: shown.clone() };
+                let failed = |reason| WarmStartError::Between { reason };
+                let context = worlds.context();
+                if context.is_growing() {
+                    let shown = std::slice::from_ref(&shown);
+                    let between = worlds.between(&conversation, &sampled, shown).map_err(failed)?;
+                    example.completion.extend(&between.token_ids);
+                    example.mask.resize(example.completion.len(), false);
+                    conversation.extend_from_slice(shown);
+                } else {
+                    // Each answer is an example after what is seen of the conversation then.
+                    conversation.push(shown);
+                    let prompt = worlds.render(&context.view(&conversation)).map_err(failed)?.token_ids;
+                    let next = Self { prompt, images: Vec::new(), completion: Vec::new(), mask: Vec::new() };
+                    examples.push(std::mem::replace(&mut example, next));
+                }
             }
             if !example.completion.is_empty() {
                 examples.push(example);
@@ -241,9 +252,8 @@ pub fn warm_start<E: From<WarmStartError>>(
         let sequences: Vec<LearnerSequence<'_>> = batch
             .iter()
             .map(|example| LearnerSequence {
-                prompt: &example.prompt,
                 images: &example.images,
-                completion: &example.completion,
+                ..LearnerSequence::of_text(&example.prompt, &example.completion)
             })
             .collect();
         let mask: Vec<bool> = batch.iter().flat_map(|example| &example.mask).copied().collect();

@@ -158,7 +158,7 @@ pub fn trained_metrics(
     let num_truncated = members.iter().filter(|member| member.is_truncated()).count();
     TrainedFacts {
         rewards: raw,
-        mean_length: Summary::of(members.iter().map(|member| member.token_ids.len() as f64))
+        mean_length: Summary::of(members.iter().map(|member| member.num_written() as f64))
             .map(|summary| summary.mean),
         truncated: (!members.is_empty()).then(|| num_truncated as f64 / members.len() as f64),
         num_tokens,
@@ -233,7 +233,7 @@ fn scores(members: &Members<'_>, prefix: &str, metrics: &mut Metrics) {
 
 /// `response_length/*`, `completions/*_terminated_length`, `prompt_length/*` under a prefix.
 fn lengths(members: &Members<'_>, prefix: &str, metrics: &mut Metrics) {
-    let length = |member: &Trajectory| member.token_ids.len() as f64;
+    let length = |member: &Trajectory| member.num_written() as f64;
     set_extremes(metrics, &format!("{prefix}response_length"), Summary::of(members.iter().map(length)));
     let truncated = members.iter().filter(|member| member.is_truncated()).count();
     set_share(metrics, &format!("{prefix}response_length/clip_ratio"), truncated, members.iter().count());

@@ -245,7 +245,7 @@ pub fn sample(
                 report.num_scored += 1;
                 outcomes.push(outcome);
             }
-            length += sample.token_ids.len();
+            length += sample.num_written();
             if report.shown.len() < settings.num_samples_shown {
                 report.shown.push(Shown {
                     prompt: String::from(&*prompt.text),
@@ -268,7 +268,7 @@ pub fn sample(
                     scores: scored.scores.iter().map(|(name, score)| (name.clone(), score.value)).collect(),
                     logged: scored.logged.columns.clone(),
                     reward: scored.reward.value,
-                    num_tokens: sample.token_ids.len(),
+                    num_tokens: sample.num_written(),
                     finish_reason: sample.finish_reason,
                 });
             }
@@ -284,7 +284,7 @@ pub fn sample(
             for (name, values) in scored.logged.metrics {
                 row.logged.entry(name).or_default().extend(values);
             }
-            row.lengths.push(sample.token_ids.len());
+            row.lengths.push(sample.num_written());
             row.num_truncated += usize::from(sample.finish_reason == FinishReason::Length);
             row.answers.get_or_insert_default().push(text.trim().to_owned());
         }

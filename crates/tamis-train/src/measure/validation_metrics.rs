@@ -170,7 +170,7 @@ impl PromptSamples {
             scores,
             answers,
             logged: BTreeMap::new(),
-            lengths: members.iter().map(|member| member.token_ids.len()).collect(),
+            lengths: members.iter().map(|member| member.num_written()).collect(),
             num_truncated: members.iter().filter(|member| member.is_truncated()).count(),
         }
     }

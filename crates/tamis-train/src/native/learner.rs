@@ -16,6 +16,7 @@ use super::{Kept, Learning, NativeEngine};
 use crate::interrupt::Halt;
 use crate::learner::generate::{Generate, Generated};
 use crate::learner::progress::UpdateProgress;
+use crate::learner::texts::Texts;
 use crate::learner::{
     Changing, CopyTo, Learner, LearnerError, LearnerInfo, LoadContent, Network, NotFinite, OptimizerReport,
     Pass, RunLearner, SaveContent, Saved, TokenColumns, Trained, Wave,
@@ -76,6 +77,9 @@ impl Learner for NativeEngine {
         if self.gives_up() {
             return Err(Halt::Interrupted);
         }
+        if let Some(texts) = Texts::of(wave) {
+            return Ok(texts.places.spread(&self.forward(network, &texts.wave, sharpness)?));
+        }
         let tokens = join_tokens(wave);
         let batch = as_engine(&tokens, wave);
         let (threads, workspace) = (Arc::clone(&self.threads), &mut self.workspace);
@@ -102,10 +106,15 @@ impl Learner for NativeEngine {
     }
 
     fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns> {
-        self.held = None;
+        (self.held, self.held_texts) = (None, None);
         if self.gives_up() {
             self.of(network)?.gradients.clear();
             return Err(Halt::Interrupted);
+        }
+        if let Some(texts) = Texts::of(wave) {
+            let columns = self.forward_hold(network, &texts.wave)?;
+            self.held_texts = Some(texts.places.clone());
+            return Ok(texts.places.spread(&columns));
         }
         let tokens = join_tokens(wave);
         let batch = as_engine(&tokens, wave);
@@ -139,6 +148,11 @@ impl Learner for NativeEngine {
 
     fn backward(&mut self, derivatives: TokenColumns) -> Pass<()> {
         let (network, held) = self.held.take().ok_or(LearnerError::NothingHeld)?;
+        let texts = self.held_texts.take();
+        let derivatives = match texts {
+            Some(texts) => texts.gather(&derivatives),
+            None => derivatives,
+        };
         if self.gives_up() {
             self.of(network)?.gradients.clear();
             return Err(Halt::Interrupted);

@@ -23,6 +23,7 @@ use generator::{NativeGenerator, SharedWeights};
 use crate::checkpoint::SaveError;
 use crate::interrupt::Interrupt;
 use crate::learner::progress::UpdateProgress;
+use crate::learner::texts::TextPlaces;
 use crate::learner::wire::{OpenRequest, WireCritic};
 use crate::learner::{LearnerError, LearnerInfo, NetworkSizes, RunLearner, Trained};
 use crate::prompts::codec::Codec;
@@ -107,6 +108,8 @@ struct NativeEngine {
     shared: SharedWeights,
     workspace: Workspace,
     held: Option<(Trained, HeldPass)>,
+    /// Where the numbers of the held pass belong, where its sequences were several texts each.
+    held_texts: Option<TextPlaces>,
     interrupt: Interrupt,
     progress: UpdateProgress,
     kept: Option<Kept>,
@@ -223,6 +226,7 @@ impl NativeEngine {
             reference: models.reference,
             workspace: Workspace::default(),
             held: None,
+            held_texts: None,
             interrupt: interrupt.clone(),
             progress: UpdateProgress::new(interrupt),
             kept: None,

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 use tamis_core::printable::cut_middle;
 use tamis_data::overlong::{Fitted, OverlongError, OverlongPrompts};
@@ -236,6 +237,17 @@ impl Codec {
                 Ok((rendered.text, rendered.continued.unwrap_or_default(), false))
             }
         }
+    }
+
+    /// A conversation as the model sees it up to the beginning of the next answer, and its tokens.
+    ///
+    /// # Errors
+    /// There is no template, or it refuses the messages.
+    pub fn open_conversation<M: Serialize>(&self, messages: &[M]) -> Result<(String, Vec<u32>), CodecError> {
+        let template = self.template.as_ref().ok_or(TemplateError::Missing)?;
+        let text = template.prompt(messages, &self.template_arguments)?.text;
+        let token_ids = self.tokenizer.encode(&text, false)?;
+        Ok((text, token_ids))
     }
 
     /// The tokens that the model reads: those of the text, in which the one of each image comes as often as

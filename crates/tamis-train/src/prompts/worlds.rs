@@ -6,13 +6,17 @@ use tamis_config::Config;
 use tamis_core::random::Key;
 use tamis_data::prompt::{Message, Prompt};
 use tamis_data::prompt_format::PromptFormat;
-use tamis_env::environment::Environment;
+use tamis_env::environment::context::Context;
 use tamis_env::environment::kind::EnvironmentMaker;
+use tamis_env::environment::{Environment, EnvironmentFault};
 use tamis_env::task::environment::begin;
 use tamis_rollout::{Between, Plays, Worlds};
 use tamis_text::transcript::{Difference, TranscriptError, TurnTemplate, check_template};
 
 use super::codec::Codec;
+
+/// Slow environments that work at the same time.
+const ENVIRONMENT_THREADS: usize = 64;
 
 /// The environment of `data.task: environment`, whose observations are rendered by the model's chat template, or as
 /// they are where the environment speaks plainly.
@@ -22,6 +26,7 @@ pub struct RunWorlds {
     codec: Codec,
     /// How a conversation goes on; `None`: an observation is bare text.
     template: Option<TurnTemplate>,
+    context: Context,
 }
 
 impl RunWorlds {
@@ -42,7 +47,20 @@ impl RunWorlds {
             )?),
             None => None,
         };
-        Ok(Some(Self { maker: environment.maker(), codec: codec.clone(), template }))
+        Ok(Some(Self {
+            maker: environment.maker(),
+            codec: codec.clone(),
+            template,
+            context: environment.context(),
+        }))
+    }
+
+    /// Messages as bare text, one after the other.
+    fn encode(&self, messages: &[Message], is_beginning: bool) -> Result<Between, String> {
+        let text: String = messages.iter().map(|message| message.content.as_str()).collect();
+        let token_ids =
+            self.codec.tokenizer().encode(&text, is_beginning).map_err(|error| error.to_string())?;
+        Ok(Between { token_ids, text })
     }
 
     /// What makes its environments.
@@ -57,25 +75,35 @@ impl RunWorlds {
 }
 
 impl Worlds for RunWorlds {
-    fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, String> {
-        begin(&self.maker, prompt, luck).map_err(|error| format!("its environment cannot be made: {error}"))
+    fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
+        begin(&self.maker, prompt, luck)
+            .map_err(|error| EnvironmentFault::Broke(format!("its environment cannot be made: {error}")))
     }
 
     fn between(
         &self,
         conversation: &[Message],
         sampled: &[u32],
-        observation: &str,
+        shown: &[Message],
     ) -> Result<Between, String> {
         let tokenizer = self.codec.tokenizer();
-        let Some(template) = &self.template else {
-            let token_ids = tokenizer.encode(observation, false).map_err(|error| error.to_string())?;
-            return Ok(Between { token_ids, text: observation.to_owned() });
-        };
-        let new = [Message { role: "user".to_owned(), content: observation.to_owned() }];
-        let continuation = template.continuation(tokenizer, conversation, &new, sampled);
+        let Some(template) = &self.template else { return self.encode(shown, false) };
+        let continuation = template.continuation(tokenizer, conversation, shown, sampled);
         let continuation = continuation.map_err(|error| error.to_string())?;
         Ok(Between { token_ids: continuation.token_ids, text: continuation.text })
+    }
+
+    fn render(&self, conversation: &[Message]) -> Result<Between, String> {
+        if self.template.is_none() {
+            return self.encode(conversation, true);
+        }
+        let (text, token_ids) =
+            self.codec.open_conversation(conversation).map_err(|error| error.to_string())?;
+        Ok(Between { token_ids, text })
+    }
+
+    fn context(&self) -> Context {
+        self.context
     }
 }
 
@@ -83,7 +111,12 @@ impl Worlds for RunWorlds {
 pub fn plays(config: &Config, worlds: Option<Arc<RunWorlds>>) -> Plays {
     match worlds {
         // What the engine sampled is in no journal.
-        Some(worlds) => Plays::new(worlds, config.max_completion_length(), !config.samples_at_servers()),
+        Some(worlds) => Plays::new(
+            worlds,
+            config.max_completion_length(),
+            !config.samples_at_servers(),
+            ENVIRONMENT_THREADS,
+        ),
         None => Plays::none(),
     }
 }

@@ -70,7 +70,7 @@ pub const CATALOGUE: &[Section] = &[
             Over the same trajectories. A trajectory is truncated if it ended at the response limit,\n\
             whatever its last token.",
         metrics: &[
-            verl("response_length/mean", "tokens", "Mean number of completion tokens."),
+            verl("response_length/mean", "tokens", "Mean number of completion tokens; those of an environment do not count."),
             verl("response_length/max", "tokens", "Largest number of completion tokens."),
             verl("response_length/min", "tokens", "Smallest number of completion tokens."),
             verl("response_length/clip_ratio", "share",

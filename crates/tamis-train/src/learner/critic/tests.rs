@@ -251,11 +251,8 @@ fn values_come_back_by_trajectory() {
     let sequences: Vec<LearnerSequence<'_>> = groups
         .iter()
         .flat_map(|group| {
-            group.trajectories.iter().map(|trajectory| LearnerSequence {
-                images: &[],
-                prompt: &group.prompt_token_ids,
-                completion: &trajectory.token_ids,
-            })
+            let of = |trajectory| LearnerSequence::of_text(&group.prompt_token_ids, trajectory);
+            group.trajectories.iter().map(move |trajectory| of(&trajectory.token_ids))
         })
         .collect();
     let rows = values(&mut Constant::new(0.5), &sequences, MicroBatch::Sequences(3))

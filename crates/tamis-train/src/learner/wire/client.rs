@@ -29,6 +29,7 @@ use crate::interrupt::{Halt, Interrupt};
 use crate::learner::generate::{Generate, Generated};
 use crate::learner::progress::UpdateProgress;
 use crate::learner::rank_balance::RankBalance;
+use crate::learner::texts::{TextPlaces, Texts};
 use crate::learner::torch::TorchProcess;
 use crate::learner::{
     CopyTo, Learner, LearnerEndpoint, LearnerError, LearnerInfo, LoadContent, Network, NotFinite,
@@ -443,6 +444,8 @@ pub struct WireLearner {
     progress: UpdateProgress,
     /// Network of the held pass.
     held: Option<Trained>,
+    /// Where its numbers belong, where its sequences were several texts each.
+    held_texts: Option<TextPlaces>,
     balance: RankBalance,
     opened: Opened,
     #[expect(dead_code, reason = "its thread ends with it")]
@@ -503,7 +506,8 @@ impl WireLearner {
         let signs_of_life = signs_of_life.map_err(no_address)?;
         let opened = Opened { incarnation, adopted, holds };
         let balance = RankBalance::default();
-        Ok(Self { calls, codec: None, interrupt, info, progress, held: None, balance, opened, signs_of_life })
+        let (codec, held, held_texts) = (None, None, None);
+        Ok(Self { calls, codec, interrupt, info, progress, held, held_texts, balance, opened, signs_of_life })
     }
 
     /// The name of the state in its memory, by which a later process of the run may [adopt](OpenRequest::adopt) it.
@@ -595,11 +599,20 @@ impl Learner for WireLearner {
     }
 
     fn forward(&mut self, network: Network, wave: &Wave<'_>, sharpness: f64) -> Pass<TokenColumns> {
+        if let Some(texts) = Texts::of(wave) {
+            return Ok(texts.places.spread(&self.forward(network, &texts.wave, sharpness)?));
+        }
         let message = Message::new(&ForwardRequest { network, sharpness, images: None }).with_wave(wave);
         self.columns("/v1/forward", network, &message, wave.num_tokens())
     }
 
     fn forward_hold(&mut self, network: Trained, wave: &Wave<'_>) -> Pass<TokenColumns> {
+        self.held_texts = None;
+        if let Some(texts) = Texts::of(wave) {
+            let columns = self.forward_hold(network, &texts.wave)?;
+            self.held_texts = Some(texts.places.clone());
+            return Ok(texts.places.spread(&columns));
+        }
         let message = Message::new(&HoldRequest { network, images: None }).with_wave(wave);
         self.held = None;
         self.balance.add_wave(wave, self.info.num_ranks);
@@ -610,6 +623,11 @@ impl Learner for WireLearner {
 
     fn backward(&mut self, derivatives: TokenColumns) -> Pass<()> {
         let network = self.held.take().ok_or(LearnerError::NothingHeld)?;
+        let texts = self.held_texts.take();
+        let derivatives = match texts {
+            Some(texts) => texts.gather(&derivatives),
+            None => derivatives,
+        };
         let message = Message::new(&BackwardRequest { discard: false });
         let message = message.with_derivatives(network.into(), derivatives);
         let answer = self.pass("/v1/backward", &message)?;

@@ -611,10 +611,8 @@ pub(crate) struct OwnedWave {
 impl OwnedWave {
     /// As a learner takes it.
     pub(crate) fn wave(&self) -> Wave<'_> {
-        let sequences = self.prompt_of.iter().enumerate().map(|(place, &prompt)| LearnerSequence {
-            prompt: self.prompts.row(prompt),
-            images: &[],
-            completion: self.completions.row(place),
+        let sequences = self.prompt_of.iter().enumerate().map(|(place, &prompt)| {
+            LearnerSequence::of_text(self.prompts.row(prompt), self.completions.row(place))
         });
         Wave { sequences: sequences.collect(), ranks: self.ranks.clone() }
     }

@@ -38,7 +38,7 @@ fn settings_and_columns_come_through_to_the_bit() {
 #[test]
 fn images_of_each_prompt_are_named_and_tell_prompts_apart() {
     let (one, other) = (["/a.png".to_owned()], ["/b.png".to_owned()]);
-    let of = |images, completion| LearnerSequence { prompt: &[1, 2], images, completion };
+    let of = |images, completion| LearnerSequence { images, ..LearnerSequence::of_text(&[1, 2], completion) };
     let sequences = [of(&one, &[3]), of(&one, &[4]), of(&other, &[5]), of(&[], &[6])];
     let message = round(&Message::new(&json!({"network": "policy"})).with_wave(&Wave::of(&sequences)));
     assert_eq!(message.columns["prompt_of"], Column::I32(vec![0, 0, 1, 2]));
