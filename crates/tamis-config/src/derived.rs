@@ -10,8 +10,8 @@ use tamis_env::task::TaskKind;
 
 use crate::reader::Setting as _;
 use crate::schema::{
-    BackendKind, Config, EnvironmentConfig, InitConfig, LearnerBackend, LearnerDtype, PublishMode,
-    RAW_OUTCOME, ScheduleMode, SurplusKind,
+    BackendKind, Config, ContextMode, EnvironmentConfig, InitConfig, LearnerBackend, LearnerDtype,
+    PublishMode, RAW_OUTCOME, ScheduleMode, SurplusKind,
 };
 use crate::server_command::Intake;
 use crate::tree::join;

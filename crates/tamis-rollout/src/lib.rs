@@ -12,6 +12,7 @@ pub mod clock;
 mod complete;
 mod connections;
 mod dispatcher;
+pub mod environment_server;
 mod episodes;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;

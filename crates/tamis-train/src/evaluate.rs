@@ -250,7 +250,7 @@ fn evaluate_in(
         prepared.prompts.len(),
         settings.n
     ));
-    let worlds = RunWorlds::of(config, &codec).map_err(AssembleError::from)?.map(Arc::new);
+    let worlds = RunWorlds::of(config, &codec)?.map(Arc::new);
     let mut plays = worlds::plays(config, worlds);
     let with = validation::ValidationWorkers {
         generator: plays.over(sampler.generator()),

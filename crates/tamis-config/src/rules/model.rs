@@ -121,7 +121,8 @@ impl Checker<'_> {
             ),
             (Some(TaskKind::Environment), Some(environment)) => {
                 let key = Key::new(self.config.run.seed, Purpose::Environment);
-                if let Err(error) = environment.maker().open(key) {
+                let maker = environment.maker();
+                if let Some(Err(error)) = maker.foreign().is_none().then(|| maker.open(key)) {
                     let kind = &environment.kind;
                     let message = format!("the environment `{kind}` cannot be made: {error}");
                     self.error(&["environment"], message, "mend the setting that it names");

@@ -48,6 +48,7 @@ impl EnvironmentConfig {
     pub fn levels(&self) -> EnvironmentLevels {
         EnvironmentLevels {
             maker: self.maker(),
+            context: self.context(),
             train_size: self.train_size,
             val_size: self.val_size,
             expert_prob: self.expert_prob,

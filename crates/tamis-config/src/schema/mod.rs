@@ -51,7 +51,7 @@ use tamis_core::schedule::{FillOrder, InFlight, OnExhausted, OnLimit};
 use tamis_data::dataset::{BadRows, BinaryColumns};
 use tamis_data::overlong::OverlongPrompts;
 use tamis_data::prompt_format::PromptFormat;
-use tamis_env::environment::context::ContextMode;
+pub use tamis_env::environment::context::ContextMode;
 use tamis_env::environment::kind::EnvironmentStyle;
 use tamis_env::environment::prompting::Prompting;
 use tamis_env::task::TaskKind;

@@ -26,6 +26,11 @@ pub struct Context {
 }
 
 impl Context {
+    /// Characters of what is told of earlier turns, beyond those of answers.
+    pub fn alphabet(self) -> &'static str {
+        if self.mode == ContextMode::SingleTurn { "Your earlier answers:\nTurn 0123456789" } else { "" }
+    }
+
     /// Whether a turn continues the text of the one before.
     pub fn is_growing(self) -> bool {
         self.mode == ContextMode::Full

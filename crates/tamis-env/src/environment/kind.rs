@@ -7,6 +7,10 @@ use thiserror::Error;
 use super::Environment;
 use super::bandit::{Bandit, BanditError, BanditSettings};
 use super::countdown::{Countdown, CountdownError, CountdownSettings};
+use super::foreign::settings::{
+    CommandEnvironmentSettings, ForeignSettings, ForeignSpec, GymnasiumSettings, HttpEnvironmentSettings,
+    PythonEnvironmentSettings, VerifiersSettings,
+};
 use super::frozen_lake::{FrozenLake, FrozenLakeError, FrozenLakeSettings};
 use super::game::Game;
 use super::plain::Plain;
@@ -40,9 +44,29 @@ pub enum EnvironmentError {
     /// Of `twenty_forty_eight`.
     #[error(transparent)]
     TwentyFortyEight(#[from] TwentyFortyEightError),
+    /// It lives elsewhere.
+    #[error("`{kind}` is no built-in game: what it shows is known once it runs")]
+    Elsewhere {
+        /// The kind.
+        kind: &'static str,
+    },
     /// Of the words that it is put into.
     #[error(transparent)]
     Prompting(#[from] PromptingError),
+}
+
+/// What a kind of environment is.
+pub enum World<'a> {
+    /// A built-in game.
+    Game(&'a dyn GameSettings),
+    /// One that lives elsewhere.
+    Foreign(ForeignSpec),
+}
+
+/// The settings of a kind of environment.
+pub trait KindSettings {
+    /// What it is.
+    fn world(&self) -> World<'_>;
 }
 
 /// The settings of one game.
@@ -69,8 +93,32 @@ macro_rules! games {
                 $instruction
             }
         }
+
+        impl KindSettings for $settings {
+            fn world(&self) -> World<'_> {
+                World::Game(self)
+            }
+        }
     )*};
 }
+
+macro_rules! elsewhere {
+    ($($settings:ty),*) => {$(
+        impl KindSettings for $settings {
+            fn world(&self) -> World<'_> {
+                World::Foreign(self.spec())
+            }
+        }
+    )*};
+}
+
+elsewhere!(
+    GymnasiumSettings,
+    VerifiersSettings,
+    PythonEnvironmentSettings,
+    CommandEnvironmentSettings,
+    HttpEnvironmentSettings
+);
 
 games! {
     BanditSettings,
@@ -96,7 +144,7 @@ games! {
 
 tagged! {
     /// The environment. Each kind has keys of its own.
-    pub enum EnvironmentKind: GameSettings {
+    pub enum EnvironmentKind: KindSettings {
         /// A two-armed bandit: one turn, one pull; the arm that pays more on average pays seldom.
         Bandit(BanditSettings) = "bandit",
         /// Numbers and a target: an expression of all the numbers that equals it. 0, 0.1 or 1.
@@ -111,6 +159,16 @@ tagged! {
         Sudoku(SudokuSettings) = "sudoku",
         /// 2048.
         TwentyFortyEight(TwentyFortyEightSettings) = "twenty_forty_eight",
+        /// An environment of Gymnasium, in Python workers.
+        Gymnasium(GymnasiumSettings) = "gymnasium",
+        /// An environment of the package verifiers (the Environments Hub), in Python workers.
+        Verifiers(VerifiersSettings) = "verifiers",
+        /// A Python class of your own with `reset` and `step`, in Python workers.
+        Python(PythonEnvironmentSettings) = "python",
+        /// A program of your own that speaks `tamis-environment/1` in JSON lines.
+        Command(CommandEnvironmentSettings) = "command",
+        /// A server that speaks `tamis-environment/1` over HTTP.
+        Http(HttpEnvironmentSettings) = "http",
     }
 }
 
@@ -172,12 +230,27 @@ impl EnvironmentMaker {
         })
     }
 
+    /// How it is reached, where it is no built-in game.
+    pub fn foreign(&self) -> Option<ForeignSpec> {
+        match self.kind.world() {
+            World::Game(_) => None,
+            World::Foreign(spec) => Some(spec),
+        }
+    }
+
+    fn game_settings(&self) -> Result<&dyn GameSettings, EnvironmentError> {
+        match self.kind.world() {
+            World::Game(game) => Ok(game),
+            World::Foreign(_) => Err(EnvironmentError::Elsewhere { kind: self.kind.as_str() }),
+        }
+    }
+
     /// The game without words.
     ///
     /// # Errors
     /// As [`Self::begin`].
     pub fn game(&self, start: Key, luck: Key) -> Result<Box<dyn Game>, EnvironmentError> {
-        self.kind.begin(start, luck)
+        self.game_settings()?.begin(start, luck)
     }
 
     /// Characters that observations and answers may be written with.
@@ -216,7 +289,7 @@ impl EnvironmentMaker {
     fn prompted(&self, start: Key, luck: Key) -> Result<PromptedGame, EnvironmentError> {
         let mut prompting = self.prompting.clone();
         if prompting.instruction.is_empty() {
-            self.kind.instruction().clone_into(&mut prompting.instruction);
+            self.game_settings()?.instruction().clone_into(&mut prompting.instruction);
         }
         Ok(PromptedGame::new(self.game(start, luck)?, prompting)?)
     }

@@ -7,6 +7,7 @@
 pub mod bandit;
 pub mod context;
 pub mod countdown;
+pub mod foreign;
 pub mod frozen_lake;
 pub mod game;
 pub mod kind;
@@ -74,6 +75,11 @@ pub trait Environment: Send {
     /// The same as the messages of a conversation: one of the user, unless it is another's (a tool's).
     fn messages(&self) -> Vec<Message> {
         vec![Message { role: "user".to_owned(), content: self.observe() }]
+    }
+
+    /// The conversation that it begins with, where that is not its prompt.
+    fn opening(&self) -> Option<Vec<Message>> {
+        None
     }
 
     /// Takes an answer in. Text that says nothing usable is an answer too: it costs what the rules say. Not called

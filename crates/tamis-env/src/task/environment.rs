@@ -13,6 +13,7 @@ use tamis_data::prompt::{Message, Prompt, PromptContent};
 use super::arithmetic::HELD_OUT_SHARE;
 use super::{Split, Task, TaskError, TaskPrompts, TaskSource};
 use crate::environment::Environment;
+use crate::environment::context::Context;
 use crate::environment::kind::{EnvironmentError, EnvironmentMaker};
 
 /// The column that has the key of a level.
@@ -26,6 +27,8 @@ const MOST_DRAWS: u64 = 1000;
 pub struct EnvironmentLevels {
     /// The environment.
     pub maker: EnvironmentMaker,
+    /// What the policy sees of an episode.
+    pub context: Context,
     /// Number of training levels.
     pub train_size: usize,
     /// Number of held-out levels.
@@ -154,8 +157,14 @@ impl Task for EnvironmentTask {
 
     fn prompts(&self, source: &TaskSource<'_>, most: usize) -> Result<TaskPrompts, TaskError> {
         let levels = source.environment.as_ref().ok_or(TaskError::NoEnvironment)?;
+        if levels.maker.foreign().is_some() {
+            // They are asked for where it runs.
+            let (train, held_out, notes) = (Vec::new(), Vec::new(), Vec::new());
+            return Ok(TaskPrompts { train, held_out, notes, alphabet: String::new() });
+        }
         let (train, num_wrong_train) = levels.side(source.seed, Split::Train, levels.train_size.min(most))?;
         let (held_out, num_wrong) = levels.side(source.seed, Split::HeldOut, levels.val_size.min(most))?;
+        let alphabet = levels.maker.alphabet(source.seed)? + levels.context.alphabet();
         let mut notes = vec![format!(
             "{}: {} training and {} held-out levels",
             levels.maker.kind,
@@ -171,6 +180,6 @@ impl Task for EnvironmentTask {
                 ));
             }
         }
-        Ok(TaskPrompts { train, held_out, notes, alphabet: levels.maker.alphabet(source.seed)? })
+        Ok(TaskPrompts { train, held_out, notes, alphabet })
     }
 }

@@ -153,6 +153,31 @@ impl Play {
         }
     }
 
+    /// The request of the first answer: after the prompt, or after what the environment begins with instead.
+    fn open(&mut self, worlds: &dyn Worlds, max_tokens: usize) -> Result<SampleRequest, EnvironmentFault> {
+        let opening = self.environment.opening().filter(|opening| *opening != self.conversation);
+        let Some(opening) = opening else { return Ok(self.request.clone()) };
+        let unseen = |reason| {
+            EnvironmentFault::Broke(format!(
+                "what its environment begins with cannot be given to it: {reason}"
+            ))
+        };
+        let more = worlds.render(&opening).map_err(unseen)?;
+        let seen = more.token_ids.len().saturating_sub(self.request.prompt_token_ids.len());
+        if seen >= max_tokens {
+            return Err(unseen(format!(
+                "it has {} tokens, and there is room for {max_tokens} beyond a prompt",
+                more.token_ids.len()
+            )));
+        }
+        self.context_start = Some(0);
+        self.append(&more, Vec::new());
+        self.conversation = opening;
+        let request = self.ask(max_tokens - seen);
+        self.turn = 0;
+        Ok(SampleRequest { id: self.request.id, ..request })
+    }
+
     /// Takes in the tokens of an answer.
     fn hear(&mut self, answer: &Sample) {
         let (start, num_tokens) = (self.sample.token_ids.len(), answer.token_ids.len());
@@ -510,37 +535,35 @@ impl Episodes<'_> {
             return self.generator.submit(request);
         };
         let luck = request.key.with(LUCK);
-        let make = move |worlds: &dyn Worlds, prompt: &Prompt| {
-            catch(|| worlds.begin(prompt, luck)).unwrap_or_else(|panic| Err(broken(&panic)))
-        };
-        let limit = move |request: &mut SampleRequest| {
-            if request.sampling.max_response_length > max_tokens {
-                Arc::make_mut(&mut request.sampling).max_response_length = max_tokens;
-            }
+        let make = move |worlds: &dyn Worlds, prompt: &Prompt, request: &mut SampleRequest| {
+            let begin = || -> Result<Option<Play>, EnvironmentFault> {
+                let Some(environment) = worlds.begin(prompt, luck)? else { return Ok(None) };
+                if request.sampling.max_response_length > max_tokens {
+                    Arc::make_mut(&mut request.sampling).max_response_length = max_tokens;
+                }
+                let mut play = Play::new(request.clone(), prompt, environment);
+                *request = play.open(worlds, max_tokens)?;
+                Ok(Some(play))
+            };
+            catch(begin).unwrap_or_else(|panic| Err(broken(&panic)))
         };
         if worlds.is_slow() {
             let slot = Slot { play: None, turn: None, num_written: 0, is_given_up: false };
             self.plays.open.insert(id, slot);
-            self.plays.stage.work(move || match make(&*worlds, &prompt) {
-                Ok(Some(environment)) => {
-                    limit(&mut request);
-                    let play = Play::new(request.clone(), &prompt, environment);
-                    Worked { id, play: Some(play), next: Next::Ask(request) }
-                }
+            self.plays.stage.work(move || match make(&*worlds, &prompt, &mut request) {
+                Ok(Some(play)) => Worked { id, play: Some(play), next: Next::Ask(request) },
                 Ok(None) => {
-                    let reason = "it has no environment".to_owned();
+                    let reason = "its prompt is none of its environment".to_owned();
                     Worked { id, play: None, next: Next::Failed(EnvironmentFault::Broke(reason)) }
                 }
                 Err(fault) => Worked { id, play: None, next: Next::Failed(fault) },
             });
             return Ok(());
         }
-        match make(&*worlds, &prompt) {
-            Ok(Some(environment)) => {
-                limit(&mut request);
-                let play = Some(Play::new(request.clone(), &prompt, environment));
+        match make(&*worlds, &prompt, &mut request) {
+            Ok(Some(play)) => {
                 self.generator.submit(request)?;
-                let slot = Slot { play, turn: Some(0), num_written: 0, is_given_up: false };
+                let slot = Slot { play: Some(play), turn: Some(0), num_written: 0, is_given_up: false };
                 self.plays.open.insert(id, slot);
             }
             Ok(None) => self.generator.submit(request)?,

@@ -19,6 +19,7 @@ use super::check_purpose::CheckPurpose;
 use super::{AssembleError, policy};
 use crate::checkpoint::CHECKSUMS;
 use crate::prompts::codec::{Codec, CodecError};
+use crate::prompts::foreign::LevelPrompts;
 
 /// The prompts of a run before they are tokenized.
 #[derive(Debug, Clone, Default)]
@@ -58,6 +59,12 @@ pub fn validation_prompts(config: &Config) -> Result<Prompts, AssembleError> {
 fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {
     let data = &config.data;
     let mut prompts = match data.task {
+        Some(task) if let Some(levels) = LevelPrompts::of(config)? => {
+            let LevelPrompts { train, held_out: validation, notes } = levels;
+            // Anything that one may write.
+            let alphabet = (' '..='~').chain(['\n']).collect();
+            Prompts { train, validation, notes, task: Some(task), alphabet, ..Prompts::default() }
+        }
         Some(task) => {
             let TaskPrompts { train, held_out, notes, alphabet } =
                 task.prompts(&task_source(config, &TaskFiles::of(data)), usize::MAX)?;

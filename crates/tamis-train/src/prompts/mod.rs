@@ -1,5 +1,6 @@
 //! Prompts: as tokens, and in the order in which they are drawn.
 
 pub mod codec;
+pub mod foreign;
 pub mod pool;
 pub mod worlds;

@@ -11,30 +11,34 @@ use tamis_env::environment::kind::EnvironmentMaker;
 use tamis_env::environment::{Environment, EnvironmentFault};
 use tamis_env::task::environment::begin;
 use tamis_rollout::{Between, Plays, Worlds};
-use tamis_text::transcript::{Difference, TranscriptError, TurnTemplate, check_template};
+use tamis_text::transcript::{Difference, TurnTemplate, check_template};
 
 use super::codec::Codec;
+use super::foreign::StartedEnvironment;
+use crate::assemble::AssembleError;
 
 /// Slow environments that work at the same time.
 const ENVIRONMENT_THREADS: usize = 64;
 
 /// The environment of `data.task: environment`, whose observations are rendered by the model's chat template, or as
 /// they are where the environment speaks plainly.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RunWorlds {
     maker: EnvironmentMaker,
     codec: Codec,
     /// How a conversation goes on; `None`: an observation is bare text.
     template: Option<TurnTemplate>,
     context: Context,
+    /// Where it is played elsewhere.
+    elsewhere: Option<Arc<StartedEnvironment>>,
 }
 
 impl RunWorlds {
     /// Of a configuration; `None` where its prompts are answered once.
     ///
     /// # Errors
-    /// A chat template by which a conversation cannot go on.
-    pub fn of(config: &Config, codec: &Codec) -> Result<Option<Self>, TranscriptError> {
+    /// A chat template by which a conversation cannot go on; an environment elsewhere that does not come up.
+    pub fn of(config: &Config, codec: &Codec) -> Result<Option<Self>, AssembleError> {
         let Some(environment) = config.played() else { return Ok(None) };
         // Bare text goes on as bare text.
         let is_text = config.data.prompt_format == PromptFormat::Text;
@@ -47,17 +51,16 @@ impl RunWorlds {
             )?),
             None => None,
         };
-        Ok(Some(Self {
-            maker: environment.maker(),
-            codec: codec.clone(),
-            template,
-            context: environment.context(),
-        }))
+        let (maker, context) = (environment.maker(), environment.context());
+        let start = |spec| StartedEnvironment::start(environment, &spec).map(Arc::new);
+        let elsewhere = maker.foreign().map(start).transpose()?;
+        Ok(Some(Self { maker, codec: codec.clone(), template, context, elsewhere }))
     }
 
     /// Messages as bare text, one after the other.
     fn encode(&self, messages: &[Message], is_beginning: bool) -> Result<Between, String> {
-        let text: String = messages.iter().map(|message| message.content.as_str()).collect();
+        let line_end = if self.elsewhere.is_some() { "\n" } else { "" };
+        let text: String = messages.iter().map(|message| format!("{}{line_end}", message.content)).collect();
         let token_ids =
             self.codec.tokenizer().encode(&text, is_beginning).map_err(|error| error.to_string())?;
         Ok(Between { token_ids, text })
@@ -76,6 +79,9 @@ impl RunWorlds {
 
 impl Worlds for RunWorlds {
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
+        if let Some(elsewhere) = &self.elsewhere {
+            return elsewhere.begin(prompt, luck);
+        }
         begin(&self.maker, prompt, luck)
             .map_err(|error| EnvironmentFault::Broke(format!("its environment cannot be made: {error}")))
     }
@@ -104,6 +110,10 @@ impl Worlds for RunWorlds {
 
     fn context(&self) -> Context {
         self.context
+    }
+
+    fn is_slow(&self) -> bool {
+        self.elsewhere.is_some()
     }
 }
 

@@ -205,7 +205,7 @@ impl Run {
             ui.say(&codec.introduction(first).map_err(AssembleError::from)?);
         }
         super::critic::check_warm_up(&config, train.len())?;
-        let worlds = RunWorlds::of(&config, &codec).map_err(AssembleError::from)?.map(Arc::new);
+        let worlds = RunWorlds::of(&config, &codec)?.map(Arc::new);
         for difference in worlds.iter().flat_map(|worlds| worlds.differences()) {
             ui.warn(&format!("the chat template writes earlier answers otherwise than they were sampled, which is what is trained on: {difference}"));
         }

@@ -1,0 +1,326 @@
+//! Environments that live elsewhere, behind the protocol `tamis-environment/1`: in worker processes that speak it in
+//! JSON lines, or behind an HTTP server.
+//!
+//! The protocol is written down in the Python package (`tamis.environments`), which hosts those of Gymnasium, of
+//! verifiers and of a user's own class; anything else that speaks it is used in the same way.
+
+pub mod process;
+pub mod settings;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tamis_core::random::Key;
+use tamis_data::prompt::{Message, Prompt};
+
+use super::{Environment, EnvironmentFault, EpisodeEnd, TurnOutcome};
+
+/// Name of the protocol, as `hello` says it.
+pub const PROTOCOL: &str = "tamis-environment/1";
+
+/// The column of a prompt that has its level, as JSON text.
+pub const LEVEL: &str = "level";
+
+/// Time in which levels are made, for each of them, beyond that of one answer.
+const TIME_OF_LEVEL: Duration = Duration::from_millis(100);
+
+/// The keys of a request or an answer.
+pub type Body = Map<String, Value>;
+
+/// A way to environments elsewhere.
+pub trait EnvironmentLine: Send + Sync {
+    /// Asks and waits for the answer, at most as long as the limit. Calls of one `place` reach the same process.
+    ///
+    /// # Errors
+    /// No answer in time, an answer that is an error, or nobody there any more.
+    fn ask(
+        &self,
+        place: u64,
+        op: &'static str,
+        body: Body,
+        limit: Duration,
+    ) -> Result<Body, EnvironmentFault>;
+
+    /// Says something whose answer nobody needs.
+    fn tell(&self, place: u64, op: &'static str, body: Body);
+}
+
+/// Words of a fault that is no fault of time.
+pub(crate) fn broke(message: impl Into<String>) -> EnvironmentFault {
+    EnvironmentFault::Broke(message.into())
+}
+
+/// The keys of an object that is written out.
+pub fn body(value: Value) -> Body {
+    match value {
+        Value::Object(body) => body,
+        _ => Body::new(),
+    }
+}
+
+/// An answer, or the error that it is.
+///
+/// # Errors
+/// What the environment says of a call that failed.
+pub fn read_answer(mut answer: Body) -> Result<Body, EnvironmentFault> {
+    let Some(error) = answer.remove("error") else { return Ok(answer) };
+    let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
+    Err(broke(match error["hint"].as_str() {
+        Some(hint) => format!("its environment says: {message} (hint: {hint})"),
+        None => format!("its environment says: {message}"),
+    }))
+}
+
+/// What is said of environments before any is played.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Introduction {
+    /// Its name in metrics.
+    pub name: String,
+    /// Most answers of an episode by its own rules.
+    #[serde(default)]
+    pub max_turns: Option<usize>,
+    /// JSON schemas of its tools, for the chat template.
+    #[serde(default)]
+    pub tools: Vec<Value>,
+    /// The system message of prompts that have none.
+    #[serde(default)]
+    pub system: Option<String>,
+    /// Whether the same level, luck and answers always give the same episode.
+    #[serde(default)]
+    pub is_deterministic: bool,
+}
+
+/// A level: what is played, and what is shown of it first.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Level {
+    /// For the environment alone.
+    pub level: Value,
+    /// A text, or messages.
+    pub prompt: Value,
+    /// The answer, where there is one.
+    #[serde(default)]
+    pub ground_truth: Option<String>,
+}
+
+impl Level {
+    /// Its messages, with the system's words of all prompts where it has none of its own.
+    ///
+    /// # Errors
+    /// What is no conversation.
+    pub fn messages(&self, system: Option<&str>) -> Result<Vec<Message>, EnvironmentFault> {
+        let mut messages = match &self.prompt {
+            Value::String(text) => vec![Message { role: "user".to_owned(), content: text.clone() }],
+            other => read_messages(other)?,
+        };
+        let first = system.filter(|_| messages.first().is_none_or(|first| first.role != "system"));
+        if let Some(system) = first {
+            messages.insert(0, Message { role: "system".to_owned(), content: system.to_owned() });
+        }
+        Ok(messages)
+    }
+}
+
+fn read_messages(value: &Value) -> Result<Vec<Message>, EnvironmentFault> {
+    let refused = || broke(format!("its environment shows what is no list of messages: {}", shorten(value)));
+    let read = |message: &Value| {
+        let role = message["role"].as_str()?.to_owned();
+        Some(Message { role, content: message["content"].as_str()?.to_owned() })
+    };
+    value.as_array().and_then(|messages| messages.iter().map(read).collect()).ok_or_else(refused)
+}
+
+fn shorten(value: &Value) -> String {
+    tamis_core::printable::cut_middle(&value.to_string(), 200).to_string()
+}
+
+fn read<T: for<'de> Deserialize<'de>>(op: &str, answer: Body) -> Result<T, EnvironmentFault> {
+    let shown = shorten(&Value::Object(answer.clone()));
+    serde_json::from_value(Value::Object(answer)).map_err(|error| {
+        broke(format!("its environment answered `{op}` with what is no answer to that ({error}): {shown}"))
+    })
+}
+
+/// Reads an answer to `hello`.
+///
+/// # Errors
+/// It is none, or of another protocol.
+pub fn read_introduction(mut answer: Body) -> Result<Introduction, EnvironmentFault> {
+    match answer.remove("protocol") {
+        None => {}
+        Some(protocol) if protocol == PROTOCOL => {}
+        Some(other) => return Err(broke(format!("its environment speaks {other}, and tamis {PROTOCOL}"))),
+    }
+    read("hello", answer)
+}
+
+/// Environments that live elsewhere.
+pub struct Foreign {
+    line: Arc<dyn EnvironmentLine>,
+    introduction: Introduction,
+    /// Longest time of an answer.
+    limit: Duration,
+    /// Most turns of an episode.
+    max_turns: usize,
+    /// Number of the next episode.
+    next: AtomicU64,
+}
+
+impl Foreign {
+    /// Over a line whose other end has introduced itself; `limit`: longest time of an answer; `max_turns`: most turns
+    /// of an episode, whatever the environment says.
+    pub fn new(
+        line: Arc<dyn EnvironmentLine>,
+        introduction: Introduction,
+        limit: Duration,
+        max_turns: usize,
+    ) -> Self {
+        Self { line, introduction, limit, max_turns, next: AtomicU64::new(0) }
+    }
+
+    /// What it says of itself.
+    pub fn introduction(&self) -> &Introduction {
+        &self.introduction
+    }
+
+    /// The first levels of a side, fewer where there are no more.
+    ///
+    /// # Errors
+    /// They cannot be had.
+    pub fn levels(&self, is_held_out: bool, count: usize, seed: u64) -> Result<Vec<Level>, EnvironmentFault> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let split = if is_held_out { "held_out" } else { "train" };
+        let asked = body(json!({"split": split, "count": count, "seed": seed}));
+        let limit =
+            self.limit.saturating_add(TIME_OF_LEVEL.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)));
+        let mut answer = self.line.ask(0, "levels", asked, limit)?;
+        let levels = answer.remove("levels").unwrap_or_default();
+        let mut levels: Vec<Level> =
+            read("levels", body(json!({"levels": levels}))).map(|Levels { levels }| levels)?;
+        levels.truncate(count);
+        Ok(levels)
+    }
+
+    /// An episode of a prompt's level; `None` for a prompt that has none.
+    ///
+    /// # Errors
+    /// It cannot be begun.
+    pub fn begin(
+        &self,
+        prompt: &Prompt,
+        luck: Key,
+    ) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
+        let Some(level) = prompt.columns.get(LEVEL).and_then(Value::as_str) else { return Ok(None) };
+        let level: Value = serde_json::from_str(level).map_err(|error| broke(error.to_string()))?;
+        let place = self.next.fetch_add(1, Ordering::Relaxed);
+        let episode = format!("{place}");
+        let asked = body(json!({"episode": episode, "level": level, "luck": luck.bits(0).to_string()}));
+        let mut answer = self.line.ask(place, "reset", asked, self.limit)?;
+        let opening = match answer.remove("messages") {
+            None | Some(Value::Null) => None,
+            Some(messages) => Some(read_messages(&messages)?),
+        };
+        Ok(Some(Box::new(ForeignEpisode {
+            line: Arc::clone(&self.line),
+            place,
+            episode,
+            opening,
+            shown: Vec::new(),
+            is_success: false,
+            num_turns: 0,
+            limits: (self.limit, self.max_turns),
+        })))
+    }
+}
+
+#[derive(Deserialize)]
+struct Levels {
+    levels: Vec<Level>,
+}
+
+#[derive(Deserialize)]
+struct Stepped {
+    #[serde(default)]
+    messages: Value,
+    reward: f64,
+    #[serde(default)]
+    terminated: bool,
+    #[serde(default)]
+    truncated: bool,
+    #[serde(default)]
+    success: Option<bool>,
+    #[serde(default)]
+    info: Map<String, Value>,
+}
+
+/// An episode that is played elsewhere.
+struct ForeignEpisode {
+    line: Arc<dyn EnvironmentLine>,
+    place: u64,
+    episode: String,
+    opening: Option<Vec<Message>>,
+    shown: Vec<Message>,
+    is_success: bool,
+    num_turns: usize,
+    limits: (Duration, usize),
+}
+
+impl ForeignEpisode {
+    fn step(&mut self, text: &str) -> Result<TurnOutcome, EnvironmentFault> {
+        let (limit, max_turns) = self.limits;
+        let asked = body(json!({"episode": self.episode, "action": text}));
+        let stepped: Stepped = read("step", self.line.ask(self.place, "step", asked, limit)?)?;
+        if !stepped.reward.is_finite() {
+            return Err(broke(format!("its environment gave the reward {}", stepped.reward)));
+        }
+        self.num_turns += 1;
+        self.is_success = stepped.success.unwrap_or(stepped.terminated && stepped.reward > 0.0);
+        let end = match (stepped.terminated, stepped.truncated || self.num_turns >= max_turns) {
+            (true, _) => Some(EpisodeEnd::Terminated),
+            (false, true) => Some(EpisodeEnd::Truncated),
+            (false, false) => None,
+        };
+        self.shown = if end.is_some() { Vec::new() } else { read_messages(&stepped.messages)? };
+        if end.is_none() && self.shown.is_empty() {
+            return Err(broke("its environment shows nothing after an answer, and the episode goes on"));
+        }
+        let info = stepped.info.into_iter().filter_map(|(name, value)| Some((name.into(), value.as_f64()?)));
+        Ok(TurnOutcome { reward: stepped.reward, end, info: info.collect(), fault: None })
+    }
+}
+
+impl Environment for ForeignEpisode {
+    fn observe(&self) -> String {
+        let contents: Vec<&str> = self.shown.iter().map(|message| message.content.as_str()).collect();
+        contents.join("\n")
+    }
+
+    fn opening(&self) -> Option<Vec<Message>> {
+        self.opening.clone()
+    }
+
+    fn messages(&self) -> Vec<Message> {
+        self.shown.clone()
+    }
+
+    fn act(&mut self, text: &str) -> TurnOutcome {
+        self.step(text).unwrap_or_else(TurnOutcome::failed)
+    }
+
+    fn is_success(&self) -> bool {
+        self.is_success
+    }
+}
+
+impl Drop for ForeignEpisode {
+    fn drop(&mut self) {
+        self.line.tell(self.place, "close", body(json!({"episode": self.episode})));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,326 @@
+//! Worker processes in which environments are played: a few of them, each with many episodes at once.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{
+    Body, EnvironmentFault, EnvironmentLine, Introduction, PROTOCOL, body, broke, read_answer,
+    read_introduction,
+};
+
+/// Longest line of an answer.
+const MAX_LINE: u64 = 64 << 20;
+/// Bytes of standard error that are kept.
+const STDERR_BYTES: usize = 4096;
+/// Lines of standard error that an error shows.
+const STDERR_LINES: usize = 6;
+/// Time for a process to end by itself once its input is closed.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The way in which workers are started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerCommand {
+    /// Program and arguments; the program is looked up on `PATH`, no shell is involved.
+    pub argv: Vec<String>,
+    /// The folder that it is started in; `None`: that of this process.
+    pub working_dir: Option<PathBuf>,
+    /// Variables beside those of this process.
+    pub variables: Vec<(String, String)>,
+    /// What `hello` tells it.
+    pub settings: Value,
+    /// Processes, at least one.
+    pub num_processes: usize,
+    /// Longest time from the start to the answer to `hello`.
+    pub startup_timeout: Duration,
+    /// Starts beyond the first of each, in a run.
+    pub max_restarts: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Waiting = Arc<Mutex<HashMap<u64, SyncSender<Body>>>>;
+
+/// A worker. Dropped, it is given a moment to end, and then killed with all that it started.
+struct Worker {
+    child: Child,
+    requests: Option<Sender<Vec<u8>>>,
+    waiting: Waiting,
+    is_over: Arc<AtomicBool>,
+    stderr: Arc<Mutex<Vec<u8>>>,
+    #[cfg(unix)]
+    guard: Option<crate::reward::command::guard::Guard>,
+}
+
+impl Worker {
+    fn start(command: &WorkerCommand) -> Result<Self, String> {
+        let (program, arguments) =
+            command.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+        let mut process = Command::new(program);
+        if let Some(folder) = &command.working_dir {
+            process.current_dir(folder);
+        }
+        process.args(arguments).envs(command.variables.iter().map(|(name, value)| (name, value)));
+        process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut process, 0);
+        let failed = |error: std::io::Error| format!("its worker `{program}` cannot be started: {error}");
+        let mut child = process.spawn().map_err(failed)?;
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(mut stdin), Some(stdout), Some(stderr_pipe)) = pipes else {
+            return Err("the pipes of its worker are missing".to_owned());
+        };
+        let (requests, queue) = channel::<Vec<u8>>();
+        let (waiting, is_over) = (Waiting::default(), Arc::new(AtomicBool::new(false)));
+        let stderr = Arc::new(Mutex::new(Vec::new()));
+        let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            std::thread::Builder::new().name(name.to_owned()).spawn(work).map(|_| ()).map_err(failed)
+        };
+        let worker = Self {
+            #[cfg(unix)]
+            guard: crate::reward::command::guard::Guard::over(child.id(), None),
+            child,
+            requests: Some(requests),
+            waiting: Arc::clone(&waiting),
+            is_over: Arc::clone(&is_over),
+            stderr: Arc::clone(&stderr),
+        };
+        thread(
+            "worker-stdin",
+            Box::new(move || {
+                while let Ok(line) = queue.recv() {
+                    if stdin.write_all(&line).and_then(|()| stdin.flush()).is_err() {
+                        return;
+                    }
+                }
+            }),
+        )?;
+        let said = Arc::clone(&stderr);
+        thread(
+            "worker-stdout",
+            Box::new(move || {
+                hear(stdout, &waiting, &said);
+                is_over.store(true, Ordering::SeqCst);
+                // Whoever waits learns that nobody answers any more.
+                lock(&waiting).clear();
+            }),
+        )?;
+        thread("worker-stderr", Box::new(move || keep_end(stderr_pipe, &stderr)))?;
+        Ok(worker)
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    fn send(&self, id: u64, op: &str, mut asked: Body) {
+        asked.insert("id".to_owned(), id.into());
+        asked.insert("op".to_owned(), op.into());
+        let mut line = Value::Object(asked).to_string().into_bytes();
+        line.push(b'\n');
+        // A closed queue means that the process is gone, which the reader finds.
+        _ = self.requests.as_ref().map(|requests| requests.send(line));
+    }
+
+    /// What became of it, with its last words.
+    fn end(&mut self) -> String {
+        let began = Instant::now();
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status.to_string(),
+                Ok(None) if began.elapsed() < GRACE => std::thread::sleep(Duration::from_millis(2)),
+                _ => break "it closed its output".to_owned(),
+            }
+        };
+        let kept = lock(&self.stderr);
+        let text = String::from_utf8_lossy(&kept);
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        let last = lines[lines.len().saturating_sub(STDERR_LINES)..].join("\n");
+        let said = if last.is_empty() { String::new() } else { format!(": {last}") };
+        format!("the worker of its environment is gone ({status}){said}")
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.requests = None;
+        let began = Instant::now();
+        while !self.is_over() && began.elapsed() < GRACE {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // The group is killed before its leader is reaped: its number cannot have been given to others.
+        #[cfg(unix)]
+        if let Ok(group) = i32::try_from(self.child.id()) {
+            let group = nix::unistd::Pid::from_raw(group);
+            _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+            self.guard = None;
+        }
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// Gives each answer to whoever waits for it, until the output ends or is none of the protocol's.
+fn hear(stdout: impl Read, waiting: &Waiting, said: &Mutex<Vec<u8>>) {
+    let mut reader = BufReader::new(stdout);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
+            Ok(1..) if line.last() == Some(&b'\n') => {}
+            _ => return,
+        }
+        match serde_json::from_slice::<Body>(&line) {
+            Ok(mut answer) => {
+                let id = answer.remove("id").and_then(|id| id.as_u64());
+                // Nobody waits for what comes too late, or was only told.
+                let asker = id.and_then(|id| lock(waiting).remove(&id));
+                _ = asker.map(|asker| asker.try_send(answer));
+            }
+            Err(_) if line.trim_ascii().is_empty() => {}
+            Err(error) => {
+                let shown = String::from_utf8_lossy(&line);
+                let words = format!(
+                    "\nit wrote a line that is no answer ({error}): {}\n",
+                    tamis_core::printable::cut_middle(shown.trim_end(), 200)
+                );
+                lock(said).extend_from_slice(words.as_bytes());
+                return;
+            }
+        }
+    }
+}
+
+fn keep_end(mut stderr: impl Read, kept: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 4096];
+    while let Ok(read @ 1..) = stderr.read(&mut buffer) {
+        let mut kept = lock(kept);
+        kept.extend_from_slice(&buffer[..read]);
+        let surplus = kept.len().saturating_sub(STDERR_BYTES);
+        kept.drain(..surplus);
+    }
+}
+
+/// Workers, started when they are first needed and again where one is lost.
+pub struct Workers {
+    command: WorkerCommand,
+    slots: Vec<Mutex<Option<Worker>>>,
+    num_starts: AtomicU64,
+    next: AtomicU64,
+}
+
+impl Workers {
+    /// Starts the first one, and asks it what it is.
+    ///
+    /// # Errors
+    /// It does not start, or says what is no introduction.
+    pub fn start(command: WorkerCommand) -> Result<(Self, Introduction), EnvironmentFault> {
+        let slots = (0..command.num_processes.max(1)).map(|_| Mutex::new(None)).collect();
+        let workers = Self { command, slots, num_starts: AtomicU64::new(0), next: AtomicU64::new(1) };
+        let (worker, introduction) = workers.start_one()?;
+        *lock(&workers.slots[0]) = Some(worker);
+        Ok((workers, introduction))
+    }
+
+    fn start_one(&self) -> Result<(Worker, Introduction), EnvironmentFault> {
+        let most = (self.slots.len() + self.command.max_restarts) as u64;
+        if self.num_starts.fetch_add(1, Ordering::SeqCst) >= most {
+            return Err(broke(format!(
+                "its workers were lost {} times, and `environment.max_restarts` allows no more starts",
+                self.command.max_restarts
+            )));
+        }
+        let mut worker = Worker::start(&self.command).map_err(broke)?;
+        let hello = body(json!({"protocol": PROTOCOL, "settings": self.command.settings}));
+        let answer = self.call(&mut worker, "hello", hello, self.command.startup_timeout)?;
+        Ok((worker, read_introduction(answer)?))
+    }
+
+    /// Asks a worker that nobody else can reach yet.
+    fn call(
+        &self,
+        worker: &mut Worker,
+        op: &str,
+        asked: Body,
+        limit: Duration,
+    ) -> Result<Body, EnvironmentFault> {
+        let id = self.next.fetch_add(1, Ordering::SeqCst);
+        let (asker, answer) = sync_channel(1);
+        lock(&worker.waiting).insert(id, asker);
+        worker.send(id, op, asked);
+        if worker.is_over() {
+            // It may have ended before the question was noted.
+            lock(&worker.waiting).remove(&id);
+        }
+        match answer.recv_timeout(limit) {
+            Ok(answer) => read_answer(answer),
+            Err(RecvTimeoutError::Timeout) => Err(EnvironmentFault::TimedOut { limit }),
+            Err(RecvTimeoutError::Disconnected) => Err(broke(worker.end())),
+        }
+    }
+
+    fn slot(&self, place: u64) -> &Mutex<Option<Worker>> {
+        &self.slots[(place % self.slots.len() as u64) as usize]
+    }
+}
+
+impl EnvironmentLine for Workers {
+    fn ask(
+        &self,
+        place: u64,
+        op: &'static str,
+        asked: Body,
+        limit: Duration,
+    ) -> Result<Body, EnvironmentFault> {
+        let id = self.next.fetch_add(1, Ordering::SeqCst);
+        let (asker, answer) = sync_channel(1);
+        let waiting = {
+            let mut slot = lock(self.slot(place));
+            if slot.as_ref().is_none_or(Worker::is_over) {
+                // An episode ends with the worker that it was in.
+                if let (Some(mut gone), true) = (slot.take(), op == "step") {
+                    return Err(broke(gone.end()));
+                }
+                *slot = Some(self.start_one()?.0);
+            }
+            let Some(worker) = slot.as_ref() else { return Err(broke("it has no worker")) };
+            lock(&worker.waiting).insert(id, asker);
+            worker.send(id, op, asked);
+            if worker.is_over() {
+                lock(&worker.waiting).remove(&id);
+            }
+            Arc::clone(&worker.waiting)
+        };
+        match answer.recv_timeout(limit) {
+            Ok(answer) => read_answer(answer),
+            Err(RecvTimeoutError::Timeout) => {
+                lock(&waiting).remove(&id);
+                Err(EnvironmentFault::TimedOut { limit })
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let mut slot = lock(self.slot(place));
+                Err(broke(
+                    slot.as_mut()
+                        .filter(|worker| worker.is_over())
+                        .map_or_else(|| "the worker of its environment is gone".to_owned(), Worker::end),
+                ))
+            }
+        }
+    }
+
+    fn tell(&self, place: u64, op: &'static str, asked: Body) {
+        let id = self.next.fetch_add(1, Ordering::SeqCst);
+        if let Some(worker) = lock(self.slot(place)).as_ref() {
+            worker.send(id, op, asked);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The keys of environments that live elsewhere.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tamis_core::setting::{Program, TimeSpan};
+
+/// How an environment elsewhere is reached.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reach {
+    /// A module of tamis's Python package, in workers.
+    Module {
+        /// The interpreter.
+        python: String,
+    },
+    /// A program, in workers.
+    Program {
+        /// It and its arguments.
+        argv: Vec<String>,
+        /// The folder that it is started in.
+        working_dir: Option<PathBuf>,
+    },
+    /// An HTTP server.
+    Server {
+        /// Its address.
+        url: String,
+    },
+}
+
+/// An environment elsewhere, as its settings describe it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ForeignSpec {
+    /// The way to it.
+    pub reach: Reach,
+    /// What it is told about itself.
+    pub settings: Value,
+    /// Longest time of an answer.
+    pub timeout: Duration,
+    /// Number and lifetime of its workers.
+    pub workers: WorkerPool,
+}
+
+tamis_core::settings! {
+    /// Number and lifetime of the processes in which environments are played.
+    pub struct WorkerPool {
+        /// Processes, each of which plays many episodes.
+        num_processes: usize = 2, Between(1.0, 256.0), Free;
+        /// Longest time of one answer. An environment that takes longer costs its group.
+        timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
+        /// Longest time until a fresh process has introduced itself (imports, data).
+        startup_timeout: TimeSpan = TimeSpan::seconds(120), Any, Free;
+        /// Most restarts of lost processes in a run.
+        max_restarts: usize = 10, Any, Free;
+    }
+}
+
+tamis_core::settings! {
+    /// An environment of Gymnasium whose observations and actions can be put into text.
+    pub struct GymnasiumSettings {
+        /// Its id, as `gymnasium.make` takes it.
+        id: String = String::new(), NotEmpty;
+        /// Keyword arguments of `gymnasium.make`.
+        make_args: Map<String, Value> = Map::new();
+        /// Module that registers it, imported first. Null: none.
+        import: Option<String> = None, NotEmpty;
+        /// Names of its actions, in their order. Empty: those that are known, or numbers.
+        actions: Vec<String> = Vec::new();
+        /// Function that shows an observation, `MODULE:FUNCTION`; `ansi` for the environment's own drawing, `space` for
+        /// the numbers. Null: the drawing where there is one.
+        observation: Option<String> = None, NotEmpty;
+        /// System message. Null: one that names environment and actions.
+        instruction: Option<String> = None;
+        /// Reward of an answer that names no action.
+        invalid_penalty: f64 = -0.1, Between(-1e6, 0.0);
+        /// Python interpreter that has Gymnasium.
+        python: Program = Program("python3".into()), NotEmpty, Free;
+        ..workers: WorkerPool;
+    }
+}
+
+tamis_core::settings! {
+    /// An environment of the package verifiers, as the Environments Hub has them.
+    pub struct VerifiersSettings {
+        /// Its id, as `verifiers.load_environment` takes it, or `FILE.py:NAME` of a function that makes one.
+        id: String = String::new(), NotEmpty;
+        /// Keyword arguments for it.
+        args: Map<String, Value> = Map::new();
+        /// Python interpreter that has verifiers and the environment.
+        python: Program = Program("python3".into()), NotEmpty, Free;
+        ..workers: WorkerPool;
+    }
+}
+
+tamis_core::settings! {
+    /// A Python class of the user's own with `reset(level, luck)` and `step(text)`.
+    pub struct PythonEnvironmentSettings {
+        /// The class, `FILE.py:NAME` or `MODULE:NAME`.
+        path: String = String::new(), NotEmpty;
+        /// Keyword arguments for it.
+        args: Map<String, Value> = Map::new();
+        /// Python interpreter.
+        python: Program = Program("python3".into()), NotEmpty, Free;
+        ..workers: WorkerPool;
+    }
+}
+
+tamis_core::settings! {
+    /// A program that speaks `tamis-environment/1` in JSON lines.
+    pub struct CommandEnvironmentSettings {
+        /// The program and its arguments.
+        argv: Vec<String> = Vec::new(), NotEmpty;
+        /// Working directory of the program. Null: the current one.
+        working_dir: Option<PathBuf> = None, NotEmpty, Free;
+        /// Settings that it is told.
+        settings: Map<String, Value> = Map::new();
+        ..workers: WorkerPool;
+    }
+}
+
+tamis_core::settings! {
+    /// A server that speaks `tamis-environment/1` over HTTP.
+    pub struct HttpEnvironmentSettings {
+        /// Address of the server, below which are `/hello`, `/levels`, `/reset`, `/step` and `/close`.
+        url: String = String::new(), NotEmpty, Free;
+        /// Settings that it is told.
+        settings: Map<String, Value> = Map::new();
+        /// Longest time of one answer. An environment that takes longer costs its group.
+        timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
+    }
+}
+
+/// The settings of an environment that lives elsewhere.
+pub trait ForeignSettings {
+    /// How it is reached, and what it is told.
+    fn spec(&self) -> ForeignSpec;
+}
+
+fn of_module(python: &Program, settings: Value, workers: &WorkerPool) -> ForeignSpec {
+    let reach = Reach::Module { python: python.display().to_string() };
+    ForeignSpec { reach, settings, timeout: workers.timeout.0, workers: workers.clone() }
+}
+
+impl ForeignSettings for GymnasiumSettings {
+    fn spec(&self) -> ForeignSpec {
+        let mut settings = json!({
+            "kind": "gymnasium",
+            "id": self.id,
+            "make_args": self.make_args,
+            "invalid_penalty": self.invalid_penalty,
+        });
+        for (name, value) in
+            [("import", &self.import), ("observation", &self.observation), ("instruction", &self.instruction)]
+        {
+            if let Some(value) = value {
+                settings[name] = json!(value);
+            }
+        }
+        if !self.actions.is_empty() {
+            settings["actions"] = json!(self.actions);
+        }
+        of_module(&self.python, settings, &self.workers)
+    }
+}
+
+impl ForeignSettings for VerifiersSettings {
+    fn spec(&self) -> ForeignSpec {
+        of_module(&self.python, json!({"kind": "verifiers", "id": self.id, "args": self.args}), &self.workers)
+    }
+}
+
+impl ForeignSettings for PythonEnvironmentSettings {
+    fn spec(&self) -> ForeignSpec {
+        of_module(
+            &self.python,
+            json!({"kind": "python", "path": self.path, "args": self.args}),
+            &self.workers,
+        )
+    }
+}
+
+impl ForeignSettings for CommandEnvironmentSettings {
+    fn spec(&self) -> ForeignSpec {
+        ForeignSpec {
+            reach: Reach::Program { argv: self.argv.clone(), working_dir: self.working_dir.clone() },
+            settings: Value::Object(self.settings.clone()),
+            timeout: self.workers.timeout.0,
+            workers: self.workers.clone(),
+        }
+    }
+}
+
+impl ForeignSettings for HttpEnvironmentSettings {
+    fn spec(&self) -> ForeignSpec {
+        ForeignSpec {
+            reach: Reach::Server { url: self.url.clone() },
+            settings: Value::Object(self.settings.clone()),
+            timeout: self.timeout.0,
+            workers: WorkerPool::default(),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+use serde_json::Map;
+use tamis_core::group::PromptId;
+use tamis_core::random::Purpose;
+use tamis_data::prompt::PromptContent;
+
+use super::process::{WorkerCommand, Workers};
+use super::*;
+
+/// A counter that is over at its level's number, and does what an answer asks: hang, die, babble, say something else.
+const COUNTER: &str = r#"
+import json, sys, time, os
+print("ready", file=sys.stderr)
+counts = {}
+for line in sys.stdin:
+    asked = json.loads(line)
+    op, id = asked["op"], asked["id"]
+    said = {"id": id}
+    if op == "hello":
+        said |= {"protocol": asked["settings"].get("protocol", "tamis-environment/1"), "name": "counter", "system": "count"}
+    elif op == "levels":
+        said["levels"] = [{"level": n + 2, "prompt": f"to {n + 2}"} for n in range(min(asked["count"], 3))]
+    elif op == "reset":
+        counts[asked["episode"]] = [0, asked["level"]]
+        said["messages"] = [{"role": "user", "content": "anew"}] if asked["level"] == 4 else None
+    elif op == "step":
+        if asked["action"] == "hang": continue
+        if asked["action"] == "die": print("gave up", file=sys.stderr, flush=True); os._exit(3)
+        if asked["action"] == "babble": print("what?", flush=True); continue
+        count = counts[asked["episode"]]
+        count[0] += 1
+        if asked["action"] == "fail": said = {"id": id, "error": {"message": "no", "hint": "yes"}}
+        elif asked["action"] == "nan": said |= {"reward": float("inf"), "terminated": True}
+        elif asked["action"] == "numb": said |= {"reward": 0}
+        else:
+            said |= {"messages": [{"role": "tool", "content": f"at {count[0]}"}], "reward": 0.5,
+                     "terminated": count[0] == count[1], "info": {"count": count[0], "words": "none"}}
+    elif op == "close":
+        counts.pop(asked["episode"], None)
+    print(json.dumps(said), flush=True)
+"#;
+
+fn command(program: &str) -> WorkerCommand {
+    WorkerCommand {
+        argv: ["python3", "-c", program].map(str::to_owned).to_vec(),
+        working_dir: None,
+        variables: Vec::new(),
+        settings: json!({}),
+        num_processes: 2,
+        startup_timeout: Duration::from_secs(60),
+        max_restarts: 3,
+    }
+}
+
+fn counter(limit: Duration, max_turns: usize) -> Foreign {
+    let (workers, introduction) = Workers::start(command(COUNTER)).expect("starts");
+    Foreign::new(Arc::new(workers), introduction, limit, max_turns)
+}
+
+fn prompt(level: Option<&str>) -> Prompt {
+    Prompt {
+        id: PromptId(0),
+        content: PromptContent::Text("go".to_owned()),
+        ground_truth: None,
+        data_source: String::new(),
+        columns: Map::from_iter(level.map(|level| (LEVEL.to_owned(), Value::from(level)))),
+        images: Vec::new(),
+    }
+}
+
+fn begin(foreign: &Foreign, level: &str) -> Box<dyn Environment> {
+    let key = Key::new(1, Purpose::Environment);
+    foreign.begin(&prompt(Some(level)), key).expect("begun").expect("a level")
+}
+
+fn fault(outcome: TurnOutcome) -> String {
+    outcome.fault.expect("failed").to_string()
+}
+
+#[test]
+fn episodes_are_played_elsewhere_turn_by_turn() {
+    let foreign = counter(Duration::from_secs(60), 3);
+    assert_eq!((foreign.introduction().name.as_str(), foreign.introduction().max_turns), ("counter", None));
+    let levels = foreign.levels(false, 10, 7).expect("levels");
+    assert_eq!(levels.len(), 3);
+    let messages = levels[0].messages(Some("count")).expect("messages");
+    let told: Vec<(&str, &str)> =
+        messages.iter().map(|message| (message.role.as_str(), message.content.as_str())).collect();
+    assert_eq!(told, [("system", "count"), ("user", "to 2")]);
+    assert!(foreign.levels(true, 0, 7).expect("none").is_empty());
+
+    // Two at once, in two workers.
+    let (mut first, mut second) = (begin(&foreign, "2"), begin(&foreign, "4"));
+    assert_eq!(
+        (first.opening(), second.opening().map(|opening| opening[0].content.clone())),
+        (None, Some("anew".to_owned()))
+    );
+    let outcome = first.act("one");
+    assert_eq!((outcome.reward, outcome.end, outcome.info), (0.5, None, vec![("count".into(), 1.0)]));
+    assert_eq!((first.messages()[0].role.as_str(), first.observe().as_str()), ("tool", "at 1"));
+    assert_eq!(second.act("one").end, None);
+    assert_eq!(first.act("two").end, Some(EpisodeEnd::Terminated));
+    assert!(first.is_success() && first.messages().is_empty());
+    // No longer than the run allows.
+    second.act("two");
+    assert_eq!(second.act("three").end, Some(EpisodeEnd::Truncated));
+    assert!(!second.is_success());
+    assert!(foreign.begin(&prompt(None), Key::new(1, Purpose::Environment)).expect("none").is_none());
+}
+
+#[test]
+fn what_goes_wrong_costs_one_episode_and_says_why() {
+    let foreign = counter(Duration::from_secs(60), 9);
+    let mut episode = begin(&foreign, "5");
+    assert_eq!(fault(episode.act("fail")), "its environment says: no (hint: yes)");
+    assert!(fault(begin(&foreign, "5").act("nan")).contains("answer"));
+    assert!(fault(begin(&foreign, "5").act("numb")).contains("no list of messages: null"));
+    // A worker that dies takes its episodes with it, and another takes its place.
+    for (word, said) in [("die", "gave up"), ("babble", "what?")] {
+        let mut episode = begin(&foreign, "5");
+        let told = fault(episode.act(word));
+        assert!(told.starts_with("the worker of its environment is gone (") && told.contains(said), "{told}");
+        let told = fault(episode.act("one"));
+        assert!(told.contains("its environment"), "{told}");
+    }
+    let (mut one, mut other) = (begin(&foreign, "5"), begin(&foreign, "5"));
+    assert_eq!((one.act("one").fault, other.act("one").fault), (None, None));
+    // No more than are allowed.
+    let told: Vec<String> = (0..4).map(|_| fault(begin_or_fail(&foreign, "die"))).collect();
+    assert!(told.iter().any(|told| told.contains("`environment.max_restarts` allows no more")), "{told:?}");
+}
+
+/// The outcome of an answer in an episode of its own, or the fault of its beginning.
+fn begin_or_fail(foreign: &Foreign, word: &str) -> TurnOutcome {
+    match foreign.begin(&prompt(Some("5")), Key::new(1, Purpose::Environment)) {
+        Ok(episode) => episode.expect("a level").act(word),
+        Err(fault) => TurnOutcome::failed(fault),
+    }
+}
+
+#[test]
+fn one_that_hangs_is_not_waited_for_and_holds_up_nobody() {
+    let foreign = counter(Duration::from_millis(300), 9);
+    let mut episode = begin(&foreign, "5");
+    assert_eq!(
+        episode.act("hang").fault,
+        Some(EnvironmentFault::TimedOut { limit: Duration::from_millis(300) })
+    );
+    drop(episode);
+    let foreign = counter(Duration::from_secs(60), 9);
+    let mut episode = begin(&foreign, "5");
+    let waits = std::thread::spawn(move || {
+        let outcome = episode.act("one");
+        (episode, outcome)
+    });
+    assert_eq!(begin(&foreign, "5").act("one").fault, None);
+    assert_eq!(waits.join().expect("joined").1.fault, None);
+}
+
+#[test]
+fn a_worker_that_does_not_come_up_is_told() {
+    let refused =
+        |command: WorkerCommand| Workers::start(command).map(|_| ()).expect_err("refused").to_string();
+    let program = |text: &str| refused(command(text));
+    let told = program("import sys; print('no such module', file=sys.stderr); sys.exit(1)");
+    assert!(told.contains("exit status: 1") && told.contains("no such module"), "{told}");
+    let missing = WorkerCommand { argv: vec!["no-such-program".to_owned()], ..command("") };
+    assert!(refused(missing).contains("its worker `no-such-program` cannot be started"));
+    let other = WorkerCommand { settings: json!({"protocol": "other/2"}), ..command(COUNTER) };
+    assert!(refused(other).contains("speaks \"other/2\", and tamis tamis-environment/1"));
+    let slow = WorkerCommand {
+        startup_timeout: Duration::from_millis(50),
+        ..command("import time; time.sleep(60)")
+    };
+    assert!(refused(slow).contains("no answer within 0.05 s"));
+}

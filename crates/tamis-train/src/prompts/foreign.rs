@@ -1,0 +1,186 @@
+//! Environments that live elsewhere, as a run starts them, and the prompts that are their levels.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tamis_config::{Config, EnvironmentConfig};
+use tamis_core::group::PromptId;
+use tamis_core::random::Key;
+use tamis_data::prompt::{Message, Prompt, PromptContent};
+use tamis_env::environment::foreign::process::{WorkerCommand, Workers};
+use tamis_env::environment::foreign::settings::{ForeignSpec, Reach};
+use tamis_env::environment::foreign::{EnvironmentLine, Foreign, LEVEL, Level};
+use tamis_env::environment::kind::EnvironmentStyle;
+use tamis_env::environment::{Environment, EnvironmentFault};
+use tamis_rollout::environment_server::EnvironmentServer;
+use tempfile::TempDir;
+
+use crate::assemble::AssembleError;
+use crate::learner::torch::{interpreter, module_environment, write_program};
+
+/// Variable with the key of an environment's server, where it wants one.
+const KEY: &str = "TAMIS_ENVIRONMENT_API_KEY";
+
+/// An environment elsewhere, and what was started for it.
+pub struct StartedEnvironment {
+    foreign: Foreign,
+    /// The program of its workers.
+    _folder: Option<TempDir>,
+}
+
+impl StartedEnvironment {
+    /// Starts or finds the environment of a configuration.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn start(environment: &EnvironmentConfig, spec: &ForeignSpec) -> Result<Self, AssembleError> {
+        let kind = environment.kind.as_str();
+        let failed = |error: &dyn std::fmt::Display, hint: &str| {
+            AssembleError::setting(format!("the environment `{kind}` does not come up: {error}"), hint)
+        };
+        let hint = match spec.reach {
+            Reach::Module { .. } => {
+                "`environment.python` names an interpreter that has its packages; the settings are those of `environment`"
+            }
+            Reach::Program { .. } => "does the program of `environment.argv` run by itself?",
+            Reach::Server { .. } => "does the server of `environment.url` run?",
+        };
+        let (line, introduction, folder): (Arc<dyn EnvironmentLine>, _, _) = match &spec.reach {
+            Reach::Server { url } => {
+                let key = std::env::var(KEY).ok().filter(|key| !key.is_empty());
+                let connected = EnvironmentServer::connect(url, key, &spec.settings, spec.timeout);
+                let (server, introduction) = connected.map_err(|error| failed(&error, hint))?;
+                (Arc::new(server), introduction, None)
+            }
+            reach => {
+                let (argv, working_dir, variables, folder) = match reach {
+                    Reach::Program { argv, working_dir } => {
+                        (argv.clone(), working_dir.clone(), Vec::new(), None)
+                    }
+                    Reach::Module { python } => {
+                        let folder = write_program()
+                            .map_err(|error| failed(&error, "make room for temporary files"))?;
+                        let python = interpreter(python, std::env::current_exe().ok().as_deref());
+                        let argv = vec![python, "-m".to_owned(), "tamis.environments".to_owned()];
+                        let variables = module_environment(folder.path());
+                        (argv, None, variables, Some(folder))
+                    }
+                    Reach::Server { .. } => Default::default(),
+                };
+                let command = WorkerCommand {
+                    argv,
+                    working_dir,
+                    variables,
+                    settings: spec.settings.clone(),
+                    num_processes: spec.workers.num_processes,
+                    startup_timeout: spec.workers.startup_timeout.0,
+                    max_restarts: spec.workers.max_restarts,
+                };
+                let (workers, introduction) =
+                    Workers::start(command).map_err(|error| failed(&error, hint))?;
+                (Arc::new(workers), introduction, folder)
+            }
+        };
+        let max_turns = environment.prompting.max_turns;
+        Ok(Self { foreign: Foreign::new(line, introduction, spec.timeout, max_turns), _folder: folder })
+    }
+
+    /// An episode of a prompt's level.
+    ///
+    /// # Errors
+    /// It cannot be begun.
+    pub fn begin(
+        &self,
+        prompt: &Prompt,
+        luck: Key,
+    ) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
+        self.foreign.begin(prompt, luck)
+    }
+
+    /// Levels of both sides as prompts, and what is to be said of them.
+    fn prompts(
+        &self,
+        config: &Config,
+        environment: &EnvironmentConfig,
+    ) -> Result<LevelPrompts, EnvironmentFault> {
+        let introduction = self.foreign.introduction();
+        let is_plain = environment.style == EnvironmentStyle::Plain;
+        let side = |is_held_out, count| -> Result<Vec<Prompt>, EnvironmentFault> {
+            let levels = self.foreign.levels(is_held_out, count, config.run.seed)?;
+            let of_level = |(number, level): (usize, Level)| {
+                let messages = level.messages(introduction.system.as_deref().filter(|_| !is_plain))?;
+                let content = if is_plain {
+                    let line = |message: &Message| format!("{}\n", message.content);
+                    PromptContent::Text(messages.iter().map(line).collect())
+                } else {
+                    PromptContent::Messages(messages)
+                };
+                Ok(Prompt {
+                    id: PromptId(number as u64),
+                    content,
+                    ground_truth: level.ground_truth,
+                    data_source: introduction.name.clone(),
+                    columns: Map::from_iter([(LEVEL.to_owned(), Value::String(level.level.to_string()))]),
+                    images: Vec::new(),
+                })
+            };
+            levels.into_iter().enumerate().map(of_level).collect()
+        };
+        let train = side(false, environment.train_size)?;
+        let held_out = side(true, environment.val_size)?;
+        let mut notes = vec![format!(
+            "{} ({}): {} training and {} held-out levels",
+            introduction.name,
+            environment.kind,
+            train.len(),
+            held_out.len()
+        )];
+        let max_turns = environment.prompting.max_turns;
+        if introduction.max_turns.is_none_or(|own| own > max_turns) {
+            let own = introduction
+                .max_turns
+                .map_or("no limit of its own".to_owned(), |own| format!("{own} turns at most"));
+            notes.push(format!(
+                "an episode ends after {max_turns} turns (`environment.prompting.max_turns`); {} has {own}",
+                introduction.name
+            ));
+        }
+        if !introduction.is_deterministic {
+            notes.push(format!(
+                "{} does not say that it is deterministic: a resumed run plays anew what was not trained on, and may get other answers",
+                introduction.name
+            ));
+        }
+        Ok(LevelPrompts { train, held_out, notes })
+    }
+}
+
+/// Levels of an environment elsewhere, as prompts.
+pub struct LevelPrompts {
+    /// For training.
+    pub train: Vec<Prompt>,
+    /// Held out.
+    pub held_out: Vec<Prompt>,
+    /// Lines for the log.
+    pub notes: Vec<String>,
+}
+
+impl LevelPrompts {
+    /// Asks the environment of a configuration for its levels; `None` where it is none that lives elsewhere.
+    ///
+    /// # Errors
+    /// It does not come up, or has no levels.
+    pub fn of(config: &Config) -> Result<Option<Self>, AssembleError> {
+        let Some(environment) = config.played() else { return Ok(None) };
+        let Some(spec) = environment.maker().foreign() else { return Ok(None) };
+        let started = StartedEnvironment::start(environment, &spec)?;
+        let refused = |error: EnvironmentFault| {
+            let message = format!("the environment `{}` gives no levels: {error}", environment.kind);
+            AssembleError::setting(
+                message,
+                "`environment.train_size` and `environment.val_size` say how many are asked for",
+            )
+        };
+        started.prompts(config, environment).map(Some).map_err(refused)
+    }
+}
