@@ -23,6 +23,7 @@ mod inbox;
 pub mod judge;
 pub mod launch;
 pub mod native;
+pub mod programs;
 pub mod prompt_template;
 mod record;
 mod reward_health;

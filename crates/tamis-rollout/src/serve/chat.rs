@@ -58,16 +58,9 @@ pub(super) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32
             return Err(ApiError::field(name, "a message must be an object with a text `role`"));
         }
         if let Some(Value::Array(parts)) = message.get("content") {
-            let texts: Option<Vec<&str>> = parts
-                .iter()
-                .map(|part| {
-                    part["text"].as_str().filter(|_| part["type"] == "text" || part["type"].is_null())
-                })
-                .collect();
-            let Some(texts) = texts else {
-                return Err(ApiError::field(name, "only parts of the type `text` can be read"));
-            };
-            message["content"] = json!(texts.join("\n"));
+            let text = joined_text(parts)
+                .map_err(|_| ApiError::field(name, "only parts of the type `text` can be read"))?;
+            message["content"] = json!(text);
         }
     }
     let mut arguments = app.template_arguments.clone();
@@ -109,6 +102,16 @@ pub(super) async fn prompt(app: &Arc<App>, fields: Fields<'_>) -> Result<Vec<u32
         app.tokenizer.encode(&text, false).map_err(|error| ApiError::field("messages", error.to_string()))
     })
     .await?
+}
+
+/// The text of a message that comes in parts, one a line; the place of a part that is no text as an error.
+pub(crate) fn joined_text(parts: &[Value]) -> Result<String, usize> {
+    let text = |(i, part): (usize, &Value)| {
+        let is_text = part["type"] == "text" || part["type"].is_null();
+        part["text"].as_str().map(str::to_owned).filter(|_| is_text).ok_or(i)
+    };
+    let texts: Result<Vec<String>, usize> = parts.iter().enumerate().map(text).collect();
+    texts.map(|texts| texts.join("\n"))
 }
 
 /// The words of a conversation.

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 /// An answer that is no success.
 #[derive(Debug, Clone)]
-pub(super) struct ApiError {
+pub(crate) struct ApiError {
     /// The HTTP status.
-    pub(super) status: u16,
+    pub(crate) status: u16,
     message: String,
     kind: &'static str,
     param: Option<String>,
@@ -15,60 +15,66 @@ pub(super) struct ApiError {
 }
 
 impl ApiError {
-    fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
+    /// With a status and a type of the caller's.
+    pub(crate) fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
         Self { status, message: message.into(), kind, param: None, code: None }
     }
 
+    /// With a name for machines in place of the status.
+    pub(crate) fn coded(self, code: &'static str) -> Self {
+        Self { code: Some(code), ..self }
+    }
+
     /// The request as a whole is wrong.
-    pub(super) fn bad(message: impl Into<String>) -> Self {
+    pub(crate) fn bad(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequestError", message)
     }
 
     /// One field of the request is wrong.
-    pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self { param: Some(param.into()), ..Self::bad(message) }
     }
 
     /// The field means something that this server does not do.
-    pub(super) fn unsupported(param: &str, instead: &str) -> Self {
+    pub(crate) fn unsupported(param: &str, instead: &str) -> Self {
         Self::field(param, format!("`{param}` is not supported by this server: {instead}"))
     }
 
     /// No key, or another than the server's.
-    pub(super) fn unauthorized() -> Self {
+    pub(crate) fn unauthorized() -> Self {
         let message = "this server wants its key: send the header `Authorization: Bearer KEY`";
         Self { code: Some("invalid_api_key"), ..Self::new(401, "AuthenticationError", message) }
     }
 
     /// A page in a browser asks, or somebody who thinks that this machine has another name.
-    pub(super) fn foreign(message: impl Into<String>) -> Self {
+    pub(crate) fn foreign(message: impl Into<String>) -> Self {
         Self::new(403, "PermissionDeniedError", message)
     }
 
     /// There is no such model.
-    pub(super) fn no_model(asked: &str, served: &str) -> Self {
+    pub(crate) fn no_model(asked: &str, served: &str) -> Self {
         let message = format!("The model `{asked}` does not exist. Valid aliases: {served}.");
         Self { param: Some("model".to_owned()), ..Self::new(404, "NotFoundError", message) }
     }
 
     /// There is no such route.
-    pub(super) fn no_route() -> Self {
+    pub(crate) fn no_route() -> Self {
         Self::new(404, "NotFoundError", "Not Found")
     }
 
     /// The route wants another method.
-    pub(super) fn wrong_method() -> Self {
+    pub(crate) fn wrong_method() -> Self {
         Self::new(405, "MethodNotAllowedError", "Method Not Allowed")
     }
 
     /// The client took too long.
-    pub(super) fn slow_client(seconds: u64) -> Self {
+    pub(crate) fn slow_client(seconds: u64) -> Self {
         let message = format!("the body did not arrive within {seconds} s");
         Self::new(408, "RequestTimeoutError", message)
     }
 
     /// The body is over the limit.
-    pub(super) fn too_large(limit: usize) -> Self {
+    pub(crate) fn too_large(limit: usize) -> Self {
         let message = format!(
             "the body is larger than {limit} bytes, the most that this server reads (--max-body-bytes)"
         );
@@ -76,7 +82,7 @@ impl ApiError {
     }
 
     /// Too much is in flight.
-    pub(super) fn busy(limit: usize) -> Self {
+    pub(crate) fn busy(limit: usize) -> Self {
         let message = format!(
             "the server has {limit} samples in flight, the most that it takes (--max-queued): ask again later"
         );
@@ -84,35 +90,35 @@ impl ApiError {
     }
 
     /// The engine broke, or the request broke it.
-    pub(super) fn internal(message: impl Into<String>) -> Self {
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "InternalServerError", message)
     }
 
     /// Generation is paused and the server was told to refuse meanwhile.
-    pub(super) fn paused() -> Self {
+    pub(crate) fn paused() -> Self {
         let message = "generation is paused: ask again after /resume";
         Self { code: Some("engine_paused"), ..Self::new(503, "ServiceUnavailableError", message) }
     }
 
     /// The server is about to end.
-    pub(super) fn stopping() -> Self {
+    pub(crate) fn stopping() -> Self {
         Self::new(503, "ServiceUnavailableError", "the server is stopping")
     }
 
     /// Generation took longer than allowed.
-    pub(super) fn timed_out(seconds: u64) -> Self {
+    pub(crate) fn timed_out(seconds: u64) -> Self {
         let message =
             format!("not finished within {seconds} s, the most that this server takes (--request-timeout)");
         Self::new(504, "TimeoutError", message)
     }
 
     /// Whether asking again later helps.
-    pub(super) fn is_passing(&self) -> bool {
+    pub(crate) fn is_passing(&self) -> bool {
         matches!(self.status, 429 | 503)
     }
 
     /// As the client gets it; an unknown route also as FastAPI says it.
-    pub(super) fn body(&self) -> Value {
+    pub(crate) fn body(&self) -> Value {
         let code = self.code.map_or_else(|| json!(self.status), |code| json!(code));
         let error = json!({"message": self.message, "type": self.kind, "param": self.param, "code": code});
         match self.status {

@@ -6,11 +6,11 @@ use super::error::ApiError;
 
 /// A field that this server does not know how to obey, which of its values change nothing, and what to do
 /// instead.
-pub(super) type Refused = (&'static str, fn(&Value) -> bool, &'static str);
+pub(crate) type Refused = (&'static str, fn(&Value) -> bool, &'static str);
 
 /// An object of a request; a field that is `null` is absent.
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
     /// Prefix of the field's name in messages (`sampling_params.`).
     within: &'static str,
@@ -18,18 +18,18 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// The fields of a body.
-    pub(super) fn of(body: &'a Value) -> Result<Self, ApiError> {
+    pub(crate) fn of(body: &'a Value) -> Result<Self, ApiError> {
         let map = body.as_object().ok_or_else(|| ApiError::bad("the body must be a JSON object"))?;
         Ok(Self { map, within: "" })
     }
 
     /// The value of a field.
-    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
     /// A field's name as messages have it.
-    pub(super) fn name(&self, field: &str) -> String {
+    pub(crate) fn name(&self, field: &str) -> String {
         format!("{}{field}", self.within)
     }
 
@@ -53,23 +53,23 @@ impl<'a> Fields<'a> {
     }
 
     /// An object.
-    pub(super) fn object(&self, field: &str, within: &'static str) -> Result<Option<Self>, ApiError> {
+    pub(crate) fn object(&self, field: &str, within: &'static str) -> Result<Option<Self>, ApiError> {
         let map = self.read(field, "an object", Value::as_object)?;
         Ok(map.map(|map| Self { map, within }))
     }
 
     /// The names of all fields.
-    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> {
         self.map.keys().map(String::as_str)
     }
 
     /// A number.
-    pub(super) fn number(&self, field: &str) -> Result<Option<f64>, ApiError> {
+    pub(crate) fn number(&self, field: &str) -> Result<Option<f64>, ApiError> {
         self.read(field, "a number", Value::as_f64)
     }
 
     /// A whole number; `4.0` is one.
-    pub(super) fn integer(&self, field: &str) -> Result<Option<i64>, ApiError> {
+    pub(crate) fn integer(&self, field: &str) -> Result<Option<i64>, ApiError> {
         self.read(field, "a whole number", |value| {
             let whole = |x: &f64| x.fract() == 0.0 && x.abs() < 9e15;
             value.as_i64().or_else(|| value.as_f64().filter(whole).map(|x| x as i64))
@@ -77,7 +77,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number from `least` to `most`.
-    pub(super) fn count(&self, field: &str, least: i64, most: i64) -> Result<Option<usize>, ApiError> {
+    pub(crate) fn count(&self, field: &str, least: i64, most: i64) -> Result<Option<usize>, ApiError> {
         let Some(count) = self.integer(field)? else { return Ok(None) };
         if (least..=most).contains(&count) {
             return Ok(Some(count as usize));
@@ -87,22 +87,22 @@ impl<'a> Fields<'a> {
     }
 
     /// Yes or no; no where absent.
-    pub(super) fn flag(&self, field: &str) -> Result<bool, ApiError> {
+    pub(crate) fn flag(&self, field: &str) -> Result<bool, ApiError> {
         Ok(self.read(field, "true or false", Value::as_bool)?.unwrap_or(false))
     }
 
     /// Yes or no.
-    pub(super) fn optional_flag(&self, field: &str) -> Result<Option<bool>, ApiError> {
+    pub(crate) fn optional_flag(&self, field: &str) -> Result<Option<bool>, ApiError> {
         self.read(field, "true or false", Value::as_bool)
     }
 
     /// A text.
-    pub(super) fn text(&self, field: &str) -> Result<Option<&'a str>, ApiError> {
+    pub(crate) fn text(&self, field: &str) -> Result<Option<&'a str>, ApiError> {
         self.read(field, "a text", Value::as_str)
     }
 
     /// A text or a list of texts.
-    pub(super) fn texts(&self, field: &str) -> Result<Vec<String>, ApiError> {
+    pub(crate) fn texts(&self, field: &str) -> Result<Vec<String>, ApiError> {
         let texts = self.read(field, "a text or a list of texts", |value| match value {
             Value::String(text) => Some(vec![text.clone()]),
             Value::Array(values) => values.iter().map(|value| value.as_str().map(str::to_owned)).collect(),
@@ -112,18 +112,18 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of token ids.
-    pub(super) fn token_ids(&self, field: &str) -> Result<Option<Vec<u32>>, ApiError> {
+    pub(crate) fn token_ids(&self, field: &str) -> Result<Option<Vec<u32>>, ApiError> {
         self.read(field, "a list of token ids", token_ids)
     }
 
     /// A list of objects.
-    pub(super) fn list(&self, field: &str) -> Result<Option<&'a [Value]>, ApiError> {
+    pub(crate) fn list(&self, field: &str) -> Result<Option<&'a [Value]>, ApiError> {
         self.read(field, "a list", |value| value.as_array().map(Vec::as_slice))
     }
 
     /// Refuses fields that would change the answer and that this server does not know how to obey, unless
     /// they say what happens anyway.
-    pub(super) fn refuse(&self, refused: &[Refused]) -> Result<(), ApiError> {
+    pub(crate) fn refuse(&self, refused: &[Refused]) -> Result<(), ApiError> {
         for &(field, is_harmless, instead) in refused {
             if self.get(field).is_some_and(|value| !is_harmless(value)) {
                 return Err(ApiError::unsupported(&self.name(field), instead));
@@ -134,6 +134,6 @@ impl<'a> Fields<'a> {
 }
 
 /// A list of token ids.
-pub(super) fn token_ids(value: &Value) -> Option<Vec<u32>> {
+pub(crate) fn token_ids(value: &Value) -> Option<Vec<u32>> {
     value.as_array()?.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
 }

@@ -7,19 +7,20 @@
 //! worker, carried out between two steps of it.
 
 mod answer;
-mod chat;
+pub(crate) mod body;
+pub(crate) mod chat;
 mod completion;
 mod control;
 mod engine;
-mod error;
-mod field;
+pub(crate) mod error;
+pub(crate) mod field;
 mod generate;
 mod metrics;
 mod route;
 mod running;
-mod sampling;
+pub(crate) mod sampling;
 mod slow;
-mod stream;
+pub(crate) mod stream;
 mod text;
 
 use std::collections::hash_map::RandomState;
@@ -189,7 +190,7 @@ impl ServeError {
 }
 
 /// Named in answers as the system that made them.
-const FINGERPRINT: &str = concat!("tamis-", env!("CARGO_PKG_VERSION"));
+pub(crate) const FINGERPRINT: &str = concat!("tamis-", env!("CARGO_PKG_VERSION"));
 
 /// State shared by all connections.
 struct App {
@@ -350,7 +351,7 @@ fn affordable(config: &TransformerConfig) -> usize {
 }
 
 /// Seconds since 1970.
-fn seconds() -> u64 {
+pub(crate) fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

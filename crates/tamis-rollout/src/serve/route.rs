@@ -2,17 +2,17 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, RETRY_AFTER};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::body::{BodyLimits, read_json};
 use super::error::ApiError;
 use super::field::{Fields, token_ids};
 use super::stream::{AnswerBody, Stream};
@@ -108,7 +108,13 @@ async fn route(app: &Arc<App>, parts: &Parts, body: Incoming) -> Result<Reply, A
         "/resume" => control::resume(app).await,
         "/reset_prefix_cache" => control::reset_prefix_cache(app, query).await,
         _ => {
-            let body = read_json(app, &parts.headers, body).await?;
+            let limits = BodyLimits {
+                most: app.settings.max_body_bytes,
+                forgotten: 0,
+                patience: app.settings.idle_timeout,
+                too_large: ApiError::too_large,
+            };
+            let body = read_json(&parts.headers, body, limits).await?;
             match path {
                 "/abort_requests" => control::abort(app, &body, true).await,
                 "/inference/v1/abort_requests" => control::abort(app, &body, false).await,
@@ -176,40 +182,6 @@ fn is_own(host: &str, own: &str) -> bool {
 /// Whether two secrets are the same, in a time that does not tell where they differ.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
-}
-
-/// The JSON document of a body.
-async fn read_json(app: &App, headers: &HeaderMap, body: Incoming) -> Result<Value, ApiError> {
-    let form = headers.get(CONTENT_TYPE).and_then(|form| form.to_str().ok()).unwrap_or_default();
-    let form = form.split(';').next().unwrap_or_default().trim();
-    let limit = app.settings.max_body_bytes;
-    let patience = app.settings.idle_timeout;
-    let bytes = timeout(patience, read(body, limit))
-        .await
-        .unwrap_or_else(|_| Err(ApiError::slow_client(patience.as_secs())))?;
-    if !form.eq_ignore_ascii_case("application/json") && !bytes.is_empty() {
-        return Err(ApiError::bad(
-            "Unsupported Media Type: send the body with the header `Content-Type: application/json`",
-        ));
-    }
-    serde_json::from_slice(&bytes).map_err(|error| ApiError::bad(format!("Invalid JSON format: {error}")))
-}
-
-async fn read(mut body: Incoming, limit: usize) -> Result<Vec<u8>, ApiError> {
-    if body.size_hint().lower() > limit as u64 {
-        return Err(ApiError::too_large(limit));
-    }
-    let mut bytes = Vec::new();
-    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        let frame = frame.map_err(|error| ApiError::bad(format!("the body broke off: {error}")))?;
-        if let Ok(data) = frame.into_data() {
-            if bytes.len() + data.len() > limit {
-                return Err(ApiError::too_large(limit));
-            }
-            bytes.extend_from_slice(&data);
-        }
-    }
-    Ok(bytes)
 }
 
 /// `server` tells clients that this is tamis, and `keys` that requests may carry its random keys.

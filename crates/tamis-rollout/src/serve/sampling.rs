@@ -75,7 +75,8 @@ pub(super) struct Defaults<'a> {
     pub(super) seed: u64,
 }
 
-fn is_empty(value: &Value) -> bool {
+/// Nothing is in it.
+pub(crate) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Array(values) => values.is_empty(),
         Value::Object(fields) => fields.is_empty(),
@@ -84,19 +85,23 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn is_zero(value: &Value) -> bool {
+/// It is 0.
+pub(crate) fn is_zero(value: &Value) -> bool {
     value.as_f64() == Some(0.0)
 }
 
-fn is_one(value: &Value) -> bool {
+/// It is 1.
+pub(crate) fn is_one(value: &Value) -> bool {
     value.as_i64() == Some(1)
 }
 
-fn is_false(value: &Value) -> bool {
+/// It is `false`.
+pub(crate) fn is_false(value: &Value) -> bool {
     value == &Value::Bool(false)
 }
 
-fn is_never(_: &Value) -> bool {
+/// No value is harmless.
+pub(crate) fn is_never(_: &Value) -> bool {
     false
 }
 

@@ -90,9 +90,11 @@ impl Stream {
     }
 }
 
-const DONE: &str = "data: [DONE]\n\n";
+/// The last event.
+pub(crate) const DONE: &str = "data: [DONE]\n\n";
 
-fn put(text: &mut String, value: &Value) {
+/// Appends an event.
+pub(crate) fn put(text: &mut String, value: &Value) {
     text.push_str("data: ");
     text.push_str(&value.to_string());
     text.push_str("\n\n");

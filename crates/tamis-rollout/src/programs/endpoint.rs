@@ -1,0 +1,137 @@
+//! From a program's HTTP request to its answer.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::EpisodeNumber;
+use super::call::ChatCall;
+use super::ledger::Ledger;
+use super::refused::Refusal;
+use crate::serve::body::{BodyLimits, read_json};
+use crate::serve::error::ApiError;
+use crate::serve::seconds;
+
+/// Bytes of a call that is too long which are read all the same.
+const FORGOTTEN_BYTES: usize = 16 << 20;
+
+/// Tells OpenAI's clients whether to make a call again.
+const SHOULD_RETRY: &str = "x-should-retry";
+
+enum Reply {
+    Json(Value),
+    /// Server-sent events, all of them.
+    Events(String),
+}
+
+/// Answers a request, whatever it is.
+pub(super) async fn answer(
+    ledger: Arc<Ledger>,
+    patience: Duration,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (head, body) = request.into_parts();
+    let response = match route(&ledger, &head, body, patience).await {
+        Ok(Ok(Reply::Json(value))) => respond(StatusCode::OK, "application/json", value.to_string()),
+        Ok(Ok(Reply::Events(text))) => respond(StatusCode::OK, "text/event-stream; charset=utf-8", text),
+        Ok(Err(error)) => respond_error(&error, false),
+        Err(refusal) => {
+            let is_passing = refusal.is_passing();
+            respond_error(&refusal.into_error(), is_passing)
+        }
+    };
+    Ok(response)
+}
+
+fn respond(status: StatusCode, form: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(form));
+    response
+}
+
+fn respond_error(error: &ApiError, is_passing: bool) -> Response<Full<Bytes>> {
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = respond(status, "application/json", error.body().to_string());
+    let retries = HeaderValue::from_static(if is_passing { "true" } else { "false" });
+    response.headers_mut().insert(SHOULD_RETRY, retries);
+    if is_passing {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// The answer of the policy's, or of its owner that there is none; a refusal has been counted.
+async fn route(
+    ledger: &Arc<Ledger>,
+    head: &Parts,
+    body: Incoming,
+    patience: Duration,
+) -> Result<Result<Reply, ApiError>, Refusal> {
+    let path = head.uri.path();
+    let own = path.strip_prefix("/e/").and_then(|rest| rest.split_once('/'));
+    let (token, route) = own.unwrap_or_default();
+    let key = head.headers.get(AUTHORIZATION).and_then(|key| key.to_str().ok()).unwrap_or_default();
+    let episode = ledger.admit(token, key.strip_prefix("Bearer ").unwrap_or(key).trim())?;
+    match (route.trim_end_matches('/'), &head.method) {
+        ("v1/models", &Method::GET) => Ok(Ok(Reply::Json(models(&ledger.settings.model)))),
+        ("v1/chat/completions", &Method::POST) => chat(ledger, episode, head, body, patience).await,
+        ("v1/models" | "v1/chat/completions", _) => refuse(ledger, episode, ApiError::wrong_method()),
+        (other, _) => {
+            let other: String = other.chars().take(60).collect();
+            let message = format!(
+                "there is no `{other}` here: the policy answers `POST v1/chat/completions`, and `GET v1/models` names it"
+            );
+            refuse(ledger, episode, ApiError::new(404, "NotFoundError", message))
+        }
+    }
+}
+
+fn refuse<T>(ledger: &Ledger, episode: EpisodeNumber, error: ApiError) -> Result<T, Refusal> {
+    let refusal = Refusal::from(error);
+    ledger.refuse(episode, &refusal);
+    Err(refusal)
+}
+
+async fn chat(
+    ledger: &Arc<Ledger>,
+    episode: EpisodeNumber,
+    head: &Parts,
+    body: Incoming,
+    patience: Duration,
+) -> Result<Result<Reply, ApiError>, Refusal> {
+    let limits = BodyLimits {
+        most: ledger.settings.max_body_bytes,
+        forgotten: FORGOTTEN_BYTES,
+        patience,
+        too_large: |most| {
+            let message = format!("the call is longer than {most} bytes, the most that is read");
+            ApiError::new(413, "RequestTooLargeError", message)
+        },
+    };
+    let read = read_json(&head.headers, body, limits).await.and_then(|body| ChatCall::read(&body));
+    let call = match read {
+        Ok(call) => call,
+        Err(error) => return refuse(ledger, episode, error),
+    };
+    let (is_streamed, tells_usage) = (call.stream, call.stream_usage);
+    let waiting = ledger.ask(episode, call)?;
+    let (id, model) = (format!("chatcmpl-{:016x}", waiting.call.0), &ledger.settings.model);
+    Ok(match waiting.answered().await? {
+        Ok(answer) if is_streamed => Ok(Reply::Events(answer.stream(&id, model, tells_usage))),
+        Ok(answer) => Ok(Reply::Json(answer.whole(&id, model))),
+        Err(error) => Err(error.into()),
+    })
+}
+
+fn models(name: &str) -> Value {
+    let model = json!({"id": name, "object": "model", "created": seconds(), "owned_by": "tamis"});
+    json!({"object": "list", "data": [model]})
+}

@@ -1,0 +1,265 @@
+//! Which episodes are open, what they may ask, which calls wait, and what is to be told.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::call::ChatCall;
+use super::outcome::ProgramOutcome;
+use super::refused::{Refusal, RefusedCalls};
+use super::reply::{ChatAnswer, ChatError};
+use super::{CallNumber, EpisodeNumber, ProgramEvent, ProgramSettings};
+
+/// Ended episodes whose URLs are remembered.
+const MOST_ENDED: usize = 1 << 16;
+
+type Answered = Result<ChatAnswer, ChatError>;
+
+/// An episode that has not ended.
+struct Episode {
+    token: String,
+    /// Calls that were handed on.
+    num_calls: usize,
+    /// Of those, the ones that wait.
+    num_waiting: usize,
+    refused: RefusedCalls,
+}
+
+struct WaitingCall {
+    episode: EpisodeNumber,
+    answer: oneshot::Sender<Answered>,
+}
+
+#[derive(Default)]
+struct Open {
+    num_episodes: u64,
+    num_calls: u64,
+    episodes: HashMap<EpisodeNumber, Episode>,
+    /// All tokens, also those of the last episodes that ended.
+    tokens: HashMap<String, EpisodeNumber>,
+    ended: VecDeque<String>,
+    calls: BTreeMap<CallNumber, WaitingCall>,
+    events: Vec<ProgramEvent>,
+    refused: RefusedCalls,
+}
+
+impl Open {
+    /// Takes an episode out. Its calls are closed.
+    fn close(&mut self, episode: EpisodeNumber) -> Option<(Episode, Vec<CallNumber>)> {
+        let closed = self.episodes.remove(&episode)?;
+        self.ended.push_back(closed.token.clone());
+        if self.ended.len() > MOST_ENDED
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.tokens.remove(&oldest);
+        }
+        let mut calls = Vec::new();
+        if closed.num_waiting > 0 {
+            self.calls.retain(|&call, waiting| {
+                let is_its = waiting.episode == episode;
+                calls.extend(is_its.then_some(call));
+                !is_its
+            });
+        }
+        Some((closed, calls))
+    }
+
+    /// Takes out a call that waits.
+    fn take(&mut self, call: CallNumber) -> Option<WaitingCall> {
+        let taken = self.calls.remove(&call)?;
+        if let Some(episode) = self.episodes.get_mut(&taken.episode) {
+            episode.num_waiting -= 1;
+        }
+        Some(taken)
+    }
+}
+
+/// What the threads of a host share.
+pub(super) struct Ledger {
+    pub(super) settings: Arc<ProgramSettings>,
+    open: Mutex<Open>,
+    bell: Box<dyn Fn() + Send + Sync>,
+    random: RandomState,
+}
+
+impl Ledger {
+    pub(super) fn new(settings: Arc<ProgramSettings>, bell: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self { settings, open: Mutex::default(), bell, random: RandomState::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Letters that nobody can foresee, of a number that is used once for each purpose.
+    pub(super) fn random_word(&self, purpose: &str, number: u64) -> String {
+        let half = |half: u8| {
+            let mut hasher = self.random.build_hasher();
+            hasher.write(purpose.as_bytes());
+            hasher.write_u64(number);
+            hasher.write_u8(half);
+            hasher.finish()
+        };
+        format!("{:016x}{:016x}", half(0), half(1))
+    }
+
+    /// A new episode and the token of its URL.
+    pub(super) fn open(&self) -> (EpisodeNumber, String) {
+        let mut open = self.lock();
+        let episode = EpisodeNumber(open.num_episodes);
+        open.num_episodes += 1;
+        let token = self.random_word("token", episode.0);
+        open.tokens.insert(token.clone(), episode);
+        let new =
+            Episode { token: token.clone(), num_calls: 0, num_waiting: 0, refused: RefusedCalls::default() };
+        open.episodes.insert(episode, new);
+        (episode, token)
+    }
+
+    pub(super) fn num_open(&self) -> usize {
+        self.lock().episodes.len()
+    }
+
+    pub(super) fn refused(&self) -> RefusedCalls {
+        self.lock().refused
+    }
+
+    /// The episode whose URL has this token, where the key is no other's; refusals are counted for the one that is
+    /// to blame.
+    pub(super) fn admit(&self, token: &str, key: &str) -> Result<EpisodeNumber, Refusal> {
+        let mut open = self.lock();
+        let (asked, caller) = (open.tokens.get(token).copied(), open.tokens.get(key).copied());
+        let (refusal, charged) = match (asked, caller) {
+            (None, _) => (Refusal::UnknownUrl, caller),
+            (Some(asked), Some(caller)) if asked != caller => (Refusal::ForeignUrl, Some(caller)),
+            (Some(asked), _) if !open.episodes.contains_key(&asked) => (Refusal::AfterEnd, None),
+            (Some(asked), _) => return Ok(asked),
+        };
+        Self::count(&mut open, charged, &refusal);
+        Err(refusal)
+    }
+
+    fn count(open: &mut Open, charged: Option<EpisodeNumber>, refusal: &Refusal) {
+        open.refused.count(refusal);
+        if let Some(episode) = charged.and_then(|episode| open.episodes.get_mut(&episode)) {
+            episode.refused.count(refusal);
+        }
+    }
+
+    /// Counts a refusal of a call of an episode.
+    pub(super) fn refuse(&self, episode: EpisodeNumber, refusal: &Refusal) {
+        Self::count(&mut self.lock(), Some(episode), refusal);
+    }
+
+    /// Hands a call on; what it waits for.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        episode: EpisodeNumber,
+        mut chat: ChatCall,
+    ) -> Result<Waiting, Refusal> {
+        let (most, most_at_once) = (self.settings.max_calls, self.settings.max_calls_at_once);
+        let mut open = self.lock();
+        let call = CallNumber(open.num_calls);
+        let refusal = match open.episodes.get_mut(&episode) {
+            None => Refusal::AfterEnd,
+            Some(asking) if asking.num_calls >= most => Refusal::OverLimit(most),
+            Some(asking) if asking.num_waiting >= most_at_once => Refusal::AtOnce(most_at_once),
+            Some(asking) => {
+                chat.index = asking.num_calls;
+                asking.num_calls += 1;
+                asking.num_waiting += 1;
+                let (answer, answered) = oneshot::channel();
+                open.num_calls += 1;
+                open.calls.insert(call, WaitingCall { episode, answer });
+                open.events.push(ProgramEvent::Asked { episode, call, chat });
+                drop(open);
+                (self.bell)();
+                return Ok(Waiting { ledger: Arc::clone(self), call, answered });
+            }
+        };
+        Self::count(&mut open, Some(episode), &refusal);
+        Err(refusal)
+    }
+
+    /// Answers a call; no where nobody waits.
+    pub(super) fn answer(&self, call: CallNumber, answer: Answered) -> bool {
+        let taken = self.lock().take(call);
+        taken.is_some_and(|call| call.answer.send(answer).is_ok())
+    }
+
+    pub(super) fn take_events(&self) -> Vec<ProgramEvent> {
+        std::mem::take(&mut self.lock().events)
+    }
+
+    /// Number of calls of an open episode that were handed on.
+    pub(super) fn num_calls(&self, episode: EpisodeNumber) -> Option<usize> {
+        self.lock().episodes.get(&episode).map(|episode| episode.num_calls)
+    }
+
+    /// The end of an episode.
+    pub(super) fn close(&self, episode: EpisodeNumber, outcome: Result<ProgramOutcome, String>) {
+        {
+            let mut open = self.lock();
+            let Some((closed, calls)) = open.close(episode) else { return };
+            let abandoned = calls.into_iter().map(|call| ProgramEvent::Abandoned { episode, call });
+            open.events.extend(abandoned);
+            open.events.push(ProgramEvent::Ended { episode, outcome, refused: closed.refused });
+        }
+        (self.bell)();
+    }
+
+    /// Closes an episode of which nobody wants to hear any more.
+    pub(super) fn forget(&self, episode: EpisodeNumber) -> RefusedCalls {
+        let mut open = self.lock();
+        let closed = open.close(episode);
+        open.events.retain(|event| event.episode() != episode);
+        closed.map_or_else(RefusedCalls::default, |(closed, _)| closed.refused)
+    }
+
+    /// Closes all episodes; nothing is told.
+    pub(super) fn close_all(&self) {
+        let mut open = self.lock();
+        let episodes: Vec<EpisodeNumber> = open.episodes.keys().copied().collect();
+        for episode in episodes {
+            open.close(episode);
+        }
+        open.events.clear();
+    }
+}
+
+/// A call that waits. Dropped before it is answered, it is abandoned.
+pub(super) struct Waiting {
+    ledger: Arc<Ledger>,
+    pub(super) call: CallNumber,
+    answered: oneshot::Receiver<Answered>,
+}
+
+impl Waiting {
+    /// The answer, or that the episode has ended.
+    pub(super) async fn answered(mut self) -> Result<Answered, Refusal> {
+        (&mut self.answered).await.map_err(|_| {
+            let refusal = Refusal::AfterEnd;
+            Ledger::count(&mut self.ledger.lock(), None, &refusal);
+            refusal
+        })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let taken = {
+            let mut open = self.ledger.lock();
+            let taken = open.take(self.call);
+            if let Some(WaitingCall { episode, .. }) = &taken {
+                open.events.push(ProgramEvent::Abandoned { episode: *episode, call: self.call });
+            }
+            taken
+        };
+        if taken.is_some() {
+            (self.ledger.bell)();
+        }
+    }
+}

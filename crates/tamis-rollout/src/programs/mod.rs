@@ -1,0 +1,333 @@
+//! Agents as programs: any program that speaks OpenAI's API plays an episode, and the policy answers its calls.
+//!
+//! ```text
+//! owner ── begin(task) ──> ProgramHost ── starts ──> program
+//!       <── Asked ────────              <── POST {OPENAI_BASE_URL}/chat/completions ──
+//!       ── answer ───────>              ── the completion ──>
+//!       <── Ended ────────              <── last line of its output, exit status ──
+//! ```
+//!
+//! The host is an HTTP server on 127.0.0.1 and a supervisor of processes, each a thread of its own. It knows neither
+//! tokens nor templates nor where answers come from: it tells its owner what happened ([`ProgramHost::take_events`]),
+//! and is told what to answer ([`ProgramHost::answer`]), at any time and in any order.
+//!
+//! # What a program gets
+//!
+//! A process and a process group of its own, for one episode, in a clean environment but for these variables:
+//!
+//! | variable | what it is |
+//! |---|---|
+//! | `OPENAI_BASE_URL`, `OPENAI_API_BASE` | `http://127.0.0.1:PORT/e/TOKEN/v1`: the episode's alone, and not to be guessed |
+//! | `OPENAI_API_KEY` | the same token; another key is taken too, but for one of another episode |
+//! | `TAMIS_MODEL` | the name of the policy; calls may name any model |
+//! | `TAMIS_TASK` | the path of a file with the task, one line of JSON |
+//!
+//! The same line is on its standard input, which then ends. Variables of tamis's own environment are passed on unless
+//! they look like secrets (`*_API_KEY`, `*_TOKEN`, `*_SECRET`, `*_PASSWORD`, `AWS_*`, `OPENAI_*` and the like); what
+//! the settings name is set whatever it looks like. Calls to 127.0.0.1 go past proxies.
+//!
+//! `POST chat/completions` is answered in the form that OpenAI's clients read, with tools, in one piece or as a
+//! stream; `GET models` names the policy. Several calls may be under way at once.
+//!
+//! # What it answers
+//!
+//! It exits with 0, and the end of its standard output says what came of it: `{"reward": 1.0, "success": true,
+//! "info": {"steps": 3}}`, all of it optional, on a line of its own, of which the last counts; or a number as the very
+//! last line. Where there is neither, a reward function has to score the episode. An exit with another code, a signal,
+//! more than the time of an episode, a flood of output, and an end without a single call are failures, with the last
+//! lines of its standard error. Whatever is left of its process group is killed once it has ended.
+//!
+//! # What is refused
+//!
+//! Refusals have OpenAI's form `{"error": {message, type, param, code}}`, are counted by their reason
+//! ([`RefusedCalls`]) and say to clients not to try again (`x-should-retry`), but for the one that passes:
+//!
+//! | status | call |
+//! |---|---|
+//! | 400, 404, 405 | cannot be read or asks for what is not done: several samples, images, log-probabilities, other routes |
+//! | 401 | of no URL that was ever given out, or with the key of another episode than the URL's |
+//! | 403 | more than an episode may make |
+//! | 410 | after the end of its episode |
+//! | 413 | longer than a call may be |
+//! | 429 | while as many calls of the episode as may be at once are under way: passes |
+//!
+//! A process that leaves its group (`setsid`) is not found by the end of its episode; its calls are refused. A client
+//! that stops waiting for an answer is told of ([`ProgramEvent::Abandoned`]): OpenAI's does so after ten minutes, and
+//! then makes the call again.
+
+mod call;
+mod endpoint;
+mod ledger;
+mod outcome;
+mod process;
+mod refused;
+mod reply;
+mod supervisor;
+mod surroundings;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::Value;
+
+pub use self::call::{ChatCall, for_template};
+pub use self::outcome::ProgramOutcome;
+pub use self::refused::RefusedCalls;
+pub use self::reply::{ChatAnswer, ChatError, ChatFinish, ToolCall, tool_call_id};
+
+use self::ledger::Ledger;
+use self::supervisor::{Order, Supervisor};
+use crate::connections::{ConnectionLimits, Listener, accept, set_or};
+
+/// Longest time that a client may take to send a call, to read some of an answer, or to say nothing between two.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// Connections at once, at most.
+const MOST_CONNECTIONS: usize = 8192;
+
+/// The program of episodes, and what each may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramSettings {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// Folder that it runs in; `None`: tamis's own.
+    pub working_dir: Option<PathBuf>,
+    /// Variables of its environment beside those that it gets anyway, whatever they are called.
+    pub environment: Vec<(String, String)>,
+    /// Name of the policy.
+    pub model: String,
+    /// Wall-clock time of an episode, from the start of its process.
+    pub timeout: Duration,
+    /// Calls of an episode, at most; further ones are refused.
+    pub max_calls: usize,
+    /// Calls of an episode that are under way at once, at most.
+    pub max_calls_at_once: usize,
+    /// Processes at once, at most; other episodes wait.
+    pub max_concurrent: usize,
+    /// Bytes of a call, at most.
+    pub max_body_bytes: usize,
+    /// Bytes that a program may print, at most.
+    pub max_output_bytes: u64,
+    /// Folder in which each episode has a folder of its own, for its task and its output, until it ends.
+    pub scratch_dir: PathBuf,
+}
+
+impl ProgramSettings {
+    /// Of a program and its arguments: ten minutes and 64 calls an episode, 16 processes.
+    pub fn new(argv: Vec<String>) -> Self {
+        Self {
+            argv,
+            working_dir: None,
+            environment: Vec::new(),
+            model: "policy".to_owned(),
+            timeout: Duration::from_secs(600),
+            max_calls: 64,
+            max_calls_at_once: 16,
+            max_concurrent: 16,
+            max_body_bytes: 16 << 20,
+            max_output_bytes: 64 << 20,
+            scratch_dir: std::env::temp_dir(),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.argv.first().is_none_or(String::is_empty) {
+            return Err("there is no program: name it and its arguments in `argv`".to_owned());
+        }
+        let counts = [
+            ("timeout", !self.timeout.is_zero()),
+            ("max_calls", self.max_calls > 0),
+            ("max_calls_at_once", self.max_calls_at_once > 0),
+            ("max_concurrent", self.max_concurrent > 0),
+            ("max_body_bytes", self.max_body_bytes > 0),
+            ("max_output_bytes", self.max_output_bytes > 0),
+        ];
+        if let Some((name, _)) = counts.iter().find(|(_, is_positive)| !is_positive) {
+            return Err(format!("`{name}` of programs must be above 0"));
+        }
+        let folders = self.working_dir.iter().map(|folder| ("working_dir", folder));
+        for (name, folder) in folders.chain([("scratch_dir", &self.scratch_dir)]) {
+            if !folder.is_dir() {
+                return Err(format!("`{name}` of programs is no folder: {}", folder.display()));
+            }
+        }
+        let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
+        match self.environment.iter().find(|(name, value)| !is_name(name) || value.contains('\0')) {
+            Some((name, _)) => Err(format!("{name:?} cannot be a variable of a program's environment")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Number of an episode; none is given twice by a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EpisodeNumber(pub u64);
+
+/// Number of a call; none is given twice by a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallNumber(pub u64);
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ProgramEvent {
+    /// A program waits for an answer.
+    Asked {
+        /// Its episode.
+        episode: EpisodeNumber,
+        /// What the answer is given to.
+        call: CallNumber,
+        /// What it asks.
+        chat: ChatCall,
+    },
+    /// A call was closed before it was answered: the program does not wait any more.
+    Abandoned {
+        /// The episode.
+        episode: EpisodeNumber,
+        /// The call; it cannot be answered.
+        call: CallNumber,
+    },
+    /// A program ended, and nothing more is told of its episode.
+    Ended {
+        /// The episode.
+        episode: EpisodeNumber,
+        /// What came of it, or why that is not known: in words, with the last lines of its standard error.
+        outcome: Result<ProgramOutcome, String>,
+        /// Its calls that were refused.
+        refused: RefusedCalls,
+    },
+}
+
+impl ProgramEvent {
+    /// The episode that it is about.
+    pub fn episode(&self) -> EpisodeNumber {
+        match self {
+            Self::Asked { episode, .. } | Self::Abandoned { episode, .. } | Self::Ended { episode, .. } => {
+                *episode
+            }
+        }
+    }
+}
+
+/// Host of the programs of a run. Dropped, it kills them and answers nobody any more.
+pub struct ProgramHost {
+    address: SocketAddr,
+    ledger: Arc<Ledger>,
+    orders: Sender<Order>,
+    supervisor: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    server: Option<JoinHandle<()>>,
+}
+
+impl ProgramHost {
+    /// Takes a port of 127.0.0.1. `bell` is called after events were queued, from any thread; it must not wait.
+    ///
+    /// # Errors
+    /// In words: settings that are of no use, no port, no thread.
+    pub fn start(
+        mut settings: ProgramSettings,
+        bell: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        settings.check()?;
+        // A program may run in another folder than tamis.
+        settings.scratch_dir = std::path::absolute(&settings.scratch_dir)
+            .map_err(|error| format!("`scratch_dir` of programs cannot be used: {error}"))?;
+        let settings = Arc::new(settings);
+        let ledger = Arc::new(Ledger::new(Arc::clone(&settings), Box::new(bell)));
+        let failed = |error: std::io::Error| format!("the server for programs cannot be started: {error}");
+        let stop = Arc::new(AtomicBool::new(false));
+        let (address, server) = serve(Arc::clone(&ledger), Arc::clone(&stop)).map_err(failed)?;
+        let (orders, received) = channel();
+        let mut host = Self { address, ledger, orders, supervisor: None, stop, server: Some(server) };
+        let supervisor = Supervisor::new(settings, Arc::clone(&host.ledger), address);
+        let thread = std::thread::Builder::new().name("programs".to_owned());
+        host.supervisor = Some(thread.spawn(move || supervisor.run(&received)).map_err(failed)?);
+        Ok(host)
+    }
+
+    /// Address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Starts the program of an episode with its task, or has it wait where as many run as may at once. Whatever
+    /// goes wrong is the episode's end.
+    pub fn begin(&self, task: &Value) -> EpisodeNumber {
+        let (episode, token) = self.ledger.open();
+        self.order(Order::Begin { episode, token, task: task.to_string() });
+        episode
+    }
+
+    /// What happened since it was last asked. Never waits.
+    pub fn take_events(&self) -> Vec<ProgramEvent> {
+        self.ledger.take_events()
+    }
+
+    /// Answers a call; no where nobody waits for it any more.
+    pub fn answer(&self, call: CallNumber, answer: Result<ChatAnswer, ChatError>) -> bool {
+        self.ledger.answer(call, answer)
+    }
+
+    /// Kills the program of an episode with its process group, and refuses its calls from now on. Nothing more is told
+    /// of it, what waits to be taken included; its refused calls are returned. An episode that has ended is left alone.
+    pub fn end(&self, episode: EpisodeNumber) -> RefusedCalls {
+        let refused = self.ledger.forget(episode);
+        self.order(Order::End(episode));
+        refused
+    }
+
+    /// All calls that were refused, also those of nobody and of episodes after their end.
+    pub fn refused(&self) -> RefusedCalls {
+        self.ledger.refused()
+    }
+
+    /// Episodes that have not ended.
+    pub fn num_open(&self) -> usize {
+        self.ledger.num_open()
+    }
+
+    fn order(&self, order: Order) {
+        // The supervisor takes orders for as long as there is a host.
+        let _ = self.orders.send(order);
+    }
+}
+
+impl Drop for ProgramHost {
+    fn drop(&mut self) {
+        self.ledger.close_all();
+        self.order(Order::Stop);
+        if let Some(supervisor) = self.supervisor.take() {
+            let _ = supervisor.join();
+        }
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(server) = self.server.take() {
+            let _ = server.join();
+        }
+    }
+}
+
+/// Answers calls in a thread until `stop` is set.
+fn serve(ledger: Arc<Ledger>, stop: Arc<AtomicBool>) -> std::io::Result<(SocketAddr, JoinHandle<()>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let listener = {
+        let _entered = runtime.enter();
+        Listener::Tcp(tokio::net::TcpListener::from_std(listener)?)
+    };
+    let limits = ConnectionLimits { max_connections: MOST_CONNECTIONS, idle_timeout: IDLE_TIMEOUT };
+    let thread = std::thread::Builder::new().name("program-calls".to_owned()).spawn(move || {
+        let answer = move |request| endpoint::answer(Arc::clone(&ledger), IDLE_TIMEOUT, request);
+        runtime.block_on(accept(listener, limits, answer, set_or(&stop, || false), || {}));
+        runtime.shutdown_background();
+    })?;
+    Ok((address, thread))
+}
+
+#[cfg(all(test, unix))]
+mod tests;

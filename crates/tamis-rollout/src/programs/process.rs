@@ -1,0 +1,217 @@
+//! The process of one episode: started with its task, looked after, killed with its group.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+#[cfg(unix)]
+use tamis_env::reward::command::guard::Guard;
+
+use super::ProgramSettings;
+use super::surroundings::variables;
+use crate::launch::last_lines;
+
+/// Length of the end of the output in which an outcome is looked for, in bytes.
+const OUTCOME_BYTES: u64 = 1 << 16;
+
+/// Interval at which the length of the output is looked at.
+const MEASURE_EVERY: Duration = Duration::from_millis(100);
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum ProcessEnd {
+    /// By itself, or by a signal that was not ours.
+    Exited(ExitStatus),
+    /// It took too long.
+    Late,
+    /// It printed too much.
+    Loud,
+}
+
+/// A process. Dropped, it is killed with its group, and its folder is removed.
+pub(super) struct Process {
+    child: Child,
+    // Nothing reads it: it is there to be dropped.
+    #[cfg(unix)]
+    guard: Option<Guard>,
+    folder: Folder,
+    started_at: Instant,
+    measure_at: Instant,
+    /// Nothing is left of its group, whose number may be another's.
+    is_over: bool,
+}
+
+/// A folder of an episode, removed with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create(path: PathBuf) -> io::Result<Self> {
+        let mut builder = std::fs::DirBuilder::new();
+        // Tasks may hold answers.
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.create(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Process {
+    /// Starts the program with a task, in a folder of this name.
+    pub(super) fn start(
+        settings: &ProgramSettings,
+        folder: &str,
+        task: &str,
+        (address, token): (SocketAddr, &str),
+    ) -> Result<Self, String> {
+        let (program, arguments) =
+            settings.argv.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+        let path = settings.scratch_dir.join(folder);
+        let failed = |error: io::Error| format!("its folder {} cannot be made: {error}", path.display());
+        let folder = Folder::create(path.clone()).map_err(failed)?;
+        let task_file = path.join("task.json");
+        std::fs::write(&task_file, format!("{task}\n")).map_err(failed)?;
+        let append = |name: &str| OpenOptions::new().create(true).append(true).open(path.join(name));
+        let url = format!("http://{address}/e/{token}/v1");
+        let own = [
+            ("OPENAI_BASE_URL", url.clone()),
+            ("OPENAI_API_BASE", url),
+            ("OPENAI_API_KEY", token.to_owned()),
+            ("TAMIS_MODEL", settings.model.clone()),
+            ("TAMIS_TASK", task_file.display().to_string()),
+        ];
+        let own = own.map(|(name, value)| (name.to_owned(), value));
+        let set = settings.environment.iter().cloned().chain(own).collect();
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(variables(std::env::vars_os(), set))
+            .stdin(File::open(&task_file).map_err(failed)?)
+            .stdout(append("stdout").map_err(failed)?)
+            .stderr(append("stderr").map_err(failed)?);
+        if let Some(folder) = &settings.working_dir {
+            command.current_dir(folder);
+        }
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let child = command.spawn().map_err(|error| format!("`{program}` cannot be started: {error}"))?;
+        let now = Instant::now();
+        Ok(Self {
+            #[cfg(unix)]
+            guard: Guard::over(child.id(), Some(&path)),
+            child,
+            folder,
+            started_at: now,
+            measure_at: now + MEASURE_EVERY,
+            is_over: false,
+        })
+    }
+
+    /// How it ended, once it has; what is left of its group is killed then.
+    pub(super) fn poll_end(&mut self, settings: &ProgramSettings) -> Option<ProcessEnd> {
+        let end = self.find_end(settings)?;
+        self.kill();
+        Some(end)
+    }
+
+    fn find_end(&mut self, settings: &ProgramSettings) -> Option<ProcessEnd> {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return Some(ProcessEnd::Exited(status));
+        }
+        let now = Instant::now();
+        if now.duration_since(self.started_at) >= settings.timeout {
+            return Some(ProcessEnd::Late);
+        }
+        if now < self.measure_at {
+            return None;
+        }
+        self.measure_at = now + MEASURE_EVERY;
+        let length = |name| std::fs::metadata(self.folder.0.join(name)).map_or(0, |found| found.len());
+        (length("stdout") + length("stderr") > settings.max_output_bytes).then_some(ProcessEnd::Loud)
+    }
+
+    /// Kills the group, once; it is reaped later.
+    pub(super) fn kill(&mut self) {
+        if std::mem::replace(&mut self.is_over, true) {
+            return;
+        }
+        #[cfg(unix)]
+        {
+            if let Ok(group) = i32::try_from(self.child.id()) {
+                // The group has its number for as long as something of it is left, or its leader is not reaped.
+                // Where nothing is left there is nothing to report.
+                let group = nix::unistd::Pid::from_raw(group);
+                let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+            }
+            self.guard = None;
+        }
+        let _ = self.child.kill();
+    }
+
+    /// Whether nothing is left of the process itself.
+    pub(super) fn is_reaped(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// The last lines of its standard error.
+    pub(super) fn last_words(&self) -> String {
+        last_lines(&self.folder.0.join("stderr"))
+    }
+
+    /// The end of its standard output, in whole lines.
+    pub(super) fn output(&self) -> Result<String, String> {
+        read_end(&self.folder.0.join("stdout"), OUTCOME_BYTES)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The end of a file, from the beginning of a line.
+fn read_end(path: &Path, most: u64) -> Result<String, String> {
+    let read = || -> io::Result<(Vec<u8>, bool)> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes)?;
+        Ok((bytes, length > most))
+    };
+    let (bytes, is_cut) = read().map_err(|error| format!("its output cannot be read: {error}"))?;
+    let text = String::from_utf8_lossy(&bytes);
+    if !is_cut {
+        return Ok(text.into_owned());
+    }
+    match text.trim_end().split_once('\n') {
+        Some((_, lines)) => Ok(lines.to_owned()),
+        None => Err(format!("the last line of its output is longer than {most} bytes")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_file_begins_with_a_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("output");
+        std::fs::write(&path, "one\ntwo\nthree\n").unwrap();
+        assert_eq!(read_end(&path, 100).unwrap(), "one\ntwo\nthree\n");
+        assert_eq!(read_end(&path, 9).unwrap(), "three");
+        assert!(read_end(&path, 5).unwrap_err().contains("longer than 5 bytes"));
+        assert!(read_end(&folder.path().join("none"), 5).unwrap_err().contains("cannot be read"));
+    }
+}

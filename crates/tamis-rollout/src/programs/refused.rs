@@ -1,0 +1,135 @@
+//! Calls that are not answered by the policy, and why.
+
+use std::ops::AddAssign;
+
+use crate::serve::error::ApiError;
+
+/// Number of refused calls by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RefusedCalls {
+    /// Of a URL that was never given out.
+    pub unknown_url: u64,
+    /// With the key of another episode than the URL's; counted for the one whose key it is.
+    pub foreign_url: u64,
+    /// After the end of the episode.
+    pub after_end: u64,
+    /// Beyond the most calls of an episode.
+    pub over_limit: u64,
+    /// While as many calls were under way as may be at once.
+    pub at_once: u64,
+    /// With a body that is too long.
+    pub too_large: u64,
+    /// That cannot be read, or ask for what is not done.
+    pub invalid: u64,
+}
+
+impl RefusedCalls {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.by_reason().iter().map(|(_, count)| count).sum()
+    }
+
+    /// With the names of the reasons.
+    pub fn by_reason(&self) -> [(&'static str, u64); 7] {
+        [
+            ("unknown_url", self.unknown_url),
+            ("foreign_url", self.foreign_url),
+            ("after_end", self.after_end),
+            ("over_limit", self.over_limit),
+            ("at_once", self.at_once),
+            ("too_large", self.too_large),
+            ("invalid", self.invalid),
+        ]
+    }
+
+    /// One more.
+    pub(super) fn count(&mut self, refusal: &Refusal) {
+        let count = match refusal {
+            Refusal::UnknownUrl => &mut self.unknown_url,
+            Refusal::ForeignUrl => &mut self.foreign_url,
+            Refusal::AfterEnd => &mut self.after_end,
+            Refusal::OverLimit(_) => &mut self.over_limit,
+            Refusal::AtOnce(_) => &mut self.at_once,
+            Refusal::Request(error) if error.status == 413 => &mut self.too_large,
+            Refusal::Request(_) => &mut self.invalid,
+        };
+        *count += 1;
+    }
+}
+
+impl AddAssign for RefusedCalls {
+    fn add_assign(&mut self, other: Self) {
+        self.unknown_url += other.unknown_url;
+        self.foreign_url += other.foreign_url;
+        self.after_end += other.after_end;
+        self.over_limit += other.over_limit;
+        self.at_once += other.at_once;
+        self.too_large += other.too_large;
+        self.invalid += other.invalid;
+    }
+}
+
+/// Why a call is refused.
+#[derive(Debug, Clone)]
+pub(super) enum Refusal {
+    /// Nobody has this URL.
+    UnknownUrl,
+    /// The key is another episode's.
+    ForeignUrl,
+    /// The episode is over.
+    AfterEnd,
+    /// The episode has made all calls that it may.
+    OverLimit(usize),
+    /// So many calls of the episode are under way.
+    AtOnce(usize),
+    /// The call itself is wrong.
+    Request(ApiError),
+}
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Self {
+        Self::Request(error)
+    }
+}
+
+impl Refusal {
+    /// Whether the same call may be answered later.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self, Self::AtOnce(_))
+    }
+
+    /// As the program gets it.
+    pub(super) fn into_error(self) -> ApiError {
+        match self {
+            Self::UnknownUrl => ApiError::new(
+                401,
+                "AuthenticationError",
+                "there is no episode at this URL: ask the one in OPENAI_BASE_URL",
+            )
+            .coded("unknown_url"),
+            Self::ForeignUrl => ApiError::new(
+                401,
+                "AuthenticationError",
+                "this URL belongs to another episode than this key: ask the one in OPENAI_BASE_URL with the key in \
+                 OPENAI_API_KEY",
+            )
+            .coded("foreign_url"),
+            Self::AfterEnd => {
+                ApiError::new(410, "GoneError", "the episode of this URL is over").coded("episode_over")
+            }
+            Self::OverLimit(most) => {
+                let message = format!(
+                    "this episode has made {most} calls, the most that it may (`max_calls`): no further one is answered"
+                );
+                ApiError::new(403, "PermissionDeniedError", message).coded("call_limit")
+            }
+            Self::AtOnce(most) => {
+                let message = format!(
+                    "{most} calls of this episode are under way, the most at once (`max_calls_at_once`): ask again later"
+                );
+                ApiError::new(429, "RateLimitError", message).coded("too_many_at_once")
+            }
+            Self::Request(error) => error,
+        }
+    }
+}
