@@ -7,9 +7,13 @@ use tamis_core::group::Score;
 use super::function::{RewardFunction, RewardInput, RewardOutcome};
 use super::settings::{BuildError, RewardContext, RewardSettings};
 
+/// Number about a last turn by which a program says that it gave no reward.
+pub const UNSCORED: &str = "unscored";
+
 tamis_core::settings! {
     /// `score` is the sum of the rewards of an episode's turns, with the reward of each as its part; `acc` is 1
-    /// where the environment calls it solved, else 0. No answer for a completion that was played in no environment.
+    /// where the environment calls it solved, else 0. No answer for a completion that was played in no
+    /// environment, or by a program that gave no reward.
     #[derive(Copy)]
     pub struct EnvironmentReward {}
 }
@@ -28,6 +32,9 @@ impl RewardFunction for EnvironmentReward {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
         let judge = |input: &RewardInput<'_>| {
             let Some(episode) = input.episode else { return RewardOutcome::NoAnswer };
+            if episode.turns.iter().any(|turn| turn.info.contains_key(UNSCORED)) {
+                return RewardOutcome::NoAnswer;
+            }
             let rewards = episode.rewards();
             let score = Score { value: rewards.iter().sum(), per_token: None, per_turn: Some(rewards) };
             let acc = Score::of(f64::from(u8::from(episode.is_success)));

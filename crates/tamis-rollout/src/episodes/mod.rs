@@ -10,14 +10,16 @@
 //! after all of that. What the policy wrote is never tokenised again. A prompt without an environment is the episode
 //! that is over after one answer, and passes through.
 
+mod agents;
 mod stage;
+mod told;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tamis_core::caught::catch;
-use tamis_core::group::{Episode, FinishReason, PolicyVersion, Turn};
+use tamis_core::group::{Episode, Turn};
 use tamis_core::random::Key;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::environment::context::Context;
@@ -25,9 +27,12 @@ use tamis_env::environment::{Environment, EnvironmentFault, EpisodeEnd};
 
 use crate::generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
-    SampleId, SampleRequest, VersionSpan, Wait,
+    SampleId, SampleRequest, Wait,
 };
+use agents::Agent;
+pub use agents::Agents;
 use stage::Stage;
+use told::Told;
 
 /// Longest wait for the generator while environments work: what they say is heard after it.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -91,15 +96,7 @@ struct Play {
     conversation: Vec<Message>,
     /// The turn whose answer is waited for.
     turn: u32,
-    /// All turns so far, but for the prompt.
-    sample: Sample,
-    turns: Vec<Turn>,
-    /// The first of the tokens so far that the policy sees, where it does not see the prompt.
-    context_start: Option<usize>,
-    /// Tokens that the policy wrote, and the sum of their entropies where all are known.
-    num_written: usize,
-    entropy: Option<f64>,
-    has_logprobs: bool,
+    told: Told,
 }
 
 /// What becomes of a play after an answer.
@@ -130,27 +127,7 @@ struct Worked {
 
 impl Play {
     fn new(request: SampleRequest, prompt: &Prompt, environment: Box<dyn Environment>) -> Self {
-        let sample = Sample {
-            token_ids: Vec::new(),
-            logprobs: Vec::new(),
-            entropy: None,
-            text: String::new(),
-            finish_reason: FinishReason::Stop,
-            versions: Vec::new(),
-            episode: None,
-        };
-        Self {
-            request,
-            environment,
-            conversation: conversation_of(prompt),
-            turn: 0,
-            sample,
-            turns: Vec::new(),
-            context_start: None,
-            num_written: 0,
-            entropy: Some(0.0),
-            has_logprobs: true,
-        }
+        Self { request, environment, conversation: conversation_of(prompt), turn: 0, told: Told::new() }
     }
 
     /// The request of the first answer: after the prompt, or after what the environment begins with instead.
@@ -170,48 +147,18 @@ impl Play {
                 more.token_ids.len()
             )));
         }
-        self.context_start = Some(0);
-        self.append(&more, Vec::new());
+        self.told.begin_anew();
+        self.told.append(&more);
         self.conversation = opening;
         let request = self.ask(max_tokens - seen);
         self.turn = 0;
         Ok(SampleRequest { id: self.request.id, ..request })
     }
 
-    /// Takes in the tokens of an answer.
-    fn hear(&mut self, answer: &Sample) {
-        let (start, num_tokens) = (self.sample.token_ids.len(), answer.token_ids.len());
-        self.has_logprobs &= answer.logprobs.len() == num_tokens;
-        if self.has_logprobs {
-            self.sample.logprobs.extend(&answer.logprobs);
-        } else {
-            // They are the learner's to say, or nobody's.
-            self.sample.logprobs.clear();
-        }
-        self.sample.token_ids.extend(&answer.token_ids);
-        self.sample.text.push_str(&answer.text);
-        self.sample.finish_reason = answer.finish_reason;
-        for span in &answer.versions {
-            self.extend_versions(span.version, start as u32 + span.end);
-        }
-        self.entropy = self.entropy.zip(answer.entropy).map(|(sum, mean)| sum + mean * num_tokens as f64);
-        self.num_written += num_tokens;
-        // What stands before the answer, where that began anew, was appended for it.
-        let is_new =
-            self.turns.last().is_none_or(|last| self.context_start.is_some_and(|at| at >= last.end as usize));
-        self.turns.push(Turn {
-            start: start as u32,
-            end: (start + num_tokens) as u32,
-            context_start: self.context_start.filter(|_| is_new).map(|at| at as u32),
-            text: answer.text.clone(),
-            ..Turn::default()
-        });
-    }
-
     /// Takes an answer in; whatever breaks down in the environment fails the trajectory.
     fn take(&mut self, answer: &Sample, worlds: &dyn Worlds, max_tokens: usize) -> Next {
         let taken = catch(|| {
-            self.hear(answer);
+            self.told.hear(answer);
             self.play(answer, worlds, max_tokens)
         });
         match taken {
@@ -231,12 +178,12 @@ impl Play {
         if let Some(fault) = outcome.fault {
             return Err(fault);
         }
-        if let Some(turn) = self.turns.last_mut() {
+        if let Some(turn) = self.told.turns.last_mut() {
             turn.reward = outcome.reward;
             turn.info = outcome.info.into_iter().map(|(name, value)| (name.into_owned(), value)).collect();
         }
         if let Some(end) = outcome.end {
-            return Ok(Next::Over(self.finish(end == EpisodeEnd::Truncated)));
+            return Ok(Next::Over(self.finish(end == EpisodeEnd::Truncated, false)));
         }
         let shown = self.environment.messages();
         self.conversation.push(message("assistant", &answer.text));
@@ -246,52 +193,25 @@ impl Play {
         };
         let (more, seen) = if context.is_growing() {
             let more = worlds.between(&self.conversation, &answer.token_ids, &shown).map_err(unseen)?;
-            let so_far = self.sample.token_ids.len() - self.context_start.unwrap_or(0);
-            let seen = so_far + more.token_ids.len();
+            let seen = self.told.seen().len() + more.token_ids.len();
             (more, seen)
         } else {
             let view = context.view(&[&self.conversation[..], &shown[..]].concat());
             let more = worlds.render(&view).map_err(unseen)?;
-            self.context_start = Some(self.sample.token_ids.len());
             let seen = more.token_ids.len().saturating_sub(self.request.prompt_token_ids.len());
             (more, seen)
         };
         let room = max_tokens.saturating_sub(seen);
         if room == 0 {
-            self.sample.finish_reason = FinishReason::Length;
-            return Ok(Next::Over(self.finish(true)));
+            return Ok(Next::Over(self.finish(true, true)));
         }
-        self.append(&more, shown);
-        Ok(Next::Ask(self.ask(room)))
-    }
-
-    /// The last version goes on to this token, or another one does.
-    fn extend_versions(&mut self, version: PolicyVersion, end: u32) {
-        match self.sample.versions.last_mut() {
-            Some(last) if last.version == version => last.end = end,
-            last => {
-                let start = last.map_or(0, |last| last.end);
-                self.sample.versions.push(VersionSpan { version, start, end });
-            }
+        if !context.is_growing() {
+            self.told.begin_anew();
         }
-    }
-
-    /// Appends what the policy did not write.
-    fn append(&mut self, between: &Between, shown: Vec<Message>) {
-        self.sample.token_ids.extend(&between.token_ids);
-        if self.has_logprobs {
-            self.sample.logprobs.resize(self.sample.token_ids.len(), 0.0);
-        }
-        self.sample.text.push_str(&between.text);
-        if let Some(last) = self.sample.versions.last_mut() {
-            last.end = self.sample.token_ids.len() as u32;
-        }
-        if let (Some(turn), Some(first)) = (self.turns.last_mut(), shown.first()) {
-            let contents: Vec<&str> = shown.iter().map(|message| message.content.as_str()).collect();
-            turn.observation = contents.join("\n");
-            turn.role = if first.role == "user" { String::new() } else { first.role.clone() };
-        }
+        self.told.append(&more);
+        self.told.note_shown(&shown);
         self.conversation.extend(shown);
+        Ok(Next::Ask(self.ask(room)))
     }
 
     /// The request of the next answer, which has room for so many tokens.
@@ -303,10 +223,10 @@ impl Play {
         }
         // An answer that is journalled under this key is one to what stands before it, and to nothing else.
         let key = self.request.key.with(LUCK - u64::from(self.turn));
-        let key = self.sample.token_ids.iter().fold(key, |key, &token| key.with(u64::from(token)));
-        let prompt_token_ids = match self.context_start {
-            Some(start) => Arc::from(&self.sample.token_ids[start..]),
-            None => [&*self.request.prompt_token_ids, &self.sample.token_ids].concat().into(),
+        let key = self.told.token_ids().iter().fold(key, |key, &token| key.with(u64::from(token)));
+        let prompt_token_ids = match self.told.context_start {
+            Some(_) => Arc::from(self.told.seen()),
+            None => [&*self.request.prompt_token_ids, self.told.seen()].concat().into(),
         };
         SampleRequest {
             id: SampleId { turn: self.turn, ..self.request.id },
@@ -317,14 +237,8 @@ impl Play {
         }
     }
 
-    fn finish(&mut self, is_cut: bool) -> Sample {
-        let turns = std::mem::take(&mut self.turns);
-        let is_success = self.environment.is_success();
-        let num_written = self.num_written.max(1) as f64;
-        let mut sample = self.sample.clone();
-        sample.entropy = self.entropy.map(|sum| sum / num_written);
-        sample.episode = Some(Episode { turns, is_success, is_cut });
-        sample
+    fn finish(&mut self, is_cut: bool, is_full: bool) -> Sample {
+        self.told.finish(self.environment.is_success(), is_cut, is_full)
     }
 }
 
@@ -372,6 +286,9 @@ pub struct Plays {
     /// Whether trajectories are finished by the weights that they began with, also where answers need not be.
     finishes: bool,
     open: BTreeMap<SampleId, Slot>,
+    /// Programs that play, instead of environments.
+    agents: Option<Arc<dyn Agents>>,
+    played: BTreeMap<SampleId, Agent>,
     /// Where slow environments work.
     stage: Stage<Worked>,
     faults: FaultyEpisodes,
@@ -392,6 +309,11 @@ impl Plays {
         Self { worlds: Some(worlds), max_tokens, finishes, stage, ..Self::none() }
     }
 
+    /// By programs that ask the policy themselves; otherwise as [`Self::new`].
+    pub fn of_agents(agents: Arc<dyn Agents>, max_tokens: usize, finishes: bool) -> Self {
+        Self { agents: Some(agents), max_tokens, finishes, ..Self::none() }
+    }
+
     /// None: every prompt is answered once.
     pub fn none() -> Self {
         Self {
@@ -399,6 +321,8 @@ impl Plays {
             max_tokens: 0,
             finishes: false,
             open: BTreeMap::new(),
+            agents: None,
+            played: BTreeMap::new(),
             stage: Stage::new(1),
             faults: FaultyEpisodes::default(),
             publication: None,
@@ -414,7 +338,7 @@ impl Plays {
 
     /// Whether no trajectory is in the middle.
     pub fn is_idle(&self) -> bool {
-        self.open.is_empty()
+        self.open.is_empty() && self.played.is_empty()
     }
 
     /// A generator of whole trajectories, over one of single answers.
@@ -466,6 +390,10 @@ pub struct Episodes<'a> {
 impl Episodes<'_> {
     /// What is told of an event; `None` where a trajectory goes on.
     fn take(&mut self, event: GeneratorEvent) -> Result<Option<GeneratorEvent>, GeneratorError> {
+        let event = match self.take_for_agent(event) {
+            Ok(told) => return Ok(told),
+            Err(event) => event,
+        };
         let (worlds, max_tokens) = (self.plays.worlds.clone(), self.plays.max_tokens);
         let event = match event {
             GeneratorEvent::Sampled { id, sample } => {
@@ -476,7 +404,7 @@ impl Episodes<'_> {
                 let (Some(worlds), Some(mut play)) = (worlds, slot.play.take()) else {
                     return Ok(Some(GeneratorEvent::Sampled { id, sample }));
                 };
-                (slot.turn, slot.num_written) = (None, play.num_written + sample.token_ids.len());
+                (slot.turn, slot.num_written) = (None, play.told.num_written + sample.token_ids.len());
                 if !worlds.is_slow() || slot.is_given_up {
                     let next =
                         if slot.is_given_up { None } else { Some(play.take(&sample, &*worlds, max_tokens)) };
@@ -531,6 +459,10 @@ impl Episodes<'_> {
     /// Begins a trajectory, or the answer that is all of one.
     fn begin(&mut self, mut request: SampleRequest) -> Result<(), GeneratorError> {
         let (id, max_tokens) = (request.id, self.plays.max_tokens);
+        if self.plays.agents.is_some() && request.prompt.is_some() {
+            self.begin_agent(request);
+            return Ok(());
+        }
         let (Some(worlds), Some(prompt)) = (self.plays.worlds.clone(), request.prompt.clone()) else {
             return self.generator.submit(request);
         };
@@ -588,7 +520,7 @@ impl Episodes<'_> {
 
     /// Gives weights that waited for what was open, once nothing is; then what was asked for meanwhile begins.
     fn publish_held(&mut self) -> Result<(), GeneratorError> {
-        if !self.plays.open.is_empty() {
+        if !self.plays.is_idle() {
             return Ok(());
         }
         let Some((publication, in_flight)) = self.plays.publication.take() else { return Ok(()) };
@@ -604,6 +536,7 @@ impl Episodes<'_> {
         for (id, slot) in &mut self.plays.open {
             slot.is_given_up |= is_meant(id);
         }
+        self.end_agents(&is_meant);
         let (gone, stay): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.plays.waiting).into_iter().partition(|request| is_meant(&request.id));
         self.plays.waiting = stay;
@@ -616,7 +549,8 @@ impl Episodes<'_> {
 impl Generator for Episodes<'_> {
     fn submit(&mut self, request: SampleRequest) -> Result<(), GeneratorError> {
         let id = request.id;
-        if self.plays.open.contains_key(&id) || self.plays.waiting.iter().any(|one| one.id == id) {
+        let is_open = self.plays.open.contains_key(&id) || self.plays.played.contains_key(&id);
+        if is_open || self.plays.waiting.iter().any(|one| one.id == id) {
             return Err(GeneratorError::IdInUse { id });
         }
         if self.plays.publication.is_some() {
@@ -643,13 +577,14 @@ impl Generator for Episodes<'_> {
             for slot in self.plays.open.values_mut() {
                 slot.is_given_up = true;
             }
+            self.end_agents(&|_| true);
             self.generator.publish(weights, in_flight)?;
             for request in std::mem::take(&mut self.plays.waiting) {
                 self.begin(request)?;
             }
             return Ok(());
         }
-        if (in_flight == InFlight::Wait || self.plays.finishes) && !self.plays.open.is_empty() {
+        if (in_flight == InFlight::Wait || self.plays.finishes) && !self.plays.is_idle() {
             self.plays.publication = Some((weights.clone(), in_flight));
             return Ok(());
         }
@@ -660,8 +595,9 @@ impl Generator for Episodes<'_> {
         loop {
             let mut told = std::mem::take(&mut self.plays.told);
             told.extend(self.hear_stage(None)?);
+            told.extend(self.hear_agents()?);
             // Who waits for a generator does not hear environments: it is asked again and again while any works.
-            let is_staged = self.plays.stage.is_busy();
+            let is_staged = self.plays.stage.is_busy() || !self.plays.played.is_empty();
             let soon = Instant::now() + LOOK_EVERY;
             let of_generator = match wait {
                 _ if !told.is_empty() => Wait::No,
@@ -681,11 +617,12 @@ impl Generator for Episodes<'_> {
                 };
                 // Where nothing is generated, the generator has not waited.
                 let is_idle = self.generator.load().in_flight == 0;
-                told.extend(self.hear_stage(Some(if is_idle {
-                    left.min(LOOK_EVERY)
+                let pause = if is_idle { left.min(LOOK_EVERY) } else { Duration::ZERO };
+                if self.plays.stage.is_busy() {
+                    told.extend(self.hear_stage(Some(pause))?);
                 } else {
-                    Duration::ZERO
-                }))?);
+                    std::thread::sleep(pause);
+                }
                 if told.is_empty() && !left.is_zero() {
                     continue;
                 }
@@ -701,6 +638,7 @@ impl Generator for Episodes<'_> {
     fn load(&self) -> Load {
         let load = self.generator.load();
         let own = self.plays.waiting.len() + self.plays.told.len() + self.plays.stage.num_working();
+        let own = own + self.plays.played.len();
         Load { in_flight: load.in_flight + own, ..load }
     }
 }

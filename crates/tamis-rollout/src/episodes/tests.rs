@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use serde_json::Map;
-use tamis_core::group::PromptId;
+use tamis_core::group::{FinishReason, PolicyVersion, PromptId};
 use tamis_core::random::Purpose;
 use tamis_env::environment::TurnOutcome;
 use tamis_env::environment::context::ContextMode;

@@ -1,0 +1,340 @@
+//! Episodes that programs play: a program asks the policy as it asks any model, and what it was answered becomes one
+//! trajectory.
+//!
+//! A call whose conversation goes on from an earlier one grows that one's text: what stands between is appended as the
+//! template renders it, and what the policy wrote is never tokenised again. Any other call begins a text of its own in
+//! the trajectory, which shares its reward. Texts stand in the order in which the calls came.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tamis_core::group::FinishReason;
+use tamis_core::random::Key;
+use tamis_data::prompt::{Message, Prompt};
+use tamis_env::environment::EnvironmentFault;
+
+use super::told::Told;
+use super::{Between, Episodes, LUCK};
+use crate::generator::{AbortScope, GeneratorError, GeneratorEvent, Sample, SampleId, SampleRequest};
+use crate::programs::{
+    CallNumber, ChatAnswer, ChatCall, ChatError, ChatFinish, EpisodeNumber, ProgramEvent, ProgramHost,
+    ProgramOutcome, RefusedCalls, for_template,
+};
+
+/// The programs of a run, and how their conversations are rendered.
+pub trait Agents: Send + Sync {
+    /// Where they run.
+    fn host(&self) -> &ProgramHost;
+
+    /// What a program is told of its prompt; `luck`: the key of what is drawn for this member alone.
+    fn task(&self, prompt: &Prompt, luck: Key) -> Value;
+
+    /// A conversation from its beginning to that of the next answer.
+    ///
+    /// # Errors
+    /// In words, where it cannot be rendered.
+    fn render_chat(&self, messages: &[Value], tools: &[Value]) -> Result<Between, String>;
+
+    /// What stands between an answer and the next one: `conversation` ends in the answer, whose tokens are `sampled`,
+    /// and `new` comes after it.
+    ///
+    /// # Errors
+    /// In words, where it cannot be rendered.
+    fn continue_chat(
+        &self,
+        conversation: &[Value],
+        sampled: &[u32],
+        new: &[Value],
+        tools: &[Value],
+    ) -> Result<Between, String>;
+
+    /// What the policy's text says to a program, calls of tools told apart; `index`: number of the call of its episode.
+    fn read_answer(&self, text: &str, index: usize, has_tools: bool) -> ChatAnswer;
+}
+
+/// A call of a program.
+struct Asked {
+    call: CallNumber,
+    chat: ChatCall,
+    /// All tokens that the policy sees.
+    context: Arc<[u32]>,
+    /// The call whose text it grows, with what stands between; otherwise what it begins with.
+    after: Option<usize>,
+    more: Between,
+    answer: Option<(Sample, ChatAnswer)>,
+    is_abandoned: bool,
+}
+
+/// A trajectory that a program plays.
+pub(super) struct Agent {
+    request: SampleRequest,
+    episode: EpisodeNumber,
+    calls: Vec<Asked>,
+}
+
+impl Agent {
+    fn num_written(&self) -> u64 {
+        self.calls
+            .iter()
+            .filter_map(|asked| asked.answer.as_ref())
+            .map(|(sample, _)| sample.token_ids.len() as u64)
+            .sum()
+    }
+
+    /// The request of a call, which is noted.
+    fn ask(
+        &mut self,
+        agents: &dyn Agents,
+        call: CallNumber,
+        chat: ChatCall,
+        max_tokens: usize,
+    ) -> Result<SampleRequest, ChatError> {
+        let earlier = self.calls.iter().enumerate().rev().find_map(|(place, asked)| {
+            let (sample, answer) = asked.answer.as_ref()?;
+            let new = chat.after(&asked.chat, answer)?;
+            let of_template = |messages: &[Value]| messages.iter().map(for_template).collect::<Vec<_>>();
+            let mut conversation = of_template(&asked.chat.messages);
+            conversation.push(for_template(&answer.message()));
+            let more = agents
+                .continue_chat(&conversation, &sample.token_ids, &of_template(new), &chat.tools)
+                .ok()?;
+            Some((place, more))
+        });
+        let (after, more, context) = match earlier {
+            Some((place, more)) => {
+                let asked = &self.calls[place];
+                let sampled = asked.answer.as_ref().map_or(&[][..], |(sample, _)| &sample.token_ids);
+                let context = [&asked.context, sampled, &more.token_ids].concat();
+                (Some(place), more, context)
+            }
+            None => {
+                let messages: Vec<Value> = chat.messages.iter().map(for_template).collect();
+                let refused =
+                    |reason| ChatError::Request(format!("the conversation cannot be rendered: {reason}"));
+                let more = agents.render_chat(&messages, &chat.tools).map_err(refused)?;
+                let context = more.token_ids.clone();
+                (None, more, context)
+            }
+        };
+        let most = self.request.prompt_token_ids.len() + max_tokens;
+        let room = most.saturating_sub(context.len());
+        if room == 0 || context.is_empty() {
+            return Err(ChatError::TooLong(format!(
+                "the conversation has {} tokens; this model's maximum context length is {most} tokens",
+                context.len()
+            )));
+        }
+        let mut sampling = Arc::clone(&self.request.sampling);
+        let longest =
+            sampling.max_response_length.min(room).min(chat.max_tokens.unwrap_or(usize::MAX).max(1));
+        if longest < sampling.max_response_length || !chat.stop.is_empty() {
+            let own = Arc::make_mut(&mut sampling);
+            own.max_response_length = longest;
+            own.stop.extend(chat.stop.iter().cloned());
+        }
+        // Asked the same twice, it answers twice; otherwise when a call comes changes nothing.
+        let context: Arc<[u32]> = context.into();
+        let repeats = self.calls.iter().filter(|asked| asked.context == context).count() as u64;
+        let key = self.request.key.with(LUCK - 1).with(repeats);
+        let key = context.iter().fold(key, |key, &token| key.with(u64::from(token)));
+        self.calls.push(Asked {
+            call,
+            chat,
+            context: Arc::clone(&context),
+            after,
+            more,
+            answer: None,
+            is_abandoned: false,
+        });
+        Ok(SampleRequest {
+            id: SampleId { turn: self.calls.len() as u32, ..self.request.id },
+            prompt_token_ids: context,
+            key,
+            sampling,
+            ..self.request.clone()
+        })
+    }
+
+    /// The trajectory of what was answered; `None` where nothing was.
+    fn finish(&self, outcome: ProgramOutcome, refused: RefusedCalls) -> Option<Sample> {
+        let (mut told, mut last) = (Told::new(), None);
+        for (place, asked) in self.calls.iter().enumerate() {
+            let Some((sample, _)) = asked.answer.as_ref().filter(|_| !asked.is_abandoned) else { continue };
+            match asked.after {
+                Some(after) if last == Some(after) => {
+                    told.append(&asked.more);
+                    let shown: Vec<Message> = asked.chat.messages
+                        [self.calls[after].chat.messages.len() + 1..]
+                        .iter()
+                        .filter_map(|message| {
+                            let of = |key: &str| message[key].as_str().map(str::to_owned);
+                            Some(Message { role: of("role")?, content: of("content")? })
+                        })
+                        .collect();
+                    told.note_shown(&shown);
+                }
+                None if last.is_none() && *asked.context == *self.request.prompt_token_ids => {}
+                _ => {
+                    told.begin_anew();
+                    // Where it grew a text that is not the last one, its own begins with all of that.
+                    let text = if asked.after.is_none() { asked.more.text.clone() } else { String::new() };
+                    told.append(&Between { token_ids: asked.context.to_vec(), text });
+                }
+            }
+            told.hear(sample);
+            last = Some(place);
+        }
+        let turn = told.turns.last_mut()?;
+        turn.reward = outcome.reward.unwrap_or(0.0);
+        turn.info.extend(outcome.info);
+        turn.info.insert("num_calls_refused".to_owned(), refused.total() as f64);
+        if outcome.reward.is_none() {
+            turn.info.insert(UNSCORED.to_owned(), 1.0);
+        }
+        let is_success = outcome.success.unwrap_or(outcome.reward.is_some_and(|reward| reward > 0.0));
+        Some(told.finish(is_success, false, false))
+    }
+}
+
+/// The number of a last turn where the program gave no reward.
+const UNSCORED: &str = tamis_env::reward::environment::UNSCORED;
+
+impl Episodes<'_> {
+    /// Starts the program of a trajectory.
+    pub(super) fn begin_agent(&mut self, request: SampleRequest) {
+        let (Some(agents), Some(prompt)) = (&self.plays.agents, &request.prompt) else { return };
+        let episode = agents.host().begin(&agents.task(prompt, request.key.with(LUCK)));
+        self.plays.played.insert(request.id, Agent { request, episode, calls: Vec::new() });
+    }
+
+    /// Hears what programs ask, and what came of them.
+    pub(super) fn hear_agents(&mut self) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        let Some(agents) = self.plays.agents.clone() else { return Ok(Vec::new()) };
+        let mut told = Vec::new();
+        for event in agents.host().take_events() {
+            let episode = event.episode();
+            let found = self.plays.played.iter_mut().find(|(_, agent)| agent.episode == episode);
+            let Some((&id, agent)) = found else { continue };
+            match event {
+                ProgramEvent::Asked { call, chat, .. } => {
+                    match agent.ask(&*agents, call, chat, self.plays.max_tokens) {
+                        Ok(request) => self.generator.submit(request)?,
+                        Err(error) => _ = agents.host().answer(call, Err(error)),
+                    }
+                }
+                ProgramEvent::Abandoned { call, .. } => {
+                    if let Some(place) = agent.calls.iter().position(|asked| asked.call == call) {
+                        agent.calls[place].is_abandoned = true;
+                        let turn = place as u32 + 1;
+                        self.generator.abort(AbortScope::Sample(SampleId { turn, ..id }));
+                    }
+                }
+                ProgramEvent::Ended { outcome, refused, .. } => {
+                    let Some(agent) = self.plays.played.remove(&id) else { continue };
+                    self.abort_calls(id, &agent);
+                    let num_tokens = agent.num_written();
+                    let finished = outcome.and_then(|outcome| {
+                        agent
+                            .finish(outcome, refused)
+                            .ok_or_else(|| "none of its calls was answered".to_owned())
+                    });
+                    told.push(match finished {
+                        Ok(sample) => GeneratorEvent::Sampled { id, sample },
+                        Err(reason) => {
+                            let fault = EnvironmentFault::Broke(format!("its program: {reason}"));
+                            self.plays.fail(id, num_tokens, &fault)
+                        }
+                    });
+                }
+            }
+        }
+        Ok(told)
+    }
+
+    /// Gives up what a program still waits for.
+    fn abort_calls(&mut self, id: SampleId, agent: &Agent) {
+        for (turn, asked) in (1..).zip(&agent.calls) {
+            if asked.answer.is_none() && !asked.is_abandoned {
+                self.generator.abort(AbortScope::Sample(SampleId { turn, ..id }));
+            }
+        }
+    }
+
+    /// What is told of an event of a program's call; the event, where it is of none.
+    pub(super) fn take_for_agent(
+        &mut self,
+        event: GeneratorEvent,
+    ) -> Result<Option<GeneratorEvent>, GeneratorEvent> {
+        let (id, answer) = match event {
+            GeneratorEvent::Sampled { id, sample } => (id, Ok(sample)),
+            GeneratorEvent::Failed { id, kind, reason, num_tokens } => {
+                (id, Err(Some((kind, reason, num_tokens))))
+            }
+            GeneratorEvent::Aborted { id, .. } => (id, Err(None)),
+            published @ GeneratorEvent::Published { .. } => return Err(published),
+        };
+        let whole = SampleId { turn: 0, ..id };
+        let place = (id.turn as usize).checked_sub(1);
+        let agents = self.plays.agents.clone();
+        let found = agents.zip(place).zip(self.plays.played.get_mut(&whole));
+        let Some(((agents, place), agent)) = found else {
+            return Err(match answer {
+                Ok(sample) => GeneratorEvent::Sampled { id, sample },
+                Err(Some((kind, reason, num_tokens))) => {
+                    GeneratorEvent::Failed { id, kind, reason, num_tokens }
+                }
+                Err(None) => GeneratorEvent::Aborted { id, num_tokens: 0 },
+            });
+        };
+        let Some(asked) = agent.calls.get_mut(place).filter(|asked| asked.answer.is_none()) else {
+            return Ok(None);
+        };
+        match answer {
+            Ok(sample) => {
+                let mut said = agents.read_answer(&sample.text, place, !asked.chat.tools.is_empty());
+                said.finish = match sample.finish_reason {
+                    FinishReason::Stop => ChatFinish::Stop,
+                    FinishReason::Length => ChatFinish::Length,
+                };
+                (said.prompt_tokens, said.completion_tokens) = (asked.context.len(), sample.token_ids.len());
+                if agents.host().answer(asked.call, Ok(said.clone())) {
+                    asked.answer = Some((sample, said));
+                } else {
+                    // Nobody has heard it.
+                    asked.is_abandoned = true;
+                }
+                Ok(None)
+            }
+            // The program has given it up itself.
+            Err(None) if asked.is_abandoned => Ok(None),
+            // What cannot be generated fails the trajectory, and what is given up above gives it up.
+            Err(failure) => {
+                let Some(agent) = self.plays.played.remove(&whole) else { return Ok(None) };
+                agents.host().end(agent.episode);
+                self.abort_calls(whole, &agent);
+                let before = agent.num_written();
+                Ok(Some(match failure {
+                    Some((kind, reason, num_tokens)) => {
+                        GeneratorEvent::Failed { id: whole, kind, reason, num_tokens: num_tokens + before }
+                    }
+                    None => GeneratorEvent::Aborted { id: whole, num_tokens: before },
+                }))
+            }
+        }
+    }
+
+    /// Ends the programs of trajectories that nobody waits for any more.
+    pub(super) fn end_agents(&mut self, is_meant: &dyn Fn(&SampleId) -> bool) {
+        let Some(agents) = self.plays.agents.clone() else { return };
+        let ids: Vec<SampleId> = self.plays.played.keys().filter(|id| is_meant(id)).copied().collect();
+        for id in ids {
+            let Some(agent) = self.plays.played.remove(&id) else { continue };
+            agents.host().end(agent.episode);
+            self.abort_calls(id, &agent);
+            self.plays.told.push(GeneratorEvent::Aborted { id, num_tokens: agent.num_written() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

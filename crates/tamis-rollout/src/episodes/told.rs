@@ -1,0 +1,125 @@
+//! A trajectory as it grows: answers of the policy, and what stands between them.
+
+use tamis_core::group::{Episode, FinishReason, PolicyVersion, Turn};
+use tamis_data::prompt::Message;
+
+use super::Between;
+use crate::generator::{Sample, VersionSpan};
+
+/// All turns so far, but for the prompt.
+pub(super) struct Told {
+    sample: Sample,
+    pub(super) turns: Vec<Turn>,
+    /// The first of the tokens so far that the policy sees, where it does not see the prompt.
+    pub(super) context_start: Option<usize>,
+    /// Tokens that the policy wrote, and the sum of their entropies where all are known.
+    pub(super) num_written: usize,
+    entropy: Option<f64>,
+    has_logprobs: bool,
+}
+
+impl Told {
+    pub(super) fn new() -> Self {
+        let sample = Sample {
+            token_ids: Vec::new(),
+            logprobs: Vec::new(),
+            entropy: None,
+            text: String::new(),
+            finish_reason: FinishReason::Stop,
+            versions: Vec::new(),
+            episode: None,
+        };
+        let (turns, entropy) = (Vec::new(), Some(0.0));
+        Self { sample, turns, context_start: None, num_written: 0, entropy, has_logprobs: true }
+    }
+
+    /// Tokens so far.
+    pub(super) fn token_ids(&self) -> &[u32] {
+        &self.sample.token_ids
+    }
+
+    /// Those of them that the policy sees, with the prompt where `context_start` says nothing else.
+    pub(super) fn seen(&self) -> &[u32] {
+        &self.sample.token_ids[self.context_start.unwrap_or(0)..]
+    }
+
+    /// From here on the policy sees what is appended now, and nothing before.
+    pub(super) fn begin_anew(&mut self) {
+        self.context_start = Some(self.sample.token_ids.len());
+    }
+
+    /// Takes in the tokens of an answer.
+    pub(super) fn hear(&mut self, answer: &Sample) {
+        let (start, num_tokens) = (self.sample.token_ids.len(), answer.token_ids.len());
+        self.has_logprobs &= answer.logprobs.len() == num_tokens;
+        if self.has_logprobs {
+            self.sample.logprobs.extend(&answer.logprobs);
+        } else {
+            // They are the learner's to say, or nobody's.
+            self.sample.logprobs.clear();
+        }
+        self.sample.token_ids.extend(&answer.token_ids);
+        self.sample.text.push_str(&answer.text);
+        self.sample.finish_reason = answer.finish_reason;
+        for span in &answer.versions {
+            self.extend_versions(span.version, start as u32 + span.end);
+        }
+        self.entropy = self.entropy.zip(answer.entropy).map(|(sum, mean)| sum + mean * num_tokens as f64);
+        self.num_written += num_tokens;
+        // What stands before the answer, where that began anew, was appended for it.
+        let is_new =
+            self.turns.last().is_none_or(|last| self.context_start.is_some_and(|at| at >= last.end as usize));
+        self.turns.push(Turn {
+            start: start as u32,
+            end: (start + num_tokens) as u32,
+            context_start: self.context_start.filter(|_| is_new).map(|at| at as u32),
+            text: answer.text.clone(),
+            ..Turn::default()
+        });
+    }
+
+    /// The last version goes on to this token, or another one does.
+    fn extend_versions(&mut self, version: PolicyVersion, end: u32) {
+        match self.sample.versions.last_mut() {
+            Some(last) if last.version == version => last.end = end,
+            last => {
+                let start = last.map_or(0, |last| last.end);
+                self.sample.versions.push(VersionSpan { version, start, end });
+            }
+        }
+    }
+
+    /// Appends what the policy did not write.
+    pub(super) fn append(&mut self, between: &Between) {
+        self.sample.token_ids.extend(&between.token_ids);
+        if self.has_logprobs {
+            self.sample.logprobs.resize(self.sample.token_ids.len(), 0.0);
+        }
+        self.sample.text.push_str(&between.text);
+        if let Some(last) = self.sample.versions.last_mut() {
+            last.end = self.sample.token_ids.len() as u32;
+        }
+    }
+
+    /// Notes what was shown after the last answer.
+    pub(super) fn note_shown(&mut self, shown: &[Message]) {
+        if let (Some(turn), Some(first)) = (self.turns.last_mut(), shown.first()) {
+            let contents: Vec<&str> = shown.iter().map(|message| message.content.as_str()).collect();
+            turn.observation = contents.join("\n");
+            turn.role = if first.role == "user" { String::new() } else { first.role.clone() };
+        }
+    }
+
+    /// The whole; `is_full`: a limit of tokens ended it.
+    pub(super) fn finish(&mut self, is_success: bool, is_cut: bool, is_full: bool) -> Sample {
+        let turns = std::mem::take(&mut self.turns);
+        let num_written = self.num_written.max(1) as f64;
+        let mut sample = self.sample.clone();
+        if is_full {
+            sample.finish_reason = FinishReason::Length;
+        }
+        sample.entropy = self.entropy.map(|sum| sum / num_written);
+        sample.episode = Some(Episode { turns, is_success, is_cut });
+        sample
+    }
+}
