@@ -8,6 +8,7 @@ use serde_json::{Map, Value as Json};
 use tamis_core::setting::{Described, ModelPlace, Shape};
 
 use super::by_source::{BySource, refuse_unrouted};
+use super::code::CodeSettings;
 use super::command::CommandSettings;
 use super::command::python::PythonSettings;
 use super::cosine::CosineSettings;
@@ -64,6 +65,9 @@ tamis_core::tagged! {
         Repetition(Repetition) = "repetition",
         /// DAPO's soft overlong punishment: 0 up to `max_length - buffer` tokens, then falling in a line.
         SoftOverlong(SoftOverlongSettings) = "soft_overlong",
+        /// Tests of the Python program in the completion, run in a sandbox: 1 where all pass, or the share that
+        /// passes.
+        Code(CodeSettings) = "code",
         /// A program that reads completions and writes scores, as JSON lines.
         Command(CommandSettings) = "command",
         /// A language model at a server with OpenAI's chat interface (`/v1/chat/completions`): it is shown
@@ -214,13 +218,15 @@ mod tests {
         let verifier: (&str, &dyn RewardSettings) = ("exact", &exact);
         let context = RewardContext { verifier: Some(verifier), ..RewardContext::alone("r", 8) };
         let mut num_built = 0;
-        for kind in RewardKind::NAMES.iter().filter_map(|name| RewardKind::of_name(name)) {
+        // `code` can be built where there is a Python.
+        let names = RewardKind::NAMES.iter().filter(|name| **name != "code");
+        for kind in names.filter_map(|name| RewardKind::of_name(name)) {
             if let Ok(function) = kind.build(&context) {
                 assert_eq!(function.is_shaping(), !kind.is_verifier(), "{kind}");
                 num_built += 1;
             }
         }
         // All but those that need a program or a server.
-        assert_eq!(num_built, RewardKind::NAMES.len() - 4);
+        assert_eq!(num_built, RewardKind::NAMES.len() - 5);
     }
 }

@@ -15,6 +15,7 @@
 pub mod after_think;
 pub mod boxed;
 pub mod by_source;
+pub mod code;
 pub mod combine;
 pub mod command;
 pub mod cosine;

@@ -1,0 +1,253 @@
+//! A sandbox for Python code that nobody trusts: that a policy wrote.
+//!
+//! [`Sandbox::run`] executes [`Code`] in a fresh process which has limits (time, memory, processes, output),
+//! no network, a file system that it cannot write to but for an empty working folder, and few system calls.
+//! What it has in all and what this machine's kernel does not offer says [`Sandbox::protection`], tried out when the
+//! sandbox is made; `required` refuses to work with less.
+//!
+//! Data flows one way: [`Code`] → a server process of the harness, which is kept and holds no secrets → a
+//! process of its own namespaces → output and exit, as an [`Execution`]. The harness is a Python program, since
+//! the system calls it takes are out of reach of safe Rust; the program's own text says how it protects.
+
+mod protection;
+mod server;
+mod settings;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Component, Path};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value as Json;
+use thiserror::Error;
+
+pub use protection::{Layer, Protection};
+pub use settings::{Required, SandboxSettings};
+
+use server::{Place, Server};
+
+/// A sandbox cannot be made, or could not do its work. Wrong code is never an error.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SandboxError {
+    /// The interpreter cannot be started.
+    #[error("the sandbox cannot use `{python}`: {reason}")]
+    Start {
+        /// The interpreter.
+        python: String,
+        /// The reason.
+        reason: String,
+    },
+    /// This machine lacks protection that the settings require.
+    #[error("`required: {required}` asks for more protection than there is here: {protection}")]
+    Unprotected {
+        /// The setting.
+        required: Required,
+        /// What is in force and what is not.
+        protection: String,
+    },
+    /// A file outside of the working folder.
+    #[error("the file `{name}` must lie in the working folder: a relative path without `..`")]
+    File {
+        /// Its name.
+        name: String,
+    },
+    /// The harness failed, not the code.
+    #[error("the sandbox failed: {reason}")]
+    Broken {
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// A program and what it finds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Code {
+    /// Its text, run as `__main__`.
+    pub source: String,
+    /// Its standard input.
+    pub stdin: String,
+    /// Files of its working folder, by relative path.
+    pub files: BTreeMap<String, String>,
+}
+
+impl Code {
+    /// A program without input and files.
+    pub fn new(source: impl Into<String>) -> Self {
+        Self { source: source.into(), ..Self::default() }
+    }
+}
+
+/// The way in which an execution ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with an exit code; 1 after an exception.
+    Exited(u8),
+    /// At the time limit.
+    TimedOut,
+    /// By a signal, a crash for instance.
+    Killed(i32),
+    /// At the limit of what all its processes together may take. One process alone gets a `MemoryError`.
+    OutOfMemory,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "exit code {code}"),
+            Self::TimedOut => write!(f, "time limit reached"),
+            Self::Killed(signal) => write!(f, "killed by signal {signal}"),
+            Self::OutOfMemory => write!(f, "memory limit reached"),
+        }
+    }
+}
+
+/// What code did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Execution {
+    /// Standard output, up to `max_output` bytes.
+    pub stdout: String,
+    /// Standard error, up to `max_output` bytes; a traceback at its end.
+    pub stderr: String,
+    /// Its end.
+    pub exit: Exit,
+    /// Bytes of output that were cut.
+    pub truncated: u64,
+    /// What the harness says of tests. The code can forge it, as far as it knows what to say.
+    pub(crate) report: Vec<u8>,
+}
+
+/// What a worker does with code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// Runs it as a program.
+    Script,
+    /// Runs it as a module, then the test of the late part.
+    Test,
+    /// Runs it as a module that finds the usual names imported, then calls a function of it.
+    Call,
+    /// Runs none: takes the tests of the late part apart.
+    Split,
+}
+
+/// A job of the harness.
+#[derive(Debug, Clone)]
+pub(crate) struct Job<'a> {
+    pub(crate) mode: Mode,
+    pub(crate) timeout: Duration,
+    pub(crate) setup: &'a str,
+    pub(crate) source: &'a str,
+    pub(crate) stdin: &'a str,
+    pub(crate) files: Option<&'a BTreeMap<String, String>>,
+    /// What the worker reads only once the code has been run.
+    pub(crate) late: Option<Json>,
+}
+
+/// Runs Python code that nobody trusts, from any number of threads.
+pub struct Sandbox {
+    settings: SandboxSettings,
+    place: Place,
+    protection: Protection,
+    idle: Mutex<Vec<Server>>,
+}
+
+impl Sandbox {
+    /// Finds the interpreter and tries out what protects on this machine.
+    ///
+    /// # Errors
+    /// No usable interpreter, or less protection than `required`.
+    pub fn new(settings: &SandboxSettings) -> Result<Self, SandboxError> {
+        Self::without(settings, &[])
+    }
+
+    /// The same, with parts of the protection left out as on a kernel that lacks them.
+    pub(crate) fn without(settings: &SandboxSettings, without: &[&str]) -> Result<Self, SandboxError> {
+        let executable = server::find_executable(&settings.python)?;
+        let place = Place { executable, without: without.iter().map(|&part| part.to_owned()).collect() };
+        let (server, protection) = Server::start(settings, &place)?;
+        if !protection.fulfils(settings.required) {
+            let protection = protection.to_string();
+            return Err(SandboxError::Unprotected { required: settings.required, protection });
+        }
+        Ok(Self { settings: settings.clone(), place, protection, idle: Mutex::new(vec![server]) })
+    }
+
+    /// What is in force.
+    pub fn protection(&self) -> &Protection {
+        &self.protection
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &SandboxSettings {
+        &self.settings
+    }
+
+    /// Executes code and waits for its end, which comes at the time limit at the latest.
+    ///
+    /// # Errors
+    /// The sandbox itself failed, twice in a row; or a file's name leads out of the working folder.
+    ///
+    /// ```
+    /// use tamis_env::sandbox::{Code, Exit, Sandbox, SandboxSettings};
+    /// if let Ok(sandbox) = Sandbox::new(&SandboxSettings::default()) {
+    ///     let execution = sandbox.run(&Code::new("print(6 * 7)")).expect("executed");
+    ///     assert_eq!((execution.stdout.as_str(), execution.exit), ("42\n", Exit::Exited(0)));
+    /// }
+    /// ```
+    pub fn run(&self, code: &Code) -> Result<Execution, SandboxError> {
+        for name in code.files.keys() {
+            let is_inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+            if !is_inside || name.is_empty() || name.ends_with('/') || name.contains('\0') {
+                return Err(SandboxError::File { name: name.clone() });
+            }
+        }
+        self.execute(&Job {
+            mode: Mode::Script,
+            timeout: self.settings.timeout.0,
+            setup: "",
+            source: &code.source,
+            stdin: &code.stdin,
+            files: Some(&code.files),
+            late: None,
+        })
+    }
+
+    /// Runs a job; where the harness fails, once more in another one.
+    pub(crate) fn execute(&self, job: &Job<'_>) -> Result<Execution, SandboxError> {
+        self.execute_once(job).or_else(|_| self.execute_once(job))
+    }
+
+    fn execute_once(&self, job: &Job<'_>) -> Result<Execution, SandboxError> {
+        let idle = self.lock_idle().pop();
+        let mut server = match idle {
+            Some(server) => server,
+            None => {
+                let (server, protection) = Server::start(&self.settings, &self.place)?;
+                if !protection.is_same(&self.protection) {
+                    let reason =
+                        format!("what protects has changed; it was {}, and is {protection}", self.protection);
+                    return Err(SandboxError::Broken { reason });
+                }
+                server
+            }
+        };
+        let execution = server.run(job, self.settings.max_output)?;
+        self.lock_idle().push(server);
+        Ok(execution)
+    }
+
+    fn lock_idle(&self) -> std::sync::MutexGuard<'_, Vec<Server>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+//! A process of the harness, which waits for jobs: its start, and one job at a time.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value as Json, json};
+
+use super::protection::Protection;
+use super::settings::SandboxSettings;
+use super::{Execution, Exit, Job, SandboxError};
+
+/// The program that protects and runs.
+const HARNESS: &str = include_str!("harness.py");
+
+/// Longest time of a start, on a machine with much else to do.
+const STARTUP: Duration = Duration::from_secs(120);
+
+/// Time that a job may take beyond its own limit: namespaces are made, processes ended.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// Longest frame.
+const FRAME_BYTES: usize = 1 << 24;
+
+/// The place of an interpreter, and what is left out of its protection (tests of what a kernel lacks).
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) executable: PathBuf,
+    pub(super) without: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Ended {
+    ending: Option<Ending>,
+    failure: Option<(String, String)>,
+    cut: [u64; 3],
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Ending {
+    Exit(u8),
+    Signal(i32),
+    Timeout(IgnoredAny),
+    Memory(IgnoredAny),
+}
+
+struct Frame {
+    kind: u8,
+    bytes: Vec<u8>,
+}
+
+/// A folder that is removed when it is dropped.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make() -> Result<Self, SandboxError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let parent = std::env::temp_dir();
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = parent.join(format!("tamis-sandbox-{}-{number}", std::process::id()));
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    let reason = format!("no folder {}: {error}", path.display());
+                    return Err(SandboxError::Start { python: String::new(), reason });
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running harness. Dropped, it is ended, and the job that it has.
+pub(super) struct Server {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    frames: Receiver<Frame>,
+    _folder: Folder,
+}
+
+impl Server {
+    /// Starts a harness and waits until it has found out what protects.
+    pub(super) fn start(
+        settings: &SandboxSettings,
+        place: &Place,
+    ) -> Result<(Self, Protection), SandboxError> {
+        let folder = Folder::make()?;
+        let fail =
+            |reason: String| SandboxError::Start { python: place.executable.display().to_string(), reason };
+        let options = json!({
+            "memory_mb": settings.memory_mb,
+            "folder_mb": settings.folder_mb,
+            "max_processes": settings.max_processes,
+            "readable": settings.readable,
+            "folder": folder.0,
+            "without": place.without,
+        });
+        let mut command = Command::new(&place.executable);
+        // Not `-I`: it ignores the seed of hashes too, without which the order of a set differs from run to
+        // run. No other variable of ours is there to be ignored.
+        command.args(["-s", "-B", "-c", HARNESS, &options.to_string()]).current_dir("/");
+        command.env_clear().envs([
+            ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+            ("LANG", "C.UTF-8"),
+            ("PYTHONHASHSEED", "0"),
+            ("PYTHONUTF8", "1"),
+        ]);
+        if let Some(libraries) = std::env::var_os("LD_LIBRARY_PATH") {
+            command.env("LD_LIBRARY_PATH", libraries);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = command.spawn().map_err(|error| fail(error.to_string()))?;
+        let pipes = (child.stdin.take(), child.stdout.take());
+        let (sender, frames) = channel();
+        let mut server = Self { child, stdin: pipes.0, frames, _folder: folder };
+        let stdout = pipes.1.ok_or_else(|| fail("its output is missing".to_owned()))?;
+        std::thread::Builder::new()
+            .name("sandbox".to_owned())
+            .spawn(move || read_frames(stdout, &sender))
+            .map_err(|error| fail(error.to_string()))?;
+        let frame = match server.frames.recv_timeout(STARTUP) {
+            Ok(frame) => frame,
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(fail(format!("it was not ready within {} s", STARTUP.as_secs())));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = server.child.wait().map_or_else(|error| error.to_string(), |s| s.to_string());
+                return Err(fail(format!("it ended at once ({status}); it must be Python 3.9 or newer")));
+            }
+        };
+        let said: Json = serde_json::from_slice(&frame.bytes).unwrap_or_default();
+        if let Some(error) = said["error"].as_str() {
+            return Err(fail(error.to_owned()));
+        }
+        match serde_json::from_value(said) {
+            Ok(protection) if frame.kind == b'h' => Ok((server, protection)),
+            _ => Err(fail(String::from_utf8_lossy(&frame.bytes).into_owned())),
+        }
+    }
+
+    /// Runs one job. After an error the server must be dropped.
+    pub(super) fn run(&mut self, job: &Job, max_output: usize) -> Result<Execution, SandboxError> {
+        let broken = |reason: &str| SandboxError::Broken { reason: reason.to_owned() };
+        let late = job.late.as_ref().map(ToString::to_string).unwrap_or_default();
+        let early = json!({
+            "mode": job.mode,
+            "timeout": job.timeout.as_secs_f64(),
+            "setup": job.setup,
+            "source": job.source,
+            "stdin": job.stdin,
+            "files": job.files,
+        })
+        .to_string();
+        let milliseconds = u32::try_from(job.timeout.as_millis().max(1)).unwrap_or(u32::MAX);
+        let limit = u32::try_from(max_output).unwrap_or(u32::MAX);
+        let mut message = Vec::with_capacity(16 + early.len() + late.len());
+        for length in [early.len(), late.len()] {
+            let length = u32::try_from(length).map_err(|_| broken("the job is larger than 4 GiB"))?;
+            message.extend(length.to_le_bytes());
+        }
+        message.extend(milliseconds.to_le_bytes());
+        message.extend(limit.to_le_bytes());
+        message.extend(early.as_bytes());
+        message.extend(late.as_bytes());
+        let stdin = self.stdin.as_mut().ok_or_else(|| broken("its input is closed"))?;
+        stdin.write_all(&message).map_err(|error| broken(&format!("it took no job: {error}")))?;
+        let (mut stdout, mut stderr, mut report) = (Vec::new(), Vec::new(), Vec::new());
+        let until = Instant::now() + job.timeout.saturating_add(GRACE);
+        loop {
+            let frame = match self.frames.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(frame) => frame,
+                Err(RecvTimeoutError::Timeout) => return Err(broken("it did not end its job in time")),
+                Err(RecvTimeoutError::Disconnected) => return Err(broken("it died")),
+            };
+            match frame.kind {
+                b'o' => stdout.extend(frame.bytes),
+                b'e' => stderr.extend(frame.bytes),
+                b'r' => report.extend(frame.bytes),
+                b'x' => {
+                    let ended: Ended = serde_json::from_slice(&frame.bytes)
+                        .map_err(|error| broken(&format!("it said nonsense: {error}")))?;
+                    if let Some((layer, reason)) = ended.failure {
+                        return Err(broken(&format!("{layer}: {reason}")));
+                    }
+                    let exit = match ended.ending {
+                        Some(Ending::Exit(code)) => Exit::Exited(code),
+                        Some(Ending::Signal(signal)) => Exit::Killed(signal),
+                        Some(Ending::Memory(_)) => Exit::OutOfMemory,
+                        Some(Ending::Timeout(_)) | None => Exit::TimedOut,
+                    };
+                    return Ok(Execution {
+                        stdout: String::from_utf8_lossy(&stdout).into_owned(),
+                        stderr: String::from_utf8_lossy(&stderr).into_owned(),
+                        exit,
+                        truncated: ended.cut[0] + ended.cut[1],
+                        report,
+                    });
+                }
+                b'f' => return Err(broken(&String::from_utf8_lossy(&frame.bytes))),
+                _ => return Err(broken("it said nonsense")),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Server {
+    /// Kills the harness, as one that dies by itself.
+    pub(super) fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // End of input is the sign to go, and its jobs die with it.
+        self.stdin = None;
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            match self.child.try_wait() {
+                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+                _ => return,
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_frames(mut stdout: impl Read, frames: &Sender<Frame>) {
+    loop {
+        let mut head = [0; 5];
+        if stdout.read_exact(&mut head).is_err() {
+            return;
+        }
+        let [kind, length @ ..] = head;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > FRAME_BYTES {
+            return;
+        }
+        let mut bytes = vec![0; length];
+        if stdout.read_exact(&mut bytes).is_err() || frames.send(Frame { kind, bytes }).is_err() {
+            return;
+        }
+    }
+}
+
+/// The interpreter itself, where a name stands for a script that looks for one.
+pub(super) fn find_executable(python: &Path) -> Result<PathBuf, SandboxError> {
+    let fail = |reason: String| SandboxError::Start { python: python.display().to_string(), reason };
+    let output = Command::new(python)
+        .args(["-c", "import sys; sys.stdout.write(sys.executable)"])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| fail(error.to_string()))?;
+    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).into_owned());
+    if !output.status.success() || !path.is_absolute() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim().lines().last().unwrap_or_default().to_owned();
+        return Err(fail(format!("it is no working Python interpreter ({}): {said}", output.status)));
+    }
+    Ok(path)
+}

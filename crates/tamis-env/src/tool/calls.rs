@@ -1,0 +1,240 @@
+//! The tool calls in an answer.
+
+use serde_json::{Value as Json, json};
+use thiserror::Error;
+
+/// A call as the model wrote it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolCall {
+    /// The tool's name; nobody has looked whether there is one of that name.
+    pub name: String,
+    /// Its arguments, an object.
+    pub arguments: Json,
+}
+
+/// A call that cannot be read. The message is for the model.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ToolCallError {
+    /// It is no JSON.
+    #[error("the tool call is not valid JSON: {reason}: {text}")]
+    Json {
+        /// The beginning of the call.
+        text: String,
+        /// The fault.
+        reason: String,
+    },
+    /// It is JSON, and no call.
+    #[error("the tool call must be an object with \"name\" and \"arguments\": {fault}: {text}")]
+    Form {
+        /// The beginning of the call.
+        text: String,
+        /// The fault.
+        fault: &'static str,
+    },
+}
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+const PYTHON: &str = "<|python_tag|>";
+
+/// The tool calls of an answer in their order, each readable or not; none where the answer calls no tool.
+///
+/// Forms: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number of them (Hermes, Qwen);
+/// `{"name": ..., "parameters": {...}}` as the whole answer or after `<|python_tag|>`, several with `;` between them
+/// (Llama 3); code after `<|python_tag|>`, which is a call of `python`. What a model thinks, up to `</think>`, calls
+/// nothing.
+///
+/// ```
+/// use tamis_env::tool::tool_calls;
+/// let text = "Let me see.\n<tool_call>\n{\"name\": \"python\", \"arguments\": {\"code\": \"print(1)\"}}\n</tool_call>";
+/// let calls = tool_calls(text);
+/// let call = calls[0].as_ref().expect("readable");
+/// assert_eq!((call.name.as_str(), &call.arguments["code"]), ("python", &"print(1)".into()));
+/// assert!(tool_calls("The answer is 4.").is_empty());
+/// ```
+pub fn tool_calls(text: &str) -> Vec<Result<ToolCall, ToolCallError>> {
+    let text = text.rsplit_once("</think>").map_or(text, |(_, answer)| answer);
+    if text.contains(OPEN) {
+        return tagged_calls(text);
+    }
+    if let Some((_, rest)) = text.split_once(PYTHON) {
+        let rest = without_end(rest);
+        if rest.starts_with('{') {
+            return listed_calls(rest);
+        }
+        let is_code = !rest.is_empty();
+        let call = ToolCall { name: "python".to_owned(), arguments: json!({ "code": rest }) };
+        return is_code.then_some(Ok(call)).into_iter().collect();
+    }
+    let whole = without_end(text);
+    // An object that names no tool is an answer.
+    let is_call = |value: &Json| value["name"].is_string() && arguments_of(value).is_some();
+    match serde_json::from_str::<Json>(whole) {
+        Ok(value) if is_call(&value) => vec![read_call(&value, whole)],
+        Ok(_) => Vec::new(),
+        Err(_) if whole.starts_with("{\"name\"") => listed_calls(whole),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Without the marks that end a turn.
+fn without_end(text: &str) -> &str {
+    let mut text = text.trim();
+    while let Some(rest) =
+        ["<|eom_id|>", "<|eot_id|>", "<|im_end|>"].iter().find_map(|end| text.strip_suffix(end))
+    {
+        text = rest.trim_end();
+    }
+    text
+}
+
+fn tagged_calls(text: &str) -> Vec<Result<ToolCall, ToolCallError>> {
+    let mut calls = Vec::new();
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once(OPEN) {
+        // The tag may stand inside of a text, so the object is read first and its end looked for behind it.
+        let mut values = serde_json::Deserializer::from_str(after).into_iter::<Json>();
+        match values.next() {
+            Some(Ok(value)) => {
+                let (object, behind) = after.split_at(values.byte_offset());
+                let end = behind.find(OPEN).unwrap_or(behind.len());
+                let between = behind[..end].split(CLOSE).next().unwrap_or_default().trim();
+                calls.push(if between.is_empty() {
+                    read_call(&value, object)
+                } else {
+                    Err(json_error(after, "there is more text after the object"))
+                });
+                rest = behind;
+            }
+            other => {
+                let reason = match other {
+                    Some(Err(error)) => error.to_string(),
+                    _ => "it is empty".to_owned(),
+                };
+                let end = [CLOSE, OPEN].iter().filter_map(|tag| after.find(tag)).min().unwrap_or(after.len());
+                calls.push(Err(json_error(&after[..end], &reason)));
+                rest = &after[end..];
+            }
+        }
+    }
+    calls
+}
+
+/// Objects with `;` or nothing between them.
+fn listed_calls(text: &str) -> Vec<Result<ToolCall, ToolCallError>> {
+    let mut calls = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let mut reader = serde_json::Deserializer::from_str(rest).into_iter::<Json>();
+        match reader.next() {
+            Some(Ok(value)) => {
+                let (object, behind) = rest.split_at(reader.byte_offset());
+                calls.push(read_call(&value, object));
+                rest = behind.trim_start_matches(|c: char| c.is_whitespace() || c == ';');
+            }
+            Some(Err(error)) => {
+                calls.push(Err(json_error(rest, &error.to_string())));
+                return calls;
+            }
+            None => return calls,
+        }
+    }
+    calls
+}
+
+fn arguments_of(value: &Json) -> Option<&Json> {
+    value.get("arguments").or_else(|| value.get("parameters"))
+}
+
+fn read_call(value: &Json, text: &str) -> Result<ToolCall, ToolCallError> {
+    let form = |fault| ToolCallError::Form { text: beginning(text), fault };
+    let name =
+        value["name"].as_str().filter(|name| !name.is_empty()).ok_or_else(|| form("it has no name"))?;
+    let arguments = match arguments_of(value) {
+        None | Some(Json::Null) => json!({}),
+        // As servers with OpenAI's interface write them.
+        Some(Json::String(text)) => match serde_json::from_str(text) {
+            Ok(arguments @ Json::Object(_)) => arguments,
+            _ => return Err(form("its arguments are a text")),
+        },
+        Some(arguments @ Json::Object(_)) => arguments.clone(),
+        Some(_) => return Err(form("its arguments are no object")),
+    };
+    Ok(ToolCall { name: name.to_owned(), arguments })
+}
+
+fn json_error(text: &str, reason: &str) -> ToolCallError {
+    ToolCallError::Json { text: beginning(text), reason: reason.to_owned() }
+}
+
+fn beginning(text: &str) -> String {
+    const SHOWN: usize = 120;
+    let text = text.trim();
+    let shown: String = text.chars().take(SHOWN).collect();
+    if shown.len() < text.len() { shown + "..." } else { shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> String {
+        let show = |call: &Result<ToolCall, ToolCallError>| match call {
+            Ok(ToolCall { name, arguments }) => format!("{name} {arguments}"),
+            Err(error) => error.to_string(),
+        };
+        tool_calls(text).iter().map(show).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn hermes() {
+        insta::assert_snapshot!(read("One:\n<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": 1}}\n</tool_call>\n<tool_call>{\"name\": \"b\", \"arguments\": \"{\\\"y\\\": 2}\"}</tool_call>"), @r#"
+        a {"x":1}
+        b {"y":2}
+        "#);
+        insta::assert_snapshot!(read("<think><tool_call>{}</tool_call></think><tool_call>{\"name\": \"a\"}"), @"a {}");
+        insta::assert_snapshot!(read("<tool_call>{\"name\": \"python\", \"arguments\": {\"code\": \"print('<tool_call></tool_call>')\"}}</tool_call>"), @r#"python {"code":"print('<tool_call></tool_call>')"}"#);
+        insta::assert_snapshot!(read("<tool_call>{\"name\": \"a\", \"arguments\": {\"x\": }}</tool_call> <tool_call>{\"name\": \"b\"}</tool_call>"), @r#"
+        the tool call is not valid JSON: expected value at line 1 column 34: {"name": "a", "arguments": {"x": }}
+        b {}
+        "#);
+        insta::assert_snapshot!(read("<tool_call>{\"name\": \"a\""), @r#"the tool call is not valid JSON: EOF while parsing an object at line 1 column 12: {"name": "a""#);
+        insta::assert_snapshot!(read("<tool_call></tool_call>"), @"the tool call is not valid JSON: expected value at line 1 column 1: ");
+        insta::assert_snapshot!(read("<tool_call>{\"name\": \"a\"}}</tool_call>"), @r#"the tool call is not valid JSON: there is more text after the object: {"name": "a"}}</tool_call>"#);
+        insta::assert_snapshot!(read("<tool_call>[1]</tool_call>"), @r#"the tool call must be an object with "name" and "arguments": it has no name: [1]"#);
+        insta::assert_snapshot!(read("<tool_call>{\"name\": \"a\", \"arguments\": [1]}</tool_call>"), @r#"the tool call must be an object with "name" and "arguments": its arguments are no object: {"name": "a", "arguments": [1]}"#);
+        insta::assert_snapshot!(read("<tool_call>{\"name\": \"a\", \"arguments\": \"x\"}</tool_call>"), @r#"the tool call must be an object with "name" and "arguments": its arguments are a text: {"name": "a", "arguments": "x"}"#);
+    }
+
+    #[test]
+    fn llama() {
+        insta::assert_snapshot!(read("{\"name\": \"a\", \"parameters\": {\"x\": 1}}<|eom_id|>"), @r#"a {"x":1}"#);
+        insta::assert_snapshot!(read("<|python_tag|>{\"name\": \"a\", \"parameters\": {}}; {\"name\": \"b\", \"parameters\": {}}<|eot_id|>"), @r"
+        a {}
+        b {}
+        ");
+        insta::assert_snapshot!(read("<|python_tag|>print(1)\nprint(2)<|eom_id|>"), @r#"python {"code":"print(1)\nprint(2)"}"#);
+        insta::assert_snapshot!(read("{\"name\": \"a\", \"parameters\": {"), @r#"the tool call is not valid JSON: EOF while parsing an object at line 1 column 29: {"name": "a", "parameters": {"#);
+        insta::assert_snapshot!(read("<|python_tag|>{\"name\": 1}"), @r#"the tool call must be an object with "name" and "arguments": it has no name: {"name": 1}"#);
+        for answer in [
+            "{\"name\": \"Ann\", \"age\": 3}",
+            "{\"a\": 1}",
+            "The answer is {x}.",
+            "",
+            "[1]",
+            "<|python_tag|>",
+        ] {
+            assert_eq!(tool_calls(answer), [], "{answer}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(text in "(<tool_call>|</tool_call>|<\\|python_tag\\|>|\\{\"name\": \"a\"|\"arguments\": |\\{|\\}|,|;|é|\n|</think>){0,20}") {
+            for call in tool_calls(&text).into_iter().flatten() {
+                prop_assert!(call.arguments.is_object());
+            }
+        }
+    }
+}

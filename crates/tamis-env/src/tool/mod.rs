@@ -1,0 +1,31 @@
+//! Tools that a model calls in its answers.
+//!
+//! A [`Tool`] is shown to the model by its [`schema`](Tool::schema), which the chat template writes into the prompt.
+//! Data flows in a circle: the answer's text → [`tool_calls`] → [`Tool::call`] → the text of a tool message → the
+//! next answer. Errors are text too, for the model to mend what it wrote.
+
+mod calls;
+mod python;
+
+use serde_json::Value as Json;
+
+pub use calls::{ToolCall, ToolCallError, tool_calls};
+pub use python::{PythonTool, PythonToolSettings};
+
+/// Something that a model may call.
+pub trait Tool: Send + Sync {
+    /// Its description in OpenAI's form, as chat templates take it:
+    /// `{"type": "function", "function": {"name", "description", "parameters"}}`.
+    fn schema(&self) -> Json;
+
+    /// Its answer to a call with these arguments.
+    ///
+    /// # Errors
+    /// The tool itself could not do its work. What the model did wrong is an answer.
+    fn call(&self, arguments: &Json) -> Result<String, String>;
+
+    /// Its name in the schema.
+    fn name(&self) -> String {
+        self.schema()["function"]["name"].as_str().unwrap_or_default().to_owned()
+    }
+}
