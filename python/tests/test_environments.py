@@ -30,7 +30,8 @@ def needs(package):
     """Leaves a test out where a package is not installed."""
     is_there = importlib.util.find_spec(package) is not None
     if not is_there:
-        print(f"\nSKIPPED: {package} is not installed; scripts/install-environments makes .venv-environments\n", file=sys.stderr)
+        hint = "scripts/install-environments makes .venv-environments"
+        print(f"\nSKIPPED: {package} is not installed; {hint}\n", file=sys.stderr)
     return unittest.skipUnless(is_there, f"{package} is not installed")
 
 
@@ -201,8 +202,9 @@ class PythonKindTests(Case):
         )  # fmt: skip
         self.assertEqual(
             self.worker.ask("step", episode="e", action="3"),
-            {"messages": [], "reward": 1.0, "terminated": True, "truncated": False, "success": True, "info": {"turns": 2.0}},
-        )
+            {"messages": [], "reward": 1.0, "terminated": True, "truncated": False, "success": True,
+             "info": {"turns": 2.0}},
+        )  # fmt: skip
         self.assertIn("is over", self.worker.fails("step", episode="e", action="3")["message"])
         self.assertEqual(self.worker.ask("close", episode="e"), {})
         self.assertEqual(self.worker.ask("close", episode="e"), {})
@@ -229,8 +231,9 @@ class PythonKindTests(Case):
                 def levels(self, split, count, seed):
                     if split == "held_out":
                         return [{"lvel": 1}]
-                    return [{"level": {"n": n}, "prompt": [{"role": "user", "content": str(n)}], "ground_truth": n + seed}
-                            for n in range(2)]
+                    prompts = [[{"role": "user", "content": str(n)}] for n in range(2)]
+                    return [{"level": {"n": n}, "prompt": prompt, "ground_truth": n + seed}
+                            for n, prompt in enumerate(prompts)]
                 def reset(self, level, luck): return "unused"
                 def step(self, text): return None, 1, True
             """,
@@ -238,7 +241,8 @@ class PythonKindTests(Case):
         self.worker.hello(kind="python", path="listed.py:Listed")
         listed = self.worker.ask("levels", split="train", count=9, seed=5)["levels"]
         self.assertEqual([level["ground_truth"] for level in listed], ["5", "6"])
-        self.assertEqual(listed[1], {"level": {"n": 1}, "prompt": [{"role": "user", "content": "1"}], "ground_truth": "6"})
+        prompt = [{"role": "user", "content": "1"}]
+        self.assertEqual(listed[1], {"level": {"n": 1}, "prompt": prompt, "ground_truth": "6"})
         self.assertEqual(len(self.worker.ask("levels", split="train", count=1, seed=5)["levels"]), 1)
         self.assertIn("lists {'lvel': 1}", self.worker.fails("levels", split="held_out", count=1, seed=5)["message"])
 
@@ -352,8 +356,9 @@ class GymnasiumTests(Case):
 
     def test_frozen_lake_is_drawn_and_walked_to_its_goal(self):
         hello = self.worker.hello(
-            kind="gymnasium", id="FrozenLake-v1", make_args={"is_slippery": False}, actions=["Left", "Down", "Right", "Up"]
-        )
+            kind="gymnasium", id="FrozenLake-v1", make_args={"is_slippery": False},
+            actions=["Left", "Down", "Right", "Up"],
+        )  # fmt: skip
         self.assertEqual((hello["name"], hello["max_turns"], hello["is_deterministic"]), ("FrozenLake-v1", 100, True))
         self.assertIn("Actions: Left, Down, Right, Up.", hello["system"])
         self.assertIn("<answer>Left</answer>", hello["system"])
@@ -405,7 +410,7 @@ class GymnasiumTests(Case):
                 return {"desc": generate_random_map(size=4, seed=seed)}
             """,
         )
-        error = self.start().refuses(kind="gymnasium", id="FrozenLake-v1", make_args={"map_name": None, "desc": None})
+        error = self.worker.refuses(kind="gymnasium", id="FrozenLake-v1", make_args={"map_name": None, "desc": None})
         self.assertIn("open differently", error["message"])
         self.assertIn("`level_args`", error["hint"])
         self.worker.hello(kind="gymnasium", id="FrozenLake-v1", level_args="maps.py:lake", max_turns=2)
@@ -420,8 +425,8 @@ class GymnasiumTests(Case):
 
     def test_taxis_colours_are_said(self):
         hello = self.worker.hello(
-            kind="gymnasium", id="Taxi-v4", actions=["South", "North", "East", "West", "Pickup", "Dropoff"], max_turns=3,
-            instruction="Drive.",
+            kind="gymnasium", id="Taxi-v4", max_turns=3, instruction="Drive.",
+            actions=["South", "North", "East", "West", "Pickup", "Dropoff"],
         )  # fmt: skip
         self.assertEqual((hello["max_turns"], hello["system"]), (3, "Drive."))
         openings = self.prompts(count=40)
@@ -430,7 +435,8 @@ class GymnasiumTests(Case):
             self.assertIn("magenta", prompt)
             self.assertNotIn("\x1b", prompt)
         self.assertTrue(any("[ ]" in prompt for _, prompt in openings))
-        self.assertFalse({level["seed"] for level, _ in openings} & {level["seed"] for level, _ in self.prompts("held_out")})
+        held_out = {level["seed"] for level, _ in self.prompts("held_out")}
+        self.assertFalse({level["seed"] for level, _ in openings} & held_out)
         self.worker.ask("reset", episode="e", level=openings[0][0], luck="0")
         steps = [self.worker.ask("step", episode="e", action=action) for action in ("pickup", "South", "South")]
         self.assertEqual([step["reward"] for step in steps][1:], [-1.0, -1.0])
@@ -476,7 +482,8 @@ class GymnasiumTests(Case):
                         self.observation_space = spaces.Dict({"pixels": spaces.Box(0, 255, (8, 8, 3))})
 
                 def observe(self):
-                    return {"grid": numpy.array([[0, 1], [1, 0]], numpy.int8), "hint": "two", "more": (4, numpy.array([0.5, 1 / 3]))}
+                    grid = numpy.array([[0, 1], [1, 0]], numpy.int8)
+                    return {"grid": grid, "hint": "two", "more": (4, numpy.array([0.5, 1 / 3]))}
 
                 def reset(self, seed=None, options=None):
                     super().reset(seed=seed)
@@ -499,6 +506,7 @@ class GymnasiumTests(Case):
             self.assertEqual(self.worker.ask("step", episode="e", action=action)["info"]["action_is_valid"], is_valid)
         step = self.worker.ask("step", episode="e", action="<answer>2 3</answer>")
         self.assertEqual((step["terminated"], step["success"], step["reward"]), (True, True, -1.0))
+        other = self.start()
         for more, message, hint in [
             ({"make_args": {"wide": True}}, "has more than 64 numbers", "`observation: FILE.py:show`"),
             ({"make_args": {"continuous": True}}, "actions of the space Box(0.0, 1.0, (1,), float32)", "kind: python"),
@@ -507,10 +515,10 @@ class GymnasiumTests(Case):
             ({"id": "Lock-v7"}, "failed to make the environment Lock-v7", "is it registered"),
             ({"import": "no_such_module"}, "failed to import no_such_module", "working directory"),
         ]:
-            error = self.start().refuses(**{**lock, **more})
+            error = other.refuses(**{**lock, **more})
             self.assertIn(message, error["message"])
             self.assertIn(hint, error["hint"])
-        error = self.start().refuses(kind="gymnasium", id="Taxi-v4", actions=["Left", "Right"])
+        error = other.refuses(kind="gymnasium", id="Taxi-v4", actions=["Left", "Right"])
         self.assertIn("has 2 names, and the environment 6 actions", error["message"])
 
 
@@ -530,9 +538,6 @@ VERIFIERS = """
         return vf.SingleTurnEnv(dataset=rows(*sums), rubric=vf.Rubric(funcs=[right]), system_prompt="Compute.",
             few_shot=[{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}], **more)
 
-    def with_evaluation():
-        return single(eval_dataset=rows("3 + 3", "100 + 1"))
-
     class Patience(vf.MultiTurnEnv):
         async def setup_state(self, state):
             state["tries"] = 0
@@ -547,6 +552,8 @@ VERIFIERS = """
             state["tries"] += 1
             if messages[-1]["content"] == "wait":
                 await asyncio.sleep(1000)
+            if messages[-1]["content"] == "hurry":
+                self.timeout_seconds = 5
             if messages[-1]["content"] == "raise":
                 raise RuntimeError("out of patience")
             print("printed by the environment")
@@ -557,7 +564,8 @@ VERIFIERS = """
 
     def multi(max_turns=3):
         rubric = vf.Rubric(funcs=[right, tries], weights=[1.0, 0.25])
-        return Patience(dataset=rows("2 + 2", "3 * 3"), rubric=rubric, max_turns=max_turns)
+        return Patience(dataset=rows("2 + 2", "3 * 3", "1 + 1", "5 + 5"), eval_dataset=rows("1 + 1", "7 + 7"),
+            rubric=rubric, max_turns=max_turns)
 
     class Rewriting(Patience):
         async def get_prompt_messages(self, state):
@@ -581,25 +589,45 @@ VERIFIERS = """
 
 
 @needs("verifiers")
-class VerifiersTests(Case):
-    def setUp(self):
-        super().setUp()
-        self.file("toys.py", VERIFIERS)
+class VerifiersTests(unittest.TestCase):
+    """verifiers takes seconds to import: an environment's process is shared by the tests."""
 
-    def begin(self, made, row=0, **args):
-        hello = self.worker.hello(kind="verifiers", id=f"toys.py:{made}", args=args)
-        self.worker.ask("reset", episode="e", level={"dataset": "train", "row": row}, luck="0")
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        pathlib.Path(cls.folder, "toys.py").write_text(textwrap.dedent(VERIFIERS))
+        names = ("toys:single", "toys.py:multi", "toys.py:tools", "toys.py:rewriting")
+        cls.workers = {name: Worker(cls.folder) for name in names}
+        for worker in cls.workers.values():
+            cls.addClassCleanup(worker.end)
+
+    def begin(self, name, row=0, **args):
+        """Takes the process of an environment, and begins its episode `e`."""
+        self.worker = self.workers[name]
+        hello = self.worker.hello(kind="verifiers", id=name, args=args)
+        self.reset("e", row)
         return hello
+
+    def reset(self, episode, row=0):
+        level = {"dataset": "train", "row": row}
+        return self.worker.ask("reset", episode=episode, level=level, luck="0")
+
+    def levels(self, split, count=100):
+        return self.worker.ask("levels", split=split, count=count, seed=3)["levels"]
 
     def step(self, action, episode="e"):
         return self.worker.ask("step", episode=episode, action=action)
 
     def test_one_turn_with_the_rubrics_reward(self):
-        hello = self.worker.hello(kind="verifiers", id="toys:single")
-        self.assertEqual((hello["max_turns"], hello["tools"], hello["system"]), (1, [], None))
-        train = self.worker.ask("levels", split="train", count=100, seed=3)["levels"]
-        held_out = self.worker.ask("levels", split="held_out", count=100, seed=3)["levels"]
-        self.assertEqual(([level["level"]["row"] for level in train], len(held_out)), (list(range(18)), 2))
+        hello = self.begin("toys:single")
+        self.assertEqual(
+            hello,
+            {"protocol": "tamis-environment/1", "name": "single", "max_turns": 1, "tools": [], "system": None,
+             "is_deterministic": False},
+        )  # fmt: skip
+        train, held_out = self.levels("train"), self.levels("held_out")
+        self.assertEqual([level["level"]["row"] for level in train], list(range(18)))
+        self.assertEqual([level["level"]["row"] for level in held_out], [18, 19])
         self.assertEqual(
             train[4]["prompt"],
             [{"role": "system", "content": "Compute."}, {"role": "user", "content": "1 + 1"},
@@ -607,56 +635,53 @@ class VerifiersTests(Case):
         )  # fmt: skip
         self.assertEqual(train[4]["ground_truth"], "8")
         for answer, reward in [("8", 1.0), ("9", 0.0)]:
-            self.assertEqual(self.worker.ask("reset", episode=answer, level=train[4]["level"], luck="0"), {"messages": None})
+            self.assertEqual(self.reset(answer, 4), {"messages": None})
             step = self.step(answer, answer)
-            self.assertEqual(
-                {**step, "info": step["info"]["right"]},
-                {"messages": [], "reward": reward, "terminated": True, "truncated": False, "success": reward == 1.0, "info": reward},
-            )
+            self.assertEqual(step.pop("info")["right"], reward)
+            expected = {"messages": [], "reward": reward, "terminated": True, "truncated": False}
+            self.assertEqual(step, {**expected, "success": reward == 1.0})
 
-    def test_rows_of_the_evaluation_set_are_not_trained_on(self):
-        self.worker.hello(kind="verifiers", id="toys.py:with_evaluation")
-        train = self.worker.ask("levels", split="train", count=100, seed=0)["levels"]
-        held_out = self.worker.ask("levels", split="held_out", count=100, seed=0)["levels"]
-        self.assertEqual([level["level"]["row"] for level in train], [n for n in range(20) if n != 3])
-        self.assertEqual([level["level"] for level in held_out], [{"dataset": "eval", "row": row} for row in (0, 1)])
-        self.assertEqual(len(self.worker.ask("levels", split="train", count=5, seed=0)["levels"]), 5)
-
-    def test_turns_until_it_is_right_or_they_are_used_up(self):
-        hello = self.begin("multi")
+    def test_turns_until_it_is_right_or_they_or_its_time_are_used_up(self):
+        hello = self.begin("toys.py:multi")
         self.assertEqual(hello["max_turns"], 3)
-        step = self.step("5")
+        # The row of training that is in the evaluation set too is left out.
+        self.assertEqual([level["level"]["row"] for level in self.levels("train")], [0, 1, 3])
+        self.assertEqual([level["level"]["row"] for level in self.levels("train", 2)], [0, 1])
+        held_out = self.levels("held_out")
+        self.assertEqual([level["level"] for level in held_out], [{"dataset": "eval", "row": row} for row in (0, 1)])
         self.assertEqual(
-            step,
+            self.step("5"),
             {"messages": [{"role": "user", "content": "Wrong, 1. Again?"}], "reward": 0.0, "terminated": False,
              "truncated": False, "success": None, "info": {}},
         )  # fmt: skip
-        step = self.step("4")
-        self.assertEqual((step["reward"], step["terminated"], step["truncated"], step["success"]), (1.25, True, False, True))
-        self.assertEqual(step["info"], {"right": 1.0, "tries": 1.0, "num_turns": 2.0})
-        self.worker.ask("reset", episode="late", level={"dataset": "train", "row": 0}, luck="0")
-        step = [self.step("5", "late") for _ in range(3)][-1]
-        self.assertEqual((step["reward"], step["terminated"], step["truncated"], step["success"]), (0.5, False, True, True))
-        self.assertIn("printed by the environment", self.worker.end()[0])
 
-    def test_a_waiting_rollout_holds_up_no_other_and_an_exception_costs_its_own(self):
-        self.begin("multi")
-        waiting = self.worker.send("step", episode="e", action="wait")
-        for name in ("a", "b"):
-            self.worker.ask("reset", episode=name, level={"dataset": "train", "row": 1}, luck="0")
-        self.assertIn("RuntimeError: out of patience (line ", self.worker.fails("step", episode="a", action="raise")["message"])
-        self.assertIn("no episode a", self.worker.fails("step", episode="a", action="9")["message"])
-        self.assertTrue(self.step("9", "b")["success"])
-        self.assertFalse(self.worker.is_answered(waiting))
-        self.worker.ask("close", episode="e")
-        self.assertIn("closed while it was at work", self.worker.wait(waiting)["error"]["message"])
-        self.worker.ask("reset", episode="e", level={"dataset": "train", "row": 0}, luck="0")
-        self.assertTrue(self.step("4")["success"])
+        def end(step):
+            return step["reward"], step["terminated"], step["truncated"], step["success"]
+
+        step = self.step("4")
+        self.assertEqual(end(step), (1.25, True, False, True))
+        self.assertEqual(step["info"], {"right": 1.0, "tries": 1.0, "num_turns": 2.0})
+        self.reset("late")
+        self.assertEqual(end([self.step("5", "late") for _ in range(3)][-1]), (0.5, False, True, True))
+
+        # One that waits holds up no other.
+        for name in ("closed", "raises", "right"):
+            self.reset(name)
+        closed = self.worker.send("step", episode="closed", action="wait")
+        error = self.worker.fails("step", episode="raises", action="raise")
+        self.assertIn("RuntimeError: out of patience (line ", error["message"])
+        error = self.worker.fails("step", episode="raises", action="4")
+        self.assertIn("no episode raises", error["message"])
+        self.worker.ask("close", episode="closed")
+        self.assertIn("closed while it was at work", self.worker.wait(closed)["error"]["message"])
+        self.assertEqual(self.step("hurry", "right")["messages"][0]["content"], "Wrong, 1. Again?")
+        self.assertTrue(self.step("4", "right")["success"])
+        self.reset("timed")
+        self.assertEqual(end(self.step("wait", "timed")), (0.25, False, True, False))
 
     def test_tools_are_called_by_text(self):
-        hello = self.begin("tools")
-        self.assertEqual([tool["function"]["name"] for tool in hello["tools"]], ["add"])
-        self.assertEqual(hello["tools"][0]["type"], "function")
+        hello = self.begin("toys.py:tools")
+        self.assertEqual([(tool["type"], tool["function"]["name"]) for tool in hello["tools"]], [("function", "add")])
         self.assertEqual(set(hello["tools"][0]["function"]["parameters"]["properties"]), {"a", "b"})
         call = '<tool_call>\n{"name": "add", "arguments": {"a": %s, "b": 30}}\n</tool_call>'
         step = self.step("Let me see.\n" + call % 12 + "\n" + call % 13)
@@ -666,18 +691,20 @@ class VerifiersTests(Case):
         self.assertEqual((step["reward"], step["terminated"], step["info"]["add_calls"]), (1.0, True, 3.0))
 
     def test_what_cannot_be_trained_in_is_refused(self):
-        error = self.worker.refuses(kind="verifiers", id="toys.py:group")
-        self.assertIn("scores the rollouts of a group together", error["message"])
-        error = self.start().refuses(kind="verifiers", id="no-such-environment")
-        self.assertIn("failed to load the environment no-such-environment", error["message"])
-        error = self.start().refuses(kind="verifiers", id="toys.py:multi", args={"turns": 2})
-        self.assertIn("unexpected keyword argument 'turns'", error["message"])
-        self.worker.hello(kind="verifiers", id="toys.py:rewriting")
-        level = {"dataset": "train", "row": 0}
-        begun = self.worker.ask("reset", episode="e", level=level, luck="0")
-        self.assertEqual(begun["messages"], [{"role": "user", "content": "turn 0"}])
-        self.assertIn("rewrites the conversation", self.worker.fails("step", episode="e", action="1")["message"])
-        self.assertIn("no row 9 of train", self.worker.fails("reset", episode="f", level={**level, "row": 9}, luck="0")["message"])
+        self.worker = self.workers["toys.py:rewriting"]
+        for settings, expected in [
+            ({"id": "toys.py:group"}, "scores the rollouts of a group together"),
+            ({"id": "no-such-environment"}, "failed to load the environment no-such-environment"),
+            ({"id": "toys.py:multi", "args": {"turns": 2}}, "unexpected keyword argument 'turns'"),
+            ({"id": "toys.py:add", "args": {"a": 1, "b": 2}}, "made 3, which is no environment of verifiers"),
+        ]:
+            self.assertIn(expected, self.worker.refuses(kind="verifiers", **settings)["message"])
+        self.begin("toys.py:rewriting")
+        self.assertEqual(self.reset("f")["messages"], [{"role": "user", "content": "turn 0"}])
+        error = self.worker.fails("step", episode="e", action="1")
+        self.assertIn("rewrites the conversation", error["message"])
+        level = {"dataset": "train", "row": 9}
+        self.assertIn("no row 9 of train", self.worker.fails("reset", episode="g", level=level, luck="0")["message"])
 
 
 class TextTests(unittest.TestCase):
@@ -688,7 +715,8 @@ class TextTests(unittest.TestCase):
     def test_calls_that_are_no_json_stay_in_the_text(self):
         call = '<tool_call>{"name": "f", "arguments": {"a": "}"}}</tool_call>'
         self.assertEqual(split_calls(f"So {call}"), ("So", [("f", '{"a": "}"}')]))
-        for text in (" plain ", "<tool_call>{</tool_call>", '<tool_call>{"name": 1}</tool_call>', "<tool_call>[1]</tool_call>"):
+        for call in ("{", '{"name": 1}', "[1]", '{"name": "f", "arguments": 1}'):
+            text = f" <tool_call>{call}</tool_call> "
             self.assertEqual(split_calls(text), (text, []))
 
 

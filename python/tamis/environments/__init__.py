@@ -3,7 +3,7 @@
 A run of tamis starts it for environments of Gymnasium, of verifiers, and of a user's own, and plays many episodes in
 it at once. As data flows:
 
-    server          a line becomes a request, its episode is found, its call is run beside the others, the answer written
+    server          a line becomes a request, its call runs beside those of other episodes (threads), the answer is written
     of_gymnasium    an environment of Gymnasium whose observations and actions can be put into text (spaces, board)
     of_verifiers    an environment of verifiers, whose own loop plays and asks the policy as its model (tool_calls)
     of_python       a user's class of a few lines
@@ -31,7 +31,8 @@ answers always give the same episode.
 `levels` lists the first `count` of a split, fewer where there are no more; no level of one split is in the other:
 
     {"id": 2, "op": "levels", "split": "train" | "held_out", "count": 1000, "seed": 7}
-    {"id": 2, "levels": [{"level": {"seed": 81}, "prompt": "..." | [{"role", "content"}, ..], "ground_truth": null}, ..]}
+    {"id": 2, "levels": [{"level": {"seed": 81}, "prompt": "..." | [{"role", "content"}, ..],
+     "ground_truth": "..." | null}, ..]}
 
 A `level` is any JSON, handed back to `reset`; `prompt` is what the policy sees first, a text being a user's message.
 

@@ -51,16 +51,15 @@ class Kind:
     def describe(self):
         """Its part of the answer to `hello`."""
         first = self._first
-        own = {name: getattr(first, name, None) for name in ("name", "max_turns", "tools", "system", "is_deterministic")}
-        settings = Settings(own, f"the environment of {self._path}")
-        body = {
+        names = ("name", "max_turns", "tools", "system", "is_deterministic")
+        settings = Settings({name: getattr(first, name, None) for name in names}, f"the environment of {self._path}")
+        return {
             "name": settings.text("name", type(first).__name__),
             "max_turns": settings.count("max_turns", None),
             "tools": settings.take("tools", list, "a list of JSON schemas", []),
             "system": settings.text("system", None),
             "is_deterministic": settings.take("is_deterministic", bool, "true or false", False),
         }
-        return body
 
     def levels(self, split, count, seed):
         """Those that it lists, or seeds."""
@@ -109,13 +108,11 @@ class Episode:
         settings = Settings(result, "what `step` returned")
         messages = as_reply(settings.take("observation", object, "a text or messages", None), "the observation")
         # Of NumPy, say: checked where they are written.
-        values = {name: settings.take(name, object, "a value", None) for name in ("done", "terminated", "truncated", "success")}
-        done = values["done"] if values["terminated"] is None else values["terminated"]
-        outcome = Outcome(
-            messages, settings.anything("reward"), bool(done), bool(values["truncated"]), values["success"], settings.object("info")
-        )
+        reward, info = settings.anything("reward"), settings.object("info")
+        names = ("done", "terminated", "truncated", "success")
+        done, terminated, truncated, success = (settings.take(name, object, "a value", None) for name in names)
         settings.finish()
-        return outcome
+        return Outcome(messages, reward, bool(terminated or done), bool(truncated), success, info)
 
     def close(self):
         """Lets the environment go."""

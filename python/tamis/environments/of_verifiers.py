@@ -8,16 +8,19 @@ it asks for a response, `reset` or `step` is answered, and the next `step` bring
 overrides (`setup_state`, `env_response`, `is_completed` and stop conditions, tools with state, groups of
 environments) is carried out as in verifiers itself. What is used of it:
 
-    get_dataset(), get_eval_dataset()   rows are levels: `prompt` with system message and few-shot examples, `answer` the
-                                        ground truth. Training rows that are in the evaluation set too are left out.
-                                        Without an evaluation set, the last tenth of the rows is held out.
-    tool_defs                           the tools of hello. Calls in an answer (see tool_calls) become `tool_calls` of the
-                                        assistant's message where there are tools.
-    rollout(), rubric.score_rollout(),
-    rubric.cleanup()                    the reward is the reward of the last answer, its metrics are its `info`.
-    is_truncated, stop_condition        whether it was cut short: by its limit of turns (above 1), by time, by length.
-    pass_threshold                      reward from which on an episode counts as a success: 0.5
-    max_turns                           as hello says it
+    build_dataset(),         rows are levels: `prompt`, with system message and few-shot examples, and `answer`, the ground
+    build_eval_dataset()     truth. Training rows that are in the evaluation set too are left out; without an evaluation
+                             set, the last tenth of the rows is held out
+    tool_defs                the tools of hello. Where there are some, calls in an answer (see tool_calls) become the
+                             `tool_calls` of the assistant's message
+    rollout(),               the reward is that of the last answer, the metrics are its `info`
+    rubric.score_rollout(),
+    rubric.cleanup()
+    is_truncated,            whether an episode was cut short: by its limit of turns (of more than one), by time,
+    stop_condition           by length
+    pass_threshold           the reward from which on an episode is a success: 0.5
+    max_turns                as hello says it
+    requires_group_rollouts  refused
 
 A judge works where the environment brings a client for it (`JudgeRubric(judge_client=..)`, or a key in its variables).
 Refused are rubrics that score whole groups, tools that differ from row to row, images, and environments that rewrite
@@ -81,12 +84,17 @@ class Kind:
         """Its part of the answer to `hello`."""
         max_turns = getattr(self.environment, "max_turns", -1)
         return {
-            "name": self._id,
+            "name": self._name(),
             "max_turns": max_turns if max_turns > 0 else None,
             "tools": self.tools,
             "system": None,
             "is_deterministic": False,
         }
+
+    def _name(self):
+        place, _, function = self._id.rpartition(":")
+        name = place if place and function == "load_environment" else function
+        return name.rpartition("/")[2].removesuffix(".py")
 
     def _dataset(self, name):
         """The rows of `train` or `eval`, None where there are none."""
@@ -119,9 +127,10 @@ class Kind:
             if excluded and _opening(row) in excluded:
                 continue
             answer = row.get("answer")
-            truth = None if answer in (None, "") else answer if isinstance(answer, str) else json.dumps(answer, default=str)
+            if not (answer is None or isinstance(answer, str)):
+                answer = json.dumps(answer, default=str)
             level = {"dataset": name, "row": number}
-            levels.append({"level": level, "prompt": conversation(row["prompt"]), "ground_truth": truth})
+            levels.append({"level": level, "prompt": conversation(row["prompt"]), "ground_truth": answer or None})
         return levels
 
     async def start(self, level, _luck):
@@ -131,7 +140,8 @@ class Kind:
         settings.finish()
         rows = self._dataset(name)
         if rows is None or number >= len(rows):
-            raise Refused(f"{self._id} has no row {number} of {name}", "its data has changed since the levels were listed")
+            hint = "its data has changed since the levels were listed"
+            raise Refused(f"{self._id} has no row {number} of {name}", hint)
         row = rows[number]
         episode = Episode(self, row)
         try:
@@ -178,9 +188,8 @@ class Policy(Client or object):
         for name, arguments in found:
             self._num_calls += 1
             calls.append(ToolCall(id=f"call_{self._num_calls}", name=name, arguments=arguments))
-        message = ResponseMessage(
-            content=content, tool_calls=calls or None, finish_reason="tool_calls" if calls else "stop", is_truncated=False
-        )
+        reason = "tool_calls" if calls else "stop"
+        message = ResponseMessage(content=content, tool_calls=calls or None, finish_reason=reason, is_truncated=False)
         return Response(id=MODEL, created=0, model=MODEL, usage=None, message=message)
 
     async def close(self):
@@ -228,9 +237,8 @@ class Episode:
 
     async def step(self, text):
         """Gives the policy's answer, and plays on until the next is asked for."""
-        if self._rollout.done():  # its time was over
-            return self._outcome(self._rollout.result())
-        self._answer.set_result(text)
+        if not self._answer.done():  # otherwise its time was over
+            self._answer.set_result(text)
         messages = await self._events.get()
         if messages is None:
             return self._outcome(self._rollout.result())
@@ -296,7 +304,8 @@ def _call(call):
     if isinstance(call, str):  # as some data sets hold it
         call = json.loads(call)
     function = call.get("function") or {"name": call["name"], "arguments": call["arguments"]}
-    return {"id": call.get("id"), "type": "function", "function": {name: function[name] for name in ("name", "arguments")}}
+    function = {name: function[name] for name in ("name", "arguments")}
+    return {"id": call.get("id"), "type": "function", "function": function}
 
 
 def _tool(tool):

@@ -11,13 +11,13 @@ import importlib
 import inspect
 import json
 import os
-import queue
 import signal
 import sys
 import threading
 import traceback
 
 from .protocol import PROTOCOL, SPLITS, Outcome, Refused, Settings, as_messages, encode, error_body, shown
+from .threads import Threads
 
 # Each with its module and the package that it needs.
 KINDS = {
@@ -26,7 +26,7 @@ KINDS = {
     "python": (".of_python", None),
 }
 # How long answers are waited for once no more requests will come, and how long the end may take.
-PATIENCE = 10.0
+PATIENCE = 5.0
 
 
 class Pending:
@@ -50,65 +50,6 @@ class Pending:
         if not isinstance(error, Refused):
             print("".join(traceback.format_exception(error)), end="", file=sys.stderr, flush=True)
         self.answer({"error": error_body(error)})
-
-
-class Threads:
-    """Calls on at most so many threads, which do not keep the process alive."""
-
-    def __init__(self, most):
-        self._most, self._num, self._lock, self._calls = most, 0, threading.Lock(), queue.SimpleQueue()
-
-    def submit(self, function, arguments, end):
-        """Runs a call, then `end(result, error)`. Returns what gives it up."""
-        call = _Call(self, function, arguments, end)
-        self._calls.put(call)
-        with self._lock:
-            self._grow()
-        return call.give_up
-
-    def replace(self):
-        """Puts a thread in the place of one that may never come back."""
-        with self._lock:
-            self._num -= 1
-            self._grow()
-
-    def _grow(self):
-        if self._num < self._most:
-            self._num += 1
-            threading.Thread(target=self._work, daemon=True).start()
-
-    def _work(self):
-        while self._calls.get().run():
-            pass
-
-
-class _Call:
-    def __init__(self, threads, function, arguments, end):
-        self._threads, self._function, self._arguments, self._end = threads, function, arguments, end
-        self._lock, self._is_at_work, self._is_given_up = threading.Lock(), False, False
-
-    def run(self):
-        """Whether its thread takes another."""
-        with self._lock:
-            self._is_at_work = True
-            is_given_up = self._is_given_up
-        result = error = None
-        try:
-            if is_given_up:
-                raise Refused("the call was given up before it began")
-            result = self._function(*self._arguments)
-        except BaseException as raised:  # SystemExit too: it ends an episode, not the process
-            error = raised
-        self._end(result, error)
-        with self._lock:
-            self._is_at_work = False
-            return is_given_up or not self._is_given_up
-
-    def give_up(self):
-        with self._lock:
-            was_at_work, self._is_given_up = self._is_at_work and not self._is_given_up, True
-        if was_at_work:
-            self._threads.replace()
 
 
 class Episode:
@@ -176,7 +117,7 @@ class Server:
             module = importlib.import_module(name, __package__)
         except ImportError as error:
             missing = error.name or package
-            hint = f"install {package} where `python` (the interpreter) finds it; scripts/install-environments pins one"
+            hint = f"install {missing} where `python` (the interpreter) finds it, as scripts/install-environments does"
             raise Refused(f"an environment of {kind} needs `{missing}`: {error}", hint) from None
         handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
         try:
@@ -189,7 +130,8 @@ class Server:
         self._kind, self._threads = made, threads
 
     def _levels(self, request, pending):
-        split, count, seed = request.choice("split", SPLITS), request.count("count", least=0), request.count("seed", 0, 0)
+        split, count = request.choice("split", SPLITS), request.count("count", least=0)
+        seed = request.count("seed", 0, least=0)
         request.finish()
 
         def end(levels, error):

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from .protocol import Refused
 
 MOST_NUMBERS = 64
+_OF_NUMBERS = (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 
 
@@ -96,12 +97,12 @@ def check_observation(space, whole=None):
         parts = space.spaces
     elif isinstance(space, spaces.Discrete | spaces.Text):
         parts = ()
-    elif isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary) and np.prod(space.shape) <= MOST_NUMBERS:
+    elif isinstance(space, _OF_NUMBERS) and np.prod(space.shape) <= MOST_NUMBERS:
         parts = ()
     else:
+        why = f"has more than {MOST_NUMBERS} numbers" if isinstance(space, _OF_NUMBERS) else "is not one of those known"
         raise Refused(
-            f"observations of the space {whole} cannot be shown as text: "
-            + (f"{space} has more than {MOST_NUMBERS} numbers" if space.shape else f"{space} is not one of those known"),
+            f"observations of the space {whole} cannot be shown as text: {space} {why}",
             "write a function that does, `def show(observation, environment): return text`, and name it: "
             "`observation: FILE.py:show`",
         )
