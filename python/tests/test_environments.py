@@ -151,6 +151,10 @@ GUESS = """
             self.secret, self.luck, self.turns = level % 10, luck, 0
             return "Your guess?"
 
+        def close(self):
+            if self.noisy:
+                print("closed", self.secret)
+
         def step(self, text):
             self.turns += 1
             if text == "raise":
@@ -249,8 +253,10 @@ class PythonKindTests(Case):
     def test_what_an_environment_prints_goes_to_standard_error(self):
         self.worker.hello(kind="python", path="guess.py:Guess", args={"noisy": True})
         self.play("3")
+        self.play("4", level=14, episode="left")
         errors, status = self.worker.end()
-        for text in ("this is no answer", "neither is this", "nor this"):
+        # Episodes that are left are closed.
+        for text in ("this is no answer", "neither is this", "nor this", "closed 3", "closed 4"):
             self.assertIn(text, errors)
         self.assertEqual(status, 0)
 
@@ -270,8 +276,8 @@ class PythonKindTests(Case):
         self.worker.hello(kind="python", path="guess.py:Guess")
         self.play("7", episode="other")
         for answer, expected in {
-            "raise": "ValueError: an answer that it does not like (line 22 of ",
-            "exit": "SystemExit: 3 (line 24 of ",
+            "raise": "ValueError: an answer that it does not like (line 26 of ",
+            "exit": "SystemExit: 3 (line 28 of ",
             "nan": "the reward is nan, and must be a finite number",
             "silence": "the environment goes on and shows nothing",
             "system": "the observation has a message of the role system",

@@ -1,9 +1,9 @@
 """Environments of many turns that live in Python, behind JSON lines: `python -m tamis.environments`.
 
-A run of tamis starts it for environments of Gymnasium, of verifiers, and of a user's own, and plays many episodes in
-it at once. As data flows:
+A run of tamis starts it for environments of Gymnasium, of verifiers and of a user's own, and plays many episodes in it
+at once. As data flows:
 
-    server          a line becomes a request, its call runs beside those of other episodes (threads), the answer is written
+    server          a line becomes a request, its call runs beside those of other episodes (threads), a line answers
     of_gymnasium    an environment of Gymnasium whose observations and actions can be put into text (spaces, board)
     of_verifiers    an environment of verifiers, whose own loop plays and asks the policy as its model (tool_calls)
     of_python       a user's class of a few lines

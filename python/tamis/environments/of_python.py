@@ -3,7 +3,8 @@
     path   FILE.py:NAME or MODULE:NAME of the class, or of a function that makes one
     args   its keyword arguments
 
-An environment is made for each episode. It needs two methods, and may have more:
+An environment is made for each episode, and several are at work at once, each call of one in some thread. It needs two
+methods, and may have more:
 
     class Guess:
         system = "Guess a number from 1 to 9."     # also, as in hello: name, max_turns, tools, is_deterministic (false)

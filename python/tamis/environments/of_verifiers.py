@@ -8,9 +8,9 @@ it asks for a response, `reset` or `step` is answered, and the next `step` bring
 overrides (`setup_state`, `env_response`, `is_completed` and stop conditions, tools with state, groups of
 environments) is carried out as in verifiers itself. What is used of it:
 
-    build_dataset(),         rows are levels: `prompt`, with system message and few-shot examples, and `answer`, the ground
-    build_eval_dataset()     truth. Training rows that are in the evaluation set too are left out; without an evaluation
-                             set, the last tenth of the rows is held out
+    build_dataset(),         rows are levels: `prompt`, with system message and few-shot examples, and `answer`, the
+    build_eval_dataset()     ground truth, in their order. Training rows whose prompt is in the evaluation set too are
+                             left out; without an evaluation set, the last tenth of the rows is held out
     tool_defs                the tools of hello. Where there are some, calls in an answer (see tool_calls) become the
                              `tool_calls` of the assistant's message
     rollout(),               the reward is that of the last answer, the metrics are its `info`
@@ -47,6 +47,8 @@ from .protocol import HELD_OUT, Outcome, Refused, Settings, as_messages, as_repl
 from .tool_calls import split_calls
 
 MODEL = "policy"
+# How long a rollout that is given up may take to put away what it holds.
+PATIENCE = 30.0
 
 
 class Kind:
@@ -269,8 +271,8 @@ class Episode:
     async def close(self):
         """Ends the rollout; it puts away what it holds."""
         self._rollout.cancel()
-        await asyncio.wait([self._rollout])
-        if not self._rollout.cancelled():
+        await asyncio.wait([self._rollout], timeout=PATIENCE)
+        if self._rollout.done() and not self._rollout.cancelled():
             # Somebody has seen it, or nobody needs to.
             self._rollout.exception()
 

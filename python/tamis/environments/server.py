@@ -25,7 +25,7 @@ KINDS = {
     "verifiers": (".of_verifiers", "verifiers"),
     "python": (".of_python", None),
 }
-# How long answers are waited for once no more requests will come, and how long the end may take.
+# How long answers are waited for once no more requests will come, and how long putting away may take then.
 PATIENCE = 5.0
 
 
@@ -97,10 +97,18 @@ class Server:
         except BaseException as error:
             pending.fail(error)
 
-    def wait(self, limit):
-        """Waits until nothing is at work, so many seconds at most."""
+    def end(self):
+        """Waits for what is at work, then closes what is left; neither for ever."""
+        self._wait()
+        with self._lock:
+            left = list(self._episodes.values())
+        for episode in left:
+            self._drop(episode)
+        self._wait()
+
+    def _wait(self):
         with self._changed:
-            self._changed.wait_for(lambda: not self._num_at_work, limit)
+            self._changed.wait_for(lambda: not self._num_at_work, PATIENCE)
 
     def _hello(self, request, pending):
         if self._kind is not None:
@@ -238,19 +246,26 @@ class Server:
 
     def _run(self, function, arguments, end):
         """Sets a call to work. Returns what gives it up."""
+        is_counted = True
         with self._changed:
             self._num_at_work += 1
+
+        def uncount():
+            nonlocal is_counted
+            with self._changed:
+                self._num_at_work -= is_counted
+                is_counted = False
+                self._changed.notify_all()
 
         def end_counted(result, error):
             try:
                 end(result, error)
             finally:
-                with self._changed:
-                    self._num_at_work -= 1
-                    self._changed.notify_all()
+                uncount()
 
         if not inspect.iscoroutinefunction(function):
-            return self._threads.submit(function, arguments, end_counted)
+            give_up = self._threads.submit(function, arguments, end_counted)
+            return lambda: (give_up(), uncount())
         if self._event_loop is None:
             self._event_loop = asyncio.new_event_loop()
             threading.Thread(target=self._event_loop.run_forever, daemon=True).start()
@@ -263,8 +278,7 @@ class Server:
                 error = raised
             end_counted(result, error)
 
-        future = asyncio.run_coroutine_threadsafe(run(), self._event_loop)
-        return future.cancel
+        return asyncio.run_coroutine_threadsafe(run(), self._event_loop).cancel
 
 
 def _level(level):
@@ -293,7 +307,7 @@ def serve(requests, answers):
     for line in requests:
         if line.strip():
             server.take(line)
-    server.wait(PATIENCE)
+    server.end()
     # What packages do at the exit must not keep it.
     watchdog = threading.Timer(PATIENCE, os._exit, (1,))
     watchdog.daemon = True
