@@ -1,0 +1,321 @@
+"""`kind: verifiers`: an environment of the package verifiers, 0.1.11 to 0.3, as the Environments Hub has them.
+
+    id     its id, as `verifiers.load_environment` takes it; or FILE.py:NAME, MODULE:NAME of a function that makes one
+    args   keyword arguments for it
+
+The environment's own `rollout` plays, with a client (`verifiers.clients.Client`) whose model is the policy: whenever
+it asks for a response, `reset` or `step` is answered, and the next `step` brings it. So whatever an environment
+overrides (`setup_state`, `env_response`, `is_completed` and stop conditions, tools with state, groups of
+environments) is carried out as in verifiers itself. What is used of it:
+
+    build_dataset(),         rows are levels: `prompt`, with system message and few-shot examples, and `answer`, the
+    build_eval_dataset()     ground truth, in their order. Training rows whose prompt is in the evaluation set too are
+                             left out; without an evaluation set, the last tenth of the rows is held out
+    tool_defs                the tools of hello. Where there are some, calls in an answer (see tool_calls) become the
+                             `tool_calls` of the assistant's message
+    rollout(),               the reward is that of the last answer, the metrics are its `info`
+    rubric.score_rollout(),
+    rubric.cleanup()
+    is_truncated,            whether an episode was cut short: by its limit of turns (of more than one), by time,
+    stop_condition           by length
+    pass_threshold           the reward from which on an episode is a success: 0.5
+    max_turns                as hello says it
+    requires_group_rollouts  refused
+
+A judge works where the environment brings a client for it (`JudgeRubric(judge_client=..)`, or a key in its variables).
+Refused are rubrics that score whole groups, tools that differ from row to row, images, and environments that rewrite
+the conversation or ask for two responses at once: tamis trains on what follows what was sampled. `luck` is not used:
+verifiers has no seed. All episodes are on one event loop, as in verifiers: a function that does not wait with `await`
+holds up the others of its process. A reward function that raises scores 0, as there, and says so on standard error.
+"""
+
+import asyncio
+import json
+import threading
+
+try:
+    from verifiers.clients import Client
+    from verifiers.types import Response, ResponseMessage, ToolCall
+except ModuleNotFoundError as missing:
+    if not (missing.name or "").startswith("verifiers."):
+        raise
+    Client = None
+
+import verifiers
+
+from .protocol import HELD_OUT, Outcome, Refused, Settings, as_messages, as_reply, load_named, shown, told
+from .tool_calls import split_calls
+
+MODEL = "policy"
+# How long a rollout that is given up may take to put away what it holds.
+PATIENCE = 30.0
+
+
+class Kind:
+    """One environment of verifiers, in which all episodes are rollouts."""
+
+    def __init__(self, settings):
+        self._id, args = settings.text("id"), settings.object("args")
+        settings.finish()
+        if Client is None:
+            raise Refused(
+                f"verifiers {verifiers.__version__} has no environments that a policy can be put into: from 0.4 on its "
+                "tasks are played by programs that call a model's URL",
+                "install `verifiers>=0.1.11,<0.4` for the environments of `load_environment`",
+            )
+        try:
+            if ":" in self._id:
+                self.environment = load_named(self._id, "id")(**args)
+            else:
+                self.environment = verifiers.load_environment(self._id, **args)
+        except Refused:
+            raise
+        except Exception as error:
+            cause = error.__cause__ or error
+            hint = "is its package installed, and are `args` what its `load_environment` takes?"
+            raise Refused(f"failed to load the environment {self._id}: {told(cause)}", hint) from error
+        if not callable(getattr(self.environment, "rollout", None)):
+            raise Refused(f"{self._id} made {shown(self.environment)}, which is no environment of verifiers")
+        if self.environment.requires_group_rollouts:
+            hint = "make its rewards functions of one completion; tamis compares the members of a group itself"
+            raise Refused(f"the rubric of {self._id} scores the rollouts of a group together", hint)
+        self.tools = [_tool(tool) for tool in self.environment.tool_defs or []]
+        self._tables, self._lock = None, threading.Lock()
+
+    def describe(self):
+        """Its part of the answer to `hello`."""
+        max_turns = getattr(self.environment, "max_turns", -1)
+        return {
+            "name": self._name(),
+            "max_turns": max_turns if max_turns > 0 else None,
+            "tools": self.tools,
+            "system": None,
+            "is_deterministic": False,
+        }
+
+    def _name(self):
+        place, _, function = self._id.rpartition(":")
+        name = place if place and function == "load_environment" else function
+        return name.rpartition("/")[2].removesuffix(".py")
+
+    def _dataset(self, name):
+        """The rows of `train` or `eval`, None where there are none."""
+        with self._lock:
+            if self._tables is None:
+                environment = self.environment
+                self._tables = {"train": environment.build_dataset(), "eval": environment.build_eval_dataset()}
+            return self._tables[name]
+
+    def levels(self, split, count, _seed):
+        """Rows of the environment's data, in their order."""
+        train, held_out = self._dataset("train"), self._dataset("eval")
+        num_held_out = 0 if train is None or held_out is not None else max(1, len(train) // 10)
+        if split == HELD_OUT and held_out is not None:
+            name, numbers, excluded = "eval", range(len(held_out)), set()
+        elif split == HELD_OUT:
+            name, numbers, excluded = "train", range(len(train) - num_held_out, len(train)), set()
+        elif train is None:
+            hint = "take another environment to train in, or this one for validation only"
+            raise Refused(f"{self._id} has data for evaluation alone", hint)
+        else:
+            name, numbers = "train", range(len(train) - num_held_out)
+            rest = held_out if held_out is not None else train.select(range(len(numbers), len(train)))
+            excluded = {_opening(row) for row in rest.select_columns(["prompt"])}
+        levels = []
+        for number in numbers:
+            if len(levels) == count:
+                break
+            row = self._dataset(name)[number]
+            if excluded and _opening(row) in excluded:
+                continue
+            answer = row.get("answer")
+            if not (answer is None or isinstance(answer, str)):
+                answer = json.dumps(answer, default=str)
+            level = {"dataset": name, "row": number}
+            levels.append({"level": level, "prompt": conversation(row["prompt"]), "ground_truth": answer or None})
+        return levels
+
+    async def start(self, level, _luck):
+        """An episode on a row, and what it begins with where that is not the row's prompt."""
+        settings = Settings(level, "the level")
+        name, number = settings.choice("dataset", ("train", "eval")), settings.count("row", least=0)
+        settings.finish()
+        rows = self._dataset(name)
+        if rows is None or number >= len(rows):
+            hint = "its data has changed since the levels were listed"
+            raise Refused(f"{self._id} has no row {number} of {name}", hint)
+        row = rows[number]
+        episode = Episode(self, row)
+        try:
+            messages = await episode.begin()
+        except BaseException:
+            await episode.close()
+            raise
+        return episode, None if messages == conversation(row["prompt"]) else messages
+
+
+class Policy(Client or object):
+    """The model of one rollout: what it is asked becomes the rollout's next event, its response the next answer."""
+
+    def __init__(self, episode, tools):
+        super().__init__(None)
+        self._episode, self._tools, self._num_calls = episode, tools, 0
+
+    def setup_client(self, config):
+        """There is nothing behind it to be set up."""
+        return config
+
+    async def to_native_tool(self, tool):
+        """A tool's JSON schema."""
+        return _tool(tool)
+
+    async def to_native_prompt(self, messages):
+        """A conversation as the wire has it."""
+        return conversation(messages), {}
+
+    async def get_native_response(self, prompt, model, sampling_args, tools=None, **_):
+        """The text of the policy's next answer."""
+        if (tools or []) != self._tools:
+            hint = "tools belong to the environment as a whole (`tool_defs`), and not to rows of its data"
+            raise Refused("the environment offers other tools than it did at the beginning", hint)
+        return await self._episode.ask(prompt)
+
+    async def raise_from_native_response(self, response):
+        """A text is always a response."""
+
+    async def from_native_response(self, response):
+        """The assistant's message, with calls of tools where there are tools."""
+        content, found = split_calls(response) if self._tools else (response, [])
+        calls = []
+        for name, arguments in found:
+            self._num_calls += 1
+            calls.append(ToolCall(id=f"call_{self._num_calls}", name=name, arguments=arguments))
+        reason = "tool_calls" if calls else "stop"
+        message = ResponseMessage(content=content, tool_calls=calls or None, finish_reason=reason, is_truncated=False)
+        return Response(id=MODEL, created=0, model=MODEL, usage=None, message=message)
+
+    async def close(self):
+        """There is nothing to be closed."""
+
+
+class Episode:
+    """One rollout, at the point where it waits for the policy or is over."""
+
+    def __init__(self, kind, row):
+        self._kind, self._row = kind, row
+        # Conversations that an answer is asked for; None once the rollout has ended.
+        self._events, self._answer = asyncio.Queue(), None
+        self._seen = []
+        self._rollout = asyncio.ensure_future(self._play())
+        self._rollout.add_done_callback(lambda _: self._events.put_nowait(None))
+
+    async def _play(self):
+        environment = self._kind.environment
+        state = await environment.rollout(self._row, Policy(self, self._kind.tools), MODEL, {})
+        error = state.get("error")
+        if error is not None:
+            # What a client raises is wrapped.
+            raise error.__cause__ if isinstance(error.__cause__, Exception) else error
+        await environment.rubric.score_rollout(state)
+        await environment.rubric.cleanup(state)
+        return state
+
+    async def ask(self, messages):
+        """Called by the rollout: waits for the policy's answer to a conversation."""
+        if self._answer is not None and not self._answer.done():
+            raise Refused("the environment asks the policy for two answers at once", "take one that asks in turns")
+        self._answer = asyncio.get_running_loop().create_future()
+        self._events.put_nowait(messages)
+        return await self._answer
+
+    async def begin(self):
+        """What the first answer is asked for with."""
+        messages = await self._events.get()
+        if messages is None:
+            self._rollout.result()
+            raise Refused("the rollout ended before it asked for an answer", "look at the environment's `is_completed`")
+        self._seen = messages
+        return messages
+
+    async def step(self, text):
+        """Gives the policy's answer, and plays on until the next is asked for."""
+        if not self._answer.done():  # otherwise its time was over
+            self._answer.set_result(text)
+        messages = await self._events.get()
+        if messages is None:
+            return self._outcome(self._rollout.result())
+        num_seen = len(self._seen)
+        is_continued = messages[:num_seen] == self._seen and len(messages) > num_seen
+        if not (is_continued and messages[num_seen]["role"] == "assistant"):
+            hint = "tamis trains on conversations that grow; this environment changes what was said before"
+            raise Refused("the environment rewrites the conversation", hint)
+        self._seen, reply = messages, messages[num_seen + 1 :]
+        reply = [{"role": message["role"], "content": message["content"]} for message in reply]
+        return Outcome(as_reply(reply, "the environment's response"), 0.0)
+
+    def _outcome(self, state):
+        environment = self._kind.environment
+        stop = state.get("stop_condition")
+        is_truncated = bool(state.get("is_truncated")) or stop in ("timeout_reached", "prompt_too_long")
+        is_truncated |= stop == "max_turns_reached" and len(state["trajectory"]) > 1
+        reward = state["reward"]
+        return Outcome(
+            [],
+            reward,
+            terminated=not is_truncated,
+            truncated=is_truncated,
+            success=reward >= getattr(environment, "pass_threshold", 0.5),
+            info={name: value for name, value in (state.get("metrics") or {}).items() if value is not None},
+        )
+
+    async def close(self):
+        """Ends the rollout; it puts away what it holds."""
+        self._rollout.cancel()
+        await asyncio.wait([self._rollout], timeout=PATIENCE)
+        if self._rollout.done() and not self._rollout.cancelled():
+            # Somebody has seen it, or nobody needs to.
+            self._rollout.exception()
+
+
+def conversation(messages):
+    """Messages of verifiers, dicts or objects, as the wire has them."""
+    found = []
+    for message in [messages] if isinstance(messages, str) else messages:
+        if isinstance(message, str):
+            message = {"role": "user", "content": message}
+        values = message if isinstance(message, dict) else message.model_dump()
+        one = {"role": values.get("role"), "content": _text(values.get("content"))}
+        if values.get("tool_calls"):
+            one["tool_calls"] = [_call(call) for call in values["tool_calls"]]
+        found.append(one)
+    return as_messages(found, "the conversation")
+
+
+def _text(content):
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    parts = [part if isinstance(part, dict) else part.model_dump() for part in content]
+    if not all(part.get("type") == "text" for part in parts):
+        raise Refused("a message has parts that are no text", "images in environments are not supported")
+    return "".join(part["text"] for part in parts)
+
+
+def _call(call):
+    if isinstance(call, str):  # as some data sets hold it
+        call = json.loads(call)
+    function = call.get("function") or {"name": call["name"], "arguments": call["arguments"]}
+    function = {name: function[name] for name in ("name", "arguments")}
+    return {"id": call.get("id"), "type": "function", "function": function}
+
+
+def _tool(tool):
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+    }
+
+
+def _opening(row):
+    return json.dumps(conversation(row["prompt"]), sort_keys=True)
