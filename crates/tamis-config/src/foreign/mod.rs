@@ -61,6 +61,7 @@ pub(crate) fn own_defaults(owner: Owner) -> Vec<(&'static str, &'static str, Str
     ragen::DEFAULTS
         .iter()
         .chain(ragen::VALIDATION_DEFAULTS)
+        .chain(ragen::PLAYED_DEFAULTS)
         .chain(&ragen::STOPS)
         .map(of)
         .chain([mini])

@@ -246,11 +246,16 @@ fn filters_of_ragen_s_document() {
     let mut found = Vec::new();
     for (index, block) in yaml.iter().enumerate() {
         let import = of_file(&format!("ragen-{index}"), block, &base);
-        let config = config(&import);
-        let filter = config.filter.expect("a filter");
+        let followed = config(&import);
+        let filter = followed.filter.expect("a filter");
         assert_eq!(filter.kind.pool().expect("a pool").score.as_str(), "deviation");
-        assert_eq!(config.schedule.on_empty_round, OnEmptyRound::Retry { times: Some(9) });
+        assert_eq!(followed.schedule.on_empty_round, OnEmptyRound::Retry { times: Some(9) });
         found.push(filter.kind);
+        // Without a file of prompts it is in the document's game.
+        let alone = of_file(&format!("ragen-game-{index}"), block, &["model_path=m"]);
+        let played = config(&alone).environment.expect("an environment");
+        assert_eq!((played.kind.as_str(), played.prompting.max_turns, played.val_size), ("sokoban", 5, 512));
+        assert!(config(&alone).filter.is_some());
     }
     let pool = Pool { ddof: 1, ..Pool::default() };
     assert_eq!(

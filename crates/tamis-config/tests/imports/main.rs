@@ -9,6 +9,7 @@ mod launchers;
 mod learners;
 mod objectives;
 mod ragen;
+mod ragen_environments;
 mod rewards;
 mod servers;
 mod together;

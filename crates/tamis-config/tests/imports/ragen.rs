@@ -60,7 +60,7 @@ error: `ppo_mini_batch_size=24` of RAGEN cannot be followed: it counts trajector
     assert_eq!(loaded(&zeros).filter.unwrap().kind.as_str(), "variance");
     // What is not said about turns is said.
     let turns = converted(&["model_path=m", "data.train_files=t", "algorithm.adv_estimator=grpo"]);
-    assert_snapshot!(notes_of(&turns, "agent_proxy").join("\n"), @"agent_proxy.max_turn is not given: RAGEN's default is 5 turns, and its environments are not imported yet: without `environment` a trajectory is one turn");
+    assert_snapshot!(notes_of(&turns, "agent_proxy").join("\n"), @"agent_proxy.max_turn is not given: RAGEN's default is 5 turns in an environment: the prompts are rows of data, each answered in one turn");
     // A command without a key of RAGEN's own is verl's.
     let verl = converted(&[
         "actor_rollout_ref.model.path=m",

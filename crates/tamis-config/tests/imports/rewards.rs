@@ -285,7 +285,7 @@ fn no_reward_is_guessed_from_the_name_of_a_file() {
         }
     }
     let ragen = notes(&converted(&["model_path=m", "agent_proxy.max_turn=1", "data.train_files=t"]));
-    assert_snapshot!(ragen.lines().find(|line| line.contains("by_source")).unwrap(), @"custom_envs is not given -> reward: [{kind: by_source}] (warning: RAGEN's environments give the reward, and none is run here: the verifier of each row by its data_source, as in verl, unless `reward` names another, such as `reward=[{kind: math}]`)");
+    assert_snapshot!(ragen.lines().find(|line| line.contains("by_source")).unwrap(), @"custom_envs is not given -> reward: [{kind: by_source}] (warning: RAGEN's environments give the reward, and data are given instead: the verifier of each row by its data_source, as in verl, unless `reward` names another, such as `reward=[{kind: math}]`)");
     // Filters that look at a number of the reward are not blamed for its absence.
     let filtered = converted(&[
         "algorithm.online_filtering=true",

@@ -1,8 +1,21 @@
 //! RAGEN's own keys; the others are verl's.
+//!
+//! ```text
+//! tags, n_groups -> played: which environment, if any -> environments: its kind and settings (env_type, symbols)
+//! agent_proxy, es_manager -> episodes: turns, actions, rewards; context: what a turn sees
+//! ```
 
+mod context;
+mod env_type;
+mod environments;
+mod episodes;
 mod filter;
+mod played;
 mod rules;
+mod symbols;
+mod tags;
 
+pub(super) use episodes::PLAYED_DEFAULTS;
 pub(super) use rules::SIZES;
 pub(super) use rules::defaults;
 
@@ -10,10 +23,7 @@ use super::key::Becomes::{By, Key, NoEffect, Unless};
 use super::key::{ForeignKey, key};
 
 const FILTER: &str = "filter filter.kind filter.p filter.k filter.fraction";
-const TURNS: &str = "RAGEN's environments are not imported yet: write the game and its turns under `environment`, with `data.task=environment`";
-const ENVIRONMENTS: &str = "RAGEN's environments are not imported yet: write the game under `environment`, with `data.task=environment`";
-const ONE_TURN: &str = "RAGEN's environments are not imported yet: see `environment`";
-const PROMPTS: &str = "prompts are those of the data, and nothing is added to them";
+const NO_PENALTY: &str = "a penalty of this kind is not there: `environment.prompting.format_penalty` is";
 const ANY_SIZE: &str = "a batch may be of any size: nothing is copied or left out to fit it";
 
 /// Defaults of RAGEN's base configuration where it has others than verl: its key, its default, ours, and the
@@ -32,7 +42,6 @@ pub(super) const DEFAULTS: &[(&str, &str, &str, &str)] = &[
 /// As [`DEFAULTS`], where there are validation prompts.
 pub(super) const VALIDATION_DEFAULTS: &[(&str, &str, &str, &str)] = &[
     ("trainer.test_freq", "10", "validate.test_freq", "10"),
-    ("es_manager.val.env_groups", "512", "validate.max_prompts", "512"),
     ("actor_rollout_ref.rollout.val_kwargs.temperature", "0.5", "validate.temperature", "0.5"),
 ];
 
@@ -127,28 +136,53 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("actor_rollout_ref.actor.filter_loss_scaling", "none", By(rules::SHAPINGS, "objective.shaping")),
     key("es_manager.train.env_groups", "8", Key("data.train_batch_size")),
     key("es_manager.train.group_size", "16", By(rules::SIZES, "rollout.n train.ppo_mini_batch_size")),
-    key("es_manager.val.env_groups", "512", Key("validate.max_prompts")),
-    key("es_manager.val.group_size", "1", Key("validate.n")),
     key(
-        "es_manager.format_penalty",
-        "-0.1",
-        NoEffect("an answer's form is scored by a reward of its own, such as `kind: format`"),
+        "es_manager.val.env_groups",
+        "512",
+        By(episodes::EPISODES, "environment.val_size validate.max_prompts"),
     ),
-    key("es_manager.train.env_configs.*", "", Unless(&[], ENVIRONMENTS)),
-    key("es_manager.val.env_configs.*", "", Unless(&[], ENVIRONMENTS)),
+    key("es_manager.val.group_size", "1", Key("validate.n")),
+    key("es_manager.format_penalty", "-0.1", By(episodes::EPISODES, "environment.prompting.format_penalty")),
+    key("es_manager.step_penalty", "0.0", Unless(&["0", "0.0"], NO_PENALTY)),
+    key("es_manager.think_quality_penalty", "0.0", Unless(&["0", "0.0"], NO_PENALTY)),
+    key(
+        "es_manager.train.env_configs.tags",
+        "[CoordSokoban]",
+        By(environments::ENVIRONMENT, "data.task environment.kind"),
+    ),
+    key(
+        "es_manager.train.env_configs.n_groups",
+        "[8]",
+        By(environments::ENVIRONMENT, "data.train_batch_size"),
+    ),
+    key(
+        "es_manager.val.env_configs.tags",
+        "[CoordSokoban]",
+        By(environments::ENVIRONMENT, "environment.kind"),
+    ),
+    key(
+        "es_manager.val.env_configs.n_groups",
+        "[512]",
+        By(environments::ENVIRONMENT, "environment.val_size"),
+    ),
     key(
         "actor_rollout_ref.rollout.tp_size_check",
         "True",
         NoEffect("devices and machines are set up by the sections `learner` and `cluster`"),
     ),
-    key("agent_proxy.max_turn", "5", Unless(&["1"], TURNS)),
-    key("agent_proxy.context_window_mode", "full", NoEffect(ONE_TURN)),
-    key("agent_proxy.max_context_window", "-1", NoEffect(ONE_TURN)),
-    key("agent_proxy.without_history", "False", NoEffect(ONE_TURN)),
-    key("agent_proxy.use_turn_scores", "False", NoEffect(ONE_TURN)),
-    key("agent_proxy.action_sep", "||", NoEffect(ONE_TURN)),
-    key("agent_proxy.max_actions_per_turn", "2", NoEffect(ONE_TURN)),
-    key("agent_proxy.enable_think", "True", NoEffect(PROMPTS)),
+    key("agent_proxy.max_turn", "5", By(episodes::EPISODES, "environment.prompting.max_turns")),
+    key("agent_proxy.context_window_mode", "full", By(episodes::EPISODES, "environment")),
+    key("agent_proxy.max_context_window", "-1", By(episodes::EPISODES, "environment")),
+    key("agent_proxy.without_history", "False", By(episodes::EPISODES, "environment")),
+    key("agent_proxy.enable_summary_memory", "False", By(episodes::EPISODES, "environment")),
+    key("agent_proxy.use_turn_scores", "False", By(episodes::EPISODES, "environment")),
+    key("agent_proxy.action_sep", "||", By(episodes::EPISODES, "environment.prompting.action_separator")),
+    key(
+        "agent_proxy.max_actions_per_turn",
+        "2",
+        By(episodes::EPISODES, "environment.prompting.max_actions_per_turn"),
+    ),
+    key("agent_proxy.enable_think", "True", By(episodes::EPISODES, "environment.prompting.think")),
     key("agent_proxy.batch_adjust_mode", "copy", NoEffect(ANY_SIZE)),
     key("agent_proxy.batch_adjust_empty_stop_steps", "5", NoEffect(ANY_SIZE)),
     key(
@@ -161,8 +195,28 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "state",
         NoEffect("`identity` leaves rewards as they are"),
     ),
-    key("ctx_manager.*", "", NoEffect(PROMPTS)),
-    key("custom_envs.*", "", Unless(&[], ENVIRONMENTS)),
+    key(
+        "ctx_manager.generation.gen_config.response_length",
+        "",
+        By(rules::GENERATION, "rollout.max_response_length"),
+    ),
+    key("ctx_manager.generation.gen_config.temperature", "", By(rules::GENERATION, "rollout.temperature")),
+    key("ctx_manager.generation.gen_config.top_p", "", By(rules::GENERATION, "rollout.top_p")),
+    key("ctx_manager.generation.gen_config.top_k", "", By(rules::GENERATION, "rollout.top_k")),
+    key(
+        "ctx_manager.generation.gen_config.kwargs",
+        "null",
+        NoEffect("RAGEN does not read it: `actor_rollout_ref.rollout` has what its engine takes"),
+    ),
+    key(
+        "custom_envs.*",
+        "",
+        By(
+            environments::ENVIRONMENT,
+            "environment.kind environment.prompting.max_actions environment.prompting.max_tokens \
+             environment.prompting.instruction",
+        ),
+    ),
     key(
         "actor_rollout_ref.actor.micro_batch_size_per_gpu",
         "",

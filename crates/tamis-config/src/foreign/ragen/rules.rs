@@ -1,6 +1,8 @@
 //! RAGEN's shapings, gradient analysis, advantages over turns and sizes.
 
-use super::{DEFAULTS, STOPS, VALIDATION_DEFAULTS};
+use super::environments::{ENVIRONMENT, environment};
+use super::played::Played;
+use super::{DEFAULTS, STOPS, VALIDATION_DEFAULTS, episodes};
 use crate::foreign::key::Rule;
 use crate::foreign::owner::Owner;
 use crate::foreign::shared::critic::{ESTIMATOR, RAGEN_MINI, TURNS, is_over_turns};
@@ -222,6 +224,24 @@ fn critic_size(group: Option<f64>, t: &mut Translator) {
     }
 }
 
+/// What `ctx_manager` says of generation.
+pub(super) const GENERATION: Rule = Rule::new(2, "generation", generation);
+
+/// RAGEN's engine takes `actor_rollout_ref.rollout`, and does not look at these, which say the same by reference.
+fn generation(t: &mut Translator) {
+    for name in ["response_length", "temperature", "top_p", "top_k"] {
+        let key = format!("ctx_manager.generation.gen_config.{name}");
+        let engine = format!("actor_rollout_ref.rollout.{name}");
+        let Some(value) = t.text(&key) else {
+            t.no_effect(&key, "null says nothing");
+            continue;
+        };
+        let is_same = t.text(&engine).is_some_and(|engine| engine == value);
+        let warning = if is_same { "" } else { "warning: " };
+        t.no_effect(&key, &format!("{warning}RAGEN does not read it: {engine} is what its engine takes"));
+    }
+}
+
 /// Sets the defaults of a whole configuration that leaves keys out.
 pub(in crate::foreign) fn defaults(t: &mut Translator) {
     let owner = Owner::Ragen;
@@ -229,29 +249,42 @@ pub(in crate::foreign) fn defaults(t: &mut Translator) {
     for (key, _, ours, value) in DEFAULTS {
         t.default(owner, key, ours, value);
     }
-    if t.has_set("data.val") {
+    let played = Played::by(t);
+    let is_played = played != Played::Nothing;
+    if played == Played::Tag && !t.given.iter().any(|given| given.rule == Some(ENVIRONMENT.name)) {
+        environment(t);
+    }
+    let has_validation = t.has_set("data.val") || is_played;
+    if is_played {
+        episodes::defaults(t);
+    } else if has_validation {
+        t.default(owner, "es_manager.val.env_groups", "validate.max_prompts", "512");
+    }
+    if has_validation {
         for (key, _, ours, value) in VALIDATION_DEFAULTS {
             t.default(owner, key, ours, value);
         }
     }
-    let has_validation = t.has_set("data.val");
     for (what, _, ours, value) in STOPS.into_iter().take(if has_validation { 2 } else { 1 }) {
         t.default(owner, what, ours, value);
     }
     t.remark(STOPS[0].0, "always on in RAGEN; `form: attempts` is what its filtering document says");
     t.remark(STOPS[1].0, "always on in RAGEN");
+    if is_played {
+        return;
+    }
     if t.find("agent_proxy.max_turn").is_none() {
         t.absent_without_effect(
             owner,
             "agent_proxy.max_turn",
-            "RAGEN's default is 5 turns, and its environments are not imported yet: without `environment` a trajectory is one turn",
+            "RAGEN's default is 5 turns in an environment: the prompts are rows of data, each answered in one turn",
         );
     }
     by_source(
         owner,
         "custom_envs",
-        "warning: RAGEN's environments give the reward, and none is run here: the verifier of each row by its data_source, as in verl, unless \
-         `reward` names another, such as `reward=[{kind: math}]`",
+        "warning: RAGEN's environments give the reward, and data are given instead: the verifier of each row by its \
+         data_source, as in verl, unless `reward` names another, such as `reward=[{kind: math}]`",
         t,
     );
 }

@@ -1,0 +1,327 @@
+//! The environment that a run plays: what `custom_envs` says of its tag.
+
+use super::env_type::{ENV_TYPES, EnvType, OTHER_NAMES, Outcome, Setting};
+use super::played::{CUSTOM, FILES, Played, TRAIN_TAGS, VAL_TAGS, groups, tag_of_both};
+use super::tags::{ELSEWHERE, TAGS, Tag};
+use crate::diagnostic::{Diagnostic, Problem};
+use crate::foreign::key::Rule;
+use crate::foreign::owner::Owner;
+use crate::foreign::translator::{Translator, quote, show};
+use crate::suggest;
+use crate::table;
+
+/// The keys of one tag.
+const KEYS_OF_TAG: [&str; 7] = [
+    "env_type",
+    "max_actions_per_traj",
+    "env_instruction",
+    "max_tokens",
+    "parallel_friendly",
+    "max_workers",
+    "env_config",
+];
+
+/// Our settings, each with its value, that no key says but the tag or RAGEN's defaults.
+type Pairs = Vec<(String, String)>;
+
+/// The environment.
+pub(super) const ENVIRONMENT: Rule = Rule::new(1, "environment", environment);
+
+/// Sets the environment that tags and their settings name.
+pub(super) fn environment(t: &mut Translator) {
+    let played = Played::by(t);
+    groups(t);
+    if played != Played::Tag {
+        without_tag(played, t);
+        return;
+    }
+    let Some(tag) = tag_of_both(t) else {
+        say_of_others("", "the tags name no single environment", t);
+        return;
+    };
+    let custom = format!("{CUSTOM}{tag}.");
+    for key in FILES {
+        t.no_effect(key, "the prompts are those of the environment, as in RAGEN");
+    }
+    say_of_others(&custom, &format!("the environment of this run is {tag}"), t);
+    let known = TAGS.iter().find(|known| known.name == tag);
+    let env_type_key = format!("{custom}env_type");
+    let env_type = t.text(&env_type_key).or_else(|| known.map(|known| known.env_type.to_owned()));
+    let Some(env_type) = env_type else {
+        refuse_unknown_tag(&tag, t);
+        return;
+    };
+    let Some(env_type) = find_type(&env_type, &env_type_key, t) else {
+        say_of_others("", "its environment is refused", t);
+        return;
+    };
+    t.part_of(&env_type_key, TRAIN_TAGS);
+    let pair = |ours: &str, value: &str| (ours.to_owned(), value.to_owned());
+    let mut pairs = vec![pair("data.task", "environment"), pair("environment.kind", env_type.kind)];
+    let limit = settings(env_type, known, &custom, &mut pairs, t);
+    actions(env_type, known, &custom, limit, &mut pairs, t);
+    words(known, &custom, &mut pairs, t);
+    for key in keys_below(&custom, t) {
+        report_unknown_of_tag(&key, &custom, t);
+    }
+    if t.text(TRAIN_TAGS).is_some() {
+        for (ours, value) in &pairs {
+            t.set(&[TRAIN_TAGS], ours, value);
+        }
+        if let Some(remark) = env_type.remark {
+            t.remark(TRAIN_TAGS, remark);
+        }
+    } else {
+        let pairs: Vec<(&str, &str)> =
+            pairs.iter().map(|(ours, value)| (ours.as_str(), value.as_str())).collect();
+        t.defaults(Owner::Ragen, TRAIN_TAGS, &pairs);
+    }
+}
+
+/// What `custom_envs` and validation's tags say where no tag of training is given.
+fn without_tag(played: Played, t: &mut Translator) {
+    let keys = keys_below(CUSTOM, t);
+    let first = t.first_given(&[VAL_TAGS]).or_else(|| keys.first().cloned());
+    match (played, first) {
+        (_, None) => {}
+        (Played::Own, Some(key)) => t.refuse(
+            &key,
+            format!(
+                "the configuration has an environment of its own: set its keys under `environment`, \
+                 or give {TRAIN_TAGS} too"
+            ),
+        ),
+        (_, Some(key)) => {
+            t.refuse(&key, format!("nothing says which environment is trained on: give {TRAIN_TAGS} too"));
+        }
+    }
+}
+
+/// The keys that were given below a name.
+fn keys_below(start: &str, t: &Translator) -> Vec<String> {
+    t.given.iter().filter(|given| given.key.starts_with(start)).map(|given| given.key.clone()).collect()
+}
+
+/// Says of every tag's keys but one's that they do nothing.
+fn say_of_others(custom: &str, reason: &str, t: &mut Translator) {
+    for key in keys_below(CUSTOM, t) {
+        if custom.is_empty() || !key.starts_with(custom) {
+            t.no_effect(&key, reason);
+        }
+    }
+}
+
+/// Refuses a tag that nobody defines.
+fn refuse_unknown_tag(tag: &str, t: &mut Translator) {
+    let names: Vec<&'static str> = TAGS.iter().map(|tag| tag.name).collect();
+    let meant = suggest::nearest_value(tag, &names).map_or_else(
+        || format!("define it by custom_envs.{tag}.env_type and the keys beside that"),
+        |name| format!("did you mean `{name}`?"),
+    );
+    t.refuse(TRAIN_TAGS, format!("nothing says what {tag} is: {meant}"));
+    say_of_others("", "nothing says what environment it is", t);
+}
+
+/// The kind of environment by RAGEN's name; refused where there is none here.
+fn find_type(name: &str, key: &str, t: &mut Translator) -> Option<&'static EnvType> {
+    if let Some(found) = ENV_TYPES.iter().find(|known| known.name == name) {
+        return Some(found);
+    }
+    let names: Vec<&'static str> = ENV_TYPES.iter().map(|known| known.name).collect();
+    let reason = ELSEWHERE.iter().find(|(known, _)| *known == name).map_or_else(
+        || {
+            let meant = suggest::nearest_value(name, &names).map_or_else(
+                || "play it through a foreign environment".to_owned(),
+                |name| format!("did you mean `{name}`?"),
+            );
+            format!("there is no environment `{name}` here, but {}: {meant}", names.join(", "))
+        },
+        |(_, reason)| (*reason).to_owned(),
+    );
+    if t.find(key).is_some() {
+        t.refuse(key, reason);
+        t.no_effect(TRAIN_TAGS, "its environment is refused");
+    } else {
+        t.refuse(TRAIN_TAGS, reason);
+    }
+    None
+}
+
+/// Our settings of the environment: those of keys are set, the others go into `pairs`. Returns its own limit of
+/// actions, with the key that says it.
+fn settings(
+    env_type: &EnvType,
+    known: Option<&Tag>,
+    custom: &str,
+    pairs: &mut Pairs,
+    t: &mut Translator,
+) -> Option<(f64, Option<String>)> {
+    let all = merged(env_type, known, custom, t);
+    let ours_below = |ours: &str| format!("environment.{ours}");
+    for (ours, value) in env_type.fixed {
+        pairs.push((ours_below(ours), (*value).to_owned()));
+    }
+    let mut limit = None;
+    for setting in &all {
+        let key = setting.key.as_deref();
+        match (env_type.outcome(setting, &all), key) {
+            (Outcome::Set(values), Some(key)) => {
+                for (ours, value) in values {
+                    t.set(&[key], &ours_below(ours), &value);
+                }
+            }
+            (Outcome::Set(values), None) => {
+                pairs.extend(values.into_iter().map(|(ours, value)| (ours_below(ours), value)));
+            }
+            (Outcome::Limit(value), key) => match value.parse::<f64>() {
+                Ok(value) => limit = Some((value, key.map(str::to_owned))),
+                Err(_) => t.bad_value(key.unwrap_or(TRAIN_TAGS), "a number"),
+            },
+            (Outcome::Refused(reason), Some(key)) => t.refuse(key, reason),
+            (Outcome::Refused(reason), None) => t.refuse(TRAIN_TAGS, reason),
+            (Outcome::PartOf(name), Some(key)) => {
+                t.part_of(key, &format!("{custom}env_config.{name}"));
+            }
+            (Outcome::NoEffect(reason), Some(key)) => t.no_effect(key, &reason),
+            (Outcome::Unknown, Some(key)) => report_unknown(env_type, setting, key, t),
+            (Outcome::PartOf(_) | Outcome::NoEffect(_) | Outcome::Unknown, None) => {}
+        }
+    }
+    limit
+}
+
+/// The settings of RAGEN's kind, those of the tag over them, and those of keys over both.
+fn merged(env_type: &EnvType, known: Option<&Tag>, custom: &str, t: &mut Translator) -> Vec<Setting> {
+    let start = format!("{custom}env_config");
+    let known = known.filter(|known| known.env_type == env_type.name);
+    // `null` takes the tag's own out.
+    let is_reset = t.find(&start).is_some_and(|given| given.node.is_null());
+    t.no_effect(
+        &start,
+        if is_reset { "RAGEN's defaults of the environment are taken" } else { "it is empty" },
+    );
+    let of_tag = known.filter(|_| !is_reset).map_or(&[][..], |known| known.config);
+    let mut all: Vec<Setting> = Vec::new();
+    let mut put = |name: &str, value: String, key: Option<String>| {
+        let name = OTHER_NAMES.iter().find(|(other, _)| *other == name).map_or(name, |(_, name)| name);
+        all.retain(|setting: &Setting| setting.name != name);
+        all.push(Setting { name: name.to_owned(), value, key });
+    };
+    for (name, value) in env_type.defaults.iter().chain(of_tag) {
+        put(name, (*value).to_owned(), None);
+    }
+    let start = format!("{start}.");
+    for given in t.given.iter().filter(|given| given.key.starts_with(&start)) {
+        let value = if given.node.is_null() { "null".to_owned() } else { show(&given.node) };
+        put(given.key.trim_start_matches(start.as_str()), value, Some(given.key.clone()));
+    }
+    all
+}
+
+/// How many actions an episode may have: the tag's number, or the environment's own limit where that is lower.
+fn actions(
+    env_type: &EnvType,
+    known: Option<&Tag>,
+    custom: &str,
+    limit: Option<(f64, Option<String>)>,
+    pairs: &mut Pairs,
+    t: &mut Translator,
+) {
+    const OURS: &str = "environment.prompting.max_actions";
+    let key = format!("{custom}max_actions_per_traj");
+    let given = t.number(&key);
+    let known = known.filter(|known| known.env_type == env_type.name);
+    let Some(actions) = given.or_else(|| known.and_then(|known| known.max_actions.parse().ok())) else {
+        let env_type_key = format!("{custom}env_type");
+        let tag = custom.trim_start_matches(CUSTOM).trim_end_matches('.');
+        let from = t.first_given(&[&key, &env_type_key, TRAIN_TAGS]).unwrap_or_default();
+        t.refuse(&from, format!("RAGEN asks how many actions an episode of {tag} may have: give {key}"));
+        return;
+    };
+    let value = match limit {
+        Some((limit, from)) if limit < actions => {
+            if let Some(from) = from {
+                t.set(&[&from], OURS, &limit.to_string());
+                t.no_effect(&key, &format!("{from} is lower"));
+                return;
+            }
+            limit
+        }
+        Some((_, Some(from))) => {
+            t.no_effect(&from, &format!("an episode ends before it, after {actions} actions"));
+            actions
+        }
+        _ => actions,
+    };
+    if given.is_some() {
+        t.set(&[&key], OURS, &value.to_string());
+    } else {
+        pairs.push((OURS.to_owned(), value.to_string()));
+    }
+    // RAGEN's lake has no limit of its own, ours has that of gymnasium.
+    if env_type.kind == "frozen_lake" && value > 100.0 {
+        t.set(&[&key, TRAIN_TAGS], "environment.max_steps", &value.to_string());
+    }
+}
+
+/// What the policy is told.
+fn words(known: Option<&Tag>, custom: &str, pairs: &mut Pairs, t: &mut Translator) {
+    const LENGTH: &str = "actor_rollout_ref.rollout.response_length";
+    const OURS: &str = "environment.prompting.max_tokens";
+    let key = format!("{custom}max_tokens");
+    if let Some(length) = t.text(&key) {
+        t.set(&[&key], OURS, &length);
+    } else {
+        t.no_effect(&key, "null leaves the default");
+        let length = known.map(|known| known.max_tokens.to_owned()).or_else(|| t.text(LENGTH));
+        pairs.push((OURS.to_owned(), length.unwrap_or_else(|| "400".to_owned())));
+    }
+    let key = format!("{custom}env_instruction");
+    match t.text(&key) {
+        Some(text) if !text.trim().is_empty() => {
+            t.set(&[&key], "environment.prompting.instruction", &quote(text.trim()));
+        }
+        _ => t.no_effect(&key, "the environment has words of its own here"),
+    }
+    for name in ["parallel_friendly", "max_workers"] {
+        t.no_effect(&format!("{custom}{name}"), "environments are stepped beside generation, all of them");
+    }
+}
+
+/// Reports a setting of `env_config` that RAGEN's environment has not.
+fn report_unknown(env_type: &EnvType, setting: &Setting, key: &str, t: &mut Translator) {
+    let Some(origin) = t.find(key).map(|given| given.origin.clone()) else { return };
+    let start = format!("environment<{}>.", env_type.kind);
+    let of_kind: Vec<&'static str> =
+        table::keys().iter().filter_map(|key| key.path.strip_prefix(start.as_str())).collect();
+    let names = env_type.names();
+    let hint = match (
+        suggest::nearest_value(&setting.name, &names),
+        suggest::nearest_value(&setting.name, &of_kind),
+    ) {
+        (Some(name), _) => format!("did you mean `{name}`?"),
+        (None, Some(name)) => format!("did you mean `environment.{name}`, which is a key of tamis?"),
+        (None, None) => format!(
+            "its settings are {}; those of tamis, under `environment`, {}",
+            names.join(", "),
+            of_kind.join(", ")
+        ),
+    };
+    let message = format!("`{key}` is no setting of RAGEN's `{}` that tamis knows", env_type.name);
+    t.diagnostics.push(Diagnostic::error(Problem::rule(message, hint), Some(origin)));
+}
+
+/// Reports a key of a tag that is none.
+fn report_unknown_of_tag(key: &str, custom: &str, t: &mut Translator) {
+    let name = key.trim_start_matches(custom);
+    if KEYS_OF_TAG.contains(&name) || name.starts_with("env_config.") {
+        return;
+    }
+    let Some(origin) = t.find(key).map(|given| given.origin.clone()) else { return };
+    let hint = suggest::nearest_value(name, &KEYS_OF_TAG).map_or_else(
+        || format!("an environment has {}", KEYS_OF_TAG.join(", ")),
+        |name| format!("did you mean `{custom}{name}`?"),
+    );
+    let problem = Problem::rule(format!("`{key}` is no key of RAGEN's environments that tamis knows"), hint);
+    t.diagnostics.push(Diagnostic::error(problem, Some(origin)));
+}

@@ -1,0 +1,672 @@
+//! RAGEN's environments: tags, their settings, turns and actions.
+
+use std::path::Path;
+
+use insta::assert_snapshot;
+use tamis_config::source::{Source, SourceKind};
+use tamis_config::{Import, import, load_sources};
+use tamis_env::environment::kind::EnvironmentKind;
+
+use crate::{converted, import_errors, loaded, notes};
+
+/// The section `environment` of a converted configuration, on one line and without its comments.
+fn environment(import: &Import) -> String {
+    let lines = import.yaml.lines().skip_while(|line| !line.starts_with("environment:"));
+    let lines = lines.skip(1).take_while(|line| line.starts_with(' '));
+    let text: Vec<&str> = lines
+        .map(|line| line.split("  # ").next().unwrap_or(line).trim())
+        .filter(|line| !line.is_empty())
+        .collect();
+    text.join(", ")
+}
+
+/// What became of some keys: their notes; or each error, with its hint where that says more than where to look.
+fn said(arguments: &[&str], of: &str) -> String {
+    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    match import(&arguments, Path::new("")) {
+        Ok(import) => {
+            let notes = import.notes.iter().filter(|note| note.key.contains(of));
+            notes.map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        }
+        Err(errors) => {
+            let text = errors.to_string();
+            let is_told = |line: &&str| {
+                line.starts_with("error: ") || line.contains("hint: ") && !line.contains("config explain")
+            };
+            text.lines().filter(is_told).map(str::trim_start).collect::<Vec<_>>().join("\n")
+        }
+    }
+}
+
+const TRAIN: &str = "es_manager.train.env_configs.tags";
+const VAL: &str = "es_manager.val.env_configs.tags";
+
+/// A command as RAGEN's scripts write it.
+#[test]
+fn a_command_of_ragen() {
+    let import = converted(&[
+        "python",
+        "train.py",
+        "--config-name",
+        "base",
+        "trainer.experiment_name=soko_3b_grpo",
+        "trainer.total_training_steps=2000",
+        "model_path=m",
+        "algorithm.adv_estimator=grpo",
+        "agent_proxy.enable_think=False",
+        "agent_proxy.max_turn=3",
+        "agent_proxy.max_actions_per_turn=4",
+        "agent_proxy.action_sep=;",
+        "es_manager.format_penalty=-0.2",
+        "es_manager.train.env_groups=16",
+        "es_manager.train.group_size=8",
+        "es_manager.train.env_configs.tags=['SimpleSokoban']",
+        "es_manager.train.env_configs.n_groups=[16]",
+        "es_manager.val.env_groups=64",
+        "es_manager.val.group_size=2",
+        "es_manager.val.env_configs.tags=['SimpleSokoban']",
+        "es_manager.val.env_configs.n_groups=[64]",
+        "+custom_envs.SimpleSokoban.env_config.search_depth=20",
+        "custom_envs.SimpleSokoban.max_actions_per_traj=6",
+        "actor_rollout_ref.rollout.max_model_len=5000",
+        "actor_rollout_ref.rollout.rollout_filter_strategy=top_k",
+        "actor_rollout_ref.rollout.rollout_filter_value=4",
+    ]);
+    assert_snapshot!(import.yaml, @r#"
+run:
+  name: soko_3b_grpo  # verl: trainer.experiment_name=soko_3b_grpo
+  seed: 10000  # RAGEN: seed.train (default)
+model:
+  path: m  # RAGEN: model_path=m
+data:
+  task: environment  # RAGEN: es_manager.train.env_configs.tags=['SimpleSokoban']
+  train_batch_size: 16  # RAGEN: es_manager.train.env_groups=16
+  max_prompt_length: 600  # verl: actor_rollout_ref.rollout.max_model_len=5000
+environment:
+  kind: sokoban  # RAGEN: es_manager.train.env_configs.tags=['SimpleSokoban']
+  prompting:
+    think: false  # RAGEN: agent_proxy.enable_think=False
+    action_separator: ";"  # RAGEN: agent_proxy.action_sep=;
+    max_actions_per_turn: 4  # RAGEN: agent_proxy.max_actions_per_turn=4
+    max_actions: 6  # RAGEN: custom_envs.SimpleSokoban.max_actions_per_traj=6
+    max_turns: 3  # RAGEN: agent_proxy.max_turn=3
+    format_penalty: -0.2  # RAGEN: es_manager.format_penalty=-0.2
+    max_tokens: 100  # RAGEN: es_manager.train.env_configs.tags=['SimpleSokoban']
+  train_size: 32000  # RAGEN: a level for each group (default)
+  val_size: 64  # RAGEN: es_manager.val.env_groups=64
+  max_length: 4400  # verl: actor_rollout_ref.rollout.max_model_len=5000
+  rows: 6  # RAGEN: es_manager.train.env_configs.tags=['SimpleSokoban']
+  columns: 6  # RAGEN: es_manager.train.env_configs.tags=['SimpleSokoban']
+  boxes: 1  # RAGEN: es_manager.train.env_configs.tags=['SimpleSokoban']
+  max_steps: 100  # RAGEN: es_manager.train.env_configs.tags=['SimpleSokoban']
+  search_depth: 20  # RAGEN: +custom_envs.SimpleSokoban.env_config.search_depth=20
+rollout:
+  n: 8  # RAGEN: es_manager.train.group_size=8
+  max_response_length: 400  # RAGEN: actor_rollout_ref.rollout.response_length (default)
+filter:
+  kind: top_k  # RAGEN: actor_rollout_ref.rollout.rollout_filter_strategy=top_k
+  metric: seq_reward  # RAGEN: actor_rollout_ref.rollout.rollout_filter_strategy=top_k
+  k: 4  # RAGEN: actor_rollout_ref.rollout.rollout_filter_value=4
+  score: deviation  # RAGEN: actor_rollout_ref.rollout.rollout_filter_strategy=top_k
+  ddof: 1  # RAGEN: actor_rollout_ref.rollout.rollout_filter_strategy=top_k
+  prefer: largest  # RAGEN: actor_rollout_ref.rollout.rollout_filter_strategy=top_k
+  include_zero: true  # RAGEN: actor_rollout_ref.rollout.rollout_filter_strategy=top_k
+schedule:
+  refill: false  # RAGEN: actor_rollout_ref.rollout.rollout_filter_strategy=top_k
+  on_empty_round: "retry:9"  # RAGEN: actor_rollout_ref.rollout.rollout_filter_strategy=top_k
+objective:
+  advantage:
+    kind: grpo  # verl: algorithm.adv_estimator=grpo
+    singleton: raw  # verl: algorithm.adv_estimator=grpo
+  loss:
+    clip_high: 0.28  # RAGEN: actor_rollout_ref.actor.clip_ratio_high (default)
+  entropy:
+    coefficient: 0.001  # RAGEN: actor_rollout_ref.actor.entropy_coeff (default)
+train:
+  ppo_mini_batch_size: 4  # RAGEN: ppo_mini_batch_size (default)
+  total_steps: 2000  # verl: trainer.total_training_steps=2000
+  early_stop:
+    reward_collapse:
+      form: steps  # RAGEN: a stop where rewards no longer vary (default)
+      baseline_steps: 10  # RAGEN: a stop where rewards no longer vary (default)
+      window: 10  # RAGEN: a stop where rewards no longer vary (default)
+      share: 0.1  # RAGEN: a stop where rewards no longer vary (default)
+    low_success:
+      floor: 0.01  # RAGEN: a stop where validation fails (default)
+      patience: 5  # RAGEN: a stop where validation fails (default)
+validate:
+  test_freq: 10  # RAGEN: trainer.test_freq (default)
+  n: 2  # RAGEN: es_manager.val.group_size=2
+  temperature: 0.5  # RAGEN: actor_rollout_ref.rollout.val_kwargs.temperature (default)
+checkpoint:
+  save_freq: 100  # RAGEN: trainer.save_freq (default)
+"#);
+    let config = loaded(&import);
+    let played = config.environment.expect("an environment");
+    let EnvironmentKind::Sokoban(room) = &played.kind else { panic!("{:?}", played.kind) };
+    assert_eq!((room.rows, room.columns, room.boxes, room.search_depth), (6, 6, 1, 20));
+    let prompting = &played.prompting;
+    assert_eq!((prompting.max_turns, prompting.max_actions, prompting.max_actions_per_turn), (3, 6, 4));
+    assert_eq!((prompting.think, prompting.action_separator.as_str()), (false, ";"));
+    assert_eq!((prompting.format_penalty, prompting.max_tokens), (-0.2, Some(100)));
+    // A level for each of 2000 x 16 groups, none of them twice.
+    assert_eq!((played.train_size, played.val_size, config.validate.n), (32_000, 64, 2));
+    assert_eq!((config.data.max_prompt_length, played.max_length), (600, Some(4400)));
+    assert_eq!((config.reward[0].kind.as_str(), config.validate.max_prompts), ("environment", None));
+    assert!(config.train.early_stop.low_success.is_some());
+}
+
+/// RAGEN without a word on its environment plays its default.
+#[test]
+fn the_default_is_said() {
+    let import = converted(&["model_path=m"]);
+    assert_snapshot!(notes(&import), @r#"
+model_path=m -> model.path: m
+ppo_mini_batch_size is not given -> train.ppo_mini_batch_size: 2 (RAGEN's default of 32 trajectories, in groups of 16)
+algorithm.adv_estimator is not given -> objective.advantage.kind: gae (RAGEN's default)
+es_manager.train.env_groups is not given -> data.train_batch_size: 8 (RAGEN's default)
+es_manager.train.group_size is not given -> rollout.n: 16 (RAGEN's default)
+actor_rollout_ref.rollout.response_length is not given -> rollout.max_response_length: 400 (RAGEN's default)
+actor_rollout_ref.actor.clip_ratio_high is not given -> objective.loss.clip_high: 0.28 (RAGEN's default)
+actor_rollout_ref.actor.entropy_coeff is not given -> objective.entropy.coefficient: 0.001 (RAGEN's default)
+seed.train is not given -> run.seed: 10000 (RAGEN's default)
+trainer.total_training_steps is not given -> train.total_steps: 200 (RAGEN's default)
+trainer.save_freq is not given -> checkpoint.save_freq: 100 (RAGEN's default)
+es_manager.train.env_configs.tags is not given -> data.task: environment, environment.kind: sokoban, environment.rows: 6, environment.columns: 6, environment.boxes: 1, environment.max_steps: 100, environment.observation: grid_coord, environment.prompting.max_actions: 10, environment.prompting.max_tokens: 120 (RAGEN's default)
+agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
+agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
+es_manager.val.env_groups is not given -> environment.val_size: 512 (RAGEN's default)
+agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned: that matters to gae, and to no advantage of whole episodes; RAGEN puts the sum at the end of the episode
+actor_rollout_ref.rollout.max_model_len is not given -> data.max_prompt_length: 600, environment.max_length: 3000 (prompt and episode have a length each; an episode that outgrows its own ends, where RAGEN drops its oldest turns)
+trainer.test_freq is not given -> validate.test_freq: 10 (RAGEN's default)
+actor_rollout_ref.rollout.val_kwargs.temperature is not given -> validate.temperature: 0.5 (RAGEN's default)
+a stop where rewards no longer vary is not given -> train.early_stop.reward_collapse: {form: steps, baseline_steps: 10, window: 10, share: 0.1} (always on in RAGEN; `form: attempts` is what its filtering document says)
+a stop where validation fails is not given -> train.early_stop.low_success: {floor: 0.01, patience: 5} (always on in RAGEN)
+"#);
+    assert_eq!(loaded(&import).environment.expect("an environment").kind.as_str(), "sokoban");
+    // A file of prompts, or a task, is played instead.
+    for data in ["data.train_files=t", "data.train=t", "data.task=arithmetic"] {
+        let import = converted(&["model_path=m", "algorithm.adv_estimator=grpo", data]);
+        assert!(!import.yaml.contains("environment:"), "{data}");
+        assert!(notes(&import).contains("agent_proxy.max_turn is not given"), "{data}");
+    }
+    // But where a tag is named a file of prompts is not read, as in RAGEN.
+    let tag = format!("{TRAIN}=[Bandit]");
+    let import = converted(&["model_path=m", "data.train_files=t", "data.val_files=v", &tag]);
+    assert_snapshot!(said(&["model_path=m", "data.train_files=t", "data.val_files=v", &tag], "_files"), @r#"
+data.train_files=t has no effect: the prompts are those of the environment, as in RAGEN
+data.val_files=v has no effect: the prompts are those of the environment, as in RAGEN
+"#);
+    assert!(loaded(&import).data.train.files().is_empty());
+}
+
+/// The tags that RAGEN's files name.
+#[test]
+fn every_tag() {
+    let tags = [
+        "SimpleSokoban",
+        "LargerSokoban",
+        "SokobanDifferentGridVocab",
+        "CoordSokoban",
+        "VisualSimpleSokoban",
+        "Countdown",
+        "Bandit",
+        "BanditTest",
+        "FrozenLake",
+        "CoordFrozenLake",
+        "SimpleSudoku",
+        "MediumSudoku",
+        "game_2048",
+        "rubikscube",
+        "MetamathQA",
+        "WebShop",
+        "Alfworld",
+        "ALFWorld",
+        "Lean",
+        "SearchQA",
+        "SearchQAMock",
+        "DeepCoder",
+        "Spatial",
+        // What none of them is.
+        "SimpleSokobam",
+        "Chess",
+    ];
+    let mut text = String::new();
+    for tag in tags {
+        let arguments = ["model_path=m".to_owned(), format!("{TRAIN}=[{tag}]"), format!("{VAL}=[{tag}]")];
+        let line = match import(&arguments, Path::new("")) {
+            Ok(import) => {
+                loaded(&import);
+                environment(&import)
+            }
+            Err(errors) => {
+                assert_eq!(errors.diagnostics.len(), 1, "{errors}");
+                errors.diagnostics[0].problem.to_string()
+            }
+        };
+        text.push_str(&format!("{tag}: {line}\n"));
+    }
+    assert_snapshot!("ragen_tags", text);
+}
+
+/// Each setting of `env_config`: the value that is followed, and one that is not.
+#[test]
+fn every_setting_of_an_environment() {
+    let settings = [
+        (
+            "SimpleSokoban",
+            &[
+                "dim_x=7",
+                "dim_y=8",
+                "dim_room=[7,8]",
+                "num_boxes=2",
+                "max_steps=50",
+                "search_depth=10",
+                "observation_format=coord",
+                "observation_format=picture",
+                "render_mode=text",
+                "render_mode=rgb_array",
+                "grid_lookup={0: W, 1: '.', 2: G, 3: C, 4: B, 5: A, 6: '@'}",
+                "grid_lookup={0: ' # ', 1: ' _ '}",
+                "grid_lookup.0=x",
+                "grid_vocab={'#': wall}",
+                "grid_vocab={'#': hedge}",
+                "action_lookup={1: Up, 2: Down, 3: Left, 4: Right}",
+                "action_lookup.1=North",
+                "min_solution_steps=[2, 10]",
+                "max_reset_tries=7",
+                "ignore_gym_reward=False",
+                "ignore_gym_reward=True",
+                "success_reward=2",
+                "dim_z=3",
+                "rows=7",
+                "colour=red",
+            ][..],
+        ),
+        (
+            "FrozenLake",
+            &[
+                "size=5",
+                "p=0.8",
+                "is_slippery=False",
+                "success_rate=1.0",
+                "observation_format=grid_coord",
+                "map_seed=3",
+                "render_mode=rgb_array",
+                "grid_lookup.0=P",
+                "grid_lookup.0=A",
+                "grid_vocab.G=goal",
+                "action_lookup.1=Left",
+                "action_lookup.1=Up",
+                "action_map.1=0",
+                "frozen_prop=0.8",
+            ],
+        ),
+        (
+            "Bandit",
+            &[
+                "split=test",
+                "split=val",
+                "lo_arm_score=0.2",
+                "hi_arm_loscore=0.25",
+                "hi_arm_hiscore=2",
+                "hi_arm_hiscore_prob=0.5",
+                "{lo_arm_name: Phoenix, hi_arm_name: Dragon}",
+                "{lo_arm_name: Dragon, hi_arm_name: Phoenix}",
+                "lo_arm_name=Trader",
+                "action_space_start=0",
+                "lo_arm_scores=1",
+            ],
+        ),
+        (
+            "Countdown",
+            &["train_path=my.parquet", "max_instances=500", "score=1.0", "score=2", "format_score=0.0"],
+        ),
+        (
+            "SimpleSudoku",
+            &[
+                "grid_size=4",
+                "board_size=4",
+                "grid_size=16",
+                "difficulty=hard",
+                "difficulty=evil",
+                "max_steps=81",
+                "max_steps=12",
+                "render_format=simple",
+                "show_conflicts=False",
+                "completion_bonus=5",
+            ],
+        ),
+        (
+            "game_2048",
+            &["size=5", "two_prob=0.8", "two_prob=x", "use_log_reward=False", "action_lookup.1=Right"],
+        ),
+        ("rubikscube", &["scramble_depth=3", "max_steps=5", "max_steps=25", "scramble=3"]),
+    ];
+    let mut text = String::new();
+    for (tag, settings) in settings {
+        for setting in settings {
+            let key = format!("custom_envs.{tag}.env_config");
+            let argument = match setting.strip_prefix('{') {
+                Some(_) => format!("{key}={setting}"),
+                None => format!("{key}.{setting}"),
+            };
+            let tag = format!("{TRAIN}=[{tag}]");
+            let said = said(&["model_path=m", &tag, &argument], "custom_envs").replace(&key, "…");
+            text.push_str(&format!("{setting}\n    {}\n", said.replace('\n', "\n    ")));
+        }
+    }
+    assert_snapshot!("ragen_env_config", text);
+}
+
+/// One environment is played at a time.
+#[test]
+fn several_environments_are_refused() {
+    let of = |keys: &[&str]| import_errors(&[&["model_path=m"], keys].concat());
+    assert_snapshot!(of(&[&format!("{TRAIN}=[SimpleSokoban,FrozenLake,Bandit]"), "es_manager.train.env_configs.n_groups=[4,2,2]"]), @r#"
+error: `es_manager.train.env_configs.tags=["SimpleSokoban","FrozenLake","Bandit"]` of RAGEN cannot be followed: SimpleSokoban, FrozenLake and Bandit are 3 environments, and one is played at a time: name one, the same for training and validation
+ --> command line, RAGEN key
+  |
+1 | es_manager.train.env_configs.tags=[SimpleSokoban,FrozenLake,Bandit]
+  |                                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  hint: `tamis config explain es_manager.train.env_configs.tags` says what becomes of it
+
+1 error in the configuration
+"#);
+    assert_snapshot!(of(&[&format!("{TRAIN}=[Bandit]"), &format!("{VAL}=[Bandit,BanditTest]"), "es_manager.val.env_configs.n_groups=[256,256]"]), @r#"
+error: `es_manager.val.env_configs.tags=["Bandit","BanditTest"]` of RAGEN cannot be followed: Bandit and BanditTest are 2 environments, and one is played at a time: name one, the same for training and validation
+ --> command line, RAGEN key
+  |
+1 | es_manager.val.env_configs.tags=[Bandit,BanditTest]
+  |                                 ^^^^^^^^^^^^^^^^^^^
+  hint: `tamis config explain es_manager.val.env_configs.tags` says what becomes of it
+
+1 error in the configuration
+"#);
+    assert_snapshot!(of(&[&format!("{TRAIN}=[Bandit]"), &format!("{VAL}=[BanditTest]")]), @r#"
+error: `es_manager.val.env_configs.tags=["BanditTest"]` of RAGEN cannot be followed: training plays Bandit, validation BanditTest, and one environment is played at a time: name the same for both
+ --> command line, RAGEN key
+  |
+1 | es_manager.val.env_configs.tags=[BanditTest]
+  |                                 ^^^^^^^^^^^^
+  hint: `tamis config explain es_manager.val.env_configs.tags` says what becomes of it
+
+1 error in the configuration
+"#);
+    assert_snapshot!(of(&[&format!("{VAL}=[FrozenLake]")]), @r#"
+error: `es_manager.val.env_configs.tags=["FrozenLake"]` of RAGEN cannot be followed: training plays CoordSokoban, RAGEN's default, validation FrozenLake, and one environment is played at a time: name the same for both
+ --> command line, RAGEN key
+  |
+1 | es_manager.val.env_configs.tags=[FrozenLake]
+  |                                 ^^^^^^^^^^^^
+  hint: `tamis config explain es_manager.val.env_configs.tags` says what becomes of it
+
+1 error in the configuration
+"#);
+    assert_snapshot!(of(&[&format!("{TRAIN}=[]")]), @r#"
+error: `es_manager.train.env_configs.tags=[]` of RAGEN cannot be followed: it names no environment
+ --> command line, RAGEN key
+  |
+1 | es_manager.train.env_configs.tags=[]
+  |                                   ^^
+  hint: `tamis config explain es_manager.train.env_configs.tags` says what becomes of it
+
+1 error in the configuration
+"#);
+    assert_snapshot!(of(&[&format!("{TRAIN}=[Bandit]"), "es_manager.train.env_configs.n_groups=[4]"]), @r#"
+error: `es_manager.train.env_configs.n_groups=[4]` of RAGEN cannot be followed: it adds up to 4, and RAGEN asks for es_manager.train.env_groups, which is 8
+ --> command line, RAGEN key
+  |
+1 | es_manager.train.env_configs.n_groups=[4]
+  |                                       ^^^
+  hint: `tamis config explain es_manager.train.env_configs.n_groups` says what becomes of it
+
+1 error in the configuration
+"#);
+    // The same twice is one; validation is on that of training where nothing else is said.
+    let twice = format!("{TRAIN}=[Bandit,Bandit]");
+    let keys = ["model_path=m", twice.as_str(), "es_manager.train.env_configs.n_groups=[4,4]"];
+    assert_snapshot!(said(&keys, "env_configs"), @r#"
+es_manager.train.env_configs.tags=["Bandit","Bandit"] -> data.task: environment, environment.kind: bandit, environment.names: train, environment.prompting.max_actions: 1, environment.prompting.max_tokens: 100
+es_manager.train.env_configs.n_groups=[4,4] has no effect: es_manager.train.env_groups says it
+es_manager.val.env_configs.tags is not given: RAGEN's default is CoordSokoban, and one environment is played at a time: validation plays Bandit, as training does
+"#);
+}
+
+/// Environments of a user's own, by RAGEN's types.
+#[test]
+fn environments_of_one_s_own() {
+    let own = [
+        "model_path=m",
+        "es_manager.train.env_configs.tags=[Mine]",
+        "custom_envs.Mine.env_type=sokoban",
+        "custom_envs.Mine.max_actions_per_traj=12",
+        "custom_envs.Mine.env_instruction=Push the boxes.",
+        "custom_envs.Mine.parallel_friendly=True",
+        "custom_envs.Mine.max_workers=8",
+        "custom_envs.Mine.env_config.dim_room=[8,9]",
+    ];
+    let import = converted(&own);
+    // Three boxes are RAGEN's default of its environment, 400 its length of an answer.
+    assert_snapshot!(environment(&import), @"kind: sokoban, prompting:, instruction: Push the boxes., max_actions_per_turn: 2, max_actions: 12, max_turns: 5, max_tokens: 400, val_size: 512, max_length: 3000, rows: 8, columns: 9, boxes: 3");
+    assert_snapshot!(said(&own, "custom_envs"), @r#"
+custom_envs.Mine.env_type=sokoban goes into what es_manager.train.env_configs.tags becomes
+custom_envs.Mine.max_actions_per_traj=12 -> environment.prompting.max_actions: 12
+custom_envs.Mine.env_instruction=Push the boxes. -> environment.prompting.instruction: Push the boxes.
+custom_envs.Mine.parallel_friendly=True has no effect: environments are stepped beside generation, all of them
+custom_envs.Mine.max_workers=8 has no effect: environments are stepped beside generation, all of them
+custom_envs.Mine.env_config.dim_room=[8,9] -> environment.rows: 8, environment.columns: 9
+"#);
+    // What a tag has of its own goes where `env_config` is taken away.
+    let reset = converted(&["model_path=m", "custom_envs.CoordSokoban.env_config=null"]);
+    assert_snapshot!(environment(&reset), @"kind: sokoban, prompting:, max_actions_per_turn: 2, max_actions: 10, max_turns: 5, max_tokens: 120, val_size: 512, max_length: 3000, boxes: 3");
+    let lake = converted(&[
+        "model_path=m",
+        "es_manager.train.env_configs.tags=[FrozenLake]",
+        "custom_envs.FrozenLake.max_actions_per_traj=150",
+    ]);
+    assert_snapshot!(environment(&lake), @"kind: frozen_lake, prompting:, max_actions_per_turn: 2, max_actions: 150, max_turns: 5, max_tokens: 100, val_size: 512, max_length: 3000, max_steps: 150");
+    let errors = |key: &str, more: &str| {
+        said(&["model_path=m", "es_manager.train.env_configs.tags=[Mine]", key, more], "")
+    };
+    assert_snapshot!(errors("custom_envs.Mine.max_actions_per_traj=3", "seed.val=1"), @r#"error: `es_manager.train.env_configs.tags=["Mine"]` of RAGEN cannot be followed: nothing says what Mine is: define it by custom_envs.Mine.env_type and the keys beside that"#);
+    assert_snapshot!(errors("custom_envs.Mine.env_type=sokoban", "seed.val=1"), @"error: `custom_envs.Mine.env_type=sokoban` of RAGEN cannot be followed: RAGEN asks how many actions an episode of Mine may have: give custom_envs.Mine.max_actions_per_traj");
+    assert_snapshot!(errors("custom_envs.Mine.env_type=webshop", "seed.val=1"), @"error: `custom_envs.Mine.env_type=webshop` of RAGEN cannot be followed: the shop is a program of its own: play it through a foreign environment");
+    assert_snapshot!(errors("custom_envs.Mine.env_type=chess", "seed.val=1"), @"error: `custom_envs.Mine.env_type=chess` of RAGEN cannot be followed: there is no environment `chess` here, but sokoban, frozen_lake, bandit, countdown, sudoku, game_2048, rubikscube: play it through a foreign environment");
+    assert_snapshot!(errors("custom_envs.Mine.env_type=frozenlake", "seed.val=1"), @"error: `custom_envs.Mine.env_type=frozenlake` of RAGEN cannot be followed: there is no environment `frozenlake` here, but sokoban, frozen_lake, bandit, countdown, sudoku, game_2048, rubikscube: did you mean `frozen_lake`?");
+    assert_snapshot!(
+        said(&["model_path=m", "custom_envs.CoordSokoban.max_action_per_traj=3"], "max_action_per_traj"),
+        @r#"
+error: `custom_envs.CoordSokoban.max_action_per_traj` is no key of RAGEN's environments that tamis knows
+hint: did you mean `custom_envs.CoordSokoban.max_actions_per_traj`?
+"#
+    );
+    assert_snapshot!(said(&["model_path=m", "custom_envs.CoordSokoban.retry.times=3"], "retry"), @r#"
+error: `custom_envs.CoordSokoban.retry.times` is no key of RAGEN's environments that tamis knows
+hint: an environment has env_type, max_actions_per_traj, env_instruction, max_tokens, parallel_friendly, max_workers, env_config
+"#);
+    assert_snapshot!(said(&["model_path=m", "custom_envs.CoordSokoban.env_config.dim_x=7.5"], "dim_x"), @"error: `environment.rows` must be a whole number, not the number 7.5");
+    assert_snapshot!(said(&["model_path=m", "custom_envs.Mine.env_type=sokoban", "custom_envs.Mine.env_config.dim_x=7", "es_manager.train.env_configs.tags=[Mine]", "custom_envs.Mine.max_actions_per_traj=3"], "dim_x"), @"error: `custom_envs.Mine.env_config.dim_x=7` of RAGEN cannot be followed: RAGEN reads both sides or none: give dim_y beside it");
+}
+
+/// RAGEN's file of environments beside its base: those that are not played do nothing, also where there are none
+/// such here.
+#[test]
+fn a_file_of_environments() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("envs.yaml");
+    let text = "
+custom_envs:
+  FrozenLake:
+    env_type: frozen_lake
+    max_actions_per_traj: 10
+    env_instruction: Cross the lake.
+    max_tokens: 100
+    parallel_friendly: false
+    max_workers: 32
+    env_config: null
+  Letters:
+    env_type: sokoban
+    max_actions_per_traj: 10
+    max_tokens: 100
+    env_config:
+      search_depth: 30
+      dim_x: 6
+      dim_y: 6
+      num_boxes: 1
+      grid_lookup: {0: \"W\", 1: \".\", 2: \"G\", 3: \"C\", 4: \"B\", 5: \"A\", 6: \"@\"}
+      grid_vocab: {\"W\": \"wall\", \".\": \"empty\", \"G\": \"target\", \"@\": \"player on target\"}
+  WebShop:
+    env_type: webshop
+    max_actions_per_traj: 9
+    max_tokens: 200
+    env_config: {dataset: small}
+";
+    std::fs::write(&path, text).unwrap();
+    let file = path.to_str().unwrap();
+    let lake = [file, "model_path=m", "es_manager.train.env_configs.tags=[FrozenLake]"];
+    assert_snapshot!(environment(&converted(&lake)), @"kind: frozen_lake, prompting:, instruction: Cross the lake., max_actions_per_turn: 2, max_actions: 10, max_turns: 5, max_tokens: 100, val_size: 512, max_length: 3000");
+    assert_snapshot!(said(&lake, "WebShop"), @r#"
+custom_envs.WebShop.env_type=webshop has no effect: the environment of this run is FrozenLake
+custom_envs.WebShop.max_actions_per_traj=9 has no effect: the environment of this run is FrozenLake
+custom_envs.WebShop.max_tokens=200 has no effect: the environment of this run is FrozenLake
+custom_envs.WebShop.env_config.dataset=small has no effect: the environment of this run is FrozenLake
+"#);
+    let letters = [file, "model_path=m", "es_manager.train.env_configs.tags=[Letters]"];
+    assert_snapshot!(environment(&converted(&letters)), @"kind: sokoban, prompting:, max_actions_per_turn: 2, max_actions: 10, max_turns: 5, max_tokens: 100, val_size: 512, max_length: 3000, rows: 6, columns: 6, boxes: 1, search_depth: 30, symbols: letters");
+    assert_snapshot!(said(&letters, "grid"), @r#"
+custom_envs.Letters.env_config.grid_lookup.0=W -> environment.symbols: letters
+custom_envs.Letters.env_config.grid_lookup.1=. goes into what custom_envs.Letters.env_config.grid_lookup.0 becomes
+custom_envs.Letters.env_config.grid_lookup.2=G goes into what custom_envs.Letters.env_config.grid_lookup.0 becomes
+custom_envs.Letters.env_config.grid_lookup.3=C goes into what custom_envs.Letters.env_config.grid_lookup.0 becomes
+custom_envs.Letters.env_config.grid_lookup.4=B goes into what custom_envs.Letters.env_config.grid_lookup.0 becomes
+custom_envs.Letters.env_config.grid_lookup.5=A goes into what custom_envs.Letters.env_config.grid_lookup.0 becomes
+custom_envs.Letters.env_config.grid_lookup.6=@ goes into what custom_envs.Letters.env_config.grid_lookup.0 becomes
+custom_envs.Letters.env_config.grid_vocab.W=wall has no effect: the legend says so
+custom_envs.Letters.env_config.grid_vocab..=empty has no effect: the legend says so
+custom_envs.Letters.env_config.grid_vocab.G=target has no effect: the legend says so
+custom_envs.Letters.env_config.grid_vocab.@=player on target has no effect: the legend says so
+"#);
+}
+
+/// What a policy sees in a turn: the whole episode.
+#[test]
+fn contexts() {
+    let of = |keys: &[&str]| said(&[&["model_path=m"], keys].concat(), "agent_proxy");
+    assert_snapshot!(of(&["agent_proxy.context_window_mode=full", "agent_proxy.max_context_window=5"]), @r#"
+agent_proxy.context_window_mode=full has no effect: the whole episode is in sight, which is how tamis works without the key
+agent_proxy.max_context_window=5 has no effect: RAGEN's mode full does not read it
+agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
+agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
+agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned: that matters to gae, and to no advantage of whole episodes; RAGEN puts the sum at the end of the episode
+"#);
+    assert_snapshot!(of(&["agent_proxy.context_window_mode=limited_multi_turn"]), @"error: `agent_proxy.context_window_mode=limited_multi_turn` of RAGEN cannot be followed: the whole episode is in sight of every turn, and no other context is there yet: only full can be followed");
+    assert_snapshot!(of(&["agent_proxy.context_window_mode=single_turn", "agent_proxy.max_context_window=1"]), @"error: `agent_proxy.context_window_mode=single_turn` of RAGEN cannot be followed: the whole episode is in sight of every turn, and no other context is there yet: only full can be followed");
+    assert_snapshot!(of(&["agent_proxy.without_history=True"]), @"error: `agent_proxy.without_history=True` of RAGEN cannot be followed: the whole episode is in sight of every turn, and no other context is there yet");
+    assert_snapshot!(of(&["agent_proxy.enable_summary_memory=True"]), @r#"
+agent_proxy.enable_summary_memory=True has no effect: RAGEN's mode full does not read it
+agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
+agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
+agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned: that matters to gae, and to no advantage of whole episodes; RAGEN puts the sum at the end of the episode
+"#);
+    assert_snapshot!(of(&["es_manager.step_penalty=0.1", "es_manager.think_quality_penalty=0.5"]), @r#"
+error: `es_manager.step_penalty=0.1` of RAGEN cannot be followed: a penalty of this kind is not there: `environment.prompting.format_penalty` is
+error: `es_manager.think_quality_penalty=0.5` of RAGEN cannot be followed: a penalty of this kind is not there: `environment.prompting.format_penalty` is
+"#);
+    // GRPO looks at the sum of an episode, however its turns earned it.
+    assert_snapshot!(of(&["algorithm.adv_estimator=grpo", "agent_proxy.use_turn_scores=True"]), @r#"
+agent_proxy.use_turn_scores=True has no effect: each turn's reward stands where it was earned; what its form costs is in it, which RAGEN leaves out here
+agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
+agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
+"#);
+}
+
+/// Prompts of a file are answered in one turn.
+#[test]
+fn rows_have_no_episodes() {
+    let of = |keys: &[&str]| {
+        said(&[&["model_path=m", "data.train_files=t", "data.val_files=v"], keys].concat(), "")
+    };
+    assert_snapshot!(of(&["agent_proxy.max_turn=5"]), @"error: `agent_proxy.max_turn=5` of RAGEN cannot be followed: the prompts are rows, each answered in one turn: name an environment by es_manager.train.env_configs.tags");
+    let import = converted(&[
+        "model_path=m",
+        "data.train_files=t",
+        "data.val_files=v",
+        "agent_proxy.max_turn=1",
+        "agent_proxy.context_window_mode=single_turn",
+        "agent_proxy.max_actions_per_turn=1",
+        "es_manager.format_penalty=-0.5",
+        "es_manager.val.env_groups=64",
+    ]);
+    let text = notes(&import);
+    let lines = text.lines().filter(|line| line.starts_with("agent_proxy") || line.starts_with("es_manager"));
+    assert_snapshot!(lines.collect::<Vec<_>>().join("\n"), @r#"
+agent_proxy.max_turn=1 has no effect: this is how tamis works without the key
+agent_proxy.context_window_mode=single_turn has no effect: no environment is played: a trajectory is one turn
+agent_proxy.max_actions_per_turn=1 has no effect: no environment is played: a trajectory is one turn
+es_manager.format_penalty=-0.5 has no effect: an answer's form is scored by a reward of its own, such as `kind: format`
+es_manager.val.env_groups=64 -> validate.max_prompts: 64
+es_manager.train.env_groups is not given -> data.train_batch_size: 8 (RAGEN's default)
+es_manager.train.group_size is not given -> rollout.n: 16 (RAGEN's default)
+"#);
+    assert_eq!(loaded(&import).validate.max_prompts, Some(64));
+}
+
+/// RAGEN's keys over a configuration of one's own.
+#[test]
+fn over_a_configuration_of_tamis() {
+    let text = "
+model: {path: m}
+data: {task: environment}
+environment: {kind: frozen_lake, size: 6, prompting: {max_turns: 9}}
+train: {total_steps: 1}
+";
+    let load = |keys: &[&str]| {
+        let source = Source::new(SourceKind::File("own.yaml".into()), text.to_owned());
+        let keys: Vec<String> = keys.iter().map(|&key| key.to_owned()).collect();
+        load_sources(&[source], &keys)
+    };
+    let turns = load(&["agent_proxy.max_turn=3", "es_manager.val.env_groups=32"]).unwrap();
+    let played = turns.config.environment.as_ref().expect("an environment");
+    assert_eq!((played.kind.as_str(), played.prompting.max_turns, played.val_size), ("frozen_lake", 3, 32));
+    // Its tags are another environment than the configuration's.
+    let tags =
+        load(&[&format!("{TRAIN}=[LargerSokoban]"), "custom_envs.LargerSokoban.env_config.num_boxes=3"])
+            .unwrap();
+    let played = tags.config.environment.as_ref().expect("an environment");
+    let EnvironmentKind::Sokoban(room) = &played.kind else { panic!("{:?}", played.kind) };
+    assert_eq!((room.rows, room.boxes, played.prompting.max_turns), (8, 3, 9));
+    assert_snapshot!(load(&["custom_envs.FrozenLake.env_config.size=5"]).unwrap_err(), @r#"
+error: `custom_envs.FrozenLake.env_config.size=5` of RAGEN cannot be followed: the configuration has an environment of its own: set its keys under `environment`, or give es_manager.train.env_configs.tags too
+ --> command line, RAGEN key
+  |
+1 | custom_envs.FrozenLake.env_config.size=5
+  |                                        ^
+  hint: `tamis config explain custom_envs.FrozenLake.env_config.size` says what becomes of it
+
+1 error in the configuration
+"#);
+    assert_snapshot!(load(&["es_manager.val.env_configs.tags=[FrozenLake]"]).unwrap_err(), @r#"
+error: `es_manager.val.env_configs.tags=["FrozenLake"]` of RAGEN cannot be followed: the configuration has an environment of its own: set its keys under `environment`, or give es_manager.train.env_configs.tags too
+ --> command line, RAGEN key
+  |
+1 | es_manager.val.env_configs.tags=[FrozenLake]
+  |                                 ^^^^^^^^^^^^
+  hint: `tamis config explain es_manager.val.env_configs.tags` says what becomes of it
+
+1 error in the configuration
+"#);
+    // Without an environment there are no turns to count.
+    let rows = ["model.path=m", "data.task=arithmetic", "train.total_steps=1", "agent_proxy.max_turn=3"];
+    let errors = load_sources(&[], &rows.map(str::to_owned)).unwrap_err();
+    assert_snapshot!(errors, @r#"
+error: `agent_proxy.max_turn=3` of RAGEN cannot be followed: the prompts are rows, each answered in one turn: name an environment by es_manager.train.env_configs.tags
+ --> command line, RAGEN key
+  |
+1 | agent_proxy.max_turn=3
+  |                      ^
+  hint: `tamis config explain agent_proxy.max_turn` says what becomes of it
+
+1 error in the configuration
+"#);
+}
