@@ -243,7 +243,8 @@ impl Config {
 
     /// The environment that prompts are played in, where there is one.
     pub fn played(&self) -> Option<&EnvironmentConfig> {
-        self.environment.as_ref().filter(|_| self.data.task == Some(TaskKind::Environment))
+        let has_levels = self.data.task == Some(TaskKind::Environment);
+        self.environment.as_ref().filter(|environment| has_levels || environment.maker().plays_any_prompt())
     }
 
     /// The key that bounds [`Self::max_completion_length`].
@@ -271,7 +272,8 @@ impl Config {
     /// Whether there are validation prompts.
     pub fn has_validation_data(&self) -> bool {
         !self.data.val.is_empty()
-            || self.played().is_some_and(|environment| environment.val_size > 0)
+            || (self.data.task == Some(TaskKind::Environment)
+                && self.environment.as_ref().is_some_and(|environment| environment.val_size > 0))
             || (self.data.task == Some(TaskKind::Arithmetic) && self.data.arithmetic.val_size > 0)
     }
 

@@ -222,6 +222,11 @@ fn evaluate_in(
         rewards::rewards(config, (&Disk::new(), folder), &listener, interrupt, &[&prompts])
             .map_err(|error| error.halt().map(EvaluateError::from))?,
     );
+    let worlds = RunWorlds::of(config, &codec)?.map(Arc::new);
+    let codec = worlds.as_ref().map_or(codec, |worlds| worlds.codec().clone());
+    for note in worlds.iter().flat_map(|worlds| worlds.notes()) {
+        progress.say(&note);
+    }
     let overlong = config.data.overlong_prompts;
     let (to_tokens, limit) = (codec.clone(), config.data.max_prompt_length);
     let prepared = interrupt
@@ -250,7 +255,6 @@ fn evaluate_in(
         prepared.prompts.len(),
         settings.n
     ));
-    let worlds = RunWorlds::of(config, &codec)?.map(Arc::new);
     let mut plays = worlds::plays(config, worlds);
     let with = validation::ValidationWorkers {
         generator: plays.over(sampler.generator()),

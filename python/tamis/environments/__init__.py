@@ -7,6 +7,7 @@ at once. As data flows:
     of_gymnasium    an environment of Gymnasium whose observations and actions can be put into text (spaces, board)
     of_verifiers    an environment of verifiers, whose own loop plays and asks the policy as its model (tool_calls)
     of_python       a user's class of a few lines
+    of_tools        Python functions that a model calls as tools
     protocol        settings, levels, messages and outcomes, checked; errors with their hints
 
 The protocol `tamis-environment/1`
@@ -67,6 +68,6 @@ process lives on:
 Settings of `python -m tamis.environments`
 ==========================================
 
-`kind` is `gymnasium`, `verifiers` or `python`; `num_threads` (32) is how many calls are at work at once. The other keys
+`kind` is `gymnasium`, `verifiers`, `python` or `tools`; `num_threads` (32) is how many calls are at work at once. The other keys
 are those of the kind: see its module. Nothing of a kind is imported before it is needed.
 """

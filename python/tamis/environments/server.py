@@ -24,6 +24,7 @@ KINDS = {
     "gymnasium": (".of_gymnasium", "gymnasium"),
     "verifiers": (".of_verifiers", "verifiers"),
     "python": (".of_python", None),
+    "tools": (".of_tools", None),
 }
 # How long answers are waited for once no more requests will come, and how long putting away may take then.
 PATIENCE = 5.0

@@ -10,10 +10,11 @@ use tamis_env::task::TaskKind;
 /// Completes the list of rewards: after the user's own the task's verifier where they have none, and what the
 /// preset adds unless they have its kind.
 pub(super) fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
-    let task = match tree.at("data.task") {
+    let text_at = |path| match tree.at(path) {
         Some(Node { value: Value::Scalar { text, .. }, .. }) => text.clone(),
         _ => String::new(),
     };
+    let (task, environment) = (text_at("data.task"), text_at("environment.kind"));
     let default_origin = default_tree().origin.clone();
     let Value::Map(entries) = &mut tree.value else { return };
     let Some(rewards) = entries.iter_mut().find(|entry| entry.key == "reward") else { return };
@@ -25,13 +26,16 @@ pub(super) fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
     let is_verifier = |item| RewardKind::of_name(&kind_of(item)).is_some_and(|kind| kind.is_verifier());
     let has_verifier = items.iter().any(is_verifier);
     let task = TaskKind::ALL.iter().find(|kind| kind.as_str() == task);
-    if let Some(task) = task.filter(|_| !has_verifier) {
+    // What a program plays, it scores too, unless a reward says otherwise.
+    let verifier =
+        if environment == "program" { Some("environment") } else { task.map(|task| task.verifier()) };
+    if let Some(verifier) = verifier.filter(|_| !has_verifier) {
         let pair = |key: &str, value: &str| MapEntry {
             key: key.to_owned(),
             origin: default_origin.clone(),
             node: Node::plain(value, default_origin.clone()),
         };
-        let value = Value::Map(vec![pair("kind", task.verifier()), pair("weight", "1.0")]);
+        let value = Value::Map(vec![pair("kind", verifier), pair("weight", "1.0")]);
         items.push(Node { value, origin: default_origin.clone() });
     }
     if let Some(Node { value: Value::List(added), .. }) = shaping {

@@ -122,12 +122,20 @@ impl Checker<'_> {
             (Some(TaskKind::Environment), Some(environment)) => {
                 let key = Key::new(self.config.run.seed, Purpose::Environment);
                 let maker = environment.maker();
-                if let Some(Err(error)) = maker.foreign().is_none().then(|| maker.open(key)) {
+                if maker.plays_any_prompt() {
+                    let message = format!(
+                        "`environment.kind` {} plays the prompts of a task or a file, and has none of its own",
+                        environment.kind
+                    );
+                    let hint = "name the prompts in `data.train`, or a task of its own in `data.task`";
+                    self.error(&["data.task", "environment.kind"], message, hint);
+                } else if let Some(Err(error)) = maker.is_game().then(|| maker.open(key)) {
                     let kind = &environment.kind;
                     let message = format!("the environment `{kind}` cannot be made: {error}");
                     self.error(&["environment"], message, "mend the setting that it names");
                 }
             }
+            (_, Some(environment)) if environment.maker().plays_any_prompt() => {}
             (_, Some(_)) => self.error(
                 &["environment", "data.task"],
                 "`environment` describes a game, and `data.task` plays none",

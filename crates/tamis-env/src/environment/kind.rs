@@ -14,10 +14,12 @@ use super::foreign::settings::{
 use super::frozen_lake::{FrozenLake, FrozenLakeError, FrozenLakeSettings};
 use super::game::Game;
 use super::plain::Plain;
+use super::program::ProgramEnvironmentSettings;
 use super::prompting::{PromptedGame, Prompting, PromptingError};
 use super::rubik_2x2::{Rubik2x2, Rubik2x2Error, Rubik2x2Settings};
 use super::sokoban::{Sokoban, SokobanError, SokobanSettings};
 use super::sudoku::{Sudoku, SudokuError, SudokuSettings};
+use super::tools::ToolSettings;
 use super::twenty_forty_eight::{TwentyFortyEight, TwentyFortyEightError, TwentyFortyEightSettings};
 
 /// A game, or its words, cannot be made of their settings.
@@ -61,6 +63,10 @@ pub enum World<'a> {
     Game(&'a dyn GameSettings),
     /// One that lives elsewhere.
     Foreign(ForeignSpec),
+    /// Tools, with which any prompt is answered.
+    Tools(&'a ToolSettings),
+    /// A program that plays any prompt, and asks the policy itself.
+    Program(&'a ProgramEnvironmentSettings),
 }
 
 /// The settings of a kind of environment.
@@ -110,6 +116,18 @@ macro_rules! elsewhere {
             }
         }
     )*};
+}
+
+impl KindSettings for ToolSettings {
+    fn world(&self) -> World<'_> {
+        World::Tools(self)
+    }
+}
+
+impl KindSettings for ProgramEnvironmentSettings {
+    fn world(&self) -> World<'_> {
+        World::Program(self)
+    }
 }
 
 elsewhere!(
@@ -169,6 +187,10 @@ tagged! {
         Command(CommandEnvironmentSettings) = "command",
         /// A server that speaks `tamis-environment/1` over HTTP.
         Http(HttpEnvironmentSettings) = "http",
+        /// Tools that the policy calls in its answers, to prompts of any task or file.
+        Tools(ToolSettings) = "tools",
+        /// An agent: a program that speaks OpenAI's API, given prompts of any task or file.
+        Program(ProgramEnvironmentSettings) = "program",
     }
 }
 
@@ -230,10 +252,20 @@ impl EnvironmentMaker {
         })
     }
 
-    /// How it is reached, where it is no built-in game.
+    /// Whether it is a built-in game.
+    pub fn is_game(&self) -> bool {
+        matches!(self.kind.world(), World::Game(_))
+    }
+
+    /// Whether it plays prompts of any task or file, and has none of its own.
+    pub fn plays_any_prompt(&self) -> bool {
+        matches!(self.kind.world(), World::Tools(_) | World::Program(_))
+    }
+
+    /// How it is reached, where it lives elsewhere.
     pub fn foreign(&self) -> Option<ForeignSpec> {
         match self.kind.world() {
-            World::Game(_) => None,
+            World::Game(_) | World::Tools(_) | World::Program(_) => None,
             World::Foreign(spec) => Some(spec),
         }
     }
@@ -241,7 +273,7 @@ impl EnvironmentMaker {
     fn game_settings(&self) -> Result<&dyn GameSettings, EnvironmentError> {
         match self.kind.world() {
             World::Game(game) => Ok(game),
-            World::Foreign(_) => Err(EnvironmentError::Elsewhere { kind: self.kind.as_str() }),
+            _ => Err(EnvironmentError::Elsewhere { kind: self.kind.as_str() }),
         }
     }
 

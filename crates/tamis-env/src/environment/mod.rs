@@ -12,10 +12,12 @@ pub mod frozen_lake;
 pub mod game;
 pub mod kind;
 pub mod plain;
+pub mod program;
 pub mod prompting;
 pub mod rubik_2x2;
 pub mod sokoban;
 pub mod sudoku;
+pub mod tools;
 pub mod twenty_forty_eight;
 
 use std::borrow::Cow;

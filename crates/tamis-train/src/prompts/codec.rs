@@ -208,6 +208,15 @@ impl Codec {
         self.template.is_some()
     }
 
+    /// With tools that templates write into every prompt, where there are any.
+    #[must_use]
+    pub fn with_tools(mut self, schemas: &[Value]) -> Self {
+        if !schemas.is_empty() {
+            self.template_arguments.insert("tools".to_owned(), schemas.to_vec().into());
+        }
+        self
+    }
+
     /// Fixes the date that templates see, in seconds since 1970, so that a resumed run renders what the first
     /// did.
     #[must_use]

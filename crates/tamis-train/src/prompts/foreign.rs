@@ -9,7 +9,7 @@ use tamis_core::random::Key;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_env::environment::foreign::process::{WorkerCommand, Workers};
 use tamis_env::environment::foreign::settings::{ForeignSpec, Reach};
-use tamis_env::environment::foreign::{EnvironmentLine, Foreign, LEVEL, Level};
+use tamis_env::environment::foreign::{EnvironmentLine, Foreign, Introduction, LEVEL, Level};
 use tamis_env::environment::kind::EnvironmentStyle;
 use tamis_env::environment::{Environment, EnvironmentFault};
 use tamis_rollout::environment_server::EnvironmentServer;
@@ -23,7 +23,7 @@ const KEY: &str = "TAMIS_ENVIRONMENT_API_KEY";
 
 /// An environment elsewhere, and what was started for it.
 pub struct StartedEnvironment {
-    foreign: Foreign,
+    foreign: Arc<Foreign>,
     /// The program of its workers.
     _folder: Option<TempDir>,
 }
@@ -82,7 +82,18 @@ impl StartedEnvironment {
             }
         };
         let max_turns = environment.prompting.max_turns;
-        Ok(Self { foreign: Foreign::new(line, introduction, spec.timeout, max_turns), _folder: folder })
+        let foreign = Arc::new(Foreign::new(line, introduction, spec.timeout, max_turns));
+        Ok(Self { foreign, _folder: folder })
+    }
+
+    /// What it says of itself.
+    pub fn introduction(&self) -> &Introduction {
+        self.foreign.introduction()
+    }
+
+    /// The environment.
+    pub fn foreign(&self) -> Arc<Foreign> {
+        Arc::clone(&self.foreign)
     }
 
     /// An episode of a prompt's level.

@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 
-use tamis_config::Config;
+use serde_json::{Value, json};
+use tamis_config::{Config, EnvironmentConfig};
 use tamis_core::random::Key;
-use tamis_data::prompt::{Message, Prompt};
+use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::PromptFormat;
 use tamis_env::environment::context::Context;
-use tamis_env::environment::kind::EnvironmentMaker;
+use tamis_env::environment::kind::{EnvironmentMaker, EnvironmentStyle, World};
+use tamis_env::environment::program::ProgramEnvironmentSettings;
+use tamis_env::environment::tools::{ToolSettings, Toolbox};
 use tamis_env::environment::{Environment, EnvironmentFault};
 use tamis_env::task::environment::begin;
-use tamis_rollout::{Between, Plays, Worlds};
+use tamis_env::tool::tool_calls;
+use tamis_rollout::programs::{ChatAnswer, ChatFinish, ProgramHost, ProgramSettings, ToolCall, tool_call_id};
+use tamis_rollout::{Agents, Between, Plays, Worlds, conversation_of};
 use tamis_text::transcript::{Difference, TurnTemplate, check_template};
 
 use super::codec::Codec;
@@ -20,28 +25,55 @@ use crate::assemble::AssembleError;
 /// Slow environments that work at the same time.
 const ENVIRONMENT_THREADS: usize = 64;
 
-/// The environment of `data.task: environment`, whose observations are rendered by the model's chat template, or as
-/// they are where the environment speaks plainly.
-#[derive(Clone)]
+/// Where prompts are played.
+enum Place {
+    /// Here, in a built-in game.
+    Here,
+    /// In an environment that lives elsewhere.
+    Elsewhere(StartedEnvironment),
+    /// With tools.
+    Tools {
+        toolbox: Arc<Toolbox>,
+        /// Where its functions run; there to be dropped with it.
+        _workers: Option<StartedEnvironment>,
+    },
+    /// By a program.
+    Program(ProgramHost),
+}
+
+/// The environment of `environment`, whose observations are rendered by the model's chat template, or as they are
+/// where it speaks plainly.
 pub struct RunWorlds {
     maker: EnvironmentMaker,
     codec: Codec,
     /// How a conversation goes on; `None`: an observation is bare text.
     template: Option<TurnTemplate>,
     context: Context,
-    /// Where it is played elsewhere.
-    elsewhere: Option<Arc<StartedEnvironment>>,
+    place: Place,
 }
 
 impl RunWorlds {
     /// Of a configuration; `None` where its prompts are answered once.
     ///
     /// # Errors
-    /// A chat template by which a conversation cannot go on; an environment elsewhere that does not come up.
+    /// A chat template by which a conversation cannot go on; an environment, tools or a program that do not come up.
     pub fn of(config: &Config, codec: &Codec) -> Result<Option<Self>, AssembleError> {
         let Some(environment) = config.played() else { return Ok(None) };
+        let (maker, context) = (environment.maker(), environment.context());
+        let place = match maker.kind.world() {
+            World::Game(_) => Place::Here,
+            World::Foreign(spec) => Place::Elsewhere(StartedEnvironment::start(environment, &spec)?),
+            World::Tools(settings) => start_tools(environment, settings)?,
+            World::Program(settings) => Place::Program(start_program(settings)?),
+        };
+        let schemas = match &place {
+            Place::Here | Place::Program(_) => &[][..],
+            Place::Elsewhere(started) => &started.introduction().tools,
+            Place::Tools { toolbox: tools, .. } => tools.schemas(),
+        };
+        let codec = codec.clone().with_tools(schemas);
         // Bare text goes on as bare text.
-        let is_text = config.data.prompt_format == PromptFormat::Text;
+        let is_text = config.data.prompt_format == PromptFormat::Text || is_plain(&maker);
         let template = match codec.template().filter(|_| !is_text) {
             Some(template) => Some(check_template(
                 template,
@@ -51,15 +83,27 @@ impl RunWorlds {
             )?),
             None => None,
         };
-        let (maker, context) = (environment.maker(), environment.context());
-        let start = |spec| StartedEnvironment::start(environment, &spec).map(Arc::new);
-        let elsewhere = maker.foreign().map(start).transpose()?;
-        Ok(Some(Self { maker, codec: codec.clone(), template, context, elsewhere }))
+        let worlds = Self { maker, codec, template, context, place };
+        if worlds.template.is_none() && (!schemas_of(&worlds).is_empty() || worlds.speaks_in_chat()) {
+            return Err(AssembleError::setting(
+                format!(
+                    "`environment.kind` {} speaks in conversations, and the model has no chat template",
+                    environment.kind
+                ),
+                "name a chat model in `model.path` or a template in `model.chat_template`; `environment.style: plain` speaks in bare text where there are no tools",
+            ));
+        }
+        Ok(Some(worlds))
+    }
+
+    fn speaks_in_chat(&self) -> bool {
+        matches!(self.place, Place::Program(_)) && !is_plain(&self.maker)
     }
 
     /// Messages as bare text, one after the other.
     fn encode(&self, messages: &[Message], is_beginning: bool) -> Result<Between, String> {
-        let line_end = if self.elsewhere.is_some() { "\n" } else { "" };
+        // A game ends its own lines.
+        let line_end = if matches!(self.place, Place::Here) { "" } else { "\n" };
         let text: String = messages.iter().map(|message| format!("{}{line_end}", message.content)).collect();
         let token_ids =
             self.codec.tokenizer().encode(&text, is_beginning).map_err(|error| error.to_string())?;
@@ -71,19 +115,90 @@ impl RunWorlds {
         &self.maker
     }
 
+    /// Between text and tokens, the tools of the environment in every prompt.
+    pub fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
+    /// Whether it is a game that a script can play.
+    pub fn is_game(&self) -> bool {
+        matches!(self.place, Place::Here)
+    }
+
+    /// Lines for the log.
+    pub fn notes(&self) -> Vec<String> {
+        match &self.place {
+            Place::Here | Place::Elsewhere(_) => Vec::new(),
+            Place::Tools { toolbox: tools, .. } => {
+                let named = |schema: &Value| schema["function"]["name"].as_str().map(str::to_owned);
+                let names: Vec<String> = tools.schemas().iter().filter_map(named).collect();
+                let mut notes = vec![format!("tools: {}", names.join(", "))];
+                notes.extend(tools.protection());
+                notes
+            }
+            Place::Program(host) => vec![format!("programs ask the policy at http://{}", host.address())],
+        }
+    }
+
     /// What the template would write otherwise about earlier answers than a transcript has it.
     pub fn differences(&self) -> &[Difference] {
         self.template.as_ref().map_or(&[], |template| template.differences())
     }
 }
 
+fn is_plain(maker: &EnvironmentMaker) -> bool {
+    maker.style == EnvironmentStyle::Plain
+}
+
+fn schemas_of(worlds: &RunWorlds) -> &[Value] {
+    match &worlds.place {
+        Place::Here | Place::Program(_) => &[],
+        Place::Elsewhere(started) => &started.introduction().tools,
+        Place::Tools { toolbox: tools, .. } => tools.schemas(),
+    }
+}
+
+fn start_tools(environment: &EnvironmentConfig, settings: &ToolSettings) -> Result<Place, AssembleError> {
+    let started = settings.spec().map(|spec| StartedEnvironment::start(environment, &spec)).transpose()?;
+    let elsewhere = started.as_ref().map(StartedEnvironment::foreign);
+    let tools = Toolbox::new(settings, elsewhere, environment.prompting.max_turns).map_err(|error| {
+        AssembleError::setting(
+            format!("the tools of `environment` cannot be used: {error}"),
+            "`environment.functions` and `environment.interpreter` say which there are, `environment.sandbox` what protects",
+        )
+    })?;
+    Ok(Place::Tools { toolbox: Arc::new(tools), _workers: started })
+}
+
+fn start_program(settings: &ProgramEnvironmentSettings) -> Result<ProgramHost, AssembleError> {
+    let ProgramEnvironmentSettings { argv, working_dir, timeout, max_calls, max_concurrent, model } =
+        settings.clone();
+    let settings = ProgramSettings {
+        working_dir,
+        model,
+        timeout: timeout.0,
+        max_calls,
+        max_concurrent,
+        ..ProgramSettings::new(argv)
+    };
+    // Whoever waits looks by itself.
+    ProgramHost::start(settings, || ()).map_err(|error| {
+        AssembleError::setting(
+            format!("the programs of `environment` cannot be run: {error}"),
+            "mend the setting that it names",
+        )
+    })
+}
+
 impl Worlds for RunWorlds {
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
-        if let Some(elsewhere) = &self.elsewhere {
-            return elsewhere.begin(prompt, luck);
+        match &self.place {
+            Place::Here => begin(&self.maker, prompt, luck)
+                .map_err(|error| EnvironmentFault::Broke(format!("its environment cannot be made: {error}"))),
+            Place::Elsewhere(started) => started.begin(prompt, luck),
+            Place::Tools { toolbox: tools, .. } => Ok(Some(tools.begin(luck))),
+            Place::Program(_) => Ok(None),
         }
-        begin(&self.maker, prompt, luck)
-            .map_err(|error| EnvironmentFault::Broke(format!("its environment cannot be made: {error}")))
     }
 
     fn between(
@@ -113,20 +228,107 @@ impl Worlds for RunWorlds {
     }
 
     fn is_slow(&self) -> bool {
-        self.elsewhere.is_some()
+        !matches!(self.place, Place::Here)
+    }
+}
+
+/// The role and text of a message of OpenAI's form.
+fn plain(message: &Value) -> Message {
+    let of = |key: &str| message[key].as_str().unwrap_or_default().to_owned();
+    Message { role: of("role"), content: of("content") }
+}
+
+/// The programs of a run.
+pub struct RunAgents(Arc<RunWorlds>);
+
+impl Agents for RunAgents {
+    fn host(&self) -> &ProgramHost {
+        match &self.0.place {
+            Place::Program(host) => host,
+            Place::Here | Place::Elsewhere(_) | Place::Tools { .. } => unreachable!("made of programs alone"),
+        }
+    }
+
+    /// `{"messages", "text" where the prompt is one, "ground_truth", "data_source", "luck", ...}` with the columns of its
+    /// row.
+    fn task(&self, prompt: &Prompt, luck: Key) -> Value {
+        let mut task = prompt.columns.clone();
+        let messages: Vec<Value> = conversation_of(prompt)
+            .iter()
+            .map(|message| json!({"role": message.role, "content": message.content}))
+            .collect();
+        task.insert("messages".to_owned(), messages.into());
+        if let PromptContent::Text(text) = &prompt.content {
+            task.insert("text".to_owned(), text.as_str().into());
+        }
+        task.insert("ground_truth".to_owned(), json!(prompt.ground_truth));
+        task.insert("data_source".to_owned(), json!(prompt.data_source));
+        // A number that every language reads as one.
+        task.insert("luck".to_owned(), (luck.bits(0) >> 32).into());
+        Value::Object(task)
+    }
+
+    fn render_chat(&self, messages: &[Value], tools: &[Value]) -> Result<Between, String> {
+        let worlds = &self.0;
+        if worlds.template.is_none() {
+            let messages: Vec<Message> = messages.iter().map(plain).collect();
+            return worlds.encode(&messages, true);
+        }
+        let codec = worlds.codec.clone().with_tools(tools);
+        let (text, token_ids) = codec.open_conversation(messages).map_err(|error| error.to_string())?;
+        Ok(Between { token_ids, text })
+    }
+
+    fn continue_chat(
+        &self,
+        conversation: &[Value],
+        sampled: &[u32],
+        new: &[Value],
+        _tools: &[Value],
+    ) -> Result<Between, String> {
+        let Some(template) = &self.0.template else {
+            let new: Vec<Message> = new.iter().map(plain).collect();
+            return self.0.encode(&new, false);
+        };
+        let continuation = template.continuation(self.0.codec.tokenizer(), conversation, new, sampled);
+        let continuation = continuation.map_err(|error| error.to_string())?;
+        Ok(Between { token_ids: continuation.token_ids, text: continuation.text })
+    }
+
+    fn read_answer(&self, text: &str, index: usize, has_tools: bool) -> ChatAnswer {
+        let mut answer = ChatAnswer::text(text, ChatFinish::Stop);
+        if !has_tools {
+            return answer;
+        }
+        // A program is given what can be read; the rest is text to it.
+        let calls: Vec<_> = tool_calls(text).into_iter().filter_map(Result::ok).collect();
+        if calls.is_empty() {
+            return answer;
+        }
+        let before = ["<tool_call>", "<|python_tag|>", "{\""].iter().filter_map(|open| text.find(open)).min();
+        text[..before.unwrap_or(0)].trim_end().clone_into(&mut answer.text);
+        answer.tool_calls = calls
+            .into_iter()
+            .enumerate()
+            .map(|(place, call)| ToolCall {
+                id: tool_call_id(index, place),
+                name: call.name,
+                arguments: call.arguments.to_string(),
+            })
+            .collect();
+        answer
     }
 }
 
 /// The trajectories that a run plays.
 pub fn plays(config: &Config, worlds: Option<Arc<RunWorlds>>) -> Plays {
+    // What the engine sampled is in no journal.
+    let (most, finishes) = (config.max_completion_length(), !config.samples_at_servers());
     match worlds {
-        // What the engine sampled is in no journal.
-        Some(worlds) => Plays::new(
-            worlds,
-            config.max_completion_length(),
-            !config.samples_at_servers(),
-            ENVIRONMENT_THREADS,
-        ),
+        Some(worlds) if matches!(worlds.place, Place::Program(_)) => {
+            Plays::of_agents(Arc::new(RunAgents(worlds)), most, finishes)
+        }
+        Some(worlds) => Plays::new(worlds, most, finishes, ENVIRONMENT_THREADS),
         None => Plays::none(),
     }
 }

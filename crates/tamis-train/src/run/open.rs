@@ -200,12 +200,17 @@ impl Run {
         let Scoring { mut scorer, score_names, is_complete, sieve } = scoring;
 
         let codec = of.date_templates(codec);
+        let worlds = RunWorlds::of(&config, &codec)?.map(Arc::new);
+        // Prompts show the tools of their environment.
+        let codec = worlds.as_ref().map_or(codec, |worlds| worlds.codec().clone());
+        for note in worlds.iter().flat_map(|worlds| worlds.notes()) {
+            ui.say(&note);
+        }
         let train = prepare_prompts(&codec, &config, prompts.train, "training", &ui, &interrupt)?;
         if let Some(first) = train.first() {
             ui.say(&codec.introduction(first).map_err(AssembleError::from)?);
         }
         super::critic::check_warm_up(&config, train.len())?;
-        let worlds = RunWorlds::of(&config, &codec)?.map(Arc::new);
         for difference in worlds.iter().flat_map(|worlds| worlds.differences()) {
             ui.warn(&format!("the chat template writes earlier answers otherwise than they were sampled, which is what is trained on: {difference}"));
         }

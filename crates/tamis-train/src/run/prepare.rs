@@ -205,7 +205,7 @@ impl Preparation<'_> {
                 let (codec, seed, most) = (codec.clone(), self.config.run.seed, warm_start.examples);
                 let prompts = train.to_vec();
                 let levels = self.config.played().map(EnvironmentConfig::levels);
-                let played = worlds.cloned().zip(levels);
+                let played = worlds.filter(|worlds| worlds.is_game()).cloned().zip(levels);
                 let most_tokens = self.config.max_completion_length();
                 Ok(Some(self.interrupt.or_abandon(move || match played {
                     Some((worlds, levels)) => {

@@ -216,6 +216,10 @@ impl Foreign {
     ) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
         let Some(level) = prompt.columns.get(LEVEL).and_then(Value::as_str) else { return Ok(None) };
         let level: Value = serde_json::from_str(level).map_err(|error| broke(error.to_string()))?;
+        Ok(Some(Box::new(self.begin_level(&level, luck)?)))
+    }
+
+    fn begin_level(&self, level: &Value, luck: Key) -> Result<ForeignEpisode, EnvironmentFault> {
         let place = self.next.fetch_add(1, Ordering::Relaxed);
         let episode = format!("{place}");
         let asked = body(json!({"episode": episode, "level": level, "luck": luck.bits(0).to_string()}));
@@ -224,7 +228,7 @@ impl Foreign {
             None | Some(Value::Null) => None,
             Some(messages) => Some(read_messages(&messages)?),
         };
-        Ok(Some(Box::new(ForeignEpisode {
+        Ok(ForeignEpisode {
             line: Arc::clone(&self.line),
             place,
             episode,
@@ -233,7 +237,15 @@ impl Foreign {
             is_success: false,
             num_turns: 0,
             limits: (self.limit, self.max_turns),
-        })))
+        })
+    }
+
+    /// Calls of tools in one trajectory.
+    ///
+    /// # Errors
+    /// They cannot be begun.
+    pub fn begin_calls(&self, luck: Key) -> Result<ForeignCalls, EnvironmentFault> {
+        self.begin_level(&Value::Null, luck).map(ForeignCalls)
     }
 }
 
@@ -255,6 +267,21 @@ struct Stepped {
     success: Option<bool>,
     #[serde(default)]
     info: Map<String, Value>,
+}
+
+/// Tools elsewhere, as one trajectory calls them.
+pub struct ForeignCalls(ForeignEpisode);
+
+impl ForeignCalls {
+    /// What a tool says, and whether the call failed.
+    ///
+    /// # Errors
+    /// No answer in time, or nobody there any more.
+    pub fn call(&mut self, name: &str, arguments: &Value) -> Result<(String, bool), EnvironmentFault> {
+        let outcome = self.0.step(&json!({"name": name, "arguments": arguments}).to_string())?;
+        let failed = outcome.info.iter().any(|(name, value)| name == "tool_failed" && *value > 0.0);
+        Ok((self.0.observe(), failed))
+    }
 }
 
 /// An episode that is played elsewhere.
