@@ -217,7 +217,8 @@ fn gold_programs_are_those_of_the_rows() {
     let columns = serde_json::json!({"prompt": "def f(n):\n", "canonical_solution": "    return n * n\n"});
     prompt.columns = columns.as_object().cloned().unwrap_or_default();
     let forms = function.gold_completions(&prompt);
-    let score = |prompt: &Prompt, form: &String| function.score(&[RewardInput::text(prompt, form)])[0].get("acc");
+    let score =
+        |prompt: &Prompt, form: &String| function.score(&[RewardInput::text(prompt, form)])[0].get("acc");
     let scores: Vec<Option<f64>> = forms.iter().map(|form| score(&prompt, form)).collect();
     assert_eq!(scores, [Some(1.0), Some(0.0)]);
     prompt.columns = Map::from_iter([("solutions".to_owned(), serde_json::json!(["f = lambda n: n ** 2"]))]);
