@@ -1,7 +1,7 @@
 //! `code`: unit tests of the program in a completion, run in a [`Sandbox`].
 //!
-//! The completion's program is taken out of its code block ([`answer`]), the tests out of the ground truth
-//! ([`truth`]). Each test is an execution of its own in a fresh process. What a test expects stays outside
+//! The completion's program is taken out of its code block ([`CodeExtract`]), the tests out of the ground truth
+//! (JSON text or test code). Each test is an execution of its own in a fresh process. What a test expects stays outside
 //! wherever it can:
 //!
 //! | form | the program's process gets | compared |

@@ -79,10 +79,9 @@ FORKS = {"fork": (57, None), "vfork": (58, None)}
 # Calls whose first argument is a process that they do something to.
 TO_PROCESSES = {
     "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240), "prlimit64": (302, 261), "pidfd_open": (434, 434),
-    "pidfd_send_signal": (424, 424),
+    "rt_tgsigqueueinfo": (297, 240), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424),
 }
-CLONE, CLONE3, SOCKET = (56, 220), (435, 435), (41, 198)
+CLONE, CLONE3, SOCKET, PRLIMIT = (56, 220), (435, 435), (41, 198), (302, 261)
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # What a program needs of /etc; and devices that hold nothing.
@@ -349,15 +348,17 @@ def filter_calls():
             answer_call(numbers[column], refuse(errno.EPERM))
     if not PLAN["processes"]:
         for numbers in TO_PROCESSES.values():
-            # Itself, or 0 for prlimit64 only: a group is 0 for kill.
-            is_limit = numbers == TO_PROCESSES["prlimit64"]
-            put(0x15, numbers[column], 0, 5 if is_limit else 4)
+            put(0x15, numbers[column], 0, 4)
             load(16)
-            if is_limit:
-                put(0x15, 0, 2, 0)
             put(0x15, os.getpid(), 1, 0)
             answer(refuse(errno.EPERM))
             answer(allowed)
+    # Its own limits (0), and not those of process 1, which has the same user.
+    put(0x15, PRLIMIT[column], 0, 4)
+    load(16)
+    put(0x15, 0, 1, 0)
+    answer(refuse(errno.EPERM))
+    answer(allowed)
     put(0x15, CLONE[column], 0, 4)
     load(16)
     if PLAN["children"]:
@@ -400,7 +401,7 @@ def close_all_but(keep):
         if low < descriptor:
             os.closerange(low, descriptor)
         low = descriptor + 1
-    os.closerange(low, 1 << 20 if not LINUX else 0x7FFFFFFF)
+    os.closerange(low, 0x7FFFFFFF if LINUX else 4096)
 
 
 def fail(status, error):
@@ -557,7 +558,7 @@ def worker_process(pipes, late_length, folder):
         os.dup2(pipes.out[1], 1)
         os.dup2(pipes.err[1], 2)
         close_all_but({0, 1, 2, pipes.job[0], pipes.report[1], status})
-        for name, text in (job.pop("files") or {}).items():
+        for name, text in (job.pop("files", None) or {}).items():
             path = os.path.join(folder, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w", encoding="utf-8") as file:
@@ -606,6 +607,7 @@ from heapq import *
 from itertools import *
 from math import *
 from typing import *
+del pow
 """
 
 
@@ -857,7 +859,7 @@ class Job:
                     if event & (select.POLLHUP | select.POLLERR) and not event & select.POLLIN:
                         # Nobody is there any more.
                         self.end()
-                        os._exit(0)
+                        leave_server()
                 elif descriptor == pipes.job[1]:
                     try:
                         start_pending += os.write(descriptor, memoryview(buffer)[start_pending:end_pending])
@@ -895,19 +897,20 @@ class Job:
         while self.left:
             read = os.readv(0, [memoryview(buffer)[:min(len(buffer), self.left)]])
             if not read:
-                os._exit(0)
+                leave_server()
             self.left -= read
         buffer[:] = bytes(len(buffer))
         return {"ending": self.ending, "failure": self.failure, "cut": [cut[b"o"], cut[b"e"], cut[b"r"]]}
 
     def conclude(self, message):
-        if message[:1] == b"F":
+        if message[:1] == b"E":
+            self.ending = json.loads(message[1:])
+        elif message[:1] == b"F" and not self.is_ready:
             text, _, _ = message[1:].partition(b"E{")
             self.failure = json.loads(text)
             self.ending = {"exit": 125}
-        elif message[:1] == b"E":
-            self.ending = json.loads(message[1:])
         elif self.is_ready:
+            # Whatever befalls the job's processes while the code runs is the code's doing.
             self.ending = {"signal": int(signal.SIGKILL)}
         else:
             self.failure = ["harness", "the job's first process died"]
@@ -943,7 +946,17 @@ class Job:
             except ChildProcessError:
                 return
         # Processes that the kernel holds: whoever asks next gets another server.
-        os._exit(3)
+        leave_server()
+
+
+def leave_server():
+    """Ends the server, and its folder, of which nobody else may know any more."""
+    try:
+        empty(OPTIONS["folder"])
+        os.rmdir(OPTIONS["folder"])
+    except OSError:
+        pass
+    os._exit(0)
 
 
 def kill_children():
@@ -1174,4 +1187,4 @@ try:
     main()
 except Exception as error:  # noqa: BLE001
     write_frame(b"f", f"{type(error).__name__}: {error}".encode())
-    sys.exit(3)
+leave_server()

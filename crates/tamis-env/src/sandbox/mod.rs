@@ -221,17 +221,16 @@ impl Sandbox {
 
     fn execute_once(&self, job: &Job<'_>) -> Result<Execution, SandboxError> {
         let idle = self.lock_idle().pop();
-        let mut server = match idle {
-            Some(server) => server,
-            None => {
-                let (server, protection) = Server::start(&self.settings, &self.place)?;
-                if !protection.is_same(&self.protection) {
-                    let reason =
-                        format!("what protects has changed; it was {}, and is {protection}", self.protection);
-                    return Err(SandboxError::Broken { reason });
-                }
-                server
+        let mut server = if let Some(server) = idle {
+            server
+        } else {
+            let (server, protection) = Server::start(&self.settings, &self.place)?;
+            if !protection.is_same(&self.protection) {
+                let reason =
+                    format!("what protects has changed; it was {}, and is {protection}", self.protection);
+                return Err(SandboxError::Broken { reason });
             }
+            server
         };
         let execution = server.run(job, self.settings.max_output)?;
         self.lock_idle().push(server);

@@ -101,11 +101,14 @@ impl Server {
         let folder = Folder::make()?;
         let fail =
             |reason: String| SandboxError::Start { python: place.executable.display().to_string(), reason };
+        // The harness works in another folder.
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let readable: Vec<PathBuf> = settings.readable.iter().map(absolute).collect();
         let options = json!({
             "memory_mb": settings.memory_mb,
             "folder_mb": settings.folder_mb,
             "max_processes": settings.max_processes,
-            "readable": settings.readable,
+            "readable": readable,
             "folder": folder.0,
             "without": place.without,
         });

@@ -24,13 +24,13 @@ tamis_core::settings! {
         /// Longest time of one execution.
         timeout: TimeSpan = TimeSpan::seconds(10), Any, Free;
         /// Memory of one execution in MiB, all of its processes together.
-        memory_mb: usize = 1024, Between(16.0, 1048576.0), Free;
+        memory_mb: usize = 1024, Between(16.0, 1_048_576.0), Free;
         /// Bytes that are kept of each of standard output and standard error.
-        max_output: usize = 1048576, Between(1.0, 1073741824.0), Free;
+        max_output: usize = 1_048_576, Between(1.0, 1_073_741_824.0), Free;
         /// Processes and threads of one execution.
         max_processes: usize = 16, Between(1.0, 4096.0), Free;
         /// Size of the working folder in MiB, and of the largest file in it.
-        folder_mb: usize = 64, Between(1.0, 1048576.0), Free;
+        folder_mb: usize = 64, Between(1.0, 1_048_576.0), Free;
         /// Further files and folders that the code may read. It reads the interpreter's own and `/usr`, and
         /// nothing else.
         readable: Vec<PathBuf> = Vec::new(), Any, Free;

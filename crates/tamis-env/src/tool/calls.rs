@@ -71,9 +71,8 @@ pub fn tool_calls(text: &str) -> Vec<Result<ToolCall, ToolCallError>> {
     let is_call = |value: &Json| value["name"].is_string() && arguments_of(value).is_some();
     match serde_json::from_str::<Json>(whole) {
         Ok(value) if is_call(&value) => vec![read_call(&value, whole)],
-        Ok(_) => Vec::new(),
         Err(_) if whole.starts_with("{\"name\"") => listed_calls(whole),
-        Err(_) => Vec::new(),
+        Ok(_) | Err(_) => Vec::new(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! `python`: the sandboxed interpreter as a tool.
 
+use std::fmt::Write as _;
+
 use serde_json::{Value as Json, json};
 
 use super::Tool;
@@ -12,7 +14,7 @@ tamis_core::settings! {
     /// The Python interpreter that a model may call.
     pub struct PythonToolSettings {
         /// Characters of an answer to the model; what is more is cut in the middle.
-        max_answer: usize = 8192, Between(64.0, 1073741824.0);
+        max_answer: usize = 8192, Between(64.0, 1_073_741_824.0);
         ..sandbox: SandboxSettings;
     }
 }
@@ -85,7 +87,7 @@ impl Tool for PythonTool {
             answer.push_str(&part);
         }
         if execution.truncated > 0 {
-            answer.push_str(&format!("\n[{} bytes of output were left out]", execution.truncated));
+            let _ = write!(answer, "\n[{} bytes of output were left out]", execution.truncated);
         }
         let answer = shorten(answer.trim_end(), self.max_answer);
         Ok(match execution.exit {
