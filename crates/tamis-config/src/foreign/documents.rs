@@ -8,8 +8,12 @@ use crate::table;
 use crate::tree::{MapEntry, Node, Value, join};
 
 /// Configurations that are their owners' defaults, which are taken anyway.
-pub(crate) const OWN_FILES: [(&str, Owner); 3] =
-    [("ppo_trainer", Owner::Verl), ("ppo_megatron_trainer", Owner::Verl), ("base", Owner::Ragen)];
+pub(crate) const OWN_FILES: [(&str, Owner); 4] = [
+    ("ppo_trainer", Owner::Verl),
+    ("ppo_megatron_trainer", Owner::Verl),
+    ("base", Owner::Ragen),
+    ("envs", Owner::Ragen),
+];
 
 /// Groups of verl's own configurations, which its files are composed of.
 const OWN_GROUPS: [&str; 19] = [

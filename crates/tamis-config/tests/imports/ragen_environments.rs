@@ -1,5 +1,6 @@
 //! RAGEN's environments: tags, their settings, turns and actions.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use insta::assert_snapshot;
@@ -156,6 +157,31 @@ checkpoint:
     assert!(config.train.early_stop.low_success.is_some());
 }
 
+/// As a script of RAGEN's asks for a bandit without luck.
+#[test]
+fn added_settings_of_a_script() {
+    let import = converted(&[
+        "model_path=m",
+        "agent_proxy.max_turn=1",
+        "agent_proxy.max_actions_per_turn=1",
+        "es_manager.train.env_configs.tags=[Bandit]",
+        "es_manager.val.env_configs.tags=[Bandit]",
+        "es_manager.val.env_configs.n_groups=[64]",
+        "es_manager.val.env_groups=64",
+        "custom_envs.Bandit.max_actions_per_traj=1",
+        "+custom_envs.Bandit.env_config.hi_arm_loscore=0.25",
+        "+custom_envs.Bandit.env_config.hi_arm_hiscore=0.25",
+    ]);
+    let played = loaded(&import).environment.expect("an environment");
+    let EnvironmentKind::Bandit(arms) = &played.kind else { panic!("{:?}", played.kind) };
+    assert_eq!(
+        (arms.miss_reward, arms.hit_reward, arms.hit_prob, arms.safe_reward),
+        (0.25, 0.25, 0.25, None)
+    );
+    let prompting = &played.prompting;
+    assert_eq!((prompting.max_turns, prompting.max_actions, prompting.max_actions_per_turn), (1, 1, 1));
+}
+
 /// RAGEN without a word on its environment plays its default.
 #[test]
 fn the_default_is_said() {
@@ -176,7 +202,7 @@ es_manager.train.env_configs.tags is not given -> data.task: environment, enviro
 agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
 agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
 es_manager.val.env_groups is not given -> environment.val_size: 512 (RAGEN's default)
-agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned: that matters to gae, and to no advantage of whole episodes; RAGEN puts the sum at the end of the episode
+agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
 actor_rollout_ref.rollout.max_model_len is not given -> data.max_prompt_length: 600, environment.max_length: 3000 (prompt and episode have a length each; an episode that outgrows its own ends, where RAGEN drops its oldest turns)
 trainer.test_freq is not given -> validate.test_freq: 10 (RAGEN's default)
 actor_rollout_ref.rollout.val_kwargs.temperature is not given -> validate.temperature: 0.5 (RAGEN's default)
@@ -244,7 +270,7 @@ fn every_tag() {
                 errors.diagnostics[0].problem.to_string()
             }
         };
-        text.push_str(&format!("{tag}: {line}\n"));
+        let _ = writeln!(text, "{tag}: {line}");
     }
     assert_snapshot!("ragen_tags", text);
 }
@@ -353,7 +379,7 @@ fn every_setting_of_an_environment() {
             };
             let tag = format!("{TRAIN}=[{tag}]");
             let said = said(&["model_path=m", &tag, &argument], "custom_envs").replace(&key, "…");
-            text.push_str(&format!("{setting}\n    {}\n", said.replace('\n', "\n    ")));
+            let _ = writeln!(text, "{setting}\n    {}", said.replace('\n', "\n    "));
         }
     }
     assert_snapshot!("ragen_env_config", text);
@@ -496,6 +522,7 @@ fn a_file_of_environments() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("envs.yaml");
     let text = "
+defaults: [base, envs]
 custom_envs:
   FrozenLake:
     env_type: frozen_lake
@@ -532,6 +559,8 @@ custom_envs.WebShop.max_actions_per_traj=9 has no effect: the environment of thi
 custom_envs.WebShop.max_tokens=200 has no effect: the environment of this run is FrozenLake
 custom_envs.WebShop.env_config.dataset=small has no effect: the environment of this run is FrozenLake
 "#);
+    // Its list of defaults names RAGEN's own files, of which nothing is missed.
+    assert!(!notes(&converted(&lake)).contains("was not read"));
     let letters = [file, "model_path=m", "es_manager.train.env_configs.tags=[Letters]"];
     assert_snapshot!(environment(&converted(&letters)), @"kind: sokoban, prompting:, max_actions_per_turn: 2, max_actions: 10, max_turns: 5, max_tokens: 100, val_size: 512, max_length: 3000, rows: 6, columns: 6, boxes: 1, search_depth: 30, symbols: letters");
     assert_snapshot!(said(&letters, "grid"), @r#"
@@ -558,7 +587,7 @@ agent_proxy.context_window_mode=full has no effect: the whole episode is in sigh
 agent_proxy.max_context_window=5 has no effect: RAGEN's mode full does not read it
 agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
 agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
-agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned: that matters to gae, and to no advantage of whole episodes; RAGEN puts the sum at the end of the episode
+agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
 "#);
     assert_snapshot!(of(&["agent_proxy.context_window_mode=limited_multi_turn"]), @"error: `agent_proxy.context_window_mode=limited_multi_turn` of RAGEN cannot be followed: the whole episode is in sight of every turn, and no other context is there yet: only full can be followed");
     assert_snapshot!(of(&["agent_proxy.context_window_mode=single_turn", "agent_proxy.max_context_window=1"]), @"error: `agent_proxy.context_window_mode=single_turn` of RAGEN cannot be followed: the whole episode is in sight of every turn, and no other context is there yet: only full can be followed");
@@ -567,7 +596,7 @@ agent_proxy.use_turn_scores is not given: each turn's reward stands where it was
 agent_proxy.enable_summary_memory=True has no effect: RAGEN's mode full does not read it
 agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
 agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
-agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned: that matters to gae, and to no advantage of whole episodes; RAGEN puts the sum at the end of the episode
+agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
 "#);
     assert_snapshot!(of(&["es_manager.step_penalty=0.1", "es_manager.think_quality_penalty=0.5"]), @r#"
 error: `es_manager.step_penalty=0.1` of RAGEN cannot be followed: a penalty of this kind is not there: `environment.prompting.format_penalty` is
@@ -575,7 +604,7 @@ error: `es_manager.think_quality_penalty=0.5` of RAGEN cannot be followed: a pen
 "#);
     // GRPO looks at the sum of an episode, however its turns earned it.
     assert_snapshot!(of(&["algorithm.adv_estimator=grpo", "agent_proxy.use_turn_scores=True"]), @r#"
-agent_proxy.use_turn_scores=True has no effect: each turn's reward stands where it was earned; what its form costs is in it, which RAGEN leaves out here
+agent_proxy.use_turn_scores=True has no effect: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
 agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
 agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
 "#);
@@ -656,6 +685,15 @@ error: `es_manager.val.env_configs.tags=["FrozenLake"]` of RAGEN cannot be follo
 
 1 error in the configuration
 "#);
+    // In a whole command it is typed beside them.
+    let typed = converted(&[
+        "model_path=m",
+        "data.task=environment",
+        "environment.kind=bandit",
+        "agent_proxy.max_turn=1",
+        "+trainer.test_freq=5",
+    ]);
+    assert_snapshot!(environment(&typed), @"kind: bandit, prompting:, max_actions_per_turn: 2, max_turns: 1, val_size: 512, max_length: 3000");
     // Without an environment there are no turns to count.
     let rows = ["model.path=m", "data.task=arithmetic", "train.total_steps=1", "agent_proxy.max_turn=3"];
     let errors = load_sources(&[], &rows.map(str::to_owned)).unwrap_err();

@@ -307,9 +307,8 @@ impl EnvType {
             },
             NoEffect(reason) => Outcome::NoEffect(reason.to_owned()),
             Unless(allowed, _) if allowed.contains(&value) => so_anyway(),
-            Unless(_, reason) => Outcome::Refused(reason.to_owned()),
             Entries(entries, _) if entries.contains(&(below, value)) => so_anyway(),
-            Entries(_, reason) => Outcome::Refused(reason.to_owned()),
+            Unless(_, reason) | Entries(_, reason) => Outcome::Refused(reason.to_owned()),
             Limit => Outcome::Limit(value.to_owned()),
             Side(ours, other) => match find(other) {
                 Some(_) => Outcome::Set(vec![(ours, value.to_owned())]),

@@ -27,6 +27,10 @@ const PROMPT_LENGTH: &str = "data.max_prompt_length";
 /// Tokens of a prompt where nothing says how many, of those that an episode may have.
 const PROMPT_SHARE: f64 = 600.0;
 
+/// Where the rewards of turns stand.
+pub(super) const WHERE_EARNED: &str = "each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of \
+     whole episodes see the sum; RAGEN puts the sum at the end unless the key is on";
+
 /// Keys that have one of ours for the same.
 const SAME: [(&str, &str); 4] = [
     (TURNS, "environment.prompting.max_turns"),
@@ -64,7 +68,6 @@ fn episodes(t: &mut Translator) {
     if let Some(groups) = t.text(VAL_GROUPS) {
         t.set(&[VAL_GROUPS], "environment.val_size", &groups);
     }
-    turn_scores(t);
 }
 
 /// Where there is no environment, the keys of its episodes do nothing, as far as that is so.
@@ -82,30 +85,12 @@ fn without_episodes(t: &mut Translator) {
     if let Some(groups) = t.text(VAL_GROUPS) {
         t.set(&[VAL_GROUPS], "validate.max_prompts", &groups);
     }
-    for key in [SEPARATOR, ACTIONS, TURN_SCORES] {
+    for key in [SEPARATOR, ACTIONS] {
         t.no_effect(key, "no environment is played: a trajectory is one turn");
     }
     t.no_effect(THINK, "prompts are those of the data, and nothing is added to them");
     t.no_effect(PENALTY, "an answer's form is scored by a reward of its own, such as `kind: format`");
 }
-
-/// Where RAGEN puts the rewards of turns, at their ends or summed up at that of the episode.
-fn turn_scores(t: &mut Translator) {
-    if t.text(TURN_SCORES).is_none() {
-        return;
-    }
-    if t.flag(TURN_SCORES, false) {
-        t.no_effect(
-            TURN_SCORES,
-            "each turn's reward stands where it was earned; what its form costs is in it, which RAGEN leaves out here",
-        );
-    } else {
-        t.no_effect(TURN_SCORES, SUMMED);
-    }
-}
-
-const SUMMED: &str = "each turn's reward stands where it was earned: that matters to gae, and to no advantage of \
-                      whole episodes; RAGEN puts the sum at the end of the episode";
 
 /// Defaults of a whole configuration that plays an environment.
 pub(super) fn defaults(t: &mut Translator) {
@@ -114,7 +99,7 @@ pub(super) fn defaults(t: &mut Translator) {
         t.default(owner, key, ours, value);
     }
     if t.text(TURN_SCORES).is_none() && t.value_of("objective.advantage.kind").as_deref() == Some("gae") {
-        t.absent_without_effect(owner, TURN_SCORES, SUMMED);
+        t.absent_without_effect(owner, TURN_SCORES, WHERE_EARNED);
     }
     length(t);
     let num_of = |key: &str, t: &Translator| t.value_of(key).and_then(|value| value.parse::<f64>().ok());

@@ -23,6 +23,7 @@ use super::key::Becomes::{By, Key, NoEffect, Unless};
 use super::key::{ForeignKey, key};
 
 const FILTER: &str = "filter filter.kind filter.p filter.k filter.fraction";
+const GENERATION: &str = "RAGEN does not read it: its engine takes what `actor_rollout_ref.rollout` says";
 const NO_PENALTY: &str = "a penalty of this kind is not there: `environment.prompting.format_penalty` is";
 const ANY_SIZE: &str = "a batch may be of any size: nothing is copied or left out to fit it";
 
@@ -175,7 +176,7 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key("agent_proxy.max_context_window", "-1", By(episodes::EPISODES, "environment")),
     key("agent_proxy.without_history", "False", By(episodes::EPISODES, "environment")),
     key("agent_proxy.enable_summary_memory", "False", By(episodes::EPISODES, "environment")),
-    key("agent_proxy.use_turn_scores", "False", By(episodes::EPISODES, "environment")),
+    key("agent_proxy.use_turn_scores", "False", NoEffect(episodes::WHERE_EARNED)),
     key("agent_proxy.action_sep", "||", By(episodes::EPISODES, "environment.prompting.action_separator")),
     key(
         "agent_proxy.max_actions_per_turn",
@@ -195,19 +196,11 @@ pub(super) const KEYS: &[ForeignKey] = &[
         "state",
         NoEffect("`identity` leaves rewards as they are"),
     ),
-    key(
-        "ctx_manager.generation.gen_config.response_length",
-        "",
-        By(rules::GENERATION, "rollout.max_response_length"),
-    ),
-    key("ctx_manager.generation.gen_config.temperature", "", By(rules::GENERATION, "rollout.temperature")),
-    key("ctx_manager.generation.gen_config.top_p", "", By(rules::GENERATION, "rollout.top_p")),
-    key("ctx_manager.generation.gen_config.top_k", "", By(rules::GENERATION, "rollout.top_k")),
-    key(
-        "ctx_manager.generation.gen_config.kwargs",
-        "null",
-        NoEffect("RAGEN does not read it: `actor_rollout_ref.rollout` has what its engine takes"),
-    ),
+    key("ctx_manager.generation.gen_config.response_length", "", NoEffect(GENERATION)),
+    key("ctx_manager.generation.gen_config.temperature", "", NoEffect(GENERATION)),
+    key("ctx_manager.generation.gen_config.top_p", "", NoEffect(GENERATION)),
+    key("ctx_manager.generation.gen_config.top_k", "", NoEffect(GENERATION)),
+    key("ctx_manager.generation.gen_config.kwargs", "null", NoEffect(GENERATION)),
     key(
         "custom_envs.*",
         "",

@@ -224,24 +224,6 @@ fn critic_size(group: Option<f64>, t: &mut Translator) {
     }
 }
 
-/// What `ctx_manager` says of generation.
-pub(super) const GENERATION: Rule = Rule::new(2, "generation", generation);
-
-/// RAGEN's engine takes `actor_rollout_ref.rollout`, and does not look at these, which say the same by reference.
-fn generation(t: &mut Translator) {
-    for name in ["response_length", "temperature", "top_p", "top_k"] {
-        let key = format!("ctx_manager.generation.gen_config.{name}");
-        let engine = format!("actor_rollout_ref.rollout.{name}");
-        let Some(value) = t.text(&key) else {
-            t.no_effect(&key, "null says nothing");
-            continue;
-        };
-        let is_same = t.text(&engine).is_some_and(|engine| engine == value);
-        let warning = if is_same { "" } else { "warning: " };
-        t.no_effect(&key, &format!("{warning}RAGEN does not read it: {engine} is what its engine takes"));
-    }
-}
-
 /// Sets the defaults of a whole configuration that leaves keys out.
 pub(in crate::foreign) fn defaults(t: &mut Translator) {
     let owner = Owner::Ragen;
