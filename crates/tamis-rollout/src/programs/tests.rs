@@ -81,14 +81,17 @@ impl Owner {
             if let Some(event) = self.told.pop_front() {
                 return event;
             }
-            let guard = self.rung.0.lock().expect("lock");
-            let (mut guard, waited) =
-                self.rung.1.wait_timeout_while(guard, LONG, |rung| !*rung).expect("lock");
-            *guard = false;
-            drop(guard);
-            assert!(!waited.timed_out(), "nothing happened");
+            assert!(self.is_rung(), "nothing happened");
             self.told.extend(self.host.take_events());
         }
+    }
+
+    /// Waits for the bell; no where it stays silent.
+    fn is_rung(&self) -> bool {
+        let guard = self.rung.0.lock().expect("lock");
+        let (mut guard, waited) = self.rung.1.wait_timeout_while(guard, LONG, |rung| !*rung).expect("lock");
+        *guard = false;
+        !waited.timed_out()
     }
 
     fn asked(&mut self) -> (EpisodeNumber, CallNumber, ChatCall) {
@@ -566,6 +569,12 @@ fn an_episode_that_its_owner_ends_is_killed_and_not_heard_of_again() {
     assert!(!files[1].exists());
     owner.host.end(episodes[2]);
     assert_eq!(owner.host.take_events(), []);
+    // What waits to be told is not told any more.
+    let episode = owner.begin(&json!({"file": files[1]}));
+    assert!(owner.is_rung());
+    owner.host.end(episode);
+    assert_eq!(owner.host.take_events(), []);
+    assert_eq!(owner.host.num_open(), 0);
 }
 
 #[test]
