@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 
 /// Longest time for what must happen.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(300);
 
 /// What all programs here begin with.
 const PRELUDE: &str = r#"
@@ -56,15 +56,15 @@ struct Owner {
 
 impl Owner {
     fn new(mut settings: ProgramSettings) -> Self {
-        let scratch = tempfile::tempdir().unwrap();
-        settings.scratch_dir = scratch.path().to_owned();
+        let scratch = tempfile::tempdir().expect("a folder");
+        scratch.path().clone_into(&mut settings.scratch_dir);
         let rung = Arc::new((Mutex::new(false), Condvar::new()));
         let bell = Arc::clone(&rung);
         let host = ProgramHost::start(settings, move || {
-            *bell.0.lock().unwrap() = true;
+            *bell.0.lock().expect("lock") = true;
             bell.1.notify_all();
         });
-        Self { host: host.unwrap(), rung, told: std::collections::VecDeque::new(), scratch }
+        Self { host: host.expect("a host"), rung, told: std::collections::VecDeque::new(), scratch }
     }
 
     fn of(script: &str) -> Self {
@@ -81,13 +81,17 @@ impl Owner {
             if let Some(event) = self.told.pop_front() {
                 return event;
             }
-            let guard = self.rung.0.lock().unwrap();
-            let (mut guard, waited) = self.rung.1.wait_timeout_while(guard, LONG, |rung| !*rung).unwrap();
-            *guard = false;
-            drop(guard);
-            assert!(!waited.timed_out(), "nothing happened");
+            assert!(self.is_rung(), "nothing happened");
             self.told.extend(self.host.take_events());
         }
+    }
+
+    /// Waits for the bell; no where it stays silent.
+    fn is_rung(&self) -> bool {
+        let guard = self.rung.0.lock().expect("lock");
+        let (mut guard, waited) = self.rung.1.wait_timeout_while(guard, LONG, |rung| !*rung).expect("lock");
+        *guard = false;
+        !waited.timed_out()
     }
 
     fn asked(&mut self) -> (EpisodeNumber, CallNumber, ChatCall) {
@@ -120,8 +124,8 @@ impl Owner {
     }
 }
 
-fn reward(reward: f64) -> Result<ProgramOutcome, String> {
-    Ok(ProgramOutcome { reward: Some(reward), ..ProgramOutcome::default() })
+fn reward(reward: f64) -> ProgramOutcome {
+    ProgramOutcome { reward: Some(reward), ..ProgramOutcome::default() }
 }
 
 fn is_alive(pid: &str) -> bool {
@@ -147,7 +151,7 @@ fn written(path: &Path) -> String {
 }
 
 fn num_entries(folder: &Path) -> usize {
-    std::fs::read_dir(folder).unwrap().count()
+    std::fs::read_dir(folder).expect("a folder").count()
 }
 
 #[test]
@@ -233,7 +237,7 @@ print(1)
         let (_, call, _) = owner.asked();
         assert!(owner.host.answer(call, Err(error)));
     }
-    assert_eq!(owner.ended().1, reward(1.0));
+    assert_eq!(owner.ended().1, Ok(reward(1.0)));
 }
 
 #[test]
@@ -256,7 +260,7 @@ print(0)
     owner.begin(&json!({}));
     let (_, outcome, refused) = owner.ended_after("yes");
     let expected = RefusedCalls { invalid: 4, too_large: 2, over_limit: 2, ..RefusedCalls::default() };
-    assert_eq!((outcome, refused), (reward(0.0), expected));
+    assert_eq!((outcome, refused), (Ok(reward(0.0)), expected));
     assert_eq!(owner.host.refused(), expected);
 }
 
@@ -288,10 +292,10 @@ else:
     let (episode, outcome, refused) = owner.ended_after("1");
     // It is blamed for what it did with its own key; for the key of the other, that one is.
     let own = RefusedCalls { foreign_url: 1, unknown_url: 2, ..RefusedCalls::default() };
-    assert_eq!((episode, outcome, refused), (cheat, reward(2.0), own));
+    assert_eq!((episode, outcome, refused), (cheat, Ok(reward(2.0)), own));
     owner.say(call, "1");
     let other = RefusedCalls { foreign_url: 1, ..RefusedCalls::default() };
-    assert_eq!(owner.ended(), (victim, reward(1.0), other));
+    assert_eq!(owner.ended(), (victim, Ok(reward(1.0)), other));
     assert_eq!(owner.host.refused().total(), 4);
 }
 
@@ -300,7 +304,7 @@ fn what_outlives_a_program_is_killed_or_refused() {
     // Both children let go of everything that they have inherited and call until they are refused; one stays in the
     // group, and the other leaves it.
     let mut owner = Owner::of(
-        r##"
+        r#"
 daemon = """
 import json, os, sys, time, urllib.error, urllib.request
 name, url, key = sys.argv[1:]
@@ -330,12 +334,12 @@ for name in ["stays", "escaped"]:
         time.sleep(0.01)
 ask("x")
 print(1)
-"##,
+"#,
     );
     let folder = tempfile::tempdir().unwrap();
     owner.begin(&json!({"folder": folder.path()}));
     let (_, outcome, refused) = owner.ended_after("yes");
-    assert_eq!((outcome, refused), (reward(1.0), RefusedCalls::default()));
+    assert_eq!((outcome, refused), (Ok(reward(1.0)), RefusedCalls::default()));
     let stays = written(&folder.path().join("stays"));
     soon("the end of what stayed", || !is_alive(&stays));
     let escaped = written(&folder.path().join("escaped"));
@@ -372,10 +376,7 @@ fn a_program_that_takes_too_long_is_killed_with_its_children_and_its_call_is_clo
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pids");
         let episode = owner.begin(&json!({"file": file}));
-        let call = match owner.next() {
-            ProgramEvent::Asked { call, .. } => call,
-            _ => continue,
-        };
+        let ProgramEvent::Asked { call, .. } = owner.next() else { continue };
         assert_eq!(owner.next(), ProgramEvent::Abandoned { episode, call });
         let (_, outcome, _) = owner.ended();
         let error = outcome.unwrap_err();
@@ -461,7 +462,7 @@ fn episodes_wait_while_as_many_programs_run_as_may_at_once() {
                 }
             }
             ProgramEvent::Ended { episode, outcome, .. } => {
-                assert_eq!(outcome, reward(episode.0 as f64));
+                assert_eq!(outcome, Ok(reward(episode.0 as f64)));
                 num_ended += 1;
                 if num_ended >= names.len() - 1
                     && let Some((episode, call)) = open.pop_front()
@@ -513,7 +514,7 @@ print(1)
     owner.say(call, "again");
     let expected = RefusedCalls { at_once: 1, ..RefusedCalls::default() };
     let (_, outcome, refused) = owner.ended();
-    assert_eq!((outcome, refused), (reward(1.0), expected));
+    assert_eq!((outcome, refused), (Ok(reward(1.0)), expected));
 }
 
 #[test]
@@ -543,7 +544,7 @@ print(ask("second"))
     assert!(!owner.host.answer(first, Ok(ChatAnswer::text("late", ChatFinish::Stop))));
     let ProgramEvent::Asked { call, .. } = events[1] else { panic!("{events:?}") };
     owner.say(call, "4");
-    assert_eq!(owner.ended().1, reward(4.0));
+    assert_eq!(owner.ended().1, Ok(reward(4.0)));
 }
 
 #[test]
@@ -568,6 +569,12 @@ fn an_episode_that_its_owner_ends_is_killed_and_not_heard_of_again() {
     assert!(!files[1].exists());
     owner.host.end(episodes[2]);
     assert_eq!(owner.host.take_events(), []);
+    // What waits to be told is not told any more.
+    let episode = owner.begin(&json!({"file": files[1]}));
+    assert!(owner.is_rung());
+    owner.host.end(episode);
+    assert_eq!(owner.host.take_events(), []);
+    assert_eq!(owner.host.num_open(), 0);
 }
 
 #[test]
