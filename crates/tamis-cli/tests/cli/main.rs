@@ -7,6 +7,7 @@ mod fake_hub;
 mod support;
 
 mod accounting;
+mod agents;
 mod agreement;
 mod algorithms;
 mod config_command;

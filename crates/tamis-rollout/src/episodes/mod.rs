@@ -278,6 +278,15 @@ pub struct FaultyEpisodes {
     pub num_broken: u64,
 }
 
+impl FaultyEpisodes {
+    /// Those that there were, by metric.
+    pub fn by_metric(self) -> Vec<(String, u64)> {
+        let classes = [("timed_out", self.num_timed_out), ("broken", self.num_broken)];
+        let named = classes.map(|(class, count)| (format!("rollout/environment_faults/{class}"), count));
+        named.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+}
+
 /// The trajectories that are being played.
 pub struct Plays {
     worlds: Option<Arc<dyn Worlds>>,

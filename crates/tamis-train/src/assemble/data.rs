@@ -61,9 +61,7 @@ fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleE
     let mut prompts = match data.task {
         Some(task) if let Some(levels) = LevelPrompts::of(config)? => {
             let LevelPrompts { train, held_out: validation, notes } = levels;
-            // Anything that one may write.
-            let alphabet = (' '..='~').chain(['\n']).collect();
-            Prompts { train, validation, notes, task: Some(task), alphabet, ..Prompts::default() }
+            Prompts { train, validation, notes, task: Some(task), ..Prompts::default() }
         }
         Some(task) => {
             let TaskPrompts { train, held_out, notes, alphabet } =
@@ -72,6 +70,10 @@ fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleE
         }
         None => files(config, for_training)?,
     };
+    if config.played().is_some_and(|environment| !environment.maker().is_game()) {
+        // Anything that environments, tools and programs may write.
+        prompts.alphabet.extend((' '..='~').chain(['\n']));
+    }
     if let Some(limit) = config.validate.max_prompts {
         prompts.validation.truncate(limit);
     }

@@ -5,11 +5,22 @@ use std::collections::BTreeMap;
 use tamis_core::group::{Episode, Group};
 use tamis_run::metrics::Metrics;
 
+/// Numbers about turns that built-in environments give.
+const KNOWN: [&str; 7] = [
+    "num_actions",
+    "action_is_valid",
+    "action_is_effective",
+    "format_penalty",
+    "num_tool_calls",
+    "num_failed_calls",
+    "num_calls_refused",
+];
+
 /// Metrics of all episodes generated for the step, dropped ones too, under `train/{environment}/...`; none where no
 /// trajectory was played.
 ///
-/// Means are over episodes. Of the numbers that an environment gives for each turn, `num_actions` is summed over an
-/// episode, and the others are means over its turns, as in RAGEN.
+/// Means are over episodes. Of the numbers that an environment gives for each turn, those called `num_...` are summed over
+/// an episode, and the others are means over its turns, as in RAGEN.
 pub fn episode_metrics(environment: &str, groups: &[&Group], metrics: &mut Metrics) {
     let of_group = |group: &&Group| -> Vec<Episode> {
         group.trajectories.iter().filter_map(|one| one.episode.clone()).collect()
@@ -33,13 +44,15 @@ pub fn episode_metrics(environment: &str, groups: &[&Group], metrics: &mut Metri
     for episode in &episodes {
         for turn in &episode.turns {
             for (name, value) in &turn.info {
-                let share = if name == "num_actions" { 1.0 } else { 1.0 / episode.turns.len() as f64 };
+                let share = if name.starts_with("num_") { 1.0 } else { 1.0 / episode.turns.len() as f64 };
                 *names.entry(name).or_default() += value * share;
             }
         }
     }
     for (name, sum) in names {
-        set(name, sum / episodes.len() as f64);
+        // Names of an environment's own have a place of their own.
+        let name = if KNOWN.contains(&name) { name.to_owned() } else { format!("info/{name}") };
+        set(&name, sum / episodes.len() as f64);
     }
 }
 

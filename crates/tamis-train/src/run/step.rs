@@ -145,6 +145,7 @@ pub(crate) fn step(
     let fates = members.fates(&groups, &left_out, &advantages);
     facts.ignored = workers.dispatcher.inbox().take_ignored();
     facts.server_faults = workers.sampler.take_faults();
+    facts.server_faults.extend(workers.plays.take_faults().by_metric());
     facts.advantages = credit.shaped.advantages;
     facts.returns = credit.returns;
     facts.final_rewards = columns.final_rewards;

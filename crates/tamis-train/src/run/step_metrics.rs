@@ -78,10 +78,20 @@ impl StepMetrics {
         let zero_advantage = diagnostics::set_trained(&groups, &facts.advantages, &left_out, &mut metrics);
         let records = step.generated_records();
         logged_metrics(&records, &mut metrics);
-        let generated: Vec<&Group> = records.into_iter().map(|record| &record.group).collect();
+        let generated: Vec<&Group> = records.iter().map(|record| &record.group).collect();
         let of_generated = generated_metrics(&generated, &mut metrics);
         if let Some(environment) = recipe.config.played() {
-            episode_metrics(environment.kind.as_str(), &generated, &mut metrics);
+            let mut by_source: BTreeMap<&str, Vec<&Group>> = BTreeMap::new();
+            for record in &records {
+                let source = match record.prompt.prompt.data_source.as_str() {
+                    "" => environment.kind.as_str(),
+                    source => source,
+                };
+                by_source.entry(source).or_default().push(&record.group);
+            }
+            for (source, groups) in by_source {
+                episode_metrics(source, &groups, &mut metrics);
+            }
         }
         diagnostics::set_generated(&generated, &mut metrics);
         metrics.extend(facts.report.metrics());

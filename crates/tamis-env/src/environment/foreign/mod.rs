@@ -245,7 +245,7 @@ impl Foreign {
     /// # Errors
     /// They cannot be begun.
     pub fn begin_calls(&self, luck: Key) -> Result<ForeignCalls, EnvironmentFault> {
-        self.begin_level(&Value::Null, luck).map(ForeignCalls)
+        self.begin_level(&json!({}), luck).map(ForeignCalls)
     }
 }
 

@@ -1,0 +1,199 @@
+//! Runs whose prompts are played elsewhere: in a user's Python class, by programs that ask the policy, with tools.
+
+use serde_json::Value;
+use tamis_data::records::Records;
+
+use crate::tamis::{Folder, Left, Replaced as _};
+
+/// A small policy of characters that is imitated nothing and trained for a few steps.
+const SMALL: &str = "\
+run: {name: tiny, seed: 5, threads: 1}
+model:
+  init: {architecture: qwen3, hidden_size: 16, intermediate_size: 32, num_layers: 2, num_heads: 2, num_kv_heads: 1, max_position_embeddings: 512}
+data: {DATA, train_batch_size: 4, max_prompt_length: 64}
+environment: {ENVIRONMENT}
+warm_start: {WARM}
+rollout: {n: 4, max_response_length: 6}
+train: {total_steps: 3, optimizer: {learning_rate: 1e-2}}
+validate: {test_freq: 1}
+checkpoint: {save_freq: 1}
+";
+
+fn config(data: &str, environment: &str, warm: &str) -> String {
+    SMALL.replaced("DATA", data).replaced("ENVIRONMENT", environment).replaced("WARM", warm)
+}
+
+fn rows(folder: &Folder, step: u64) -> Vec<Value> {
+    let path = folder.join(&format!("runs/tiny/rollouts/step_{step}.parquet"));
+    Records::open(&path).unwrap().map(|record| Value::Object(record.unwrap().values)).collect()
+}
+
+fn metrics(folder: &Folder) -> Vec<Value> {
+    let metrics = std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl")).unwrap();
+    metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn assert_on_policy(folder: &Folder) {
+    let kls: Vec<f64> = metrics(folder).iter().filter_map(|row| row["actor/ppo_kl"].as_f64()).collect();
+    assert_eq!(kls, [0.0; 3]);
+}
+
+/// Counts what an answer is long, and is over after three.
+const COUNTER: &str = r#"
+import random
+
+class Counter:
+    is_deterministic = True
+    def __init__(self, longest):
+        self.longest = longest
+    def reset(self, level, luck):
+        self.turns, self.number = 0, random.Random(level).randint(1, 9)
+        return f"go {self.number}"
+    def step(self, text):
+        self.turns += 1
+        if text == "no such answer": raise ValueError
+        return f"{len(text)} of {self.number}", min(len(text), self.longest) / 10, self.turns == 3
+"#;
+
+#[test]
+fn a_python_class_is_played_in_workers_and_resumed() {
+    let environment = "kind: python, path: counter.py:Counter, args: {longest: 5}, style: plain, train_size: 16, val_size: 4";
+    let config = config("task: environment", environment, "steps: 0");
+    let folder = Folder::new().with("config.yaml", &config).with("counter.py", COUNTER);
+    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+    assert!(
+        ended.stderr.contains("Counter (python): 16 training and 4 held-out levels"),
+        "{}",
+        ended.shown()
+    );
+    assert_on_policy(&folder);
+    for row in (1..=3).flat_map(|step| rows(&folder, step)) {
+        assert_eq!(row["turn_ends"].as_array().unwrap().len(), 3, "{row}");
+        let rewards: f64 =
+            row["turn_rewards"].as_array().unwrap().iter().map(|reward| reward.as_f64().unwrap()).sum();
+        assert!((rewards - row["reward"].as_f64().unwrap()).abs() < 1e-6, "{row}");
+    }
+    // Cut short after its first step and taken up again, it ends as it would have.
+    let expected = Left::by(&folder.join("runs/tiny"));
+    let again = Folder::new().with("config.yaml", &config).with("counter.py", COUNTER);
+    again.tamis(&["train", "config.yaml", "train.total_steps=1"]).succeeds();
+    again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
+    expected.assert_same(&Left::by(&again.join("runs/tiny")));
+    // What it lacks is told before anything is generated.
+    for (setting, said) in [
+        ("environment.path=counter.py:Nobody", "has no function or class `Nobody`"),
+        ("environment.python=no-such-python", "its worker `no-such-python` cannot be started"),
+    ] {
+        let broken = folder.tamis(&["train", "config.yaml", "run.name=other", setting]);
+        assert_eq!(broken.code, Some(2), "{}", broken.shown());
+        assert!(broken.stderr.contains(said), "{}", broken.shown());
+    }
+}
+
+/// Asks twice: for anything, and again with what came of it; the first call of an episode is what its prompt is.
+const AGENT: &str = r#"
+import json, os, sys, urllib.request
+
+task = json.loads(sys.stdin.readline())
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+def ask(messages):
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": os.environ["TAMIS_MODEL"], "messages": messages}).encode(),
+        {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+    )
+    with opener.open(request, timeout=300) as answer:
+        return json.load(answer)["choices"][0]["message"]
+
+talk = list(task["messages"])
+talk += [ask(talk), {"role": "user", "content": "again"}]
+last = ask(talk)
+right = task["ground_truth"] in last["content"]
+print(json.dumps({"reward": float(right), "success": right, "info": {"length": len(last["content"])}}))
+"#;
+
+#[test]
+fn a_program_is_answered_by_the_policy_and_its_calls_are_trained_on() {
+    let prompts: String = (0..16)
+        .map(|n| format!("{{\"prompt\": \"say {}\", \"ground_truth\": \"{}\"}}\n", n % 4, n % 4))
+        .collect();
+    let environment = "kind: program, argv: [python3, agent.py], style: plain, max_concurrent: 4, prompting: {max_turns: 2}";
+    let config = config(
+        "train: prompts.jsonl, val: prompts.jsonl, prompt_format: text",
+        environment,
+        "steps: 40, batch_size: 16, learning_rate: 1e-2",
+    );
+    let folder =
+        Folder::new().with("config.yaml", &config).with("prompts.jsonl", &prompts).with("agent.py", AGENT);
+    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+    assert!(ended.stderr.contains("programs ask the policy at http://127.0.0.1:"), "{}", ended.shown());
+    assert_on_policy(&folder);
+    for row in (1..=3).flat_map(|step| rows(&folder, step)) {
+        assert_eq!(row["turn_ends"].as_array().unwrap().len(), 2, "{row}");
+        assert_eq!(row["reward"], row["success"], "{row}");
+        let mask = row["loss_mask"].as_array().unwrap();
+        assert!(
+            mask.iter().any(|is_written| *is_written == false),
+            "what stands between bears no loss: {row}"
+        );
+    }
+    let steps = metrics(&folder);
+    let last = steps.iter().rfind(|row| row["train/program/num_calls_refused"].is_number()).expect("counted");
+    assert_eq!(last["train/program/num_calls_refused"], 0.0);
+    // Programs leave no trace in what a seed decides.
+    let expected = Left::by(&folder.join("runs/tiny"));
+    let again =
+        Folder::new().with("config.yaml", &config).with("prompts.jsonl", &prompts).with("agent.py", AGENT);
+    again.tamis(&["train", "config.yaml", "train.total_steps=1"]).succeeds();
+    again.tamis(&["train", "--resume", "runs/tiny", "train.total_steps=3"]).succeeds();
+    expected.assert_same(&Left::by(&again.join("runs/tiny")));
+    // One that crashes fails its groups, with its last words.
+    let crash = again.with("agent.py", "raise SystemExit('the agent is out')");
+    let ended = crash.tamis(&["train", "config.yaml", "run.name=other"]);
+    assert_ne!(ended.code, Some(0));
+    assert!(ended.stderr.contains("the agent is out"), "{}", ended.shown());
+}
+
+/// Roles and contents in lines, and the names of tools at the top.
+const TEMPLATE: &str = "{% if tools %}{% for tool in tools %}{{ tool.function.name }} {% endfor %}
+{% endif %}{% for message in messages %}{{ message.role }}: {{ message.content }}
+{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+
+const TOOLS: &str = r#"
+def add(a: int, b: int) -> int:
+    """Adds two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a + b
+"#;
+
+#[test]
+fn answers_that_call_tools_go_on() {
+    // A policy that has learned to write one call.
+    let call = "<tool_call>{\\\"name\\\": \\\"add\\\", \\\"arguments\\\": {\\\"a\\\": 1, \\\"b\\\": 41}}</tool_call>";
+    let prompts = format!("{{\"prompt\": \"sum\", \"ground_truth\": \"{call}\"}}\n").repeat(8);
+    let environment = "kind: tools, functions: [tools.py:add], prompting: {max_turns: 2}";
+    let config =
+        config("train: prompts.jsonl", environment, "steps: 150, batch_size: 8, learning_rate: 1e-2")
+            .replaced("model:\n", "reward: [{kind: exact}]\nmodel:\n  chat_template: template.jinja\n")
+            .replaced("max_response_length: 6", "max_response_length: 90")
+            .replaced("validate: {test_freq: 1}\n", "");
+    let folder = Folder::new()
+        .with("config.yaml", &config)
+        .with("prompts.jsonl", &prompts)
+        .with("template.jinja", TEMPLATE)
+        .with("tools.py", TOOLS);
+    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+    assert!(ended.stderr.contains("tools: add"), "{}", ended.shown());
+    assert_on_policy(&folder);
+    let called = (1..=3)
+        .flat_map(|step| rows(&folder, step))
+        .filter(|row| row["turn_ends"].as_array().unwrap().len() == 2);
+    let texts: Vec<String> = called.map(|row| row["completion"].as_str().unwrap().to_owned()).collect();
+    assert!(!texts.is_empty());
+    assert!(texts.iter().any(|text| text.contains("tool: 42")), "{texts:?}");
+}
