@@ -87,7 +87,7 @@ async fn route(
         (other, _) => {
             let other: String = other.chars().take(60).collect();
             let message = format!(
-                "there is no `{other}` here: the policy answers `POST v1/chat/completions`, and `GET v1/models` names it"
+                "there is no `{other}` here: `POST v1/chat/completions` is answered, and `GET v1/models`"
             );
             refuse(ledger, episode, ApiError::new(404, "NotFoundError", message))
         }

@@ -17,7 +17,7 @@
 //!
 //! | variable | what it is |
 //! |---|---|
-//! | `OPENAI_BASE_URL`, `OPENAI_API_BASE` | `http://127.0.0.1:PORT/e/TOKEN/v1`: the episode's alone, and not to be guessed |
+//! | `OPENAI_BASE_URL`, `OPENAI_API_BASE` | `http://127.0.0.1:PORT/e/TOKEN/v1`, the episode's alone |
 //! | `OPENAI_API_KEY` | the same token; another key is taken too, but for one of another episode |
 //! | `TAMIS_MODEL` | the name of the policy; calls may name any model |
 //! | `TAMIS_TASK` | the path of a file with the task, one line of JSON |
@@ -44,7 +44,7 @@
 //!
 //! | status | call |
 //! |---|---|
-//! | 400, 404, 405 | cannot be read or asks for what is not done: several samples, images, log-probabilities, other routes |
+//! | 400, 404, 405 | cannot be read or asks for what is not done: several samples, images, other routes |
 //! | 401 | of no URL that was ever given out, or with the key of another episode than the URL's |
 //! | 403 | more than an episode may make |
 //! | 410 | after the end of its episode |

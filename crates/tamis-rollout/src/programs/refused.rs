@@ -125,7 +125,7 @@ impl Refusal {
             }
             Self::AtOnce(most) => {
                 let message = format!(
-                    "{most} calls of this episode are under way, the most at once (`max_calls_at_once`): ask again later"
+                    "{most} calls of this episode are under way, the most at once (`max_calls_at_once`): ask later"
                 );
                 ApiError::new(429, "RateLimitError", message).coded("too_many_at_once")
             }

@@ -125,7 +125,10 @@ impl ChatAnswer {
             }
             put(&mut text, &chunk);
         };
-        let choice = |delta: Value, finish_reason: Value| json!([{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish_reason}]);
+        let choice = |delta: Value, reason: Value| {
+            let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": reason});
+            json!([choice])
+        };
         say(choice(json!({"role": "assistant", "content": ""}), Value::Null), Value::Null);
         if !self.text.is_empty() {
             say(choice(json!({"content": self.text}), Value::Null), Value::Null);

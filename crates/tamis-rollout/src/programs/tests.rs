@@ -317,7 +317,8 @@ with open(name, "w") as file:
 while not os.path.exists(name + ".go"):
     time.sleep(0.01)
 body = json.dumps({"messages": [{"role": "user", "content": name}]}).encode()
-request = urllib.request.Request(url + "/chat/completions", body, {"Content-Type": "application/json", "Authorization": key})
+headers = {"Content-Type": "application/json", "Authorization": key}
+request = urllib.request.Request(url + "/chat/completions", body, headers)
 try:
     urllib.request.urlopen(request, timeout=60)
     said = "answered"
