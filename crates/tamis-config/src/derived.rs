@@ -7,6 +7,7 @@ use tamis_core::correction::CorrectionPreset;
 use tamis_core::objective::Aggregation;
 use tamis_core::schedule::InFlight;
 use tamis_env::task::TaskKind;
+use tamis_env::task::environment::EnvironmentLevels;
 
 use crate::reader::Setting as _;
 use crate::schema::{
@@ -247,6 +248,21 @@ impl Config {
         self.environment.as_ref().filter(|environment| has_levels || environment.maker().plays_any_prompt())
     }
 
+    /// All environments that prompts are played in.
+    pub fn environments(&self) -> impl Iterator<Item = &EnvironmentConfig> {
+        let more = self.played().map_or(&[][..], |_| &self.more_environments);
+        self.played().into_iter().chain(more)
+    }
+
+    /// The levels of each environment.
+    pub fn levels(&self) -> Vec<EnvironmentLevels> {
+        let number = |(number, environment): (usize, &EnvironmentConfig)| EnvironmentLevels {
+            number,
+            ..environment.levels()
+        };
+        self.environments().enumerate().map(number).collect()
+    }
+
     /// The key that bounds [`Self::max_completion_length`].
     pub fn completion_length_key(&self) -> &'static str {
         if self.played().is_some() { "environment.max_length" } else { "rollout.max_response_length" }
@@ -255,7 +271,12 @@ impl Config {
     /// Most tokens after a prompt: those of an answer, or of all turns with what the environment writes.
     pub fn max_completion_length(&self) -> usize {
         let of_answer = self.rollout.max_response_length;
-        let Some(environment) = self.played() else { return of_answer };
+        self.environments().map(|environment| self.max_episode_length(environment)).max().unwrap_or(of_answer)
+    }
+
+    /// Most tokens of an episode after its prompt.
+    fn max_episode_length(&self, environment: &EnvironmentConfig) -> usize {
+        let of_answer = self.rollout.max_response_length;
         let of_turn = of_answer.saturating_add(self.data.max_prompt_length);
         let max_turns = environment.prompting.max_turns;
         let num_seen = match environment.context {
@@ -273,7 +294,7 @@ impl Config {
     pub fn has_validation_data(&self) -> bool {
         !self.data.val.is_empty()
             || (self.data.task == Some(TaskKind::Environment)
-                && self.environment.as_ref().is_some_and(|environment| environment.val_size > 0))
+                && self.environments().any(|environment| environment.val_size > 0))
             || (self.data.task == Some(TaskKind::Arithmetic) && self.data.arithmetic.val_size > 0)
     }
 

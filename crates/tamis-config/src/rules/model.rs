@@ -106,6 +106,49 @@ impl Checker<'_> {
         }
     }
 
+    /// Environments beside the first one.
+    fn more_environments(&mut self) {
+        let Some(first) =
+            self.config.environment.as_ref().filter(|_| !self.config.more_environments.is_empty())
+        else {
+            if !self.config.more_environments.is_empty() {
+                self.error(
+                    &["more_environments", "environment"],
+                    "`more_environments` are played beside `environment`, and there is none",
+                    "write the first of them as `environment`",
+                );
+            }
+            return;
+        };
+        if first.maker().plays_any_prompt() {
+            let message = format!(
+                "`environment.kind` {} plays the prompts of a task or a file, and has nothing beside it",
+                first.kind
+            );
+            self.error(&["more_environments", "environment.kind"], message, "take `more_environments` out");
+        }
+        let key = Key::new(self.config.run.seed, Purpose::Environment);
+        for (place, environment) in self.config.more_environments.iter().enumerate() {
+            let (maker, path) = (environment.maker(), format!("more_environments.{place}"));
+            if maker.plays_any_prompt() {
+                let message =
+                    format!("`{}` plays the prompts of a task or a file, and stands alone", environment.kind);
+                self.error(&[&path], message, "write it as `environment`, without others");
+            } else if let Some(Err(error)) = maker.is_game().then(|| maker.open(key)) {
+                let message = format!("the environment `{}` cannot be made: {error}", environment.kind);
+                self.error(&[&path], message, "mend the setting that it names");
+            }
+            if (environment.style, environment.context()) != (first.style, first.context()) {
+                let message = "environments of a run speak in one style and show one context";
+                self.error(
+                    &[&path, "environment"],
+                    message,
+                    "give them the same `style`, `context` and `max_context_window`",
+                );
+            }
+        }
+    }
+
     pub(super) fn prompts(&mut self) {
         let data = &self.config.data;
         if let Some(task) = data.task.filter(|task| !task.reads_files()) {
@@ -143,6 +186,7 @@ impl Checker<'_> {
             ),
             (_, None) => {}
         }
+        self.more_environments();
         if data.task != Some(TaskKind::Arithmetic) {
             let keys = ["data.arithmetic.levels", "data.arithmetic.train_size", "data.arithmetic.val_size"];
             self.warn_ignored(&keys, "`data.task` is not `arithmetic`");

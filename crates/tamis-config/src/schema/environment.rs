@@ -12,6 +12,9 @@ kinded! {
     pub struct EnvironmentConfig {
         /// Which environment, with the settings of that kind.
         kind: EnvironmentKind;
+        /// Its name in metrics, and the data source of its levels. Null: that of the kind, or what an environment elsewhere
+        /// calls itself.
+        name: Option<String> = "null", NotEmpty, Fixed;
         /// How it speaks to the policy.
         style: EnvironmentStyle = "ragen", Any, Fixed;
         /// Its words, and how many turns and actions an episode may have.
@@ -21,7 +24,7 @@ kinded! {
         /// Turns that count where `context` is not full, the one to be answered included. Null: all of them.
         max_context_window: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// Number of training levels.
-        train_size: usize = "8192", Between(1.0, 1e7), Fixed;
+        train_size: usize = "8192", Between(0.0, 1e7), Fixed;
         /// Number of held-out levels.
         val_size: usize = "256", Between(0.0, 1e7), Fixed;
         /// Most tokens of a trajectory after its prompt, those of the environment included. Null: as many as all
@@ -44,10 +47,12 @@ impl EnvironmentConfig {
         Context { mode: self.context, window: self.max_context_window }
     }
 
-    /// Its levels.
+    /// Its levels, as the only environment of a run.
     pub fn levels(&self) -> EnvironmentLevels {
         EnvironmentLevels {
             maker: self.maker(),
+            name: self.name.clone(),
+            number: 0,
             context: self.context(),
             train_size: self.train_size,
             val_size: self.val_size,

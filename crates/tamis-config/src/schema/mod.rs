@@ -83,6 +83,9 @@ section! {
         data: DataConfig = "{}", Any, Fixed;
         /// The game of `data.task: environment`, played turn by turn. Null: a completion is one answer.
         environment: Option<EnvironmentConfig> = "null", Any, Fixed;
+        /// Further environments beside `environment`, in the same run, each with levels of its own; one with
+        /// `train_size: 0` is validated in alone.
+        more_environments: Vec<EnvironmentConfig> = "[]", Any, Fixed;
         /// A supervised phase before reinforcement learning.
         warm_start: WarmStartConfig = "{}", Any, Fixed;
         /// How completions are sampled.

@@ -19,6 +19,21 @@ use crate::environment::kind::{EnvironmentError, EnvironmentMaker};
 /// The column that has the key of a level.
 const LEVEL: &str = "level";
 
+/// The column that has the number of a level's environment, where that is not the first.
+const ENVIRONMENT: &str = "environment";
+
+/// The number of a prompt's environment among those of a run.
+pub fn environment_of(prompt: &Prompt) -> usize {
+    prompt.columns.get(ENVIRONMENT).and_then(Value::as_u64).unwrap_or(0) as usize
+}
+
+/// Notes the number of a prompt's environment.
+pub fn set_environment(prompt: &mut Prompt, number: usize) {
+    if number > 0 {
+        prompt.columns.insert(ENVIRONMENT.to_owned(), number.into());
+    }
+}
+
 /// Draws after which an environment counts as one that does not open in so many ways.
 const MOST_DRAWS: u64 = 1000;
 
@@ -27,6 +42,10 @@ const MOST_DRAWS: u64 = 1000;
 pub struct EnvironmentLevels {
     /// The environment.
     pub maker: EnvironmentMaker,
+    /// Its name; `None`: that of the kind.
+    pub name: Option<String>,
+    /// Number among the environments of a run.
+    pub number: usize,
     /// What the policy sees of an episode.
     pub context: Context,
     /// Number of training levels.
@@ -71,6 +90,7 @@ impl EnvironmentLevels {
         (number, most_draws): (u64, u64),
     ) -> Result<(Prompt, bool), EnvironmentError> {
         let side = Key::new(seed, Purpose::Environment).with(u64::from(split == Split::HeldOut));
+        let side = if self.number > 0 { side.with(u64::MAX).with(self.number as u64) } else { side };
         let mut draw = 0;
         loop {
             let start = side.with(number).with(draw);
@@ -92,7 +112,7 @@ impl EnvironmentLevels {
                 id: PromptId(number),
                 content,
                 ground_truth: None,
-                data_source: self.maker.kind.as_str().to_owned(),
+                data_source: self.name.clone().unwrap_or_else(|| self.maker.kind.as_str().to_owned()),
                 columns: Map::from_iter([(LEVEL.to_owned(), Value::String(start.to_string()))]),
                 images: Vec::new(),
             };

@@ -12,6 +12,7 @@ use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadO
 use tamis_data::image::ImagePlaces;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
+use tamis_env::task::environment::set_environment;
 use tamis_env::task::{TaskKind, TaskPrompts, TaskSource};
 use tamis_text::template::ChatTemplate;
 
@@ -19,7 +20,7 @@ use super::check_purpose::CheckPurpose;
 use super::{AssembleError, policy};
 use crate::checkpoint::CHECKSUMS;
 use crate::prompts::codec::{Codec, CodecError};
-use crate::prompts::foreign::LevelPrompts;
+use crate::prompts::foreign;
 
 /// The prompts of a run before they are tokenized.
 #[derive(Debug, Clone, Default)]
@@ -59,10 +60,7 @@ pub fn validation_prompts(config: &Config) -> Result<Prompts, AssembleError> {
 fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleError> {
     let data = &config.data;
     let mut prompts = match data.task {
-        Some(task) if let Some(levels) = LevelPrompts::of(config)? => {
-            let LevelPrompts { train, held_out: validation, notes } = levels;
-            Prompts { train, validation, notes, task: Some(task), ..Prompts::default() }
-        }
+        Some(TaskKind::Environment) => levels(config)?,
         Some(task) => {
             let TaskPrompts { train, held_out, notes, alphabet } =
                 task.prompts(&task_source(config, &TaskFiles::of(data)), usize::MAX)?;
@@ -70,7 +68,7 @@ fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleE
         }
         None => files(config, for_training)?,
     };
-    if config.played().is_some_and(|environment| !environment.maker().is_game()) {
+    if config.environments().any(|environment| !environment.maker().is_game()) {
         // Anything that environments, tools and programs may write.
         prompts.alphabet.extend((' '..='~').chain(['\n']));
     }
@@ -79,6 +77,33 @@ fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleE
     }
     fill_all(&mut prompts, data)?;
     Ok(prompts)
+}
+
+/// The levels of all environments, one after the other.
+fn levels(config: &Config) -> Result<Prompts, AssembleError> {
+    let mut all = Prompts { task: Some(TaskKind::Environment), ..Prompts::default() };
+    for (environment, of_game) in config.environments().zip(config.levels()) {
+        let number = of_game.number;
+        let made = match environment.maker().foreign() {
+            Some(spec) => foreign::levels(config, environment, &spec)?,
+            None => {
+                let files = TaskFiles::of(&config.data);
+                let source = TaskSource { environment: Some(of_game), ..task_source(config, &files) };
+                TaskKind::Environment.prompts(&source, usize::MAX)?
+            }
+        };
+        for (prompts, own) in [(&mut all.train, made.train), (&mut all.validation, made.held_out)] {
+            let start = prompts.len() as u64;
+            prompts.extend(own.into_iter().map(|mut prompt| {
+                prompt.id.0 += start;
+                set_environment(&mut prompt, number);
+                prompt
+            }));
+        }
+        all.notes.extend(made.notes);
+        all.alphabet.push_str(&made.alphabet);
+    }
+    Ok(all)
 }
 
 /// Puts `data.prompt_template` around all prompts.

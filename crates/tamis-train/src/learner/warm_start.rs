@@ -4,7 +4,7 @@ use tamis_config::LrScheduleKind;
 use tamis_core::printable::cut_middle;
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt::Message;
-use tamis_env::task::environment::EnvironmentLevels;
+use tamis_env::task::environment::{EnvironmentLevels, environment_of};
 use tamis_rollout::{PreparedPrompt, Worlds as _, conversation_of};
 use tamis_text::tokenizer::TokenizerError;
 use thiserror::Error;
@@ -137,7 +137,7 @@ impl Example {
     /// `most_tokens`.
     pub fn played(
         codec: &Codec,
-        (worlds, levels, most_tokens): (&RunWorlds, &EnvironmentLevels, usize),
+        (worlds, levels, most_tokens): (&RunWorlds, &[EnvironmentLevels], usize),
         prompts: &[PreparedPrompt],
         seed: u64,
         limit: Option<usize>,
@@ -148,7 +148,8 @@ impl Example {
         let mut examples = Vec::new();
         for prompt in order.map(|row| &prompts[row]) {
             let key = key.with(2).with(prompt.prompt.id.0);
-            let turns = levels.demonstrate(&prompt.prompt, key);
+            let own = levels.get(environment_of(&prompt.prompt));
+            let turns = own.map_or_else(Vec::new, |levels| levels.demonstrate(&prompt.prompt, key));
             let failed = |completion: &str, source: TokenizerError| WarmStartError::Example {
                 prompt: cut_middle(prompt.prompt.content.question(), 100),
                 completion: cut_middle(completion, 100),

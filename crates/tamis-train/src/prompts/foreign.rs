@@ -12,6 +12,7 @@ use tamis_env::environment::foreign::settings::{ForeignSpec, Reach};
 use tamis_env::environment::foreign::{EnvironmentLine, Foreign, Introduction, LEVEL, Level};
 use tamis_env::environment::kind::EnvironmentStyle;
 use tamis_env::environment::{Environment, EnvironmentFault};
+use tamis_env::task::TaskPrompts;
 use tamis_rollout::environment_server::EnvironmentServer;
 use tempfile::TempDir;
 
@@ -113,7 +114,7 @@ impl StartedEnvironment {
         &self,
         config: &Config,
         environment: &EnvironmentConfig,
-    ) -> Result<LevelPrompts, EnvironmentFault> {
+    ) -> Result<TaskPrompts, EnvironmentFault> {
         let introduction = self.foreign.introduction();
         let is_plain = environment.style == EnvironmentStyle::Plain;
         let side = |is_held_out, count| -> Result<Vec<Prompt>, EnvironmentFault> {
@@ -130,7 +131,7 @@ impl StartedEnvironment {
                     id: PromptId(number as u64),
                     content,
                     ground_truth: level.ground_truth,
-                    data_source: introduction.name.clone(),
+                    data_source: environment.name.clone().unwrap_or_else(|| introduction.name.clone()),
                     columns: Map::from_iter([(LEVEL.to_owned(), Value::String(level.level.to_string()))]),
                     images: Vec::new(),
                 })
@@ -162,36 +163,22 @@ impl StartedEnvironment {
                 introduction.name
             ));
         }
-        Ok(LevelPrompts { train, held_out, notes })
+        Ok(TaskPrompts { train, held_out, notes, alphabet: String::new() })
     }
 }
 
-/// Levels of an environment elsewhere, as prompts.
-pub struct LevelPrompts {
-    /// For training.
-    pub train: Vec<Prompt>,
-    /// Held out.
-    pub held_out: Vec<Prompt>,
-    /// Lines for the log.
-    pub notes: Vec<String>,
-}
-
-impl LevelPrompts {
-    /// Asks the environment of a configuration for its levels; `None` where it is none that lives elsewhere.
-    ///
-    /// # Errors
-    /// It does not come up, or has no levels.
-    pub fn of(config: &Config) -> Result<Option<Self>, AssembleError> {
-        let Some(environment) = config.played() else { return Ok(None) };
-        let Some(spec) = environment.maker().foreign() else { return Ok(None) };
-        let started = StartedEnvironment::start(environment, &spec)?;
-        let refused = |error: EnvironmentFault| {
-            let message = format!("the environment `{}` gives no levels: {error}", environment.kind);
-            AssembleError::setting(
-                message,
-                "`environment.train_size` and `environment.val_size` say how many are asked for",
-            )
-        };
-        started.prompts(config, environment).map(Some).map_err(refused)
-    }
+/// Asks an environment elsewhere for its levels, as prompts.
+///
+/// # Errors
+/// It does not come up, or has no levels.
+pub fn levels(
+    config: &Config,
+    environment: &EnvironmentConfig,
+    spec: &ForeignSpec,
+) -> Result<TaskPrompts, AssembleError> {
+    let refused = |error: EnvironmentFault| {
+        let message = format!("the environment `{}` gives no levels: {error}", environment.kind);
+        AssembleError::setting(message, "`train_size` and `val_size` say how many are asked for")
+    };
+    StartedEnvironment::start(environment, spec)?.prompts(config, environment).map_err(refused)
 }

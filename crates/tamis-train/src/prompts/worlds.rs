@@ -12,7 +12,7 @@ use tamis_env::environment::kind::{EnvironmentMaker, EnvironmentStyle, World};
 use tamis_env::environment::program::ProgramEnvironmentSettings;
 use tamis_env::environment::tools::{ToolSettings, Toolbox};
 use tamis_env::environment::{Environment, EnvironmentFault};
-use tamis_env::task::environment::begin;
+use tamis_env::task::environment::{begin, environment_of};
 use tamis_env::tool::tool_calls;
 use tamis_rollout::programs::{ChatAnswer, ChatFinish, ProgramHost, ProgramSettings, ToolCall, tool_call_id};
 use tamis_rollout::{Agents, Between, Plays, Worlds, conversation_of};
@@ -28,7 +28,7 @@ const ENVIRONMENT_THREADS: usize = 64;
 /// Where prompts are played.
 enum Place {
     /// Here, in a built-in game.
-    Here,
+    Here(EnvironmentMaker),
     /// In an environment that lives elsewhere.
     Elsewhere(StartedEnvironment),
     /// With tools.
@@ -38,18 +38,19 @@ enum Place {
         _workers: Option<StartedEnvironment>,
     },
     /// By a program.
-    Program(ProgramHost),
+    Program(Arc<ProgramHost>),
 }
 
 /// The environment of `environment`, whose observations are rendered by the model's chat template, or as they are
 /// where it speaks plainly.
 pub struct RunWorlds {
-    maker: EnvironmentMaker,
     codec: Codec,
     /// How a conversation goes on; `None`: an observation is bare text.
     template: Option<TurnTemplate>,
+    is_plain: bool,
     context: Context,
-    place: Place,
+    /// By the number of a prompt's environment.
+    places: Vec<Place>,
 }
 
 impl RunWorlds {
@@ -59,21 +60,21 @@ impl RunWorlds {
     /// A chat template by which a conversation cannot go on; an environment, tools or a program that do not come up.
     pub fn of(config: &Config, codec: &Codec) -> Result<Option<Self>, AssembleError> {
         let Some(environment) = config.played() else { return Ok(None) };
-        let (maker, context) = (environment.maker(), environment.context());
-        let place = match maker.kind.world() {
-            World::Game(_) => Place::Here,
-            World::Foreign(spec) => Place::Elsewhere(StartedEnvironment::start(environment, &spec)?),
-            World::Tools(settings) => start_tools(environment, settings)?,
-            World::Program(settings) => Place::Program(start_program(settings)?),
+        let start = |environment: &EnvironmentConfig| -> Result<Place, AssembleError> {
+            let maker = environment.maker();
+            Ok(match maker.kind.world() {
+                World::Game(_) => Place::Here(maker),
+                World::Foreign(spec) => Place::Elsewhere(StartedEnvironment::start(environment, &spec)?),
+                World::Tools(settings) => start_tools(environment, settings)?,
+                World::Program(settings) => Place::Program(Arc::new(start_program(settings)?)),
+            })
         };
-        let schemas = match &place {
-            Place::Here | Place::Program(_) => &[][..],
-            Place::Elsewhere(started) => &started.introduction().tools,
-            Place::Tools { toolbox: tools, .. } => tools.schemas(),
-        };
-        let codec = codec.clone().with_tools(schemas);
+        let places: Vec<Place> = config.environments().map(start).collect::<Result<_, _>>()?;
+        let schemas: Vec<Value> = places.iter().flat_map(|place| place.schemas()).cloned().collect();
+        let codec = codec.clone().with_tools(&schemas);
         // Bare text goes on as bare text.
-        let is_text = config.data.prompt_format == PromptFormat::Text || is_plain(&maker);
+        let is_plain = environment.style == EnvironmentStyle::Plain;
+        let is_text = config.data.prompt_format == PromptFormat::Text || is_plain;
         let template = match codec.template().filter(|_| !is_text) {
             Some(template) => Some(check_template(
                 template,
@@ -83,11 +84,11 @@ impl RunWorlds {
             )?),
             None => None,
         };
-        let worlds = Self { maker, codec, template, context, place };
-        if worlds.template.is_none() && (!schemas_of(&worlds).is_empty() || worlds.speaks_in_chat()) {
+        let worlds = Self { codec, template, is_plain, context: environment.context(), places };
+        if worlds.template.is_none() && (!schemas.is_empty() || worlds.speaks_in_chat()) {
             return Err(AssembleError::setting(
                 format!(
-                    "`environment.kind` {} speaks in conversations, and the model has no chat template",
+                    "`environment.kind` {} speaks in conversations, and the model has no chat template, or prompts are bare text",
                     environment.kind
                 ),
                 "name a chat model in `model.path` or a template in `model.chat_template`; `environment.style: plain` speaks in bare text where there are no tools",
@@ -97,22 +98,28 @@ impl RunWorlds {
     }
 
     fn speaks_in_chat(&self) -> bool {
-        matches!(self.place, Place::Program(_)) && !is_plain(&self.maker)
+        self.host().is_some() && !self.is_plain
+    }
+
+    /// Where programs run, if they are what plays.
+    fn host(&self) -> Option<&Arc<ProgramHost>> {
+        match &self.places[..] {
+            [Place::Program(host)] => Some(host),
+            _ => None,
+        }
     }
 
     /// Messages as bare text, one after the other.
     fn encode(&self, messages: &[Message], is_beginning: bool) -> Result<Between, String> {
-        // A game ends its own lines.
-        let line_end = if matches!(self.place, Place::Here) { "" } else { "\n" };
-        let text: String = messages.iter().map(|message| format!("{}{line_end}", message.content)).collect();
+        // Each is a line at least.
+        let line = |message: &Message| {
+            let line_end = if message.content.ends_with('\n') { "" } else { "\n" };
+            format!("{}{line_end}", message.content)
+        };
+        let text: String = messages.iter().map(line).collect();
         let token_ids =
             self.codec.tokenizer().encode(&text, is_beginning).map_err(|error| error.to_string())?;
         Ok(Between { token_ids, text })
-    }
-
-    /// What makes its environments.
-    pub fn maker(&self) -> &EnvironmentMaker {
-        &self.maker
     }
 
     /// Between text and tokens, the tools of the environment in every prompt.
@@ -120,15 +127,15 @@ impl RunWorlds {
         &self.codec
     }
 
-    /// Whether it is a game that a script can play.
-    pub fn is_game(&self) -> bool {
-        matches!(self.place, Place::Here)
+    /// Whether there is a game that a script can play.
+    pub fn has_games(&self) -> bool {
+        self.places.iter().any(|place| matches!(place, Place::Here(_)))
     }
 
     /// Lines for the log.
     pub fn notes(&self) -> Vec<String> {
-        match &self.place {
-            Place::Here | Place::Elsewhere(_) => Vec::new(),
+        let of = |place: &Place| match place {
+            Place::Here(_) | Place::Elsewhere(_) => Vec::new(),
             Place::Tools { toolbox: tools, .. } => {
                 let named = |schema: &Value| schema["function"]["name"].as_str().map(str::to_owned);
                 let names: Vec<String> = tools.schemas().iter().filter_map(named).collect();
@@ -137,7 +144,8 @@ impl RunWorlds {
                 notes
             }
             Place::Program(host) => vec![format!("programs ask the policy at http://{}", host.address())],
-        }
+        };
+        self.places.iter().flat_map(of).collect()
     }
 
     /// What the template would write otherwise about earlier answers than a transcript has it.
@@ -146,15 +154,24 @@ impl RunWorlds {
     }
 }
 
-fn is_plain(maker: &EnvironmentMaker) -> bool {
-    maker.style == EnvironmentStyle::Plain
-}
+impl Place {
+    /// Descriptions of its tools.
+    fn schemas(&self) -> &[Value] {
+        match self {
+            Self::Here(_) | Self::Program(_) => &[],
+            Self::Elsewhere(started) => &started.introduction().tools,
+            Self::Tools { toolbox, .. } => toolbox.schemas(),
+        }
+    }
 
-fn schemas_of(worlds: &RunWorlds) -> &[Value] {
-    match &worlds.place {
-        Place::Here | Place::Program(_) => &[],
-        Place::Elsewhere(started) => &started.introduction().tools,
-        Place::Tools { toolbox: tools, .. } => tools.schemas(),
+    fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
+        match self {
+            Self::Here(maker) => begin(maker, prompt, luck)
+                .map_err(|error| EnvironmentFault::Broke(format!("its environment cannot be made: {error}"))),
+            Self::Elsewhere(started) => started.begin(prompt, luck),
+            Self::Tools { toolbox, .. } => Ok(Some(toolbox.begin(luck))),
+            Self::Program(_) => Ok(None),
+        }
     }
 }
 
@@ -192,12 +209,9 @@ fn start_program(settings: &ProgramEnvironmentSettings) -> Result<ProgramHost, A
 
 impl Worlds for RunWorlds {
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
-        match &self.place {
-            Place::Here => begin(&self.maker, prompt, luck)
-                .map_err(|error| EnvironmentFault::Broke(format!("its environment cannot be made: {error}"))),
-            Place::Elsewhere(started) => started.begin(prompt, luck),
-            Place::Tools { toolbox: tools, .. } => Ok(Some(tools.begin(luck))),
-            Place::Program(_) => Ok(None),
+        match self.places.get(environment_of(prompt)) {
+            Some(place) => place.begin(prompt, luck),
+            None => Ok(None),
         }
     }
 
@@ -228,7 +242,7 @@ impl Worlds for RunWorlds {
     }
 
     fn is_slow(&self) -> bool {
-        !matches!(self.place, Place::Here)
+        self.places.iter().any(|place| !matches!(place, Place::Here(_)))
     }
 }
 
@@ -239,14 +253,14 @@ fn plain(message: &Value) -> Message {
 }
 
 /// The programs of a run.
-pub struct RunAgents(Arc<RunWorlds>);
+struct RunAgents {
+    worlds: Arc<RunWorlds>,
+    host: Arc<ProgramHost>,
+}
 
 impl Agents for RunAgents {
     fn host(&self) -> &ProgramHost {
-        match &self.0.place {
-            Place::Program(host) => host,
-            Place::Here | Place::Elsewhere(_) | Place::Tools { .. } => unreachable!("made of programs alone"),
-        }
+        &self.host
     }
 
     /// `{"messages", "text" where the prompt is one, "ground_truth", "data_source", "luck", ...}` with the columns of its
@@ -269,7 +283,7 @@ impl Agents for RunAgents {
     }
 
     fn render_chat(&self, messages: &[Value], tools: &[Value]) -> Result<Between, String> {
-        let worlds = &self.0;
+        let worlds = &self.worlds;
         if worlds.template.is_none() {
             let messages: Vec<Message> = messages.iter().map(plain).collect();
             return worlds.encode(&messages, true);
@@ -286,11 +300,11 @@ impl Agents for RunAgents {
         new: &[Value],
         _tools: &[Value],
     ) -> Result<Between, String> {
-        let Some(template) = &self.0.template else {
+        let Some(template) = &self.worlds.template else {
             let new: Vec<Message> = new.iter().map(plain).collect();
-            return self.0.encode(&new, false);
+            return self.worlds.encode(&new, false);
         };
-        let continuation = template.continuation(self.0.codec.tokenizer(), conversation, new, sampled);
+        let continuation = template.continuation(self.worlds.codec.tokenizer(), conversation, new, sampled);
         let continuation = continuation.map_err(|error| error.to_string())?;
         Ok(Between { token_ids: continuation.token_ids, text: continuation.text })
     }
@@ -324,11 +338,9 @@ impl Agents for RunAgents {
 pub fn plays(config: &Config, worlds: Option<Arc<RunWorlds>>) -> Plays {
     // What the engine sampled is in no journal.
     let (most, finishes) = (config.max_completion_length(), !config.samples_at_servers());
-    match worlds {
-        Some(worlds) if matches!(worlds.place, Place::Program(_)) => {
-            Plays::of_agents(Arc::new(RunAgents(worlds)), most, finishes)
-        }
-        Some(worlds) => Plays::new(worlds, most, finishes, ENVIRONMENT_THREADS),
-        None => Plays::none(),
+    let Some(worlds) = worlds else { return Plays::none() };
+    match worlds.host().cloned() {
+        Some(host) => Plays::of_agents(Arc::new(RunAgents { worlds, host }), most, finishes),
+        None => Plays::new(worlds, most, finishes, ENVIRONMENT_THREADS),
     }
 }

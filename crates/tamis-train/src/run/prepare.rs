@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tamis_config::{BackendKind, Config, EnvironmentConfig, ModelSource};
+use tamis_config::{BackendKind, Config, ModelSource};
 use tamis_core::group::PolicyVersion;
 use tamis_data::sampler::{DataPosition, PromptOrder};
 use tamis_env::reward::Listener;
@@ -204,11 +204,11 @@ impl Preparation<'_> {
             (None, _) => {
                 let (codec, seed, most) = (codec.clone(), self.config.run.seed, warm_start.examples);
                 let prompts = train.to_vec();
-                let levels = self.config.played().map(EnvironmentConfig::levels);
-                let played = worlds.filter(|worlds| worlds.is_game()).cloned().zip(levels);
+                let levels = self.config.levels();
+                let played = worlds.filter(|worlds| worlds.has_games()).cloned();
                 let most_tokens = self.config.max_completion_length();
                 Ok(Some(self.interrupt.or_abandon(move || match played {
-                    Some((worlds, levels)) => {
+                    Some(worlds) => {
                         Example::played(&codec, (&*worlds, &levels, most_tokens), &prompts, seed, most)
                     }
                     None => Example::all(&codec, &prompts, seed, most),
