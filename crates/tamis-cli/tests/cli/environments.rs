@@ -97,7 +97,8 @@ fn answers_to_a_window_are_trained_on_as_they_were_given() {
             )
             .replaced(old, new)
             .replaced("total_steps: 6", "total_steps: 3")
-            .replaced("max_prompt_length: 16", "max_prompt_length: 40");
+            .replaced("max_prompt_length: 16", "max_prompt_length: 40")
+            .replaced("max_position_embeddings: 256", "max_position_embeddings: 512");
         let folder = Folder::new().with("config.yaml", &config);
         folder.tamis(&["train", "config.yaml"]).succeeds();
         let metrics = std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl")).unwrap();
@@ -179,4 +180,44 @@ fn what_an_environment_lacks_is_told_before_anything_runs() {
     assert!(wrong.contains("the environment `frozen_lake` cannot be made: setting `"), "{wrong}");
     let unknown = refused(&["environment.kind=frozenlake"]);
     assert!(unknown.contains("frozen_lake"), "{unknown}");
+}
+
+#[test]
+fn several_environments_are_played_in_one_run() {
+    let config = LAKE
+        .replaced(
+            "warm_start: {steps: 60, batch_size: 32, learning_rate: 1e-2}\n",
+            "more_environments:
+- {kind: bandit, name: arms, style: plain, prompting: {max_turns: 1}, train_size: 32, val_size: 4}
+- {kind: sokoban, rows: 5, columns: 5, style: plain, prompting: {max_turns: 2}, train_size: 0, val_size: 4}
+warm_start: {steps: 20, batch_size: 32, learning_rate: 1e-2}
+",
+        )
+        .replaced("filter: {kind: variance}\n", "")
+        .replaced("max_prompt_length: 16", "max_prompt_length: 340")
+        .replaced("max_position_embeddings: 256", "max_position_embeddings: 4096")
+        .replaced("total_steps: 6", "total_steps: 3");
+    let folder = Folder::new().with("config.yaml", &config);
+    let ended = folder.tamis(&["train", "config.yaml"]).succeeds();
+    for said in
+        ["frozen_lake: 64 training", "arms: 32 training and 4 held-out", "sokoban: 0 training and 4 held-out"]
+    {
+        assert!(ended.stderr.contains(said), "{}", ended.shown());
+    }
+    let metrics = std::fs::read_to_string(folder.join("runs/tiny/metrics.jsonl")).unwrap();
+    let last: Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
+    for name in [
+        "train/frozen_lake/success",
+        "train/arms/num_turns",
+        "val-core/sokoban/acc/mean@1",
+        "val-core/arms/acc/mean@1",
+    ] {
+        let found = metrics.lines().any(|line| line.contains(&format!("\"{name}\":")));
+        assert!(found, "{name}: {last}");
+    }
+    assert!(!metrics.contains("\"train/sokoban/"), "it is validated in alone");
+    // What stands beside another speaks as it does.
+    let config = config.replaced("name: arms, style: plain,", "name: arms,");
+    let ended = Folder::new().with("config.yaml", &config).tamis(&["config", "check", "config.yaml"]);
+    assert!(ended.shown().contains("environments of a run speak in one style"), "{}", ended.shown());
 }

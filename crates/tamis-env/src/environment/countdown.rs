@@ -15,8 +15,11 @@
 //! `+ - * /` and parentheses earn 0, and only the exact value is right. RAGEN's filter tries sums and differences
 //! of up to four numbers, which is [`has_solution`] with these two operators.
 
+mod file;
 mod row;
 mod solver;
+
+use std::path::PathBuf;
 
 use tamis_core::random::Key;
 use tamis_core::setting::{OutOfRange, Ranged};
@@ -64,6 +67,9 @@ settings! {
     /// The environment `countdown`, where its tasks are drawn. The defaults are like the published data (three or
     /// four numbers below 100, a target of two digits), held to the operators that RAGEN's filter tries.
     pub struct CountdownSettings {
+        /// JSONL or Parquet file whose rows are the tasks, `target` and `nums` each; those without a solution by
+        /// `operators` are left out, and the ranges below do not count. Null: tasks are drawn.
+        file: Option<PathBuf> = None, NotEmpty;
         /// Numbers of a task, at least.
         min_numbers: usize = 3, Between(1.0, 6.0);
         /// Numbers of a task, at most.
@@ -98,6 +104,14 @@ pub enum CountdownError {
         other: &'static str,
         /// Its value.
         least: u64,
+    },
+    /// A file gives no tasks.
+    #[error("setting `file` names {}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
     },
     /// No operator was given.
     #[error("setting `operators` is empty; expected at least one of `+`, `-`, `*`, `/`")]
@@ -142,7 +156,10 @@ impl Countdown {
     /// # Errors
     /// A number outside its range, an empty range, no operator, targets that nothing makes.
     pub fn new(settings: &CountdownSettings, start: Key) -> Result<Self, CountdownError> {
-        Ok(Self::from_row(draw(settings, start)?.0))
+        let Some(path) = &settings.file else { return Ok(Self::from_row(draw(settings, start)?.0)) };
+        let rows = file::rows(path, &settings.operators)?;
+        let place = start.with(TASK).below(0, rows.len() as u64);
+        Ok(Self::from_row(rows[place as usize].clone()))
     }
 
     /// The task.
@@ -168,6 +185,7 @@ fn draw(settings: &CountdownSettings, start: Key) -> Result<(CountdownRow, Strin
         min_target,
         max_target,
         ref operators,
+        file: _,
     } = settings;
     for (key, value, other, least) in [
         ("max_numbers", max_numbers as u64, "min_numbers", min_numbers as u64),

@@ -218,7 +218,7 @@ impl GoldReport {
                 self.whole_solutions
             ));
         }
-        if self.without_ground_truth > 0 {
+        if self.without_ground_truth > 0 && !self.functions.is_empty() {
             notes.push(format!(
                 "{} prompts have no ground truth and were not checked",
                 self.without_ground_truth

@@ -187,7 +187,7 @@ impl Task for EnvironmentTask {
         let alphabet = levels.maker.alphabet(source.seed)? + levels.context.alphabet();
         let mut notes = vec![format!(
             "{}: {} training and {} held-out levels",
-            levels.maker.kind,
+            levels.name.as_deref().unwrap_or(levels.maker.kind.as_str()),
             train.len(),
             held_out.len()
         )];

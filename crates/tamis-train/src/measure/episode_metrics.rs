@@ -22,22 +22,34 @@ const KNOWN: [&str; 7] = [
 /// Means are over episodes. Of the numbers that an environment gives for each turn, those called `num_...` are summed over
 /// an episode, and the others are means over its turns, as in RAGEN.
 pub fn episode_metrics(environment: &str, groups: &[&Group], metrics: &mut Metrics) {
-    let of_group = |group: &&Group| -> Vec<Episode> {
+    let of_group = |group: &&'_ Group| -> Vec<Episode> {
         group.trajectories.iter().filter_map(|one| one.episode.clone()).collect()
     };
-    let groups: Vec<Vec<Episode>> = groups.iter().map(of_group).filter(|group| !group.is_empty()).collect();
-    let episodes: Vec<&Episode> = groups.iter().flatten().collect();
+    let groups: Vec<Vec<Episode>> = groups.iter().map(of_group).collect();
+    let groups: Vec<Vec<&Episode>> = groups.iter().map(|group| group.iter().collect()).collect();
+    set_episode_metrics("train", environment, &groups, metrics);
+}
+
+/// The same of episodes by group, under `{place}/{environment}/...`.
+pub(super) fn set_episode_metrics(
+    place: &str,
+    environment: &str,
+    groups: &[Vec<&Episode>],
+    metrics: &mut Metrics,
+) {
+    let groups: Vec<&Vec<&Episode>> = groups.iter().filter(|group| !group.is_empty()).collect();
+    let episodes: Vec<&Episode> = groups.iter().flat_map(|group| group.iter().copied()).collect();
     if episodes.is_empty() {
         return;
     }
     let mean = |of: &dyn Fn(&Episode) -> f64| {
         episodes.iter().map(|episode| of(episode)).sum::<f64>() / episodes.len() as f64
     };
-    let mut set = |name: &str, value: f64| metrics.set(format!("train/{environment}/{name}"), value);
+    let mut set = |name: &str, value: f64| metrics.set(format!("{place}/{environment}/{name}"), value);
     set("success", mean(&|episode| f64::from(u8::from(episode.is_success))));
     set("num_turns", mean(&|episode| episode.turns.len() as f64));
     set("cut_ratio", mean(&|episode| f64::from(u8::from(episode.is_cut))));
-    let largest = groups.iter().map(Vec::len).max().unwrap_or(0);
+    let largest = groups.iter().map(|group| group.len()).max().unwrap_or(0);
     let solved = groups.iter().filter(|group| group.iter().any(|episode| episode.is_success)).count();
     set(&format!("pass@{largest}"), solved as f64 / groups.len() as f64);
     let mut names: BTreeMap<&str, f64> = BTreeMap::new();

@@ -285,6 +285,7 @@ pub fn sample(
                 row.logged.entry(name).or_default().extend(values);
             }
             row.lengths.push(sample.num_written());
+            row.episodes.extend(sample.episode.clone());
             row.num_truncated += usize::from(sample.finish_reason == FinishReason::Length);
             row.answers.get_or_insert_default().push(text.trim().to_owned());
         }

@@ -17,10 +17,12 @@ use std::fmt;
 
 use serde::Serialize;
 use tamis_config::ValidationMetric;
-use tamis_core::group::Group;
+use tamis_core::group::{Episode, Group};
 
 use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::Summary;
+
+use super::episode_metrics::set_episode_metrics;
 
 mod majority;
 
@@ -148,6 +150,8 @@ pub struct PromptSamples {
     pub lengths: Vec<usize>,
     /// Number of truncated samples.
     pub num_truncated: usize,
+    /// Episodes of those that were played in an environment.
+    pub episodes: Vec<Episode>,
 }
 
 impl PromptSamples {
@@ -172,6 +176,7 @@ impl PromptSamples {
             logged: BTreeMap::new(),
             lengths: members.iter().map(|member| member.num_written()).collect(),
             num_truncated: members.iter().filter(|member| member.is_truncated()).count(),
+            episodes: members.iter().filter_map(|member| member.episode.clone()).collect(),
         }
     }
 }
@@ -455,8 +460,15 @@ pub fn results_by_source(prompts: &[PromptSamples]) -> Vec<SourceResult> {
 
 /// Sets the metrics of all prompts, by data source.
 pub fn validation_metrics(prompts: &[PromptSamples], metrics: &mut Metrics) {
+    let mut played: BTreeMap<&str, Vec<Vec<&Episode>>> = BTreeMap::new();
+    for prompt in prompts.iter().filter(|prompt| !prompt.episodes.is_empty()) {
+        played.entry(&prompt.source).or_default().push(prompt.episodes.iter().collect());
+    }
     for result in results_by_source(prompts) {
         result.put(metrics);
+        if let Some(groups) = played.get(result.source.as_str()) {
+            set_episode_metrics("val-env", &result.source, groups, metrics);
+        }
     }
 }
 

@@ -106,6 +106,7 @@ fn many_samples_stay_exact_and_quick() {
 
 fn prompt(source: &str, acc: &[f64], answers: &[&str]) -> PromptSamples {
     PromptSamples {
+        episodes: Vec::new(),
         source: source.to_owned(),
         num_samples: acc.len(),
         scores: BTreeMap::from([

@@ -1,0 +1,53 @@
+//! Laws of every built-in game: an episode is a function of its keys and its answers, members of a group share the
+//! start, and an answer never changes what another member sees.
+
+use proptest::prelude::*;
+use tamis_core::random::{Key, Purpose};
+use tamis_env::environment::kind::{EnvironmentKind, EnvironmentMaker, EnvironmentStyle};
+use tamis_env::environment::prompting::Prompting;
+
+fn maker(kind: &str, style: EnvironmentStyle) -> EnvironmentMaker {
+    let kind: EnvironmentKind = serde_json::from_value(serde_json::json!({"kind": kind})).expect("a kind");
+    EnvironmentMaker { kind, style, prompting: Prompting { max_turns: 6, ..Prompting::default() } }
+}
+
+/// Everything that an episode shows and gives, for answers drawn by a key.
+fn play(maker: &EnvironmentMaker, (start, luck): (Key, Key), answers: Key) -> Vec<String> {
+    let actions = maker.game(start, luck).expect("a game").actions();
+    let mut environment = maker.begin(start, luck).expect("begun");
+    let mut told = vec![environment.observe()];
+    for turn in 0.. {
+        // Nonsense now and then.
+        let any = answers.with(turn).below(0, actions.len() as u64 + 1) as usize;
+        let answer =
+            actions.get(any).map_or("1+1".to_owned(), |action| maker.answer(std::slice::from_ref(action)));
+        let outcome = environment.act(&answer);
+        told.push(format!("{answer} {outcome:?} {}", environment.is_success()));
+        if outcome.end.is_some() {
+            return told;
+        }
+        told.push(environment.observe());
+    }
+    told
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn an_episode_is_a_function_of_its_keys_and_answers(seed in 0_u64..1000) {
+        let key = |n| Key::new(seed, Purpose::Environment).with(n);
+        for kind in ["bandit", "countdown", "frozen_lake", "rubik_2x2", "sokoban", "sudoku", "twenty_forty_eight"] {
+            for style in [EnvironmentStyle::Ragen, EnvironmentStyle::Plain] {
+                let maker = maker(kind, style);
+                let first = play(&maker, (key(0), key(1)), key(2));
+                prop_assert_eq!(&play(&maker, (key(0), key(1)), key(2)), &first, "{}", kind);
+                // Another member: the same start, whatever its luck and its answers.
+                let other = play(&maker, (key(0), key(3)), key(4));
+                prop_assert_eq!(&other[0], &first[0], "{}", kind);
+                prop_assert_eq!(&maker.open(key(0)).expect("open").observation, &first[0]);
+                // Nothing goes on for ever.
+                prop_assert!(first.len() <= 13, "{}: {} parts", kind, first.len());
+            }
+        }
+    }
+}
