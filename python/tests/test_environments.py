@@ -14,6 +14,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 import unittest
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1]
@@ -545,9 +546,16 @@ VERIFIERS = """
             few_shot=[{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}], **more)
 
     class Patience(vf.MultiTurnEnv):
+        num_begun = num_ended = 0
+
         async def setup_state(self, state):
+            self.num_begun += 1
             state["tries"] = 0
             return state
+
+        @vf.cleanup
+        async def count(self, state):
+            self.num_ended += 1
 
         @vf.stop
         async def is_right(self, state):
@@ -558,6 +566,8 @@ VERIFIERS = """
             state["tries"] += 1
             if messages[-1]["content"] == "wait":
                 await asyncio.sleep(1000)
+            if messages[-1]["content"] == "count":
+                return [{"role": "user", "content": str(self.num_begun - self.num_ended)}]
             if messages[-1]["content"] == "hurry":
                 self.timeout_seconds = 5
             if messages[-1]["content"] == "raise":
@@ -680,10 +690,33 @@ class VerifiersTests(unittest.TestCase):
         self.assertIn("no episode raises", error["message"])
         self.worker.ask("close", episode="closed")
         self.assertIn("closed while it was at work", self.worker.wait(closed)["error"]["message"])
-        self.assertEqual(self.step("hurry", "right")["messages"][0]["content"], "Wrong, 1. Again?")
+        # At once: perhaps before the event loop has heard of it.
+        for _ in range(20):
+            self.reset("quick")
+            step = self.worker.send("step", episode="quick", action="wait")
+            self.assertEqual(self.worker.ask("close", episode="quick"), {})
+            self.assertIn("closed while it was at work", self.worker.wait(step)["error"]["message"])
+            level = {"dataset": "train", "row": 0}
+            reset = self.worker.send("reset", episode="quick", level=level, luck="0")
+            self.worker.ask("close", episode="quick")
+            self.worker.wait(reset)
         self.assertTrue(self.step("4", "right")["success"])
+        # Each rollout is put away in the end, but the one that counts them.
+        for number in range(int(PATIENCE * 10)):
+            self.reset(f"count{number}")
+            left = self.step("count", f"count{number}")["messages"][0]["content"]
+            self.worker.ask("close", episode=f"count{number}")
+            if left == "1":
+                break
+            time.sleep(0.1)
+        self.assertEqual(left, "1")
+        # Ended by its time, in the environment or before the answer comes.
+        self.reset("hurry")
+        self.step("hurry", "hurry")
         self.reset("timed")
-        self.assertEqual(end(self.step("wait", "timed")), (0.25, False, True, False))
+        reward, *ended = end(self.step("wait", "timed"))
+        self.assertEqual(ended, [False, True, False])
+        self.assertIn(reward, (0.0, 0.25))
 
     def test_tools_are_called_by_text(self):
         hello = self.begin("toys.py:tools")

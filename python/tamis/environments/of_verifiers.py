@@ -1,4 +1,4 @@
-"""`kind: verifiers`: an environment of the package verifiers, 0.1.11 to 0.3, as the Environments Hub has them.
+"""`kind: verifiers`: an environment of the package verifiers, 0.1.14 to 0.3, as the Environments Hub has them.
 
     id     its id, as `verifiers.load_environment` takes it; or FILE.py:NAME, MODULE:NAME of a function that makes one
     args   keyword arguments for it
@@ -61,7 +61,7 @@ class Kind:
             raise Refused(
                 f"verifiers {verifiers.__version__} has no environments that a policy can be put into: from 0.4 on its "
                 "tasks are played by programs that call a model's URL",
-                "install `verifiers>=0.1.11,<0.4` for the environments of `load_environment`",
+                "install `verifiers>=0.1.14,<0.4` for the environments of `load_environment`",
             )
         try:
             if ":" in self._id:

@@ -271,15 +271,21 @@ class Server:
             self._event_loop = asyncio.new_event_loop()
             threading.Thread(target=self._event_loop.run_forever, daemon=True).start()
 
+        tasks = []
+
         async def run():
             result = error = None
+            tasks.append(asyncio.current_task())
             try:
                 result = await function(*arguments)
             except BaseException as raised:
                 error = raised
             end_counted(result, error)
 
-        return asyncio.run_coroutine_threadsafe(run(), self._event_loop).cancel
+        loop = self._event_loop
+        asyncio.run_coroutine_threadsafe(run(), loop)
+        # One round later than it begins: a task that is cancelled before that would never come to its end.
+        return lambda: loop.call_soon_threadsafe(loop.call_soon, lambda: tasks[0].cancel())
 
 
 def _level(level):

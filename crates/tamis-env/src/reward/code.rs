@@ -1,8 +1,8 @@
 //! `code`: unit tests of the program in a completion, run in a [`Sandbox`].
 //!
-//! The completion's program is taken out of its code block ([`CodeExtract`]), the tests out of the ground truth
-//! (JSON text or test code). Each test is an execution of its own in a fresh process. What a test expects stays outside
-//! wherever it can:
+//! The completion's program is taken out of its code block ([`CodeExtract`]), the tests out of the ground
+//! truth (JSON text or test code). Each test is an execution of its own in a fresh process. What a test
+//! expects stays outside wherever it can:
 //!
 //! | form | the program's process gets | compared |
 //! |---|---|---|
@@ -11,12 +11,13 @@
 //! | `assert f(1) == 2`: one side plain data | the other side, after the program has been run | the value, here |
 //! | any other test code | the test and a random word, after the program has been run | the word, which the process reports after the test |
 //!
-//! So printing results, `sys.exit(0)`, a redefined `assert` helper, an object that equals everything and a search
-//! for expected values gain nothing in the first three. In the last form a program that searches its own process
-//! for the word, or waits for the test to call it and answers with what is equal to everything, passes.
+//! So printing results, `sys.exit(0)`, a redefined `assert` helper, an object that equals everything and a
+//! search for expected values gain nothing in the first three. In the last form a program that searches its
+//! own process for the word, or waits for the test to call it and answers with what is equal to everything,
+//! passes.
 //!
-//! A program that fails, hangs or dies scores 0. Only where the sandbox itself fails, twice in a row, is there no
-//! score.
+//! A program that fails, hangs or dies scores 0. Only where the sandbox itself fails, twice in a row, is
+//! there no score.
 
 mod answer;
 mod compare;
@@ -47,17 +48,19 @@ use crate::sandbox::{Exit, Job, Mode, Sandbox, SandboxError, SandboxSettings};
 const NUM_KEPT: usize = 4096;
 
 tamis_core::settings! {
-    /// Tests of generated code. `score` is 1 where all pass and 0 otherwise (`partial: true`: the share that passes);
+    /// Tests of generated code. `score` is 1 where all pass and 0 otherwise (`partial: true`: the share that
+    /// passes);
     /// `acc` is 1 or 0. No answer where the prompt has no ground truth.
     pub struct CodeSettings {
         /// Place of the program in a completion.
         extract: CodeExtract = CodeExtract::Fenced;
         /// Score the share of tests that pass; `false`: all or nothing, and the first failure ends the tests.
         partial: bool = false;
-        /// Longest time of all tests of one completion; those that are left then have failed. `timeout` is that of one.
+        /// Longest time of all tests of one completion; those that are left then have failed. `timeout` is
+        /// that of one.
         total_timeout: TimeSpan = TimeSpan::seconds(60), Any, Free;
-        /// Largest difference of two numbers with a fraction that count as equal, in outputs and values of functions,
-        /// absolute or relative to the one expected. Assertions compare as Python does.
+        /// Largest difference of two numbers with a fraction that count as equal, in outputs and values of
+        /// functions, absolute or relative to the one expected. Assertions compare as Python does.
         tolerance: f64 = 1e-6, NonNegative;
         /// Number of completions that are tested at the same time.
         num_processes: usize = 2, Between(1.0, 1024.0), Free;
@@ -278,7 +281,8 @@ impl CodeReward {
     }
 }
 
-/// A word that cannot be guessed. It decides nothing but whether a test was passed, so that scores stay the same.
+/// A word that cannot be guessed. It decides nothing but whether a test was passed, so that scores stay the
+/// same.
 fn random_word() -> String {
     let number = || RandomState::new().hash_one(0);
     format!("{:016x}{:016x}", number(), number())
@@ -325,8 +329,8 @@ impl RewardFunction for CodeReward {
         self.settings.num_processes
     }
 
-    /// The dataset's own program: of the columns `solution`, `solutions` (the first), `canonical_solution` (also
-    /// behind the prompt, as in HumanEval), `code` and `answer`.
+    /// The dataset's own program: of the columns `solution`, `solutions` (the first), `canonical_solution`
+    /// (also behind the prompt, as in HumanEval), `code` and `answer`.
     fn gold_completions(&self, prompt: &Prompt) -> Vec<String> {
         if prompt.ground_truth.is_none() {
             return Vec::new();

@@ -2,12 +2,13 @@
 //!
 //! [`Sandbox::run`] executes [`Code`] in a fresh process which has limits (time, memory, processes, output),
 //! no network, a file system that it cannot write to but for an empty working folder, and few system calls.
-//! What it has in all and what this machine's kernel does not offer says [`Sandbox::protection`], tried out when the
-//! sandbox is made; `required` refuses to work with less.
+//! What it has in all and what this machine's kernel does not offer says [`Sandbox::protection`], tried out
+//! when the sandbox is made; `required` refuses to work with less.
 //!
 //! Data flows one way: [`Code`] → a server process of the harness, which is kept and holds no secrets → a
-//! process of its own namespaces → output and exit, as an [`Execution`]. The harness is a Python program, since
-//! the system calls it takes are out of reach of safe Rust; the program's own text says how it protects.
+//! process of its own namespaces → output and exit, as an [`Execution`]. The harness is a Python program,
+//! since the system calls it takes are out of reach of safe Rust; the program's own text says how it
+//! protects.
 
 mod protection;
 mod server;

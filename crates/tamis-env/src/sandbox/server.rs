@@ -16,7 +16,12 @@ use super::settings::SandboxSettings;
 use super::{Execution, Exit, Job, SandboxError};
 
 /// The program that protects and runs.
-const HARNESS: &str = include_str!("harness.py");
+const HARNESS: &str = concat!(
+    include_str!("harness/protection.py"),
+    include_str!("harness/processes.py"),
+    include_str!("harness/worker.py"),
+    include_str!("harness/server.py"),
+);
 
 /// Longest time of a start, on a machine with much else to do.
 const STARTUP: Duration = Duration::from_secs(120);

@@ -470,6 +470,55 @@ print(hasattr(builtins, 'leaked'), hasattr(json, 'leaked'), 'LEAKED' in os.envir
     assert_eq!(print(&sandbox, order), first);
 }
 
+/// What passes through the harness is not to be found in the memory of a later job, which is a copy of its
+/// own.
+#[test]
+fn the_harness_forgets() {
+    let Ok(sandbox) = Sandbox::new(&settings()) else { return };
+    let marker = format!("begins{}ends", std::process::id());
+    let source = format!("print(input()[::-1])\nx = '{marker}'\nimport sys; print(x, x, file=sys.stderr)");
+    let stdin = marker.repeat(20).chars().rev().collect::<String>();
+    let code = Code { source, stdin, files: BTreeMap::from([("x".to_owned(), marker.clone())]) };
+    let execution = sandbox.run(&code).unwrap();
+    assert_eq!(execution.stdout.trim_end(), marker.repeat(20));
+    let late = Some(serde_json::json!([format!("assert f() == '{marker}'")]));
+    let split = Job { mode: Mode::Split, timeout: LONG, setup: "", source: "", stdin: "", files: None, late };
+    let report = sandbox.execute(&split).unwrap().report;
+    assert!(String::from_utf8(report).unwrap().contains(&marker));
+    let search = format!(
+        "
+found = places = 0
+try:
+    with open('/proc/self/maps') as maps, open('/proc/self/mem', 'rb', 0) as memory:
+        for line in maps:
+            place, rights = line.split()[:2]
+            if rights[:2] != 'rw':
+                continue
+            start, end = (int(part, 16) for part in place.split('-'))
+            try:
+                memory.seek(start)
+                text = memory.read(end - start)
+            except (OSError, ValueError):
+                continue
+            places += 1
+            at = text.find(b'begins')
+            while at >= 0:
+                found += text[at + 6:at + 6 + {}] == b'{}'
+                at = text.find(b'begins', at + 1)
+except OSError:
+    pass
+print(found, places > 0)
+",
+        marker.len() - 6,
+        &marker[6..]
+    );
+    match print(&sandbox, &search).as_str() {
+        "0 False" => println!("skipped: a process may not read its own memory here"),
+        found => assert_eq!(found, "0 True"),
+    }
+    assert_eq!(sandbox.lock_idle().len(), 1);
+}
+
 #[test]
 fn a_dead_harness_is_replaced() {
     let Ok(sandbox) = Sandbox::new(&settings()) else { return };

@@ -1,8 +1,8 @@
 //! Tools that a model calls in its answers.
 //!
-//! A [`Tool`] is shown to the model by its [`schema`](Tool::schema), which the chat template writes into the prompt.
-//! Data flows in a circle: the answer's text → [`tool_calls`] → [`Tool::call`] → the text of a tool message → the
-//! next answer. Errors are text too, for the model to mend what it wrote.
+//! A [`Tool`] is shown to the model by its [`schema`](Tool::schema), which the chat template writes into the
+//! prompt. Data flows in a circle: the answer's text → [`tool_calls`] → [`Tool::call`] → the text of a tool
+//! message → the next answer. Errors are text too, for the model to mend what it wrote.
 
 mod calls;
 mod python;

@@ -3,8 +3,8 @@
 tamis_core::choice! {
     /// The place of a program in a completion.
     pub enum CodeExtract {
-        /// The last block fenced by three backticks that is marked `python` (or `py`, `python3`); where there is none,
-        /// the last block without a mark. The last may be open.
+        /// The last block fenced by three backticks that is marked `python` (or `py`, `python3`); where there
+        /// is none, the last block without a mark. The last may be open.
         Fenced = "fenced",
         /// The last `<answer>...</answer>`, without a fence around it.
         Answer = "answer",

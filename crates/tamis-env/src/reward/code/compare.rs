@@ -13,8 +13,8 @@ fn fraction(word: &str) -> Option<f64> {
     is_number.then(|| word.parse().ok()).flatten()
 }
 
-/// Whether an output is the one expected: the same words on the same lines. Spaces between words and empty lines at
-/// the end do not count; numbers are compared within the tolerance where one of them has a fraction.
+/// Whether an output is the one expected: the same words on the same lines. Spaces between words and empty
+/// lines at the end do not count; numbers are compared within the tolerance where one of them has a fraction.
 pub(super) fn is_same_output(actual: &str, expected: &str, tolerance: f64) -> bool {
     let (mut actual, mut expected) = (actual.trim_end().lines(), expected.trim_end().lines());
     loop {
@@ -45,8 +45,8 @@ fn is_same_line(actual: &str, expected: &str, tolerance: f64) -> bool {
     }
 }
 
-/// Whether a value that the harness has encoded is the one expected, or the only one in an expected list (as APPS
-/// writes values). Tuples are lists.
+/// Whether a value that the harness has encoded is the one expected, or the only one in an expected list (as
+/// APPS writes values). Tuples are lists.
 pub(super) fn is_same_value(encoded: &Json, expected: &Json, tolerance: f64) -> bool {
     if is_same(encoded, expected, tolerance) {
         return true;

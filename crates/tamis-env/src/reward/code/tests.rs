@@ -118,6 +118,10 @@ fn cheats_score_nothing() {
         "import threading, os\nthreading.Timer(0.01, os._exit, (0,)).start()\ndef add(a, b): return 0",
         "import signal, os\nsignal.signal(signal.SIGALRM, lambda *a: os._exit(0))\nsignal.setitimer(signal.ITIMER_REAL, 0.01)\n\
          def add(a, b):\n    while True: pass",
+        "import builtins\ncode = compile('pass', 'x', 'exec')\nbuiltins.compile = lambda *a, **k: code\ndef add(a, b): return 0",
+        "import builtins\nbuiltins.exec = builtins.eval = lambda *a, **k: 3\ndef add(a, b): return 0",
+        "import json\njson.loads = json.JSONDecoder.decode = lambda *a: {'test': 'pass', 'token': 'x'}\ndef add(a, b): return 0",
+        "import os\nos.read = lambda *a: b'{}'\nos.write = lambda *a: 0\ndef add(a, b): return 0",
         "import sys\nsys.excepthook = lambda *a: None\ndef add(a, b): return 0",
         "def trace(frame, event, argument): return trace\nimport sys\nsys.settrace(trace)\ndef add(a, b): return 0",
     ];
