@@ -47,30 +47,49 @@ pub(super) fn complete_rewards(tree: &mut Node, shaping: Option<Node>) {
     }
 }
 
-/// Says of every reward program where it is started, for its arguments may name files: in the folder of the
-/// file that it stands in.
+/// Kinds of rewards that are started as programs, and of environments, with the key that may name files.
+const STARTED: [(&str, &str); 1] = [("command", "argv")];
+const STARTED_ENVIRONMENTS: [(&str, &str); 6] = [
+    ("command", "argv"),
+    ("gymnasium", "id"),
+    ("program", "argv"),
+    ("python", "path"),
+    ("tools", "functions"),
+    ("verifiers", "id"),
+];
+
+/// Says of every reward and environment that is started as a program where that is, for its arguments may name files:
+/// in the folder of the file that it stands in.
 pub(super) fn complete_working_folders(tree: &mut Node) {
     let Value::Map(entries) = &mut tree.value else { return };
-    let Some(rewards) = entries.iter_mut().find(|entry| entry.key == "reward") else { return };
-    let Value::List(items) = &mut rewards.node.value else { return };
-    for item in items {
-        complete_working_folder(item);
+    for MapEntry { key, node, .. } in entries {
+        match (key.as_str(), &mut node.value) {
+            ("reward", Value::List(items)) => {
+                items.iter_mut().for_each(|item| complete_working_folder(item, &STARTED));
+            }
+            ("more_environments", Value::List(items)) => {
+                items.iter_mut().for_each(|item| complete_working_folder(item, &STARTED_ENVIRONMENTS));
+            }
+            ("environment", _) => complete_working_folder(node, &STARTED_ENVIRONMENTS),
+            _ => {}
+        }
     }
 }
 
-/// The same of one reward, and of those that it names by data source.
-fn complete_working_folder(reward: &mut Node) {
-    let Value::Map(entries) = &mut reward.value else { return };
+/// The same of one, and of those that it names by data source.
+fn complete_working_folder(started: &mut Node, kinds: &[(&str, &str)]) {
+    let Value::Map(entries) = &mut started.value else { return };
     if let Some(sources) = entries.iter_mut().find(|entry| entry.key == "sources")
         && let Value::Map(sources) = &mut sources.node.value
     {
         for source in sources {
-            complete_working_folder(&mut source.node);
+            complete_working_folder(&mut source.node, kinds);
         }
     }
-    let is_command = matches!(reward.get("kind"), Some(Node { value: Value::Scalar { text, .. }, .. }) if text == "command");
-    let Some(argv) = reward.get("argv").filter(|_| is_command) else { return };
-    if reward.get("working_dir").is_some_and(|folder| !folder.is_null()) {
+    let Some(Node { value: Value::Scalar { text: own, .. }, .. }) = started.get("kind") else { return };
+    let Some((_, key)) = kinds.iter().find(|(kind, _)| kind == own) else { return };
+    let Some(argv) = started.get(key) else { return };
+    if started.get("working_dir").is_some_and(|folder| !folder.is_null()) {
         return;
     }
     let folder = match &argv.origin.source.kind {
@@ -79,7 +98,7 @@ fn complete_working_folder(reward: &mut Node) {
     };
     let folder = folder.filter(|folder| !folder.is_empty()).unwrap_or_else(|| ".".to_owned());
     let origin = default_tree().origin.clone();
-    let Value::Map(entries) = &mut reward.value else { return };
+    let Value::Map(entries) = &mut started.value else { return };
     entries.retain(|entry| entry.key != "working_dir");
     let node = Node::text(folder, origin.clone());
     entries.push(MapEntry { key: "working_dir".to_owned(), origin, node });

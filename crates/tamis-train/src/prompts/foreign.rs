@@ -1,5 +1,6 @@
 //! Environments that live elsewhere, as a run starts them, and the prompts that are their levels.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -54,23 +55,21 @@ impl StartedEnvironment {
                 (Arc::new(server), introduction, None)
             }
             reach => {
-                let (argv, working_dir, variables, folder) = match reach {
-                    Reach::Program { argv, working_dir } => {
-                        (argv.clone(), working_dir.clone(), Vec::new(), None)
-                    }
+                let (argv, variables, folder) = match reach {
+                    Reach::Program { argv } => (argv.clone(), Vec::new(), None),
                     Reach::Module { python } => {
                         let folder = write_program()
                             .map_err(|error| failed(&error, "make room for temporary files"))?;
                         let python = interpreter(python, std::env::current_exe().ok().as_deref());
                         let argv = vec![python, "-m".to_owned(), "tamis.environments".to_owned()];
                         let variables = module_environment(folder.path());
-                        (argv, None, variables, Some(folder))
+                        (argv, variables, Some(folder))
                     }
                     Reach::Server { .. } => Default::default(),
                 };
                 let command = WorkerCommand {
                     argv,
-                    working_dir,
+                    working_dir: spec.workers.working_dir.clone(),
                     variables,
                     settings: spec.settings.clone(),
                     num_processes: spec.workers.num_processes,
@@ -147,6 +146,12 @@ impl StartedEnvironment {
             train.len(),
             held_out.len()
         )];
+        let known: HashSet<String> = train.iter().map(|prompt| format!("{:?}", prompt.content)).collect();
+        let num_known =
+            held_out.iter().filter(|prompt| known.contains(&format!("{:?}", prompt.content))).count();
+        if num_known > 0 {
+            notes.push(format!("{num_known} of the held-out levels open as training levels do"));
+        }
         let max_turns = environment.prompting.max_turns;
         if introduction.max_turns.is_none_or(|own| own > max_turns) {
             let own = introduction

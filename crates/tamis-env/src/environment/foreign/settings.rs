@@ -18,8 +18,6 @@ pub enum Reach {
     Program {
         /// It and its arguments.
         argv: Vec<String>,
-        /// The folder that it is started in.
-        working_dir: Option<PathBuf>,
     },
     /// An HTTP server.
     Server {
@@ -52,6 +50,9 @@ tamis_core::settings! {
         startup_timeout: TimeSpan = TimeSpan::seconds(120), Any, Free;
         /// Most restarts of lost processes in a run.
         max_restarts: usize = 10, Any, Free;
+        /// Working directory of the processes, from which relative paths are taken. Null: the folder of the configuration
+        /// file that names the environment, or the current one for the command line.
+        working_dir: Option<PathBuf> = None, NotEmpty, Free;
     }
 }
 
@@ -62,6 +63,9 @@ tamis_core::settings! {
         id: String = String::new(), NotEmpty;
         /// Keyword arguments of `gymnasium.make`.
         make_args: Map<String, Value> = Map::new();
+        /// Function that makes further ones of a level's seed, `FILE.py:NAME` or `MODULE:NAME` (another map for each level,
+        /// say). Null: none.
+        level_args: Option<String> = None, NotEmpty;
         /// Module that registers it, imported first. Null: none.
         import: Option<String> = None, NotEmpty;
         /// Names of its actions, in their order. Empty: those that are known, or numbers.
@@ -110,8 +114,6 @@ tamis_core::settings! {
     pub struct CommandEnvironmentSettings {
         /// The program and its arguments.
         argv: Vec<String> = Vec::new(), NotEmpty;
-        /// Working directory of the program. Null: the current one.
-        working_dir: Option<PathBuf> = None, NotEmpty, Free;
         /// Settings that it is told.
         settings: Map<String, Value> = Map::new();
         ..workers: WorkerPool;
@@ -149,9 +151,12 @@ impl ForeignSettings for GymnasiumSettings {
             "make_args": self.make_args,
             "invalid_penalty": self.invalid_penalty,
         });
-        for (name, value) in
-            [("import", &self.import), ("observation", &self.observation), ("instruction", &self.instruction)]
-        {
+        for (name, value) in [
+            ("level_args", &self.level_args),
+            ("import", &self.import),
+            ("observation", &self.observation),
+            ("instruction", &self.instruction),
+        ] {
             if let Some(value) = value {
                 settings[name] = json!(value);
             }
@@ -182,7 +187,7 @@ impl ForeignSettings for PythonEnvironmentSettings {
 impl ForeignSettings for CommandEnvironmentSettings {
     fn spec(&self) -> ForeignSpec {
         ForeignSpec {
-            reach: Reach::Program { argv: self.argv.clone(), working_dir: self.working_dir.clone() },
+            reach: Reach::Program { argv: self.argv.clone() },
             settings: Value::Object(self.settings.clone()),
             timeout: self.workers.timeout.0,
             workers: self.workers.clone(),
