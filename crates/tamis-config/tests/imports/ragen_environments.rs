@@ -459,6 +459,18 @@ es_manager.val.env_configs.tags is not given: RAGEN's default is CoordSokoban, a
 "#);
 }
 
+/// Null names nothing: RAGEN's default is played, or what is there anyway.
+#[test]
+fn null_is_no_tag() {
+    let none = format!("{TRAIN}=null");
+    assert_snapshot!(said(&["model_path=m", &none, &format!("{VAL}=null")], "tags"), @r#"
+es_manager.train.env_configs.tags=null -> data.task: environment, environment.kind: sokoban, environment.rows: 6, environment.columns: 6, environment.boxes: 1, environment.max_steps: 100, environment.observation: grid_coord, environment.prompting.max_actions: 10, environment.prompting.max_tokens: 120 (RAGEN's default)
+es_manager.val.env_configs.tags=null has no effect: null names no environment
+"#);
+    let rows = ["model_path=m", "data.train_files=t", "agent_proxy.max_turn=1", &none];
+    assert_snapshot!(said(&rows, "tags"), @"es_manager.train.env_configs.tags=null has no effect: null names no environment");
+}
+
 /// Environments of a user's own, by RAGEN's types.
 #[test]
 fn environments_of_one_s_own() {

@@ -81,7 +81,12 @@ pub(super) fn environment(t: &mut Translator) {
 /// What `custom_envs` and validation's tags say where no tag of training is given.
 fn without_tag(played: Played, t: &mut Translator) {
     let keys = keys_below(CUSTOM, t);
-    let first = t.first_given(&[VAL_TAGS]).or_else(|| keys.first().cloned());
+    for key in [TRAIN_TAGS, VAL_TAGS] {
+        if t.text(key).is_none() {
+            t.no_effect(key, "null names no environment");
+        }
+    }
+    let first = t.text(VAL_TAGS).map(|_| VAL_TAGS.to_owned()).or_else(|| keys.first().cloned());
     match (played, first) {
         (_, None) => {}
         (Played::Own, Some(key)) => t.refuse(
@@ -213,7 +218,8 @@ fn merged(env_type: &EnvType, known: Option<&Tag>, custom: &str, t: &mut Transla
     let start = format!("{start}.");
     for given in t.given.iter().filter(|given| given.key.starts_with(&start)) {
         let value = if given.node.is_null() { "null".to_owned() } else { show(&given.node) };
-        put(given.key.trim_start_matches(start.as_str()), value, Some(given.key.clone()));
+        let name = given.key.strip_prefix(&start).unwrap_or(&given.key);
+        put(name, value, Some(given.key.clone()));
     }
     all
 }
@@ -233,7 +239,7 @@ fn actions(
     let known = known.filter(|known| known.env_type == env_type.name);
     let Some(actions) = given.or_else(|| known.and_then(|known| known.max_actions.parse().ok())) else {
         let env_type_key = format!("{custom}env_type");
-        let tag = custom.trim_start_matches(CUSTOM).trim_end_matches('.');
+        let tag = custom.strip_prefix(CUSTOM).unwrap_or(custom).trim_end_matches('.');
         let from = t.first_given(&[&key, &env_type_key, TRAIN_TAGS]).unwrap_or_default();
         t.refuse(&from, format!("RAGEN asks how many actions an episode of {tag} may have: give {key}"));
         return;
@@ -313,7 +319,7 @@ fn report_unknown(env_type: &EnvType, setting: &Setting, key: &str, t: &mut Tran
 
 /// Reports a key of a tag that is none.
 fn report_unknown_of_tag(key: &str, custom: &str, t: &mut Translator) {
-    let name = key.trim_start_matches(custom);
+    let name = key.strip_prefix(custom).unwrap_or(key);
     if KEYS_OF_TAG.contains(&name) || name.starts_with("env_config.") {
         return;
     }

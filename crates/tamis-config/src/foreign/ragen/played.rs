@@ -71,12 +71,11 @@ fn tags(key: &str, t: &Translator) -> Option<Vec<String>> {
 /// The tag that is played, in training and in validation alike.
 pub(super) fn tag_of_both(t: &mut Translator) -> Option<String> {
     let (train, val) = (tags(TRAIN_TAGS, t), tags(VAL_TAGS, t));
-    let mut tag = None;
     for (key, tags) in [(TRAIN_TAGS, &train), (VAL_TAGS, &val)] {
         match tags.as_deref() {
-            None => {}
+            None => t.no_effect(key, "null names no environment"),
             Some([]) => t.refuse(key, "it names no environment"),
-            Some([one]) => tag = tag.or(Some(one.clone())),
+            Some([_]) => {}
             Some([first @ .., last]) => t.refuse(
                 key,
                 format!(
