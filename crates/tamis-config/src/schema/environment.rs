@@ -19,7 +19,7 @@ kinded! {
         style: EnvironmentStyle = "ragen", Any, Fixed;
         /// Its words, and how many turns and actions an episode may have.
         prompting: Prompting = "{}", Any, Fixed;
-        /// What the policy sees of an episode when it answers.
+        /// Part of an episode that the policy sees when it answers.
         context: ContextMode = "full", Any, Fixed;
         /// Turns that count where `context` is not full, the one to be answered included. Null: all of them.
         max_context_window: Option<usize> = "null", AtLeast(1.0), Fixed;
