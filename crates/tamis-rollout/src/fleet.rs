@@ -63,6 +63,8 @@ pub struct Fleet {
     num_pauses: u64,
     /// Server of each group's members, and how many of them are in flight there.
     homes: HashMap<(SamplePurpose, u64), (usize, usize)>,
+    /// Groups of which none is in flight, the latest last.
+    left_homes: VecDeque<(SamplePurpose, u64)>,
     current: Option<(Publication, InFlight)>,
     unanswered: VecDeque<PolicyVersion>,
     events: Vec<GeneratorEvent>,
@@ -124,6 +126,7 @@ impl Fleet {
             pausing: BTreeMap::new(),
             num_pauses: 0,
             homes: HashMap::new(),
+            left_homes: VecDeque::new(),
             current: None,
             unanswered: VecDeque::new(),
             events: Vec::new(),

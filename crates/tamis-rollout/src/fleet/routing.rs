@@ -7,6 +7,9 @@ use super::{Fleet, FleetMessage, SAY_EVERY};
 use crate::generator::{FailureKind, GeneratorEvent, SampleId};
 use crate::wire::{Fault, FaultClass};
 
+/// Groups whose server is remembered while none of them is in flight.
+const MOST_LEFT_HOMES: usize = 4096;
+
 impl Fleet {
     /// Takes the attempt from its server; `None` where there is no such attempt there.
     pub(super) fn end_attempt(&mut self, place: usize, id: SampleId) -> Option<SampleJob> {
@@ -22,7 +25,14 @@ impl Fleet {
         {
             *num -= 1;
             if *num == 0 {
-                self.homes.remove(&home);
+                // The next turn of an episode finds its beginning in the cache there.
+                self.left_homes.push_back(home);
+                if self.left_homes.len() > MOST_LEFT_HOMES
+                    && let Some(oldest) = self.left_homes.pop_front()
+                    && self.homes.get(&oldest).is_some_and(|(_, num)| *num == 0)
+                {
+                    self.homes.remove(&oldest);
+                }
             }
         }
         Some(task)
@@ -142,6 +152,9 @@ impl Fleet {
             task.member = Some(place);
             task.attempts += 1;
             let home = self.homes.entry((attempt.purpose, attempt.group)).or_insert((place, 0));
+            if home.1 == 0 {
+                home.0 = place;
+            }
             if home.0 == place {
                 home.1 += 1;
             }

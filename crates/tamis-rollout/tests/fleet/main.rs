@@ -230,6 +230,13 @@ fn a_group_stays_on_one_server_and_groups_spread() {
         }
     }
     assert_eq!(finish(&mut fleet).len(), 128);
+    // The next turns of its episodes too, though nothing of it was in flight between.
+    for group in [3, 0, 1, 2, 7, 15, 8] {
+        let mut next = request(group, 5);
+        next.id.turn = 1;
+        fleet.submit(next).expect("taken");
+    }
+    assert_eq!(finish(&mut fleet).len(), 7);
     let seen = seen.lock().unwrap();
     assert!(seen.groups.values().all(|servers| servers.len() == 1), "{:?}", seen.groups);
     assert!(seen.most.values().all(|&most| most == 32), "{:?}", seen.most);
