@@ -92,7 +92,7 @@ impl Drop for Folder {
 /// A running harness. Dropped, it is ended, and the job that it has.
 pub(super) struct Server {
     child: Child,
-    stdin: Option<ChildStdin>,
+    jobs: Option<Sender<Vec<u8>>>,
     frames: Receiver<Frame>,
     _folder: Folder,
 }
@@ -136,12 +136,15 @@ impl Server {
         let mut child = command.spawn().map_err(|error| fail(error.to_string()))?;
         let pipes = (child.stdin.take(), child.stdout.take());
         let (sender, frames) = channel();
-        let mut server = Self { child, stdin: pipes.0, frames, _folder: folder };
-        let stdout = pipes.1.ok_or_else(|| fail("its output is missing".to_owned()))?;
-        std::thread::Builder::new()
-            .name("sandbox".to_owned())
-            .spawn(move || read_frames(stdout, &sender))
-            .map_err(|error| fail(error.to_string()))?;
+        let (jobs, queue) = channel();
+        let mut server = Self { child, jobs: Some(jobs), frames, _folder: folder };
+        let (Some(stdin), Some(stdout)) = pipes else { return Err(fail("its pipes are missing".to_owned())) };
+        let start_thread = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+            started.map_err(|error| fail(error.to_string()))
+        };
+        start_thread("sandbox-jobs", Box::new(move || write_jobs(stdin, &queue)))?;
+        start_thread("sandbox-frames", Box::new(move || read_frames(stdout, &sender)))?;
         let frame = match server.frames.recv_timeout(STARTUP) {
             Ok(frame) => frame,
             Err(RecvTimeoutError::Timeout) => {
@@ -186,8 +189,8 @@ impl Server {
         message.extend(limit.to_le_bytes());
         message.extend(early.as_bytes());
         message.extend(late.as_bytes());
-        let stdin = self.stdin.as_mut().ok_or_else(|| broken("its input is closed"))?;
-        stdin.write_all(&message).map_err(|error| broken(&format!("it took no job: {error}")))?;
+        // A closed queue means that the harness is gone, which the reader reports.
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(message));
         let (mut stdout, mut stderr, mut report) = (Vec::new(), Vec::new(), Vec::new());
         let until = Instant::now() + job.timeout.saturating_add(GRACE);
         loop {
@@ -239,7 +242,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // End of input is the sign to go, and its jobs die with it.
-        self.stdin = None;
+        self.jobs = None;
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(300) {
             match self.child.try_wait() {
@@ -249,6 +252,14 @@ impl Drop for Server {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+fn write_jobs(mut stdin: ChildStdin, jobs: &Receiver<Vec<u8>>) {
+    while let Ok(job) = jobs.recv() {
+        if stdin.write_all(&job).is_err() {
+            return;
+        }
     }
 }
 
@@ -273,16 +284,45 @@ fn read_frames(mut stdout: impl Read, frames: &Sender<Frame>) {
 /// The interpreter itself, where a name stands for a script that looks for one.
 pub(super) fn find_executable(python: &Path) -> Result<PathBuf, SandboxError> {
     let fail = |reason: String| SandboxError::Start { python: python.display().to_string(), reason };
-    let output = Command::new(python)
+    let mut child = Command::new(python)
         .args(["-c", "import sys; sys.stdout.write(sys.executable)"])
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .map_err(|error| fail(error.to_string()))?;
-    let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).into_owned());
-    if !output.status.success() || !path.is_absolute() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim().lines().last().unwrap_or_default().to_owned();
-        return Err(fail(format!("it is no working Python interpreter ({}): {said}", output.status)));
+    let (stdout, stderr) = (child.stdout.take().map(read_text), child.stderr.take().map(read_text));
+    let start = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) {
+        if start.elapsed() > STARTUP {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(fail(format!("it did not say where it is within {} s", STARTUP.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // Who inherited its pipes and keeps silent is not waited for.
+    let said = |pipe: Option<Receiver<String>>| {
+        pipe.and_then(|pipe| pipe.recv_timeout(Duration::from_secs(30)).ok()).unwrap_or_default()
+    };
+    let output = said(stdout);
+    let status = child.wait().map_err(|error| fail(error.to_string()))?;
+    let path = PathBuf::from(output);
+    if !status.success() || !path.is_absolute() {
+        let error = said(stderr);
+        let error = error.trim().lines().last().unwrap_or_default();
+        return Err(fail(format!("it is no working Python interpreter ({status}): {error}")));
     }
     Ok(path)
+}
+
+/// What is written to a pipe, once it is closed; its beginning.
+fn read_text(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, text) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.take(1 << 16).read_to_end(&mut bytes);
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    text
 }

@@ -489,23 +489,20 @@ fn the_harness_forgets() {
         "
 found = places = 0
 try:
-    with open('/proc/self/maps') as maps, open('/proc/self/mem', 'rb', 0) as memory:
+    import ctypes
+    with open('/proc/self/maps') as maps:
         for line in maps:
             place, rights = line.split()[:2]
             if rights[:2] != 'rw':
                 continue
             start, end = (int(part, 16) for part in place.split('-'))
-            try:
-                memory.seek(start)
-                text = memory.read(end - start)
-            except (OSError, ValueError):
-                continue
+            text = ctypes.string_at(start, end - start)
             places += 1
             at = text.find(b'begins')
             while at >= 0:
                 found += text[at + 6:at + 6 + {}] == b'{}'
                 at = text.find(b'begins', at + 1)
-except OSError:
+except (ImportError, OSError):
     pass
 print(found, places > 0)
 ",
