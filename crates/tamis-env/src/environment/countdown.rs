@@ -393,6 +393,7 @@ mod tests {
     fn any_settings() -> impl Strategy<Value = CountdownSettings> {
         (1_usize..5, 0_usize..3, 0_u64..20, 20_u64..120, prop::sample::subsequence(ALL.to_vec(), 1..=4))
             .prop_map(|(min_numbers, more, smallest, largest, operators)| CountdownSettings {
+                file: None,
                 min_numbers,
                 max_numbers: (min_numbers + more).min(4),
                 smallest,

@@ -31,7 +31,7 @@ pub enum Standard {
     Lacking(&'static str),
 }
 
-const CODE: &str = "its answers are programs, and there is no sandbox to run them in";
+const CODE: &str = "its answers are programs: `{kind: code}` in `sources` tests them, in the sandbox";
 const GEOMETRY: &str = "its questions hold images";
 const SEARCH: &str = "its answers come out of a search engine, over several turns";
 
@@ -311,10 +311,10 @@ mod tests {
         insta::assert_snapshot!(found(&BySource::default()), @r"
         1 row without a data source
         `my/source`, 1 row: verl has no verifier for it, and `sources` names none
-        `taco`, 2 rows: its answers are programs, and there is no sandbox to run them in
+        `taco`, 2 rows: its answers are programs: `{kind: code}` in `sources` tests them, in the sandbox
         ");
         // `*` is for what nobody names, not for what is known to need something else.
-        insta::assert_snapshot!(found(&own(ANY)), @"`taco`, 2 rows: its answers are programs, and there is no sandbox to run them in");
+        insta::assert_snapshot!(found(&own(ANY)), @"`taco`, 2 rows: its answers are programs: `{kind: code}` in `sources` tests them, in the sandbox");
         assert_eq!(found(&own("taco")).lines().count(), 2);
         let input = RewardInput::text(&prompts[0], "print()");
         assert!(matches!(BySource::default().score(&[input])[0], RewardOutcome::Failed(_)));

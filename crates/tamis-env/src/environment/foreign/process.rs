@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -319,8 +319,21 @@ impl EnvironmentLine for Workers {
 
     fn tell(&self, place: u64, op: &'static str, asked: Body) {
         let id = self.next.fetch_add(1, Ordering::SeqCst);
-        if let Some(worker) = lock(self.slot(place)).as_ref() {
-            worker.send(id, op, asked);
+        // One that is being started again has nothing to be told of, and is not waited for.
+        let began = Instant::now();
+        while began.elapsed() < GRACE {
+            let slot = match self.slot(place).try_lock() {
+                Ok(slot) => slot,
+                Err(TryLockError::Poisoned(slot)) => slot.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+            };
+            if let Some(worker) = slot.as_ref() {
+                worker.send(id, op, asked);
+            }
+            return;
         }
     }
 }
