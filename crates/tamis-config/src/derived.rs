@@ -274,19 +274,25 @@ impl Config {
         self.environments().map(|environment| self.max_episode_length(environment)).max().unwrap_or(of_answer)
     }
 
+    /// Most tokens that the policy sees at once, beyond those of a prompt: where it sees a window of turns, fewer than
+    /// those of an episode.
+    pub fn max_text_length(&self) -> usize {
+        let whole = self.max_completion_length();
+        let Some(environment) = self.played().filter(|environment| environment.context != ContextMode::Full)
+        else {
+            return whole;
+        };
+        let max_turns = environment.prompting.max_turns;
+        let num_seen = environment.max_context_window.unwrap_or(max_turns).min(max_turns);
+        let of_turn = self.rollout.max_response_length.saturating_add(self.data.max_prompt_length);
+        whole.min(num_seen.saturating_mul(of_turn))
+    }
+
     /// Most tokens of an episode after its prompt.
     fn max_episode_length(&self, environment: &EnvironmentConfig) -> usize {
         let of_answer = self.rollout.max_response_length;
         let of_turn = of_answer.saturating_add(self.data.max_prompt_length);
-        let max_turns = environment.prompting.max_turns;
-        let num_seen = match environment.context {
-            ContextMode::Full => max_turns,
-            // No text is longer than what is seen at once.
-            ContextMode::LimitedMultiTurn | ContextMode::SingleTurn => {
-                environment.max_context_window.unwrap_or(max_turns).min(max_turns)
-            }
-        };
-        let of_turns = num_seen.saturating_mul(of_turn);
+        let of_turns = environment.prompting.max_turns.saturating_mul(of_turn);
         environment.max_length.unwrap_or(of_turns)
     }
 

@@ -40,7 +40,7 @@ pub use dispatcher::{
     Dependencies, DispatchError, Dispatcher, DispatcherSettings, Next, Observer, OrderLog, Reference,
     ReferencePass, SampleEnd, Taken,
 };
-pub use episodes::{Agents, Between, Episodes, Plays, Worlds, conversation_of, messages_of};
+pub use episodes::{Agents, Between, Episodes, Plays, TokenLimits, Worlds, conversation_of, messages_of};
 pub use generator::{
     AbortScope, FailureKind, Generator, GeneratorError, GeneratorEvent, InFlight, Load, Publication, Sample,
     SampleId, SamplePurpose, SampleRequest, Sampling, VersionSpan, Wait, Weights,

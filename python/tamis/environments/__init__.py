@@ -18,7 +18,7 @@ from standard input and writes an answer a line to standard output, in any order
 an HTTP server with `POST /hello`, `/levels`, `/reset`, `/step` and `/close`, where `id` and `op` are left out.
 A program's standard error is free. A program ends when its standard input does.
 
-`hello` comes first and once. `settings` are the environment's own; null stands for no value throughout:
+`hello` comes first: of a program once, of a server once for each run that plays at it, and again for its levels. `settings` are the environment's own; null stands for no value throughout:
 
     {"id": 1, "op": "hello", "protocol": "tamis-environment/1", "settings": {"kind": "gymnasium", "id": "Taxi-v4"}}
     {"id": 1, "protocol": "tamis-environment/1", "name": "Taxi-v4", "max_turns": 200, "tools": [],

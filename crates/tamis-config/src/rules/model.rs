@@ -2,7 +2,10 @@
 
 use tamis_core::random::{Key, Purpose};
 use tamis_data::prompt_format::PromptFormat;
+use tamis_env::environment::context::ContextMode;
 use tamis_env::task::TaskKind;
+
+use crate::schema::EnvironmentConfig;
 
 use super::Checker;
 use super::validation::validation_prompts;
@@ -62,7 +65,7 @@ impl Checker<'_> {
             );
         }
         let prompt = self.config.data.max_prompt_length;
-        let response = self.config.max_completion_length();
+        let response = self.config.max_text_length();
         let key = self.config.completion_length_key();
         let positions = init.max_position_embeddings;
         let sum = prompt.saturating_add(response);
@@ -127,6 +130,12 @@ impl Checker<'_> {
             );
             self.error(&["more_environments", "environment.kind"], message, "take `more_environments` out");
         }
+        let mut names: Vec<String> = self.config.environments().map(EnvironmentConfig::shown_name).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            let message = format!("two environments are called `{}` in metrics", twice[0]);
+            self.error(&["more_environments"], message, "give each a `name`");
+        }
         let key = Key::new(self.config.run.seed, Purpose::Environment);
         for (place, environment) in self.config.more_environments.iter().enumerate() {
             let (maker, path) = (environment.maker(), format!("more_environments.{place}"));
@@ -178,7 +187,30 @@ impl Checker<'_> {
                     self.error(&["environment"], message, "mend the setting that it names");
                 }
             }
-            (_, Some(environment)) if environment.maker().plays_any_prompt() => {}
+            (_, Some(environment)) if environment.maker().plays_any_prompt() => {
+                let kind = environment.kind.as_str();
+                if environment.context != ContextMode::Full {
+                    let message = format!(
+                        "`environment.context` is {}, and `{kind}` goes on from the question: all of it is seen",
+                        environment.context
+                    );
+                    self.error(
+                        &["environment.context", "environment.kind"],
+                        message,
+                        "take `environment.context` out",
+                    );
+                }
+                let keys = [
+                    "environment.train_size",
+                    "environment.val_size",
+                    "environment.expert_prob",
+                    "environment.max_context_window",
+                ];
+                self.warn_ignored(
+                    &keys,
+                    &format!("`environment.kind` {kind} plays the prompts of a task or a file"),
+                );
+            }
             (_, Some(_)) => self.error(
                 &["environment", "data.task"],
                 "`environment` describes a game, and `data.task` plays none",

@@ -28,7 +28,8 @@ kinded! {
         /// Number of held-out levels.
         val_size: usize = "256", Between(0.0, 1e7), Fixed;
         /// Most tokens of a trajectory after its prompt, those of the environment included. Null: as many as all
-        /// turns may have, where each observation is no longer than `data.max_prompt_length`.
+        /// turns may have, where each observation is no longer than `data.max_prompt_length`. The largest of a run's
+        /// environments counts for all.
         max_length: Option<usize> = "null", AtLeast(1.0), Fixed;
         /// How often the script that `warm_start` imitates does what a perfect player would, where the game knows
         /// that; otherwise it does anything.
@@ -40,6 +41,11 @@ impl EnvironmentConfig {
     /// What makes it.
     pub fn maker(&self) -> EnvironmentMaker {
         EnvironmentMaker { kind: self.kind.clone(), style: self.style, prompting: self.prompting.clone() }
+    }
+
+    /// Its name in metrics; an environment elsewhere may call itself otherwise.
+    pub fn shown_name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.kind.to_string())
     }
 
     /// What is seen of it.

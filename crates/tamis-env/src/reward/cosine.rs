@@ -150,7 +150,7 @@ impl RewardFunction for Cosine {
         let shape = |(outcome, input): (RewardOutcome, &RewardInput<'_>)| match outcome.get("acc") {
             Some(acc) => {
                 let is_correct = acc >= 1.0;
-                let value = self.schedule.value(is_correct, input.completion_ids.len() as u64);
+                let value = self.schedule.value(is_correct, input.num_written() as u64);
                 RewardOutcome::verified(value, is_correct)
             }
             None if matches!(outcome, RewardOutcome::Failed(_)) => outcome,

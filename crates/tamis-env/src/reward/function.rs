@@ -79,6 +79,11 @@ impl Logged {
 }
 
 impl<'a> RewardInput<'a> {
+    /// Number of tokens that the policy wrote: all of them, but for those of an environment.
+    pub fn num_written(&self) -> usize {
+        self.episode.map_or(self.completion_ids.len(), Episode::num_written)
+    }
+
     /// A completion of text alone, outside any training step.
     pub fn text(prompt: &'a Prompt, completion: &'a str) -> Self {
         let trainer_state = TrainerState::default();

@@ -64,10 +64,7 @@ impl Length {
 
 impl RewardFunction for Length {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        batch
-            .iter()
-            .map(|input| RewardOutcome::score(self.penalty(input.completion_ids.len() as u64)))
-            .collect()
+        batch.iter().map(|input| RewardOutcome::score(self.penalty(input.num_written() as u64))).collect()
     }
 
     fn is_shaping(&self) -> bool {

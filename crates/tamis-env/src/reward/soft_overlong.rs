@@ -127,10 +127,7 @@ impl SoftOverlong {
 
 impl RewardFunction for SoftOverlong {
     fn score(&self, batch: &[RewardInput<'_>]) -> Vec<RewardOutcome> {
-        batch
-            .iter()
-            .map(|input| RewardOutcome::score(self.punishment(input.completion_ids.len() as u64)))
-            .collect()
+        batch.iter().map(|input| RewardOutcome::score(self.punishment(input.num_written() as u64))).collect()
     }
 
     fn is_shaping(&self) -> bool {

@@ -20,7 +20,7 @@ use crate::environment::kind::{EnvironmentError, EnvironmentMaker};
 const LEVEL: &str = "level";
 
 /// The column that has the number of a level's environment, where that is not the first.
-const ENVIRONMENT: &str = "environment";
+const ENVIRONMENT: &str = "environment_of_level";
 
 /// The number of a prompt's environment among those of a run.
 pub fn environment_of(prompt: &Prompt) -> usize {

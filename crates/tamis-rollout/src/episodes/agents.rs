@@ -14,7 +14,7 @@ use tamis_data::prompt::{Message, Prompt};
 use tamis_env::environment::EnvironmentFault;
 
 use super::told::Told;
-use super::{Between, Episodes, LUCK};
+use super::{Between, Episodes, LUCK, TokenLimits};
 use crate::generator::{AbortScope, GeneratorError, GeneratorEvent, Sample, SampleId, SampleRequest};
 use crate::programs::{
     CallNumber, ChatAnswer, ChatCall, ChatError, ChatFinish, EpisodeNumber, ProgramEvent, ProgramHost,
@@ -63,6 +63,10 @@ struct Asked {
     more: Between,
     answer: Option<(Sample, ChatAnswer)>,
     is_abandoned: bool,
+    /// Whether the generator is done with one that was abandoned.
+    is_over: bool,
+    /// Whether the program itself wanted no longer answer.
+    is_short: bool,
 }
 
 /// A trajectory that a program plays.
@@ -70,15 +74,27 @@ pub(super) struct Agent {
     request: SampleRequest,
     episode: EpisodeNumber,
     calls: Vec<Asked>,
+    /// Tokens of answers that nobody heard.
+    num_lost: u64,
+    /// Calls for which there was no room, or that cannot be rendered.
+    num_unanswerable: u64,
 }
 
 impl Agent {
+    /// Tokens that the policy has written for it, heard or not.
     fn num_written(&self) -> u64 {
-        self.calls
-            .iter()
-            .filter_map(|asked| asked.answer.as_ref())
-            .map(|(sample, _)| sample.token_ids.len() as u64)
-            .sum()
+        let answered = self.calls.iter().filter_map(|asked| asked.answer.as_ref());
+        self.num_lost + answered.map(|(sample, _)| sample.token_ids.len() as u64).sum::<u64>()
+    }
+
+    /// Tokens of the trajectory so far, as it would be laid out.
+    fn num_tokens(&self) -> usize {
+        let of = |asked: &Asked| {
+            let (sample, _) = asked.answer.as_ref()?;
+            let begins = if asked.after.is_some() { &asked.more.token_ids } else { &asked.context[..] };
+            Some(begins.len() + sample.token_ids.len())
+        };
+        self.calls.iter().filter_map(of).sum()
     }
 
     /// The request of a call, which is noted.
@@ -87,7 +103,7 @@ impl Agent {
         agents: &dyn Agents,
         call: CallNumber,
         chat: ChatCall,
-        max_tokens: usize,
+        limits: TokenLimits,
     ) -> Result<SampleRequest, ChatError> {
         let earlier = self.calls.iter().enumerate().rev().find_map(|(place, asked)| {
             let (sample, answer) = asked.answer.as_ref()?;
@@ -116,15 +132,22 @@ impl Agent {
                 (None, more, context)
             }
         };
-        let most = self.request.prompt_token_ids.len() + max_tokens;
-        let room = most.saturating_sub(context.len());
+        let prompt = self.request.prompt_token_ids.len();
+        let most = prompt + limits.text;
+        // All texts together have a bound, too: they pass through the learner as one trajectory.
+        let new = if after.is_some() { more.token_ids.len() } else { context.len() };
+        let left = (prompt + limits.whole).saturating_sub(self.num_tokens() + new);
+        let room = most.saturating_sub(context.len()).min(left);
         if room == 0 || context.is_empty() {
             return Err(ChatError::TooLong(format!(
-                "the conversation has {} tokens; this model's maximum context length is {most} tokens",
-                context.len()
+                "the conversation has {} tokens; this model's maximum context length is {most} tokens, and all \
+                 conversations of an episode have {} at most",
+                context.len(),
+                prompt + limits.whole
             )));
         }
         let mut sampling = Arc::clone(&self.request.sampling);
+        let is_short = chat.max_tokens.is_some_and(|most| most <= sampling.max_response_length.min(room));
         let longest =
             sampling.max_response_length.min(room).min(chat.max_tokens.unwrap_or(usize::MAX).max(1));
         if longest < sampling.max_response_length || !chat.stop.is_empty() {
@@ -145,9 +168,16 @@ impl Agent {
             more,
             answer: None,
             is_abandoned: false,
+            is_over: false,
+            is_short,
         });
         Ok(SampleRequest {
             id: SampleId { turn: self.calls.len() as u32, ..self.request.id },
+            images: if *context == *self.request.prompt_token_ids {
+                self.request.images.clone()
+            } else {
+                Arc::default()
+            },
             prompt_token_ids: context,
             key,
             sampling,
@@ -157,7 +187,7 @@ impl Agent {
 
     /// The trajectory of what was answered; `None` where nothing was.
     fn finish(&self, outcome: ProgramOutcome, refused: RefusedCalls) -> Option<Sample> {
-        let (mut told, mut last) = (Told::new(), None);
+        let (mut told, mut last, mut is_cut) = (Told::new(), None, false);
         for (place, asked) in self.calls.iter().enumerate() {
             let Some((sample, _)) = asked.answer.as_ref().filter(|_| !asked.is_abandoned) else { continue };
             match asked.after {
@@ -182,17 +212,19 @@ impl Agent {
                 }
             }
             told.hear(sample);
+            is_cut |= sample.finish_reason == FinishReason::Length;
             last = Some(place);
         }
         let turn = told.turns.last_mut()?;
         turn.reward = outcome.reward.unwrap_or(0.0);
         turn.info.extend(outcome.info);
-        turn.info.insert("num_calls_refused".to_owned(), refused.total() as f64);
+        let refused = refused.total() + self.num_unanswerable;
+        turn.info.insert("num_calls_refused".to_owned(), refused as f64);
         if outcome.reward.is_none() {
             turn.info.insert(UNSCORED.to_owned(), 1.0);
         }
         let is_success = outcome.success.unwrap_or(outcome.reward.is_some_and(|reward| reward > 0.0));
-        Some(told.finish(is_success, false, false))
+        Some(told.finish(is_success, is_cut, is_cut))
     }
 }
 
@@ -204,7 +236,10 @@ impl Episodes<'_> {
     pub(super) fn begin_agent(&mut self, request: SampleRequest) {
         let (Some(agents), Some(prompt)) = (&self.plays.agents, &request.prompt) else { return };
         let episode = agents.host().begin(&agents.task(prompt, request.key.with(LUCK)));
-        self.plays.played.insert(request.id, Agent { request, episode, calls: Vec::new() });
+        self.plays.played.insert(
+            request.id,
+            Agent { request, episode, calls: Vec::new(), num_lost: 0, num_unanswerable: 0 },
+        );
     }
 
     /// Hears what programs ask, and what came of them.
@@ -217,9 +252,12 @@ impl Episodes<'_> {
             let Some((&id, agent)) = found else { continue };
             match event {
                 ProgramEvent::Asked { call, chat, .. } => {
-                    match agent.ask(&*agents, call, chat, self.plays.max_tokens) {
+                    match agent.ask(&*agents, call, chat, self.plays.limits) {
                         Ok(request) => self.generator.submit(request)?,
-                        Err(error) => _ = agents.host().answer(call, Err(error)),
+                        Err(error) => {
+                            agent.num_unanswerable += 1;
+                            agents.host().answer(call, Err(error));
+                        }
                     }
                 }
                 ProgramEvent::Abandoned { call, .. } => {
@@ -231,7 +269,7 @@ impl Episodes<'_> {
                 }
                 ProgramEvent::Ended { outcome, refused, .. } => {
                     let Some(agent) = self.plays.played.remove(&id) else { continue };
-                    self.abort_calls(id, &agent);
+                    self.abort_calls(id, &agent, None);
                     let num_tokens = agent.num_written();
                     let finished = outcome.and_then(|outcome| {
                         agent
@@ -251,11 +289,15 @@ impl Episodes<'_> {
         Ok(told)
     }
 
-    /// Gives up what a program still waits for.
-    fn abort_calls(&mut self, id: SampleId, agent: &Agent) {
+    /// Gives up what a program still waits for, but for the call of a turn that has ended.
+    fn abort_calls(&mut self, id: SampleId, agent: &Agent, ended: Option<u32>) {
         for (turn, asked) in (1..).zip(&agent.calls) {
-            if asked.answer.is_none() && !asked.is_abandoned {
-                self.generator.abort(AbortScope::Sample(SampleId { turn, ..id }));
+            if asked.answer.is_none() && !asked.is_over && Some(turn) != ended {
+                let call = SampleId { turn, ..id };
+                self.plays.late.insert(call);
+                if !asked.is_abandoned {
+                    self.generator.abort(AbortScope::Sample(call));
+                }
             }
         }
     }
@@ -265,62 +307,68 @@ impl Episodes<'_> {
         &mut self,
         event: GeneratorEvent,
     ) -> Result<Option<GeneratorEvent>, GeneratorEvent> {
-        let (id, answer) = match event {
-            GeneratorEvent::Sampled { id, sample } => (id, Ok(sample)),
-            GeneratorEvent::Failed { id, kind, reason, num_tokens } => {
-                (id, Err(Some((kind, reason, num_tokens))))
-            }
-            GeneratorEvent::Aborted { id, .. } => (id, Err(None)),
-            published @ GeneratorEvent::Published { .. } => return Err(published),
+        let (GeneratorEvent::Sampled { id, .. }
+        | GeneratorEvent::Failed { id, .. }
+        | GeneratorEvent::Aborted { id, .. }) = event
+        else {
+            return Err(event);
         };
+        if self.plays.late.remove(&id) {
+            return Ok(None);
+        }
         let whole = SampleId { turn: 0, ..id };
         let place = (id.turn as usize).checked_sub(1);
-        let agents = self.plays.agents.clone();
-        let found = agents.zip(place).zip(self.plays.played.get_mut(&whole));
-        let Some(((agents, place), agent)) = found else {
-            return Err(match answer {
-                Ok(sample) => GeneratorEvent::Sampled { id, sample },
-                Err(Some((kind, reason, num_tokens))) => {
-                    GeneratorEvent::Failed { id, kind, reason, num_tokens }
-                }
-                Err(None) => GeneratorEvent::Aborted { id, num_tokens: 0 },
-            });
-        };
+        let found = self.plays.agents.clone().zip(place).zip(self.plays.played.get_mut(&whole));
+        let Some(((agents, place), agent)) = found else { return Err(event) };
         let Some(asked) = agent.calls.get_mut(place).filter(|asked| asked.answer.is_none()) else {
             return Ok(None);
         };
-        match answer {
-            Ok(sample) => {
-                let mut said = agents.read_answer(&sample.text, place, !asked.chat.tools.is_empty());
-                said.finish = match sample.finish_reason {
-                    FinishReason::Stop => ChatFinish::Stop,
-                    FinishReason::Length => ChatFinish::Length,
-                };
-                (said.prompt_tokens, said.completion_tokens) = (asked.context.len(), sample.token_ids.len());
-                if agents.host().answer(asked.call, Ok(said.clone())) {
-                    asked.answer = Some((sample, said));
-                } else {
-                    // Nobody has heard it.
-                    asked.is_abandoned = true;
-                }
-                Ok(None)
-            }
+        if asked.is_abandoned {
+            asked.is_over = true;
             // The program has given it up itself.
-            Err(None) if asked.is_abandoned => Ok(None),
-            // What cannot be generated fails the trajectory, and what is given up above gives it up.
-            Err(failure) => {
-                let Some(agent) = self.plays.played.remove(&whole) else { return Ok(None) };
-                agents.host().end(agent.episode);
-                self.abort_calls(whole, &agent);
-                let before = agent.num_written();
-                Ok(Some(match failure {
-                    Some((kind, reason, num_tokens)) => {
-                        GeneratorEvent::Failed { id: whole, kind, reason, num_tokens: num_tokens + before }
-                    }
-                    None => GeneratorEvent::Aborted { id: whole, num_tokens: before },
-                }))
-            }
+            agent.num_lost += match event {
+                GeneratorEvent::Sampled { sample, .. } => sample.token_ids.len() as u64,
+                GeneratorEvent::Failed { num_tokens, .. } | GeneratorEvent::Aborted { num_tokens, .. } => {
+                    num_tokens
+                }
+                GeneratorEvent::Published { .. } => 0,
+            };
+            return Ok(None);
         }
+        if let GeneratorEvent::Sampled { mut sample, .. } = event {
+            let mut said = agents.read_answer(&sample.text, place, !asked.chat.tools.is_empty());
+            said.finish = match sample.finish_reason {
+                FinishReason::Stop => ChatFinish::Stop,
+                FinishReason::Length => ChatFinish::Length,
+            };
+            if asked.is_short {
+                // As long as it was wanted: it is not cut off.
+                sample.finish_reason = FinishReason::Stop;
+            }
+            (said.prompt_tokens, said.completion_tokens) = (asked.context.len(), sample.token_ids.len());
+            if agents.host().answer(asked.call, Ok(said.clone())) {
+                asked.answer = Some((sample, said));
+            } else {
+                // Nobody has heard it.
+                (asked.is_abandoned, asked.is_over) = (true, true);
+                agent.num_lost += sample.token_ids.len() as u64;
+            }
+            return Ok(None);
+        }
+        // What cannot be generated fails the trajectory, and what is given up above gives it up.
+        let Some(agent) = self.plays.played.remove(&whole) else { return Ok(None) };
+        agents.host().end(agent.episode);
+        self.abort_calls(whole, &agent, Some(id.turn));
+        let before = agent.num_written();
+        Ok(Some(match event {
+            GeneratorEvent::Failed { kind, reason, num_tokens, .. } => {
+                GeneratorEvent::Failed { id: whole, kind, reason, num_tokens: num_tokens + before }
+            }
+            GeneratorEvent::Aborted { num_tokens, .. } => {
+                GeneratorEvent::Aborted { id: whole, num_tokens: num_tokens + before }
+            }
+            other => other,
+        }))
     }
 
     /// Ends the programs of trajectories that nobody waits for any more.
@@ -330,7 +378,7 @@ impl Episodes<'_> {
         for id in ids {
             let Some(agent) = self.plays.played.remove(&id) else { continue };
             agents.host().end(agent.episode);
-            self.abort_calls(id, &agent);
+            self.abort_calls(id, &agent, None);
             self.plays.told.push(GeneratorEvent::Aborted { id, num_tokens: agent.num_written() });
         }
     }

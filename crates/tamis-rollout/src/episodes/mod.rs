@@ -14,7 +14,7 @@ mod agents;
 mod stage;
 mod told;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,9 @@ use told::Told;
 
 /// Longest wait for the generator while environments work: what they say is heard after it.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Longest time for which nothing is told while environments work and somebody waits for ever.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 /// Coordinate of the key by which an environment draws, and, counted down from it, of those of later turns: no token
 /// has such a number.
@@ -88,6 +91,22 @@ pub trait Worlds: Send + Sync {
     }
 }
 
+/// Most tokens of a trajectory, those of its environment included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenLimits {
+    /// After its prompt, all texts of it together.
+    pub whole: usize,
+    /// Of each text, beyond the length of the prompt.
+    pub text: usize,
+}
+
+impl TokenLimits {
+    /// Of trajectories that are one text.
+    pub fn of(whole: usize) -> Self {
+        Self { whole, text: whole }
+    }
+}
+
 /// A trajectory that is being played.
 struct Play {
     /// As it was asked for.
@@ -131,7 +150,7 @@ impl Play {
     }
 
     /// The request of the first answer: after the prompt, or after what the environment begins with instead.
-    fn open(&mut self, worlds: &dyn Worlds, max_tokens: usize) -> Result<SampleRequest, EnvironmentFault> {
+    fn open(&mut self, worlds: &dyn Worlds, limits: TokenLimits) -> Result<SampleRequest, EnvironmentFault> {
         let opening = self.environment.opening().filter(|opening| *opening != self.conversation);
         let Some(opening) = opening else { return Ok(self.request.clone()) };
         let unseen = |reason| {
@@ -140,26 +159,35 @@ impl Play {
             ))
         };
         let more = worlds.render(&opening).map_err(unseen)?;
-        let seen = more.token_ids.len().saturating_sub(self.request.prompt_token_ids.len());
-        if seen >= max_tokens {
-            return Err(unseen(format!(
-                "it has {} tokens, and there is room for {max_tokens} beyond a prompt",
-                more.token_ids.len()
-            )));
+        let room = self.room(&more, limits, true);
+        if room == 0 {
+            return Err(unseen(format!("its {} tokens leave no room for an answer", more.token_ids.len())));
         }
         self.told.begin_anew();
         self.told.append(&more);
         self.conversation = opening;
-        let request = self.ask(max_tokens - seen);
+        let request = self.ask(room);
         self.turn = 0;
         Ok(SampleRequest { id: self.request.id, ..request })
     }
 
+    /// Tokens of an answer that stands after this, in a text that begins with it or goes on to it.
+    fn room(&self, more: &Between, limits: TokenLimits, is_new: bool) -> usize {
+        let more = more.token_ids.len();
+        let prompt = self.request.prompt_token_ids.len();
+        let seen = if is_new { 0 } else { self.told.seen().len() };
+        // The prompt is a text's own where it was rendered anew, and not among these tokens otherwise.
+        let has_prompt = is_new || self.told.context_start.is_some();
+        let of_text = limits.text + if has_prompt { prompt } else { 0 };
+        let left = of_text.saturating_sub(seen + more);
+        left.min(limits.whole.saturating_sub(self.told.token_ids().len() + more))
+    }
+
     /// Takes an answer in; whatever breaks down in the environment fails the trajectory.
-    fn take(&mut self, answer: &Sample, worlds: &dyn Worlds, max_tokens: usize) -> Next {
+    fn take(&mut self, answer: &Sample, worlds: &dyn Worlds, limits: TokenLimits) -> Next {
         let taken = catch(|| {
             self.told.hear(answer);
-            self.play(answer, worlds, max_tokens)
+            self.play(answer, worlds, limits)
         });
         match taken {
             Ok(Ok(next)) => next,
@@ -172,7 +200,7 @@ impl Play {
         &mut self,
         answer: &Sample,
         worlds: &dyn Worlds,
-        max_tokens: usize,
+        limits: TokenLimits,
     ) -> Result<Next, EnvironmentFault> {
         let outcome = self.environment.act(&answer.text);
         if let Some(fault) = outcome.fault {
@@ -191,17 +219,13 @@ impl Play {
         let unseen = |reason| {
             EnvironmentFault::Broke(format!("what its environment shows cannot be given to it: {reason}"))
         };
-        let (more, seen) = if context.is_growing() {
-            let more = worlds.between(&self.conversation, &answer.token_ids, &shown).map_err(unseen)?;
-            let seen = self.told.seen().len() + more.token_ids.len();
-            (more, seen)
+        let more = if context.is_growing() {
+            worlds.between(&self.conversation, &answer.token_ids, &shown).map_err(unseen)?
         } else {
             let view = context.view(&[&self.conversation[..], &shown[..]].concat());
-            let more = worlds.render(&view).map_err(unseen)?;
-            let seen = more.token_ids.len().saturating_sub(self.request.prompt_token_ids.len());
-            (more, seen)
+            worlds.render(&view).map_err(unseen)?
         };
-        let room = max_tokens.saturating_sub(seen);
+        let room = self.room(&more, limits, !context.is_growing());
         if room == 0 {
             return Ok(Next::Over(self.finish(true, true)));
         }
@@ -231,6 +255,12 @@ impl Play {
         SampleRequest {
             id: SampleId { turn: self.turn, ..self.request.id },
             prompt_token_ids,
+            // A text that was rendered anew shows none.
+            images: if self.told.context_start.is_some() {
+                Arc::default()
+            } else {
+                self.request.images.clone()
+            },
             key,
             sampling,
             ..self.request.clone()
@@ -290,14 +320,15 @@ impl FaultyEpisodes {
 /// The trajectories that are being played.
 pub struct Plays {
     worlds: Option<Arc<dyn Worlds>>,
-    /// Most tokens of a trajectory.
-    max_tokens: usize,
+    limits: TokenLimits,
     /// Whether trajectories are finished by the weights that they began with, also where answers need not be.
     finishes: bool,
     open: BTreeMap<SampleId, Slot>,
     /// Programs that play, instead of environments.
     agents: Option<Arc<dyn Agents>>,
     played: BTreeMap<SampleId, Agent>,
+    /// Calls that nobody waits for any more, of which the generator has not said so yet.
+    late: BTreeSet<SampleId>,
     /// Where slow environments work.
     stage: Stage<Worked>,
     faults: FaultyEpisodes,
@@ -309,29 +340,29 @@ pub struct Plays {
 }
 
 impl Plays {
-    /// In these environments; `max_tokens`: most tokens of a trajectory, with what environments write in it;
-    /// `finishes`: whether a trajectory is finished by the weights that it began with whatever a publication says, as
+    /// In these environments; `finishes`: whether a trajectory is finished by the weights that it began with whatever a publication says, as
     /// it must be where a resumed run samples anew and finds no answers in a journal; `num_threads`: slow
     /// environments that work at the same time.
-    pub fn new(worlds: Arc<dyn Worlds>, max_tokens: usize, finishes: bool, num_threads: usize) -> Self {
+    pub fn new(worlds: Arc<dyn Worlds>, limits: TokenLimits, finishes: bool, num_threads: usize) -> Self {
         let stage = Stage::new(num_threads);
-        Self { worlds: Some(worlds), max_tokens, finishes, stage, ..Self::none() }
+        Self { worlds: Some(worlds), limits, finishes, stage, ..Self::none() }
     }
 
     /// By programs that ask the policy themselves; otherwise as [`Self::new`].
-    pub fn of_agents(agents: Arc<dyn Agents>, max_tokens: usize, finishes: bool) -> Self {
-        Self { agents: Some(agents), max_tokens, finishes, ..Self::none() }
+    pub fn of_agents(agents: Arc<dyn Agents>, limits: TokenLimits, finishes: bool) -> Self {
+        Self { agents: Some(agents), limits, finishes, ..Self::none() }
     }
 
     /// None: every prompt is answered once.
     pub fn none() -> Self {
         Self {
             worlds: None,
-            max_tokens: 0,
+            limits: TokenLimits::of(0),
             finishes: false,
             open: BTreeMap::new(),
             agents: None,
             played: BTreeMap::new(),
+            late: BTreeSet::new(),
             stage: Stage::new(1),
             faults: FaultyEpisodes::default(),
             publication: None,
@@ -403,7 +434,7 @@ impl Episodes<'_> {
             Ok(told) => return Ok(told),
             Err(event) => event,
         };
-        let (worlds, max_tokens) = (self.plays.worlds.clone(), self.plays.max_tokens);
+        let (worlds, limits) = (self.plays.worlds.clone(), self.plays.limits);
         let event = match event {
             GeneratorEvent::Sampled { id, sample } => {
                 let (whole, slot) = match self.plays.find(id) {
@@ -416,11 +447,11 @@ impl Episodes<'_> {
                 (slot.turn, slot.num_written) = (None, play.told.num_written + sample.token_ids.len());
                 if !worlds.is_slow() || slot.is_given_up {
                     let next =
-                        if slot.is_given_up { None } else { Some(play.take(&sample, &*worlds, max_tokens)) };
+                        if slot.is_given_up { None } else { Some(play.take(&sample, &*worlds, limits)) };
                     return self.go_on(whole, Some(play), next);
                 }
                 self.plays.stage.work(move || {
-                    let next = play.take(&sample, &*worlds, max_tokens);
+                    let next = play.take(&sample, &*worlds, limits);
                     Worked { id: whole, play: Some(play), next }
                 });
                 return Ok(None);
@@ -467,7 +498,7 @@ impl Episodes<'_> {
 
     /// Begins a trajectory, or the answer that is all of one.
     fn begin(&mut self, mut request: SampleRequest) -> Result<(), GeneratorError> {
-        let (id, max_tokens) = (request.id, self.plays.max_tokens);
+        let (id, limits) = (request.id, self.plays.limits);
         if self.plays.agents.is_some() && request.prompt.is_some() {
             self.begin_agent(request);
             return Ok(());
@@ -479,11 +510,12 @@ impl Episodes<'_> {
         let make = move |worlds: &dyn Worlds, prompt: &Prompt, request: &mut SampleRequest| {
             let begin = || -> Result<Option<Play>, EnvironmentFault> {
                 let Some(environment) = worlds.begin(prompt, luck)? else { return Ok(None) };
-                if request.sampling.max_response_length > max_tokens {
-                    Arc::make_mut(&mut request.sampling).max_response_length = max_tokens;
+                let most = limits.whole.min(limits.text);
+                if request.sampling.max_response_length > most {
+                    Arc::make_mut(&mut request.sampling).max_response_length = most;
                 }
                 let mut play = Play::new(request.clone(), prompt, environment);
-                *request = play.open(worlds, max_tokens)?;
+                *request = play.open(worlds, limits)?;
                 Ok(Some(play))
             };
             catch(begin).unwrap_or_else(|panic| Err(broken(&panic)))
@@ -601,6 +633,7 @@ impl Generator for Episodes<'_> {
     }
 
     fn next(&mut self, wait: Wait) -> Result<Vec<GeneratorEvent>, GeneratorError> {
+        let began = Instant::now();
         loop {
             let mut told = std::mem::take(&mut self.plays.told);
             told.extend(self.hear_stage(None)?);
@@ -619,26 +652,27 @@ impl Generator for Episodes<'_> {
             for event in events {
                 told.extend(self.take(event)?);
             }
-            if is_quiet && is_staged && told.is_empty() && wait != Wait::No {
-                let left = match wait {
-                    Wait::Until(end) => end.saturating_duration_since(Instant::now()),
-                    _ => LOOK_EVERY,
-                };
-                // Where nothing is generated, the generator has not waited.
-                let is_idle = self.generator.load().in_flight == 0;
-                let pause = if is_idle { left.min(LOOK_EVERY) } else { Duration::ZERO };
+            let is_over = match wait {
+                Wait::No => true,
+                Wait::Until(end) => Instant::now() >= end,
+                // Whoever waits looks now and then whether it is still to.
+                Wait::Forever => began.elapsed() >= LONGEST_WAIT,
+            };
+            if is_quiet && is_staged && told.is_empty() && !is_over {
+                // A generator with nothing to do, or one that has been told to end, has not waited.
+                let pause = soon.saturating_duration_since(Instant::now());
                 if self.plays.stage.is_busy() {
                     told.extend(self.hear_stage(Some(pause))?);
                 } else {
                     std::thread::sleep(pause);
                 }
-                if told.is_empty() && !left.is_zero() {
+                if told.is_empty() {
                     continue;
                 }
             }
             self.publish_held()?;
             told.append(&mut self.plays.told);
-            if is_quiet || !told.is_empty() || wait == Wait::No {
+            if is_quiet || !told.is_empty() || is_over {
                 return Ok(told);
             }
         }

@@ -117,7 +117,7 @@ fn play(
     max_tokens: usize,
     turns: &[Option<u64>],
 ) -> BTreeMap<u64, GeneratorEvent> {
-    let mut plays = Plays::new(Arc::new(worlds), max_tokens, false, 2);
+    let mut plays = Plays::new(Arc::new(worlds), TokenLimits::of(max_tokens), false, 2);
     let mut generator = FakeGenerator::new(generator);
     let mut episodes = plays.over(&mut generator);
     for (group, turns) in turns.iter().enumerate() {
@@ -272,7 +272,7 @@ fn an_environment_that_breaks_down_fails_its_trajectory_alone() {
 fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() {
     let mut plays = Plays::new(
         Arc::new(CountingWorlds { breaks: false, num_shown: 1, ..CountingWorlds::default() }),
-        1000,
+        TokenLimits::of(1000),
         false,
         2,
     );
@@ -309,7 +309,7 @@ fn weights_wait_for_the_trajectories_that_began_before() {
         [(InFlight::Wait, false, true), (InFlight::Keep, true, true), (InFlight::Keep, false, false)]
     {
         let worlds = CountingWorlds { breaks: false, num_shown: 1, ..CountingWorlds::default() };
-        let mut plays = Plays::new(Arc::new(worlds), 1000, finishes, 1);
+        let mut plays = Plays::new(Arc::new(worlds), TokenLimits::of(1000), finishes, 1);
         let mut generator = FakeGenerator::new(FakeSettings { max_delay: 3, ..FakeSettings::faultless(1) });
         let mut episodes = plays.over(&mut generator);
         episodes.submit(request(0, Some(4))).expect("taken");
@@ -341,7 +341,7 @@ fn weights_wait_for_the_trajectories_that_began_before() {
 fn what_is_given_up_plays_no_further_turn() {
     for whole in [false, true] {
         let worlds = CountingWorlds { breaks: false, num_shown: 1, ..CountingWorlds::default() };
-        let mut plays = Plays::new(Arc::new(worlds), 1000, false, 2);
+        let mut plays = Plays::new(Arc::new(worlds), TokenLimits::of(1000), false, 2);
         let faults = FakeFaults { late: 1.0, ..FakeFaults::default() };
         let mut generator = FakeGenerator::new(FakeSettings { faults, ..FakeSettings::faultless(1) });
         let mut episodes = plays.over(&mut generator);
@@ -363,4 +363,57 @@ fn what_is_given_up_plays_no_further_turn() {
         assert!(episodes.plays.is_idle());
         assert_eq!(generator.num_submitted(), 1);
     }
+}
+
+/// What a generator gives up has cost its tokens, whatever stands around it.
+#[test]
+fn tokens_of_what_is_given_up_are_told_as_they_were() {
+    for mut plays in
+        [Plays::none(), Plays::new(Arc::new(CountingWorlds::default()), TokenLimits::of(9), false, 1)]
+    {
+        let faults = FakeFaults { late: 1.0, ..FakeFaults::default() };
+        let mut generator = FakeGenerator::new(FakeSettings { faults, ..FakeSettings::faultless(1) });
+        let mut episodes = plays.over(&mut generator);
+        let asked = request(0, None);
+        episodes.submit(asked.clone()).expect("taken");
+        let aborted = GeneratorEvent::Aborted { id: asked.id, num_tokens: 512 };
+        assert_eq!(episodes.take(aborted.clone()).expect("taken"), Some(aborted));
+    }
+}
+
+/// A slow environment keeps nobody from looking whether the run is still wanted.
+#[test]
+fn who_waits_for_ever_is_answered_now_and_then() {
+    struct Slow;
+    impl Worlds for Slow {
+        fn begin(&self, _: &Prompt, _: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
+            std::thread::sleep(Duration::from_secs(3));
+            Err(EnvironmentFault::TimedOut { limit: Duration::from_secs(3) })
+        }
+        fn between(&self, _: &[Message], _: &[u32], _: &[Message]) -> Result<Between, String> {
+            Err("it never comes to that".to_owned())
+        }
+        fn render(&self, _: &[Message]) -> Result<Between, String> {
+            Err("it never comes to that".to_owned())
+        }
+        fn is_slow(&self) -> bool {
+            true
+        }
+    }
+    let mut plays = Plays::new(Arc::new(Slow), TokenLimits::of(9), false, 1);
+    let mut generator = FakeGenerator::new(FakeSettings::faultless(1));
+    let mut episodes = plays.over(&mut generator);
+    episodes.submit(request(0, Some(1))).expect("taken");
+    let mut num_waits = 0;
+    loop {
+        let events = episodes.next(Wait::Forever).expect("goes on");
+        if let [GeneratorEvent::Failed { num_tokens: 0, .. }] = &events[..] {
+            break;
+        }
+        assert!(events.is_empty());
+        num_waits += 1;
+    }
+    assert!(num_waits > 1, "{num_waits}");
+    assert_eq!(plays.take_faults(), FaultyEpisodes { num_timed_out: 1, num_broken: 0 });
+    assert_eq!(plays.take_faults().by_metric(), []);
 }

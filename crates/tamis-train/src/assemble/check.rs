@@ -515,7 +515,7 @@ impl Checker<'_> {
 
     /// Refuses prompts and completions that are longer together than a model reads.
     fn length(&mut self, key: &str, folder: &Path, limit: Option<usize>) {
-        let (prompt, response) = (self.config.data.max_prompt_length, self.config.max_completion_length());
+        let (prompt, response) = (self.config.data.max_prompt_length, self.config.max_text_length());
         let longest = prompt.saturating_add(response);
         let Some(limit) = limit.filter(|&limit| longest > limit) else { return };
         let of_completion = self.config.completion_length_key();

@@ -12,7 +12,7 @@ use tamis_data::dataset::{ColumnNames, Dataset, DatasetError, PromptFault, ReadO
 use tamis_data::image::ImagePlaces;
 use tamis_data::prompt::{Message, Prompt, PromptContent};
 use tamis_data::prompt_format::{FormatFault, Formatter, PromptFormat};
-use tamis_env::task::environment::set_environment;
+use tamis_env::task::environment::{environment_of, set_environment};
 use tamis_env::task::{TaskKind, TaskPrompts, TaskSource};
 use tamis_text::template::ChatTemplate;
 
@@ -73,6 +73,14 @@ fn all_prompts(config: &Config, for_training: bool) -> Result<Prompts, AssembleE
         prompts.alphabet.extend((' '..='~').chain(['\n']));
     }
     if let Some(limit) = config.validate.max_prompts {
+        // Each environment keeps its share.
+        let share = limit.div_ceil(config.environments().count().max(1));
+        let mut kept = BTreeMap::<usize, usize>::new();
+        prompts.validation.retain(|prompt| {
+            let count = kept.entry(environment_of(prompt)).or_default();
+            *count += 1;
+            *count <= share
+        });
         prompts.validation.truncate(limit);
     }
     fill_all(&mut prompts, data)?;

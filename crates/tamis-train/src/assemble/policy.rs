@@ -183,7 +183,7 @@ impl Limits {
 
     /// Refuses prompts and completions that are longer together than a model (`name`) reads.
     fn check_length(self, config: &Config, name: &str) -> Result<(), AssembleError> {
-        let (prompt, response) = (config.data.max_prompt_length, config.max_completion_length());
+        let (prompt, response) = (config.data.max_prompt_length, config.max_text_length());
         let longest = prompt.saturating_add(response);
         match self.max_positions.filter(|&limit| longest > limit) {
             None => Ok(()),

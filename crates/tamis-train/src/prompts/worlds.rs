@@ -15,7 +15,7 @@ use tamis_env::environment::{Environment, EnvironmentFault};
 use tamis_env::task::environment::{begin, environment_of};
 use tamis_env::tool::tool_calls;
 use tamis_rollout::programs::{ChatAnswer, ChatFinish, ProgramHost, ProgramSettings, ToolCall, tool_call_id};
-use tamis_rollout::{Agents, Between, Plays, Worlds, conversation_of};
+use tamis_rollout::{Agents, Between, Plays, TokenLimits, Worlds, conversation_of};
 use tamis_text::transcript::{Difference, TurnTemplate, check_template};
 
 use super::codec::Codec;
@@ -71,6 +71,12 @@ impl RunWorlds {
         };
         let places: Vec<Place> = config.environments().map(start).collect::<Result<_, _>>()?;
         let schemas: Vec<Value> = places.iter().flat_map(|place| place.schemas()).cloned().collect();
+        if places.len() > 1 && !schemas.is_empty() {
+            return Err(AssembleError::setting(
+                "an environment with tools stands alone, and there are `more_environments`",
+                "its tools would stand in the prompts of all: play it in a run of its own",
+            ));
+        }
         let codec = codec.clone().with_tools(&schemas);
         // Bare text goes on as bare text.
         let is_plain = environment.style == EnvironmentStyle::Plain;
@@ -209,7 +215,8 @@ fn start_program(settings: &ProgramEnvironmentSettings) -> Result<ProgramHost, A
 
 impl Worlds for RunWorlds {
     fn begin(&self, prompt: &Prompt, luck: Key) -> Result<Option<Box<dyn Environment>>, EnvironmentFault> {
-        match self.places.get(environment_of(prompt)) {
+        let number = if self.places.len() > 1 { environment_of(prompt) } else { 0 };
+        match self.places.get(number) {
             Some(place) => place.begin(prompt, luck),
             None => Ok(None),
         }
@@ -319,7 +326,7 @@ impl Agents for RunAgents {
         if calls.is_empty() {
             return answer;
         }
-        let before = ["<tool_call>", "<|python_tag|>", "{\""].iter().filter_map(|open| text.find(open)).min();
+        let before = ["<tool_call>", "<|python_tag|>"].iter().filter_map(|open| text.find(open)).min();
         text[..before.unwrap_or(0)].trim_end().clone_into(&mut answer.text);
         answer.tool_calls = calls
             .into_iter()
@@ -337,7 +344,8 @@ impl Agents for RunAgents {
 /// The trajectories that a run plays.
 pub fn plays(config: &Config, worlds: Option<Arc<RunWorlds>>) -> Plays {
     // What the engine sampled is in no journal.
-    let (most, finishes) = (config.max_completion_length(), !config.samples_at_servers());
+    let finishes = !config.samples_at_servers();
+    let most = TokenLimits { whole: config.max_completion_length(), text: config.max_text_length() };
     let Some(worlds) = worlds else { return Plays::none() };
     match worlds.host().cloned() {
         Some(host) => Plays::of_agents(Arc::new(RunAgents { worlds, host }), most, finishes),

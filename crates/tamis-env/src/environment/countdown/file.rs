@@ -45,7 +45,6 @@ pub(super) fn rows(
 #[cfg(test)]
 mod tests {
     use super::super::{Countdown, CountdownSettings};
-    use super::*;
     use crate::environment::game::Game as _;
     use tamis_core::random::{Key as Start, Purpose};
 

@@ -7,6 +7,7 @@
 pub mod process;
 pub mod settings;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -164,8 +165,9 @@ pub struct Foreign {
     limit: Duration,
     /// Most turns of an episode.
     max_turns: usize,
-    /// Number of the next episode.
+    /// Number of the next episode, and what stands before it: several runs may play at one server.
     next: AtomicU64,
+    name: String,
 }
 
 impl Foreign {
@@ -177,7 +179,8 @@ impl Foreign {
         limit: Duration,
         max_turns: usize,
     ) -> Self {
-        Self { line, introduction, limit, max_turns, next: AtomicU64::new(0) }
+        let name = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
+        Self { line, introduction, limit, max_turns, next: AtomicU64::new(0), name }
     }
 
     /// What it says of itself.
@@ -221,23 +224,24 @@ impl Foreign {
 
     fn begin_level(&self, level: &Value, luck: Key) -> Result<ForeignEpisode, EnvironmentFault> {
         let place = self.next.fetch_add(1, Ordering::Relaxed);
-        let episode = format!("{place}");
-        let asked = body(json!({"episode": episode, "level": level, "luck": luck.bits(0).to_string()}));
-        let mut answer = self.line.ask(place, "reset", asked, self.limit)?;
-        let opening = match answer.remove("messages") {
-            None | Some(Value::Null) => None,
-            Some(messages) => Some(read_messages(&messages)?),
-        };
-        Ok(ForeignEpisode {
+        // It is closed whatever becomes of it: one whose beginning took too long may be at work still.
+        let mut begun = ForeignEpisode {
             line: Arc::clone(&self.line),
             place,
-            episode,
-            opening,
+            episode: format!("{}-{place}", self.name),
+            opening: None,
             shown: Vec::new(),
             is_success: false,
             num_turns: 0,
             limits: (self.limit, self.max_turns),
-        })
+        };
+        let asked = body(json!({"episode": begun.episode, "level": level, "luck": luck.bits(0).to_string()}));
+        let mut answer = self.line.ask(place, "reset", asked, self.limit)?;
+        begun.opening = match answer.remove("messages") {
+            None | Some(Value::Null) => None,
+            Some(messages) => Some(read_messages(&messages)?),
+        };
+        Ok(begun)
     }
 
     /// Calls of tools in one trajectory.

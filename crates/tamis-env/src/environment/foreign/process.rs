@@ -56,6 +56,8 @@ struct Worker {
     requests: Option<Sender<Vec<u8>>>,
     waiting: Waiting,
     is_over: Arc<AtomicBool>,
+    /// Answers that did not come in time since the last one that came.
+    num_silent: Arc<AtomicU64>,
     stderr: Arc<Mutex<Vec<u8>>>,
     #[cfg(unix)]
     guard: Option<crate::reward::command::guard::Guard>,
@@ -81,6 +83,7 @@ impl Worker {
         };
         let (requests, queue) = channel::<Vec<u8>>();
         let (waiting, is_over) = (Waiting::default(), Arc::new(AtomicBool::new(false)));
+        let num_silent = Arc::new(AtomicU64::new(0));
         let stderr = Arc::new(Mutex::new(Vec::new()));
         let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.to_owned()).spawn(work).map(|_| ()).map_err(failed)
@@ -92,6 +95,7 @@ impl Worker {
             requests: Some(requests),
             waiting: Arc::clone(&waiting),
             is_over: Arc::clone(&is_over),
+            num_silent: Arc::clone(&num_silent),
             stderr: Arc::clone(&stderr),
         };
         thread(
@@ -108,7 +112,7 @@ impl Worker {
         thread(
             "worker-stdout",
             Box::new(move || {
-                hear(stdout, &waiting, &said);
+                hear(stdout, &waiting, &said, &num_silent);
                 is_over.store(true, Ordering::SeqCst);
                 // Whoever waits learns that nobody answers any more.
                 lock(&waiting).clear();
@@ -170,7 +174,7 @@ impl Drop for Worker {
 }
 
 /// Gives each answer to whoever waits for it, until the output ends or is none of the protocol's.
-fn hear(stdout: impl Read, waiting: &Waiting, said: &Mutex<Vec<u8>>) {
+fn hear(stdout: impl Read, waiting: &Waiting, said: &Mutex<Vec<u8>>, num_silent: &AtomicU64) {
     let mut reader = BufReader::new(stdout);
     let mut line = Vec::new();
     loop {
@@ -181,6 +185,7 @@ fn hear(stdout: impl Read, waiting: &Waiting, said: &Mutex<Vec<u8>>) {
         }
         match serde_json::from_slice::<Body>(&line) {
             Ok(mut answer) => {
+                num_silent.store(0, Ordering::SeqCst);
                 let id = answer.remove("id").and_then(|id| id.as_u64());
                 // Nobody waits for what comes too late, or was only told.
                 let asker = id.and_then(|id| lock(waiting).remove(&id));
@@ -210,10 +215,23 @@ fn keep_end(mut stderr: impl Read, kept: &Mutex<Vec<u8>>) {
     }
 }
 
+/// Answers in a row that may fail to come in time before a worker counts as lost.
+const MOST_SILENT: u64 = 4;
+
+/// A worker's place.
+#[derive(Default)]
+struct Slot {
+    worker: Option<Worker>,
+    /// The last start that failed.
+    failed: Option<(Instant, EnvironmentFault)>,
+}
+
 /// Workers, started when they are first needed and again where one is lost.
 pub struct Workers {
     command: WorkerCommand,
-    slots: Vec<Mutex<Option<Worker>>>,
+    slots: Vec<Mutex<Slot>>,
+    /// To be told while a worker was being started.
+    untold: Mutex<Vec<(u64, &'static str, Body)>>,
     num_starts: AtomicU64,
     next: AtomicU64,
 }
@@ -224,10 +242,11 @@ impl Workers {
     /// # Errors
     /// It does not start, or says what is no introduction.
     pub fn start(command: WorkerCommand) -> Result<(Self, Introduction), EnvironmentFault> {
-        let slots = (0..command.num_processes.max(1)).map(|_| Mutex::new(None)).collect();
-        let workers = Self { command, slots, num_starts: AtomicU64::new(0), next: AtomicU64::new(1) };
+        let slots = (0..command.num_processes.max(1)).map(|_| Mutex::default()).collect();
+        let (num_starts, next, untold) = (AtomicU64::new(0), AtomicU64::new(1), Mutex::default());
+        let workers = Self { command, slots, untold, num_starts, next };
         let (worker, introduction) = workers.start_one()?;
-        *lock(&workers.slots[0]) = Some(worker);
+        lock(&workers.slots[0]).worker = Some(worker);
         Ok((workers, introduction))
     }
 
@@ -268,8 +287,21 @@ impl Workers {
         }
     }
 
-    fn slot(&self, place: u64) -> &Mutex<Option<Worker>> {
+    fn slot(&self, place: u64) -> &Mutex<Slot> {
         &self.slots[(place % self.slots.len() as u64) as usize]
+    }
+}
+
+impl Workers {
+    /// Says what could not be said before.
+    fn tell_rest(&self, slot: &Slot, place: u64) {
+        let number = |place: u64| place % self.slots.len() as u64;
+        let mut untold = lock(&self.untold);
+        for (_, op, asked) in untold.extract_if(.., |(of, ..)| number(*of) == number(place)) {
+            if let Some(worker) = &slot.worker {
+                worker.send(self.next.fetch_add(1, Ordering::SeqCst), op, asked);
+            }
+        }
     }
 }
 
@@ -283,33 +315,54 @@ impl EnvironmentLine for Workers {
     ) -> Result<Body, EnvironmentFault> {
         let id = self.next.fetch_add(1, Ordering::SeqCst);
         let (asker, answer) = sync_channel(1);
-        let waiting = {
+        let came = Instant::now();
+        let (waiting, num_silent) = {
             let mut slot = lock(self.slot(place));
-            if slot.as_ref().is_none_or(Worker::is_over) {
+            if slot.worker.as_ref().is_none_or(Worker::is_over) {
                 // An episode ends with the worker that it was in.
-                if let (Some(mut gone), true) = (slot.take(), op == "step") {
+                if let (Some(mut gone), true) = (slot.worker.take(), op == "step") {
                     return Err(broke(gone.end()));
                 }
-                *slot = Some(self.start_one()?.0);
+                // A start that failed while this waited for it would fail again.
+                if let Some((_, fault)) = slot.failed.as_ref().filter(|(at, _)| *at > came) {
+                    return Err(fault.clone());
+                }
+                match self.start_one() {
+                    Ok((worker, _)) => slot.worker = Some(worker),
+                    Err(fault) => {
+                        slot.failed = Some((Instant::now(), fault.clone()));
+                        return Err(fault);
+                    }
+                }
             }
-            let Some(worker) = slot.as_ref() else { return Err(broke("it has no worker")) };
+            self.tell_rest(&slot, place);
+            let Some(worker) = slot.worker.as_ref() else { return Err(broke("it has no worker")) };
             lock(&worker.waiting).insert(id, asker);
             worker.send(id, op, asked);
             if worker.is_over() {
                 lock(&worker.waiting).remove(&id);
             }
-            Arc::clone(&worker.waiting)
+            (Arc::clone(&worker.waiting), Arc::clone(&worker.num_silent))
         };
         match answer.recv_timeout(limit) {
             Ok(answer) => read_answer(answer),
             Err(RecvTimeoutError::Timeout) => {
                 lock(&waiting).remove(&id);
+                if num_silent.fetch_add(1, Ordering::SeqCst) + 1 >= MOST_SILENT {
+                    // It answers nobody any more: another one takes its place.
+                    let mut slot = lock(self.slot(place));
+                    let is_same = |worker: &mut Worker| Arc::ptr_eq(&worker.num_silent, &num_silent);
+                    let silent = slot.worker.take_if(is_same);
+                    drop(slot);
+                    drop(silent);
+                }
                 Err(EnvironmentFault::TimedOut { limit })
             }
             Err(RecvTimeoutError::Disconnected) => {
                 let mut slot = lock(self.slot(place));
                 Err(broke(
-                    slot.as_mut()
+                    slot.worker
+                        .as_mut()
                         .filter(|worker| worker.is_over())
                         .map_or_else(|| "the worker of its environment is gone".to_owned(), Worker::end),
                 ))
@@ -318,22 +371,17 @@ impl EnvironmentLine for Workers {
     }
 
     fn tell(&self, place: u64, op: &'static str, asked: Body) {
-        let id = self.next.fetch_add(1, Ordering::SeqCst);
-        // One that is being started again has nothing to be told of, and is not waited for.
-        let began = Instant::now();
-        while began.elapsed() < GRACE {
-            let slot = match self.slot(place).try_lock() {
-                Ok(slot) => slot,
-                Err(TryLockError::Poisoned(slot)) => slot.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    std::thread::sleep(Duration::from_millis(1));
-                    continue;
-                }
-            };
-            if let Some(worker) = slot.as_ref() {
-                worker.send(id, op, asked);
+        let slot = match self.slot(place).try_lock() {
+            Ok(slot) => slot,
+            Err(TryLockError::Poisoned(slot)) => slot.into_inner(),
+            // Nobody waits for a worker that is being started, say.
+            Err(TryLockError::WouldBlock) => {
+                lock(&self.untold).push((place, op, asked));
+                return;
             }
-            return;
+        };
+        if let Some(worker) = &slot.worker {
+            worker.send(self.next.fetch_add(1, Ordering::SeqCst), op, asked);
         }
     }
 }

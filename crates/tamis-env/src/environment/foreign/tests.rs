@@ -24,6 +24,7 @@ for line in sys.stdin:
         said["messages"] = [{"role": "user", "content": "anew"}] if asked["level"] == 4 else None
     elif op == "step":
         if asked["action"] == "hang": continue
+        if asked["action"] == "stop": time.sleep(600)
         if asked["action"] == "die": print("gave up", file=sys.stderr, flush=True); os._exit(3)
         if asked["action"] == "babble": print("what?", flush=True); continue
         count = counts[asked["episode"]]
@@ -139,11 +140,11 @@ fn begin_or_fail(foreign: &Foreign, word: &str) -> TurnOutcome {
 
 #[test]
 fn one_that_hangs_is_not_waited_for_and_holds_up_nobody() {
-    let foreign = counter(Duration::from_millis(300), 9);
+    let foreign = counter(Duration::from_secs(1), 9);
     let mut episode = begin(&foreign, "5");
     assert_eq!(
         episode.act("hang").fault,
-        Some(EnvironmentFault::TimedOut { limit: Duration::from_millis(300) })
+        Some(EnvironmentFault::TimedOut { limit: Duration::from_secs(1) })
     );
     drop(episode);
     let foreign = counter(Duration::from_secs(60), 9);
@@ -154,6 +155,29 @@ fn one_that_hangs_is_not_waited_for_and_holds_up_nobody() {
     });
     assert_eq!(begin(&foreign, "5").act("one").fault, None);
     assert_eq!(waits.join().expect("joined").1.fault, None);
+}
+
+/// One that answers nobody any more is ended, and another takes its place.
+#[test]
+fn a_worker_that_hangs_is_started_again() {
+    let one = WorkerCommand { num_processes: 1, ..command(COUNTER) };
+    let (workers, introduction) = Workers::start(one).expect("starts");
+    let workers = Arc::new(workers);
+    let line: Arc<dyn EnvironmentLine> = workers;
+    let patient = Foreign::new(Arc::clone(&line), introduction.clone(), Duration::from_secs(60), 9);
+    let mut episode = begin(&patient, "5");
+    let hasty = Foreign::new(Arc::clone(&line), introduction, Duration::from_secs(1), 9);
+    let mut stopped = begin(&hasty, "5");
+    let timed_out =
+        |fault: Option<EnvironmentFault>| matches!(fault, Some(EnvironmentFault::TimedOut { .. }));
+    assert!(timed_out(stopped.act("stop").fault));
+    // It is busy with that for ten minutes, and nobody is answered.
+    for _ in 0..3 {
+        assert!(timed_out(begin_or_fail(&hasty, "one").fault));
+    }
+    let told = fault(episode.act("one"));
+    assert!(!told.is_empty());
+    assert_eq!(begin(&patient, "5").act("one").fault, None);
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn host(program: &str, change: impl FnOnce(&mut ProgramSettings)) -> Arc<TestAge
 
 /// What comes of a program that plays so many trajectories.
 fn play(agents: &Arc<TestAgents>, count: u64) -> Vec<GeneratorEvent> {
-    let mut plays = Plays::of_agents(Arc::clone(agents) as Arc<dyn Agents>, 200, false);
+    let mut plays = Plays::of_agents(Arc::clone(agents) as Arc<dyn Agents>, TokenLimits::of(200), false);
     let mut generator = FakeGenerator::new(FakeSettings { max_delay: 3, ..FakeSettings::faultless(1) });
     let mut episodes = plays.over(&mut generator);
     for group in 0..count {
@@ -194,7 +194,7 @@ except urllib.error.HTTPError as error: print(json.dumps({"info": {"status": err
 #[test]
 fn trajectories_that_are_given_up_end_their_programs() {
     let agents = host("import time\nask([{'role': 'user', 'content': 'hello'}])\ntime.sleep(300)", |_| ());
-    let mut plays = Plays::of_agents(Arc::clone(&agents) as Arc<dyn Agents>, 200, false);
+    let mut plays = Plays::of_agents(Arc::clone(&agents) as Arc<dyn Agents>, TokenLimits::of(200), false);
     let mut generator = FakeGenerator::new(FakeSettings::faultless(1));
     let mut episodes = plays.over(&mut generator);
     let first = request(0, "user:hello;");
