@@ -61,11 +61,12 @@ struct Play {
     settings: GeneratorSettings,
 }
 
-/// A turn as it was sampled: the step it ended in, its prompt, tokens, and bits of log-probabilities and entropies.
+/// A turn as it was sampled: the step it ended in, its prompt, tokens, and bits of log-probabilities and
+/// entropies.
 type Sampled = (usize, Vec<u32>, Vec<u32>, Vec<u32>, Vec<u32>);
 
-/// Plays with so many sequences kept at most; the turns by group, member and turn, and the tokens of prompts that
-/// were not computed.
+/// Plays with so many sequences kept at most; the turns by group, member and turn, and the tokens of prompts
+/// that were not computed.
 fn play(
     play: &Play,
     threads: &Threads,
@@ -81,16 +82,15 @@ fn play(
     let mut generator = BatchGenerator::new(model.config(), play.settings);
     generator.keep_at_most(max_kept);
     let mut asked: BTreeMap<RequestId, (u64, Vec<usize>, usize, Vec<u32>)> = BTreeMap::new();
-    let mut submit =
-        |generator: &mut BatchGenerator,
-         asked: &mut BTreeMap<_, _>,
-         (group, members, turn, prompt): (u64, Vec<usize>, usize, Vec<u32>)| {
-            let keys = members.iter().map(|&member| key(group, member, turn)).collect();
-            let sequences = members.iter().map(|&member| name(group, member)).collect();
-            let turn_of = Turn { sequences, continues: turn > 0 };
-            let id = generator.submit_turn(request(&prompt, keys, play.max_new_tokens), turn_of).unwrap();
-            asked.insert(id, (group, members, turn, prompt));
-        };
+    let submit = |generator: &mut BatchGenerator,
+                  asked: &mut BTreeMap<_, _>,
+                  (group, members, turn, prompt): (u64, Vec<usize>, usize, Vec<u32>)| {
+        let keys = members.iter().map(|&member| key(group, member, turn)).collect();
+        let sequences = members.iter().map(|&member| name(group, member)).collect();
+        let turn_of = Turn { sequences, continues: turn > 0 };
+        let id = generator.submit_turn(request(&prompt, keys, play.max_new_tokens), turn_of).unwrap();
+        asked.insert(id, (group, members, turn, prompt));
+    };
     for (group, &(len, members)) in play.groups.iter().enumerate() {
         let group = group as u64;
         let prompt = tokens(random.with(group), len);
@@ -143,8 +143,8 @@ fn between() -> impl Strategy<Value = Between> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// The same tokens, log-probabilities and entropies at the same steps with all, some and nothing kept, on one
-    /// thread and two; and those of the training pass over the whole.
+    /// The same tokens, log-probabilities and entropies at the same steps with all, some and nothing kept, on
+    /// one thread and two; and those of the training pass over the whole.
     #[test]
     fn what_is_kept_changes_nothing(
         seed in 0u64..1000,
@@ -232,8 +232,8 @@ fn only_what_is_new_is_computed() {
     assert_eq!(generator.num_reused_tokens(), before, "of other sequences");
 }
 
-/// What runs and what is kept are no more than have ever run at once; the oldest goes first, and what is to be
-/// forgotten does.
+/// What runs and what is kept are no more than have ever run at once; the oldest goes first, and what is to
+/// be forgotten does.
 #[test]
 fn what_is_kept_takes_the_place_of_what_runs() {
     let (threads, model) = (Threads::new(1), small());

@@ -1,12 +1,13 @@
 //! Sequences that have ended and may go on: what was computed of a turn is kept for the next one.
 //!
-//! A turn's prompt is the turn before, its answer and what was shown after that. It begins behind the tokens that it
-//! has in common with what is kept; keys and values of a position depend on the tokens up to it and on nothing else,
-//! so they are those that it would compute. The last token that was drawn has none yet.
+//! A turn's prompt is the turn before, its answer and what was shown after that. It begins behind the tokens
+//! that it has in common with what is kept; keys and values of a position depend on the tokens up to it and on
+//! nothing else, so they are those that it would compute. The last token that was drawn has none yet.
 //!
-//! A sequence that is kept takes the place of one that runs: both together are no more than have ever run at once.
-//! Where there are more, the oldest are forgotten.
+//! A sequence that is kept takes the place of one that runs: both together are no more than have ever run at
+//! once. Where there are more, the oldest are forgotten.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -107,8 +108,8 @@ impl KeptSequences {
         self.forget_oldest(self.limit, free);
     }
 
-    /// Takes out what is kept by any of the names; of what has most in common with these tokens the positions of
-    /// that part.
+    /// Takes out what is kept by any of the names; of what has most in common with these tokens the positions
+    /// of that part.
     pub(super) fn take(
         &mut self,
         names: &[SequenceName],
@@ -116,24 +117,12 @@ impl KeptSequences {
         shape: CacheShape,
         free: &mut Vec<Floats>,
     ) -> (Prefix, Cache) {
-        let mut best: Option<(usize, Kept)> = None;
-        for &name in names {
-            let Some(kept) = self.remove(name) else { continue };
-            let num_common = kept.num_common(tokens);
-            let worse = match best.take() {
-                Some((most, before)) if most >= num_common => {
-                    best = Some((most, before));
-                    Some(kept)
-                }
-                before => {
-                    best = Some((num_common, kept));
-                    before.map(|(_, kept)| kept)
-                }
-            };
-            if let Some(worse) = worse {
-                worse.release(free);
-            }
-        }
+        let kept = names.iter().filter_map(|&name| self.remove(name));
+        let mut found: Vec<(usize, Kept)> = kept.map(|kept| (kept.num_common(tokens), kept)).collect();
+        found.sort_by_key(|&(num_common, _)| Reverse(num_common));
+        let mut found = found.into_iter();
+        let best = found.next();
+        found.for_each(|(_, kept)| kept.release(free));
         best.map(|(len, kept)| kept.begin(len, shape, free)).unwrap_or_default()
     }
 
@@ -165,5 +154,71 @@ impl KeptSequences {
         {
             kept.release(free);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Architecture, TransformerConfig};
+
+    fn name(member: u32) -> SequenceName {
+        SequenceName { kind: 0, group: 0, member }
+    }
+
+    /// Two of a group, of 100 shared positions and 70 of their own: blocks of 64, six in all.
+    fn group(shape: CacheShape, free: &mut Vec<Floats>) -> KeptSequences {
+        let mut cache = |len: usize| {
+            let mut cache = Cache::default();
+            cache.reserve(shape, len, free);
+            cache.len = len;
+            cache
+        };
+        let mut prefix = Prefix::default();
+        prefix.push(cache(100));
+        let members = [0, 1].map(|member| {
+            let own = vec![member; 70];
+            let tokens = [vec![9; 100], own].concat();
+            Kept { name: name(member), tokens, prefix: prefix.clone(), own: cache(70) }
+        });
+        prefix.release(free);
+        let mut kept = KeptSequences::default();
+        for member in members {
+            kept.insert(member, free);
+        }
+        kept
+    }
+
+    #[test]
+    fn blocks_come_back_once_nothing_reads_them() {
+        let shape = CacheShape::new(&TransformerConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 256));
+        // What has most in common, up to where it has: (tokens, positions before its own, its own, free blocks).
+        let own = [vec![9; 100], vec![1; 40]].concat();
+        let cases = [
+            (own, 100, 40, 3),
+            // In the middle of what was shared, which nothing else reads any more.
+            (vec![9; 60], 0, 60, 5),
+            (vec![8; 60], 0, 0, 6),
+        ];
+        for (tokens, num_shared, num_own, num_free) in cases {
+            let mut free = Vec::new();
+            let mut kept = group(shape, &mut free);
+            let (mut prefix, mut own) = kept.take(&[name(0), name(1), name(2)], &tokens, shape, &mut free);
+            assert_eq!((prefix.len(), own.len, kept.len()), (num_shared, num_own, 0));
+            assert_eq!(free.len(), num_free);
+            prefix.release(&mut free);
+            own.release(&mut free);
+            assert_eq!(free.len(), 6);
+        }
+        // The same while another reads it: copied.
+        let mut free = Vec::new();
+        let mut kept = group(shape, &mut free);
+        let (mut prefix, mut own) = kept.take(&[name(1)], &[9; 60], shape, &mut free);
+        assert_eq!((prefix.len(), own.len, kept.len(), free.len()), (0, 60, 1, 1));
+        prefix.release(&mut free);
+        own.release(&mut free);
+        // As many run as ever have: there is room for none.
+        kept.make_room(2, &mut free);
+        assert_eq!((kept.len(), free.len()), (0, 6));
     }
 }

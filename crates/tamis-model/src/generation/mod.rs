@@ -6,8 +6,8 @@
 //! own key, its prompt, its parameters and the weights alone: never on its neighbours, on the order of
 //! arrival or on the number of threads.
 //!
-//! A sequence of several turns goes on behind the keys and values that its last turn left, where these are kept
-//! ([`BatchGenerator::submit_turn`]); what comes of it, and when, is the same without them.
+//! A sequence of several turns goes on behind the keys and values that its last turn left, where these are
+//! kept ([`BatchGenerator::submit_turn`]); what comes of it, and when, is the same without them.
 
 mod cache;
 mod infer;
@@ -190,13 +190,13 @@ impl BatchGenerator {
         self.stop = Some(stop);
     }
 
-    /// Bounds the sequences that are kept for a next turn; 0: none are. Those that run and those that are kept
-    /// are in any case no more than have ever run at once, so that memory is bounded by what runs.
+    /// Bounds the sequences that are kept for a next turn; 0: none are. Those that run and those that are
+    /// kept are in any case no more than have ever run at once, so that memory is bounded by what runs.
     pub fn keep_at_most(&mut self, num_sequences: usize) {
         self.kept.limit(num_sequences, &mut self.free);
     }
 
-    /// Forgets what is kept of the sequences that are meant. All of them must be when the weights have changed.
+    /// Forgets what is kept of the sequences that are meant: of all, when the weights have changed.
     pub fn forget(&mut self, is_meant: impl Fn(SequenceName) -> bool) {
         self.kept.forget(is_meant, &mut self.free);
     }
@@ -214,8 +214,8 @@ impl BatchGenerator {
     /// Queues a request whose samples are turns of longer sequences. It begins behind what its prompt has in
     /// common with what is kept of them, and what it computes is kept when it ends, unless it is aborted.
     ///
-    /// One that goes on with its sequences begins before requests that do not: what is kept is little, and soon
-    /// used.
+    /// One that goes on with its sequences begins before requests that do not: so what is kept is soon used,
+    /// and few are enough.
     pub fn submit_turn(&mut self, request: GenerationRequest, turn: Turn) -> Result<RequestId, RequestError> {
         self.queue(request, Some(turn))
     }
@@ -251,9 +251,10 @@ impl BatchGenerator {
             logits: Vec::new(),
         };
         let continues = |id: &RequestId| self.groups.get(id).is_some_and(RequestGroup::continues);
-        let place = match group.continues() {
-            true => self.waiting.iter().take_while(|&id| continues(id)).count(),
-            false => self.waiting.len(),
+        let place = if group.continues() {
+            self.waiting.iter().take_while(|&id| continues(id)).count()
+        } else {
+            self.waiting.len()
         };
         self.waiting.insert(place, id);
         self.groups.insert(id, group);
@@ -470,7 +471,8 @@ impl BatchGenerator {
                 break;
             }
             alone = false;
-            // A prompt counts as a whole also where a part of it is kept: what begins when is the same without.
+            // A prompt counts as a whole also where a part of it is kept, so that each begins when it would
+            // without.
             if prompt > 0 {
                 prompts.push(id);
                 tokens += prompt;

@@ -44,9 +44,9 @@ impl SharedWeights {
 /// Samples with the weights of a [`NativeEngine`], or of the folders that another learner publishes. It works while [`Generator::next`] waits, on the engine's
 /// threads.
 ///
-/// Members of a group that are submitted one after the other share their prompt's computation, and the next turn
-/// of an episode goes on behind the keys and values of the one before. Samples in flight keep the weights they
-/// began with: a publication waits for them, or gives them up.
+/// Members of a group that are submitted one after the other share their prompt's computation, and the next
+/// turn of an episode goes on behind the keys and values of the one before. Samples in flight keep the weights
+/// they began with: a publication waits for them, or gives them up.
 pub(super) struct NativeGenerator {
     threads: Arc<Threads>,
     tokenizer: Arc<Tokenizer>,
@@ -76,8 +76,8 @@ pub(super) struct NativeGenerator {
     max_kept: usize,
     /// Whether episodes go on after a turn: where none ever has, nothing is kept.
     has_turns: bool,
-    /// The weights by which what is kept was computed. A learner that changes them in place moves them, as they
-    /// are pointed to.
+    /// The weights by which what is kept was computed. They are pointed to, so a learner that changes them
+    /// moves them to another place.
     kept_by: Weak<Model>,
 }
 

@@ -336,7 +336,8 @@ fn next_turn(before: &SampleRequest, answer: &Sample, shown: &[u32]) -> SampleRe
     }
 }
 
-/// Plays two turns more of everything that is asked, in the order in which turns end; requests with what was sampled.
+/// Plays two turns more of everything that is asked, in the order in which turns end; requests with what was
+/// sampled.
 fn play(generator: &mut NativeGenerator, asked: Vec<SampleRequest>) -> Vec<(SampleRequest, Sample)> {
     let last = asked[0].id.turn + 2;
     let mut open: BTreeMap<SampleId, SampleRequest> = BTreeMap::new();
@@ -375,8 +376,8 @@ fn next_turns(played: &[(SampleRequest, Sample)]) -> Vec<SampleRequest> {
     third.map(|(request, sample)| next_turn(request, sample, &[3])).collect()
 }
 
-/// The same tokens and log-probabilities in the same order with all, some and nothing kept of the turns before; the
-/// log-probabilities are those of the learner.
+/// The same tokens and log-probabilities in the same order with all, some and nothing kept of the turns
+/// before; the log-probabilities are those of the learner.
 #[test]
 fn turns_are_the_same_whatever_is_kept_of_those_before() {
     let mut learner = learner(&Interrupt::new());
@@ -457,8 +458,8 @@ fn nothing_of_other_weights_is_used() {
     }
 }
 
-/// A group that is given up does not come back, whether any of it is in flight or not; neither is anything kept
-/// where no episode has a second turn.
+/// A group that is given up does not come back, whether any of it is in flight or not; and nothing is kept
+/// where no episode has had a second turn.
 #[test]
 fn what_does_not_come_back_is_forgotten() {
     let learner = learner(&Interrupt::new());
