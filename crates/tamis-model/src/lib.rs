@@ -32,7 +32,8 @@ pub use checkpoint::{CheckpointError, Fill, SaveDtype, write_file};
 pub use config::{Architecture, ConfigError, Llama3Scaling, OutputHead, TransformerConfig};
 pub use generation::{
     Alternatives, BatchGenerator, Completion, CompletionEnd, CompletionProgress, GenerationRequest,
-    GeneratorSettings, RequestError, RequestId, SamplingError, SamplingParams, StopCheck, TokenMask,
+    GeneratorSettings, RequestError, RequestId, SamplingError, SamplingParams, SequenceName, StopCheck,
+    TokenMask, Turn,
 };
 pub use memory::{GenerationPlan, MemoryEstimate, MemoryPlan, available_memory};
 pub use model::Model;

@@ -3,6 +3,8 @@
 //! Blocks return to a free list, so memory follows what is running. Keys lie in the panels that the score
 //! product reads.
 
+use std::sync::Arc;
+
 use crate::attention::{Head, Span};
 use crate::config::TransformerConfig;
 use crate::floats::Floats;
@@ -61,6 +63,23 @@ impl Cache {
         self.len = 0;
     }
 
+    /// Gives up what lies behind the first `len` positions.
+    pub(super) fn cut(&mut self, len: usize, free: &mut Vec<Floats>) {
+        self.len = self.len.min(len);
+        free.extend(self.blocks.drain(self.len.div_ceil(BLOCK)..));
+    }
+
+    /// A copy of the first `len` positions.
+    pub(super) fn copy(&self, len: usize, shape: CacheShape, free: &mut Vec<Floats>) -> Self {
+        let mut copy = Self::default();
+        copy.reserve(shape, len, free);
+        for (to, from) in copy.blocks.iter_mut().zip(&self.blocks) {
+            to.copy_from_slice(from);
+        }
+        copy.len = len;
+        copy
+    }
+
     /// Writes one position of one layer and head; `key` has `dim` values, `value` too.
     pub(super) fn write(
         &mut self,
@@ -95,5 +114,53 @@ impl Cache {
             let (keys, values) = part.split_at(BLOCK * shape.head.dim);
             Span { keys, values, len: (len - i * BLOCK).min(BLOCK) }
         })
+    }
+}
+
+/// The positions before a sequence's own, in stretches that other sequences may read too.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Prefix {
+    stretches: Vec<Arc<Cache>>,
+}
+
+impl Prefix {
+    /// Positions.
+    pub(super) fn len(&self) -> usize {
+        self.stretches.iter().map(|stretch| stretch.len).sum()
+    }
+
+    /// Appends a stretch, from now on unchanged.
+    pub(super) fn push(&mut self, stretch: Cache) {
+        self.stretches.push(Arc::new(stretch));
+    }
+
+    /// Takes the last stretch off.
+    pub(super) fn pop(&mut self) -> Option<Arc<Cache>> {
+        self.stretches.pop()
+    }
+
+    /// Gives back the blocks of stretches that nothing else reads.
+    pub(super) fn release(&mut self, free: &mut Vec<Floats>) {
+        for stretch in self.stretches.drain(..) {
+            if let Some(mut cache) = Arc::into_inner(stretch) {
+                cache.release(free);
+            }
+        }
+    }
+
+    /// Whether another has the same positions, at least one.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let (a, b) = (&self.stretches, &other.stretches);
+        !a.is_empty() && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// All positions of one layer and head, block by block.
+    pub(super) fn spans(
+        &self,
+        shape: CacheShape,
+        layer: usize,
+        kv_head: usize,
+    ) -> impl Iterator<Item = Span<'_>> {
+        self.stretches.iter().flat_map(move |stretch| stretch.spans(shape, layer, kv_head, stretch.len))
     }
 }

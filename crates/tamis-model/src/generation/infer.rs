@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::cache::{Cache, CacheShape};
+use super::cache::{Cache, CacheShape, Prefix};
 use crate::activation;
 use crate::attention::{Head, mix, normalise, score, softmax};
 use crate::floats::Floats;
@@ -24,20 +24,20 @@ const ROWS: usize = 24;
 pub(super) struct Item<'a> {
     pub tokens: &'a [u32],
     /// Cached positions before the sequence's own.
-    pub prefix: Option<&'a Cache>,
+    pub prefix: Option<&'a Prefix>,
     /// Room for the new tokens is reserved.
     pub cache: &'a mut Cache,
 }
 
 impl Item<'_> {
     fn prefix_len(&self) -> usize {
-        self.prefix.map_or(0, |prefix| prefix.len)
+        self.prefix.map_or(0, Prefix::len)
     }
 
     /// Whether it attends to the same prefix as another, one new token each.
     fn joins(&self, other: &Self) -> bool {
         let same = match (self.prefix, other.prefix) {
-            (Some(a), Some(b)) => std::ptr::eq(a, b),
+            (Some(a), Some(b)) => a.is_same(b),
             _ => false,
         };
         same && self.tokens.len() == 1 && other.tokens.len() == 1
@@ -383,10 +383,7 @@ fn attend_unit(
     let width = longest.next_multiple_of(PANEL) + PANEL;
     let queries_total = unit.rows * shared;
     let common = || {
-        let prefix = mine[0]
-            .prefix
-            .into_iter()
-            .flat_map(move |prefix| prefix.spans(shape, layer, kv_head, prefix.len));
+        let prefix = mine[0].prefix.into_iter().flat_map(move |prefix| prefix.spans(shape, layer, kv_head));
         let own = (!unit.joined).then(|| mine[0].cache.spans(shape, layer, kv_head, own(&mine[0])));
         prefix.chain(own.into_iter().flatten())
     };

@@ -5,15 +5,19 @@
 //! draws their first token, and then computes one more token of everything that runs. A sample depends on its
 //! own key, its prompt, its parameters and the weights alone: never on its neighbours, on the order of
 //! arrival or on the number of threads.
+//!
+//! A sequence of several turns goes on behind the keys and values that its last turn left, where these are
+//! kept ([`BatchGenerator::submit_turn`]); what comes of it, and when, is the same without them.
 
 mod cache;
 mod infer;
+mod kept;
 mod request;
 mod sampling;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tamis_core::random::Key;
 
@@ -23,8 +27,10 @@ use crate::model::Model;
 use crate::rotary::Rotary;
 use crate::simd::PANEL;
 use crate::threads::{Parts, Threads};
-use cache::{Cache, CacheShape};
+use cache::{Cache, CacheShape, Prefix};
 use infer::{InferContext, Item, infer};
+use kept::{Kept, KeptSequences};
+pub use kept::{SequenceName, Turn};
 pub use request::{
     Completion, CompletionEnd, CompletionProgress, GenerationRequest, RequestError, RequestId, StopCheck,
     TokenMask,
@@ -62,8 +68,15 @@ struct RequestGroup {
     is_begun: bool,
     /// Samples that have not finished.
     open: usize,
-    /// The prompt's keys and values, until a sample that is alone takes them over.
+    /// The place of its samples in sequences of several turns.
+    turn: Option<Turn>,
+    /// Keys and values that all samples read: those of the prompt, or where a sample has taken it over those
+    /// before its own.
+    prefix: Prefix,
+    /// The rest of the prompt's, until they are computed.
     cache: Cache,
+    /// Whether the only sample has taken the rest of the prompt over.
+    is_taken: bool,
     /// Logits after the prompt, once computed \[V\].
     logits: Vec<f32>,
 }
@@ -72,6 +85,29 @@ impl RequestGroup {
     /// Positions that the prompt takes.
     fn cached(&self) -> usize {
         if self.is_begun { self.request.prompt.len() } else { 0 }
+    }
+
+    /// Whether it goes on with sequences that have begun.
+    fn continues(&self) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.continues)
+    }
+
+    /// The prompt's tokens that are not computed.
+    fn rest(&self) -> &[u32] {
+        &self.request.prompt[self.prefix.len() + self.cache.len..]
+    }
+
+    /// What is computed of a sample that has ended, for the next turn of its sequence.
+    fn keep(&self, running: &mut Running) -> Option<Kept> {
+        let name = *self.turn.as_ref()?.sequences.get(running.sample)?;
+        let computed = &running.tokens[..running.tokens.len() - 1];
+        let tokens = [&self.request.prompt[..], computed].concat();
+        Some(Kept { name, tokens, prefix: self.prefix.clone(), own: std::mem::take(&mut running.cache) })
+    }
+
+    fn release(&mut self, free: &mut Vec<Floats>) {
+        self.prefix.release(free);
+        self.cache.release(free);
     }
 }
 
@@ -117,10 +153,12 @@ pub struct BatchGenerator {
     groups: BTreeMap<RequestId, RequestGroup>,
     waiting: VecDeque<RequestId>,
     running: Vec<Running>,
+    kept: KeptSequences,
     free: Vec<Floats>,
     scratch: Vec<Scratch>,
     cached: usize,
     num_generated: u64,
+    num_reused: u64,
     stop: Option<Arc<AtomicBool>>,
 }
 
@@ -136,10 +174,12 @@ impl BatchGenerator {
             groups: BTreeMap::new(),
             waiting: VecDeque::new(),
             running: Vec::new(),
+            kept: KeptSequences::default(),
             free: Vec::new(),
             scratch: Vec::new(),
             cached: 0,
             num_generated: 0,
+            num_reused: 0,
             stop: None,
         }
     }
@@ -150,8 +190,37 @@ impl BatchGenerator {
         self.stop = Some(stop);
     }
 
+    /// Bounds the sequences that are kept for a next turn; 0: none are. Those that run and those that are
+    /// kept are in any case no more than have ever run at once, so that memory is bounded by what runs.
+    pub fn keep_at_most(&mut self, num_sequences: usize) {
+        self.kept.limit(num_sequences, &mut self.free);
+    }
+
+    /// Forgets what is kept of the sequences that are meant: of all, when the weights have changed.
+    pub fn forget(&mut self, is_meant: impl Fn(SequenceName) -> bool) {
+        self.kept.forget(is_meant, &mut self.free);
+    }
+
+    /// Sequences that are kept for a next turn.
+    pub fn num_kept(&self) -> usize {
+        self.kept.len()
+    }
+
     /// Queues a request.
     pub fn submit(&mut self, request: GenerationRequest) -> Result<RequestId, RequestError> {
+        self.queue(request, None)
+    }
+
+    /// Queues a request whose samples are turns of longer sequences. It begins behind what its prompt has in
+    /// common with what is kept of them, and what it computes is kept when it ends, unless it is aborted.
+    ///
+    /// One that goes on with its sequences begins before requests that do not: so what is kept is soon used,
+    /// and few are enough.
+    pub fn submit_turn(&mut self, request: GenerationRequest, turn: Turn) -> Result<RequestId, RequestError> {
+        self.queue(request, Some(turn))
+    }
+
+    fn queue(&mut self, request: GenerationRequest, turn: Option<Turn>) -> Result<RequestId, RequestError> {
         request.params.validate()?;
         let (len, limit, vocab_size) =
             (request.prompt.len(), self.config.max_position_embeddings, self.config.vocab_size);
@@ -175,11 +244,20 @@ impl BatchGenerator {
             queue: (0..open).collect(),
             is_begun: false,
             open,
+            turn,
+            prefix: Prefix::default(),
             cache: Cache::default(),
+            is_taken: false,
             logits: Vec::new(),
         };
+        let continues = |id: &RequestId| self.groups.get(id).is_some_and(RequestGroup::continues);
+        let place = if group.continues() {
+            self.waiting.iter().take_while(|&id| continues(id)).count()
+        } else {
+            self.waiting.len()
+        };
+        self.waiting.insert(place, id);
         self.groups.insert(id, group);
-        self.waiting.push_back(id);
         Ok(id)
     }
 
@@ -187,7 +265,7 @@ impl BatchGenerator {
     /// request has ended, or where its only sample has begun and holds the prompt's keys and values itself.
     pub fn add_sample(&mut self, request: RequestId, key: Key) -> Option<usize> {
         let group = self.groups.get_mut(&request)?;
-        if group.is_begun && group.cache.len == 0 {
+        if group.is_taken {
             return None;
         }
         if group.queue.is_empty() {
@@ -223,6 +301,11 @@ impl BatchGenerator {
     /// Tokens generated since the generator was made.
     pub fn num_generated_tokens(&self) -> u64 {
         self.num_generated
+    }
+
+    /// Tokens of prompts that were not computed, for their keys and values were kept.
+    pub fn num_reused_tokens(&self) -> u64 {
+        self.num_reused
     }
 
     /// A request that has not ended, with the keys added to it.
@@ -280,21 +363,25 @@ impl BatchGenerator {
         self.waiting.retain(|&id| id != request);
         if let Some(mut group) = self.groups.remove(&request) {
             self.cached -= group.cached();
-            group.cache.release(&mut self.free);
+            group.release(&mut self.free);
         }
     }
 
     /// Computes everything cached once more with the given weights, so that samples that began under other
     /// weights go on as if these had computed what they have so far. Their tokens and log-probabilities stay
-    /// as they are; with unchanged weights nothing changes at all.
+    /// as they are; with unchanged weights nothing changes at all. What is kept of sequences is forgotten.
     pub fn recompute(&mut self, threads: &Threads, model: &Model) {
         let mut prompts: Vec<RequestId> = Vec::new();
         let mut tokens = 0;
+        self.forget(|_| true);
+        for group in self.groups.values_mut() {
+            group.release(&mut self.free);
+        }
+        let is_shared = |group: &RequestGroup| group.is_begun && !group.is_taken;
         let shared: Vec<RequestId> =
-            self.groups.iter().filter(|(_, group)| group.cache.len > 0).map(|(&id, _)| id).collect();
+            self.groups.iter().filter(|(_, group)| is_shared(group)).map(|(&id, _)| id).collect();
         for id in shared {
             let Some(group) = self.groups.get_mut(&id) else { continue };
-            group.cache.release(&mut self.free);
             let len = group.request.prompt.len();
             if tokens > 0 && tokens + len > PREFILL_TOKENS {
                 self.prefill(threads, model, &prompts);
@@ -309,7 +396,7 @@ impl BatchGenerator {
         let known = |running: &Running| {
             let drawn = &running.tokens[..running.tokens.len() - 1];
             match groups.get(&running.request) {
-                Some(group) if group.cache.len == 0 => [&group.request.prompt[..], drawn].concat(),
+                Some(group) if group.is_taken => [&group.request.prompt[..], drawn].concat(),
                 _ => drawn.to_vec(),
             }
         };
@@ -324,7 +411,7 @@ impl BatchGenerator {
                 continue;
             }
             running.cache.reserve(self.shape, tokens.len(), &mut self.free);
-            let prefix = groups.get(&running.request).map(|group| &group.cache);
+            let prefix = groups.get(&running.request).map(|group| &group.prefix);
             infer(context, &mut [Item { tokens: &tokens, prefix, cache: &mut running.cache }], scratch);
         }
     }
@@ -384,6 +471,8 @@ impl BatchGenerator {
                 break;
             }
             alone = false;
+            // A prompt counts as a whole also where a part of it is kept, so that each begins when it would
+            // without.
             if prompt > 0 {
                 prompts.push(id);
                 tokens += prompt;
@@ -399,17 +488,17 @@ impl BatchGenerator {
         if chosen.is_empty() {
             return;
         }
+        self.take_up(&prompts);
+        self.kept.make_room(self.running.len() + chosen.len(), &mut self.free);
         self.prefill(threads, model, &prompts);
         let level = threads.level();
         let scratch = &mut self.scratch[0].sampling;
         for (request, sample) in chosen {
             let Some(group) = self.groups.get_mut(&request) else { continue };
-            // The prompt of one sample is the beginning of its own cache, which is then read in one stretch.
-            let alone = group.request.keys.len() == 1 && !self.settings.shares_prompts;
             let mut running = Running {
                 request,
                 sample,
-                cache: if alone { std::mem::take(&mut group.cache) } else { Cache::default() },
+                cache: std::mem::take(&mut group.cache),
                 tokens: Vec::new(),
                 masked: group.request.mask.as_deref().map(|mask| Masked::at(mask, mask.start())),
                 logprobs: Vec::new(),
@@ -428,19 +517,32 @@ impl BatchGenerator {
         request.params.max_new_tokens.min(config.max_position_embeddings - request.prompt.len())
     }
 
+    /// Gives prompts what is kept of their beginning.
+    fn take_up(&mut self, prompts: &[RequestId]) {
+        for id in prompts {
+            let Some(group) = self.groups.get_mut(id) else { continue };
+            let Some(turn) = &group.turn else { continue };
+            // The logits after the last token are wanted.
+            let known = &group.request.prompt[..group.request.prompt.len() - 1];
+            (group.prefix, group.cache) = self.kept.take(&turn.sequences, known, self.shape, &mut self.free);
+            self.num_reused += (group.prefix.len() + group.cache.len) as u64;
+        }
+    }
+
     /// Computes prompts.
     fn prefill(&mut self, threads: &Threads, model: &Model, prompts: &[RequestId]) {
         let mut groups: Vec<&mut RequestGroup> = Vec::new();
         for (id, group) in &mut self.groups {
             if prompts.contains(id) {
-                group.cache.reserve(self.shape, group.request.prompt.len(), &mut self.free);
+                let num_rest = group.rest().len();
+                group.cache.reserve(self.shape, num_rest, &mut self.free);
                 self.rotary.reach(group.request.prompt.len());
                 groups.push(group);
             }
         }
         let vocab = self.config.vocab_size.next_multiple_of(PANEL);
         let size = self.config.vocab_size;
-        let cuts = cuts(threads, model, groups.iter().map(|group| group.request.prompt.len()));
+        let cuts = cuts(threads, model, groups.iter().map(|group| group.rest().len()));
         self.scratch.resize_with(cuts.len().max(1), Scratch::default);
         let serial = Threads::with_level(1, threads.level());
         let inner = if cuts.len() > 1 { &serial } else { threads };
@@ -451,13 +553,24 @@ impl BatchGenerator {
             let (groups, scratch) = (parts.0.take(task), &mut parts.1.take(task)[0].infer);
             let mut items: Vec<_> = groups
                 .iter_mut()
-                .map(|group| Item { tokens: &group.request.prompt, prefix: None, cache: &mut group.cache })
+                .map(|group| {
+                    let RequestGroup { request, prefix, cache, .. } = &mut **group;
+                    let tokens = &request.prompt[prefix.len() + cache.len..];
+                    Item { tokens, prefix: Some(prefix), cache }
+                })
                 .collect();
             infer(context, &mut items, scratch);
             for (group, row) in groups.iter_mut().zip(scratch.logits.chunks_exact(vocab)) {
                 group.logits = row[..size].to_vec();
             }
         });
+        for group in groups {
+            // The prompt of one sample is the beginning of its own cache, which is then read in one stretch.
+            group.is_taken = group.request.keys.len() == 1 && !self.settings.shares_prompts;
+            if !group.is_taken {
+                group.prefix.push(std::mem::take(&mut group.cache));
+            }
+        }
     }
 
     /// One more token of everything that runs.
@@ -467,7 +580,7 @@ impl BatchGenerator {
         for running in &mut self.running {
             running.cache.reserve(self.shape, 1, &mut self.free);
             if let Some(group) = self.groups.get(&running.request) {
-                self.rotary.reach(group.cache.len + running.cache.len + 1);
+                self.rotary.reach(group.prefix.len() + running.cache.len + 1);
             }
         }
         let vocab = self.config.vocab_size.next_multiple_of(PANEL);
@@ -489,7 +602,7 @@ impl BatchGenerator {
                 .iter_mut()
                 .map(|running| Item {
                     tokens: &running.tokens[running.tokens.len() - 1..],
-                    prefix: groups.get(&running.request).map(|group| &group.cache),
+                    prefix: groups.get(&running.request).map(|group| &group.prefix),
                     cache: &mut running.cache,
                 })
                 .collect();
@@ -505,12 +618,20 @@ impl BatchGenerator {
     /// Takes out what finished.
     fn collect(&mut self) -> Vec<Completion> {
         let mut finished = Vec::new();
-        let mut kept = Vec::with_capacity(self.running.len());
+        let mut running_on = Vec::with_capacity(self.running.len());
+        let is_stopped = self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
         for mut running in self.running.drain(..) {
             let Some(finish) = running.finish else {
-                kept.push(running);
+                running_on.push(running);
                 continue;
             };
+            if let Some(group) = self.groups.get(&running.request)
+                && finish != CompletionEnd::Aborted
+                && !is_stopped
+                && let Some(kept) = group.keep(&mut running)
+            {
+                self.kept.insert(kept, &mut self.free);
+            }
             running.cache.release(&mut self.free);
             if let Some(group) = self.groups.get_mut(&running.request) {
                 self.cached -= Self::longest(&self.config, &group.request);
@@ -519,13 +640,13 @@ impl BatchGenerator {
                     && let Some(mut group) = self.groups.remove(&running.request)
                 {
                     self.cached -= group.cached();
-                    group.cache.release(&mut self.free);
+                    group.release(&mut self.free);
                 }
             }
             let Running { request, sample, tokens, logprobs, entropies, alternatives, .. } = running;
             finished.push(Completion { request, sample, tokens, logprobs, entropies, alternatives, finish });
         }
-        self.running = kept;
+        self.running = running_on;
         finished
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_model::{
     BatchGenerator, Completion, CompletionEnd, GenerationRequest, GeneratorSettings, Model, RequestId,
-    Threads,
+    SequenceName, Threads, Turn,
 };
 use tamis_rollout::native::{StopText, engine_params, token_mask};
 use tamis_rollout::{
@@ -44,8 +44,9 @@ impl SharedWeights {
 /// Samples with the weights of a [`NativeEngine`], or of the folders that another learner publishes. It works while [`Generator::next`] waits, on the engine's
 /// threads.
 ///
-/// Members of a group that are submitted one after the other share their prompt's computation. Samples in
-/// flight keep the weights they began with: a publication waits for them, or gives them up.
+/// Members of a group that are submitted one after the other share their prompt's computation, and the next
+/// turn of an episode goes on behind the keys and values of the one before. Samples in flight keep the weights
+/// they began with: a publication waits for them, or gives them up.
 pub(super) struct NativeGenerator {
     threads: Arc<Threads>,
     tokenizer: Arc<Tokenizer>,
@@ -71,6 +72,13 @@ pub(super) struct NativeGenerator {
     is_apart: bool,
     /// Waits for what is in flight.
     publishing: Option<Publication>,
+    /// Episodes of which a turn is kept for the next one, at most; 0: none.
+    max_kept: usize,
+    /// Whether episodes go on after a turn: where none ever has, nothing is kept.
+    has_turns: bool,
+    /// The weights by which what is kept was computed. They are pointed to, so a learner that changes them
+    /// moves them to another place.
+    kept_by: Weak<Model>,
 }
 
 /// Samples that one engine generates side by side.
@@ -83,12 +91,20 @@ struct Lane {
 }
 
 impl Lane {
+    /// Forgets all turns of episodes.
+    fn forget(&mut self) {
+        if let Some(engine) = &mut self.engine {
+            engine.forget(|_| true);
+        }
+    }
+
     /// Gives the samples that are meant up, in the order in which they began.
     fn abort(&mut self, what: &AbortScope) -> Vec<Completion> {
         let mut meant: Vec<(RequestId, usize)> =
             self.places.iter().filter(|(id, _)| what.holds(id)).map(|(_, place)| *place).collect();
         meant.sort_unstable();
         let Some(engine) = &mut self.engine else { return Vec::new() };
+        engine.forget(|sequence| is_of(what, sequence));
         // What an interrupted step of the engine had finished is gone.
         let end = |(request, sample)| {
             engine
@@ -106,6 +122,20 @@ struct Begun {
     num_open: usize,
     /// Version of the weights that sample it.
     version: PolicyVersion,
+}
+
+/// The episode of a sample, as the engine calls it.
+fn sequence_of(id: &SampleId) -> SequenceName {
+    SequenceName { kind: id.purpose as u32, group: id.group, member: id.member }
+}
+
+/// Whether all turns of an episode are meant.
+fn is_of(what: &AbortScope, sequence: SequenceName) -> bool {
+    match what {
+        AbortScope::Sample(sample) => sequence == sequence_of(sample),
+        AbortScope::Group { purpose, group } => (sequence.kind, sequence.group) == (*purpose as u32, *group),
+        AbortScope::Purpose(purpose) => sequence.kind == *purpose as u32,
+    }
 }
 
 fn engine_error(error: &dyn std::fmt::Display) -> GeneratorError {
@@ -158,6 +188,9 @@ impl NativeGenerator {
             own: None,
             is_apart,
             publishing: None,
+            max_kept: usize::MAX,
+            has_turns: false,
+            kept_by: Weak::new(),
         }
     }
 
@@ -178,8 +211,19 @@ impl NativeGenerator {
         let gone = || GeneratorError::Broken { reason: "there are no weights to sample with".to_owned() };
         let weights = match &self.weights {
             Some(weights) => weights,
-            None => self.weights.insert(self.shared.get().ok_or_else(gone)?),
+            None => {
+                let weights = self.weights.insert(self.shared.get().ok_or_else(gone)?);
+                // They may have changed without a publication.
+                let now = Arc::downgrade(weights);
+                if !Weak::ptr_eq(&self.kept_by, &now) {
+                    self.rollouts.forget();
+                    self.others.forget();
+                    self.kept_by = now;
+                }
+                weights
+            }
         };
+        self.has_turns |= first.id.turn > 0;
         let sampling = &first.sampling;
         let stop = StopText::new(sampling.stop.clone(), Arc::clone(&self.tokenizer));
         let stop = Arc::new(stop.map_err(|error| engine_error(&error))?);
@@ -203,15 +247,23 @@ impl NativeGenerator {
                 GeneratorSettings { max_sequences: self.max_num_seqs, ..GeneratorSettings::default() };
             let mut engine = BatchGenerator::new(weights.config(), settings);
             engine.stop_on(self.interrupt.flag());
+            engine.keep_at_most(self.max_kept);
             engine
         });
-        let submitted = engine.submit(GenerationRequest {
+        let request = GenerationRequest {
             prompt: first.prompt_token_ids.to_vec(),
             keys: members.iter().map(|member| member.key).collect(),
             params: engine_params(sampling, self.end_token_ids.clone()),
             stop: stop.check(),
             mask,
-        });
+        };
+        // By their turns and not by what is kept, so that samples end in the same order with and without.
+        let turn = Turn {
+            sequences: members.iter().map(|member| sequence_of(&member.id)).collect(),
+            continues: first.id.turn > 0,
+        };
+        let submitted =
+            if self.has_turns { engine.submit_turn(request, turn) } else { engine.submit(request) };
         match submitted {
             Ok(request) => {
                 for (sample, member) in members.iter().enumerate() {
@@ -286,6 +338,8 @@ impl NativeGenerator {
             return Ok(());
         }
         let Some(Publication { version, weights }) = self.publishing.take() else { return Ok(()) };
+        self.rollouts.forget();
+        self.others.forget();
         if let Weights::Folder(folder) = weights {
             // What they replace makes room for them.
             self.own = None;

@@ -324,3 +324,160 @@ fn an_interrupt_ends_the_wait() {
     assert_eq!(generator.next(Wait::Forever).expect("no failure"), []);
     assert_eq!(generator.load().in_flight, 1);
 }
+
+/// The request of the next turn, after an answer and what is shown then.
+fn next_turn(before: &SampleRequest, answer: &Sample, shown: &[u32]) -> SampleRequest {
+    let turn = before.id.turn + 1;
+    SampleRequest {
+        id: SampleId { turn, ..before.id },
+        prompt_token_ids: [&before.prompt_token_ids[..], &answer.token_ids, shown].concat().into(),
+        key: before.key.with(u64::from(turn)),
+        ..before.clone()
+    }
+}
+
+/// Plays two turns more of everything that is asked, in the order in which turns end; requests with what was
+/// sampled.
+fn play(generator: &mut NativeGenerator, asked: Vec<SampleRequest>) -> Vec<(SampleRequest, Sample)> {
+    let last = asked[0].id.turn + 2;
+    let mut open: BTreeMap<SampleId, SampleRequest> = BTreeMap::new();
+    for request in asked {
+        open.insert(request.id, request.clone());
+        generator.submit(request).expect("taken");
+    }
+    let mut played = Vec::new();
+    while !open.is_empty() {
+        let events = generator.next(Wait::Forever).expect("generates");
+        assert!(!events.is_empty(), "{} are open", open.len());
+        for event in events {
+            let GeneratorEvent::Sampled { id, sample } = event else { continue };
+            let request = open.remove(&id).expect("asked for");
+            if id.turn < last {
+                let next = next_turn(&request, &sample, &[1, 2, 3, id.member % 4]);
+                open.insert(next.id, next.clone());
+                generator.submit(next).expect("taken");
+            }
+            played.push((request, sample));
+        }
+    }
+    played
+}
+
+/// What is kept, and the prompt tokens that were not computed for it.
+fn kept(generator: &NativeGenerator) -> (usize, u64) {
+    let engines = [&generator.rollouts, &generator.others].map(|lane| lane.engine.as_ref());
+    let each = engines.into_iter().flatten().map(|engine| (engine.num_kept(), engine.num_reused_tokens()));
+    each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
+/// The next turns of the episodes whose third turn is among what was played.
+fn next_turns(played: &[(SampleRequest, Sample)]) -> Vec<SampleRequest> {
+    let third = played.iter().filter(|(request, _)| request.id.turn == 2);
+    third.map(|(request, sample)| next_turn(request, sample, &[3])).collect()
+}
+
+/// The same tokens and log-probabilities in the same order with all, some and nothing kept of the turns
+/// before; the log-probabilities are those of the learner.
+#[test]
+fn turns_are_the_same_whatever_is_kept_of_those_before() {
+    let mut learner = learner(&Interrupt::new());
+    let sampling = sampling(5);
+    let asked = || {
+        let members = (0..3).flat_map(|group| (0..4).map(move |member| (group, member)));
+        members.map(|(group, member)| request(group, member, &sampling)).collect::<Vec<_>>()
+    };
+    let with = |max_kept: usize| {
+        let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
+        generator.max_kept = max_kept;
+        let mut played = play(&mut generator, asked());
+        played.extend(play(&mut generator, next_turns(&played)));
+        (played, kept(&generator))
+    };
+    let (nothing, counts) = with(0);
+    assert_eq!(counts, (0, 0));
+    assert_eq!(nothing.len(), 12 * 6);
+    let (some, (_, reused_of_some)) = with(3);
+    let (all, (num_kept, reused_of_all)) = with(usize::MAX);
+    assert!(num_kept <= 8, "as many as run at once");
+    assert!(0 < reused_of_some && reused_of_some < reused_of_all, "{reused_of_some} of {reused_of_all}");
+    let same = |others: Vec<(SampleRequest, Sample)>| {
+        for (found, expected) in others.iter().zip(&nothing) {
+            assert_eq!((found.0.id, &found.1), (expected.0.id, &expected.1));
+        }
+        assert_eq!(others.len(), nothing.len());
+    };
+    same(some);
+    same(all);
+    for (request, sample) in &nothing {
+        let sequence = LearnerSequence::of_text(&request.prompt_token_ids, &sample.token_ids);
+        let scored = learner.forward(Network::Policy, &Wave::of(&[sequence]), 1.0).expect("a pass");
+        assert_eq!(scored.logprobs, sample.logprobs, "{:?}", request.id);
+    }
+}
+
+/// What old weights computed is used by no new ones, published or not yet.
+#[test]
+fn nothing_of_other_weights_is_used() {
+    let mut learner = learner(&Interrupt::new());
+    let sampling = sampling(5);
+    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
+    let first = play(&mut generator, (0..4).map(|member| request(0, member, &sampling)).collect());
+    assert!(kept(&generator).0 > 0);
+    let without = |learner: &NativeEngine| {
+        let mut fresh = NativeGenerator::of(learner, &codec(), PolicyVersion(0));
+        fresh.max_kept = 0;
+        let next = next_turns(&first);
+        play(&mut fresh, next).into_iter().map(|(_, sample)| (sample.token_ids, sample.logprobs)).collect()
+    };
+    let by_old: Vec<_> = without(&learner);
+    for is_published in [false, true] {
+        // Something is kept of the weights as they are.
+        play(&mut generator, next_turns(&first));
+        let (num_kept, num_before) = kept(&generator);
+        assert!(num_kept > 0);
+        train(&mut learner);
+        if is_published {
+            let publication = publish(&mut learner, 1);
+            generator.publish(&publication, InFlight::Wait).expect("taken");
+            assert_eq!(kept(&generator).0, 0, "forgotten");
+            assert!(matches!(all(&mut generator)[..], [GeneratorEvent::Published { .. }]));
+        }
+        let next = next_turns(&first);
+        for request in &next {
+            generator.submit(request.clone()).expect("taken");
+        }
+        generator.next(Wait::Until(Instant::now())).expect("a step");
+        assert_eq!(kept(&generator).1, num_before, "computed anew");
+        all(&mut generator);
+        let by_new: Vec<_> = without(&learner);
+        assert_ne!(by_new, by_old);
+        let found = play(&mut generator, next);
+        let found: Vec<_> =
+            found.into_iter().map(|(_, sample)| (sample.token_ids, sample.logprobs)).collect();
+        assert_eq!(found, by_new);
+    }
+}
+
+/// A group that is given up does not come back, whether any of it is in flight or not; and nothing is kept
+/// where no episode has had a second turn.
+#[test]
+fn what_does_not_come_back_is_forgotten() {
+    let learner = learner(&Interrupt::new());
+    let sampling = sampling(5);
+    let mut generator = NativeGenerator::of(&learner, &codec(), PolicyVersion(0));
+    for group in 0..2 {
+        generator.submit(request(group, 0, &sampling)).expect("taken");
+    }
+    all(&mut generator);
+    assert_eq!(kept(&generator), (0, 0));
+    play(&mut generator, (0..6).map(|group| request(group / 3, (group % 3) as u32, &sampling)).collect());
+    assert_eq!(kept(&generator).0, 6);
+    generator.abort(AbortScope::Sample(request(0, 1, &sampling).id));
+    assert_eq!(kept(&generator).0, 5);
+    generator.abort(AbortScope::Group { purpose: SamplePurpose::Validation, group: 1 });
+    assert_eq!(kept(&generator).0, 5);
+    generator.abort(AbortScope::Group { purpose: SamplePurpose::Rollout, group: 1 });
+    assert_eq!(kept(&generator).0, 2);
+    generator.abort(AbortScope::Purpose(SamplePurpose::Rollout));
+    assert_eq!(kept(&generator).0, 0);
+}

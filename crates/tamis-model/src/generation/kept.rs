@@ -1,0 +1,224 @@
+//! Sequences that have ended and may go on: what was computed of a turn is kept for the next one.
+//!
+//! A turn's prompt is the turn before, its answer and what was shown after that. It begins behind the tokens
+//! that it has in common with what is kept; keys and values of a position depend on the tokens up to it and on
+//! nothing else, so they are those that it would compute. The last token that was drawn has none yet.
+//!
+//! A sequence that is kept takes the place of one that runs: both together are no more than have ever run at
+//! once. Where there are more, the oldest are forgotten.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::cache::{Cache, CacheShape, Prefix};
+use crate::floats::Floats;
+
+/// Names a sequence of several turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceName {
+    /// The sequences among which `group` counts.
+    pub kind: u32,
+    /// The group among those of its kind.
+    pub group: u64,
+    /// The member of the group.
+    pub member: u32,
+}
+
+/// The place of a request's samples in sequences of several turns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Turn {
+    /// The sequence of each sample, as many as the request has keys.
+    pub sequences: Vec<SequenceName>,
+    /// Whether the sequences have begun.
+    pub continues: bool,
+}
+
+/// A sequence with its keys and values.
+pub(super) struct Kept {
+    pub name: SequenceName,
+    /// Tokens whose keys and values there are.
+    pub tokens: Vec<u32>,
+    pub prefix: Prefix,
+    pub own: Cache,
+}
+
+impl Kept {
+    fn release(mut self, free: &mut Vec<Floats>) {
+        self.prefix.release(free);
+        self.own.release(free);
+    }
+
+    /// Number of tokens at the beginning that it has in common with others.
+    fn num_common(&self, tokens: &[u32]) -> usize {
+        self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count()
+    }
+
+    /// The first `len` positions: what others may read too, and what may be appended to.
+    fn begin(self, len: usize, shape: CacheShape, free: &mut Vec<Floats>) -> (Prefix, Cache) {
+        let Self { mut prefix, mut own, .. } = self;
+        let mut before = prefix.len();
+        while len < before {
+            own.release(free);
+            let Some(last) = prefix.pop() else { break };
+            before -= last.len;
+            own = Arc::try_unwrap(last).unwrap_or_else(|last| {
+                // The others go on with all of it.
+                let len = len.saturating_sub(before).min(last.len);
+                last.copy(len, shape, free)
+            });
+        }
+        own.cut(len - before, free);
+        (prefix, own)
+    }
+}
+
+/// What is kept, the oldest first.
+pub(super) struct KeptSequences {
+    sequences: VecDeque<Kept>,
+    /// Most of them.
+    limit: usize,
+    /// Most samples that have run at once.
+    most_running: usize,
+}
+
+impl Default for KeptSequences {
+    fn default() -> Self {
+        Self { sequences: VecDeque::new(), limit: usize::MAX, most_running: 0 }
+    }
+}
+
+impl KeptSequences {
+    pub(super) fn len(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// Bounds their number.
+    pub(super) fn limit(&mut self, limit: usize, free: &mut Vec<Floats>) {
+        self.limit = limit;
+        self.forget_oldest(limit, free);
+    }
+
+    /// Keeps a sequence, in place of what is kept by its name.
+    pub(super) fn insert(&mut self, kept: Kept, free: &mut Vec<Floats>) {
+        if let Some(before) = self.remove(kept.name) {
+            before.release(free);
+        }
+        self.sequences.push_back(kept);
+        self.forget_oldest(self.limit, free);
+    }
+
+    /// Takes out what is kept by any of the names; of what has most in common with these tokens the positions
+    /// of that part.
+    pub(super) fn take(
+        &mut self,
+        names: &[SequenceName],
+        tokens: &[u32],
+        shape: CacheShape,
+        free: &mut Vec<Floats>,
+    ) -> (Prefix, Cache) {
+        let kept = names.iter().filter_map(|&name| self.remove(name));
+        let mut found: Vec<(usize, Kept)> = kept.map(|kept| (kept.num_common(tokens), kept)).collect();
+        found.sort_by_key(|&(num_common, _)| Reverse(num_common));
+        let mut found = found.into_iter();
+        let best = found.next();
+        found.for_each(|(_, kept)| kept.release(free));
+        best.map(|(len, kept)| kept.begin(len, shape, free)).unwrap_or_default()
+    }
+
+    /// Forgets the oldest where they and so many that run are more than have ever run.
+    pub(super) fn make_room(&mut self, num_running: usize, free: &mut Vec<Floats>) {
+        self.most_running = self.most_running.max(num_running);
+        self.forget_oldest(self.most_running - num_running, free);
+    }
+
+    /// Forgets those that are meant.
+    pub(super) fn forget(&mut self, is_meant: impl Fn(SequenceName) -> bool, free: &mut Vec<Floats>) {
+        for kept in std::mem::take(&mut self.sequences) {
+            if is_meant(kept.name) {
+                kept.release(free);
+            } else {
+                self.sequences.push_back(kept);
+            }
+        }
+    }
+
+    fn remove(&mut self, name: SequenceName) -> Option<Kept> {
+        let place = self.sequences.iter().position(|kept| kept.name == name)?;
+        self.sequences.remove(place)
+    }
+
+    fn forget_oldest(&mut self, num_left: usize, free: &mut Vec<Floats>) {
+        while self.sequences.len() > num_left
+            && let Some(kept) = self.sequences.pop_front()
+        {
+            kept.release(free);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Architecture, TransformerConfig};
+
+    fn name(member: u32) -> SequenceName {
+        SequenceName { kind: 0, group: 0, member }
+    }
+
+    /// Two of a group, of 100 shared positions and 70 of their own: blocks of 64, six in all.
+    fn group(shape: CacheShape, free: &mut Vec<Floats>) -> KeptSequences {
+        let mut cache = |len: usize| {
+            let mut cache = Cache::default();
+            cache.reserve(shape, len, free);
+            cache.len = len;
+            cache
+        };
+        let mut prefix = Prefix::default();
+        prefix.push(cache(100));
+        let members = [0, 1].map(|member| {
+            let own = vec![member; 70];
+            let tokens = [vec![9; 100], own].concat();
+            Kept { name: name(member), tokens, prefix: prefix.clone(), own: cache(70) }
+        });
+        prefix.release(free);
+        let mut kept = KeptSequences::default();
+        for member in members {
+            kept.insert(member, free);
+        }
+        kept
+    }
+
+    #[test]
+    fn blocks_come_back_once_nothing_reads_them() {
+        let shape = CacheShape::new(&TransformerConfig::new(Architecture::Llama, 32, 16, 32, 1, 1, 256));
+        // What has most in common, up to where it has: (tokens, positions before its own, its own, free blocks).
+        let own = [vec![9; 100], vec![1; 40]].concat();
+        let cases = [
+            (own, 100, 40, 3),
+            // In the middle of what was shared, which nothing else reads any more.
+            (vec![9; 60], 0, 60, 5),
+            (vec![8; 60], 0, 0, 6),
+        ];
+        for (tokens, num_shared, num_own, num_free) in cases {
+            let mut free = Vec::new();
+            let mut kept = group(shape, &mut free);
+            let (mut prefix, mut own) = kept.take(&[name(0), name(1), name(2)], &tokens, shape, &mut free);
+            assert_eq!((prefix.len(), own.len, kept.len()), (num_shared, num_own, 0));
+            assert_eq!(free.len(), num_free);
+            prefix.release(&mut free);
+            own.release(&mut free);
+            assert_eq!(free.len(), 6);
+        }
+        // The same while another reads it: copied.
+        let mut free = Vec::new();
+        let mut kept = group(shape, &mut free);
+        let (mut prefix, mut own) = kept.take(&[name(1)], &[9; 60], shape, &mut free);
+        assert_eq!((prefix.len(), own.len, kept.len(), free.len()), (0, 60, 1, 1));
+        prefix.release(&mut free);
+        own.release(&mut free);
+        // As many run as ever have: there is room for none.
+        kept.make_room(2, &mut free);
+        assert_eq!((kept.len(), free.len()), (0, 6));
+    }
+}
