@@ -23,8 +23,8 @@ methods, and may have more:
         def close(self): ...
 
 `step` may return `(observation, reward, terminated, truncated)` too, or `(observation, reward, done, info)` where the
-last is a dict, or a dict with `observation`, `reward` and any of `done` or `terminated`, `truncated`, `success` (true or
-false, each), and `info` (numbers by name). Without `success` nobody can say. A level
+last is a dict, or a dict with `observation`, `reward` and any of `done` or `terminated`, `truncated`, `success` (true
+or false, each), and `info` (numbers by name). Without `success` nobody can say. A level
 without a `prompt` has what `reset(level, 0)` returns; what an episode's own `reset` returns is its beginning.
 """
 
