@@ -13,9 +13,9 @@ the worker writes the other way, so that nothing of one job can be found in the 
 
 A job is five numbers (lengths of its early and its late part, milliseconds, bytes of output and of what the worker
 reports; 32 bits each, little endian) and the two parts. The early part is a JSON object that the worker reads
-before it runs anything; the late one (tests) is read when the code has been executed. A frame is a letter, a length and a text: `h` what
-protects (once, at the start), `o` standard output, `e` standard error, `r` what the worker reports, `x` how the
-job ended, `f` why the server ends.
+before it runs anything; the late one (tests) is read when the code has been executed. A frame is a letter, a
+length and a text: `h` what protects (once, at the start), `o` standard output, `e` standard error, `r` what
+the worker reports, `x` how the job ended, `f` why the server ends.
 
 The program is made of the files of this folder, one after another: `protection.py`, `processes.py`,
 `worker.py`, `server.py`.
