@@ -182,6 +182,139 @@ GUESS = """
 """
 
 
+STUCK = """
+    import time
+
+    class Closes:
+        def reset(self, level, luck):
+            return "start"
+
+        def step(self, text):
+            if text == "hang":
+                time.sleep(1000)
+            return "on", 0.0, False
+
+        def close(self):
+            time.sleep(1000)
+"""
+
+RESULTS = """
+    class Results:
+        def __init__(self, results):
+            self.results = results
+
+        def reset(self, level, luck):
+            return "start"
+
+        def step(self, text):
+            result = self.results[int(text)]
+            if result == "numpy":
+                import numpy
+                return {"observation": "x", "reward": 0, "done": numpy.bool_(True), "success": numpy.bool_(False)}
+            return tuple(result) if isinstance(result, list) else result
+"""
+
+TOOLS = """
+    import asyncio, sys
+
+    async def waits(x: int) -> str:
+        "Waits."
+
+    def yields(x: int) -> str:
+        "Yields."
+        yield "a"
+
+    def ends(x: int) -> str:
+        "Ends."
+        sys.exit(x)
+
+    def stops(x: int) -> str:
+        "Stops."
+        raise KeyboardInterrupt
+
+    def talks(x: int) -> str:
+        "Talks."
+        return "x" * x
+"""
+
+
+class StuckTests(Case):
+    def test_environments_that_do_not_close_take_no_thread_for_ever(self):
+        self.file("stuck.py", STUCK)
+        self.worker.hello(kind="python", path="stuck.py:Closes", num_threads=2)
+        for name in "abcd":
+            self.worker.ask("reset", episode=name, level=1, luck=LUCK)
+        for name in "abcd":
+            self.worker.ask("close", episode=name)
+        # Both threads close; the others wait for them.
+        self.worker.ask("reset", episode="e", level=1, luck=LUCK)
+        errors, _ = self.worker.end()
+        self.assertIn("closing the environment of the episode a takes more than 10 s: given up", errors)
+
+    def test_a_process_ends_where_too_many_calls_were_given_up(self):
+        self.file("stuck.py", STUCK)
+        self.worker.hello(kind="python", path="stuck.py:Closes", num_threads=1)
+        for number in range(4):
+            self.worker.ask("reset", episode=f"e{number}", level=1, luck=LUCK)
+            self.worker.send("step", episode=f"e{number}", action="hang")
+            time.sleep(0.5)
+            with contextlib.suppress(OSError):
+                self.worker.send("close", episode=f"e{number}")
+        self.assertEqual(self.worker.process.wait(PATIENCE), 1)
+        self.assertIn("4 calls were given up and still run: this process ends", self.worker.end()[0])
+
+
+class ToolTests(Case):
+    def setUp(self):
+        super().setUp()
+        self.file("tools.py", TOOLS)
+
+    def test_what_is_no_plain_function_is_refused(self):
+        for name in ("waits", "yields"):
+            error = self.start().refuses(kind="tools", functions=[f"tools.py:{name}"])
+            self.assertEqual(error["message"], f"the tool {name} is asynchronous or a generator")
+            self.assertIn("plain function", error["hint"])
+
+    def test_whatever_a_tool_raises_is_its_message_and_long_answers_are_cut(self):
+        self.worker.hello(kind="tools", functions=[f"tools.py:{name}" for name in ("ends", "stops", "talks")])
+        self.worker.ask("reset", episode="e", level={}, luck=LUCK)
+
+        def call(name, x):
+            action = json.dumps({"name": name, "arguments": {"x": x}})
+            answer = self.worker.ask("step", episode="e", action=action)
+            return answer["messages"][0]["content"], answer["info"]["tool_failed"]
+
+        self.assertEqual(call("ends", 3), ("SystemExit: 3", 1.0))
+        self.assertEqual(call("stops", 3), ("KeyboardInterrupt: ", 1.0))
+        self.assertEqual(call("talks", 65536), ("x" * 65536, 0.0))
+        self.assertEqual(call("talks", 65538), ("x" * 65536 + "\n[2 characters were left out]", 0.0))
+
+
+class ResultTests(Case):
+    def step(self, result):
+        self.file("results.py", RESULTS)
+        worker = self.start()
+        worker.hello(kind="python", path="results.py:Results", args={"results": [result]})
+        worker.ask("reset", episode="e", level=1, luck=LUCK)
+        return worker.wait(worker.send("step", episode="e", action="0"))
+
+    def test_a_fourth_that_is_a_dict_is_info(self):
+        answer = self.step(["x", 0.0, False, {"n": 2}])
+        self.assertEqual((answer["truncated"], answer["info"]), (False, {"n": 2.0}))
+        self.assertTrue(self.step(["x", 0.0, False, True])["truncated"])
+
+    def test_what_is_true_or_false_is_no_other_value(self):
+        for name in ("done", "terminated", "truncated", "success"):
+            error = self.step({"observation": "x", "reward": 0, name: "no"})["error"]["message"]
+            self.assertEqual(error, f"`{name}` of what `step` returned must be true or false, and is 'no'")
+        self.assertIn("`terminated`", self.step(["x", 0.0, 1])["error"]["message"])
+
+    @needs("numpy")
+    def test_those_of_numpy_are_taken(self):
+        answer = self.step("numpy")
+        self.assertEqual((answer["terminated"], answer["success"]), (True, False))
+
+
 class PythonKindTests(Case):
     def setUp(self):
         super().setUp()

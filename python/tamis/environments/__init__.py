@@ -68,6 +68,7 @@ process lives on:
 Settings of `python -m tamis.environments`
 ==========================================
 
-`kind` is `gymnasium`, `verifiers`, `python` or `tools`; `num_threads` (32) is how many calls are at work at once. The other keys
-are those of the kind: see its module. Nothing of a kind is imported before it is needed.
+`kind` is `gymnasium`, `verifiers`, `python` or `tools`; `num_threads` (32) is how many calls are at work at once. Where
+four times as many were given up and still run, the process ends. The other keys are those of the kind: see its
+module. Nothing of a kind is imported before it is needed.
 """

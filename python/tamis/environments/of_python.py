@@ -22,8 +22,9 @@ methods, and may have more:
 
         def close(self): ...
 
-`step` may return `(observation, reward, terminated, truncated)` too, or a dict with `observation`, `reward` and any of
-`done` or `terminated`, `truncated`, `success`, and `info` (numbers by name). Without `success` nobody can say. A level
+`step` may return `(observation, reward, terminated, truncated)` too, or `(observation, reward, done, info)` where the
+last is a dict, or a dict with `observation`, `reward` and any of `done` or `terminated`, `truncated`, `success` (true
+or false, each), and `info` (numbers by name). Without `success` nobody can say. A level
 without a `prompt` has what `reset(level, 0)` returns; what an episode's own `reset` returns is its beginning.
 """
 
@@ -102,7 +103,8 @@ class Episode:
         """Hands an answer over."""
         result = self._environment.step(text)
         if isinstance(result, tuple | list) and len(result) in (3, 4):
-            result = dict(zip(("observation", "reward", "terminated", "truncated"), result, strict=False))
+            last = "info" if isinstance(result[-1], dict) else "truncated"
+            result = dict(zip(("observation", "reward", "terminated", last), result, strict=False))
         elif not isinstance(result, dict):
             hint = "return (observation, reward, done), or a dict with them"
             raise Refused(f"`step` returned {shown(result)}", hint)
@@ -111,13 +113,21 @@ class Episode:
         # Of NumPy, say: checked where they are written.
         reward, info = settings.anything("reward"), settings.object("info")
         names = ("done", "terminated", "truncated", "success")
-        done, terminated, truncated, success = (settings.take(name, object, "a value", None) for name in names)
+        done, terminated, truncated, success = (_take_truth(settings, name) for name in names)
         settings.finish()
         return Outcome(messages, reward, bool(terminated or done), bool(truncated), success, info)
 
     def close(self):
         """Lets the environment go."""
         _close(self._environment)
+
+
+def _take_truth(settings, name):
+    value = settings.take(name, object, "true or false", None)
+    is_of_numpy = getattr(getattr(value, "dtype", None), "kind", None) == "b" and getattr(value, "ndim", None) == 0
+    if not (value is None or isinstance(value, bool) or is_of_numpy):
+        raise Refused(f"`{name}` of what `step` returned must be true or false, and is {shown(value)}")
+    return None if value is None else bool(value)
 
 
 def _close(environment):

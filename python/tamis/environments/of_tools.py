@@ -13,7 +13,7 @@
 
 Its JSON schema is made of the annotations and the docstring (Args as Google writes them). An answer that is stepped with
 is one call, `{"name": .., "arguments": {..}}`; the message that follows is what the function returned, as text or as
-JSON, or its error as Python words it. An episode is over when it is closed.
+JSON, or its error as Python words it; `LONGEST` characters of it. An episode is over when it is closed.
 """
 
 import inspect
@@ -24,6 +24,7 @@ import typing
 
 from .protocol import Outcome, Refused, load_named, shown
 
+LONGEST = 1 << 16
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 
 
@@ -65,6 +66,10 @@ def _read_docstring(function):
 def schema(function):
     """The tool of a function, as chat templates take it."""
     name = function.__name__
+    of_other_kind = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_kind(function) for is_kind in of_other_kind):
+        hint = "write a plain function around it that returns a value: `return asyncio.run(..)`, `return list(..)`"
+        raise Refused(f"the tool {name} is asynchronous or a generator", hint)
     description, told = _read_docstring(function)
     if not description:
         raise Refused(f"the tool {name} has no docstring", "say in one what it does: the model reads it")
@@ -133,8 +138,10 @@ class Episode:
             result = self._functions[call["name"]](**call["arguments"])
             content = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
             failed = 0.0
-        except Exception as error:  # it is the model's to mend
+        except BaseException as error:  # it is the model's to mend, `sys.exit` too
             content, failed = f"{type(error).__name__}: {error}", 1.0
+        if len(content) > LONGEST:
+            content = content[:LONGEST] + f"\n[{len(content) - LONGEST} characters were left out]"
         # An empty message would be none.
         return Outcome([{"role": "tool", "content": content or "null"}], 0.0, info={"tool_failed": failed})
 

@@ -28,6 +28,8 @@ KINDS = {
 }
 # How long answers are waited for once no more requests will come, and how long putting away may take then.
 PATIENCE = 5.0
+# How long an environment may take to close.
+CLOSING = 10.0
 
 
 class Pending:
@@ -240,10 +242,31 @@ class Server:
         episode.give_up()
 
     def _put_away(self, episode):
-        """Lets an episode's environment go; nobody waits for that."""
+        """Lets an episode's environment go; nobody waits for that, and its thread not for ever."""
         played, episode.played = episode.played, None
-        if played is not None:
-            self._run(played.close, (), lambda _, error: error and traceback.print_exception(error))
+        if played is None:
+            return
+
+        def end(_, error):
+            if error is not None:
+                traceback.print_exception(error)
+
+        def give_late_up():
+            told = f"closing the environment of the episode {episode.name} takes more than {CLOSING:.0f} s: given up"
+            print(told, file=sys.stderr, flush=True)
+            give_up()
+
+        def close():
+            timer = threading.Timer(CLOSING, give_late_up)
+            timer.daemon = True
+            timer.start()
+            try:
+                played.close()
+            finally:
+                timer.cancel()
+
+        # What is asynchronous takes no thread.
+        give_up = self._run(played.close if inspect.iscoroutinefunction(played.close) else close, (), end)
 
     def _run(self, function, arguments, end):
         """Sets a call to work. Returns what gives it up."""

@@ -1,16 +1,22 @@
 """A bounded pool of threads whose calls can be given up."""
 
+import os
 import queue
+import sys
 import threading
 
 from .protocol import Refused
+
+# Calls that were given up and still run, for each thread of the pool, above which the process ends.
+MOST_LOST = 4
 
 
 class Threads:
     """Calls on at most so many threads, which do not keep the process alive."""
 
     def __init__(self, most):
-        self._most, self._num, self._lock, self._calls = most, 0, threading.Lock(), queue.SimpleQueue()
+        self._most, self._num, self._num_lost = most, 0, 0
+        self._lock, self._calls = threading.Lock(), queue.SimpleQueue()
 
     def submit(self, function, arguments, end):
         """Runs a call, then `end(result, error)`. Returns what gives it up."""
@@ -21,10 +27,20 @@ class Threads:
         return call.give_up
 
     def replace(self):
-        """Puts a thread in the place of one that may never come back."""
+        """Puts a thread in the place of one that may never come back. Too many of those end the process."""
         with self._lock:
             self._num -= 1
+            self._num_lost += 1
+            if self._num_lost >= MOST_LOST * self._most:
+                told = f"{self._num_lost} calls were given up and still run: this process ends, for another to begin"
+                print(told, file=sys.stderr, flush=True)
+                os._exit(1)
             self._grow()
+
+    def count_back(self):
+        """A call that was given up has come back after all."""
+        with self._lock:
+            self._num_lost -= 1
 
     def _grow(self):
         if self._num < self._most:
@@ -56,7 +72,10 @@ class _Call:
         self._end(result, error)
         with self._lock:
             self._is_at_work = False
-            return is_given_up or not self._is_given_up
+            is_lost = self._is_given_up and not is_given_up
+        if is_lost:
+            self._threads.count_back()
+        return not is_lost
 
     def give_up(self):
         with self._lock:

@@ -1,8 +1,8 @@
 //! `code`: unit tests of the program in a completion, run in a [`Sandbox`].
 //!
 //! The completion's program is taken out of its code block ([`CodeExtract`]), the tests out of the ground
-//! truth (JSON text or test code). Each test is an execution of its own in a fresh process. What a test
-//! expects stays outside wherever it can:
+//! truth (JSON text or test code). Each test is an execution of its own in a fresh process; assertions of one
+//! text are tests that share a process, in their order. What a test expects stays outside wherever it can:
 //!
 //! | form | the program's process gets | compared |
 //! |---|---|---|
@@ -23,8 +23,8 @@ mod answer;
 mod compare;
 mod truth;
 
-use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,6 +46,16 @@ use crate::sandbox::{Exit, Job, Mode, Sandbox, SandboxError, SandboxSettings};
 
 /// Ground truths whose tests are kept taken apart.
 const NUM_KEPT: usize = 4096;
+
+/// Rows whose tests are taken apart before a run, those on which a program without lines is tried, and the
+/// longest time of that.
+const NUM_READ: usize = 2048;
+const NUM_TRIED: usize = 64;
+const TRYING: Duration = Duration::from_secs(30);
+
+/// Bytes of a report beside the values that a test expects, and the most that one byte of those takes in it.
+const REPORT_BYTES: usize = 1 << 20;
+const REPORT_BYTES_PER_BYTE: usize = 16;
 
 tamis_core::settings! {
     /// Tests of generated code. `score` is 1 where all pass and 0 otherwise (`partial: true`: the share that
@@ -70,19 +80,13 @@ tamis_core::settings! {
 
 impl RewardSettings for CodeSettings {
     fn build(&self, context: &RewardContext<'_>) -> Result<Box<dyn RewardFunction>, BuildError> {
-        let faults: Vec<(&Prompt, String)> = context
-            .prompts()
-            .filter_map(|prompt| Some((prompt, Truth::read(prompt.ground_truth.as_deref()?).err()?)))
-            .collect();
-        if let Some((prompt, fault)) = faults.first() {
-            let message = format!(
-                "the tests of {} rows cannot be read, as of prompt {} (`{}`): {fault}",
-                faults.len(),
-                prompt.id.0,
-                excerpt(prompt.ground_truth.as_deref().unwrap_or_default())
-            );
-            return Err(context.fail(&message, "docs/tools.md shows the forms of a ground truth"));
-        }
+        let find = |prompt: &Prompt| {
+            let truth = Truth::read(prompt.ground_truth.as_deref()?);
+            truth.and_then(|truth| self.fit_outputs(&truth)).err()
+        };
+        let faults: Vec<(&Prompt, String)> =
+            context.prompts().filter_map(|prompt| Some((prompt, find(prompt)?))).collect();
+        refuse_faults(context, &faults)?;
         let sandbox = Sandbox::new(&self.sandbox).map_err(|error| {
             let hint = match &error {
                 SandboxError::Unprotected { .. } => {
@@ -98,12 +102,14 @@ impl RewardSettings for CodeSettings {
         } else {
             context.listener.warn(&line);
         }
-        Ok(Box::new(CodeReward {
+        let reward = CodeReward {
             settings: self.clone(),
             sandbox,
             listener: Arc::clone(context.listener),
             kept: Mutex::default(),
-        }))
+        };
+        refuse_faults(context, &reward.find_faults(context)?)?;
+        Ok(Box::new(reward))
     }
 
     fn is_verifier(&self) -> bool {
@@ -125,11 +131,39 @@ impl RewardSettings for CodeSettings {
     }
 }
 
-/// One test as the harness takes it apart.
+impl CodeSettings {
+    /// Whether a right program can print what is expected.
+    fn fit_outputs(&self, truth: &Truth) -> Result<(), String> {
+        let (Truth::Programs(cases), most) = (truth, self.sandbox.max_output) else { return Ok(()) };
+        match cases.iter().find(|(_, output)| output.len() > most) {
+            None => Ok(()),
+            Some((_, output)) => {
+                Err(format!("an output of {} bytes is expected, and `max_output` is {most}", output.len()))
+            }
+        }
+    }
+}
+
+/// Rows whose tests cannot be used, the first by name.
+fn refuse_faults(context: &RewardContext<'_>, faults: &[(&Prompt, String)]) -> Result<(), BuildError> {
+    let Some((prompt, fault)) = faults.first() else { return Ok(()) };
+    let message = format!(
+        "the tests of {} rows cannot be used, as of prompt {} (`{}`): {fault}",
+        faults.len(),
+        prompt.id.0,
+        excerpt(prompt.ground_truth.as_deref().unwrap_or_default())
+    );
+    Err(context
+        .fail(&message, "mend or leave out these rows; docs/tools.md shows the forms of a ground truth"))
+}
+
+/// A step of a test, as the harness takes it apart: code, a test that passes by its end, or an expression whose
+/// value is compared.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-struct Assertion {
-    setup: String,
-    /// Test code; `None` where an expression is compared.
+#[serde(rename_all = "snake_case")]
+struct Step {
+    #[serde(default)]
+    run: Option<String>,
     #[serde(default)]
     test: Option<String>,
     #[serde(default)]
@@ -138,19 +172,31 @@ struct Assertion {
     expected: Json,
 }
 
+/// A row's tests as the harness takes them apart.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Split {
+    Scripts(Vec<Vec<Step>>),
+    Fault(String),
+}
+
 /// The tests of a ground truth.
 enum Tests {
     Programs(Vec<(String, String)>),
     Calls { function: String, setup: String, cases: Vec<(Vec<Json>, Json)> },
-    Assertions { setup: String, tests: Vec<Assertion> },
+    Assertions { setup: String, scripts: Vec<Vec<Step>> },
 }
 
 impl Tests {
-    fn len(&self) -> usize {
+    /// Number of tests in each process.
+    fn sizes(&self) -> Vec<usize> {
         match self {
-            Self::Programs(cases) => cases.len(),
-            Self::Calls { cases, .. } => cases.len(),
-            Self::Assertions { tests, .. } => tests.len(),
+            Self::Programs(cases) => vec![1; cases.len()],
+            Self::Calls { cases, .. } => vec![1; cases.len()],
+            Self::Assertions { scripts, .. } => {
+                let size = |steps: &Vec<Step>| steps.iter().filter(|step| step.run.is_none()).count();
+                scripts.iter().map(size).collect()
+            }
         }
     }
 }
@@ -174,20 +220,14 @@ impl CodeReward {
             Truth::Programs(cases) => Tests::Programs(cases),
             Truth::Calls { function, setup, cases } => Tests::Calls { function, setup, cases },
             Truth::Assertions { setup, tests } => {
-                let job = Job {
-                    mode: Mode::Split,
-                    // It runs no code of anybody.
-                    timeout: Duration::from_secs(60),
-                    setup: "",
-                    source: "",
-                    stdin: "",
-                    files: None,
-                    late: Some(json!(tests)),
-                };
-                let split = self.sandbox.execute(&job).map_err(|error| unusable(error.to_string()))?;
-                let tests = serde_json::from_slice(&split.report)
-                    .map_err(|_| unusable(format!("the tests cannot be used: {}", split.stderr.trim())))?;
-                Tests::Assertions { setup, tests }
+                let split = self.split(&[tests]).map_err(|error| unusable(error.to_string()))?;
+                match split.into_iter().next() {
+                    Some(Split::Scripts(scripts)) => Tests::Assertions { setup, scripts },
+                    Some(Split::Fault(fault)) => {
+                        return Err(unusable(format!("the tests cannot be used: {fault}")));
+                    }
+                    None => return Err(unusable("the tests could not be taken apart".to_owned())),
+                }
             }
         };
         let tests = Arc::new(tests);
@@ -197,6 +237,89 @@ impl CodeReward {
         }
         kept.insert(truth.to_owned(), Arc::clone(&tests));
         Ok(tests)
+    }
+
+    /// Takes the tests of rows apart.
+    fn split(&self, rows: &[Vec<String>]) -> Result<Vec<Split>, SandboxError> {
+        let late = json!(rows);
+        let num_bytes: usize = rows.iter().flatten().map(String::len).sum();
+        let job = Job {
+            mode: Mode::Split,
+            // It runs no code of anybody.
+            timeout: Duration::from_secs(60),
+            setup: "",
+            source: "",
+            stdin: "",
+            files: None,
+            late: Some(late),
+            max_report: REPORT_BYTES + REPORT_BYTES_PER_BYTE * num_bytes,
+        };
+        let execution = self.sandbox.execute(&job)?;
+        serde_json::from_slice(&execution.report).map_err(|_| SandboxError::Broken {
+            reason: format!("it could not take tests apart: {}, {}", execution.exit, execution.stderr.trim()),
+        })
+    }
+
+    /// Rows whose tests are no Python, or assert so little that a program without lines passes. Of many rows
+    /// some are looked at.
+    fn find_faults<'a>(&self, context: &RewardContext<'a>) -> Result<Vec<(&'a Prompt, String)>, BuildError> {
+        let until = Instant::now() + TRYING;
+        let is_over = || Instant::now() >= until || self.listener.is_interrupted();
+        let fail = |error: &SandboxError| context.fail(&error.to_string(), "try it again, or report this");
+        let mut known = HashSet::new();
+        let rows: Vec<(&Prompt, &str)> = context
+            .prompts()
+            .filter_map(|prompt| Some((prompt, prompt.ground_truth.as_deref()?)))
+            .filter(|(_, truth)| known.insert(*truth))
+            .collect();
+        let codes: Vec<(&Prompt, Vec<String>)> = some_of(&rows, NUM_READ)
+            .filter_map(|(prompt, truth)| match Truth::read(truth) {
+                Ok(Truth::Assertions { tests, .. }) => Some((*prompt, tests)),
+                _ => None,
+            })
+            .collect();
+        let mut faults = Vec::new();
+        for part in codes.chunks(64) {
+            if is_over() {
+                break;
+            }
+            let tests: Vec<Vec<String>> = part.iter().map(|(_, tests)| tests.clone()).collect();
+            for ((prompt, _), split) in part.iter().zip(self.split(&tests).map_err(|error| fail(&error))?) {
+                if let Split::Fault(fault) = split {
+                    faults.push((*prompt, fault));
+                }
+            }
+        }
+        if !faults.is_empty() {
+            return Ok(faults);
+        }
+        for (prompt, truth) in some_of(&rows, NUM_TRIED) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let Ok(tests) = self.tests(truth) else { continue };
+            let sizes = tests.sizes();
+            let limit = left.min(self.settings.sandbox.timeout.0);
+            let mut passes_all = true;
+            for (number, size) in sizes.iter().enumerate() {
+                let num_passed = if is_over() {
+                    0
+                } else {
+                    self.count_passed("", &tests, number, limit).map_err(|error| fail(&error))?
+                };
+                if num_passed < *size {
+                    passes_all = false;
+                    break;
+                }
+            }
+            if passes_all {
+                let fault = "a program without any line passes, so they test nothing; a function that tests must \
+                             be called, as `check(f)`";
+                faults.push((*prompt, fault.to_owned()));
+            }
+        }
+        Ok(faults)
     }
 
     fn judge(&self, input: &RewardInput<'_>) -> RewardOutcome {
@@ -209,8 +332,9 @@ impl CodeReward {
             return RewardOutcome::verified(0.0, false);
         };
         let until = Instant::now() + self.settings.total_timeout.0;
-        let (mut num_passed, total) = (0, tests.len());
-        for number in 0..total {
+        let sizes = tests.sizes();
+        let (mut num_passed, total) = (0, sizes.iter().sum::<usize>());
+        for (number, size) in sizes.into_iter().enumerate() {
             if self.listener.is_interrupted() {
                 return RewardOutcome::Failed(RewardFailure::Interrupted);
             }
@@ -218,10 +342,13 @@ impl CodeReward {
             if left.is_zero() {
                 break;
             }
-            match self.passes(&source, &tests, number, left.min(self.settings.sandbox.timeout.0)) {
-                Ok(true) => num_passed += 1,
-                Ok(false) if self.settings.partial => {}
-                Ok(false) => break,
+            match self.count_passed(&source, &tests, number, left.min(self.settings.sandbox.timeout.0)) {
+                Ok(passed) => {
+                    num_passed += passed;
+                    if passed < size && !self.settings.partial {
+                        break;
+                    }
+                }
                 Err(error) => {
                     return RewardOutcome::Failed(RewardFailure::Function { message: error.to_string() });
                 }
@@ -236,49 +363,83 @@ impl CodeReward {
         RewardOutcome::verified(share, is_correct)
     }
 
-    /// Whether a program passes one test.
-    fn passes(
+    /// Number of tests of one process that a program passes.
+    fn count_passed(
         &self,
         source: &str,
         tests: &Tests,
         number: usize,
         timeout: Duration,
-    ) -> Result<bool, SandboxError> {
+    ) -> Result<usize, SandboxError> {
         let tolerance = self.settings.tolerance;
-        let job = Job { mode: Mode::Test, timeout, setup: "", source, stdin: "", files: None, late: None };
+        let job = Job {
+            mode: Mode::Test,
+            timeout,
+            setup: "",
+            source,
+            stdin: "",
+            files: None,
+            late: None,
+            max_report: REPORT_BYTES,
+        };
         let reported = |job: &Job<'_>| -> Result<Option<Json>, SandboxError> {
             let execution = self.sandbox.execute(job)?;
             let is_over = execution.exit == Exit::Exited(0);
             Ok(if is_over { serde_json::from_slice(&execution.report).ok() } else { None })
         };
+        let max_report = |expected: &Json| REPORT_BYTES + REPORT_BYTES_PER_BYTE * expected.to_string().len();
         match tests {
             Tests::Programs(cases) => {
                 let (stdin, expected) = &cases[number];
                 let execution = self.sandbox.execute(&Job { mode: Mode::Script, stdin, ..job })?;
-                Ok(execution.exit == Exit::Exited(0)
-                    && execution.truncated == 0
-                    && compare::is_same_output(&execution.stdout, expected, tolerance))
+                Ok(usize::from(
+                    execution.exit == Exit::Exited(0)
+                        && execution.is_stdout_whole
+                        && compare::is_same_output(&execution.stdout, expected, tolerance),
+                ))
             }
             Tests::Calls { function, setup, cases } => {
                 let (arguments, expected) = &cases[number];
-                let late = json!({"function": function, "arguments": arguments});
-                let value = reported(&Job { mode: Mode::Call, setup, late: Some(late), ..job })?;
-                Ok(value.is_some_and(|value| compare::is_same_value(&value, expected, tolerance)))
+                let late = Some(json!({"function": function, "arguments": arguments}));
+                let max_report = max_report(expected);
+                let value = reported(&Job { mode: Mode::Call, setup, late, max_report, ..job })?;
+                Ok(usize::from(
+                    value.is_some_and(|value| compare::is_same_value(&value, expected, tolerance)),
+                ))
             }
-            Tests::Assertions { setup, tests } => {
-                let Assertion { setup: first, test, expression, expected } = &tests[number];
+            Tests::Assertions { setup, scripts } => {
                 let word = random_word();
-                let (late, expected) = match test {
-                    Some(test) => (json!({"setup": first, "test": test, "token": word}), json!(word)),
-                    None => (json!({"setup": first, "expression": expression}), expected.clone()),
+                let steps: Vec<Json> = scripts[number].iter().map(Step::without_expected).collect();
+                let checked = scripts[number].iter().filter(|step| step.run.is_none());
+                let expected: Vec<Json> = checked
+                    .map(|step| if step.test.is_some() { json!(word) } else { step.expected.clone() })
+                    .collect();
+                let max_report = max_report(&json!(expected));
+                let late = Some(json!({"steps": steps, "token": word}));
+                let values = match reported(&Job { setup, late, max_report, ..job })? {
+                    Some(Json::Array(values)) if values.len() == expected.len() => values,
+                    _ => return Ok(0),
                 };
-                let value = reported(&Job { setup, late: Some(late), ..job })?;
-                // What is not plain data is equal to nothing.
-                let is_data = !expected.as_str().is_some_and(|text| text.starts_with('?'));
-                Ok(is_data && value.is_some_and(|value| value == expected))
+                Ok(values.iter().zip(&expected).filter(|(value, expected)| value == expected).count())
             }
         }
     }
+}
+
+impl Step {
+    /// What a process may know.
+    fn without_expected(&self) -> Json {
+        match (&self.run, &self.test) {
+            (Some(code), _) => json!({"run": code}),
+            (None, Some(code)) => json!({"test": code}),
+            (None, None) => json!({"expression": self.expression}),
+        }
+    }
+}
+
+/// Of many items some, all over them.
+fn some_of<T>(items: &[T], most: usize) -> impl Iterator<Item = &T> {
+    items.iter().step_by(items.len().div_ceil(most).max(1))
 }
 
 /// A word that cannot be guessed. It decides nothing but whether a test was passed, so that scores stay the

@@ -115,6 +115,8 @@ pub struct Execution {
     pub exit: Exit,
     /// Bytes of output that were cut.
     pub truncated: u64,
+    /// Whether nothing of standard output was cut.
+    pub is_stdout_whole: bool,
     /// What the harness says of tests. The code can forge it, as far as it knows what to say.
     pub(crate) report: Vec<u8>,
 }
@@ -129,7 +131,7 @@ pub(crate) enum Mode {
     Test,
     /// Runs it as a module that finds the usual names imported, then calls a function of it.
     Call,
-    /// Runs none: takes the tests of the late part apart.
+    /// Runs none: takes the tests of rows, the late part, apart.
     Split,
 }
 
@@ -144,6 +146,8 @@ pub(crate) struct Job<'a> {
     pub(crate) files: Option<&'a BTreeMap<String, String>>,
     /// What the worker reads only once the code has been run.
     pub(crate) late: Option<Json>,
+    /// Bytes that are kept of its report.
+    pub(crate) max_report: usize,
 }
 
 /// Runs Python code that nobody trusts, from any number of threads.
@@ -212,27 +216,33 @@ impl Sandbox {
             stdin: &code.stdin,
             files: Some(&code.files),
             late: None,
+            max_report: 0,
         })
     }
 
-    /// Runs a job; where the harness fails, once more in another one.
+    /// Runs a job; where the harness fails, in another one, and once more.
     pub(crate) fn execute(&self, job: &Job<'_>) -> Result<Execution, SandboxError> {
-        self.execute_once(job).or_else(|_| self.execute_once(job))
+        // One that waited may have died of what came before, which says nothing of this job.
+        let idle = self.lock_idle().pop();
+        if let Some(server) = idle
+            && let Ok(execution) = self.execute_in(server, job)
+        {
+            return Ok(execution);
+        }
+        let execute_anew = || self.execute_in(self.start()?, job);
+        execute_anew().or_else(|_| execute_anew())
     }
 
-    fn execute_once(&self, job: &Job<'_>) -> Result<Execution, SandboxError> {
-        let idle = self.lock_idle().pop();
-        let mut server = if let Some(server) = idle {
-            server
-        } else {
-            let (server, protection) = Server::start(&self.settings, &self.place)?;
-            if !protection.is_same(&self.protection) {
-                let reason =
-                    format!("what protects has changed; it was {}, and is {protection}", self.protection);
-                return Err(SandboxError::Broken { reason });
-            }
-            server
-        };
+    fn start(&self) -> Result<Server, SandboxError> {
+        let (server, protection) = Server::start(&self.settings, &self.place)?;
+        if protection.is_same(&self.protection) {
+            return Ok(server);
+        }
+        let reason = format!("what protects has changed; it was {}, and is {protection}", self.protection);
+        Err(SandboxError::Broken { reason })
+    }
+
+    fn execute_in(&self, mut server: Server, job: &Job<'_>) -> Result<Execution, SandboxError> {
         let execution = server.run(job, self.settings.max_output)?;
         self.lock_idle().push(server);
         Ok(execution)

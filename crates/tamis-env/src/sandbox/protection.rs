@@ -9,7 +9,7 @@ use super::settings::Required;
 /// One thing that code in a sandbox must not be able to do, and what prevents it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Layer {
-    /// `limits`, `network`, `processes`, `files` or `system calls`.
+    /// `limits`, `network`, `processes`, `files`, `system calls` or `user`.
     pub name: String,
     /// What prevents it; empty where nothing does.
     pub means: Vec<String>,
@@ -29,6 +29,7 @@ impl Layer {
             "processes" => "own processes",
             "files" => "read-only files",
             "system calls" => "fewer system calls",
+            "user" => "not root",
             name => name,
         }
     }
@@ -37,7 +38,7 @@ impl Layer {
 /// What a sandbox protects from, as tried out when it was made. Displayed, it is one line.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Protection {
-    /// The layers, always the same five.
+    /// The layers, always the same six.
     pub layers: Vec<Layer>,
     /// Version of the interpreter.
     pub python: String,
@@ -76,6 +77,10 @@ impl fmt::Display for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = |layer: &Layer| match layer.name.as_str() {
             "limits" => layer.words().to_owned(),
+            // One of two walls is missing.
+            _ if !layer.reason.is_empty() => {
+                format!("{} ({}; without {})", layer.words(), layer.means.join(", "), layer.reason)
+            }
             _ => format!("{} ({})", layer.words(), layer.means.join(", ")),
         };
         let held: Vec<String> = self.layers.iter().filter(|layer| layer.is_in_force()).map(word).collect();

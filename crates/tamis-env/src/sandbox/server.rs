@@ -180,13 +180,15 @@ impl Server {
         .to_string();
         let milliseconds = u32::try_from(job.timeout.as_millis().max(1)).unwrap_or(u32::MAX);
         let limit = u32::try_from(max_output).unwrap_or(u32::MAX);
-        let mut message = Vec::with_capacity(16 + early.len() + late.len());
+        let report_limit = u32::try_from(job.max_report).unwrap_or(u32::MAX);
+        let mut message = Vec::with_capacity(20 + early.len() + late.len());
         for length in [early.len(), late.len()] {
             let length = u32::try_from(length).map_err(|_| broken("the job is larger than 4 GiB"))?;
             message.extend(length.to_le_bytes());
         }
         message.extend(milliseconds.to_le_bytes());
         message.extend(limit.to_le_bytes());
+        message.extend(report_limit.to_le_bytes());
         message.extend(early.as_bytes());
         message.extend(late.as_bytes());
         // A closed queue means that the harness is gone, which the reader reports.
@@ -220,6 +222,7 @@ impl Server {
                         stderr: String::from_utf8_lossy(&stderr).into_owned(),
                         exit,
                         truncated: ended.cut[0] + ended.cut[1],
+                        is_stdout_whole: ended.cut[0] == 0,
                         report,
                     });
                 }
@@ -232,6 +235,11 @@ impl Server {
 
 #[cfg(test)]
 impl Server {
+    /// Its process.
+    pub(super) fn number(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills the harness, as one that dies by itself.
     pub(super) fn kill(&mut self) {
         self.child.kill().expect("killed");

@@ -57,7 +57,16 @@ fn run(sandbox: &Sandbox, source: &str) -> Execution {
 }
 
 fn run_for(sandbox: &Sandbox, source: &str, timeout: Duration) -> Execution {
-    let job = Job { mode: Mode::Script, timeout, setup: "", source, stdin: "", files: None, late: None };
+    let job = Job {
+        mode: Mode::Script,
+        timeout,
+        setup: "",
+        source,
+        stdin: "",
+        files: None,
+        late: None,
+        max_report: 0,
+    };
     sandbox.execute(&job).unwrap()
 }
 
@@ -341,6 +350,172 @@ print('alive')
     assert_eq!(print(sandbox, "print(1)"), "1");
 }
 
+/// Without namespaces the code shares processes and files with the user of the run.
+#[test]
+fn without_namespaces_neither_processes_nor_files_are_changed() {
+    for without in [&["namespaces"][..], &["namespaces", "landlock"]] {
+        let Ok(sandbox) = Sandbox::without(&settings(), without) else { return };
+        if !has(&sandbox, "processes") {
+            continue;
+        }
+        let mut victim = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mine");
+        std::fs::write(&file, "mine").unwrap();
+        let before = std::fs::metadata(&file).unwrap();
+        let tries = format!(
+            "
+import ctypes, fcntl, os
+victim, file = {}, {:?}
+def attempt(name, action):
+    try:
+        action()
+        print(name)
+    except OSError:
+        pass
+read, write = os.pipe()
+for command in (8, 10, 15):
+    attempt(f'fcntl {{command}}', lambda: fcntl.fcntl(read, command, victim if command == 8 else 9))
+for request in (0x8901, 0x8902):
+    attempt('ioctl', lambda: fcntl.ioctl(read, request, victim.to_bytes(4, 'little')))
+try:
+    fcntl.fcntl(read, fcntl.F_SETFL, fcntl.fcntl(read, fcntl.F_GETFL) | os.O_ASYNC)
+    os.write(write, b'x')
+except OSError:
+    pass
+attempt('setpriority', lambda: os.setpriority(os.PRIO_PROCESS, victim, 19))
+attempt('affinity', lambda: os.sched_setaffinity(victim, {{0}}))
+attempt('scheduler', lambda: os.sched_setscheduler(victim, os.SCHED_BATCH, os.sched_param(0)))
+libc = ctypes.CDLL(None, use_errno=True)
+def death():
+    if libc.prctl(1, 0, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), 'prctl')
+attempt('death', death)
+attempt('chmod', lambda: os.chmod(file, 0))
+attempt('owner', lambda: os.chown(file, os.getuid(), os.getgid()))
+attempt('date', lambda: os.utime(file, (1, 1)))
+attempt('attribute', lambda: os.setxattr(file, 'user.x', b'x'))
+print('end')
+",
+            victim.id(),
+            file.display().to_string(),
+        );
+        assert_eq!(print(&sandbox, &tries), "end", "{without:?}");
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(matches!(victim.try_wait(), Ok(None)));
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        let after = std::fs::metadata(&file).unwrap();
+        assert_eq!(
+            (before.permissions(), before.modified().unwrap()),
+            (after.permissions(), after.modified().unwrap())
+        );
+    }
+}
+
+/// Sockets of files lead out of the job, where it may see the file.
+#[cfg(unix)]
+#[test]
+fn sockets_outside_are_out_of_reach() {
+    use std::os::unix::net::{UnixDatagram, UnixListener};
+
+    let folder = tempfile::tempdir().unwrap();
+    let datagrams = UnixDatagram::bind(folder.path().join("datagrams")).unwrap();
+    let streams = UnixListener::bind(folder.path().join("streams")).unwrap();
+    let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
+    for path in ["", "datagrams", "streams"] {
+        std::fs::set_permissions(folder.path().join(path), open.clone()).unwrap();
+    }
+    let settings = SandboxSettings { readable: vec![folder.path().to_owned()], ..settings() };
+    for without in [&[][..], &["namespaces"], &["namespaces", "landlock"]] {
+        let Ok(sandbox) = Sandbox::without(&settings, without) else { return };
+        if !has(&sandbox, "system calls") {
+            return;
+        }
+        let tries = format!(
+            "
+import os, socket
+folder = {:?}
+def attempt(name, action):
+    try:
+        action()
+        print(name)
+    except OSError:
+        pass
+def connect():
+    socket.socket(socket.AF_UNIX).connect(folder + '/streams')
+def send():
+    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', folder + '/datagrams')
+def send_by_pair(kind, message):
+    one, two = socket.socketpair(socket.AF_UNIX, kind)
+    if message:
+        one.sendmsg([b'x'], [], 0, folder + '/datagrams')
+    else:
+        one.sendto(b'x', folder + '/datagrams')
+attempt('connect', connect)
+attempt('send', send)
+attempt('pair', lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
+for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+    attempt('sendto', lambda: send_by_pair(kind, False))
+    try:
+        send_by_pair(kind, True)
+    except OSError:
+        pass
+one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+one.send(b'x')
+print(two.recv(1))
+",
+            folder.path().display().to_string()
+        );
+        assert_eq!(print(&sandbox, &tries), "b'x'", "{without:?}");
+    }
+    datagrams.set_nonblocking(true).unwrap();
+    streams.set_nonblocking(true).unwrap();
+    assert!(datagrams.recv(&mut [0; 8]).is_err() && streams.accept().is_err());
+}
+
+/// Folders that are locked, or nested deeper than any path, cost nobody else anything.
+#[test]
+fn a_working_folder_is_emptied_whatever_is_in_it() {
+    for without in [&["namespaces"][..], &["namespaces", "seccomp"]] {
+        let Ok(sandbox) = Sandbox::without(&settings(), without) else { return };
+        let number = sandbox.lock_idle()[0].number();
+        for leaves in [
+            "import os\nfor _ in range(1500):\n    os.mkdir('deep')\n    os.chdir('deep')\nopen('x', 'w')",
+            "import os\nos.mkdir('locked')\nopen('locked/x', 'w')\nos.symlink('/', 'locked/y')\n\
+             try:\n    os.chmod('locked', 0)\n    os.chmod('.', 0)\nexcept OSError: pass",
+        ] {
+            assert_eq!(run(&sandbox, leaves).exit, Exit::Exited(0));
+            assert_eq!(print(&sandbox, "import os; print(os.listdir('.'))"), "[]");
+        }
+        assert_eq!(sandbox.lock_idle()[0].number(), number, "another harness took its place");
+    }
+}
+
+/// Three that died while they waited are no reason to give a job up.
+#[test]
+fn a_harness_that_died_idle_is_no_attempt() {
+    let Ok(sandbox) = Sandbox::new(&settings()) else { return };
+    let server = sandbox.start().unwrap();
+    sandbox.lock_idle().push(server);
+    sandbox.lock_idle().iter_mut().for_each(Server::kill);
+    assert_eq!(print(&sandbox, "print(1)"), "1");
+    assert_eq!(print(&sandbox, "print(1)"), "1");
+}
+
+/// Root's code is not root, or that is said.
+#[test]
+fn root_is_told() {
+    let Ok(sandbox) = Sandbox::without(&settings(), &["namespaces", "own user"]) else { return };
+    let id = print(&sandbox, "import os; print(os.geteuid())");
+    assert_eq!(sandbox.protection().has("user"), id != "0");
+    if id == "0" {
+        let line = sandbox.protection().to_string();
+        assert!(line.contains("not root (it runs as root: "), "{line}");
+        assert!(!sandbox.protection().fulfils(Required::All));
+    }
+}
+
 #[test]
 fn much_output_is_cut() {
     let Some(sandbox) = sandbox() else { return };
@@ -481,8 +656,17 @@ fn the_harness_forgets() {
     let code = Code { source, stdin, files: BTreeMap::from([("x".to_owned(), marker.clone())]) };
     let execution = sandbox.run(&code).unwrap();
     assert_eq!(execution.stdout.trim_end(), marker.repeat(20));
-    let late = Some(serde_json::json!([format!("assert f() == '{marker}'")]));
-    let split = Job { mode: Mode::Split, timeout: LONG, setup: "", source: "", stdin: "", files: None, late };
+    let late = Some(serde_json::json!([[format!("assert f() == '{marker}'")]]));
+    let split = Job {
+        mode: Mode::Split,
+        timeout: LONG,
+        setup: "",
+        source: "",
+        stdin: "",
+        files: None,
+        late,
+        max_report: 1 << 20,
+    };
     let report = sandbox.execute(&split).unwrap().report;
     assert!(String::from_utf8(report).unwrap().contains(&marker));
     let search = format!(
@@ -612,16 +796,18 @@ fn a_protection_is_one_line() {
             layer("processes", &["namespace"], ""),
             layer("files", &["mounts", "landlock 7"], ""),
             layer("system calls", &["seccomp"], ""),
+            layer("user", &["own user"], ""),
         ],
         python: "3.11.7".to_owned(),
     };
-    insta::assert_snapshot!(protection, @"sandbox (Python 3.11.7): limits, no network (namespace, seccomp), own processes (namespace), read-only files (mounts, landlock 7), fewer system calls (seccomp)");
+    insta::assert_snapshot!(protection, @"sandbox (Python 3.11.7): limits, no network (namespace, seccomp), own processes (namespace), read-only files (mounts, landlock 7), fewer system calls (seccomp), not root (own user)");
+    protection.layers[1].reason = "namespace: no".to_owned();
     protection.layers[3] = layer(
         "files",
         &[],
         "mounts: namespaces: Operation not permitted; landlock: Function not implemented",
     );
-    insta::assert_snapshot!(protection, @"sandbox (Python 3.11.7): limits, no network (namespace, seccomp), own processes (namespace), fewer system calls (seccomp); NOT in force: read-only files (mounts: namespaces: Operation not permitted; landlock: Function not implemented)");
+    insta::assert_snapshot!(protection, @"sandbox (Python 3.11.7): limits, no network (namespace, seccomp; without namespace: no), own processes (namespace), fewer system calls (seccomp), not root (own user); NOT in force: read-only files (mounts: namespaces: Operation not permitted; landlock: Function not implemented)");
     assert!(protection.fulfils(Required::NoNetwork) && !protection.fulfils(Required::All));
 }
 

@@ -249,7 +249,82 @@ fn what_is_in_force_is_said_and_bad_settings_are_refused() {
     let rows = [test_prompt("assert f(1)"), test_prompt(r#"{"input": "1"}"#)];
     let rows: &[&[Prompt]] = &[&rows];
     let error = settings().build(&RewardContext { rows, ..context }).err().unwrap();
-    insta::assert_snapshot!(error, @r#"reward `tests`: the tests of 1 rows cannot be read, as of prompt 0 (`{"input": "1"}`): it has neither `tests` nor `inputs` and `outputs`"#);
+    insta::assert_snapshot!(error, @r#"reward `tests`: the tests of 1 rows cannot be used, as of prompt 0 (`{"input": "1"}`): it has neither `tests` nor `inputs` and `outputs`"#);
+}
+
+/// Tests that would give 1 to every program, or to none.
+#[test]
+fn rows_that_test_nothing_are_refused() {
+    let refusal = |truth: &str| {
+        let rows = [test_prompt("assert f(1) == 2"), test_prompt(truth)];
+        let rows: &[&[Prompt]] = &[&rows];
+        let error = settings().build(&RewardContext { rows, ..RewardContext::alone("tests", 8) }).err();
+        error.map(|error| error.to_string()).unwrap_or_default()
+    };
+    if reward().is_none() {
+        return;
+    }
+    for truth in [
+        "42",
+        "# tests",
+        "def check(candidate):\n    assert candidate(1) == 2\n",
+        "import unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        self.assertEqual(f(1), 2)\n",
+        "def test_f():\n    assert f(1) == 2\n",
+        r#"{"inputs": ["1"], "outputs": [""]}"#,
+    ] {
+        let error = refusal(truth);
+        assert!(
+            error.starts_with("reward `tests`: the tests of 1 rows cannot be used, as of prompt 0 (`")
+                && error.contains("a program without any line passes, so they test nothing; a function that"),
+            "{truth}: {error}"
+        );
+    }
+    let error = refusal("assert f(1) =! 2");
+    assert!(
+        error.contains("cannot be used") && error.contains(": a test is no Python: invalid syntax"),
+        "{error}"
+    );
+    let error = refusal(&format!(r#"{{"inputs": ["1"], "outputs": ["{}"]}}"#, "x".repeat(1_048_577)));
+    assert!(error.contains("an output of 1048577 bytes is expected, and `max_output` is 1048576"), "{error}");
+    assert_eq!(refusal("def check(f):\n    assert f(1) == 2\ncheck(f)"), "");
+}
+
+/// Assertions of one text see what those before them did.
+#[test]
+fn assertions_are_taken_in_their_order() {
+    let Some(partial) = build(&CodeSettings { partial: true, ..settings() }) else { return };
+    let sorts = "a = [3, 1]\nassert sort_it(a) is None\nassert a == [1, 3]";
+    assert_eq!(judge(&*partial, sorts, "def sort_it(a): a.sort()"), RIGHT);
+    assert_eq!(judge(&*partial, sorts, "def sort_it(a): pass"), (Some(0.5), Some(0.0)));
+    let counts = "c = C()\nassert c.inc() == 1\nassert c.inc() == 2\nc.inc()\nassert c.inc() == 4";
+    let counter = "class C:\n    n = 0\n    def inc(self):\n        self.n += 1\n        return self.n";
+    assert_eq!(judge(&*partial, counts, counter), RIGHT);
+    let stuck = "class C:\n    def inc(self): return 4";
+    assert_eq!(judge(&*partial, counts, stuck), (Some(1.0 / 3.0), Some(0.0)));
+    let raises = "def f(n): return 1 // n";
+    let shares = "assert f(0) == 1\nassert f(1) == 1\nassert f(0) == None\nassert f(1) in (1, 2)";
+    assert_eq!(judge(&*partial, shares, raises), (Some(0.5), Some(0.0)));
+    let breaks = "assert f(1) == 1\nf(0)\nassert f(1) == 1";
+    assert_eq!(judge(&*partial, breaks, raises), WRONG);
+}
+
+#[test]
+fn large_and_rare_values() {
+    let Some(reward) = reward() else { return };
+    let long = (100_000..300_000).map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
+    let all = "def f(): return list(range(100000, 300000))";
+    assert_eq!(judge(reward, &format!("assert f() == [{long}]"), all), RIGHT);
+    let call = format!(r#"{{"fn_name": "f", "inputs": [[]], "outputs": [[{long}]]}}"#);
+    assert_eq!(judge(reward, &call, all), RIGHT);
+    let digits = format!("assert f() == 1{}", "0".repeat(5000));
+    assert_eq!(judge(reward, &digits, "def f(): return 10 ** 5000"), RIGHT);
+    // What is no plain data is compared by Python, wherever it stands.
+    assert_eq!(judge(reward, "assert f() == 1j", "def f(): return 1j"), RIGHT);
+    assert_eq!(judge(reward, "assert f() == [1j, -1j]", "def f(): return [1j, -1j]"), RIGHT);
+    assert_eq!(judge(reward, "assert f() == [1j, -1j]", "def f(): return [5j, 9 + 9j]"), WRONG);
+    // Words to the side do not make an output less right.
+    let talks = "import sys\nprint('x' * 2_000_000, file=sys.stderr)\nprint(3)";
+    assert_eq!(judge(reward, r#"{"inputs": [""], "outputs": ["3"]}"#, talks), RIGHT);
 }
 
 #[test]

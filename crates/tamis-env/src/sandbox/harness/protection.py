@@ -11,11 +11,11 @@ Four processes, of which the first two are trusted:
 The server never holds a job's text: it copies it from its input to the worker through one buffer, and what
 the worker writes the other way, so that nothing of one job can be found in the memory of the next.
 
-A job is four numbers (lengths of its early and its late part, milliseconds, bytes of output; 32 bits each,
-little endian) and the two parts. The early part is a JSON object that the worker reads before it runs anything;
-the late one (tests) is read when the code has been executed. A frame is a letter, a length and a text: `h` what
-protects (once, at the start), `o` standard output, `e` standard error, `r` what the worker reports, `x` how the
-job ended, `f` why the server ends.
+A job is five numbers (lengths of its early and its late part, milliseconds, bytes of output and of what the worker
+reports; 32 bits each, little endian) and the two parts. The early part is a JSON object that the worker reads
+before it runs anything; the late one (tests) is read when the code has been executed. A frame is a letter, a
+length and a text: `h` what protects (once, at the start), `o` standard output, `e` standard error, `r` what
+the worker reports, `x` how the job ended, `f` why the server ends.
 
 The program is made of the files of this folder, one after another: `protection.py`, `processes.py`,
 `worker.py`, `server.py`.
@@ -26,6 +26,7 @@ import json
 import os
 import select
 import signal
+import stat
 import struct
 import sys
 import time
@@ -44,7 +45,6 @@ except (ImportError, OSError):
 LINUX = sys.platform == "linux" and libc is not None
 MIB = 1 << 20
 CHUNK = 1 << 16
-REPORT_BYTES = MIB
 SETUP_SECONDS = 30.0
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
@@ -55,7 +55,7 @@ NEW_USER, NEW_PROCESSES, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
 ANY_NAMESPACE = 0x7E020000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
 MNT_DETACH = 2
-AT_FDCWD, AT_RECURSIVE = -100, 0x8000
+AT_FDCWD, AT_RECURSIVE, AT_EMPTY_PATH = -100, 0x8000, 0x1000
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 SYS_MOUNT_SETATTR, SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 442, 444, 445, 446
 
@@ -76,6 +76,8 @@ REFUSED = {
     "open_by_handle_at": (304, 265), "settimeofday": (164, 170), "clock_settime": (227, 112),
     "clock_adjtime": (305, 266), "adjtimex": (159, 171), "syslog": (103, 116), "vhangup": (153, 58),
     "fanotify_init": (300, 262), "memfd_create": (319, 279), "memfd_secret": (447, 447),
+    # All but pairs that are connected to each other: a name of a socket may lead out of the job.
+    "socket": (41, 198), "connect": (42, 203),
     # Memory that no limit counts, and mail boxes that outlive a job.
     "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
 }
@@ -85,7 +87,25 @@ TO_PROCESSES = {
     "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424),
 }
-CLONE, CLONE3, SOCKET, PRLIMIT = (56, 220), (435, 435), (41, 198), (302, 261)
+# Calls that slow or steer other processes; refused where those can be named.
+OF_OTHERS = {
+    "setpriority": (141, 140), "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274), "sched_setparam": (142, 118), "ioprio_set": (251, 30),
+    "migrate_pages": (256, 238), "move_pages": (279, 239), "process_mrelease": (448, 448),
+}
+# Calls that change what a file is rather than what it holds, which Landlock does not know.
+OF_FILES = {
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
+    "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None),
+    "futimesat": (261, None), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    "setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469),
+}
+CLONE, CLONE3, PRLIMIT = (56, 220), (435, 435), (302, 261)
+PRCTL, FCNTL, IOCTL, SOCKETPAIR, SENDTO = (157, 167), (72, 25), (16, 29), (53, 199), (44, 206)
+TRUNCATE, OPENAT2, OPENS = (76, 45), (437, 437), (((2, None), 1), ((257, 56), 2))
+# Of fcntl and ioctl: who gets a file's signals, and which; leases; a file's flags.
+SIGNALS_OF_FILES, OWNERS_OF_FILES, FLAGS_OF_FILES = (8, 10, 15, 1024), (0x8901, 0x8902), (0x40086602, 0x401C5820)
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # What a program needs of /etc; and devices that hold nothing.
@@ -165,22 +185,28 @@ def enter_namespaces(missing):
         except (Refused, OSError) as error:
             reason = getattr(error, "reason", None) or error.strerror
             missing["network"] = missing["processes"] = missing["mounts"] = f"namespaces: {reason}"
-            if uid == 0 and is_open_to_all():
+            if uid == 0 and (closed := find_closed()) is None:
                 PLAN["uid"] = 60000 + os.getpid() % 5000
+            elif uid == 0:
+                missing["uid"] = f"{closed} is not open to other users"
             return
     PLAN["network"] = PLAN["processes"] = PLAN["mounts"] = True
     for flag in (NEW_IPC, NEW_HOST_NAME):
         libc.unshare(flag)
 
 
-def is_open_to_all():
-    """Whether any user may read the interpreter's files, and get to the working folder."""
+def find_closed():
+    """What keeps other users from the interpreter's files, or from the working folder; None where nothing does."""
+    if "own user" in OPTIONS["without"]:
+        return sys.prefix
     for path in readable() + [OPTIONS["folder"]]:
         while path != "/":
-            if os.path.exists(path) and not os.stat(path).st_mode & 0o5 == 0o5:
-                return False
+            if os.path.exists(path):
+                needed = 0o5 if os.path.isdir(path) else 0o4
+                if os.stat(path).st_mode & needed != needed:
+                    return path
             path = os.path.dirname(path)
-    return True
+    return None
 
 
 def readable():
@@ -218,19 +244,30 @@ def build_root(uid, gid):
     sources = []
     others = [f"/etc/{name}" for name in SETTINGS_FILES] + [f"/dev/{name}" for name in DEVICES]
     for path in readable() + others:
+        if path == "/tmp":
+            # The job has one of its own.
+            continue
         if os.path.islink(path) and path in SYSTEM_FOLDERS:
-            sources.append((path, os.readlink(path), None))
+            sources.append((path, os.readlink(path), None, False))
         elif os.path.exists(path):
-            sources.append((path, None, os.open(path, os.O_PATH | os.O_CLOEXEC)))
+            # What is mounted on covers what it is.
+            sources.append((path, None, os.open(path, os.O_PATH | os.O_CLOEXEC), os.path.isdir(path)))
     mount("mounts", "tmpfs", base, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=1024,mode=755")
-    for path, link, descriptor in sources:
+    # First, so that what `readable` names in /tmp lies in it and is not covered.
+    options = f"size={OPTIONS['folder_mb']}m,nr_inodes=16384,mode=700"
+    # Inside a user namespace the folder is the job's without saying so.
+    options += "" if PLAN["user"] else f",uid={uid},gid={gid}"
+    os.makedirs(f"{base}/tmp", mode=0o755)
+    mount("mounts", "tmpfs", f"{base}/tmp", "tmpfs", MS_NOSUID | MS_NODEV, options)
+    own = os.open(f"{base}/tmp", os.O_PATH | os.O_CLOEXEC)
+    for path, link, descriptor, is_folder in sources:
         target = base + path
         if link is not None:
             os.symlink(link, target)
             continue
-        bind(descriptor, target, os.path.isdir(path) if path != base else True)
+        bind(descriptor, target, is_folder)
         os.close(descriptor)
-    for name in ("tmp", "proc", "dev", ".old"):
+    for name in ("proc", "dev", ".old"):
         os.makedirs(f"{base}/{name}", mode=0o755, exist_ok=True)
     os.symlink("/tmp", f"{base}/dev/shm")
     for name, target in [("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"),
@@ -249,10 +286,9 @@ def build_root(uid, gid):
     os.rmdir("/.old")
     attributes = struct.pack("QQQQ", MS_RDONLY | MS_NOSUID, 0, 0, 0)
     syscall("mounts", SYS_MOUNT_SETATTR, AT_FDCWD, b"/", AT_RECURSIVE, attributes, len(attributes))
-    options = f"size={OPTIONS['folder_mb']}m,nr_inodes=16384,mode=700"
-    # Inside a user namespace the folder is the job's without saying so.
-    options += "" if PLAN["user"] else f",uid={uid},gid={gid}"
-    mount("mounts", "tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, options)
+    attributes = struct.pack("QQQQ", 0, MS_RDONLY, 0, 0)
+    syscall("mounts", SYS_MOUNT_SETATTR, own, b"", AT_EMPTY_PATH, attributes, len(attributes))
+    os.close(own)
 
 
 def drop_rights(uid):
@@ -320,7 +356,7 @@ def restrict_files(version, folder):
 
 
 def filter_calls():
-    """seccomp: the calls of `REFUSED` fail with EPERM, sockets to other machines and to this one too."""
+    """seccomp: the calls of `REFUSED` fail with EPERM, and those whose arguments reach out of the job."""
     column = {"x86_64": 0, "aarch64": 1}.get(machine())
     if column is None:
         raise Refused("seccomp", f"no list of system calls for {machine()}")
@@ -349,6 +385,16 @@ def filter_calls():
         # The x32 calls are the same under other numbers.
         put(0x35, 0x40000000, 0, 1)
         answer(refuse(errno.EPERM))
+
+    def refuse_argument(number, place, values):
+        """One of these values as this argument."""
+        put(0x15, number, 0, 2 * len(values) + 2)
+        load(16 + 8 * place)
+        for value in values:
+            put(0x15, value, 0, 1)
+            answer(refuse(errno.EPERM))
+        answer(allowed)
+
     for numbers in REFUSED.values():
         answer_call(numbers[column], refuse(errno.EPERM))
     # The C library takes clone where clone3 is not there; the flags of the latter cannot be looked at.
@@ -357,6 +403,11 @@ def filter_calls():
         for numbers in FORKS.values():
             answer_call(numbers[column], refuse(errno.EPERM))
     if not PLAN["processes"]:
+        for numbers in OF_OTHERS.values():
+            answer_call(numbers[column], refuse(errno.EPERM))
+        refuse_argument(FCNTL[column], 1, SIGNALS_OF_FILES)
+        # It would outlive the process that watches over it.
+        refuse_argument(PRCTL[column], 0, (PR_SET_PDEATHSIG,))
         for numbers in TO_PROCESSES.values():
             put(0x15, numbers[column], 0, 4)
             load(16)
@@ -377,11 +428,42 @@ def filter_calls():
         put(0x45, CLONE_THREAD, 1, 0)
     answer(refuse(errno.EPERM))
     answer(allowed)
-    put(0x15, SOCKET[column], 0, 4)
+    owners = () if PLAN["processes"] else OWNERS_OF_FILES
+    flags = () if PLAN["mounts"] else FLAGS_OF_FILES
+    if owners or flags:
+        refuse_argument(IOCTL[column], 1, owners + flags)
+    if not PLAN["mounts"]:
+        for numbers in OF_FILES.values():
+            answer_call(numbers[column], refuse(errno.EPERM))
+        if PLAN["landlock"] < 3:
+            answer_call(TRUNCATE[column], refuse(errno.EPERM))
+            answer_call(OPENAT2[column], refuse(errno.ENOSYS))
+            for numbers, place in OPENS:
+                # Landlock does not see a file that is emptied without being opened for writing.
+                if numbers[column] is not None:
+                    put(0x15, numbers[column], 0, 6)
+                    load(16 + 8 * place)
+                    put(0x54, os.O_TRUNC | os.O_ACCMODE)
+                    put(0x15, os.O_TRUNC, 1, 0)
+                    put(0x15, os.O_TRUNC | os.O_ACCMODE, 0, 1)
+                    answer(refuse(errno.EPERM))
+                    answer(allowed)
+    # A pair is AF_UNIX, and connected for good: SOCK_STREAM or SOCK_SEQPACKET.
+    put(0x15, SOCKETPAIR[column], 0, 8)
     load(16)
-    # A socket of this machine's file system is one of the job's own, where the job has a file system of its
-    # own.
-    put(0x15, 1 if PLAN["mounts"] and PLAN["network"] else 0xFFFF, 1, 0)
+    put(0x15, 1, 0, 4)
+    load(24)
+    put(0x54, 0xF)
+    put(0x15, 1, 2, 0)
+    put(0x15, 5, 1, 0)
+    answer(refuse(errno.EPERM))
+    answer(allowed)
+    # An address, of which both halves must be 0.
+    put(0x15, SENDTO[column], 0, 6)
+    load(48)
+    put(0x15, 0, 0, 2)
+    load(52)
+    put(0x15, 0, 1, 0)
     answer(refuse(errno.EPERM))
     answer(allowed)
     answer(allowed)

@@ -34,9 +34,10 @@ class Job:
         self.failure = None
         self.is_ready = False
 
-    def watch(self, buffer, limit):
+    def watch(self, buffer, limit, report_limit):
         pipes = self.pipes
         readers = {pipes.out[0]: b"o", pipes.err[0]: b"e", pipes.report[0]: b"r"}
+        limits = {b"o": limit, b"e": limit, b"r": report_limit}
         kept, cut = {b"o": 0, b"e": 0, b"r": 0}, {b"o": 0, b"e": 0, b"r": 0}
         poll = select.poll()
         for descriptor in (*readers, pipes.status[0]):
@@ -100,7 +101,7 @@ class Job:
                         # What is in the pipes is taken; who holds them open is not waited for.
                         deadline = min(deadline, time.monotonic() + 0.5)
                 else:
-                    second = self.take(descriptor, readers, kept, cut, limit)
+                    second = self.take(descriptor, readers, kept, cut, limits)
                     if not second:
                         poll.unregister(descriptor)
                         del readers[descriptor]
@@ -133,10 +134,10 @@ class Job:
             self.failure = ["harness", "the job's first process died"]
             self.ending = {"exit": 125}
 
-    def take(self, descriptor, readers, kept, cut, limit):
+    def take(self, descriptor, readers, kept, cut, limits):
         letter = readers[descriptor]
         length = os.readv(descriptor, [self.output])
-        part = min(length, max((REPORT_BYTES if letter == b"r" else limit) - kept[letter], 0))
+        part = min(length, max(limits[letter] - kept[letter], 0))
         kept[letter] += part
         cut[letter] += length - part
         if part:
@@ -217,23 +218,34 @@ def probe(status, job):
         wrong.append(["network", "a connection to this machine was made"])
     except OSError:
         pass
-    try:
-        with open(job["file"] + ".written", "w"):
+    secret, server = job["file"], job["server"]
+
+    def attempt(layer, what, action):
+        try:
+            action()
+            wrong.append([layer, what])
+        except OSError:
             pass
-        wrong.append(["files", "a file outside of its folder could be written"])
-    except OSError:
-        pass
-    try:
-        with open(job["file"]):
-            pass
-        wrong.append(["files", "a file that is nobody's business could be read"])
-    except OSError:
-        pass
-    try:
-        os.kill(job["server"], 0)
-        wrong.append(["processes", "a process outside could be sent a signal"])
-    except OSError:
-        pass
+
+    def own_signals():
+        import fcntl
+
+        fcntl.fcntl(0, fcntl.F_SETOWN, server)
+
+    attempt("files", "a file outside of its folder could be written", lambda: open(secret + ".written", "w").close())
+    attempt("files", "a file that is nobody's business could be read", lambda: open(secret).close())
+    attempt("files", "a file outside of its folder could be emptied", lambda: os.truncate(secret, 0))
+    attempt("files", "a file outside of its folder could be emptied", lambda: os.open(secret, os.O_TRUNC))
+    attempt("files", "the rights of a file outside of its folder could be changed", lambda: os.chmod(secret, 0o644))
+    attempt("files", "the date of a file outside of its folder could be changed", lambda: os.utime(secret, (1, 1)))
+    attempt("processes", "a process outside could be sent a signal", lambda: os.kill(server, 0))
+    if LINUX and not PLAN["processes"]:
+        attempt("processes", "a process outside could be sent signals of files", own_signals)
+        attempt("processes", "a process outside could be slowed", lambda: os.setpriority(os.PRIO_PROCESS, server, 0))
+        processors = os.sched_getaffinity(server)
+        attempt("processes", "a process outside could be moved", lambda: os.sched_setaffinity(server, processors))
+    if os.geteuid() == 0 and not PLAN["user"]:
+        wrong.append(["user", "it runs as root"])
     os.write(status, b"P" + json.dumps(wrong).encode())
     os._exit(0)
 
@@ -307,6 +319,7 @@ def find_protection(folder):
             wrong = found
             break
         if layer == "uid" and PLAN["uid"] is not None:
+            missing["uid"] = found
             # A container may have few users.
             PLAN["uid"] = 60000 + os.getpid() % 5000 if PLAN["uid"] >= 0x60000000 else None
         elif PLAN.get(layer):
@@ -324,7 +337,12 @@ def find_protection(folder):
     for path in (secret, secret + ".written"):
         if os.path.exists(path):
             os.unlink(path)
-    return describe(missing, {layer: reason for layer, reason in wrong})
+    if PLAN["uid"] is not None:
+        missing.pop("uid", None)
+    reasons = {}
+    for layer, reason in wrong:
+        reasons.setdefault(layer, reason if layer != "user" or "uid" not in missing else f"{reason}: {missing['uid']}")
+    return describe(missing, reasons)
 
 
 def describe(missing, wrong):
@@ -349,6 +367,7 @@ def describe(missing, wrong):
                         f"landlock {PLAN['landlock']}" if PLAN["landlock"] else None],
               [("mounts", "mounts"), ("landlock", "landlock")]),
         layer("system calls", [seccomp], [("seccomp", "seccomp")]),
+        layer("user", ["own user" if PLAN["uid"] is not None else "namespace" if PLAN["user"] else "the run's"], []),
     ]
 
 
@@ -361,6 +380,9 @@ def main():
     os.dup2(2, 1)
     close_all_but({0, 1, 2, FRAMES[0]})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Long numbers are printed and reported as any other.
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)
     if LINUX:
         libc.prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0)
     folder = os.path.join(OPTIONS["folder"], "job")
@@ -373,32 +395,57 @@ def main():
         return
     hello = {"layers": layers, "python": sys.version.split()[0], "executable": sys.executable}
     write_frame(b"h", json.dumps(hello).encode())
-    buffer = bytearray(CHUNK)
+    buffer, number = bytearray(CHUNK), 0
     while True:
         header = b""
-        while len(header) < 16:
-            part = os.read(0, 16 - len(header))
+        while len(header) < 20:
+            part = os.read(0, 20 - len(header))
             if not part:
                 return
             header += part
-        early, late, milliseconds, limit = struct.unpack("<IIII", header)
+        early, late, milliseconds, limit, report_limit = struct.unpack("<5I", header)
         job = Job(early, late, milliseconds / 1000, folder)
-        write_frame(b"x", json.dumps(job.watch(buffer, limit)).encode())
+        write_frame(b"x", json.dumps(job.watch(buffer, limit, report_limit)).encode())
         if not PLAN["mounts"]:
-            empty(folder)
+            try:
+                empty(folder)
+            except OSError:
+                # What stays there is nobody else's, and tried again at the end.
+                number += 1
+                folder = os.path.join(OPTIONS["folder"], f"job{number}")
+                os.mkdir(folder, 0o700)
 
 
 def empty(folder):
-    """Removes what a job left in a folder that is not its own file system."""
-    for place, folders, files in os.walk(folder, topdown=False):
-        for name in files:
-            os.unlink(os.path.join(place, name))
-        for name in folders:
-            path = os.path.join(place, name)
-            if os.path.islink(path):
-                os.unlink(path)
-            else:
-                os.rmdir(path)
+    """Removes what a job left in a folder that is not its own file system.
+
+    A job may have locked folders, and nested them deeper than any path is long and than files may be open: each is
+    unlocked before it is listed, and what is deep is moved to the top.
+    """
+    os.chmod(folder, 0o700)
+    top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        while os.listdir(top):
+            empty_opened(top, top, 0)
+    finally:
+        os.close(top)
+
+
+def empty_opened(folder, top, depth):
+    for name in os.listdir(folder):
+        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=folder)
+            continue
+        os.chmod(name, 0o700, dir_fd=folder)
+        if depth == 100:
+            os.rename(name, f".{os.urandom(12).hex()}", src_dir_fd=folder, dst_dir_fd=top)
+            continue
+        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+        try:
+            empty_opened(inner, top, depth + 1)
+        finally:
+            os.close(inner)
+        os.rmdir(name, dir_fd=folder)
 
 
 try:

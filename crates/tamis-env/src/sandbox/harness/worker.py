@@ -55,26 +55,37 @@ def encode(value):
     return f"?{kind.__name__}"
 
 
-def split_tests(tests):
-    """Tests of dataset authors, one assertion each where they can be taken apart.
-
-    Each is {"setup", "test"}, or {"setup", "expression", "expected"} where it compares with plain data.
-    """
+def split_rows(rows):
+    """The tests of each row as scripts, or the fault of a test."""
     found = []
-    for test in tests:
+    for tests in rows:
         try:
-            body = ast.parse(test).body
-        except (SyntaxError, ValueError) as error:
-            raise Refused("tests", f"a test is no Python: {error}: {test[:80]}") from None
-        first = next((i for i, node in enumerate(body) if isinstance(node, ast.Assert)), len(body))
-        rest = body[first:]
-        if not rest or not all(isinstance(node, ast.Assert) for node in rest):
-            found.append({"setup": "", "test": test})
-            continue
-        setup = "\n".join(ast.unparse(node) for node in body[:first])
-        for node in rest:
-            found.append({"setup": setup, **split_assertion(node)})
+            found.append({"scripts": [split_test(test) for test in tests]})
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            found.append({"fault": f"a test is no Python: {error}"})
     return found
+
+
+def split_test(test):
+    """Test code of dataset authors as steps, which one process takes in their order.
+
+    A step is {"run"}, or {"test"} where it passes by its end, or {"expression", "expected"} where it compares with
+    plain data. Code without assertions on its top level is one step.
+    """
+    steps, between = [], []
+    for node in (body := ast.parse(test).body):
+        if isinstance(node, ast.Assert):
+            if between:
+                steps.append({"run": "\n".join(map(ast.unparse, between))})
+            steps.append(split_assertion(node))
+            between = []
+        else:
+            between.append(node)
+    if len(between) == len(body):
+        return [{"test": test}]
+    if between:
+        steps.append({"run": "\n".join(map(ast.unparse, between))})
+    return steps
 
 
 def split_assertion(node):
@@ -92,7 +103,14 @@ def split_assertion(node):
         return whole
     (expected,) = [value for is_plain, value in sides if is_plain]
     (expression,) = [value for is_plain, value in sides if not is_plain]
-    return {"expression": expression, "expected": expected}
+    # A complex number, say, even inside of a list.
+    return {"expression": expression, "expected": expected} if is_data(expected) else whole
+
+
+def is_data(form):
+    if isinstance(form, list):
+        return all(map(is_data, form))
+    return form is None or not form.startswith("?")
 
 
 def compile_text(text, name, kind="exec", cache=linecache.cache, size=len, make=compile):
@@ -114,12 +132,7 @@ def execute(job, job_descriptor, late_length, report):
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     sys.argv = ["code.py"]
     if mode == "split":
-        try:
-            found = split_tests(json.loads(read(job_descriptor, late_length)))
-        except Refused as error:
-            os.write(2, error.reason.encode(errors="backslashreplace"))
-            leave(1)
-        report_all(write, report, dumps(found))
+        report_all(write, report, dumps(split_rows(json.loads(read(job_descriptor, late_length)))))
         leave(0)
     module = types.ModuleType("__main__" if mode == "script" else "solution")
     sys.modules[module.__name__] = module
@@ -137,14 +150,22 @@ def execute(job, job_descriptor, late_length, report):
                 late, _ = scan(read(job_descriptor, late_length).decode(), 0)
                 if setup:
                     run(compiled(setup, "setup.py"), space)
-                if late.get("setup"):
-                    run(compiled(late["setup"], "test.py"), space)
-                if "test" in late:
-                    run(compiled(late["test"], "test.py"), space)
-                    write(report, b'"' + late["token"].encode() + b'"')
-                elif "expression" in late:
-                    value = look(compiled(late["expression"], "test.py", "eval"), space)
-                    report_all(write, report, dumps(form(value)))
+                if "steps" in late:
+                    found = []
+                    for step in late["steps"]:
+                        if "run" in step:
+                            run(compiled(step["run"], "test.py"), space)
+                            continue
+                        try:
+                            if "test" in step:
+                                run(compiled(step["test"], "test.py"), space)
+                                value = late["token"]
+                            else:
+                                value = form(look(compiled(step["expression"], "test.py", "eval"), space))
+                        except BaseException:  # noqa: BLE001
+                            value = "?failed"
+                        found.append(value)
+                    report_all(write, report, dumps(found))
                 else:
                     name = late["function"]
                     holder = space.get("Solution")
