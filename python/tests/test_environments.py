@@ -472,7 +472,7 @@ class PythonKindTests(Case):
         self.file("broken.py", "import no_such_module\n")
         self.file("half.py", "class Half:\n    def reset(self, level, luck): return ''\n")
         for settings, expected in [
-            ({"kind": "gym"}, "must be one of gymnasium, verifiers, python, and is 'gym'"),
+            ({"kind": "gym"}, "must be one of gymnasium, verifiers, python, tools, and is 'gym'"),
             ({"kind": "python"}, "the environment has no `path`"),
             ({"kind": "python", "path": "guess.py"}, "write FILE.py:NAME or MODULE:NAME"),
             ({"kind": "python", "path": "none.py:Guess"}, "names a file that is not there"),
