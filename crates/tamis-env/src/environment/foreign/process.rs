@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -59,6 +59,8 @@ struct Worker {
     /// Answers that did not come in time since the last one that came.
     num_silent: Arc<AtomicU64>,
     stderr: Arc<Mutex<Vec<u8>>>,
+    /// Hears of the end of standard error.
+    stderr_end: Receiver<()>,
     #[cfg(unix)]
     guard: Option<crate::reward::command::guard::Guard>,
 }
@@ -85,6 +87,7 @@ impl Worker {
         let (waiting, is_over) = (Waiting::default(), Arc::new(AtomicBool::new(false)));
         let num_silent = Arc::new(AtomicU64::new(0));
         let stderr = Arc::new(Mutex::new(Vec::new()));
+        let (end, stderr_end) = channel();
         let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new().name(name.to_owned()).spawn(work).map(|_| ()).map_err(failed)
         };
@@ -97,6 +100,7 @@ impl Worker {
             is_over: Arc::clone(&is_over),
             num_silent: Arc::clone(&num_silent),
             stderr: Arc::clone(&stderr),
+            stderr_end,
         };
         thread(
             "worker-stdin",
@@ -118,7 +122,13 @@ impl Worker {
                 lock(&waiting).clear();
             }),
         )?;
-        thread("worker-stderr", Box::new(move || keep_end(stderr_pipe, &stderr)))?;
+        thread(
+            "worker-stderr",
+            Box::new(move || {
+                keep_end(stderr_pipe, &stderr);
+                _ = end.send(());
+            }),
+        )?;
         Ok(worker)
     }
 
@@ -145,6 +155,8 @@ impl Worker {
                 _ => break "it closed its output".to_owned(),
             }
         };
+        // A grandchild may hold the pipe open: its words are not waited for.
+        _ = self.stderr_end.recv_timeout(GRACE);
         let kept = lock(&self.stderr);
         let text = String::from_utf8_lossy(&kept);
         let lines: Vec<&str> = text.trim_end().lines().collect();

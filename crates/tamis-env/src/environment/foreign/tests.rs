@@ -142,10 +142,7 @@ fn begin_or_fail(foreign: &Foreign, word: &str) -> TurnOutcome {
 fn one_that_hangs_is_not_waited_for_and_holds_up_nobody() {
     let foreign = counter(Duration::from_secs(1), 9);
     let mut episode = begin(&foreign, "5");
-    assert_eq!(
-        episode.act("hang").fault,
-        Some(EnvironmentFault::TimedOut { limit: Duration::from_secs(1) })
-    );
+    assert_eq!(episode.act("hang").fault, Some(EnvironmentFault::TimedOut { limit: Duration::from_secs(1) }));
     drop(episode);
     let foreign = counter(Duration::from_secs(60), 9);
     let mut episode = begin(&foreign, "5");
