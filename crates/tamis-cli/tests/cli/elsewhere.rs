@@ -153,9 +153,9 @@ error: `rollout.backend: openai` gives text alone, of weights that the run does 
     insta::assert_snapshot!(nowhere.failure(), @r#"
 exit code 2
 error: `rollout.backend: openai` needs a server: `rollout.servers` is empty and `rollout.launch` is not set
-  --> mine/config.yaml:69:12
+  --> mine/config.yaml:70:12
    |
-69 |   servers: []  # default
+70 |   servers: []  # default
    |            ^^
   hint: set `rollout.servers: [http://HOST:PORT]`
 

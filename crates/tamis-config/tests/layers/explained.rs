@@ -151,6 +151,7 @@ filter
     format: 1 where a regular expression matches the whole completion, otherwise 0
     length: 0 for completions of `min_length` to `max_length` tokens, falling outside to -1 at a distance of `scale` tokens
     soft_overlong: DAPO's soft overlong punishment
+    code: Tests of the Python program in the completion, run in a sandbox
     command: A program that reads completions and writes scores, as JSON lines
     model: A reward model
     python: A Python function, run unchanged in processes of their own
