@@ -76,9 +76,8 @@ impl EnvironmentServer {
         })?;
         // An error of the protocol says more than the status that it comes with.
         match (answer.success(), read_json::<Body>(&answer.body)) {
-            (Ok(()), Err(fault)) => Err(broke(fault.detail)),
             (_, Ok(read)) if read.contains_key("error") => read_answer(read),
-            (Err(fault), _) => Err(broke(fault.detail)),
+            (Err(fault), _) | (Ok(()), Err(fault)) => Err(broke(fault.detail)),
             (Ok(()), Ok(read)) => Ok(read),
         }
     }

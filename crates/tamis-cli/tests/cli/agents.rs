@@ -115,9 +115,8 @@ print(json.dumps({"reward": float(right), "success": right, "info": {"length": l
 
 #[test]
 fn a_program_is_answered_by_the_policy_and_its_calls_are_trained_on() {
-    let prompts: String = (0..16)
-        .map(|n| format!("{{\"prompt\": \"say {}\", \"ground_truth\": \"{}\"}}\n", n % 4, n % 4))
-        .collect();
+    let row = |n| format!("{{\"prompt\": \"say {n}\", \"ground_truth\": \"{n}\"}}\n");
+    let prompts = [0, 1, 2, 3].map(row).concat().repeat(4);
     let environment = "kind: program, argv: [python3, agent.py], style: plain, max_concurrent: 4, prompting: {max_turns: 2}";
     let config = config(
         "train: prompts.jsonl, val: prompts.jsonl, prompt_format: text",

@@ -65,10 +65,14 @@ pub(super) fn complete_working_folders(tree: &mut Node) {
     for MapEntry { key, node, .. } in entries {
         match (key.as_str(), &mut node.value) {
             ("reward", Value::List(items)) => {
-                items.iter_mut().for_each(|item| complete_working_folder(item, &STARTED));
+                for item in items {
+                    complete_working_folder(item, &STARTED);
+                }
             }
             ("more_environments", Value::List(items)) => {
-                items.iter_mut().for_each(|item| complete_working_folder(item, &STARTED_ENVIRONMENTS));
+                for item in items {
+                    complete_working_folder(item, &STARTED_ENVIRONMENTS);
+                }
             }
             ("environment", _) => complete_working_folder(node, &STARTED_ENVIRONMENTS),
             _ => {}

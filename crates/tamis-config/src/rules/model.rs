@@ -132,8 +132,8 @@ impl Checker<'_> {
         }
         let mut names: Vec<String> = self.config.environments().map(EnvironmentConfig::shown_name).collect();
         names.sort_unstable();
-        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            let message = format!("two environments are called `{}` in metrics", twice[0]);
+        if let Some((twice, _)) = names.iter().zip(names.iter().skip(1)).find(|(one, next)| one == next) {
+            let message = format!("two environments are called `{twice}` in metrics");
             self.error(&["more_environments"], message, "give each a `name`");
         }
         let key = Key::new(self.config.run.seed, Purpose::Environment);

@@ -78,8 +78,8 @@ impl Toolbox {
         schemas.extend(elsewhere.iter().flat_map(|foreign| foreign.introduction().tools.clone()));
         let mut names: Vec<&str> = schemas.iter().filter_map(name_of).collect();
         names.sort_unstable();
-        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(format!("two tools are called `{}`", twice[0]));
+        if let Some((twice, _)) = names.iter().zip(names.iter().skip(1)).find(|(one, next)| one == next) {
+            return Err(format!("two tools are called `{twice}`"));
         }
         if names.is_empty() {
             return Err(
@@ -169,9 +169,10 @@ impl Environment for ToolEpisode {
         self.num_turns += 1;
         let calls = tool_calls(text);
         let (num_calls, mut num_failed) = (calls.len(), 0);
-        let end = match calls.is_empty() {
-            true => Some(EpisodeEnd::Terminated),
-            false => (self.num_turns >= self.tools.max_turns).then_some(EpisodeEnd::Truncated),
+        let end = if calls.is_empty() {
+            Some(EpisodeEnd::Terminated)
+        } else {
+            (self.num_turns >= self.tools.max_turns).then_some(EpisodeEnd::Truncated)
         };
         if end.is_none() {
             for (place, call) in calls.into_iter().enumerate() {

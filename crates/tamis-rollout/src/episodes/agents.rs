@@ -116,21 +116,18 @@ impl Agent {
                 .ok()?;
             Some((place, more))
         });
-        let (after, more, context) = match earlier {
-            Some((place, more)) => {
-                let asked = &self.calls[place];
-                let sampled = asked.answer.as_ref().map_or(&[][..], |(sample, _)| &sample.token_ids);
-                let context = [&asked.context, sampled, &more.token_ids].concat();
-                (Some(place), more, context)
-            }
-            None => {
-                let messages: Vec<Value> = chat.messages.iter().map(for_template).collect();
-                let refused =
-                    |reason| ChatError::Request(format!("the conversation cannot be rendered: {reason}"));
-                let more = agents.render_chat(&messages, &chat.tools).map_err(refused)?;
-                let context = more.token_ids.clone();
-                (None, more, context)
-            }
+        let (after, more, context) = if let Some((place, more)) = earlier {
+            let asked = &self.calls[place];
+            let sampled = asked.answer.as_ref().map_or(&[][..], |(sample, _)| &sample.token_ids);
+            let context = [&asked.context, sampled, &more.token_ids].concat();
+            (Some(place), more, context)
+        } else {
+            let messages: Vec<Value> = chat.messages.iter().map(for_template).collect();
+            let refused =
+                |reason| ChatError::Request(format!("the conversation cannot be rendered: {reason}"));
+            let more = agents.render_chat(&messages, &chat.tools).map_err(refused)?;
+            let context = more.token_ids.clone();
+            (None, more, context)
         };
         let prompt = self.request.prompt_token_ids.len();
         let most = prompt + limits.text;
@@ -303,6 +300,7 @@ impl Episodes<'_> {
     }
 
     /// What is told of an event of a program's call; the event, where it is of none.
+    #[expect(clippy::result_large_err, reason = "it is handed on")]
     pub(super) fn take_for_agent(
         &mut self,
         event: GeneratorEvent,
@@ -385,4 +383,5 @@ impl Episodes<'_> {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "exact by construction")]
 mod tests;

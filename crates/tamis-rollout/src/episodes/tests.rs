@@ -77,7 +77,9 @@ impl Worlds for CountingWorlds {
     }
 
     fn render(&self, conversation: &[Message]) -> Result<Between, String> {
-        let text = conversation.iter().map(|message| format!("[{}]", message.content)).collect();
+        let parts: Vec<String> =
+            conversation.iter().map(|message| format!("[{}]", message.content)).collect();
+        let text = parts.concat();
         Ok(Between { token_ids: vec![SHOWN; conversation.len()], text })
     }
 

@@ -92,13 +92,12 @@ fn levels(config: &Config) -> Result<Prompts, AssembleError> {
     let mut all = Prompts { task: Some(TaskKind::Environment), ..Prompts::default() };
     for (environment, of_game) in config.environments().zip(config.levels()) {
         let number = of_game.number;
-        let made = match environment.maker().foreign() {
-            Some(spec) => foreign::levels(config, environment, &spec)?,
-            None => {
-                let files = TaskFiles::of(&config.data);
-                let source = TaskSource { environment: Some(of_game), ..task_source(config, &files) };
-                TaskKind::Environment.prompts(&source, usize::MAX)?
-            }
+        let made = if let Some(spec) = environment.maker().foreign() {
+            foreign::levels(config, environment, &spec)?
+        } else {
+            let files = TaskFiles::of(&config.data);
+            let source = TaskSource { environment: Some(of_game), ..task_source(config, &files) };
+            TaskKind::Environment.prompts(&source, usize::MAX)?
         };
         for (prompts, own) in [(&mut all.train, made.train), (&mut all.validation, made.held_out)] {
             let start = prompts.len() as u64;

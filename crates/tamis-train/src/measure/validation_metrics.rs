@@ -17,7 +17,7 @@ use std::fmt;
 
 use serde::Serialize;
 use tamis_config::ValidationMetric;
-use tamis_core::group::{Episode, Group};
+use tamis_core::group::{Episode, Group, Trajectory};
 
 use tamis_run::metrics::Metrics;
 use tamis_run::metrics::summary::Summary;
@@ -174,7 +174,7 @@ impl PromptSamples {
             scores,
             answers,
             logged: BTreeMap::new(),
-            lengths: members.iter().map(|member| member.num_written()).collect(),
+            lengths: members.iter().map(Trajectory::num_written).collect(),
             num_truncated: members.iter().filter(|member| member.is_truncated()).count(),
             episodes: members.iter().filter_map(|member| member.episode.clone()).collect(),
         }

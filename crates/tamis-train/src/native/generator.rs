@@ -209,19 +209,18 @@ impl NativeGenerator {
     fn begin_group(&mut self, members: Vec<SampleRequest>) -> Result<(), GeneratorError> {
         let Some(first) = members.first() else { return Ok(()) };
         let gone = || GeneratorError::Broken { reason: "there are no weights to sample with".to_owned() };
-        let weights = match &self.weights {
-            Some(weights) => weights,
-            None => {
-                let weights = self.weights.insert(self.shared.get().ok_or_else(gone)?);
-                // They may have changed without a publication.
-                let now = Arc::downgrade(weights);
-                if !Weak::ptr_eq(&self.kept_by, &now) {
-                    self.rollouts.forget();
-                    self.others.forget();
-                    self.kept_by = now;
-                }
-                weights
+        let weights = if let Some(weights) = &self.weights {
+            weights
+        } else {
+            let weights = self.weights.insert(self.shared.get().ok_or_else(gone)?);
+            // They may have changed without a publication.
+            let now = Arc::downgrade(weights);
+            if !Weak::ptr_eq(&self.kept_by, &now) {
+                self.rollouts.forget();
+                self.others.forget();
+                self.kept_by = now;
             }
+            weights
         };
         self.has_turns |= first.id.turn > 0;
         let sampling = &first.sampling;

@@ -28,7 +28,7 @@ const ENVIRONMENT_THREADS: usize = 64;
 /// Where prompts are played.
 enum Place {
     /// Here, in a built-in game.
-    Here(EnvironmentMaker),
+    Here(Box<EnvironmentMaker>),
     /// In an environment that lives elsewhere.
     Elsewhere(StartedEnvironment),
     /// With tools.
@@ -63,14 +63,14 @@ impl RunWorlds {
         let start = |environment: &EnvironmentConfig| -> Result<Place, AssembleError> {
             let maker = environment.maker();
             Ok(match maker.kind.world() {
-                World::Game(_) => Place::Here(maker),
+                World::Game(_) => Place::Here(Box::new(maker)),
                 World::Foreign(spec) => Place::Elsewhere(StartedEnvironment::start(environment, &spec)?),
                 World::Tools(settings) => start_tools(environment, settings)?,
                 World::Program(settings) => Place::Program(Arc::new(start_program(settings)?)),
             })
         };
         let places: Vec<Place> = config.environments().map(start).collect::<Result<_, _>>()?;
-        let schemas: Vec<Value> = places.iter().flat_map(|place| place.schemas()).cloned().collect();
+        let schemas: Vec<Value> = places.iter().flat_map(Place::schemas).cloned().collect();
         if places.len() > 1 && !schemas.is_empty() {
             return Err(AssembleError::setting(
                 "an environment with tools stands alone, and there are `more_environments`",

@@ -134,7 +134,7 @@ fn read_messages(value: &Value) -> Result<Vec<Message>, EnvironmentFault> {
 }
 
 fn shorten(value: &Value) -> String {
-    tamis_core::printable::cut_middle(&value.to_string(), 200).to_string()
+    tamis_core::printable::cut_middle(&value.to_string(), 200)
 }
 
 fn read<T: for<'de> Deserialize<'de>>(op: &str, answer: Body) -> Result<T, EnvironmentFault> {
