@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use insta::assert_snapshot;
+use tamis_config::EnvironmentConfig;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{Import, import, load_sources};
 use tamis_env::environment::kind::EnvironmentKind;
@@ -385,50 +386,93 @@ fn every_setting_of_an_environment() {
     assert_snapshot!("ragen_env_config", text);
 }
 
-/// One environment is played at a time.
+/// Several tags of training: the first is `environment`, levels are in proportion to their groups, and what all
+/// share is said of each.
 #[test]
-fn several_environments_are_refused() {
+fn several_tags_are_trained_on() {
+    let keys = [
+        "model_path=m",
+        "es_manager.train.env_groups=8",
+        "es_manager.train.env_configs.tags=[SimpleSokoban,FrozenLake,Bandit]",
+        "es_manager.train.env_configs.n_groups=[4,3,1]",
+        "es_manager.val.env_groups=96",
+        "es_manager.val.env_configs.tags=[FrozenLake,SimpleSokoban,BanditTest]",
+        "es_manager.val.env_configs.n_groups=[32,48,16]",
+        "trainer.total_training_steps=2000",
+        "agent_proxy.max_turn=3",
+        "agent_proxy.enable_think=False",
+        "agent_proxy.action_sep=;",
+        "agent_proxy.context_window_mode=single_turn",
+        "agent_proxy.max_context_window=2",
+        "custom_envs.FrozenLake.env_config.size=5",
+        "custom_envs.FrozenLake.max_actions_per_traj=12",
+        "custom_envs.BanditTest.env_instruction=Choose.",
+        "custom_envs.WebShop.max_tokens=3",
+    ];
+    let import = converted(&keys);
+    assert_snapshot!(said(&keys, "env_configs"), @"");
+    assert_snapshot!(said(&keys, "custom_envs"), @"");
+    assert_snapshot!(said(&keys, "agent_proxy"), @"");
+    let config = loaded(&import);
+    let played: Vec<_> = config.environments().collect();
+    let of =
+        |of: fn(&EnvironmentConfig) -> String| played.iter().map(|one| of(one)).collect::<Vec<_>>().join(" ");
+    assert_eq!(of(|one| one.kind.as_str().to_owned()), "sokoban frozen_lake bandit bandit");
+    // Metrics are `train/FrozenLake/success`, as RAGEN's.
+    assert_eq!(of(|one| one.name.clone().unwrap_or_default()), "SimpleSokoban FrozenLake Bandit BanditTest");
+    // A level for each of 2000 steps' groups, none of a tag that is only validated in.
+    assert_eq!(of(|one| format!("{}/{}", one.train_size, one.val_size)), "8000/48 6000/32 2000/0 0/16");
+    assert_eq!(of(|one| one.prompting.max_actions.to_string()), "10 12 1 1");
+    for one in played {
+        let prompting = &one.prompting;
+        assert_eq!((prompting.max_turns, prompting.think, prompting.max_actions_per_turn), (3, false, 2));
+        assert_eq!((prompting.action_separator.as_str(), one.max_length), (";", Some(3000)));
+        assert_eq!((one.context.as_str(), one.max_context_window), ("single_turn", Some(2)));
+    }
+}
+
+/// Tags without numbers of groups have equal parts, those of training alone no validation.
+#[test]
+fn tags_without_numbers() {
+    let sizes = |keys: &[&str]| {
+        let import = converted(&[&["model_path=m"], keys].concat());
+        let config = loaded(&import);
+        let size = |one: &EnvironmentConfig| {
+            format!("{} {}/{}", one.name.as_deref().unwrap_or("?"), one.train_size, one.val_size)
+        };
+        config.environments().map(size).collect::<Vec<_>>().join(", ")
+    };
+    let three = format!("{TRAIN}=[Bandit,FrozenLake,SimpleSokoban]");
+    assert_snapshot!(sizes(&[&three]), @"");
+    assert_snapshot!(sizes(&[&three, "es_manager.val.env_groups=10"]), @"");
+    assert_snapshot!(sizes(&[&three, &format!("{VAL}=[FrozenLake]")]), @"");
+    // A tag that is listed twice is one environment with the groups of both.
+    let twice =
+        [&format!("{TRAIN}=[Bandit,FrozenLake,Bandit]"), "es_manager.train.env_configs.n_groups=[2,4,2]"];
+    assert_snapshot!(sizes(&twice), @"");
+    let both = [&format!("{TRAIN}=[Bandit,Bandit]"), "es_manager.train.env_configs.n_groups=[4,4]"];
+    assert_snapshot!(sizes(&both), @"");
+    // Validation elsewhere than in training, which may be RAGEN's default.
+    assert_snapshot!(sizes(&[&format!("{TRAIN}=[Bandit]"), &format!("{VAL}=[BanditTest]")]), @"");
+    assert_snapshot!(sizes(&[&format!("{VAL}=[FrozenLake,CoordSokoban]")]), @"");
+    // A number of its own goes before nothing.
+    let own = [
+        &format!("{TRAIN}=[Countdown,Bandit]"),
+        "es_manager.train.env_configs.n_groups=[6,2]",
+        "custom_envs.Countdown.env_config.max_instances=500",
+    ];
+    assert_snapshot!(sizes(&own), @"");
+    assert_snapshot!(said(&[&["model_path=m"], &own[..]].concat(), "max_instances"), @"");
+    // Steps that would make more levels than there may be keep the shares.
+    let long =
+        [&three, "es_manager.train.env_configs.n_groups=[1,2,5]", "trainer.total_training_steps=5000000"];
+    assert_snapshot!(sizes(&long), @"");
+}
+
+/// What tags and their numbers say that cannot be.
+#[test]
+fn tags_that_cannot_be_followed() {
     let of = |keys: &[&str]| import_errors(&[&["model_path=m"], keys].concat());
-    assert_snapshot!(of(&[&format!("{TRAIN}=[SimpleSokoban,FrozenLake,Bandit]"), "es_manager.train.env_configs.n_groups=[4,2,2]"]), @r#"
-error: `es_manager.train.env_configs.tags=["SimpleSokoban","FrozenLake","Bandit"]` of RAGEN cannot be followed: SimpleSokoban, FrozenLake and Bandit are 3 environments, and one is played at a time: name one, the same for training and validation
- --> command line, RAGEN key
-  |
-1 | es_manager.train.env_configs.tags=[SimpleSokoban,FrozenLake,Bandit]
-  |                                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  hint: `tamis config explain es_manager.train.env_configs.tags` says what becomes of it
-
-1 error in the configuration
-"#);
-    assert_snapshot!(of(&[&format!("{TRAIN}=[Bandit]"), &format!("{VAL}=[Bandit,BanditTest]"), "es_manager.val.env_configs.n_groups=[256,256]"]), @r#"
-error: `es_manager.val.env_configs.tags=["Bandit","BanditTest"]` of RAGEN cannot be followed: Bandit and BanditTest are 2 environments, and one is played at a time: name one, the same for training and validation
- --> command line, RAGEN key
-  |
-1 | es_manager.val.env_configs.tags=[Bandit,BanditTest]
-  |                                 ^^^^^^^^^^^^^^^^^^^
-  hint: `tamis config explain es_manager.val.env_configs.tags` says what becomes of it
-
-1 error in the configuration
-"#);
-    assert_snapshot!(of(&[&format!("{TRAIN}=[Bandit]"), &format!("{VAL}=[BanditTest]")]), @r#"
-error: `es_manager.val.env_configs.tags=["BanditTest"]` of RAGEN cannot be followed: training plays Bandit, validation BanditTest, and one environment is played at a time: name the same for both
- --> command line, RAGEN key
-  |
-1 | es_manager.val.env_configs.tags=[BanditTest]
-  |                                 ^^^^^^^^^^^^
-  hint: `tamis config explain es_manager.val.env_configs.tags` says what becomes of it
-
-1 error in the configuration
-"#);
-    assert_snapshot!(of(&[&format!("{VAL}=[FrozenLake]")]), @r#"
-error: `es_manager.val.env_configs.tags=["FrozenLake"]` of RAGEN cannot be followed: training plays CoordSokoban, RAGEN's default, validation FrozenLake, and one environment is played at a time: name the same for both
- --> command line, RAGEN key
-  |
-1 | es_manager.val.env_configs.tags=[FrozenLake]
-  |                                 ^^^^^^^^^^^^
-  hint: `tamis config explain es_manager.val.env_configs.tags` says what becomes of it
-
-1 error in the configuration
-"#);
     assert_snapshot!(of(&[&format!("{TRAIN}=[]")]), @r#"
 error: `es_manager.train.env_configs.tags=[]` of RAGEN cannot be followed: it names no environment
  --> command line, RAGEN key
@@ -439,24 +483,16 @@ error: `es_manager.train.env_configs.tags=[]` of RAGEN cannot be followed: it na
 
 1 error in the configuration
 "#);
-    assert_snapshot!(of(&[&format!("{TRAIN}=[Bandit]"), "es_manager.train.env_configs.n_groups=[4]"]), @r#"
-error: `es_manager.train.env_configs.n_groups=[4]` of RAGEN cannot be followed: it adds up to 4, and RAGEN asks for es_manager.train.env_groups, which is 8
- --> command line, RAGEN key
-  |
-1 | es_manager.train.env_configs.n_groups=[4]
-  |                                       ^^^
-  hint: `tamis config explain es_manager.train.env_configs.n_groups` says what becomes of it
-
-1 error in the configuration
-"#);
-    // The same twice is one; validation is on that of training where nothing else is said.
-    let twice = format!("{TRAIN}=[Bandit,Bandit]");
-    let keys = ["model_path=m", twice.as_str(), "es_manager.train.env_configs.n_groups=[4,4]"];
-    assert_snapshot!(said(&keys, "env_configs"), @r#"
-es_manager.train.env_configs.tags=["Bandit","Bandit"] -> data.task: environment, environment.kind: bandit, environment.names: train, environment.prompting.max_actions: 1, environment.prompting.max_tokens: 100
-es_manager.train.env_configs.n_groups=[4,4] has no effect: es_manager.train.env_groups says it
-es_manager.val.env_configs.tags is not given: RAGEN's default is CoordSokoban, and one environment is played at a time: validation plays Bandit, as training does
-"#);
+    let said = |keys: &[&str]| said(&[&["model_path=m"], keys].concat(), "");
+    let bandit = format!("{TRAIN}=[Bandit]");
+    let two = format!("{TRAIN}=[Bandit,FrozenLake]");
+    assert_snapshot!(said(&[&bandit, "es_manager.train.env_configs.n_groups=[4]"]), @"");
+    assert_snapshot!(said(&[&two, "es_manager.train.env_configs.n_groups=[8]"]), @"");
+    assert_snapshot!(said(&[&two, "es_manager.train.env_configs.n_groups=[4.5,3.5]"]), @"");
+    assert_snapshot!(said(&[&two, "es_manager.val.env_configs.n_groups=[256,128]"]), @"");
+    assert_snapshot!(said(&[&two, &format!("{VAL}=[Bandit,WebShop]")]), @"");
+    assert_snapshot!(said(&[&format!("{TRAIN}=[Bandit,SimpleSokobam]"), "custom_envs.SimpleSokobam.max_tokens=5"]), @"");
+    assert_snapshot!(said(&[&two, "custom_envs.FrozenLake.env_config.sise=5"]), @"");
 }
 
 /// Null names nothing: RAGEN's default is played, or what is there anyway.
@@ -590,36 +626,67 @@ custom_envs.Letters.env_config.grid_vocab.@=player on target has no effect: the 
 "#);
 }
 
-/// What a policy sees in a turn: the whole episode.
+/// What a policy sees in a turn.
 #[test]
 fn contexts() {
-    let of = |keys: &[&str]| said(&[&["model_path=m"], keys].concat(), "agent_proxy");
-    assert_snapshot!(of(&["agent_proxy.context_window_mode=full", "agent_proxy.max_context_window=5"]), @r#"
-agent_proxy.context_window_mode=full has no effect: the whole episode is in sight, which is how tamis works without the key
-agent_proxy.max_context_window=5 has no effect: RAGEN's mode full does not read it
-agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
-agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
-agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
-"#);
-    assert_snapshot!(of(&["agent_proxy.context_window_mode=limited_multi_turn"]), @"error: `agent_proxy.context_window_mode=limited_multi_turn` of RAGEN cannot be followed: the whole episode is in sight of every turn, and no other context is there yet: only full can be followed");
-    assert_snapshot!(of(&["agent_proxy.context_window_mode=single_turn", "agent_proxy.max_context_window=1"]), @"error: `agent_proxy.context_window_mode=single_turn` of RAGEN cannot be followed: the whole episode is in sight of every turn, and no other context is there yet: only full can be followed");
-    assert_snapshot!(of(&["agent_proxy.without_history=True"]), @"error: `agent_proxy.without_history=True` of RAGEN cannot be followed: the whole episode is in sight of every turn, and no other context is there yet");
-    assert_snapshot!(of(&["agent_proxy.enable_summary_memory=True"]), @r#"
-agent_proxy.enable_summary_memory=True has no effect: RAGEN's mode full does not read it
-agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
-agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
-agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
-"#);
+    let of = |keys: &[&str]| {
+        let keys = [&["model_path=m", "algorithm.adv_estimator=grpo"], keys].concat();
+        let text = said(&keys, "agent_proxy");
+        text.lines().filter(|line| !line.contains("is not given")).collect::<Vec<_>>().join("\n")
+    };
+    let mode = |mode: &str| format!("agent_proxy.context_window_mode={mode}");
+    let window = |turns: &str| format!("agent_proxy.max_context_window={turns}");
+    let (limited, single) = (mode("limited_multi_turn"), mode("single_turn"));
+    let without = "agent_proxy.without_history=True";
+    let summary = "agent_proxy.enable_summary_memory=True";
+    assert_snapshot!(of(&[&mode("full"), &window("5")]), @"");
+    assert_snapshot!(of(&[&window("5")]), @"");
+    assert_snapshot!(of(&[&limited, &window("3")]), @"");
+    assert_snapshot!(of(&[&limited, &window("-1"), summary]), @"");
+    assert_snapshot!(of(&[&single, &window("1")]), @"");
+    assert_snapshot!(of(&[&single]), @"");
+    assert_snapshot!(of(&[without]), @"");
+    assert_snapshot!(of(&[without, &single, &window("4")]), @"");
+    assert_snapshot!(of(&[without, &mode("full")]), @"");
+    assert_snapshot!(of(&["agent_proxy.without_history=False", summary]), @"");
+    assert_snapshot!(of(&[&single, &window("2"), summary]), @"");
+    assert_snapshot!(of(&[&single, &window("0")]), @"");
+    assert_snapshot!(of(&[&mode("half")]), @"");
+    let one = |keys: &[&str]| {
+        let import = converted(&[&["model_path=m"], keys].concat());
+        let played = loaded(&import).environment.expect("an environment");
+        (played.context.as_str(), played.max_context_window)
+    };
+    assert_eq!(one(&[]), ("full", None));
+    assert_eq!(one(&[without]), ("limited_multi_turn", Some(1)));
+    assert_eq!(one(&[&limited, &window("-1")]), ("limited_multi_turn", None));
+    assert_eq!(one(&[&single, &window("3")]), ("single_turn", Some(3)));
+}
+
+/// Rewards of turns, and penalties.
+#[test]
+fn rewards_of_turns() {
+    let of = |keys: &[&str]| {
+        let text = said(&[&["model_path=m"], keys].concat(), "");
+        let is_of = |line: &&str| line.contains("turn_scores") || line.contains("penalty");
+        text.lines().filter(is_of).collect::<Vec<_>>().join("\n")
+    };
+    assert_snapshot!(of(&[]), @"");
     assert_snapshot!(of(&["es_manager.step_penalty=0.1", "es_manager.think_quality_penalty=0.5"]), @r#"
 error: `es_manager.step_penalty=0.1` of RAGEN cannot be followed: a penalty of this kind is not there: `environment.prompting.format_penalty` is
 error: `es_manager.think_quality_penalty=0.5` of RAGEN cannot be followed: a penalty of this kind is not there: `environment.prompting.format_penalty` is
 "#);
     // GRPO looks at the sum of an episode, however its turns earned it.
-    assert_snapshot!(of(&["algorithm.adv_estimator=grpo", "agent_proxy.use_turn_scores=True"]), @r#"
-agent_proxy.use_turn_scores=True has no effect: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
-agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
-agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
-"#);
+    assert_snapshot!(of(&["algorithm.adv_estimator=grpo", "agent_proxy.use_turn_scores=False"]), @"");
+    // Where the switch is on RAGEN's rewards are without what an answer's form costs.
+    let on = "agent_proxy.use_turn_scores=True";
+    assert_snapshot!(of(&[on, "es_manager.format_penalty=-0.5"]), @"");
+    assert_snapshot!(of(&[on, "agent_proxy.context_window_mode=single_turn", "es_manager.format_penalty=-0.5"]), @"");
+    let penalty = |keys: &[&str]| {
+        let import = converted(&[&["model_path=m"], keys].concat());
+        loaded(&import).environment.expect("an environment").prompting.format_penalty
+    };
+    assert_eq!((penalty(&[]), penalty(&[on])), (-0.1, 0.0));
 }
 
 /// Prompts of a file are answered in one turn.
@@ -697,6 +764,27 @@ error: `es_manager.val.env_configs.tags=["FrozenLake"]` of RAGEN cannot be follo
 
 1 error in the configuration
 "#);
+    // What RAGEN says of all environments is said of those of the configuration; their sizes are not divided.
+    let more = "
+model: {path: m}
+data: {task: environment}
+environment: {kind: frozen_lake}
+more_environments: [{kind: bandit}, {kind: sudoku, context: full}]
+train: {total_steps: 1}
+";
+    let load_more = |keys: &[&str]| {
+        let source = Source::new(SourceKind::File("own.yaml".into()), more.to_owned());
+        load_sources(&[source], &keys.iter().map(|&key| key.to_owned()).collect::<Vec<_>>())
+    };
+    let turns = load_more(&["agent_proxy.max_turn=3", "agent_proxy.without_history=True"]).unwrap();
+    for one in turns.config.environments() {
+        let seen = (one.context.as_str(), one.max_context_window, one.prompting.max_turns);
+        assert_eq!(seen, ("limited_multi_turn", Some(1), 3));
+    }
+    assert_eq!(turns.config.environments().count(), 3);
+    assert_snapshot!(load_more(&["es_manager.val.env_groups=32"]).unwrap_err(), @"");
+    let one = load_more(&[&format!("{TRAIN}=[Bandit]")]).unwrap();
+    assert_eq!(one.config.environments().count(), 1);
     // In a whole command it is typed beside them.
     let typed = converted(&[
         "model_path=m",
