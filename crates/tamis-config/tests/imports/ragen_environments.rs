@@ -443,21 +443,24 @@ fn tags_without_numbers() {
         config.environments().map(size).collect::<Vec<_>>().join(", ")
     };
     let three = format!("{TRAIN}=[Bandit,FrozenLake,SimpleSokoban]");
-    assert_snapshot!(sizes(&[&three]), @"");
-    assert_snapshot!(sizes(&[&three, "es_manager.val.env_groups=10"]), @"");
-    assert_snapshot!(sizes(&[&three, &format!("{VAL}=[FrozenLake]")]), @"");
+    let three = three.as_str();
+    assert_snapshot!(sizes(&[three]), @"");
+    assert_snapshot!(sizes(&[three, "es_manager.val.env_groups=10"]), @"");
+    assert_snapshot!(sizes(&[three, &format!("{VAL}=[FrozenLake]")]), @"");
     // A tag that is listed twice is one environment with the groups of both.
-    let twice =
-        [&format!("{TRAIN}=[Bandit,FrozenLake,Bandit]"), "es_manager.train.env_configs.n_groups=[2,4,2]"];
+    let tags = format!("{TRAIN}=[Bandit,FrozenLake,Bandit]");
+    let twice = [tags.as_str(), "es_manager.train.env_configs.n_groups=[2,4,2]"];
     assert_snapshot!(sizes(&twice), @"");
-    let both = [&format!("{TRAIN}=[Bandit,Bandit]"), "es_manager.train.env_configs.n_groups=[4,4]"];
+    let tags = format!("{TRAIN}=[Bandit,Bandit]");
+    let both = [tags.as_str(), "es_manager.train.env_configs.n_groups=[4,4]"];
     assert_snapshot!(sizes(&both), @"");
     // Validation elsewhere than in training, which may be RAGEN's default.
     assert_snapshot!(sizes(&[&format!("{TRAIN}=[Bandit]"), &format!("{VAL}=[BanditTest]")]), @"");
     assert_snapshot!(sizes(&[&format!("{VAL}=[FrozenLake,CoordSokoban]")]), @"");
     // A number of its own goes before nothing.
+    let tags = format!("{TRAIN}=[Countdown,Bandit]");
     let own = [
-        &format!("{TRAIN}=[Countdown,Bandit]"),
+        tags.as_str(),
         "es_manager.train.env_configs.n_groups=[6,2]",
         "custom_envs.Countdown.env_config.max_instances=500",
     ];
@@ -465,7 +468,7 @@ fn tags_without_numbers() {
     assert_snapshot!(said(&[&["model_path=m"], &own[..]].concat(), "max_instances"), @"");
     // Steps that would make more levels than there may be keep the shares.
     let long =
-        [&three, "es_manager.train.env_configs.n_groups=[1,2,5]", "trainer.total_training_steps=5000000"];
+        [three, "es_manager.train.env_configs.n_groups=[1,2,5]", "trainer.total_training_steps=5000000"];
     assert_snapshot!(sizes(&long), @"");
 }
 

@@ -96,14 +96,16 @@ pub(super) fn sizes(places: &[Place], t: &mut Translator) {
 
 /// The groups of each of some environments: those that are given, or an equal part.
 fn share(places: &[&Place], side: &Side, given: Option<Vec<f64>>, all: f64, t: &Translator) -> Vec<f64> {
-    let Some(given) = given else { return vec![all / places.len() as f64; places.len()] };
+    let equal = vec![all / places.len() as f64; places.len()];
+    let Some(given) = given else { return equal };
     let listed: Vec<String> = match t.find(side.tags).map(|given| &given.node.value) {
         Some(Value::List(items)) => items.iter().map(show).collect(),
-        _ => return given,
+        _ if given.len() == places.len() => return given,
+        _ => return equal,
     };
     // A tag that is listed twice is one environment.
     let of_tag = |place: &&Place| {
-        listed.iter().zip(&given).filter(|(tag, _)| **tag == place.tag).map(|(_, count)| count).sum()
+        listed.iter().zip(&given).filter(|(tag, _)| **tag == place.tag).map(|(_, count)| count).sum::<f64>()
     };
     places.iter().map(of_tag).collect()
 }
@@ -155,7 +157,7 @@ fn val_sizes(places: &[Place], given: Option<Vec<f64>>, t: &mut Translator) {
         put(place, "val_size", &[VAL_TAGS], 0.0, t);
     }
     let validated: Vec<&Place> = places.iter().filter(|place| place.validates).collect();
-    let all = match (&given, total(&VAL, t)) {
+    let all: f64 = match (&given, total(&VAL, t)) {
         (Some(given), _) => given.iter().sum(),
         (None, Some(all)) => all,
         (None, None) => return,
