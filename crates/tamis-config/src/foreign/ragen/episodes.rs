@@ -80,7 +80,10 @@ fn episodes(t: &mut Translator) {
     } else if played == Played::Own {
         t.refuse(
             VAL_GROUPS,
-            format!("the configuration has several environments: set `val_size` of each, under `environment` and `{MORE}`"),
+            format!(
+                "the configuration has several environments: set `val_size` of each, under `environment` \
+                 and `{MORE}`"
+            ),
         );
     }
 }

@@ -33,8 +33,8 @@ const LEAST_LEVELS: f64 = 8192.0;
 /// Training levels that there are at most.
 const MOST_LEVELS: f64 = 1e7;
 
-const POOL: &str = "levels of all environments are drawn from one pool, in which each has its share: it has that share of a step on average, \
-     where RAGEN has it in every step";
+const POOL: &str = "levels of all environments are drawn from one pool, in which each has its share: it has \
+     that share of a step on average, where RAGEN has it in every step";
 
 /// How many groups there are.
 fn total(side: &Side, t: &mut Translator) -> Option<f64> {

@@ -145,7 +145,7 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "spatial",
-        "it is an environment of Gymnasium in a package of its own: play it by `environment: {kind: gymnasium, id: \
-         ID, import: PACKAGE}`, or by a class, `environment: {kind: python, path: FILE.py:CLASS}`",
+        "there is no such environment here: play RAGEN's by a class around it, `environment: {kind: python, path: \
+         FILE.py:CLASS}`",
     ),
 ];
