@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use insta::assert_snapshot;
+use tamis_config::EnvironmentConfig;
 use tamis_config::source::{Source, SourceKind};
 use tamis_config::{Import, import, load_sources};
 use tamis_env::environment::kind::EnvironmentKind;
@@ -85,6 +86,7 @@ data:
   max_prompt_length: 600  # verl: actor_rollout_ref.rollout.max_model_len=5000
 environment:
   kind: sokoban  # RAGEN: es_manager.train.env_configs.tags=['SimpleSokoban']
+  name: SimpleSokoban  # RAGEN: es_manager.train.env_configs.tags=['SimpleSokoban']
   prompting:
     think: false  # RAGEN: agent_proxy.enable_think=False
     action_separator: ";"  # RAGEN: agent_proxy.action_sep=;
@@ -198,7 +200,7 @@ actor_rollout_ref.actor.entropy_coeff is not given -> objective.entropy.coeffici
 seed.train is not given -> run.seed: 10000 (RAGEN's default)
 trainer.total_training_steps is not given -> train.total_steps: 200 (RAGEN's default)
 trainer.save_freq is not given -> checkpoint.save_freq: 100 (RAGEN's default)
-es_manager.train.env_configs.tags is not given -> data.task: environment, environment.kind: sokoban, environment.rows: 6, environment.columns: 6, environment.boxes: 1, environment.max_steps: 100, environment.observation: grid_coord, environment.prompting.max_actions: 10, environment.prompting.max_tokens: 120 (RAGEN's default)
+es_manager.train.env_configs.tags is not given -> data.task: environment, environment.kind: sokoban, environment.name: CoordSokoban, environment.rows: 6, environment.columns: 6, environment.boxes: 1, environment.max_steps: 100, environment.observation: grid_coord, environment.prompting.max_actions: 10, environment.prompting.max_tokens: 120 (RAGEN's default)
 agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
 agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
 es_manager.val.env_groups is not given -> environment.val_size: 512 (RAGEN's default)
@@ -385,50 +387,131 @@ fn every_setting_of_an_environment() {
     assert_snapshot!("ragen_env_config", text);
 }
 
-/// One environment is played at a time.
+/// Several tags of training: the first is `environment`, levels are in proportion to their groups, and what all
+/// share is said of each.
 #[test]
-fn several_environments_are_refused() {
+fn several_tags_are_trained_on() {
+    let keys = [
+        "model_path=m",
+        "es_manager.train.env_groups=8",
+        "es_manager.train.env_configs.tags=[SimpleSokoban,FrozenLake,Bandit]",
+        "es_manager.train.env_configs.n_groups=[4,3,1]",
+        "es_manager.val.env_groups=96",
+        "es_manager.val.env_configs.tags=[FrozenLake,SimpleSokoban,BanditTest]",
+        "es_manager.val.env_configs.n_groups=[32,48,16]",
+        "trainer.total_training_steps=2000",
+        "agent_proxy.max_turn=3",
+        "agent_proxy.enable_think=False",
+        "agent_proxy.action_sep=;",
+        "agent_proxy.context_window_mode=single_turn",
+        "agent_proxy.max_context_window=2",
+        "custom_envs.FrozenLake.env_config.size=5",
+        "custom_envs.FrozenLake.max_actions_per_traj=12",
+        "custom_envs.BanditTest.env_instruction=Choose.",
+        "custom_envs.WebShop.max_tokens=3",
+    ];
+    let import = converted(&keys);
+    assert_snapshot!(said(&keys, "env_configs"), @r#"
+es_manager.train.env_configs.tags=["SimpleSokoban","FrozenLake","Bandit"] -> data.task: environment, environment.kind: sokoban, environment.name: SimpleSokoban, environment.rows: 6, environment.columns: 6, environment.boxes: 1, environment.max_steps: 100, environment.prompting.max_actions: 10, environment.prompting.max_tokens: 100, more_environments: [{kind: frozen_lake, name: FrozenLake}, {kind: bandit, name: Bandit}, {kind: bandit, name: BanditTest}], more_environments.0.prompting.max_tokens: 100, more_environments.1.names: train, more_environments.1.prompting.max_actions: 1, more_environments.1.prompting.max_tokens: 100
+es_manager.train.env_configs.n_groups=[4,3,1] -> environment.train_size: 8000, more_environments.0.train_size: 6000, more_environments.1.train_size: 2000 (levels of all environments are drawn from one pool, in which each has its share: it has that share of a step on average, where RAGEN has it in every step)
+es_manager.val.env_configs.tags=["FrozenLake","SimpleSokoban","BanditTest"] -> more_environments.2.names: test, more_environments.2.prompting.max_actions: 1, more_environments.2.prompting.max_tokens: 100, more_environments.2.train_size: 0, more_environments.1.val_size: 0
+es_manager.val.env_configs.n_groups=[32,48,16] -> environment.val_size: 48, more_environments.0.val_size: 32, more_environments.2.val_size: 16
+"#);
+    assert_snapshot!(said(&keys, "custom_envs"), @r#"
+custom_envs.FrozenLake.env_config.size=5 -> more_environments.0.size: 5
+custom_envs.FrozenLake.max_actions_per_traj=12 -> more_environments.0.prompting.max_actions: 12
+custom_envs.BanditTest.env_instruction=Choose. -> more_environments.2.prompting.instruction: Choose.
+custom_envs.WebShop.max_tokens=3 has no effect: the environments of this run are SimpleSokoban, FrozenLake, Bandit and BanditTest
+"#);
+    assert_snapshot!(said(&keys, "agent_proxy"), @r#"
+agent_proxy.max_turn=3 -> environment.prompting.max_turns: 3, more_environments.0.prompting.max_turns: 3, more_environments.1.prompting.max_turns: 3, more_environments.2.prompting.max_turns: 3
+agent_proxy.enable_think=False -> environment.prompting.think: false, more_environments.0.prompting.think: false, more_environments.1.prompting.think: false, more_environments.2.prompting.think: false
+agent_proxy.action_sep=; -> environment.prompting.action_separator: ";", more_environments.0.prompting.action_separator: ";", more_environments.1.prompting.action_separator: ";", more_environments.2.prompting.action_separator: ";"
+agent_proxy.context_window_mode=single_turn -> environment.context: single_turn, more_environments.0.context: single_turn, more_environments.1.context: single_turn, more_environments.2.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; earlier turns are told by what was answered, where RAGEN tells states and rewards too)
+agent_proxy.max_context_window=2 -> environment.max_context_window: 2, more_environments.0.max_context_window: 2, more_environments.1.max_context_window: 2, more_environments.2.max_context_window: 2
+agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2, more_environments.0.prompting.max_actions_per_turn: 2, more_environments.1.prompting.max_actions_per_turn: 2, more_environments.2.prompting.max_actions_per_turn: 2 (RAGEN's default)
+agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
+"#);
+    let config = loaded(&import);
+    let played: Vec<_> = config.environments().collect();
+    let of =
+        |of: fn(&EnvironmentConfig) -> String| played.iter().map(|one| of(one)).collect::<Vec<_>>().join(" ");
+    assert_eq!(of(|one| one.kind.as_str().to_owned()), "sokoban frozen_lake bandit bandit");
+    // Metrics are `train/FrozenLake/success`, as RAGEN's.
+    assert_eq!(of(|one| one.name.clone().unwrap_or_default()), "SimpleSokoban FrozenLake Bandit BanditTest");
+    // A level for each of 2000 steps' groups, none of a tag that is only validated in.
+    assert_eq!(of(|one| format!("{}/{}", one.train_size, one.val_size)), "8000/48 6000/32 2000/0 0/16");
+    assert_eq!(of(|one| one.prompting.max_actions.to_string()), "10 12 1 1");
+    for one in played {
+        let prompting = &one.prompting;
+        assert_eq!((prompting.max_turns, prompting.think, prompting.max_actions_per_turn), (3, false, 2));
+        assert_eq!((prompting.action_separator.as_str(), one.max_length), (";", Some(3000)));
+        assert_eq!((one.context.as_str(), one.max_context_window), ("single_turn", Some(2)));
+    }
+}
+
+/// Tags without numbers of groups have equal parts, those of training alone no validation.
+#[test]
+fn tags_without_numbers() {
+    let sizes = |keys: &[&str]| {
+        let import = converted(&[&["model_path=m"], keys].concat());
+        let config = loaded(&import);
+        let size = |one: &EnvironmentConfig| {
+            format!("{} {}/{}", one.name.as_deref().unwrap_or("?"), one.train_size, one.val_size)
+        };
+        config.environments().map(size).collect::<Vec<_>>().join(", ")
+    };
+    let three = format!("{TRAIN}=[Bandit,FrozenLake,SimpleSokoban]");
+    let three = three.as_str();
+    assert_snapshot!(sizes(&[three]), @"Bandit 2731/171, FrozenLake 2731/171, SimpleSokoban 2731/170");
+    assert_snapshot!(sizes(&[three, "es_manager.val.env_groups=10"]), @"Bandit 2731/4, FrozenLake 2731/3, SimpleSokoban 2731/3");
+    assert_snapshot!(sizes(&[three, &format!("{VAL}=[FrozenLake]")]), @"Bandit 2731/0, FrozenLake 2731/512, SimpleSokoban 2731/0");
+    // A tag that is listed twice is one environment with the groups of both.
+    let tags = format!("{TRAIN}=[Bandit,FrozenLake,Bandit]");
+    let twice = [tags.as_str(), "es_manager.train.env_configs.n_groups=[2,4,2]"];
+    assert_snapshot!(sizes(&twice), @"Bandit 4096/256, FrozenLake 4096/256");
+    let tags = format!("{TRAIN}=[Bandit,Bandit]");
+    let both = [tags.as_str(), "es_manager.train.env_configs.n_groups=[4,4]"];
+    assert_snapshot!(sizes(&both), @"Bandit 8192/512");
+    // Validation elsewhere than in training, which may be RAGEN's default.
+    assert_snapshot!(sizes(&[&format!("{TRAIN}=[Bandit]"), &format!("{VAL}=[BanditTest]")]), @"Bandit 8192/0, BanditTest 0/512");
+    assert_snapshot!(sizes(&[&format!("{VAL}=[FrozenLake,CoordSokoban]")]), @"CoordSokoban 8192/256, FrozenLake 0/256");
+    // A number of its own goes before nothing.
+    let tags = format!("{TRAIN}=[Countdown,Bandit]");
+    let own = [
+        tags.as_str(),
+        "es_manager.train.env_configs.n_groups=[6,2]",
+        "custom_envs.Countdown.env_config.max_instances=500",
+    ];
+    assert_snapshot!(sizes(&own), @"Countdown 6144/256, Bandit 2048/256");
+    assert_snapshot!(said(&[&["model_path=m"], &own[..]].concat(), "max_instances"), @"custom_envs.Countdown.env_config.max_instances=500 has no effect: with several environments the number of levels is the share of its groups");
+    // Steps that would make more levels than there may be keep the shares.
+    let long =
+        [three, "es_manager.train.env_configs.n_groups=[1,2,5]", "trainer.total_training_steps=5000000"];
+    assert_snapshot!(sizes(&long), @"Bandit 1250000/171, FrozenLake 2500000/171, SimpleSokoban 6250000/170");
+}
+
+/// A file of Countdown's tasks is read.
+#[test]
+fn tasks_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tasks.jsonl");
+    std::fs::write(&path, "{\"target\": 9, \"nums\": [4, 5]}\n").unwrap();
+    let (tag, file) = (format!("{TRAIN}=[Countdown]"), path.to_str().unwrap());
+    let key = format!("custom_envs.Countdown.env_config.train_path={file}");
+    let import = converted(&["model_path=m", &tag, &key]);
+    let EnvironmentKind::Countdown(game) = loaded(&import).environment.expect("an environment").kind else {
+        panic!("{}", import.yaml)
+    };
+    assert_eq!(game.file.as_deref(), Some(path.as_path()));
+    let remark = |keys: &[&str]| said(keys, "train.env_configs.tags").contains("tasks are drawn like those");
+    assert_eq!((remark(&["model_path=m", &tag]), remark(&["model_path=m", &tag, &key])), (true, false));
+}
+
+/// What tags and their numbers say that cannot be.
+#[test]
+fn tags_that_cannot_be_followed() {
     let of = |keys: &[&str]| import_errors(&[&["model_path=m"], keys].concat());
-    assert_snapshot!(of(&[&format!("{TRAIN}=[SimpleSokoban,FrozenLake,Bandit]"), "es_manager.train.env_configs.n_groups=[4,2,2]"]), @r#"
-error: `es_manager.train.env_configs.tags=["SimpleSokoban","FrozenLake","Bandit"]` of RAGEN cannot be followed: SimpleSokoban, FrozenLake and Bandit are 3 environments, and one is played at a time: name one, the same for training and validation
- --> command line, RAGEN key
-  |
-1 | es_manager.train.env_configs.tags=[SimpleSokoban,FrozenLake,Bandit]
-  |                                   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  hint: `tamis config explain es_manager.train.env_configs.tags` says what becomes of it
-
-1 error in the configuration
-"#);
-    assert_snapshot!(of(&[&format!("{TRAIN}=[Bandit]"), &format!("{VAL}=[Bandit,BanditTest]"), "es_manager.val.env_configs.n_groups=[256,256]"]), @r#"
-error: `es_manager.val.env_configs.tags=["Bandit","BanditTest"]` of RAGEN cannot be followed: Bandit and BanditTest are 2 environments, and one is played at a time: name one, the same for training and validation
- --> command line, RAGEN key
-  |
-1 | es_manager.val.env_configs.tags=[Bandit,BanditTest]
-  |                                 ^^^^^^^^^^^^^^^^^^^
-  hint: `tamis config explain es_manager.val.env_configs.tags` says what becomes of it
-
-1 error in the configuration
-"#);
-    assert_snapshot!(of(&[&format!("{TRAIN}=[Bandit]"), &format!("{VAL}=[BanditTest]")]), @r#"
-error: `es_manager.val.env_configs.tags=["BanditTest"]` of RAGEN cannot be followed: training plays Bandit, validation BanditTest, and one environment is played at a time: name the same for both
- --> command line, RAGEN key
-  |
-1 | es_manager.val.env_configs.tags=[BanditTest]
-  |                                 ^^^^^^^^^^^^
-  hint: `tamis config explain es_manager.val.env_configs.tags` says what becomes of it
-
-1 error in the configuration
-"#);
-    assert_snapshot!(of(&[&format!("{VAL}=[FrozenLake]")]), @r#"
-error: `es_manager.val.env_configs.tags=["FrozenLake"]` of RAGEN cannot be followed: training plays CoordSokoban, RAGEN's default, validation FrozenLake, and one environment is played at a time: name the same for both
- --> command line, RAGEN key
-  |
-1 | es_manager.val.env_configs.tags=[FrozenLake]
-  |                                 ^^^^^^^^^^^^
-  hint: `tamis config explain es_manager.val.env_configs.tags` says what becomes of it
-
-1 error in the configuration
-"#);
     assert_snapshot!(of(&[&format!("{TRAIN}=[]")]), @r#"
 error: `es_manager.train.env_configs.tags=[]` of RAGEN cannot be followed: it names no environment
  --> command line, RAGEN key
@@ -439,23 +522,18 @@ error: `es_manager.train.env_configs.tags=[]` of RAGEN cannot be followed: it na
 
 1 error in the configuration
 "#);
-    assert_snapshot!(of(&[&format!("{TRAIN}=[Bandit]"), "es_manager.train.env_configs.n_groups=[4]"]), @r#"
-error: `es_manager.train.env_configs.n_groups=[4]` of RAGEN cannot be followed: it adds up to 4, and RAGEN asks for es_manager.train.env_groups, which is 8
- --> command line, RAGEN key
-  |
-1 | es_manager.train.env_configs.n_groups=[4]
-  |                                       ^^^
-  hint: `tamis config explain es_manager.train.env_configs.n_groups` says what becomes of it
-
-1 error in the configuration
-"#);
-    // The same twice is one; validation is on that of training where nothing else is said.
-    let twice = format!("{TRAIN}=[Bandit,Bandit]");
-    let keys = ["model_path=m", twice.as_str(), "es_manager.train.env_configs.n_groups=[4,4]"];
-    assert_snapshot!(said(&keys, "env_configs"), @r#"
-es_manager.train.env_configs.tags=["Bandit","Bandit"] -> data.task: environment, environment.kind: bandit, environment.names: train, environment.prompting.max_actions: 1, environment.prompting.max_tokens: 100
-es_manager.train.env_configs.n_groups=[4,4] has no effect: es_manager.train.env_groups says it
-es_manager.val.env_configs.tags is not given: RAGEN's default is CoordSokoban, and one environment is played at a time: validation plays Bandit, as training does
+    let said = |keys: &[&str]| said(&[&["model_path=m"], keys].concat(), "");
+    let bandit = format!("{TRAIN}=[Bandit]");
+    let two = format!("{TRAIN}=[Bandit,FrozenLake]");
+    assert_snapshot!(said(&[&bandit, "es_manager.train.env_configs.n_groups=[4]"]), @"error: `es_manager.train.env_configs.n_groups=[4]` of RAGEN cannot be followed: it adds up to 4, and RAGEN asks for es_manager.train.env_groups, which is 8");
+    assert_snapshot!(said(&[&two, "es_manager.train.env_configs.n_groups=[8]"]), @"error: `es_manager.train.env_configs.n_groups=[8]` of RAGEN cannot be followed: RAGEN asks for a number for each tag, and es_manager.train.env_configs.tags has 2, this 1");
+    assert_snapshot!(said(&[&two, "es_manager.train.env_configs.n_groups=[4.5,3.5]"]), @"error: `es_manager.train.env_configs.n_groups` of RAGEN must be a list of whole numbers, not `[4.5,3.5]`");
+    assert_snapshot!(said(&[&two, "es_manager.val.env_configs.n_groups=[256,128]"]), @"error: `es_manager.val.env_configs.n_groups=[256,128]` of RAGEN cannot be followed: it adds up to 384, and RAGEN asks for es_manager.val.env_groups, which is 512");
+    assert_snapshot!(said(&[&two, &format!("{VAL}=[Bandit,WebShop]")]), @r#"error: `es_manager.val.env_configs.tags=["Bandit","WebShop"]` of RAGEN cannot be followed: the shop is a program of its own: play it by a class around it, `environment: {kind: python, path: FILE.py:CLASS}`, or as a server, `environment: {kind: http, url: URL}`"#);
+    assert_snapshot!(said(&[&format!("{TRAIN}=[Bandit,SimpleSokobam]"), "custom_envs.SimpleSokobam.max_tokens=5"]), @r#"error: `es_manager.train.env_configs.tags=["Bandit","SimpleSokobam"]` of RAGEN cannot be followed: nothing says what SimpleSokobam is: did you mean `SimpleSokoban`?"#);
+    assert_snapshot!(said(&[&two, "custom_envs.FrozenLake.env_config.sise=5"]), @r#"
+error: `custom_envs.FrozenLake.env_config.sise` is no setting of RAGEN's `frozen_lake` that tamis knows
+hint: did you mean `size`?
 "#);
 }
 
@@ -464,7 +542,7 @@ es_manager.val.env_configs.tags is not given: RAGEN's default is CoordSokoban, a
 fn null_is_no_tag() {
     let none = format!("{TRAIN}=null");
     assert_snapshot!(said(&["model_path=m", &none, &format!("{VAL}=null")], "tags"), @r#"
-es_manager.train.env_configs.tags=null -> data.task: environment, environment.kind: sokoban, environment.rows: 6, environment.columns: 6, environment.boxes: 1, environment.max_steps: 100, environment.observation: grid_coord, environment.prompting.max_actions: 10, environment.prompting.max_tokens: 120 (RAGEN's default)
+es_manager.train.env_configs.tags=null -> data.task: environment, environment.kind: sokoban, environment.name: CoordSokoban, environment.rows: 6, environment.columns: 6, environment.boxes: 1, environment.max_steps: 100, environment.observation: grid_coord, environment.prompting.max_actions: 10, environment.prompting.max_tokens: 120 (RAGEN's default)
 es_manager.val.env_configs.tags=null has no effect: null names no environment
 "#);
     let rows = ["model_path=m", "data.train_files=t", "agent_proxy.max_turn=1", &none];
@@ -486,7 +564,7 @@ fn environments_of_one_s_own() {
     ];
     let import = converted(&own);
     // Three boxes are RAGEN's default of its environment, 400 its length of an answer.
-    assert_snapshot!(environment(&import), @"kind: sokoban, prompting:, instruction: Push the boxes., max_actions_per_turn: 2, max_actions: 12, max_turns: 5, max_tokens: 400, val_size: 512, max_length: 3000, rows: 8, columns: 9, boxes: 3");
+    assert_snapshot!(environment(&import), @"kind: sokoban, name: Mine, prompting:, instruction: Push the boxes., max_actions_per_turn: 2, max_actions: 12, max_turns: 5, max_tokens: 400, val_size: 512, max_length: 3000, rows: 8, columns: 9, boxes: 3");
     assert_snapshot!(said(&own, "custom_envs"), @r#"
 custom_envs.Mine.env_type=sokoban goes into what es_manager.train.env_configs.tags becomes
 custom_envs.Mine.max_actions_per_traj=12 -> environment.prompting.max_actions: 12
@@ -497,20 +575,20 @@ custom_envs.Mine.env_config.dim_room=[8,9] -> environment.rows: 8, environment.c
 "#);
     // What a tag has of its own goes where `env_config` is taken away.
     let reset = converted(&["model_path=m", "custom_envs.CoordSokoban.env_config=null"]);
-    assert_snapshot!(environment(&reset), @"kind: sokoban, prompting:, max_actions_per_turn: 2, max_actions: 10, max_turns: 5, max_tokens: 120, val_size: 512, max_length: 3000, boxes: 3");
+    assert_snapshot!(environment(&reset), @"kind: sokoban, name: CoordSokoban, prompting:, max_actions_per_turn: 2, max_actions: 10, max_turns: 5, max_tokens: 120, val_size: 512, max_length: 3000, boxes: 3");
     let lake = converted(&[
         "model_path=m",
         "es_manager.train.env_configs.tags=[FrozenLake]",
         "custom_envs.FrozenLake.max_actions_per_traj=150",
     ]);
-    assert_snapshot!(environment(&lake), @"kind: frozen_lake, prompting:, max_actions_per_turn: 2, max_actions: 150, max_turns: 5, max_tokens: 100, val_size: 512, max_length: 3000, max_steps: 150");
+    assert_snapshot!(environment(&lake), @"kind: frozen_lake, name: FrozenLake, prompting:, max_actions_per_turn: 2, max_actions: 150, max_turns: 5, max_tokens: 100, val_size: 512, max_length: 3000, max_steps: 150");
     let errors = |key: &str, more: &str| {
         said(&["model_path=m", "es_manager.train.env_configs.tags=[Mine]", key, more], "")
     };
     assert_snapshot!(errors("custom_envs.Mine.max_actions_per_traj=3", "seed.val=1"), @r#"error: `es_manager.train.env_configs.tags=["Mine"]` of RAGEN cannot be followed: nothing says what Mine is: define it by custom_envs.Mine.env_type and the keys beside that"#);
     assert_snapshot!(errors("custom_envs.Mine.env_type=sokoban", "seed.val=1"), @"error: `custom_envs.Mine.env_type=sokoban` of RAGEN cannot be followed: RAGEN asks how many actions an episode of Mine may have: give custom_envs.Mine.max_actions_per_traj");
-    assert_snapshot!(errors("custom_envs.Mine.env_type=webshop", "seed.val=1"), @"error: `custom_envs.Mine.env_type=webshop` of RAGEN cannot be followed: the shop is a program of its own: play it through a foreign environment");
-    assert_snapshot!(errors("custom_envs.Mine.env_type=chess", "seed.val=1"), @"error: `custom_envs.Mine.env_type=chess` of RAGEN cannot be followed: there is no environment `chess` here, but sokoban, frozen_lake, bandit, countdown, sudoku, game_2048, rubikscube: play it through a foreign environment");
+    assert_snapshot!(errors("custom_envs.Mine.env_type=webshop", "seed.val=1"), @"error: `custom_envs.Mine.env_type=webshop` of RAGEN cannot be followed: the shop is a program of its own: play it by a class around it, `environment: {kind: python, path: FILE.py:CLASS}`, or as a server, `environment: {kind: http, url: URL}`");
+    assert_snapshot!(errors("custom_envs.Mine.env_type=chess", "seed.val=1"), @"error: `custom_envs.Mine.env_type=chess` of RAGEN cannot be followed: there is no environment `chess` here, but sokoban, frozen_lake, bandit, countdown, sudoku, game_2048, rubikscube: one that lives elsewhere is played by `environment.kind` python, gymnasium, verifiers, command or http");
     assert_snapshot!(errors("custom_envs.Mine.env_type=frozenlake", "seed.val=1"), @"error: `custom_envs.Mine.env_type=frozenlake` of RAGEN cannot be followed: there is no environment `frozenlake` here, but sokoban, frozen_lake, bandit, countdown, sudoku, game_2048, rubikscube: did you mean `frozen_lake`?");
     assert_snapshot!(
         said(&["model_path=m", "custom_envs.CoordSokoban.max_action_per_traj=3"], "max_action_per_traj"),
@@ -564,7 +642,7 @@ custom_envs:
     std::fs::write(&path, text).unwrap();
     let file = path.to_str().unwrap();
     let lake = [file, "model_path=m", "es_manager.train.env_configs.tags=[FrozenLake]"];
-    assert_snapshot!(environment(&converted(&lake)), @"kind: frozen_lake, prompting:, instruction: Cross the lake., max_actions_per_turn: 2, max_actions: 10, max_turns: 5, max_tokens: 100, val_size: 512, max_length: 3000");
+    assert_snapshot!(environment(&converted(&lake)), @"kind: frozen_lake, name: FrozenLake, prompting:, instruction: Cross the lake., max_actions_per_turn: 2, max_actions: 10, max_turns: 5, max_tokens: 100, val_size: 512, max_length: 3000");
     assert_snapshot!(said(&lake, "WebShop"), @r#"
 custom_envs.WebShop.env_type=webshop has no effect: the environment of this run is FrozenLake
 custom_envs.WebShop.max_actions_per_traj=9 has no effect: the environment of this run is FrozenLake
@@ -574,7 +652,7 @@ custom_envs.WebShop.env_config.dataset=small has no effect: the environment of t
     // Its list of defaults names RAGEN's own files, of which nothing is missed.
     assert!(!notes(&converted(&lake)).contains("was not read"));
     let letters = [file, "model_path=m", "es_manager.train.env_configs.tags=[Letters]"];
-    assert_snapshot!(environment(&converted(&letters)), @"kind: sokoban, prompting:, max_actions_per_turn: 2, max_actions: 10, max_turns: 5, max_tokens: 100, val_size: 512, max_length: 3000, rows: 6, columns: 6, boxes: 1, search_depth: 30, symbols: letters");
+    assert_snapshot!(environment(&converted(&letters)), @"kind: sokoban, name: Letters, prompting:, max_actions_per_turn: 2, max_actions: 10, max_turns: 5, max_tokens: 100, val_size: 512, max_length: 3000, rows: 6, columns: 6, boxes: 1, search_depth: 30, symbols: letters");
     assert_snapshot!(said(&letters, "grid"), @r#"
 custom_envs.Letters.env_config.grid_lookup.0=W -> environment.symbols: letters
 custom_envs.Letters.env_config.grid_lookup.1=. goes into what custom_envs.Letters.env_config.grid_lookup.0 becomes
@@ -590,36 +668,93 @@ custom_envs.Letters.env_config.grid_vocab.@=player on target has no effect: the 
 "#);
 }
 
-/// What a policy sees in a turn: the whole episode.
+/// What a policy sees in a turn.
 #[test]
 fn contexts() {
-    let of = |keys: &[&str]| said(&[&["model_path=m"], keys].concat(), "agent_proxy");
-    assert_snapshot!(of(&["agent_proxy.context_window_mode=full", "agent_proxy.max_context_window=5"]), @r#"
-agent_proxy.context_window_mode=full has no effect: the whole episode is in sight, which is how tamis works without the key
+    let of = |keys: &[&str]| {
+        let keys = [&["model_path=m", "algorithm.adv_estimator=grpo"], keys].concat();
+        let text = said(&keys, "agent_proxy");
+        text.lines().filter(|line| !line.contains("is not given")).collect::<Vec<_>>().join("\n")
+    };
+    let mode = |mode: &str| format!("agent_proxy.context_window_mode={mode}");
+    let window = |turns: &str| format!("agent_proxy.max_context_window={turns}");
+    let (limited, single) = (mode("limited_multi_turn"), mode("single_turn"));
+    let without = "agent_proxy.without_history=True";
+    let summary = "agent_proxy.enable_summary_memory=True";
+    assert_snapshot!(of(&[&mode("full"), &window("5")]), @r#"
+agent_proxy.context_window_mode=full -> environment.context: full
 agent_proxy.max_context_window=5 has no effect: RAGEN's mode full does not read it
-agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
-agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
-agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
 "#);
-    assert_snapshot!(of(&["agent_proxy.context_window_mode=limited_multi_turn"]), @"error: `agent_proxy.context_window_mode=limited_multi_turn` of RAGEN cannot be followed: the whole episode is in sight of every turn, and no other context is there yet: only full can be followed");
-    assert_snapshot!(of(&["agent_proxy.context_window_mode=single_turn", "agent_proxy.max_context_window=1"]), @"error: `agent_proxy.context_window_mode=single_turn` of RAGEN cannot be followed: the whole episode is in sight of every turn, and no other context is there yet: only full can be followed");
-    assert_snapshot!(of(&["agent_proxy.without_history=True"]), @"error: `agent_proxy.without_history=True` of RAGEN cannot be followed: the whole episode is in sight of every turn, and no other context is there yet");
-    assert_snapshot!(of(&["agent_proxy.enable_summary_memory=True"]), @r#"
+    assert_snapshot!(of(&[&window("5")]), @"agent_proxy.max_context_window=5 has no effect: RAGEN's mode full does not read it");
+    assert_snapshot!(of(&[&limited, &window("3")]), @r#"
+agent_proxy.context_window_mode=limited_multi_turn -> environment.context: limited_multi_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn)
+agent_proxy.max_context_window=3 -> environment.max_context_window: 3
+"#);
+    assert_snapshot!(of(&[&limited, &window("-1"), summary]), @r#"
+agent_proxy.context_window_mode=limited_multi_turn -> environment.context: limited_multi_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn)
+agent_proxy.max_context_window=-1 -> environment.max_context_window: null
+agent_proxy.enable_summary_memory=True has no effect: no turn is out of sight
+"#);
+    assert_snapshot!(of(&[&single, &window("1")]), @r#"
+agent_proxy.context_window_mode=single_turn -> environment.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; earlier turns are told by what was answered, where RAGEN tells states and rewards too)
+agent_proxy.max_context_window=1 -> environment.max_context_window: 1
+"#);
+    assert_snapshot!(of(&[&single]), @"agent_proxy.context_window_mode=single_turn -> environment.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; earlier turns are told by what was answered, where RAGEN tells states and rewards too)");
+    assert_snapshot!(of(&[without]), @"agent_proxy.without_history=True -> environment.context: limited_multi_turn, environment.max_context_window: 1 (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn)");
+    assert_snapshot!(of(&[without, &single, &window("4")]), @r#"
+agent_proxy.without_history=True -> environment.max_context_window: 1
+agent_proxy.context_window_mode=single_turn -> environment.context: single_turn (an episode is one member of its group and one sequence of the loss, where RAGEN makes a row of the batch of each turn; earlier turns are told by what was answered, where RAGEN tells states and rewards too)
+agent_proxy.max_context_window=4 has no effect: agent_proxy.without_history says that it is one turn
+"#);
+    assert_snapshot!(of(&[without, &mode("full")]), @"error: `agent_proxy.without_history=True` of RAGEN cannot be followed: agent_proxy.context_window_mode is full, which shows the whole episode: give one of the two");
+    assert_snapshot!(of(&["agent_proxy.without_history=False", summary]), @r#"
+agent_proxy.without_history=False has no effect: this is how tamis works without the key
 agent_proxy.enable_summary_memory=True has no effect: RAGEN's mode full does not read it
-agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
-agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
-agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
 "#);
+    assert_snapshot!(of(&[&single, &window("2"), summary]), @"error: `agent_proxy.enable_summary_memory=True` of RAGEN cannot be followed: turns before `environment.max_context_window` are out of sight, and nothing tells of them");
+    assert_snapshot!(of(&[&single, &window("0")]), @"error: `agent_proxy.max_context_window` of RAGEN must be a whole number of turns from 1, or -1 for all of them, not `0`");
+    assert_snapshot!(of(&[&mode("half")]), @"error: `agent_proxy.context_window_mode` of RAGEN must be full, limited_multi_turn or single_turn, not `half`");
+    let one = |keys: &[&str]| {
+        let import = converted(&[&["model_path=m"], keys].concat());
+        let played = loaded(&import).environment.expect("an environment");
+        (played.context.as_str(), played.max_context_window)
+    };
+    assert_eq!(one(&[]), ("full", None));
+    assert_eq!(one(&[without]), ("limited_multi_turn", Some(1)));
+    assert_eq!(one(&[&limited, &window("-1")]), ("limited_multi_turn", None));
+    assert_eq!(one(&[&single, &window("3")]), ("single_turn", Some(3)));
+}
+
+/// Rewards of turns, and penalties.
+#[test]
+fn rewards_of_turns() {
+    let of = |keys: &[&str]| {
+        let text = said(&[&["model_path=m"], keys].concat(), "");
+        let is_of = |line: &&str| line.contains("turn_scores") || line.contains("penalty");
+        text.lines().filter(is_of).collect::<Vec<_>>().join("\n")
+    };
+    assert_snapshot!(of(&[]), @"agent_proxy.use_turn_scores is not given: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on");
     assert_snapshot!(of(&["es_manager.step_penalty=0.1", "es_manager.think_quality_penalty=0.5"]), @r#"
 error: `es_manager.step_penalty=0.1` of RAGEN cannot be followed: a penalty of this kind is not there: `environment.prompting.format_penalty` is
 error: `es_manager.think_quality_penalty=0.5` of RAGEN cannot be followed: a penalty of this kind is not there: `environment.prompting.format_penalty` is
 "#);
     // GRPO looks at the sum of an episode, however its turns earned it.
-    assert_snapshot!(of(&["algorithm.adv_estimator=grpo", "agent_proxy.use_turn_scores=True"]), @r#"
-agent_proxy.use_turn_scores=True has no effect: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on
-agent_proxy.max_turn is not given -> environment.prompting.max_turns: 5 (RAGEN's default)
-agent_proxy.max_actions_per_turn is not given -> environment.prompting.max_actions_per_turn: 2 (RAGEN's default)
+    assert_snapshot!(of(&["algorithm.adv_estimator=grpo", "agent_proxy.use_turn_scores=False"]), @"agent_proxy.use_turn_scores=False has no effect: each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of whole episodes see the sum; RAGEN puts the sum at the end unless the key is on");
+    // Where the switch is on RAGEN's rewards are without what an answer's form costs.
+    let on = "agent_proxy.use_turn_scores=True";
+    assert_snapshot!(of(&[on, "es_manager.format_penalty=-0.5"]), @r#"
+agent_proxy.use_turn_scores=True -> environment.prompting.format_penalty: 0 (RAGEN charges nothing for an answer's form where it is on; each turn's reward stands where it was earned with and without it)
+es_manager.format_penalty=-0.5 has no effect: RAGEN charges it where agent_proxy.use_turn_scores is off
 "#);
+    assert_snapshot!(of(&[on, "agent_proxy.context_window_mode=single_turn", "es_manager.format_penalty=-0.5"]), @r#"
+agent_proxy.use_turn_scores=True has no effect: RAGEN reads it where the whole episode is in sight; each turn's reward stands where it was earned
+es_manager.format_penalty=-0.5 -> environment.prompting.format_penalty: -0.5
+"#);
+    let penalty = |keys: &[&str]| {
+        let import = converted(&[&["model_path=m"], keys].concat());
+        loaded(&import).environment.expect("an environment").prompting.format_penalty
+    };
+    assert_eq!((penalty(&[]), penalty(&[on])), (-0.1, 0.0));
 }
 
 /// Prompts of a file are answered in one turn.
@@ -697,6 +832,36 @@ error: `es_manager.val.env_configs.tags=["FrozenLake"]` of RAGEN cannot be follo
 
 1 error in the configuration
 "#);
+    // What RAGEN says of all environments is said of those of the configuration; their sizes are not divided.
+    let more = "
+model: {path: m}
+data: {task: environment}
+environment: {kind: frozen_lake}
+more_environments: [{kind: bandit}, {kind: sudoku, context: full}]
+train: {total_steps: 1}
+";
+    let load_more = |keys: &[&str]| {
+        let source = Source::new(SourceKind::File("own.yaml".into()), more.to_owned());
+        load_sources(&[source], &keys.iter().map(|&key| key.to_owned()).collect::<Vec<_>>())
+    };
+    let turns = load_more(&["agent_proxy.max_turn=3", "agent_proxy.without_history=True"]).unwrap();
+    for one in turns.config.environments() {
+        let seen = (one.context.as_str(), one.max_context_window, one.prompting.max_turns);
+        assert_eq!(seen, ("limited_multi_turn", Some(1), 3));
+    }
+    assert_eq!(turns.config.environments().count(), 3);
+    assert_snapshot!(load_more(&["es_manager.val.env_groups=32"]).unwrap_err(), @r#"
+error: `es_manager.val.env_groups=32` of RAGEN cannot be followed: the configuration has several environments: set `val_size` of each, under `environment` and `more_environments`
+ --> command line, RAGEN key
+  |
+1 | es_manager.val.env_groups=32
+  |                           ^^
+  hint: `tamis config explain es_manager.val.env_groups` says what becomes of it
+
+1 error in the configuration
+"#);
+    let one = load_more(&[&format!("{TRAIN}=[Bandit]")]).unwrap();
+    assert_eq!(one.config.environments().count(), 1);
     // In a whole command it is typed beside them.
     let typed = converted(&[
         "model_path=m",

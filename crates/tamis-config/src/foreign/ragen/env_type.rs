@@ -1,6 +1,7 @@
 //! RAGEN's kinds of environment and their `env_config`: what each setting becomes.
 
 use super::symbols;
+use crate::foreign::translator::quote;
 
 /// A kind of environment.
 pub(super) struct EnvType {
@@ -25,6 +26,8 @@ pub(super) enum Meaning {
     Same(&'static str),
     /// One of ours, with other words for its values.
     Words(&'static str, &'static [(&'static str, &'static str)]),
+    /// One of ours that is a file.
+    File(&'static str),
     /// Nothing, for a reason.
     NoEffect(&'static str),
     /// Refused, for a reason, unless it has one of these values.
@@ -50,7 +53,8 @@ pub(super) enum Meaning {
 }
 
 use Meaning::{
-    Arm, Complement, Difficulty, Entries, Legend, Limit, NoEffect, Same, Side, Sides, Symbol, Unless, Words,
+    Arm, Complement, Difficulty, Entries, File, Legend, Limit, NoEffect, Same, Side, Sides, Symbol, Unless,
+    Words,
 };
 
 /// A setting as the run has it.
@@ -67,7 +71,7 @@ pub(super) struct Setting {
 /// What one setting becomes.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
-    /// Ours, below `environment`.
+    /// Ours, below the environment's section.
     Set(Vec<(&'static str, String)>),
     /// Part of what another setting becomes.
     PartOf(String),
@@ -199,19 +203,13 @@ pub(super) const ENV_TYPES: &[EnvType] = &[
         defaults: &[],
         fixed: &[],
         settings: &[
-            (
-                "train_path",
-                Unless(
-                    &["null", "data/countdown/train.parquet"],
-                    "tasks are drawn, and not read from a file: see `environment.min_numbers` and the keys beside it",
-                ),
-            ),
+            ("train_path", File("file")),
             ("max_instances", Same("train_size")),
             ("score", Unless(&["1", "1.0"], "an answer that is right earns 1")),
             ("format_score", Unless(&["0.1"], "the right numbers with a wrong value earn 0.1")),
             ("render_mode", IS_TEXT),
         ],
-        remark: Some("tasks are drawn like those of RAGEN's file, and not read from it"),
+        remark: Some("tasks are drawn like those of RAGEN's file; `environment.file` reads them from it"),
     },
     EnvType {
         name: "sudoku",
@@ -305,6 +303,8 @@ impl EnvType {
                     Outcome::Refused(one_of(&words.iter().map(|(theirs, _)| *theirs).collect::<Vec<_>>()))
                 }
             },
+            File(_) if value == "null" => Outcome::NoEffect("null leaves the default".to_owned()),
+            File(ours) => Outcome::Set(vec![(ours, quote(value))]),
             NoEffect(reason) => Outcome::NoEffect(reason.to_owned()),
             Unless(allowed, _) if allowed.contains(&value) => so_anyway(),
             Entries(entries, _) if entries.contains(&(below, value)) => so_anyway(),

@@ -1,7 +1,8 @@
-//! The environment that a run plays: what `custom_envs` says of its tag.
+//! The environments that a run plays: what `custom_envs` says of each tag.
 
 use super::env_type::{ENV_TYPES, EnvType, OTHER_NAMES, Outcome, Setting};
-use super::played::{CUSTOM, FILES, Played, TRAIN_TAGS, VAL_TAGS, groups, tag_of_both};
+use super::played::{CUSTOM, FILES, MORE, Place, Played, TRAIN_TAGS, VAL_TAGS, num_more_below, places};
+use super::shares::{self, sizes};
 use super::tags::{ELSEWHERE, TAGS, Tag};
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::foreign::key::Rule;
@@ -27,54 +28,120 @@ type Pairs = Vec<(String, String)>;
 /// The environment.
 pub(super) const ENVIRONMENT: Rule = Rule::new(1, "environment", environment);
 
-/// Sets the environment that tags and their settings name.
+/// Sets the environments that tags and their settings name.
 pub(super) fn environment(t: &mut Translator) {
     let played = Played::by(t);
-    groups(t);
     if played != Played::Tag {
+        for side in [shares::TRAIN, shares::VAL] {
+            shares::groups(&side, t);
+        }
         without_tag(played, t);
         return;
     }
-    let Some(tag) = tag_of_both(t) else {
-        say_of_others("", "the tags name no single environment", t);
+    let Some(places) = places(t) else {
+        say_of_others(&[], "the tags name no environment", t);
         return;
     };
-    let custom = format!("{CUSTOM}{tag}.");
     for key in FILES {
         t.no_effect(key, "the prompts are those of the environment, as in RAGEN");
     }
-    say_of_others(&custom, &format!("the environment of this run is {tag}"), t);
-    let known = TAGS.iter().find(|known| known.name == tag);
-    let env_type_key = format!("{custom}env_type");
-    let env_type = t.text(&env_type_key).or_else(|| known.map(|known| known.env_type.to_owned()));
-    let Some(env_type) = env_type else {
-        refuse_unknown_tag(&tag, t);
+    say_of_others(&places, &name_all(&places), t);
+    let found: Vec<Option<Known>> = places.iter().map(|place| find(place, t)).collect();
+    let Some(found) = found.into_iter().collect::<Option<Vec<Known>>>() else {
+        say_of_others(&[], "an environment is refused", t);
         return;
     };
-    let Some(env_type) = find_type(&env_type, &env_type_key, t) else {
-        say_of_others("", "its environment is refused", t);
-        return;
-    };
-    t.part_of(&env_type_key, TRAIN_TAGS);
-    let pair = |ours: &str, value: &str| (ours.to_owned(), value.to_owned());
-    let mut pairs = vec![pair("data.task", "environment"), pair("environment.kind", env_type.kind)];
-    let limit = settings(env_type, known, &custom, &mut pairs, t);
-    actions(env_type, known, &custom, limit, &mut pairs, t);
-    words(known, &custom, &mut pairs, t);
-    for key in keys_below(&custom, t) {
-        report_unknown_of_tag(&key, &custom, t);
-    }
-    if t.text(TRAIN_TAGS).is_some() {
-        for (ours, value) in &pairs {
-            t.set(&[TRAIN_TAGS], ours, value);
+    let mut remarks = Vec::new();
+    for (number, (place, known)) in places.iter().zip(&found).enumerate() {
+        if number == 1 {
+            list_more(&places, &found, t);
         }
-        if let Some(remark) = env_type.remark {
-            t.remark(TRAIN_TAGS, remark);
+        one(place, known, t);
+        let has_file = t.has_set(&format!("{}.file", place.ours));
+        remarks.extend(known.env_type.remark.filter(|_| !has_file).map(|remark| (place.named_by, remark)));
+    }
+    if places.len() == 1 && num_more_below(t) > 0 {
+        t.set(&[TRAIN_TAGS], MORE, "[]");
+    }
+    sizes(&places, t);
+    for (key, remark) in remarks {
+        let other = t.notes.iter().find(|note| note.key == key).and_then(|note| note.remark.clone());
+        match other.filter(|_| t.text(key).is_some()) {
+            Some(other) => t.remark(key, &format!("{remark}; {other}")),
+            None if t.text(key).is_some() => t.remark(key, remark),
+            None => {}
+        }
+    }
+    match t.text(TRAIN_TAGS) {
+        Some(_) => t.part_of(VAL_TAGS, TRAIN_TAGS),
+        None => t.no_effect(VAL_TAGS, "training plays the same, by RAGEN's default"),
+    }
+}
+
+/// Lists the environments beside the first, of which keys are set then.
+fn list_more(places: &[Place], found: &[Known], t: &mut Translator) {
+    let of_kind = |(place, known): (&Place, &Known)| {
+        format!("{{kind: {}, name: {}}}", known.env_type.kind, quote(&place.tag))
+    };
+    let more: Vec<String> = places.iter().zip(found).skip(1).map(of_kind).collect();
+    let from = places.get(1).map_or(TRAIN_TAGS, |place| place.named_by);
+    t.set(&[from], MORE, &format!("[{}]", more.join(", ")));
+}
+
+/// A tag that is known, and its kind.
+#[derive(Clone, Copy)]
+struct Known {
+    tag: Option<&'static Tag>,
+    env_type: &'static EnvType,
+}
+
+/// What the environments of a run are.
+fn name_all(places: &[Place]) -> String {
+    let names: Vec<&str> = places.iter().map(|place| place.tag.as_str()).collect();
+    match names.split_last() {
+        Some((last, first)) if !first.is_empty() => {
+            format!("the environments of this run are {} and {last}", first.join(", "))
+        }
+        _ => format!("the environment of this run is {}", names.concat()),
+    }
+}
+
+/// The kind of a tag's environment; refused where there is none here.
+fn find(place: &Place, t: &mut Translator) -> Option<Known> {
+    let tag = TAGS.iter().find(|known| known.name == place.tag);
+    let env_type_key = format!("{}env_type", place.custom);
+    let Some(env_type) = t.text(&env_type_key).or_else(|| tag.map(|known| known.env_type.to_owned())) else {
+        refuse_unknown_tag(place, t);
+        return None;
+    };
+    let env_type = find_type(&env_type, &env_type_key, place, t)?;
+    t.part_of(&env_type_key, place.named_by);
+    Some(Known { tag: tag.filter(|known| known.env_type == env_type.name), env_type })
+}
+
+/// Sets one environment.
+fn one(place: &Place, known: &Known, t: &mut Translator) {
+    let mut pairs = Pairs::new();
+    if place.ours == "environment" {
+        let mut push = |ours: &str, value: &str| pairs.push((ours.to_owned(), value.to_owned()));
+        push("data.task", "environment");
+        push("environment.kind", known.env_type.kind);
+        push("environment.name", &quote(&place.tag));
+    }
+    let limit = settings(known, place, &mut pairs, t);
+    actions(known, place, limit, &mut pairs, t);
+    words(place, &mut pairs, t);
+    for key in keys_below(&place.custom, t) {
+        report_unknown_of_tag(&key, &place.custom, t);
+    }
+    if t.text(place.named_by).is_some() {
+        for (ours, value) in &pairs {
+            t.set(&[place.named_by], ours, value);
         }
     } else {
         let pairs: Vec<(&str, &str)> =
             pairs.iter().map(|(ours, value)| (ours.as_str(), value.as_str())).collect();
-        t.defaults(Owner::Ragen, TRAIN_TAGS, &pairs);
+        t.defaults(Owner::Ragen, place.named_by, &pairs);
     }
 }
 
@@ -107,28 +174,31 @@ fn keys_below(start: &str, t: &Translator) -> Vec<String> {
     t.given.iter().filter(|given| given.key.starts_with(start)).map(|given| given.key.clone()).collect()
 }
 
-/// Says of every tag's keys but one's that they do nothing.
-fn say_of_others(custom: &str, reason: &str, t: &mut Translator) {
+/// Says of the keys of every tag but some that they do nothing.
+fn say_of_others(places: &[Place], reason: &str, t: &mut Translator) {
     for key in keys_below(CUSTOM, t) {
-        if custom.is_empty() || !key.starts_with(custom) {
+        if !places.iter().any(|place| key.starts_with(&place.custom)) {
             t.no_effect(&key, reason);
         }
     }
 }
 
 /// Refuses a tag that nobody defines.
-fn refuse_unknown_tag(tag: &str, t: &mut Translator) {
+fn refuse_unknown_tag(place: &Place, t: &mut Translator) {
     let names: Vec<&'static str> = TAGS.iter().map(|tag| tag.name).collect();
+    let tag = &place.tag;
     let meant = suggest::nearest_value(tag, &names).map_or_else(
         || format!("define it by custom_envs.{tag}.env_type and the keys beside that"),
         |name| format!("did you mean `{name}`?"),
     );
-    t.refuse(TRAIN_TAGS, format!("nothing says what {tag} is: {meant}"));
-    say_of_others("", "nothing says what environment it is", t);
+    t.refuse(place.named_by, format!("nothing says what {tag} is: {meant}"));
+    for key in keys_below(&place.custom, t) {
+        t.no_effect(&key, "nothing says what environment it is");
+    }
 }
 
 /// The kind of environment by RAGEN's name; refused where there is none here.
-fn find_type(name: &str, key: &str, t: &mut Translator) -> Option<&'static EnvType> {
+fn find_type(name: &str, key: &str, place: &Place, t: &mut Translator) -> Option<&'static EnvType> {
     if let Some(found) = ENV_TYPES.iter().find(|known| known.name == name) {
         return Some(found);
     }
@@ -136,7 +206,11 @@ fn find_type(name: &str, key: &str, t: &mut Translator) -> Option<&'static EnvTy
     let reason = ELSEWHERE.iter().find(|(known, _)| *known == name).map_or_else(
         || {
             let meant = suggest::nearest_value(name, &names).map_or_else(
-                || "play it through a foreign environment".to_owned(),
+                || {
+                    "one that lives elsewhere is played by `environment.kind` python, gymnasium, verifiers, \
+                     command or http"
+                        .to_owned()
+                },
                 |name| format!("did you mean `{name}`?"),
             );
             format!("there is no environment `{name}` here, but {}: {meant}", names.join(", "))
@@ -145,9 +219,9 @@ fn find_type(name: &str, key: &str, t: &mut Translator) -> Option<&'static EnvTy
     );
     if t.find(key).is_some() {
         t.refuse(key, reason);
-        t.no_effect(TRAIN_TAGS, "its environment is refused");
+        t.no_effect(place.named_by, "its environment is refused");
     } else {
-        t.refuse(TRAIN_TAGS, reason);
+        t.refuse(place.named_by, reason);
     }
     None
 }
@@ -155,14 +229,15 @@ fn find_type(name: &str, key: &str, t: &mut Translator) -> Option<&'static EnvTy
 /// Our settings of the environment: those of keys are set, the others go into `pairs`. Returns its own limit of
 /// actions, with the key that says it.
 fn settings(
-    env_type: &EnvType,
-    known: Option<&Tag>,
-    custom: &str,
+    known: &Known,
+    place: &Place,
     pairs: &mut Pairs,
     t: &mut Translator,
 ) -> Option<(f64, Option<String>)> {
-    let all = merged(env_type, known, custom, t);
-    let ours_below = |ours: &str| format!("environment.{ours}");
+    let Known { tag, env_type } = *known;
+    let Place { custom, named_by, .. } = place;
+    let all = merged(env_type, tag, custom, t);
+    let ours_below = |ours: &str| format!("{}.{ours}", place.ours);
     for (ours, value) in env_type.fixed {
         pairs.push((ours_below(ours), (*value).to_owned()));
     }
@@ -180,10 +255,10 @@ fn settings(
             }
             (Outcome::Limit(value), key) => match value.parse::<f64>() {
                 Ok(value) => limit = Some((value, key.map(str::to_owned))),
-                Err(_) => t.bad_value(key.unwrap_or(TRAIN_TAGS), "a number"),
+                Err(_) => t.bad_value(key.unwrap_or(named_by), "a number"),
             },
             (Outcome::Refused(reason), Some(key)) => t.refuse(key, reason),
-            (Outcome::Refused(reason), None) => t.refuse(TRAIN_TAGS, reason),
+            (Outcome::Refused(reason), None) => t.refuse(named_by, reason),
             (Outcome::PartOf(name), Some(key)) => {
                 t.part_of(key, &format!("{custom}env_config.{name}"));
             }
@@ -198,7 +273,6 @@ fn settings(
 /// The settings of RAGEN's kind, those of the tag over them, and those of keys over both.
 fn merged(env_type: &EnvType, known: Option<&Tag>, custom: &str, t: &mut Translator) -> Vec<Setting> {
     let start = format!("{custom}env_config");
-    let known = known.filter(|known| known.env_type == env_type.name);
     // `null` takes the tag's own out.
     let is_reset = t.find(&start).is_some_and(|given| given.node.is_null());
     t.no_effect(
@@ -226,28 +300,26 @@ fn merged(env_type: &EnvType, known: Option<&Tag>, custom: &str, t: &mut Transla
 
 /// How many actions an episode may have: the tag's number, or the environment's own limit where that is lower.
 fn actions(
-    env_type: &EnvType,
-    known: Option<&Tag>,
-    custom: &str,
+    known: &Known,
+    place: &Place,
     limit: Option<(f64, Option<String>)>,
     pairs: &mut Pairs,
     t: &mut Translator,
 ) {
-    const OURS: &str = "environment.prompting.max_actions";
+    let Place { custom, named_by, tag, .. } = place;
+    let ours = format!("{}.prompting.max_actions", place.ours);
     let key = format!("{custom}max_actions_per_traj");
     let given = t.number(&key);
-    let known = known.filter(|known| known.env_type == env_type.name);
-    let Some(actions) = given.or_else(|| known.and_then(|known| known.max_actions.parse().ok())) else {
+    let Some(actions) = given.or_else(|| known.tag.and_then(|known| known.max_actions.parse().ok())) else {
         let env_type_key = format!("{custom}env_type");
-        let tag = custom.strip_prefix(CUSTOM).unwrap_or(custom).trim_end_matches('.');
-        let from = t.first_given(&[&key, &env_type_key, TRAIN_TAGS]).unwrap_or_default();
+        let from = t.first_given(&[&key, &env_type_key, named_by]).unwrap_or_default();
         t.refuse(&from, format!("RAGEN asks how many actions an episode of {tag} may have: give {key}"));
         return;
     };
     let value = match limit {
         Some((limit, from)) if limit < actions => {
             if let Some(from) = from {
-                t.set(&[&from], OURS, &limit.to_string());
+                t.set(&[&from], &ours, &limit.to_string());
                 t.no_effect(&key, &format!("{from} is lower"));
                 return;
             }
@@ -260,32 +332,34 @@ fn actions(
         _ => actions,
     };
     if given.is_some() {
-        t.set(&[&key], OURS, &value.to_string());
+        t.set(&[&key], &ours, &value.to_string());
     } else {
-        pairs.push((OURS.to_owned(), value.to_string()));
+        pairs.push((ours, value.to_string()));
     }
     // RAGEN's lake has no limit of its own, ours has that of gymnasium.
-    if env_type.kind == "frozen_lake" && value > 100.0 {
-        t.set(&[&key, TRAIN_TAGS], "environment.max_steps", &value.to_string());
+    if known.env_type.kind == "frozen_lake" && value > 100.0 {
+        t.set(&[&key, named_by], &format!("{}.max_steps", place.ours), &value.to_string());
     }
 }
 
 /// What the policy is told.
-fn words(known: Option<&Tag>, custom: &str, pairs: &mut Pairs, t: &mut Translator) {
+fn words(place: &Place, pairs: &mut Pairs, t: &mut Translator) {
     const LENGTH: &str = "actor_rollout_ref.rollout.response_length";
-    const OURS: &str = "environment.prompting.max_tokens";
+    let custom = &place.custom;
+    let ours = format!("{}.prompting.max_tokens", place.ours);
     let key = format!("{custom}max_tokens");
     if let Some(length) = t.text(&key) {
-        t.set(&[&key], OURS, &length);
+        t.set(&[&key], &ours, &length);
     } else {
         t.no_effect(&key, "null leaves the default");
+        let known = TAGS.iter().find(|known| known.name == place.tag);
         let length = known.map(|known| known.max_tokens.to_owned()).or_else(|| t.text(LENGTH));
-        pairs.push((OURS.to_owned(), length.unwrap_or_else(|| "400".to_owned())));
+        pairs.push((ours, length.unwrap_or_else(|| "400".to_owned())));
     }
     let key = format!("{custom}env_instruction");
     match t.text(&key) {
         Some(text) if !text.trim().is_empty() => {
-            t.set(&[&key], "environment.prompting.instruction", &quote(text.trim()));
+            t.set(&[&key], &format!("{}.prompting.instruction", place.ours), &quote(text.trim()));
         }
         _ => t.no_effect(&key, "the environment has words of its own here"),
     }

@@ -1,7 +1,8 @@
 //! Turns, actions and rewards of an episode, and how many levels there are.
 
-use super::context::context;
-use super::played::Played;
+use super::context::{context, is_full};
+use super::played::{MORE, Played, sections};
+use super::shares::VAL;
 use crate::foreign::key::Rule;
 use crate::foreign::owner::Owner;
 use crate::foreign::translator::{Translator, quote};
@@ -18,7 +19,7 @@ const TURN_SCORES: &str = "agent_proxy.use_turn_scores";
 
 const PENALTY: &str = "es_manager.format_penalty";
 
-const VAL_GROUPS: &str = "es_manager.val.env_groups";
+const VAL_GROUPS: &str = VAL.total;
 
 const MODEL_LENGTH: &str = "actor_rollout_ref.rollout.max_model_len";
 
@@ -28,16 +29,18 @@ const PROMPT_LENGTH: &str = "data.max_prompt_length";
 const PROMPT_SHARE: f64 = 600.0;
 
 /// Where the rewards of turns stand.
-pub(super) const WHERE_EARNED: &str = "each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of \
+const WHERE_EARNED: &str = "each turn's reward stands where it was earned, with what its form costs: gae and bi_level_gae see where, advantages of \
      whole episodes see the sum; RAGEN puts the sum at the end unless the key is on";
 
-/// Keys that have one of ours for the same.
+/// Keys that have one of ours for the same, in every environment.
 const SAME: [(&str, &str); 4] = [
-    (TURNS, "environment.prompting.max_turns"),
-    (ACTIONS, "environment.prompting.max_actions_per_turn"),
-    (THINK, "environment.prompting.think"),
-    (PENALTY, "environment.prompting.format_penalty"),
+    (TURNS, "prompting.max_turns"),
+    (ACTIONS, "prompting.max_actions_per_turn"),
+    (THINK, "prompting.think"),
+    (PENALTY, FORM),
 ];
+
+const FORM: &str = "prompting.format_penalty";
 
 /// Defaults of a whole configuration that plays an environment.
 pub(in crate::foreign) const PLAYED_DEFAULTS: &[(&str, &str, &str, &str)] = &[
@@ -56,17 +59,54 @@ fn episodes(t: &mut Translator) {
         without_episodes(t);
         return;
     }
+    turn_scores(t);
+    let sections = sections(t);
     for (key, ours) in SAME {
-        if let Some(value) = t.text(key) {
-            t.set(&[key], ours, &value);
+        if let Some(value) = t.text(key).filter(|_| !t.is_noted(key)) {
+            for section in &sections {
+                t.set(&[key], &format!("{section}.{ours}"), &value);
+            }
         }
         t.no_effect(key, "null leaves the default");
     }
     if let Some(separator) = t.text(SEPARATOR) {
-        t.set(&[SEPARATOR], "environment.prompting.action_separator", &quote(separator.trim()));
+        for section in &sections {
+            t.set(&[SEPARATOR], &format!("{section}.prompting.action_separator"), &quote(separator.trim()));
+        }
     }
-    if let Some(groups) = t.text(VAL_GROUPS) {
+    let Some(groups) = t.text(VAL_GROUPS).filter(|_| !t.is_noted(VAL_GROUPS)) else { return };
+    if sections.len() == 1 {
         t.set(&[VAL_GROUPS], "environment.val_size", &groups);
+    } else if played == Played::Own {
+        t.refuse(
+            VAL_GROUPS,
+            format!(
+                "the configuration has several environments: set `val_size` of each, under `environment` \
+                 and `{MORE}`"
+            ),
+        );
+    }
+}
+
+/// Where the rewards of turns stand. Where RAGEN's switch is on, an answer's form costs nothing there.
+fn turn_scores(t: &mut Translator) {
+    if !t.flag(TURN_SCORES, false) {
+        t.no_effect(TURN_SCORES, WHERE_EARNED);
+    } else if is_full(t) {
+        for section in sections(t) {
+            t.set(&[TURN_SCORES], &format!("{section}.{FORM}"), "0");
+        }
+        t.remark(
+            TURN_SCORES,
+            "RAGEN charges nothing for an answer's form where it is on; each turn's reward stands where it was \
+             earned with and without it",
+        );
+        t.no_effect(PENALTY, "RAGEN charges it where agent_proxy.use_turn_scores is off");
+    } else {
+        t.no_effect(
+            TURN_SCORES,
+            "RAGEN reads it where the whole episode is in sight; each turn's reward stands where it was earned",
+        );
     }
 }
 
@@ -88,6 +128,7 @@ fn without_episodes(t: &mut Translator) {
     for key in [SEPARATOR, ACTIONS] {
         t.no_effect(key, "no environment is played: a trajectory is one turn");
     }
+    t.no_effect(TURN_SCORES, "a trajectory is one turn, and its reward stands at the end of it");
     t.no_effect(THINK, "prompts are those of the data, and nothing is added to them");
     t.no_effect(PENALTY, "an answer's form is scored by a reward of its own, such as `kind: format`");
 }
@@ -95,8 +136,14 @@ fn without_episodes(t: &mut Translator) {
 /// Defaults of a whole configuration that plays an environment.
 pub(super) fn defaults(t: &mut Translator) {
     let owner = Owner::Ragen;
+    let sections = sections(t);
     for (key, _, ours, value) in PLAYED_DEFAULTS {
-        t.default(owner, key, ours, value);
+        let of_each: Vec<String> = match ours.strip_prefix("environment.prompting") {
+            Some(name) => sections.iter().map(|section| format!("{section}.prompting{name}")).collect(),
+            None => vec![(*ours).to_owned()],
+        };
+        let pairs: Vec<(&str, &str)> = of_each.iter().map(|ours| (ours.as_str(), *value)).collect();
+        t.defaults(owner, key, &pairs);
     }
     if t.text(TURN_SCORES).is_none() && t.value_of("objective.advantage.kind").as_deref() == Some("gae") {
         t.absent_without_effect(owner, TURN_SCORES, WHERE_EARNED);
@@ -116,7 +163,9 @@ pub(super) fn defaults(t: &mut Translator) {
 
 /// RAGEN's length of prompt and episode together becomes a length of each.
 fn length(t: &mut Translator) {
-    const OURS: [&str; 2] = ["data.max_prompt_length", "environment.max_length"];
+    const PROMPT: &str = "data.max_prompt_length";
+    let of_episodes: Vec<String> =
+        sections(t).iter().map(|section| format!("{section}.max_length")).collect();
     let given = t.number(MODEL_LENGTH);
     let whole = given.unwrap_or(3600.0);
     let prompt = t.number(PROMPT_LENGTH).unwrap_or_else(|| PROMPT_SHARE.min((whole / 2.0).floor()));
@@ -124,11 +173,15 @@ fn length(t: &mut Translator) {
     let (prompt_text, episode) = (prompt.to_string(), episode.to_string());
     if given.is_some() {
         if t.text(PROMPT_LENGTH).is_none() {
-            t.set(&[MODEL_LENGTH], OURS[0], &prompt_text);
+            t.set(&[MODEL_LENGTH], PROMPT, &prompt_text);
         }
-        t.set(&[MODEL_LENGTH], OURS[1], &episode);
+        for ours in &of_episodes {
+            t.set(&[MODEL_LENGTH], ours, &episode);
+        }
     } else {
-        t.defaults(Owner::Ragen, MODEL_LENGTH, &[(OURS[0], &prompt_text), (OURS[1], &episode)]);
+        let mut pairs = vec![(PROMPT, prompt_text.as_str())];
+        pairs.extend(of_episodes.iter().map(|ours| (ours.as_str(), episode.as_str())));
+        t.defaults(Owner::Ragen, MODEL_LENGTH, &pairs);
     }
     t.remark(
         MODEL_LENGTH,

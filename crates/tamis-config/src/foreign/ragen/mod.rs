@@ -1,7 +1,8 @@
 //! RAGEN's own keys; the others are verl's.
 //!
 //! ```text
-//! tags, n_groups -> played: which environment, if any -> environments: its kind and settings (env_type, symbols)
+//! tags -> played: which environments, if any -> environments: kind and settings of each (env_type, symbols)
+//! n_groups -> shares: how many levels each environment has
 //! agent_proxy, es_manager -> episodes: turns, actions, rewards; context: what a turn sees
 //! ```
 
@@ -12,6 +13,7 @@ mod episodes;
 mod filter;
 mod played;
 mod rules;
+mod shares;
 mod symbols;
 mod tags;
 
@@ -149,22 +151,22 @@ pub(super) const KEYS: &[ForeignKey] = &[
     key(
         "es_manager.train.env_configs.tags",
         "[CoordSokoban]",
-        By(environments::ENVIRONMENT, "data.task environment.kind"),
+        By(environments::ENVIRONMENT, "data.task environment.kind environment.name more_environments"),
     ),
     key(
         "es_manager.train.env_configs.n_groups",
         "[8]",
-        By(environments::ENVIRONMENT, "data.train_batch_size"),
+        By(environments::ENVIRONMENT, "environment.train_size more_environments"),
     ),
     key(
         "es_manager.val.env_configs.tags",
         "[CoordSokoban]",
-        By(environments::ENVIRONMENT, "environment.kind"),
+        By(environments::ENVIRONMENT, "more_environments"),
     ),
     key(
         "es_manager.val.env_configs.n_groups",
         "[512]",
-        By(environments::ENVIRONMENT, "environment.val_size"),
+        By(environments::ENVIRONMENT, "environment.val_size more_environments"),
     ),
     key(
         "actor_rollout_ref.rollout.tp_size_check",
@@ -172,11 +174,19 @@ pub(super) const KEYS: &[ForeignKey] = &[
         NoEffect("devices and machines are set up by the sections `learner` and `cluster`"),
     ),
     key("agent_proxy.max_turn", "5", By(episodes::EPISODES, "environment.prompting.max_turns")),
-    key("agent_proxy.context_window_mode", "full", By(episodes::EPISODES, "environment")),
-    key("agent_proxy.max_context_window", "-1", By(episodes::EPISODES, "environment")),
-    key("agent_proxy.without_history", "False", By(episodes::EPISODES, "environment")),
-    key("agent_proxy.enable_summary_memory", "False", By(episodes::EPISODES, "environment")),
-    key("agent_proxy.use_turn_scores", "False", NoEffect(episodes::WHERE_EARNED)),
+    key("agent_proxy.context_window_mode", "full", By(episodes::EPISODES, "environment.context")),
+    key("agent_proxy.max_context_window", "-1", By(episodes::EPISODES, "environment.max_context_window")),
+    key(
+        "agent_proxy.without_history",
+        "False",
+        By(episodes::EPISODES, "environment.context environment.max_context_window"),
+    ),
+    key("agent_proxy.enable_summary_memory", "False", By(episodes::EPISODES, "environment.context")),
+    key(
+        "agent_proxy.use_turn_scores",
+        "False",
+        By(episodes::EPISODES, "environment.prompting.format_penalty"),
+    ),
     key("agent_proxy.action_sep", "||", By(episodes::EPISODES, "environment.prompting.action_separator")),
     key(
         "agent_proxy.max_actions_per_turn",

@@ -1,9 +1,10 @@
-//! What a run plays: an environment by RAGEN's tags, one of its own, or none.
+//! What a run plays: environments by RAGEN's tags, those of its own, or none.
 
 use super::tags;
 use crate::foreign::owner::Owner;
 use crate::foreign::translator::{Given, Translator, show};
-use crate::tree::{Value, parse_float};
+use crate::override_argument::Override;
+use crate::tree::{Node, Value};
 
 pub(super) const TRAIN_TAGS: &str = "es_manager.train.env_configs.tags";
 
@@ -11,21 +12,18 @@ pub(super) const VAL_TAGS: &str = "es_manager.val.env_configs.tags";
 
 pub(super) const CUSTOM: &str = "custom_envs.";
 
+/// Our list of the environments beside the first.
+pub(super) const MORE: &str = "more_environments";
+
 /// Files of prompts, which RAGEN does not read.
 pub(super) const FILES: [&str; 2] = ["data.train_files", "data.val_files"];
-
-/// How many groups each tag has, how many there are, and RAGEN's default of that.
-const GROUPS: [(&str, &str, f64); 2] = [
-    ("es_manager.train.env_configs.n_groups", "es_manager.train.env_groups", 8.0),
-    ("es_manager.val.env_configs.n_groups", "es_manager.val.env_groups", 512.0),
-];
 
 /// What a run plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Played {
-    /// An environment of RAGEN's.
+    /// Environments of RAGEN's.
     Tag,
-    /// The one under `environment`, which RAGEN's keys are put over.
+    /// What stands under `environment`, which RAGEN's keys are put over.
     Own,
     /// None: it has rows of a file, or a task that makes them.
     Nothing,
@@ -68,83 +66,84 @@ fn tags(key: &str, t: &Translator) -> Option<Vec<String>> {
     Some(tags)
 }
 
-/// The tag that is played, in training and in validation alike.
-pub(super) fn tag_of_both(t: &mut Translator) -> Option<String> {
+/// An environment of a run.
+pub(super) struct Place {
+    /// RAGEN's name for it.
+    pub(super) tag: String,
+    /// RAGEN's keys of it, up to the last dot.
+    pub(super) custom: String,
+    /// The section of ours.
+    pub(super) ours: String,
+    /// The key that names it.
+    pub(super) named_by: &'static str,
+    /// Whether it is trained on.
+    pub(super) trains: bool,
+    /// Whether validation plays it.
+    pub(super) validates: bool,
+}
+
+/// The environments of the tags, those of training first.
+pub(super) fn places(t: &mut Translator) -> Option<Vec<Place>> {
     let (train, val) = (tags(TRAIN_TAGS, t), tags(VAL_TAGS, t));
+    let mut is_named = true;
     for (key, tags) in [(TRAIN_TAGS, &train), (VAL_TAGS, &val)] {
         match tags.as_deref() {
             None => t.no_effect(key, "null names no environment"),
-            Some([]) => t.refuse(key, "it names no environment"),
-            Some([_]) => {}
-            Some([first @ .., last]) => t.refuse(
-                key,
-                format!(
-                    "{} and {last} are {} environments, and one is played at a time: name one, the same for \
-                     training and validation",
-                    first.join(", "),
-                    first.len() + 1
-                ),
-            ),
+            Some([]) => {
+                t.refuse(key, "it names no environment");
+                is_named = false;
+            }
+            Some(_) => {}
         }
     }
-    let is_single = |tags: &Option<Vec<String>>| tags.as_ref().is_none_or(|tags| tags.len() == 1);
-    if !is_single(&train) || !is_single(&val) {
+    if !is_named {
         return None;
     }
-    let first = |tags: Option<Vec<String>>| tags.and_then(|tags| tags.into_iter().next());
-    let (train, val) = (first(train), first(val));
-    let tag = train.clone().unwrap_or_else(|| tags::DEFAULT.to_owned());
-    match val {
-        Some(val) if val != tag => {
-            let by_default = if train.is_some() { "" } else { ", RAGEN's default" };
-            t.refuse(
-                VAL_TAGS,
-                format!(
-                    "training plays {tag}{by_default}, validation {val}, and one environment is played at a time: \
-                     name the same for both"
-                ),
-            );
-            return None;
-        }
-        Some(_) if train.is_some() => t.part_of(VAL_TAGS, TRAIN_TAGS),
-        Some(_) => t.no_effect(VAL_TAGS, "training plays the same, by RAGEN's default"),
-        None if t.whole && tag != tags::DEFAULT => t.absent_without_effect(
-            Owner::Ragen,
-            VAL_TAGS,
-            &format!(
-                "RAGEN's default is {}, and one environment is played at a time: validation plays {tag}, \
-                 as training does",
-                tags::DEFAULT
-            ),
-        ),
-        None => {}
+    let trained = train.unwrap_or_else(|| vec![tags::DEFAULT.to_owned()]);
+    if val.is_none() && t.whole && trained != [tags::DEFAULT] {
+        let reason = format!(
+            "RAGEN's default is {}, which is not what is trained on: validation plays what training plays",
+            tags::DEFAULT
+        );
+        t.absent_without_effect(Owner::Ragen, VAL_TAGS, &reason);
     }
-    Some(tag)
+    let validated = val.unwrap_or_else(|| trained.clone());
+    let only_validated = validated.iter().filter(|tag| !trained.contains(tag)).map(|tag| (tag, VAL_TAGS));
+    let named = trained.iter().map(|tag| (tag, TRAIN_TAGS)).chain(only_validated);
+    let place = |(number, (tag, named_by)): (usize, (&String, &'static str))| Place {
+        tag: tag.clone(),
+        custom: format!("{CUSTOM}{tag}."),
+        ours: section(number),
+        named_by,
+        trains: trained.contains(tag),
+        validates: validated.contains(tag),
+    };
+    Some(named.enumerate().map(place).collect())
 }
 
-/// Each tag's number of groups is, with one tag, the number of groups.
-pub(super) fn groups(t: &mut Translator) {
-    for (key, total, default) in GROUPS {
-        let Some(node) = t.find(key).map(|given| given.node.clone()) else { continue };
-        if node.is_null() {
-            t.no_effect(key, &format!("{total} says it"));
-            continue;
-        }
-        let counts: Option<Vec<f64>> = match &node.value {
-            Value::List(items) => items.iter().map(|item| parse_float(&show(item))).collect(),
-            _ => parse_float(&show(&node)).map(|count| vec![count]),
-        };
-        let sum = counts.map(|counts| counts.iter().sum::<f64>());
-        let Some(groups) = t.number(total).or(t.whole.then_some(default)) else {
-            t.no_effect(key, &format!("{total} says it, and is not given"));
-            continue;
-        };
-        match sum {
-            None => t.bad_value(key, "a list of numbers"),
-            Some(sum) if sum.to_bits() == groups.to_bits() => t.no_effect(key, &format!("{total} says it")),
-            Some(sum) => {
-                t.refuse(key, format!("it adds up to {sum}, and RAGEN asks for {total}, which is {groups}"));
-            }
-        }
+/// The section of an environment by its number in the run.
+fn section(number: usize) -> String {
+    match number {
+        0 => "environment".to_owned(),
+        _ => format!("{MORE}.{}", number - 1),
+    }
+}
+
+/// The sections of all environments of a run.
+pub(super) fn sections(t: &Translator) -> Vec<String> {
+    let set = t.overrides.iter().rev().find(|other| other.path == MORE).and_then(Override::value);
+    let num_more = set.map_or_else(|| num_more_below(t), num_of_list);
+    (0..=num_more).map(section).collect()
+}
+
+/// How many environments beside the first the layers of ours have.
+pub(super) fn num_more_below(t: &Translator) -> usize {
+    t.lower.tree.as_ref().and_then(|tree| tree.at(MORE)).map_or(0, num_of_list)
+}
+
+fn num_of_list(node: &Node) -> usize {
+    match &node.value {
+        Value::List(items) => items.len(),
+        Value::Scalar { .. } | Value::Map(_) => 0,
     }
 }

@@ -116,16 +116,36 @@ pub(super) const ELSEWHERE: &[(&str, &str)] = &[
     (
         "metamathqa",
         "questions are no environment here: give them as `data.train`, with `reward=[{kind: math}]` and one answer \
-         each, or play it through a foreign environment",
+         each; for several tries a question write a class, `environment: {kind: python, path: FILE.py:CLASS}`",
     ),
-    ("webshop", "the shop is a program of its own: play it through a foreign environment"),
-    ("alfworld", "ALFWorld is a program of its own: play it through a foreign environment"),
-    ("lean", "Lean is a program of its own: play it through a foreign environment"),
-    ("search", "a search needs a server that answers it: play it through a foreign environment"),
+    (
+        "webshop",
+        "the shop is a program of its own: play it by a class around it, `environment: {kind: python, path: \
+         FILE.py:CLASS}`, or as a server, `environment: {kind: http, url: URL}`",
+    ),
+    (
+        "alfworld",
+        "ALFWorld is a program of its own: play it by a class around it, `environment: {kind: python, path: \
+         FILE.py:CLASS}`, in an interpreter that has the package (`environment.python`)",
+    ),
+    (
+        "lean",
+        "Lean is a program of its own: play it by a program around it, `environment: {kind: command, argv: \
+         [PROGRAM]}`, or a class, `environment: {kind: python, path: FILE.py:CLASS}`",
+    ),
+    (
+        "search",
+        "a search is a tool here: give the questions as `data.train`, and a function that asks your server, \
+         `environment: {kind: tools, functions: [FILE.py:FUNCTION]}`",
+    ),
     (
         "deepcoder",
-        "the tests of a program are run by no environment here: score its rows by a reward of your own, or play it \
-         through a foreign environment",
+        "programs are scored by a reward here: give the problems with their tests as `data.train`, and \
+         `reward=[{kind: code}]`, which runs the tests in a sandbox",
     ),
-    ("spatial", "there is no such environment here: play it through a foreign environment"),
+    (
+        "spatial",
+        "there is no such environment here: play RAGEN's by a class around it, `environment: {kind: python, path: \
+         FILE.py:CLASS}`",
+    ),
 ];
