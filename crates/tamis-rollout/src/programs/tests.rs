@@ -314,7 +314,10 @@ if os.fork():
     os._exit(0)
 with open(name, "w") as file:
     file.write(str(os.getpid()) + "\\n")
+began = time.monotonic()
 while not os.path.exists(name + ".go"):
+    # Nobody will say so any more.
+    if time.monotonic() - began > 300: os._exit(1)
     time.sleep(0.01)
 body = json.dumps({"messages": [{"role": "user", "content": name}]}).encode()
 headers = {"Content-Type": "application/json", "Authorization": key}
