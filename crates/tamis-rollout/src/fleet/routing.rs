@@ -23,8 +23,10 @@ impl Fleet {
         if let Some((at, num)) = self.homes.get_mut(&home)
             && *at == place
         {
-            *num -= 1;
-            if *num == 0 {
+            // One that went elsewhere while its home was full may end after the home moved there.
+            let was_busy = *num > 0;
+            *num = num.saturating_sub(1);
+            if was_busy && *num == 0 {
                 // The next turn of an episode finds its beginning in the cache there.
                 self.left_homes.push_back(home);
                 if self.left_homes.len() > MOST_LEFT_HOMES
