@@ -429,8 +429,7 @@ pub const CATALOGUE: &[Section] = &[
             tamis("train/{environment}/num_calls_refused", "calls",
                 "Mean number of a program's calls that were refused."),
             tamis("train/{environment}/info/{name}", "",
-                "Number that the environment gives by that name; one called `num_...` is summed over an episode, others are \
-                means over its turns."),
+                "Number that the environment gives by that name, over turns and episodes as above."),
             tamis("train/{environment}/cut_ratio", "share",
                 "Share of the episodes that a limit of turns, actions or tokens ended."),
         ],
