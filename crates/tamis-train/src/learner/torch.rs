@@ -335,7 +335,7 @@ mod tests {
     fn every_file_of_the_learner_is_part_of_the_program() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tamis");
         let mut found = Vec::new();
-        for folder in ["cluster", "learner", "reward"] {
+        for folder in ["cluster", "environments", "learner", "reward"] {
             for entry in std::fs::read_dir(package.join(folder)).expect("a folder") {
                 let path = entry.expect("an entry").path();
                 if path.extension().is_some_and(|extension| extension == "py") {
