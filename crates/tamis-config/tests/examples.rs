@@ -82,7 +82,13 @@ fn common_settings_of_the_filter() {
 /// The presets of the common recipes set the values that their authors released.
 #[test]
 fn presets_are_the_released_recipes() {
-    let divided = Grpo { scale: Scale::Group, ddof: 1, epsilon: 1e-6, singleton: SingletonAdvantage::Zero };
+    let divided = Grpo {
+        scale: Scale::Group,
+        ddof: 1,
+        epsilon: 1e-6,
+        singleton: SingletonAdvantage::Zero,
+        ..Grpo::default()
+    };
     let undivided = Grpo { scale: Scale::None, ..divided };
     let clip = |clip_high, dual_clip| {
         let log_ratio_limit = Some(20.0);

@@ -233,6 +233,11 @@ impl Trajectory {
         self.logprobs.iter().all(|logprob| !logprob.is_nan())
     }
 
+    /// Answers of the policy in it: one, where it was not played in an environment.
+    pub fn num_turns(&self) -> usize {
+        self.episode.as_ref().map_or(1, |episode| episode.turns.len())
+    }
+
     /// Place of the last token of each turn; of one without tokens that of the token before it. Empty where there is
     /// no token at all.
     pub fn turn_ends(&self) -> Vec<usize> {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tamis_core::group::{Episode, FinishReason, GroupId, PolicyVersion};
 use tamis_core::random::Key;
 pub use tamis_core::schedule::InFlight;
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::Prompt;
 use thiserror::Error;
 
@@ -183,6 +184,12 @@ impl Sample {
         self.episode.as_ref().map_or_else(|| vec![true; len], |episode| episode.loss_mask(len))
     }
 
+    /// Its turns and tokens.
+    pub fn spent(&self) -> Spent {
+        let turns = self.episode.as_ref().map_or(1, |episode| episode.turns.len() as u64);
+        Spent { tokens: self.token_ids.len() as u64, turns }
+    }
+
     /// Number of tokens that the policy wrote: all of them, but for those of an environment.
     pub fn num_written(&self) -> usize {
         self.episode.as_ref().map_or(self.token_ids.len(), Episode::num_written)
@@ -223,15 +230,15 @@ pub enum GeneratorEvent {
         kind: FailureKind,
         /// Why, for a person; where it failed is named.
         reason: String,
-        /// Completion tokens spent on it, as far as known.
-        num_tokens: u64,
+        /// What was generated for it, as far as known.
+        spent: Spent,
     },
     /// The sample was given up, by [`Generator::abort`] or a publication that does not wait.
     Aborted {
         /// Id of the sample.
         id: SampleId,
-        /// Completion tokens spent on it, as far as known.
-        num_tokens: u64,
+        /// What was generated for it, as far as known.
+        spent: Spent,
     },
     /// Answer to [`Generator::publish`]: whatever is submitted from now on is sampled by this version.
     Published {

@@ -2,6 +2,7 @@
 //! used.
 
 use std::collections::{HashMap, VecDeque};
+use tamis_core::schedule::Spent;
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::PolicyVersion;
@@ -58,8 +59,9 @@ pub enum SampleOutcome {
         kind: FailureKind,
         /// The reason.
         reason: String,
-        /// Completion tokens spent on it.
-        num_tokens: u64,
+        /// What was generated for it.
+        #[serde(flatten)]
+        spent: Spent,
     },
 }
 
@@ -154,8 +156,8 @@ impl<G: Generator> Generator for Journalled<G> {
             Some(SampleOutcome::Sampled(sample)) => {
                 self.recorded.push_back(GeneratorEvent::Sampled { id, sample });
             }
-            Some(SampleOutcome::Failed { kind, reason, num_tokens }) => {
-                self.recorded.push_back(GeneratorEvent::Failed { id, kind, reason, num_tokens });
+            Some(SampleOutcome::Failed { kind, reason, spent }) => {
+                self.recorded.push_back(GeneratorEvent::Failed { id, kind, reason, spent });
             }
             None => {
                 self.generator.submit(request)?;
@@ -184,9 +186,9 @@ impl<G: Generator> Generator for Journalled<G> {
         for event in &new {
             let (id, outcome) = match event {
                 GeneratorEvent::Sampled { id, sample } => (id, SampleOutcome::Sampled(sample.clone())),
-                GeneratorEvent::Failed { id, kind, reason, num_tokens } => {
-                    let (kind, reason, num_tokens) = (*kind, reason.clone(), *num_tokens);
-                    (id, SampleOutcome::Failed { kind, reason, num_tokens })
+                GeneratorEvent::Failed { id, kind, reason, spent } => {
+                    let (kind, reason, spent) = (*kind, reason.clone(), *spent);
+                    (id, SampleOutcome::Failed { kind, reason, spent })
                 }
                 GeneratorEvent::Aborted { id, .. } => {
                     self.asked.remove(id);

@@ -69,6 +69,9 @@ fn episodes_are_trained_on_as_they_were_played() {
         num_rows += 1;
     }
     assert!(num_turns > num_rows && num_rows > 0, "{num_turns} turns in {num_rows} episodes");
+    // Every turn is accounted for.
+    let told = steps.iter().filter_map(|row| row["turns/generated"].as_f64()).sum::<f64>();
+    assert_eq!(told as usize, num_turns);
     // Boards are shown turn by turn, as they stand.
     let shown = folder.tamis(&["eval", "runs/tiny", "validate.num_samples_shown=8"]).succeeds().stdout;
     assert!(shown.contains("    turn 1   "), "{shown}");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use tamis_core::group::{GroupId, Trajectory};
-use tamis_core::schedule::ScheduleError;
+use tamis_core::schedule::{ScheduleError, Spent};
 use tamis_env::reward::Scored;
 
 use super::flight::{Course, GroupFlight, MemberState};
@@ -280,12 +280,10 @@ impl Dispatcher {
             GeneratorEvent::Sampled { id, sample } => {
                 let (given, num_tokens) = (sample.logprobs.len(), sample.token_ids.len());
                 let reason = format!("the sample has {given} log-probabilities for {num_tokens} tokens");
-                (id, RequestEnd::Failed(reason, num_tokens as u64))
+                (id, RequestEnd::Failed(reason, sample.spent()))
             }
-            GeneratorEvent::Failed { id, reason, num_tokens, .. } => {
-                (id, RequestEnd::Failed(reason, num_tokens))
-            }
-            GeneratorEvent::Aborted { id, num_tokens } => (id, RequestEnd::Aborted(num_tokens)),
+            GeneratorEvent::Failed { id, reason, spent, .. } => (id, RequestEnd::Failed(reason, spent)),
+            GeneratorEvent::Aborted { id, spent } => (id, RequestEnd::Aborted(spent)),
         };
         if let Err(why) = self.expect(id) {
             self.inbox.ignored.count(why);
@@ -297,7 +295,7 @@ impl Dispatcher {
         let arrival = self.arrivals;
         let Some(flight) = self.flights.get_mut(&group) else { return Ok(()) };
         let is_on = flight.is_on();
-        flight.generation.num_tokens += outcome.num_tokens();
+        flight.generation.spend(outcome.spent());
         flight.generation.arrival = arrival;
         if let Some(record) = self.held.get_mut(&group) {
             record.generation = flight.generation;
@@ -384,26 +382,24 @@ fn scored_before(record: &Record, trajectory: &Trajectory) -> Option<ScoredMembe
 /// The end of a group's request.
 enum RequestEnd {
     Sampled(Sample),
-    Failed(String, u64),
-    Aborted(u64),
+    Failed(String, Spent),
+    Aborted(Spent),
 }
 
 impl RequestEnd {
     fn end(&self) -> SampleEnd {
         match self {
             Self::Sampled(_) => SampleEnd::Sampled,
-            Self::Failed(reason, num_tokens) => {
-                SampleEnd::Failed { reason: reason.clone(), num_tokens: *num_tokens }
-            }
-            Self::Aborted(num_tokens) => SampleEnd::Aborted { num_tokens: *num_tokens },
+            Self::Failed(reason, spent) => SampleEnd::Failed { reason: reason.clone(), spent: *spent },
+            Self::Aborted(spent) => SampleEnd::Aborted { spent: *spent },
         }
     }
 
-    /// Completion tokens spent on it.
-    fn num_tokens(&self) -> u64 {
+    /// What was generated for it.
+    fn spent(&self) -> Spent {
         match self {
-            Self::Sampled(sample) => sample.token_ids.len() as u64,
-            Self::Failed(_, num_tokens) | Self::Aborted(num_tokens) => *num_tokens,
+            Self::Sampled(sample) => sample.spent(),
+            Self::Failed(_, spent) | Self::Aborted(spent) => *spent,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! by a resumed run.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use tamis_core::schedule::Spent;
 
 use serde::{Deserialize, Serialize};
 use tamis_core::group::{GroupId, PolicyVersion};
@@ -53,13 +54,15 @@ pub enum SampleEnd {
     Failed {
         /// The reason.
         reason: String,
-        /// Completion tokens spent on it.
-        num_tokens: u64,
+        /// What was generated for it.
+        #[serde(flatten)]
+        spent: Spent,
     },
     /// The sample was aborted.
     Aborted {
-        /// Completion tokens spent on it.
-        num_tokens: u64,
+        /// What was generated for it.
+        #[serde(flatten)]
+        spent: Spent,
     },
 }
 
@@ -143,13 +146,13 @@ impl Replay {
     /// The next event of the noted order, if it is known without waiting.
     fn next_known(&self) -> Option<Arrival> {
         match self.taken.front()? {
-            Taken::Sample { id, end: SampleEnd::Failed { reason, num_tokens } } => {
+            Taken::Sample { id, end: SampleEnd::Failed { reason, spent } } => {
                 let (reason, kind) = (reason.clone(), FailureKind::Permanent);
-                let event = GeneratorEvent::Failed { id: *id, kind, reason, num_tokens: *num_tokens };
+                let event = GeneratorEvent::Failed { id: *id, kind, reason, spent: *spent };
                 Some(Arrival::Event(event))
             }
-            Taken::Sample { id, end: SampleEnd::Aborted { num_tokens } } => {
-                Some(Arrival::Event(GeneratorEvent::Aborted { id: *id, num_tokens: *num_tokens }))
+            Taken::Sample { id, end: SampleEnd::Aborted { spent } } => {
+                Some(Arrival::Event(GeneratorEvent::Aborted { id: *id, spent: *spent }))
             }
             Taken::Unheard { group } => Some(Arrival::Unheard(GroupId(*group))),
             Taken::Sample { .. } | Taken::Score { .. } | Taken::Published { .. } | Taken::StepEnd => None,

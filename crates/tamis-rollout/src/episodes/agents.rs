@@ -6,6 +6,7 @@
 //! the trajectory, which shares its reward. Texts stand in the order in which the calls came.
 
 use std::sync::Arc;
+use tamis_core::schedule::Spent;
 
 use serde_json::Value;
 use tamis_core::group::FinishReason;
@@ -75,16 +76,16 @@ pub(super) struct Agent {
     episode: EpisodeNumber,
     calls: Vec<Asked>,
     /// Tokens of answers that nobody heard.
-    num_lost: u64,
+    lost: Spent,
     /// Calls for which there was no room, or that cannot be rendered.
     num_unanswerable: u64,
 }
 
 impl Agent {
     /// Tokens that the policy has written for it, heard or not.
-    fn num_written(&self) -> u64 {
+    fn written(&self) -> Spent {
         let answered = self.calls.iter().filter_map(|asked| asked.answer.as_ref());
-        self.num_lost + answered.map(|(sample, _)| sample.token_ids.len() as u64).sum::<u64>()
+        self.lost + answered.map(|(sample, _)| Spent::on_answer(sample.token_ids.len() as u64)).sum::<Spent>()
     }
 
     /// Tokens of the trajectory so far, as it would be laid out.
@@ -235,7 +236,7 @@ impl Episodes<'_> {
         let episode = agents.host().begin(&agents.task(prompt, request.key.with(LUCK)));
         self.plays.played.insert(
             request.id,
-            Agent { request, episode, calls: Vec::new(), num_lost: 0, num_unanswerable: 0 },
+            Agent { request, episode, calls: Vec::new(), lost: Spent::default(), num_unanswerable: 0 },
         );
     }
 
@@ -267,7 +268,7 @@ impl Episodes<'_> {
                 ProgramEvent::Ended { outcome, refused, .. } => {
                     let Some(agent) = self.plays.played.remove(&id) else { continue };
                     self.abort_calls(id, &agent, None);
-                    let num_tokens = agent.num_written();
+                    let spent = agent.written();
                     let finished = outcome.and_then(|outcome| {
                         agent
                             .finish(outcome, refused)
@@ -277,7 +278,7 @@ impl Episodes<'_> {
                         Ok(sample) => GeneratorEvent::Sampled { id, sample },
                         Err(reason) => {
                             let fault = EnvironmentFault::Broke(format!("its program: {reason}"));
-                            self.plays.fail(id, num_tokens, &fault)
+                            self.plays.fail(id, spent, &fault)
                         }
                     });
                 }
@@ -324,12 +325,10 @@ impl Episodes<'_> {
         if asked.is_abandoned {
             asked.is_over = true;
             // The program has given it up itself.
-            agent.num_lost += match event {
-                GeneratorEvent::Sampled { sample, .. } => sample.token_ids.len() as u64,
-                GeneratorEvent::Failed { num_tokens, .. } | GeneratorEvent::Aborted { num_tokens, .. } => {
-                    num_tokens
-                }
-                GeneratorEvent::Published { .. } => 0,
+            agent.lost += match event {
+                GeneratorEvent::Sampled { sample, .. } => Spent::on_answer(sample.token_ids.len() as u64),
+                GeneratorEvent::Failed { spent, .. } | GeneratorEvent::Aborted { spent, .. } => spent,
+                GeneratorEvent::Published { .. } => Spent::default(),
             };
             return Ok(None);
         }
@@ -349,7 +348,7 @@ impl Episodes<'_> {
             } else {
                 // Nobody has heard it.
                 (asked.is_abandoned, asked.is_over) = (true, true);
-                agent.num_lost += sample.token_ids.len() as u64;
+                agent.lost += Spent::on_answer(sample.token_ids.len() as u64);
             }
             return Ok(None);
         }
@@ -357,13 +356,13 @@ impl Episodes<'_> {
         let Some(agent) = self.plays.played.remove(&whole) else { return Ok(None) };
         agents.host().end(agent.episode);
         self.abort_calls(whole, &agent, Some(id.turn));
-        let before = agent.num_written();
+        let before = agent.written();
         Ok(Some(match event {
-            GeneratorEvent::Failed { kind, reason, num_tokens, .. } => {
-                GeneratorEvent::Failed { id: whole, kind, reason, num_tokens: num_tokens + before }
+            GeneratorEvent::Failed { kind, reason, spent, .. } => {
+                GeneratorEvent::Failed { id: whole, kind, reason, spent: spent + before }
             }
-            GeneratorEvent::Aborted { num_tokens, .. } => {
-                GeneratorEvent::Aborted { id: whole, num_tokens: num_tokens + before }
+            GeneratorEvent::Aborted { spent, .. } => {
+                GeneratorEvent::Aborted { id: whole, spent: spent + before }
             }
             other => other,
         }))
@@ -377,7 +376,7 @@ impl Episodes<'_> {
             let Some(agent) = self.plays.played.remove(&id) else { continue };
             agents.host().end(agent.episode);
             self.abort_calls(id, &agent, None);
-            self.plays.told.push(GeneratorEvent::Aborted { id, num_tokens: agent.num_written() });
+            self.plays.told.push(GeneratorEvent::Aborted { id, spent: agent.written() });
         }
     }
 }

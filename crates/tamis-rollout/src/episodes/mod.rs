@@ -17,6 +17,7 @@ mod told;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tamis_core::schedule::Spent;
 
 use tamis_core::caught::catch;
 use tamis_core::group::{Episode, Turn};
@@ -132,7 +133,7 @@ struct Slot {
     /// The turn whose answer is waited for; `None` where none is.
     turn: Option<u32>,
     /// Tokens that the policy has written in it.
-    num_written: usize,
+    written: Spent,
     is_given_up: bool,
 }
 
@@ -398,26 +399,26 @@ impl Plays {
         }
     }
 
-    /// Ends a play whose answer does not come; as which sample it was asked for, and the tokens of its turns before.
-    fn give_up(&mut self, id: SampleId) -> (SampleId, u64) {
+    /// Ends a play whose answer does not come; as which sample it was asked for, and its turns before.
+    fn give_up(&mut self, id: SampleId) -> (SampleId, Spent) {
         match self.find(id) {
             Ok((whole, slot)) => {
-                let num_tokens = slot.num_written as u64;
+                let spent = slot.written;
                 self.open.remove(&whole);
-                (whole, num_tokens)
+                (whole, spent)
             }
-            Err(id) => (id, 0),
+            Err(id) => (id, Spent::default()),
         }
     }
 
     /// Ends a play that its environment has failed.
-    fn fail(&mut self, id: SampleId, num_tokens: u64, fault: &EnvironmentFault) -> GeneratorEvent {
+    fn fail(&mut self, id: SampleId, spent: Spent, fault: &EnvironmentFault) -> GeneratorEvent {
         match fault {
             EnvironmentFault::TimedOut { .. } => self.faults.num_timed_out += 1,
             EnvironmentFault::Broke(_) => self.faults.num_broken += 1,
         }
         self.open.remove(&id);
-        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason: fault.to_string(), num_tokens }
+        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason: fault.to_string(), spent }
     }
 }
 
@@ -444,7 +445,8 @@ impl Episodes<'_> {
                 let (Some(worlds), Some(mut play)) = (worlds, slot.play.take()) else {
                     return Ok(Some(GeneratorEvent::Sampled { id, sample }));
                 };
-                (slot.turn, slot.num_written) = (None, play.told.num_written + sample.token_ids.len());
+                (slot.turn, slot.written) =
+                    (None, play.told.written() + Spent::on_answer(sample.token_ids.len() as u64));
                 if !worlds.is_slow() || slot.is_given_up {
                     let next =
                         if slot.is_given_up { None } else { Some(play.take(&sample, &*worlds, limits)) };
@@ -456,13 +458,13 @@ impl Episodes<'_> {
                 });
                 return Ok(None);
             }
-            GeneratorEvent::Failed { id, kind, reason, num_tokens } => {
+            GeneratorEvent::Failed { id, kind, reason, spent } => {
                 let (id, before) = self.plays.give_up(id);
-                GeneratorEvent::Failed { id, kind, reason, num_tokens: num_tokens + before }
+                GeneratorEvent::Failed { id, kind, reason, spent: spent + before }
             }
-            GeneratorEvent::Aborted { id, num_tokens } => {
+            GeneratorEvent::Aborted { id, spent } => {
                 let (id, before) = self.plays.give_up(id);
-                GeneratorEvent::Aborted { id, num_tokens: num_tokens + before }
+                GeneratorEvent::Aborted { id, spent: spent + before }
             }
             published @ GeneratorEvent::Published { .. } => published,
         };
@@ -477,9 +479,9 @@ impl Episodes<'_> {
         next: Option<Next>,
     ) -> Result<Option<GeneratorEvent>, GeneratorError> {
         let Some(slot) = self.plays.open.get_mut(&id) else { return Ok(None) };
-        let num_tokens = slot.num_written as u64;
+        let spent = slot.written;
         Ok(match next {
-            Some(Next::Failed(fault)) => Some(self.plays.fail(id, num_tokens, &fault)),
+            Some(Next::Failed(fault)) => Some(self.plays.fail(id, spent, &fault)),
             Some(Next::Ask(request)) if !slot.is_given_up => {
                 (slot.play, slot.turn) = (play, Some(request.id.turn));
                 self.generator.submit(request)?;
@@ -491,7 +493,7 @@ impl Episodes<'_> {
             }
             _ => {
                 self.plays.open.remove(&id);
-                Some(GeneratorEvent::Aborted { id, num_tokens })
+                Some(GeneratorEvent::Aborted { id, spent })
             }
         })
     }
@@ -521,7 +523,7 @@ impl Episodes<'_> {
             catch(begin).unwrap_or_else(|panic| Err(broken(&panic)))
         };
         if worlds.is_slow() {
-            let slot = Slot { play: None, turn: None, num_written: 0, is_given_up: false };
+            let slot = Slot { play: None, turn: None, written: Spent::default(), is_given_up: false };
             self.plays.open.insert(id, slot);
             self.plays.stage.work(move || match make(&*worlds, &prompt, &mut request) {
                 Ok(Some(play)) => Worked { id, play: Some(play), next: Next::Ask(request) },
@@ -536,12 +538,13 @@ impl Episodes<'_> {
         match make(&*worlds, &prompt, &mut request) {
             Ok(Some(play)) => {
                 self.generator.submit(request)?;
-                let slot = Slot { play: Some(play), turn: Some(0), num_written: 0, is_given_up: false };
+                let slot =
+                    Slot { play: Some(play), turn: Some(0), written: Spent::default(), is_given_up: false };
                 self.plays.open.insert(id, slot);
             }
             Ok(None) => self.generator.submit(request)?,
             Err(fault) => {
-                let failed = self.plays.fail(id, 0, &fault);
+                let failed = self.plays.fail(id, Spent::default(), &fault);
                 self.plays.told.push(failed);
             }
         }
@@ -581,8 +584,9 @@ impl Episodes<'_> {
         let (gone, stay): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.plays.waiting).into_iter().partition(|request| is_meant(&request.id));
         self.plays.waiting = stay;
-        let aborted =
-            gone.into_iter().map(|request| GeneratorEvent::Aborted { id: request.id, num_tokens: 0 });
+        let aborted = gone
+            .into_iter()
+            .map(|request| GeneratorEvent::Aborted { id: request.id, spent: Spent::default() });
         self.plays.told.extend(aborted);
     }
 }

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use tamis_core::schedule::Spent;
 
 use proptest::prelude::*;
 use serde_json::Map;
@@ -207,9 +208,9 @@ proptest! {
         let calm = play(FakeSettings::faultless(0), quick, 1000, &turns);
         prop_assert_eq!(play(wild, worlds(false), 1000, &turns), calm);
         let failed = play(FakeSettings::faultless(seed), worlds(true), 1000, &[Some(3), Some(1), Some(NO_WORLD)]);
-        let is_failed = matches!(failed[&0], GeneratorEvent::Failed { num_tokens: 1.., .. });
+        let is_failed = matches!(failed[&0], GeneratorEvent::Failed { spent: Spent { tokens: 1.., turns: 1.. }, .. });
         let is_sampled = matches!(failed[&1], GeneratorEvent::Sampled { .. });
-        let is_none = matches!(failed[&2], GeneratorEvent::Failed { num_tokens: 0, .. });
+        let is_none = matches!(failed[&2], GeneratorEvent::Failed { spent: Spent { tokens: 0, turns: 0 }, .. });
         prop_assert!(is_failed && is_sampled && is_none);
     }
 
@@ -260,12 +261,12 @@ fn an_environment_that_breaks_down_fails_its_trajectory_alone() {
     let ended = play(FakeSettings::faultless(1), worlds, 1000, &turns);
     let GeneratorEvent::Failed { reason, .. } = &ended[&3] else { panic!("{ended:?}") };
     assert_eq!(reason, "there is no such world");
-    let GeneratorEvent::Failed { reason, num_tokens, kind, .. } = &ended[&0] else { panic!("{ended:?}") };
+    let GeneratorEvent::Failed { reason, spent, kind, .. } = &ended[&0] else { panic!("{ended:?}") };
     assert_eq!(
         (reason.as_str(), *kind),
         ("its environment broke down: no such world", FailureKind::Permanent)
     );
-    assert!(*num_tokens > 0);
+    assert!(spent.tokens > 0 && spent.turns > 0);
     assert!(matches!(ended[&1], GeneratorEvent::Sampled { .. }));
     assert_eq!(sample(&ended[&2]).episode.as_ref().map(|episode| episode.turns.len()), Some(1));
 }
@@ -291,13 +292,13 @@ fn what_is_given_up_counts_the_tokens_of_all_turns_and_may_be_asked_for_again() 
             assert_eq!(episodes.take(event).expect("taken"), None);
         }
     }
-    let before = episodes.plays.open.values().map(|play| play.num_written as u64).sum::<u64>();
+    let before = episodes.plays.open.values().map(|play| play.written.tokens).sum::<u64>();
     assert!(before > 0);
     episodes.abort(AbortScope::Sample(first.id));
     let events = episodes.next(Wait::Forever).expect("goes on");
-    let [GeneratorEvent::Aborted { id, num_tokens }] = &events[..] else { panic!("{events:?}") };
+    let [GeneratorEvent::Aborted { id, spent }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*id, first.id);
-    assert!(*num_tokens >= before);
+    assert!(spent.tokens >= before);
     episodes.submit(SampleRequest { id: first.id.again(), ..first }).expect("taken");
     let events = episodes.next(Wait::Forever).expect("goes on");
     assert_eq!(sample(&events[0]).episode.as_ref().map(|episode| episode.turns.len()), Some(3));
@@ -378,7 +379,7 @@ fn tokens_of_what_is_given_up_are_told_as_they_were() {
         let mut episodes = plays.over(&mut generator);
         let asked = request(0, None);
         episodes.submit(asked.clone()).expect("taken");
-        let aborted = GeneratorEvent::Aborted { id: asked.id, num_tokens: 512 };
+        let aborted = GeneratorEvent::Aborted { id: asked.id, spent: Spent::on_answer(512) };
         assert_eq!(episodes.take(aborted.clone()).expect("taken"), Some(aborted));
     }
 }
@@ -409,7 +410,7 @@ fn who_waits_for_ever_is_answered_now_and_then() {
     let mut num_waits = 0;
     loop {
         let events = episodes.next(Wait::Forever).expect("goes on");
-        if let [GeneratorEvent::Failed { num_tokens: 0, .. }] = &events[..] {
+        if let [GeneratorEvent::Failed { spent: Spent { tokens: 0, turns: 0 }, .. }] = &events[..] {
             break;
         }
         assert!(events.is_empty());

@@ -1,6 +1,7 @@
 //! A trajectory as it grows: answers of the policy, and what stands between them.
 
 use tamis_core::group::{Episode, FinishReason, PolicyVersion, Turn};
+use tamis_core::schedule::Spent;
 use tamis_data::prompt::Message;
 
 use super::Between;
@@ -31,6 +32,11 @@ impl Told {
         };
         let (turns, entropy) = (Vec::new(), Some(0.0));
         Self { sample, turns, context_start: None, num_written: 0, entropy, has_logprobs: true }
+    }
+
+    /// What the policy wrote.
+    pub(super) fn written(&self) -> Spent {
+        Spent { tokens: self.num_written as u64, turns: self.turns.len() as u64 }
     }
 
     /// Tokens so far.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tamis_core::filter::Metric;
-use tamis_core::schedule::{ScheduleSettings, Scheduler, StreamingSettings};
+use tamis_core::schedule::{Members, ScheduleSettings, Scheduler, Spent, StreamingSettings};
 use tamis_env::reward::exact::Exact;
 
 use super::*;
@@ -166,7 +166,7 @@ fn run(is_streaming: bool, seed: u64, kill_after: u64) {
                 End::Skipped(_) => continue,
                 End::Finished(_) | End::Stopped(_) => break true,
             }
-            dispatcher.note_trained(0, 0).expect("trained");
+            dispatcher.note_trained(Members::default()).expect("trained");
             version += 1;
             let publication = Publication { version: PolicyVersion(version), weights: Weights::InProcess };
             let with = Dependencies {
@@ -233,8 +233,11 @@ fn nothing_that_was_read_back_goes_with_a_generator_that_is_lost() {
     let id = SampleId::of_member(tamis_core::group::GroupId(0), 0);
     let key = Key::new(1, tamis_core::random::Purpose::Rollout);
     let asked = SampleIdentity { id, key, version: PolicyVersion(0), was_in_flight: false };
-    let failed =
-        SampleOutcome::Failed { kind: FailureKind::Permanent, reason: "known".to_owned(), num_tokens: 3 };
+    let failed = SampleOutcome::Failed {
+        kind: FailureKind::Permanent,
+        reason: "known".to_owned(),
+        spent: Spent::on_answer(3),
+    };
     let disk = Disk::default();
     disk.0.lock().expect("lock").push((1, asked, failed));
     let generator = Gone { generator: server(1, &Arc::default()), num_lost: 1 };

@@ -2,6 +2,7 @@
 //! weights, in this process or another.
 
 use std::collections::HashSet;
+use tamis_core::schedule::Spent;
 
 use tamis_rollout::{AbortScope, GeneratorError, GeneratorEvent, SampleId, SamplePurpose, SampleRequest};
 
@@ -57,7 +58,7 @@ impl SampleQueue {
         let given_up: Vec<SampleRequest> = given_up;
         let aborted = |request: SampleRequest| {
             self.ids.remove(&request.id);
-            GeneratorEvent::Aborted { id: request.id, num_tokens: 0 }
+            GeneratorEvent::Aborted { id: request.id, spent: Spent::default() }
         };
         given_up.into_iter().map(aborted).collect()
     }

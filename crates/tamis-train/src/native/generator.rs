@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
+use tamis_core::schedule::Spent;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_model::{
@@ -280,7 +281,7 @@ impl NativeGenerator {
                         id: member.id,
                         kind: FailureKind::Permanent,
                         reason: error.to_string(),
-                        num_tokens: 0,
+                        spent: Spent::default(),
                     });
                 }
             }
@@ -304,7 +305,7 @@ impl NativeGenerator {
         self.queue.end(&id);
         let num_tokens = completion.tokens.len();
         let event = if completion.finish == CompletionEnd::Aborted {
-            GeneratorEvent::Aborted { id, num_tokens: num_tokens as u64 }
+            GeneratorEvent::Aborted { id, spent: Spent::on_answer(num_tokens as u64) }
         } else {
             let sample = Sample {
                 episode: None,

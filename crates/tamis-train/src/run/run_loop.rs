@@ -427,7 +427,7 @@ fn skip_reason(why: tamis_core::schedule::SkipReason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use tamis_core::schedule::Count;
+    use tamis_core::schedule::{Count, Members, Spent};
 
     use super::*;
 
@@ -435,17 +435,17 @@ mod tests {
     fn the_groups_of_a_run_in_one_line() {
         assert_eq!(format_accounting(&Accounting::default()), "groups of the run: 0 generated = 0");
         let mut totals = Accounting {
-            generated: Count::of(10, 4, 100),
-            trained: Count::of(4, 4, 40),
-            dropped: Count::of(5, 4, 50),
-            surplus: Count::of(1, 4, 10),
+            generated: Count::of(10, 4, Spent::on_answer(100)),
+            trained: Count::of(4, 4, Spent::on_answer(40)),
+            dropped: Count::of(5, 4, Spent::on_answer(50)),
+            surplus: Count::of(1, 4, Spent::on_answer(10)),
             ..Accounting::default()
         };
         assert_eq!(
             format_accounting(&totals),
             "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus"
         );
-        totals.leave_out(7, 20);
+        totals.leave_out(Members { trajectories: 7, spent: Spent { tokens: 20, turns: 7 } });
         assert_eq!(
             format_accounting(&totals),
             "groups of the run: 10 generated = 4 trained + 5 dropped + 1 surplus; 7 trajectories of trained groups left out of the loss"

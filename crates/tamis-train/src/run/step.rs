@@ -135,11 +135,11 @@ pub(crate) fn step(
     learning.advantage = credit.state.clone();
     learning.reward_kl = columns.reward_kl;
 
-    let (num_left_out, tokens_left_out) = count_left_out(&groups, &left_out);
-    facts.report.leave_out(num_left_out, tokens_left_out);
+    let without_loss = count_left_out(&groups, &left_out);
+    facts.report.leave_out(without_loss);
     facts.report.accounting.check()?;
-    facts.warn_of_updates(left_out.len(), num_left_out, left_out.iter().flatten().next());
-    workers.dispatcher.note_trained(num_left_out, tokens_left_out)?;
+    facts.warn_of_updates(left_out.len(), without_loss.trajectories, left_out.iter().flatten().next());
+    workers.dispatcher.note_trained(without_loss)?;
     let lost = publish(recipe, workers, before, publication.as_ref(), &mut facts)?;
     let advantages = of_trajectories(&credit.shaped.advantages, &groups);
     let fates = members.fates(&groups, &left_out, &advantages);

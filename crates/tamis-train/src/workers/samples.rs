@@ -96,6 +96,7 @@ impl SampleJournal for RecordedSamples {
 mod tests {
     use tamis_core::group::{FinishReason, GroupId, PolicyVersion};
     use tamis_core::random::Purpose;
+    use tamis_core::schedule::Spent;
     use tamis_rollout::{FailureKind, Sample, SampleId, SamplePurpose};
 
     use super::*;
@@ -135,7 +136,7 @@ mod tests {
         let failure = SampleOutcome::Failed {
             kind: FailureKind::Permanent,
             reason: "refused".to_owned(),
-            num_tokens: 4,
+            spent: Spent::on_answer(4),
         };
         let later = [(asked(1, 8, 1), sampled("later")), (asked(2, 9, 1), failure.clone())];
         samples.put(2, &later).expect("put");

@@ -1,4 +1,5 @@
 use std::time::Duration;
+use tamis_core::schedule::Spent;
 
 use serde_json::{Map, json};
 use tamis_core::group::{Episode, GroupId, PromptId};
@@ -200,7 +201,7 @@ fn trajectories_that_are_given_up_end_their_programs() {
     let first = request(0, "user:hello;");
     episodes.submit(first.clone()).expect("taken");
     let began = std::time::Instant::now();
-    while episodes.plays.played.values().all(|agent| agent.num_written() == 0) {
+    while episodes.plays.played.values().all(|agent| agent.written().tokens == 0) {
         assert!(
             episodes
                 .next(Wait::Until(std::time::Instant::now() + Duration::from_millis(20)))
@@ -212,7 +213,7 @@ fn trajectories_that_are_given_up_end_their_programs() {
     episodes.abort(AbortScope::Sample(first.id));
     let events = episodes.next(Wait::No).expect("goes on");
     assert!(
-        matches!(&events[..], [GeneratorEvent::Aborted { id, num_tokens: 1.. }] if *id == first.id),
+        matches!(&events[..], [GeneratorEvent::Aborted { id, spent: Spent { tokens: 1.., turns: 1.. } }] if *id == first.id),
         "{events:?}"
     );
     assert!(plays.is_idle());

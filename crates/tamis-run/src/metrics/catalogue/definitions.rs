@@ -272,6 +272,12 @@ pub const CATALOGUE: &[Section] = &[
             tamis("tokens/aborted", "tokens",
                 "Completion tokens of groups that were given up, as far as they are known, where there are \
                  any."),
+            tamis("turns/generated", "turns",
+                "Turns of the policy (answers, whole or begun) of all groups generated for the step."),
+            tamis("turns/trained", "turns", "Turns of the trajectories trained on (`trajectories/trained`)."),
+            tamis("turns/failed", "turns", "Turns of groups whose generation failed, where there are any."),
+            tamis("turns/aborted", "turns",
+                "Turns of groups that were given up, as far as they are known, where there are any."),
             tamis("train/num_loss_tokens", "tokens",
                 "Trained completion tokens that bear loss: those that the policy wrote, not tools or an \
                  environment."),

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+use tamis_core::schedule::Spent;
 
 use tamis_core::group::{FinishReason, PolicyVersion};
 use tamis_model::StopCheck as _;
@@ -223,7 +224,7 @@ impl WireGenerator {
             if let Some(Open { id, .. }) = self.open.remove(&sample) {
                 self.queue.end(&id);
                 let kind = FailureKind::Permanent;
-                self.events.push(GeneratorEvent::Failed { id, kind, reason, num_tokens: 0 });
+                self.events.push(GeneratorEvent::Failed { id, kind, reason, spent: Spent::default() });
             }
         }
         for grown in generated.grown {
@@ -275,7 +276,8 @@ impl Generator for WireGenerator {
                 self.queue.end(&open.id);
                 self.to_abort.push(number);
                 let num_tokens = open.tokens.len() as u64;
-                self.events.push(GeneratorEvent::Aborted { id: open.id, num_tokens });
+                self.events
+                    .push(GeneratorEvent::Aborted { id: open.id, spent: Spent::on_answer(num_tokens) });
             }
         }
         if self.open.is_empty() && !self.to_abort.is_empty() && !self.is_lost {

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use tamis_core::schedule::Spent;
 
 use tamis_core::random::{Key, Purpose};
 use tamis_model::{AdamWConfig, Architecture, SaveDtype, TransformerConfig};
@@ -218,7 +219,7 @@ fn single_samples_are_given_up_with_their_tokens() {
     let aborted: Vec<(u32, bool)> = events
         .iter()
         .filter_map(|event| match event {
-            GeneratorEvent::Aborted { id, num_tokens } => Some((id.member, *num_tokens > 0)),
+            GeneratorEvent::Aborted { id, spent } => Some((id.member, spent.tokens > 0)),
             _ => None,
         })
         .collect();
@@ -307,7 +308,7 @@ fn a_prompt_that_cannot_be_generated_from_fails_alone() {
     let events = all(&mut generator);
     assert!(matches!(
         &events[0],
-        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, num_tokens: 0 }
+        GeneratorEvent::Failed { id, kind: FailureKind::Permanent, reason, spent: Spent { tokens: 0, turns: 0 } }
             if id.group == 0 && reason == "the prompt is empty"
     ));
     assert_eq!(samples(events).len(), 1);
