@@ -159,6 +159,9 @@ pub struct Episode {
     pub is_success: bool,
     /// Whether a limit (of turns, actions, tokens) ended it, and not the environment.
     pub is_cut: bool,
+    /// Whether its environment gave no reward: a reward function has to.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unscored: bool,
 }
 
 impl Episode {

@@ -125,7 +125,7 @@ impl Told {
             sample.finish_reason = FinishReason::Length;
         }
         sample.entropy = self.entropy.map(|sum| sum / num_written);
-        sample.episode = Some(Episode { turns, is_success, is_cut });
+        sample.episode = Some(Episode { turns, is_success, is_cut, is_unscored: false });
         sample
     }
 }

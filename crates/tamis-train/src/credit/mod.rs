@@ -388,7 +388,7 @@ mod tests {
         let turn = |start, end| Turn { start, end, ..Turn::default() };
         let turns = vec![turn(0, 2), turn(4, 5)];
         Trajectory {
-            episode: Some(Episode { turns, is_success: false, is_cut: false }),
+            episode: Some(Episode { turns, ..Episode::default() }),
             sample_index: 0,
             text: String::new(),
             token_ids: vec![0; 6],

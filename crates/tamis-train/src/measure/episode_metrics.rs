@@ -87,6 +87,7 @@ mod tests {
                 turns: turns.iter().map(turn).collect(),
                 is_success,
                 is_cut: !is_success,
+                ..Episode::default()
             });
             Trajectory {
                 episode,

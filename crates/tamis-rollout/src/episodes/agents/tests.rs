@@ -189,7 +189,7 @@ except urllib.error.HTTPError as error: print(json.dumps({"info": {"status": err
     let (_, episode) = sample(&long[0]);
     assert_eq!(episode.turns[0].info["status"], 400.0);
     // It gave no reward: a reward function has to.
-    assert_eq!(episode.turns[0].info["unscored"], 1.0);
+    assert!(episode.is_unscored);
 }
 
 #[test]
