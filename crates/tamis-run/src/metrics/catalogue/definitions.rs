@@ -429,7 +429,7 @@ pub const CATALOGUE: &[Section] = &[
                 "Mean over turns of the part of the reward that is the penalty, mean over episodes."),
             tamis("val-env/{environment}/{name}", "",
                 "The same of a validation's episodes: `success`, `num_actions` and every other name of this section."),
-            tamis("train/{environment}/num_tool_calls", "calls", "Mean number of tool calls in an episode."),
+            tamis("train/{environment}/num_tool_calls", "calls", "Mean number of tool calls that were answered in an episode."),
             tamis("train/{environment}/num_failed_calls", "calls",
                 "Mean number of those that failed or could not be read."),
             tamis("train/{environment}/num_calls_refused", "calls",
